@@ -4,7 +4,7 @@ use super::folder::Folder;
 use super::models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
 use super::recording::Recording;
 use super::{Fallible, elements, saved};
-use anabranch_executor::CpuDevice;
+use anabranch_executor::kernels::cpu;
 use anabranch_executor::cuda::device_over;
 use anabranch_executor::device::Device;
 use anabranch_executor::gpus::GpuOptions;
@@ -40,7 +40,7 @@ impl Machine {
     fn of(gpus: Vec<Arc<Recording>>, graphs: bool) -> Fallible<Machine> {
         let config = ServerConfig { threads: 2, ..ServerConfig::default() };
         let name = |kind: &str, id: u32| DeviceName::new(&config.task, kind, id);
-        let mut devices: Vec<Arc<Device>> = vec![Arc::new(CpuDevice::new(name("CPU", 0), 1, 1 << 30))];
+        let mut devices: Vec<Arc<Device>> = vec![Arc::new(cpu::device(name("CPU", 0), 1, 1 << 30))];
         let options = GpuOptions { graphs, ..GpuOptions::default() };
         for (id, gpu) in (0..).zip(&gpus) {
             devices.push(Arc::new(device_over(gpu.clone(), name("GPU", id), &options)?));

@@ -1,4 +1,4 @@
-//! Products of matrices, alone and in batches.
+//! Matrix multiplication kernels: MatMul and the BatchMatMul ops.
 
 use super::broadcast::Plan;
 use super::dispatch::dispatch;
@@ -32,10 +32,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Checks ranks, and says how the batches fit together.
+/// A function that checks the ranks of both inputs and returns the plan that pairs their batches.
 pub(in crate::kernels) type Batches = fn(&Shape, &Shape) -> Result<Plan>;
 
-/// A flipped factor is transposed, and in the batch forms conjugated too.
+/// Makes the kernel of a matrix product. A flipped factor is transposed, and by the batch ops conjugated too.
 fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Kernel> {
     let conjugates = init.node.op.name() != "MatMul";
     let kept = Kept::default();
@@ -109,7 +109,7 @@ where
     if k == 0 || out.num_elements() == 0 {
         out.bytes_mut()?.fill(0);
     } else {
-        let work = Work { m, k, n, flips, plan: &plan };
+        let work = ProductSizes { m, k, n, flips, plan: &plan };
         let factor = |t: &Tensor, flip: bool| -> Result<Tensor> {
             let mut wide = widened::<T>(t)?;
             if conjugates && flip && T::DTYPE.is_complex() {
@@ -133,8 +133,8 @@ where
     Ok(())
 }
 
-/// `m` by `k` times `k` by `n`, for each batch.
-struct Work<'a> {
+/// The sizes and flips of a product: for each batch, an `m` by `k` matrix times a `k` by `n` matrix.
+struct ProductSizes<'a> {
     m: usize,
     k: usize,
     n: usize,
@@ -142,8 +142,9 @@ struct Work<'a> {
     plan: &'a Plan,
 }
 
-impl Work<'_> {
-    /// The right factor laid out for products, if it is that of the step before.
+impl ProductSizes<'_> {
+    /// Returns the right factor packed into panels, from the cache if the previous step had the same tensor; `None`
+    /// if packing does not pay.
     fn packed<T: Lane>(&self, y: &Tensor, kept: &Kept<(), Panels>) -> Result<Option<Arc<Panels>>> {
         let is_single =
             T::Wide::DTYPE == DType::Float && y.shape().rank() == 2 && self.plan.shape().rank() == 0;
@@ -187,7 +188,7 @@ impl Work<'_> {
     }
 }
 
-/// A matrix of this size: row by row in `values`, or, if `flipped`, column by column.
+/// Returns a view of a `rows` by `columns` matrix stored row by row in `values`, or, if `flipped`, column by column.
 fn oriented<T>(values: &[T], rows: usize, columns: usize, flipped: bool) -> Matrix<'_, T> {
     if flipped {
         Matrix::new(values, columns, rows, rows).transposed()

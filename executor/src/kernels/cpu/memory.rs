@@ -1,4 +1,4 @@
-//! What arrays and lists do with elements, in the memory that those lie in.
+//! Operations on the elements of tensor arrays and tensor lists, by the memory space that holds the elements.
 
 use super::dispatch::dispatch;
 use super::moved::{Moved, moved};
@@ -8,17 +8,19 @@ use crate::value::{Item, Value};
 use graph::{DType, Element, Shape, Tensor};
 use std::ops::AddAssign;
 
-/// Tensors of one memory, made, joined, cut and summed. All those of one array or list are of it.
+/// Creates, joins, cuts and adds tensors in one memory space. All elements of one array or list are in the same
+/// memory space.
 pub(in crate::kernels) trait Memory: Send + Sync + 'static {
     fn zeros(&self, ctx: &KernelContext<'_>, dtype: DType, shape: Shape) -> Result<Value>;
 
     /// Adds a tensor of the same type and shape to `sum`.
     ///
     /// # Errors
-    /// `InvalidArgument` of types that are not added.
+    /// `InvalidArgument` for dtypes that have no addition.
     fn add(&self, ctx: &KernelContext<'_>, sum: &mut Value, by: &Value) -> Result<()>;
 
-    /// The elements of all parts in a row, as many as `shape` has.
+    /// Returns a tensor of `shape` with the elements of all parts one after the other; the parts have as many
+    /// elements as `shape`.
     fn joined<T: Item>(
         &self,
         ctx: &KernelContext<'_>,
@@ -27,7 +29,8 @@ pub(in crate::kernels) trait Memory: Send + Sync + 'static {
         shape: Shape,
     ) -> Result<Value>;
 
-    /// Cuts a tensor into tensors of these shapes, which have all of its elements, one after the other.
+    /// Cuts `whole` into consecutive tensors of the given shapes, which together have all of its elements, and passes
+    /// each to `put`.
     fn cut<T: Item>(
         &self,
         ctx: &KernelContext<'_>,
@@ -37,7 +40,7 @@ pub(in crate::kernels) trait Memory: Send + Sync + 'static {
     ) -> Result<()>;
 }
 
-/// The host's, of elements of any type.
+/// Host memory, which holds elements of any dtype.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::kernels) struct Host;
 
@@ -50,7 +53,7 @@ impl Memory for Host {
         let by = tensor(by)?;
         match sum {
             Value::Host(sum) => add(sum, by),
-            _ => Err(elsewhere()),
+            _ => Err(not_on_host_error()),
         }
     }
 
@@ -101,11 +104,11 @@ impl Memory for Host {
 }
 
 fn tensor(item: &impl Item) -> Result<&Tensor> {
-    item.on_host().ok_or_else(elsewhere)
+    item.on_host().ok_or_else(not_on_host_error)
 }
 
-fn elsewhere() -> Error {
-    Error::internal("an element that is to be in host memory is elsewhere")
+fn not_on_host_error() -> Error {
+    Error::internal("an element that must be in host memory is elsewhere")
 }
 
 fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {
@@ -125,7 +128,7 @@ fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {
     }
 }
 
-/// Sums wrap, as integers do in kernels.
+/// Adds integers with wrapping overflow, like the integer kernels.
 fn add_integers(sum: &mut Tensor, by: &Tensor) -> Result<()> {
     dispatch!(integer, sum.dtype(), T => {
         let by = by.values::<T>()?;
@@ -134,7 +137,7 @@ fn add_integers(sum: &mut Tensor, by: &Tensor) -> Result<()> {
     })
 }
 
-/// Real and imaginary parts add by themselves.
+/// Adds complex numbers as pairs of reals: real and imaginary parts add independently.
 fn add_parts<T: bytemuck::Pod + AddAssign>(sum: &mut [u8], by: &[u8]) -> Result<()> {
     let wrong =
         |e: bytemuck::PodCastError| Error::internal(format!("complex elements are read wrongly: {e}"));

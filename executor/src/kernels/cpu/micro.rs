@@ -1,6 +1,6 @@
-//! The innermost loop of products of `f32` matrices: a block of the product as large as the vector registers hold,
-//! for the instruction set of the machine. Rows of the left matrix may lie anywhere, so that the patches of a
-//! convolution are read where they are; the right matrix comes in panels ([`super::panel`]).
+//! The innermost loop of products of `f32` matrices: computes a block of the product as large as the vector registers
+//! hold, for the instruction set of the processor. Rows of the left matrix may lie anywhere in memory, so the patches
+//! of a convolution are read in place; the right matrix is packed in panels ([`super::panel`]).
 
 #[macro_use]
 mod block;
@@ -16,23 +16,24 @@ use super::simd::{Level, level};
 pub(super) use ahead::{Ahead, Later};
 use std::ops::Range;
 
-/// Steps of the inner dimension at a time: so many that what is written after them costs little, so few that sums of single
-/// precision lose about as much as TensorFlow's.
+/// Steps of the inner dimension per sweep: enough that storing the sums afterwards costs little, few enough that
+/// single-precision sums lose about as much accuracy as TensorFlow's.
 pub(super) const STEPS: usize = 512;
 
-/// Where the last of `count` begins.
+/// Returns the offset of the last of `count` items that are `stride` apart; 0 if there are none.
 pub(super) fn extent(count: usize, stride: usize) -> usize {
     count.saturating_sub(1).saturating_mul(stride)
 }
 
-/// Cuts `len` into ranges of about the same length, at most `most`.
+/// Cuts `len` into ranges of about equal length, each at most `most` long.
 pub(super) fn cut(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let each = len.div_ceil(len.div_ceil(most).max(1)).max(1);
     (0..len).step_by(each).map(move |first| first..len.min(first + each))
 }
 
-/// Cuts `len` rows, of which there are some, into blocks of `most`. Where less than half a block would be left, which would
-/// mostly wait for the right matrix, the last two have about the same.
+/// Cuts `len` rows (at least one) into blocks of `most` rows. If the last block would have less than half of `most`,
+/// the last two blocks share their rows about equally, because a small block mostly waits for loads of the right
+/// matrix.
 fn cut_rows(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let last = (len - 1) / most;
     let left = len - last * most;
@@ -45,18 +46,19 @@ fn cut_rows(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..=last).map(move |i| start(i)..if i == last { len } else { start(i + 1) })
 }
 
-/// Steps of the inner dimension that follow each other in both matrices.
+/// Consecutive steps of the inner dimension in both matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// Where they begin in the left matrix, from where a row does.
+    /// Offset of the first step in the left matrix, relative to the start of a row.
     pub(super) start: usize,
-    /// The first one's number in the right matrix.
+    /// Row of the right matrix that belongs to the first step.
     pub(super) first: usize,
     pub(super) len: usize,
 }
 
-/// The left matrix: element (row `i`, step `t` of run `r`) is at `rows[i] + r.start + t * step`, and meets row
-/// `r.first + t` of the right matrix. Steps that are in no run, as those through which only zeros would be seen, add nothing.
+/// The left matrix: element (row `i`, step `t` of run `r`) is at `rows[i] + r.start + t * step`, and is multiplied
+/// with row `r.first + t` of the right matrix. Steps that are in no run add nothing, for example steps over the zero
+/// padding of a convolution.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left<'a> {
     pub(super) data: &'a [f32],
@@ -66,28 +68,28 @@ pub(super) struct Left<'a> {
     pub(super) ahead: Ahead<'a>,
 }
 
-/// Columns of the right matrix: those of step `t` start at `t * step`. There are as many as
-/// [`Registers::whole_vectors`] makes of the width.
+/// Columns of the right matrix: row `t` starts at `t * step` and has the width rounded up by
+/// [`Registers::whole_vectors`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Right<'a> {
     pub(super) data: &'a [f32],
     pub(super) step: usize,
 }
 
-/// Where the product goes: element (row `i`, column `j`) is at `rows[i] + j`.
+/// The destination of a product: element (row `i`, column `j`) is at `rows[i] + j`.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     pub(super) data: &'a mut [f32],
     pub(super) rows: &'a [usize],
     pub(super) width: usize,
-    /// Whether the product is added to what is there.
+    /// True if the product is added to the destination's elements.
     pub(super) add: bool,
 }
 
-/// How large blocks are, and what computes them.
+/// The block sizes of an instruction set, and its function that computes blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers {
-    /// Columns of the widest block: so wide are panels at most.
+    /// Columns of the widest block, and so of the widest panel.
     pub(super) columns: usize,
     /// Elements of a vector.
     pub(super) lanes: usize,
@@ -95,7 +97,7 @@ pub(super) struct Registers {
 }
 
 impl Registers {
-    /// Those of this machine.
+    /// Returns the block sizes and function for the processor's best instruction set.
     pub(super) fn get() -> &'static Registers {
         #[cfg(target_arch = "x86_64")]
         match level() {
@@ -106,7 +108,7 @@ impl Registers {
         &portable::REGISTERS
     }
 
-    /// What the processor lacks nothing for, the best first: for tests.
+    /// Returns the entries for all instruction sets that the processor supports, the best first; for tests.
     #[cfg(test)]
     fn all() -> Vec<&'static Registers> {
         #[cfg(target_arch = "x86_64")]
@@ -119,25 +121,26 @@ impl Registers {
         vec![&portable::REGISTERS]
     }
 
-    /// Columns that are computed for `width` of them.
+    /// Returns `width` rounded up to whole vectors: the number of columns that a sweep computes for `width` columns.
     pub(super) fn whole_vectors(&self, width: usize) -> usize {
         width.next_multiple_of(self.lanes)
     }
 
-    /// Cuts `width` columns into panels of about equally many vectors, as few as there can be.
+    /// Cuts `width` columns into the fewest possible panels, with about equally many vectors each.
     pub(super) fn panels(&self, width: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let (count, vectors) = (width.div_ceil(self.columns), width.div_ceil(self.lanes));
         let lanes = self.lanes;
-        // The first ones have a vector more where they cannot all have the same.
+        // If the vectors do not divide evenly, the first panels have one vector more.
         let start = move |i: usize| (i * (vectors / count) + i.min(vectors % count)) * lanes;
         (0..count).map(move |i| start(i)..start(i + 1).min(width))
     }
 
-    /// `place = left * right`, or `place += left * right`, over all rows and at most [`Registers::columns`] columns.
-    /// Each element's products are added in the order of the steps, whatever rows are computed with it.
+    /// Computes `place = left * right`, or `place += left * right`, over all rows and at most [`Registers::columns`]
+    /// columns. Each element's products are added in the order of the steps, regardless of the rows computed together
+    /// with it.
     ///
     /// # Panics
-    /// If something reaches outside its data.
+    /// If a row, run or column reaches outside its slice.
     pub(super) fn sweep(&self, left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
         assert_eq!(left.rows.len(), place.rows.len(), "rows of a product that do not fit");
         assert!(0 < place.width && place.width <= self.columns, "a panel of {} columns", place.width);
@@ -153,10 +156,10 @@ impl Registers {
         }
         assert!(
             last_place.saturating_add(place.width) <= place.data.len(),
-            "a product reaches outside its place"
+            "a product reaches outside its destination"
         );
-        // SAFETY: every element that the rows, runs, steps and columns reach was seen to be inside its slice, and
-        // `get` gives what the processor has instructions for.
+        // SAFETY: the checks above show that every element that the rows, runs, steps and columns reach is inside its
+        // slice, and `get` returns functions whose instructions the processor has.
         unsafe { (self.sweep)(left, right, place) }
     }
 }

@@ -1,4 +1,4 @@
-//! CPU kernels: one file a family, named as in the op table.
+//! The CPU kernels: one file per family of ops.
 
 mod accumulator;
 mod activation;
@@ -132,7 +132,7 @@ pub fn lone_device() -> Device {
     device(DeviceName::new(&TaskName::new("localhost", 0), "CPU", 0), 1, 1 << 28)
 }
 
-/// The families, in no order that matters.
+/// The kernels of all families; the order has no meaning.
 const FAMILIES: &[&[KernelDef]] = &[
     accumulator::KERNELS,
     activation::KERNELS,

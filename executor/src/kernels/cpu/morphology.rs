@@ -1,6 +1,6 @@
-//! Dilation of greyscale images: of each window, in each channel, the greatest sum of a pixel and the filter's element
-//! over it. A gradient goes to the first pixel, or element of the filter, that gave the greatest sum; sums of sixteen-bit
-//! floats are of 32 bits, and more exact than TensorFlow's.
+//! Greyscale dilation: in each window and channel, the maximum of pixel plus filter element. The gradient goes to the
+//! first pixel, or filter element, that gave the maximum. Sums of 16-bit floats are computed in 32 bits, so they are
+//! more exact than TensorFlow's.
 
 use super::dispatch::{REALS, dispatch};
 use super::scalar::{Semiring, Stored};
@@ -28,7 +28,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("Dilation2DBackpropFilter", filter_gradient),
 ];
 
-/// The sizes of a call.
+/// The sizes of one kernel invocation.
 pub(in crate::kernels) struct Sizes {
     batch: usize,
     pub(in crate::kernels) rows: Reach,
@@ -37,7 +37,7 @@ pub(in crate::kernels) struct Sizes {
 }
 
 impl Sizes {
-    /// Of inputs 0 and 1, the image and the filter.
+    /// Returns the sizes for input 0, the image, and input 1, the filter.
     pub(in crate::kernels) fn of(ctx: &KernelContext<'_>, dilation: &Dilation) -> Result<Sizes> {
         let (input, filter) = (ctx.shape(0)?, ctx.shape(1)?);
         let &[batch, rows, columns, depth] = input.dims() else {
@@ -58,7 +58,7 @@ impl Sizes {
         Ok(Shape::new(&[self.batch, self.rows.output, self.columns.output, self.depth])?)
     }
 
-    /// Checks that what comes back, input 2, has the output's shape.
+    /// Checks that input 2, `out_backprop`, has the output's shape.
     pub(in crate::kernels) fn check_arrived(&self, ctx: &KernelContext<'_>) -> Result<()> {
         let (arrived, output) = (ctx.shape(2)?, self.output()?);
         if *arrived != output {
@@ -67,14 +67,14 @@ impl Sizes {
         Ok(())
     }
 
-    /// Image, row and column of an output pixel.
+    /// Returns the image, row and column of an output pixel.
     fn place(&self, pixel: usize) -> (usize, usize, usize) {
         let (line, column) = (pixel / self.columns.output, pixel % self.columns.output);
         (line / self.rows.output, line % self.rows.output, column)
     }
 
-    /// The pixels under the filter at an output pixel, by where their channels begin: the filter's element, and the
-    /// input's.
+    /// Returns, for each input pixel under the filter at an output pixel, the offset of the filter element's channels
+    /// and the offset of the input pixel's channels.
     fn taps(&self, (image, row, column): (usize, usize, usize)) -> impl Iterator<Item = (usize, usize)> {
         self.rows.taps(row).flat_map(move |(tap_y, y)| {
             let line = (image * self.rows.input + y) * self.columns.input;
@@ -84,8 +84,8 @@ impl Sizes {
         })
     }
 
-    /// Where the gradient of a window goes that no tap has won: its first tap, or the first pixel of the image in
-    /// rows and columns where that is before it. None where that lies outside.
+    /// Returns the offset of the pixel that gets the gradient of a window in which no tap is a maximum: the window's
+    /// first tap, moved to row or column 0 if it lies before the image. `None` if that pixel lies outside the image.
     fn default(&self, (image, row, column): (usize, usize, usize)) -> Option<usize> {
         let inside = |reach: &Reach, output: usize| {
             usize::try_from(reach.start(output).max(0)).ok().filter(|&at| at < reach.input)
@@ -137,8 +137,8 @@ fn filter_gradient<T: Stored + Lane<Wide: Semiring>>(
     gradient::<T>(ctx, dilation, shape, |_, _, winner| Some(winner.map_or(0, |(tap, _)| tap)))
 }
 
-/// Adds each element of `out_backprop` to the element of the result that `goes_to` names by where its pixel's channels
-/// begin, told the tap and the pixel of the greatest sum.
+/// Adds each element of `out_backprop` to an element of the result. `goes_to` returns the offset of that element's
+/// channels, given the filter offset and the pixel offset of the maximum.
 fn gradient<T: Stored + Lane<Wide: Semiring>>(
     ctx: &mut KernelContext<'_>,
     dilation: &Dilation,

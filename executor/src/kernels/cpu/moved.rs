@@ -1,4 +1,4 @@
-//! Elements that kernels only move: the choice of code goes by their size, not by their type.
+//! Elements that kernels copy without computing: kernels are instantiated by element size, not by dtype.
 
 use super::turn;
 use crate::error::{Error, Result};
@@ -6,23 +6,23 @@ use bytes::Bytes;
 use graph::tensor::memory_limit;
 use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
 
-/// An element as a kernel sees it that copies but does not compute.
+/// An element type of kernels that copy elements without computing on them.
 pub(super) trait Moved: Clone + Send + Sync + 'static {
-    /// Zero, the empty string, or a handle to nothing.
+    /// Returns zero, the empty string, an empty handle or an empty variant.
     fn zero() -> Self;
 
-    /// The tensor's elements; an error if they are of another size or kind.
+    /// Returns the tensor's elements.
     fn view(tensor: &Tensor) -> Result<&[Self]>;
 
-    /// A new tensor, filled by `fill`, which sees elements of unspecified value and sets them all.
+    /// Returns a new tensor whose elements `fill` sets; they are unspecified before.
     fn build(dtype: DType, shape: Shape, fill: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<Tensor>;
 
-    /// Writes rows as columns; see [`turn`].
+    /// Transposes a matrix: writes rows as columns; see [`turn`].
     fn turn(from: &[Self], stride: usize, to: &mut [Self], step: usize, sizes: [usize; 2]) {
         turn::elements(from, stride, to, step, sizes);
     }
 
-    /// Changes elements of a tensor, in place if nobody else reads it.
+    /// Changes elements of a tensor, in place if the tensor's buffer is not shared.
     fn edit(tensor: &mut Tensor, change: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<()> {
         let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
         *tensor = Self::build(dtype, shape, |out| {
@@ -129,7 +129,8 @@ impl Moved for Variant {
     }
 }
 
-/// Memory for the objects of a tensor: refused before it is taken where it cannot be had.
+/// Allocates the objects of a tensor. Returns `ResourceExhausted` before allocating if the memory limit or the
+/// allocator does not permit them.
 fn objects<T: Clone>(shape: &Shape, object: T) -> Result<Vec<T>> {
     let count = shape.num_elements();
     let bytes = count as u128 * size_of::<T>() as u128;
@@ -148,7 +149,7 @@ fn objects<T: Clone>(shape: &Shape, object: T) -> Result<Vec<T>> {
     Ok(all)
 }
 
-/// Evaluates an expression with `$E` as the [`Moved`] type of a dtype's elements.
+/// Evaluates an expression with `$E` bound to the [`Moved`] type of a dtype's elements.
 macro_rules! moved {
     ($dtype:expr, $E:ident => $body:expr) => {{
         let dtype: graph::DType = $dtype;
@@ -193,7 +194,7 @@ pub(super) use moved;
 
 use DType::*;
 
-/// Types whose elements [`moved`] knows, for kernel tables.
+/// The dtypes that [`moved`] supports, for kernel tables.
 pub(super) const MOVED: &[DType] = &[
     Float,
     Double,

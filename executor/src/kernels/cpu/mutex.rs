@@ -1,4 +1,5 @@
-//! Kernels of mutexes between steps: a lock is a variant, which ends with its last holder.
+//! Kernels of mutexes shared by steps: a lock is a variant tensor, and the mutex is released when the last copy of
+//! the lock is dropped.
 
 use crate::error::Result;
 use crate::handle::{HandleInput, ObjectName, Owner};
@@ -18,7 +19,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         Kernel::sync(|ctx| {
             let lock = ctx.take_input(0)?;
             match lock.as_variants()? {
-                [lock] => lock.expect::<Held>("a lock").map(|_| ())?,
+                [lock] => lock.expect::<LockVariant>("a lock").map(|_| ())?,
                 many => crate::invalid!("expected one lock, got {}", many.len()),
             }
             Ok(())
@@ -33,13 +34,13 @@ impl Resource for Mutex {
     const KIND: &'static str = "Mutex";
 }
 
-/// The lock itself: whoever drops the last of it frees it.
+/// A lock on a mutex, stored in a variant; dropping the last copy releases the mutex.
 #[derive(Debug)]
-struct Held {
+struct LockVariant {
     _turn: Turn<()>,
 }
 
-impl VariantObject for Held {
+impl VariantObject for LockVariant {
     fn type_name(&self) -> &'static str {
         "tensorflow::Mutex::SharedLockReleaser"
     }
@@ -54,7 +55,7 @@ fn lock(_: &KernelInit<'_>) -> Result<Kernel> {
         match found {
             Err(error) => done(Err(error)),
             Ok(mutex) => mutex.0.take(&step.cancellation, |turn| {
-                done(turn.map(|turn| smallvec![Value::Host(Tensor::variant(Held { _turn: turn }))]));
+                done(turn.map(|turn| smallvec![Value::Host(Tensor::variant(LockVariant { _turn: turn }))]));
             }),
         }
     })

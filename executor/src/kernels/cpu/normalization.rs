@@ -1,4 +1,5 @@
-//! Normalisation over batches, by the mean and variance of each channel, and over neighbouring channels.
+//! Batch normalisation by the mean and variance of each channel, and local response normalisation over neighbouring
+//! channels.
 
 mod columns;
 mod global;
@@ -52,8 +53,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
         typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs, None)))
     }),
     KernelDef::of("_FusedBatchNormActivationGrad", MIXED, |i| {
-        let (attrs, through) = (BatchNorm::of(i.node)?, Some(through(i)?));
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs, through)))
+        let (attrs, passes_gradient) = (BatchNorm::of(i.node)?, Some(passes_gradient(i)?));
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs, passes_gradient)))
     }),
     KernelDef::of("LRN", HALF_OR_SINGLE, |i| {
         let attrs = local::Neighbours::of(i)?;
@@ -64,16 +65,16 @@ pub(super) const KERNELS: &[KernelDef] = &[
         typed!(i.output_type(0), T => Kernel::sync(move |ctx| local::backward::<T>(ctx, &attrs)))
     }),
     KernelDef::of("BatchNormWithGlobalNormalization", &[("T", FLOATS)], |i| {
-        let attrs = global::Global::of(i)?;
+        let attrs = global::GlobalNorm::of(i)?;
         dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| global::forward::<T>(ctx, attrs)))
     }),
     KernelDef::of("BatchNormWithGlobalNormalizationGrad", &[("T", FLOATS)], |i| {
-        let attrs = global::Global::of(i)?;
+        let attrs = global::GlobalNorm::of(i)?;
         dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| global::backward::<T>(ctx, attrs)))
     }),
 ];
 
-/// Checks the data's rank and gives the number of channels.
+/// Checks the data's rank and returns the number of channels.
 fn channels_of(attrs: &BatchNorm, x: &Shape) -> Result<usize> {
     match x.rank() {
         4 | 5 => {}
@@ -82,7 +83,7 @@ fn channels_of(attrs: &BatchNorm, x: &Shape) -> Result<usize> {
     Ok(x[attrs.channel_axis(x.rank())])
 }
 
-/// Checks that a vector has a value for each channel.
+/// Checks that input `i` is a vector with one value per channel.
 fn check_vector(ctx: &KernelContext<'_>, i: usize, name: &str, channels: usize, when: &str) -> Result<()> {
     let vector = ctx.input(i)?;
     if vector.shape().rank() != 1 {
@@ -97,7 +98,7 @@ fn check_vector(ctx: &KernelContext<'_>, i: usize, name: &str, channels: usize, 
     Ok(())
 }
 
-/// Data in `f32` with channels last.
+/// Returns the data as `f32` with channels last.
 fn load<T: Lane<Wide = f32>>(x: &Tensor, format: DataFormat) -> Result<Tensor> {
     widened::<T>(&to_nhwc(x, format)?)
 }
@@ -178,7 +179,7 @@ fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &BatchNorm) 
     Ok(())
 }
 
-/// What each channel's distances from the mean are multiplied by.
+/// Returns the factor of each channel's deviation from the mean: `scale / sqrt(variance + epsilon)`.
 fn factors(variance: &[f32], scale: &[f32], attrs: &BatchNorm) -> Vec<f32> {
     variance.iter().zip(scale).map(|(v, s)| s / (v + attrs.epsilon).sqrt()).collect()
 }
@@ -187,10 +188,10 @@ fn add(sum: &mut [f32], v: &[f32]) {
     sum.iter_mut().zip(v).for_each(|(s, v)| *s += v);
 }
 
-/// Whether what comes back to an activation gets through to where its output is this.
-type Through = fn(f32) -> bool;
+/// A predicate on an activation's output: true if the activation's gradient is 1 there, false if it is 0.
+type PassesGradient = fn(f32) -> bool;
 
-fn through(init: &KernelInit<'_>) -> Result<Through> {
+fn passes_gradient(init: &KernelInit<'_>) -> Result<PassesGradient> {
     match &*init.attr::<String>("activation_mode")? {
         "Relu" => Ok(|y| y > 0.0),
         "Relu6" => Ok(|y| y > 0.0 && y < 6.0),
@@ -198,11 +199,12 @@ fn through(init: &KernelInit<'_>) -> Result<Through> {
     }
 }
 
-/// With an activation behind the normalisation, whose outputs are computed anew to see what gets `through` it.
+/// Computes the gradients of batch normalisation. If an activation follows the normalisation, its outputs are
+/// recomputed to find where the gradient passes.
 fn backward<T: Lane<Wide = f32>>(
     ctx: &mut KernelContext<'_>,
     attrs: &BatchNorm,
-    through: Option<Through>,
+    passes_gradient: Option<PassesGradient>,
 ) -> Result<()> {
     let (dy, x) = (ctx.input(0)?, ctx.input(1)?);
     let channels = channels_of(attrs, x.shape())?;
@@ -226,7 +228,7 @@ fn backward<T: Lane<Wide = f32>>(
         let share = 1.0 / (x.num_elements() / channels) as f32;
         let mut dx = Tensor::unspecified(DType::Float, x.shape().clone())?;
         let x = x.values::<f32>()?;
-        if let Some(through) = through {
+        if let Some(passes_gradient) = passes_gradient {
             check_vector(ctx, 5, "offset", channels, "")?;
             let offset = ctx.input(5)?.values::<f32>()?;
             let factor = factors(variance, scale, attrs);
@@ -234,8 +236,9 @@ fn backward<T: Lane<Wide = f32>>(
                 let x = &x[row * channels..][..channels];
                 for ((((dy, x), m), f), o) in dy.iter_mut().zip(x).zip(mean).zip(&factor).zip(offset) {
                     let y = T::of_wide((x - m) * f + o).to_wide();
-                    // The product, so that NaN stays NaN where nothing flows.
-                    *dy *= f32::from(u8::from(through(y)));
+                    // A product instead of a selection, so that NaN stays NaN where the activation blocks the
+                    // gradient.
+                    *dy *= f32::from(u8::from(passes_gradient(y)));
                 }
             });
         }
@@ -250,7 +253,7 @@ fn backward<T: Lane<Wide = f32>>(
         });
         let factor: Vec<f32> = scale.iter().zip(&deviation).map(|(s, d)| s * d).collect();
         if attrs.training {
-            // What flows back through the mean, and through the variance.
+            // The gradient that flows back by way of the mean, and by way of the variance.
             let through_mean: Vec<f32> = d_offset.iter().map(|d| d * share).collect();
             let through_variance: Vec<f32> =
                 moments.iter().zip(&deviation).map(|(m, d)| m * share * d * d).collect();

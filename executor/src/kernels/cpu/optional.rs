@@ -1,5 +1,5 @@
-//! Values that may not be there, held by variants: tensors of the host on the CPU, [`Placed`] ones on a device with memory
-//! of its own.
+//! Kernels of optionals, which are variants with or without a value: host tensors on the CPU, [`Placed`] values on a
+//! device with separate memory.
 //!
 //! [`Placed`]: crate::value::Placed
 
@@ -16,6 +16,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("OptionalGetValue", &[], get_value::<Tensor>),
 ];
 
+/// Returns the optional in input 0.
 fn optional<T: Held>(ctx: &KernelContext<'_>) -> Result<Arc<Optional<T>>> {
     match ctx.input(0)?.as_variants()? {
         [variant] => Ok(variant.expect("an optional")?),

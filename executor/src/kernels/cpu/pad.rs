@@ -1,4 +1,4 @@
-//! Padding: with zeros, with a value, with a mirror image.
+//! Padding with zeros, with a given value, or by mirroring.
 
 use super::dispatch::{INDEX, NUMBERS, dispatch};
 use super::moved::{MOVED, Moved, moved};
@@ -31,11 +31,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Axes that the kernels have, as TensorFlow's.
+/// The most axes that the padding kernels support, like TensorFlow's.
 pub(in crate::kernels) const MOST_AXES: usize = 8;
 pub(in crate::kernels) const MOST_MIRRORED: usize = 5;
 
-/// How many before and after, for each of at most so many axes.
+/// Returns the number of elements to add before and after each axis, from input 1. Inputs with more than `most` axes
+/// are refused.
 pub(in crate::kernels) fn paddings(
     ctx: &KernelContext<'_>,
     most: usize,
@@ -89,7 +90,7 @@ fn pad<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// 1 where the element at the edge is not repeated, else 0.
+/// Returns 1 for mode REFLECT, which does not repeat the element at the edge, and 0 for SYMMETRIC, which does.
 pub(in crate::kernels) fn mirror_offset(init: &KernelInit<'_>) -> Result<usize> {
     match init.attr::<String>("mode")?.as_str() {
         "REFLECT" => Ok(1),
@@ -98,7 +99,7 @@ pub(in crate::kernels) fn mirror_offset(init: &KernelInit<'_>) -> Result<usize> 
     }
 }
 
-/// Checks that each axis has elements enough to be mirrored.
+/// Checks that each axis has enough elements to be mirrored.
 pub(in crate::kernels) fn check_mirrored(
     inner: &Shape,
     paddings: &[(usize, usize)],
@@ -120,7 +121,7 @@ pub(in crate::kernels) fn check_mirrored(
     Ok(())
 }
 
-/// For each axis, which element of the inner shape stands at each place of the padded one.
+/// Returns, for each axis, the index into the inner shape for each index of the padded shape.
 fn mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result<Vec<Vec<usize>>> {
     check_mirrored(inner, paddings, offset)?;
     let mut maps = Vec::with_capacity(inner.rank());
@@ -132,7 +133,7 @@ fn mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result
     Ok(maps)
 }
 
-/// Calls with the start of each row of the inner tensor, in the order of the rows of the padded one.
+/// Calls `row` with the offset of a row of the inner tensor for each row of the padded one, in order.
 fn rows(inner: &Shape, maps: &[Vec<usize>], mut row: impl FnMut(usize)) {
     let Some(outer) = maps.len().checked_sub(1) else { return row(0) };
     if maps.iter().any(Vec::is_empty) {
@@ -189,7 +190,7 @@ fn mirror<E: Moved>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
     Ok(())
 }
 
-/// The shape that was padded.
+/// Returns the shape before padding.
 pub(in crate::kernels) fn unpadded(shape: &Shape, paddings: &[(usize, usize)]) -> Result<Shape> {
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
     for (&d, &(before, after)) in shape.iter().zip(paddings) {

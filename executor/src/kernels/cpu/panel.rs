@@ -1,5 +1,5 @@
-//! Matrices of `f32` laid out for [`super::micro`]: cut into panels at most as wide as a block of registers, each of which
-//! is read from its beginning to its end.
+//! `f32` matrices packed for [`super::micro`]: cut into panels at most as wide as a block of registers, each of which
+//! is read sequentially.
 
 use super::micro::{Registers, Right};
 use super::product::Threads;
@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Columns of a matrix, in panels.
+/// A matrix packed in panels of columns.
 #[derive(Debug)]
 pub(super) struct Panels {
     memory: Buffer,
@@ -19,15 +19,15 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// Panels of nothing yet.
+    /// Returns an empty set of panels.
     pub(super) fn new() -> Panels {
         Panels { memory: Buffer::default(), steps: 0, columns: 0 }
     }
 
-    /// Takes up a matrix of `steps` rows, in the memory of the one before if it is large enough.
+    /// Packs a matrix of `steps` rows, reusing the memory of the previous matrix if it is large enough.
     ///
     /// # Errors
-    /// `ResourceExhausted` if there is no memory.
+    /// `ResourceExhausted` if the memory cannot be allocated.
     pub(super) fn fill(
         &mut self,
         steps: usize,
@@ -49,9 +49,9 @@ impl Panels {
             let step = registers.whole_vectors(columns.len());
             let (panel, others) = std::mem::take(&mut rest).split_at_mut(steps * step);
             rest = others;
-            Empty { columns, step, panel }
+            UnfilledPanel { columns, step, panel }
         });
-        let mut parts: SmallVec<[Empty<'_>; 16]> = parts.collect();
+        let mut parts: SmallVec<[UnfilledPanel<'_>; 16]> = parts.collect();
         match threads {
             Threads::One => source.panels(&mut parts),
             Threads::All => parts.par_iter_mut().for_each(|part| source.panels(std::slice::from_mut(part))),
@@ -59,7 +59,7 @@ impl Panels {
         Ok(())
     }
 
-    /// Rows of the matrix.
+    /// Returns the number of rows of the matrix.
     pub(super) fn steps(&self) -> usize {
         self.steps
     }
@@ -79,7 +79,7 @@ impl Panels {
     }
 }
 
-/// Columns `first..first + width`.
+/// A packed panel: columns `first..first + width` of the matrix.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Panel<'a> {
     pub(super) first: usize,
@@ -89,34 +89,34 @@ pub(super) struct Panel<'a> {
 }
 
 impl<'a> Panel<'a> {
-    /// The rows from `step` on.
+    /// Returns the panel's rows from `step` on.
     pub(super) fn from(&self, step: usize) -> Right<'a> {
         Right { data: &self.data[step * self.step..], step: self.step }
     }
 }
 
-/// A panel to be filled: these columns of each row, rows `step` apart.
+/// Memory of a panel to be filled with these columns; its rows are `step` apart.
 #[derive(Debug)]
-pub(super) struct Empty<'a> {
+pub(super) struct UnfilledPanel<'a> {
     columns: Range<usize>,
     step: usize,
     panel: &'a mut [f32],
 }
 
-/// Where panels are copied from.
+/// A matrix that can be packed into panels.
 pub(super) trait Source {
-    /// Writes columns `first..first + width` of each row, `step` apart.
+    /// Writes columns `first..first + width` of each row to `panel`, whose rows are `step` apart.
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]);
 
-    /// Fills panels.
-    fn panels(&self, panels: &mut [Empty<'_>]) {
-        for Empty { columns, step, panel } in panels {
+    /// Fills several panels.
+    fn panels(&self, panels: &mut [UnfilledPanel<'_>]) {
+        for UnfilledPanel { columns, step, panel } in panels {
             self.panel(columns.start, columns.len(), *step, panel);
         }
     }
 }
 
-/// Rows that lie `stride` apart.
+/// A matrix whose rows lie `stride` apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rows<'a> {
     pub(super) data: &'a [f32],
@@ -131,7 +131,7 @@ impl Source for Rows<'_> {
     }
 }
 
-/// Rows that are in no cache yet: they are read as they lie in memory, each for all panels at once.
+/// Rows that are in no cache yet: each row is read once, in memory order, for all panels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Streamed<'a>(pub(super) Rows<'a>);
 
@@ -140,11 +140,11 @@ impl Source for Streamed<'_> {
         self.0.panel(first, width, step, panel);
     }
 
-    fn panels(&self, panels: &mut [Empty<'_>]) {
+    fn panels(&self, panels: &mut [UnfilledPanel<'_>]) {
         let Rows { data, stride } = self.0;
         let steps = panels.first().map_or(0, |part| part.panel.len() / part.step);
         for t in 0..steps {
-            for Empty { columns, step, panel } in &mut *panels {
+            for UnfilledPanel { columns, step, panel } in &mut *panels {
                 copy_row(&mut panel[t * *step..][..*step], &data[t * stride..][columns.clone()]);
             }
         }
@@ -154,10 +154,10 @@ impl Source for Streamed<'_> {
 /// Elements of a row that are copied at a time.
 const PIECE: usize = 8;
 
-/// A row of a panel, with zeros behind what there is.
+/// Copies a row into a panel, and fills the rest of the panel's row with zeros.
 #[inline]
 fn copy_row(to: &mut [f32], from: &[f32]) {
-    // Most are a few whole vectors, for which a call is long.
+    // Most rows are a few whole vectors, for which calling `memcpy` takes longer than the copy.
     if to.len() == from.len()
         && let ((to, []), (from, [])) = (to.as_chunks_mut::<PIECE>(), from.as_chunks::<PIECE>())
     {
@@ -169,7 +169,7 @@ fn copy_row(to: &mut [f32], from: &[f32]) {
     rest.fill(0.0);
 }
 
-/// Columns that lie `stride` apart.
+/// A matrix whose columns lie `stride` apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Columns<'a> {
     pub(super) data: &'a [f32],
@@ -189,20 +189,20 @@ impl Source for Columns<'_> {
 mod tests {
     use super::*;
 
-    struct Nothing;
+    struct PanicOnCopy;
 
-    impl Source for Nothing {
+    impl Source for PanicOnCopy {
         fn panel(&self, _first: usize, _width: usize, _step: usize, _panel: &mut [f32]) {
             panic!("there is nothing to copy");
         }
     }
 
     #[test]
-    fn of_a_matrix_without_elements_nothing_is_copied() -> Result<()> {
+    fn a_matrix_without_elements_is_not_copied() -> Result<()> {
         for (steps, columns) in [(0, 40), (3, 0), (0, 0)] {
             for threads in [Threads::One, Threads::All] {
                 let mut panels = Panels::new();
-                panels.fill(steps, columns, threads, &Nothing)?;
+                panels.fill(steps, columns, threads, &PanicOnCopy)?;
                 assert_eq!((panels.steps(), panels.columns()), (steps, columns));
             }
         }

@@ -1,4 +1,4 @@
-//! Kernels that make values from bytes.
+//! Kernels that decode tensors from serialized bytes: raw numbers, CSV, compressed data and protocol buffers.
 
 pub(super) mod csv;
 mod example;
@@ -67,10 +67,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ParseSingleExample", &[], example::parse_single),
 ];
 
-/// What a compressed string is at most, bytes.
+/// The most bytes that a string may decompress to.
 const LARGEST: u64 = 1 << 31;
 
-/// Compressed data that is cut off gives what there is of it, as in TensorFlow.
+/// Returns the decompressed bytes. Truncated data decompresses to the bytes that it has, like in TensorFlow.
 fn decompressed(s: &Bytes, compression: Compression) -> Result<Bytes> {
     let inflate = |stream: &mut dyn Read| {
         let mut out = Vec::new();
@@ -90,7 +90,8 @@ fn decompressed(s: &Bytes, compression: Compression) -> Result<Bytes> {
     match compression {
         Compression::None => Ok(s.clone()),
         Compression::Zlib => inflate(&mut ZlibDecoder::new(&s[..])),
-        // The decoder takes a header that is cut off for one that may come, whatever it begins with.
+        // The decoder treats a truncated header as one still to be read, whatever its first bytes, so the magic
+        // number is checked here.
         Compression::Gzip if s.iter().zip([0x1f, 0x8b]).any(|(&byte, magic)| byte != magic) => {
             Err(Error::new(Code::DataLoss, "cannot be decompressed: incorrect header check"))
         }

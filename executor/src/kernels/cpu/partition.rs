@@ -1,4 +1,4 @@
-//! Parting rows by number, putting them back, and finding where something holds.
+//! DynamicPartition, DynamicStitch and Where.
 
 use super::dispatch::{ANY, dispatch};
 use super::gather::position;
@@ -33,9 +33,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
 ];
 
-/// Rows parted.
+/// The rows of a tensor by partition.
 pub(in crate::kernels) struct Parts {
-    /// Of each part, by number.
+    /// The row numbers of each partition.
     pub(in crate::kernels) members: Vec<Vec<usize>>,
     /// The shape of a row.
     pub(in crate::kernels) inner: SmallVec<[usize; 6]>,
@@ -88,12 +88,13 @@ pub(in crate::kernels) fn of_rows(count: usize, inner: &[usize]) -> Result<Shape
     Ok(Shape::new(&dims)?)
 }
 
-/// Rows put together. Of those that come twice the last stays.
+/// The plan of a stitch: of rows with the same index, the last one wins.
 pub(in crate::kernels) struct Stitched {
     pub(in crate::kernels) shape: Shape,
-    /// Elements of a row.
+    /// The number of elements of a row.
     pub(in crate::kernels) row: usize,
-    /// Of each row the input, and the row of that, which it is; `None` where nothing is put. Empty if rows are.
+    /// For each output row, the input and the row of that input to copy; `None` where no input has this index. Empty
+    /// if rows have no elements.
     pub(in crate::kernels) rows: Vec<Option<(usize, usize)>>,
 }
 
@@ -159,7 +160,7 @@ fn stitch<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// NaN is not zero, and so is found.
+/// Returns the coordinates of the elements that are not zero, which includes NaN.
 fn where_true<T: Semiring>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let input = ctx.input(0)?;
     let values = input.values::<T>()?;

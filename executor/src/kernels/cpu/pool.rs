@@ -1,4 +1,4 @@
-//! Pooling over images and volumes, and its gradients.
+//! Pooling of images and volumes, and its gradients.
 
 mod argmax;
 mod fractional;
@@ -19,11 +19,11 @@ use rayon::prelude::*;
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
 
-/// How a kernel finds out how to pool.
+/// The source of a kernel's window sizes and strides.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) enum Windows {
     Attrs(Pool),
-    /// Window sizes and strides are inputs, from this one on.
+    /// The inputs from this index on: window sizes, then strides.
     Inputs(usize),
 }
 
@@ -47,21 +47,21 @@ impl Windows {
 type Compute = fn(&mut KernelContext<'_>, &Pool) -> Result<()>;
 
 fn images(i: &KernelInit<'_>, compute: Compute) -> Result<Kernel> {
-    made(Windows::Attrs(Pool::of(i.node)?), compute)
+    pooling_kernel(Windows::Attrs(Pool::of(i.node)?), compute)
 }
 
 fn volumes(i: &KernelInit<'_>, compute: Compute) -> Result<Kernel> {
-    made(Windows::Attrs(Pool::of_volumes(i.node)?), compute)
+    pooling_kernel(Windows::Attrs(Pool::of_volumes(i.node)?), compute)
 }
 
-fn made(windows: Windows, compute: Compute) -> Result<Kernel> {
+fn pooling_kernel(windows: Windows, compute: Compute) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let pool = windows.of(ctx)?;
         compute(ctx, &pool)
     })
 }
 
-/// Inputs that say how to pool.
+/// The names of the inputs with window sizes and strides.
 pub(in crate::kernels) const WINDOWS: &[&str] = &["ksize", "strides"];
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -81,7 +81,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         ..KernelDef::of(
             "MaxPoolV2",
             REAL,
-            |i| dispatch!(real, i.output_type(0), T => made(Windows::Inputs(1), max_pool::<T>)),
+            |i| dispatch!(real, i.output_type(0), T => pooling_kernel(Windows::Inputs(1), max_pool::<T>)),
         )
     },
     KernelDef {
@@ -89,7 +89,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         ..KernelDef::of(
             "MaxPoolGradV2",
             REAL,
-            |i| dispatch!(real, i.output_type(0), T => made(Windows::Inputs(3), max_pool_grad::<T>)),
+            |i| dispatch!(real, i.output_type(0), T => pooling_kernel(Windows::Inputs(3), max_pool_grad::<T>)),
         )
     },
     KernelDef {
@@ -97,7 +97,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         ..KernelDef::of(
             "MaxPoolGradGradV2",
             REAL,
-            |i| dispatch!(real, i.output_type(0), T => made(Windows::Inputs(3), max_pool_grad_grad::<T>)),
+            |i| dispatch!(real, i.output_type(0), T => pooling_kernel(Windows::Inputs(3), max_pool_grad_grad::<T>)),
         )
     },
     KernelDef::of("AvgPool", FLOAT, |i| dispatch!(float, i.output_type(0), T => images(i, avg_pool::<T>))),
@@ -141,8 +141,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     fractional::MEAN_GRAD,
 ];
 
-/// Calls `work` for each part of `len` elements of `out`, with its number; `cost` is the number of elements
-/// that are read altogether.
+/// Calls `work` with each consecutive part of `len` elements of `out` and its number. Parts run in parallel if
+/// `cost`, the number of elements read altogether, is large enough.
 fn each_part<T: Send>(out: &mut [T], len: usize, cost: usize, work: impl Fn(usize, &mut [T]) + Sync) {
     if out.is_empty() {
         return;
@@ -154,7 +154,7 @@ fn each_part<T: Send>(out: &mut [T], len: usize, cost: usize, work: impl Fn(usiz
     }
 }
 
-/// Elements that all windows together read.
+/// Returns the number of elements that all windows together read.
 fn cost(sizes: &PoolSizes) -> usize {
     let lines = sizes.batch.saturating_mul(sizes.planes.output).saturating_mul(sizes.rows.output);
     lines
@@ -165,11 +165,12 @@ fn cost(sizes: &PoolSizes) -> usize {
         .saturating_mul(sizes.channels)
 }
 
-/// Shapes with channels last.
+/// Returns the output's shape with channels last.
 fn output_nhwc(pool: &Pool, sizes: &PoolSizes) -> Result<Shape> {
     Ok(last(pool, sizes, [sizes.planes.output, sizes.rows.output, sizes.columns.output])?)
 }
 
+/// Returns the input's shape with channels last.
 fn input_nhwc(pool: &Pool, sizes: &PoolSizes) -> Result<Shape> {
     Ok(last(pool, sizes, [sizes.planes.input, sizes.rows.input, sizes.columns.input])?)
 }
@@ -179,24 +180,25 @@ fn last(pool: &Pool, sizes: &PoolSizes, [d, h, w]: [usize; 3]) -> graph::Result<
     if pool.volumes { Shape::new(&[n, d, h, w, c]) } else { Shape::new(&[n, h, w, c]) }
 }
 
-/// Elements of an input image, and of an output line.
+/// Returns the number of elements of an input image.
 fn image_in(sizes: &PoolSizes) -> usize {
     sizes.planes.input * sizes.rows.input * sizes.columns.input * sizes.channels
 }
 
+/// Returns the number of elements of an output line.
 fn line_out(sizes: &PoolSizes) -> usize {
     sizes.columns.output * sizes.channels
 }
 
-/// Lines of outputs of an image.
+/// Returns the number of output lines per image.
 fn lines_out(sizes: &PoolSizes) -> usize {
     sizes.planes.output * sizes.rows.output
 }
 
-/// Input pixels under the window of the output pixel in `column` of output line `line` (which number through the
-/// batch), by their first element, in the order of planes, rows and columns.
+/// Returns the offset of each input pixel in the window of an output pixel, in the order of planes, rows and columns.
+/// The output pixel is in `column` of output line `line`; lines are numbered through the batch.
 #[inline(always)]
-fn under(sizes: &PoolSizes, line: usize, column: usize) -> impl Iterator<Item = usize> {
+fn pixels_under(sizes: &PoolSizes, line: usize, column: usize) -> impl Iterator<Item = usize> {
     let (depth, height, width, channels) =
         (sizes.planes.input, sizes.rows.input, sizes.columns.input, sizes.channels);
     let (image, place) = (line / lines_out(sizes), line % lines_out(sizes));
@@ -209,20 +211,20 @@ fn under(sizes: &PoolSizes, line: usize, column: usize) -> impl Iterator<Item = 
     lines.flat_map(move |y| columns.clone().map(move |x| (y * width + x) * channels))
 }
 
-/// Whether no part of the window of an output pixel is padding.
-fn is_whole(sizes: &PoolSizes, line: usize, column: usize) -> bool {
+/// Returns whether the window of an output pixel contains no padding.
+fn has_no_padding(sizes: &PoolSizes, line: usize, column: usize) -> bool {
     let place = line % lines_out(sizes);
     sizes.planes.range(place / sizes.rows.output).len() == sizes.planes.filter
         && sizes.rows.range(place % sizes.rows.output).len() == sizes.rows.filter
         && sizes.columns.range(column).len() == sizes.columns.filter
 }
 
-/// The maxima under the windows of output line `number`.
+/// The computation of output line `number` of max pooling.
 struct MaxLine<'a, T> {
     sizes: &'a PoolSizes,
     values: &'a [T],
     number: usize,
-    /// What is below all under a window without padding; padding is the lowest number.
+    /// The initial maximum of a window without padding. Windows with padding start at the dtype's lowest number.
     floor: T,
     best: &'a mut [T],
 }
@@ -233,8 +235,8 @@ impl<T: Element + PartialOrd + Bounded> Vector for MaxLine<'_, T> {
     fn run(self) {
         let MaxLine { sizes, values, number, floor, best } = self;
         for (column, best) in best.chunks_exact_mut(sizes.channels).enumerate() {
-            best.fill(if is_whole(sizes, number, column) { floor } else { T::min_value() });
-            for at in under(sizes, number, column) {
+            best.fill(if has_no_padding(sizes, number, column) { floor } else { T::min_value() });
+            for at in pixels_under(sizes, number, column) {
                 let pixel = &values[at..at + sizes.channels];
                 best.iter_mut().zip(pixel).for_each(|(b, &v)| *b = if v > *b { v } else { *b });
             }
@@ -246,7 +248,7 @@ fn max_pool<T: Element + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool
     max_pool_above(ctx, pool, T::min_value())
 }
 
-/// Where nothing of a volume is padding, the maximum may be negative infinity.
+/// Max pooling of volumes. The maximum of a window without padding may be negative infinity.
 fn max_pool_3d<T: Float + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     max_pool_above(ctx, pool, T::of_wide(num_traits::Float::neg_infinity()))
 }
@@ -272,7 +274,7 @@ where
     Ok(())
 }
 
-/// Windows over channels that do not overlap.
+/// Pools over channels, in windows that do not overlap.
 fn max_over_depth<T: Element + PartialOrd + Bounded>(pool: &Pool, input: &Tensor) -> Result<Tensor> {
     let [_, _, rows, columns, depth] = pool.ksize;
     let &[n, h, w, channels] = input.shape().dims() else {
@@ -301,7 +303,7 @@ fn max_over_depth<T: Element + PartialOrd + Bounded>(pool: &Pool, input: &Tensor
     Ok(out)
 }
 
-/// The inputs of a gradient of max pooling, channels last: image, pooled image, gradient.
+/// Returns the sizes and the inputs of a max pooling gradient with channels last: image, pooled image, gradient.
 fn gradient_inputs(
     ctx: &KernelContext<'_>,
     pool: &Pool,
@@ -325,16 +327,16 @@ fn gradient_inputs(
     Ok((sizes, [nhwc(input)?, nhwc(output)?, nhwc(grad)?]))
 }
 
-/// Adds the gradients of output line `line` to where the first maxima under its windows are.
+/// Adds the gradients of output line `line` to the first maximum of each window.
 struct ToFirstMaxima<'a, T> {
     sizes: &'a PoolSizes,
     values: &'a [T],
     line: usize,
     grads: &'a [T],
-    /// An image, which starts at `start` of `values`.
+    /// The gradient of one image, whose elements start at `start` in `values`.
     out: &'a mut [T],
     start: usize,
-    /// For each channel, the maximum so far, and which of the pixels under the window it is in.
+    /// For each channel, the maximum so far, and the index of its pixel in the window.
     best: &'a mut [T],
     places: &'a mut [u32],
 }
@@ -346,7 +348,7 @@ impl<T: Semiring + PartialOrd> Vector for ToFirstMaxima<'_, T> {
         let ToFirstMaxima { sizes, values, line, grads, out, start, best, places } = self;
         let channels = sizes.channels;
         for (column, grads) in grads.chunks_exact(channels).enumerate() {
-            for (i, at) in under(sizes, line, column).enumerate() {
+            for (i, at) in pixels_under(sizes, line, column).enumerate() {
                 let pixel = &values[at..at + channels];
                 if i == 0 {
                     best.copy_from_slice(pixel);
@@ -359,7 +361,7 @@ impl<T: Semiring + PartialOrd> Vector for ToFirstMaxima<'_, T> {
                     *place = if is_larger { i as u32 } else { *place };
                 }
             }
-            for (i, at) in under(sizes, line, column).enumerate() {
+            for (i, at) in pixels_under(sizes, line, column).enumerate() {
                 let to = &mut out[at - start..at - start + channels];
                 for ((to, &place), &g) in to.iter_mut().zip(places.iter()).zip(grads) {
                     *to = if place == i as u32 { to.plus(g) } else { *to };
@@ -369,7 +371,7 @@ impl<T: Semiring + PartialOrd> Vector for ToFirstMaxima<'_, T> {
     }
 }
 
-/// Each window's gradient goes to its first maximum.
+/// The gradient of max pooling: each window's gradient goes to its first maximum.
 fn max_pool_grad<T: Semiring + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let (sizes, [input, _, grad]) = gradient_inputs(ctx, pool, true)?;
     let mut out = Tensor::zeros(T::DTYPE, input_nhwc(pool, &sizes)?)?;
@@ -389,10 +391,11 @@ fn max_pool_grad<T: Semiring + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &P
     Ok(())
 }
 
-/// How far a volume's maximum may be from what counts as it.
+/// The largest difference from a window's maximum at which an element of a volume counts as equal to it.
 const NEAR_MAXIMUM: f64 = 1e-5;
 
-/// Each window's gradient goes to all that equals its maximum, or nearly so: so it is of volumes.
+/// The gradient of max pooling of volumes: each window's gradient goes to all elements that equal its maximum or
+/// nearly so, like in TensorFlow.
 fn max_pool_3d_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let (sizes, [input, output, grad]) = gradient_inputs(ctx, pool, true)?;
     let mut out = ctx.allocate(T::DTYPE, input_nhwc(pool, &sizes)?)?;
@@ -405,7 +408,7 @@ fn max_pool_3d_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Resul
             for column in 0..sizes.columns.output {
                 let at = line * line_out(&sizes) + column * channels;
                 let (maxima, grads) = (&maxima[at..at + channels], &grads[at..at + channels]);
-                for at in under(&sizes, line, column) {
+                for at in pixels_under(&sizes, line, column) {
                     let place = &mut sums[at - image * image_in..][..channels];
                     let pixel = &values[at..at + channels];
                     for (((s, v), max), g) in place.iter_mut().zip(pixel).zip(maxima).zip(grads) {
@@ -422,7 +425,7 @@ fn max_pool_3d_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Resul
     Ok(())
 }
 
-/// Each window takes the gradient of its first maximum.
+/// The gradient of the max pooling gradient: each window takes the gradient at its first maximum.
 fn max_pool_grad_grad<T: Element + Default>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let (sizes, [input, output, grad]) = gradient_inputs(ctx, pool, false)?;
     let mut out = ctx.allocate(T::DTYPE, output_nhwc(pool, &sizes)?)?;
@@ -432,7 +435,7 @@ fn max_pool_grad_grad<T: Element + Default>(ctx: &mut KernelContext<'_>, pool: &
         let pooled = &pooled[i * line..(i + 1) * line];
         for (j, (o, max)) in out.iter_mut().zip(pooled).enumerate() {
             let channel = j % sizes.channels;
-            let first = under(&sizes, i, j / sizes.channels).find(|&at| values[at + channel] == *max);
+            let first = pixels_under(&sizes, i, j / sizes.channels).find(|&at| values[at + channel] == *max);
             *o = first.map(|at| grads[at + channel]).unwrap_or_default();
         }
     });
@@ -442,7 +445,7 @@ fn max_pool_grad_grad<T: Element + Default>(ctx: &mut KernelContext<'_>, pool: &
 
 const NOT_SPATIAL: &str = "Non-spatial pooling is not yet supported.";
 
-/// The mean of what is under each window; padding does not count.
+/// Returns the mean of each window; padding does not count.
 fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     if pool.ksize[4] != 1 {
         return Err(Error::unimplemented(NOT_SPATIAL));
@@ -457,7 +460,7 @@ fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
         for (column, means) in line.chunks_exact_mut(sizes.channels).enumerate() {
             sums.fill(T::Wide::zero());
             let mut count = 0usize;
-            for at in under(&sizes, i, column) {
+            for at in pixels_under(&sizes, i, column) {
                 let pixel = &values[at..at + sizes.channels];
                 sums.iter_mut().zip(pixel).for_each(|(s, v)| *s += v.to_wide());
                 count += 1;
@@ -470,7 +473,7 @@ fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-/// Each window's gradient goes to what is under it in equal parts.
+/// The gradient of mean pooling: each window's gradient is divided equally among its elements.
 fn avg_pool_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let (shape, grad) = (ctx.input(0)?, ctx.input(1)?);
     if shape.shape().dims() != [pool.rank()] {
@@ -481,7 +484,7 @@ fn avg_pool_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<(
     }
     let shape = Shape::from_i64(&shape.to_i64s()?)?;
     if !pool.volumes && shape.num_elements() == 0 {
-        // Neither windows nor the gradient's sizes count then.
+        // An empty image needs no check of the windows or of the gradient's sizes.
         ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
         return Ok(());
     }
@@ -509,7 +512,7 @@ fn avg_pool_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<(
                 let line = image * lines + line;
                 let pixel = line * sizes.columns.output + column;
                 let grad = &grads[pixel * channels..(pixel + 1) * channels];
-                for at in under(&sizes, line, column) {
+                for at in pixels_under(&sizes, line, column) {
                     let place = &mut sums[at - image * image_in..][..channels];
                     place.iter_mut().zip(grad).for_each(|(s, g)| *s += g.to_wide() * share);
                 }

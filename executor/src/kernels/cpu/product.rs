@@ -1,4 +1,4 @@
-//! Products of strided matrices, behind a safe interface: large ones of `f32` by [`single`], of other floats by `gemm`.
+//! Products of strided matrices behind a safe interface: large `f32` products by [`single`], other floats by `gemm`.
 
 mod single;
 
@@ -23,11 +23,12 @@ pub(super) struct Matrix<'a, T> {
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// Columns of a row-major matrix that start with the first of `data`.
+    /// Returns a view of the first `columns` columns of a row-major matrix, whose rows are `row_stride` apart.
     pub(super) fn new(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Matrix<'a, T> {
         Matrix { data, rows, columns, row_stride, column_stride: 1 }
     }
 
+    /// Returns a view of the transpose.
     pub(super) fn transposed(self) -> Matrix<'a, T> {
         Matrix {
             rows: self.columns,
@@ -38,7 +39,7 @@ impl<'a, T> Matrix<'a, T> {
         }
     }
 
-    /// The same elements, which are of type `U`.
+    /// Returns a view of the same elements, whose dtype is `U`'s.
     fn cast<U: Element>(&self) -> Matrix<'a, U>
     where
         T: Element,
@@ -59,18 +60,18 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// Products of `f32` with fewer rows, columns or steps are left to `gemm`.
+/// The fewest rows, columns or steps of a blocked `f32` product; smaller products go to `gemm`.
 const FEW: usize = 8;
 
-/// Whether such a product of `f32` is [`single`]'s.
+/// Returns whether an `f32` product of these sizes is computed by [`single`].
 fn is_in_blocks(rows: usize, inner: usize, columns: usize) -> bool {
     rows.min(inner).min(columns) >= FEW
 }
 
-/// Elements of a right factor that is kept packed, at most: it takes its memory twice.
+/// The most elements of a right factor that is cached in packed form: the packed copy doubles its memory.
 const LARGEST_PACKED: usize = 16 << 20;
 
-/// Whether a product may be handed out to several threads.
+/// The threads that a product may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Threads {
     One,
@@ -78,13 +79,13 @@ pub(super) enum Threads {
 }
 
 impl Threads {
-    /// All from so many multiplications and additions on that sharing pays.
+    /// Returns [`Threads::All`] if there are enough multiplications and additions for parallel execution to pay.
     pub(super) fn for_work(operations: usize) -> Threads {
         if operations > PARALLEL_PRODUCT { Threads::All } else { Threads::One }
     }
 }
 
-/// The conditions under which every element of a product is inside its slice.
+/// Asserts the conditions under which every element of a product is inside its slice.
 fn check<T>(out: &[T], stride: usize, a: &Matrix<'_, T>, b: &Matrix<'_, T>) {
     a.check();
     b.check();
@@ -94,10 +95,10 @@ fn check<T>(out: &[T], stride: usize, a: &Matrix<'_, T>, b: &Matrix<'_, T>) {
     assert!(a.rows < 2 || stride >= b.columns, "rows of a product overlap");
 }
 
-/// `out = a * b`, or `out += a * b`; `out` is row-major, its rows `stride` apart.
+/// Computes `out = a * b`, or `out += a * b`; `out` is row-major with rows `stride` apart.
 ///
 /// # Panics
-/// If sizes do not fit, or a matrix reaches outside its data.
+/// If sizes do not match, or a matrix reaches outside its slice.
 pub(super) fn product<T: Arithmetic>(
     out: &mut [T],
     stride: usize,
@@ -118,7 +119,7 @@ pub(super) fn product<T: Arithmetic>(
     }
     if T::DTYPE == DType::Float && is_in_blocks(a.rows, a.columns, b.columns) {
         let out = bytemuck::cast_slice_mut(out);
-        // Without memory for panels, `gemm` gets by with less.
+        // If there is no memory for panels, `gemm` computes the product, because it needs less.
         if single::product(out, stride, &a.cast(), &b.cast(), accumulate, threads).is_ok() {
             return;
         }
@@ -127,8 +128,8 @@ pub(super) fn product<T: Arithmetic>(
         Threads::All if rayon::current_num_threads() > 1 => Parallelism::Rayon(0),
         _ => Parallelism::None,
     };
-    // SAFETY: `check` saw that every element that the strides reach is inside its slice, and that no two
-    // elements of `out` are one; lengths of slices fit isize. The type is one that `gemm` knows.
+    // SAFETY: `check` has asserted that every element that the strides reach is inside its slice, and that the
+    // elements of `out` are distinct; lengths of slices fit isize. The dtype is one that `gemm` supports.
     unsafe {
         gemm::gemm(
             a.rows,
@@ -154,26 +155,27 @@ pub(super) fn product<T: Arithmetic>(
     }
 }
 
-/// Whether the right factor of such a product, which is used again, is better [`packed`] once. The left one may be
-/// transposed.
-pub(super) fn is_worth_packing(rows: usize, inner: usize, columns: usize, left_is_turned: bool) -> bool {
-    let is_turned = single::is_turned(columns, rows, left_is_turned);
-    is_in_blocks(rows, inner, columns) && !is_turned && inner.saturating_mul(columns) <= LARGEST_PACKED
+/// Returns whether packing the right factor once ([`packed`]) pays for repeated products of these sizes.
+/// `left_is_transposed` says whether the left factor is a transposed view.
+pub(super) fn is_worth_packing(rows: usize, inner: usize, columns: usize, left_is_transposed: bool) -> bool {
+    let should_transpose = single::should_transpose(columns, rows, left_is_transposed);
+    is_in_blocks(rows, inner, columns) && !should_transpose && inner.saturating_mul(columns) <= LARGEST_PACKED
 }
 
-/// The right factor of products of `f32`, for [`product_with`].
+/// Returns the packed right factor of `f32` products, for [`product_with`].
 ///
 /// # Errors
-/// `ResourceExhausted` if there is no memory for it.
+/// `ResourceExhausted` if the memory cannot be allocated.
 pub(super) fn packed(b: Matrix<'_, f32>) -> Result<Panels> {
     b.check();
     single::packed(&b, Threads::for_work(b.rows.saturating_mul(b.columns)))
 }
 
-/// `out = a * b`; `out` is row-major, its rows `stride` apart. The sums are those of [`product`].
+/// Computes `out = a * b`; `out` is row-major with rows `stride` apart. The sums equal those of [`product`] bit for
+/// bit.
 ///
 /// # Panics
-/// If sizes do not fit, or a matrix reaches outside its data.
+/// If sizes do not match, or a matrix reaches outside its slice.
 pub(super) fn product_with(out: &mut [f32], stride: usize, a: Matrix<'_, f32>, b: &Panels, threads: Threads) {
     a.check();
     let end = extent(a.rows, stride).saturating_add(b.columns());
@@ -181,7 +183,7 @@ pub(super) fn product_with(out: &mut [f32], stride: usize, a: Matrix<'_, f32>, b
     single::product_with(out, stride, &a, b, threads);
 }
 
-/// Row by row: each element of `a` times a row of `b`.
+/// Computes an integer product row by row: adds each element of `a` times a row of `b`.
 fn integer_product<T: Arithmetic>(
     out: &mut [T],
     stride: usize,
@@ -246,7 +248,8 @@ mod tests {
         assert_eq!(float(&exact), real);
     }
 
-    /// The same bits, whether the right factor is laid out before or on the way, on one thread or several.
+    /// Products are bitwise equal whether the right factor is packed before or during the product, on one thread or
+    /// several.
     #[test]
     fn packed_factors_give_the_same_sums() -> Result<()> {
         for (m, k, n) in [(8, 8, 8), (9, 600, 33), (300, 1030, 170)] {
@@ -262,7 +265,8 @@ mod tests {
         Ok(())
     }
 
-    /// The same bits, however the factors lie: few rows, few columns of a transposed factor, rows that share sets of the cache.
+    /// Products are bitwise equal for all layouts of the factors: few rows, few columns of a transposed factor, and
+    /// rows that fall into the same sets of the cache.
     #[test]
     fn layouts_give_the_same_sums() {
         let turned = |values: &[f32], rows: usize, columns: usize, stride: usize| {

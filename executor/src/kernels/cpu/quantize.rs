@@ -1,4 +1,4 @@
-//! What quantisation does to numbers, without leaving their type, and its gradients.
+//! Kernels that round numbers as quantisation would, without changing their dtype, and their gradients.
 
 pub(in crate::kernels) mod fake;
 pub(in crate::kernels) mod round_trip;

@@ -1,4 +1,4 @@
-//! Kernels of queues, behind handles of either kind.
+//! Kernels of queues, for resource handles and for reference handles.
 
 use crate::error::{Error, Result};
 use crate::handle::{self, HandleInput, ObjectName, Owner};
@@ -32,10 +32,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("QueueDequeueUpToV2", &[], |init| dequeue_many(init, true)),
     KernelDef::of("QueueClose", &[], close),
     KernelDef::of("QueueCloseV2", &[], close),
-    KernelDef::of("QueueIsClosed", &[], |_| ask(|queue| queue.is_closed().into())),
-    KernelDef::of("QueueIsClosedV2", &[], |_| ask(|queue| queue.is_closed().into())),
-    KernelDef::of("QueueSize", &[], |_| ask(size)),
-    KernelDef::of("QueueSizeV2", &[], |_| ask(size)),
+    KernelDef::of("QueueIsClosed", &[], |_| query(|queue| queue.is_closed().into())),
+    KernelDef::of("QueueIsClosedV2", &[], |_| query(|queue| queue.is_closed().into())),
+    KernelDef::of("QueueSize", &[], |_| query(size)),
+    KernelDef::of("QueueSizeV2", &[], |_| query(size)),
 ];
 
 fn make_shuffle(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -45,14 +45,14 @@ fn make_shuffle(init: &KernelInit<'_>) -> Result<Kernel> {
 
 fn make(init: &KernelInit<'_>, kind: Kind) -> Result<Kernel> {
     let spec = QueueSpec::of(init, kind)?;
-    let (wanted, op) = (spec.clone(), init.node.op.name());
+    let (expected, op) = (spec.clone(), init.node.op.name());
     Owner::new(init, ObjectName::of(init, false)?).kernel(
         move |_, name| Ok(Queue::new(name.clone(), spec.clone())),
-        move |_, queue: &Queue| queue.check_same(&wanted, op),
+        move |_, queue: &Queue| queue.check_same(&expected, op),
     )
 }
 
-/// Turns a handle into a reference to the strings that name the same object.
+/// Converts a resource handle to a reference of strings that name the same object.
 fn by_reference(ctx: &mut crate::kernel::KernelContext<'_>) -> Result<()> {
     let ResourceHandle { container, name, .. } = handle::one_handle(ctx.input(0)?)?;
     let reference = handle::string_handle(container, name)?;
@@ -64,7 +64,7 @@ fn size(queue: &Queue) -> Tensor {
     Tensor::from(i32::try_from(queue.len()).unwrap_or(i32::MAX))
 }
 
-fn ask(answer: fn(&Queue) -> Tensor) -> Result<Kernel> {
+fn query(answer: fn(&Queue) -> Tensor) -> Result<Kernel> {
     let handle = HandleInput::<Queue>::default();
     Kernel::sync(move |ctx| {
         let value = ctx.take_value(0);
@@ -74,7 +74,8 @@ fn ask(answer: fn(&Queue) -> Tensor) -> Result<Kernel> {
     })
 }
 
-/// The kernel of an operation that may wait: `start` has the queue and the way to answer.
+/// Makes the kernel of an operation that may wait; `start` gets the queue and the context with the completion
+/// callback.
 fn operation(
     init: &KernelInit<'_>,
     start: impl Fn(&Arc<Queue>, AsyncContext) -> Result<(), (Done, Error)> + Send + Sync + 'static,
@@ -87,11 +88,11 @@ fn operation(
     handle::operation(start)
 }
 
-/// An operation whose node's inputs, or outputs, are the queue's components.
+/// Makes the kernel of an operation whose node's inputs, or outputs, are the queue's components.
 fn transfer(
     init: &KernelInit<'_>,
     enqueues: bool,
-    start: impl Fn(&Arc<Queue>, &AsyncContext) -> Result<Transfer> + Send + Sync + 'static,
+    start: impl Fn(&Arc<Queue>, &AsyncContext) -> Result<QueueTransfer> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     let (inputs, outputs): (Vec<PortType>, Vec<PortType>) = (init.inputs.to_vec(), init.outputs.to_vec());
     operation(init, move |queue, ctx| {
@@ -100,15 +101,17 @@ fn transfer(
         let (queue, step) = (queue.clone(), &step.cancellation);
         match begun {
             Err(error) => return Err((done, error)),
-            Ok(Transfer::Enqueue(element)) => queue.enqueue(step, element, nothing(done)),
-            Ok(Transfer::EnqueueMany(batch)) => queue.enqueue_many(step, &batch, nothing(done)),
-            Ok(Transfer::Dequeue) => {
+            Ok(QueueTransfer::Enqueue(element)) => queue.enqueue(step, element, finish_without_outputs(done)),
+            Ok(QueueTransfer::EnqueueMany(batch)) => {
+                queue.enqueue_many(step, &batch, finish_without_outputs(done))
+            }
+            Ok(QueueTransfer::Dequeue) => {
                 let give = move |taken: Vec<Element>| {
                     Ok(taken.into_iter().next().unwrap_or_default().into_iter().map(Value::from).collect())
                 };
                 queue.dequeue(step, Box::new(move |taken| done(taken.and_then(give))));
             }
-            Ok(Transfer::DequeueMany { count, up_to }) => {
+            Ok(QueueTransfer::DequeueMany { count, up_to }) => {
                 let of = queue.clone();
                 let give =
                     move |taken: Vec<Element>| Ok(of.batch(&taken)?.into_iter().map(Value::Host).collect());
@@ -119,16 +122,16 @@ fn transfer(
     })
 }
 
-/// What an operation moves.
-enum Transfer {
+/// The tensors that an operation moves into or out of the queue.
+enum QueueTransfer {
     Enqueue(Element),
     EnqueueMany(Vec<Tensor>),
     Dequeue,
     DequeueMany { count: usize, up_to: bool },
 }
 
-/// The way to answer of a node without outputs.
-fn nothing(done: Done) -> Finish<Vec<Element>> {
+/// Returns the completion callback of a node without outputs.
+fn finish_without_outputs(done: Done) -> Finish<Vec<Element>> {
     Box::new(move |result| done(result.map(|_| SmallVec::new())))
 }
 
@@ -136,19 +139,19 @@ fn enqueue(init: &KernelInit<'_>) -> Result<Kernel> {
     transfer(init, true, |_, ctx| {
         let element = ctx.inputs[1..].iter().map(|input| Placed::kept(input.clone(), &*ctx.device));
         let element = element.collect::<Result<_>>()?;
-        Ok(Transfer::Enqueue(element))
+        Ok(QueueTransfer::Enqueue(element))
     })
 }
 
 fn enqueue_many(init: &KernelInit<'_>) -> Result<Kernel> {
     transfer(init, true, |_, ctx| {
         let batch = (1..ctx.inputs.len()).map(|i| ctx.input(i).cloned()).collect::<Result<_>>()?;
-        Ok(Transfer::EnqueueMany(batch))
+        Ok(QueueTransfer::EnqueueMany(batch))
     })
 }
 
 fn dequeue(init: &KernelInit<'_>) -> Result<Kernel> {
-    transfer(init, false, |_, _| Ok(Transfer::Dequeue))
+    transfer(init, false, |_, _| Ok(QueueTransfer::Dequeue))
 }
 
 fn dequeue_many(init: &KernelInit<'_>, up_to: bool) -> Result<Kernel> {
@@ -163,14 +166,14 @@ fn dequeue_many(init: &KernelInit<'_>, up_to: bool) -> Result<Kernel> {
             crate::invalid!("{op}Op requested {count} < 0 elements");
         };
         queue.check_shapes_known()?;
-        Ok(Transfer::DequeueMany { count, up_to })
+        Ok(QueueTransfer::DequeueMany { count, up_to })
     })
 }
 
 fn close(init: &KernelInit<'_>) -> Result<Kernel> {
     let cancel_pending = init.attr::<bool>("cancel_pending_enqueues")?;
     operation(init, move |queue, ctx| {
-        queue.close(&ctx.step.cancellation, cancel_pending, nothing(ctx.done));
+        queue.close(&ctx.step.cancellation, cancel_pending, finish_without_outputs(ctx.done));
         Ok(())
     })
 }

@@ -1,4 +1,4 @@
-//! Ragged tensors: ranges of different lengths, rows picked, and forms that are not ragged.
+//! Kernels of ragged tensors: ranges of different lengths, gathered rows, and conversion to dense and sparse tensors.
 
 mod dense;
 mod gather;
@@ -27,7 +27,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// The index of each value, row-major, beside the values; the shape is that of the longest rows.
+/// Converts a ragged tensor to a sparse one: the indices of the values in row-major order, and the shape of the
+/// longest rows.
 fn to_sparse(ctx: &mut KernelContext<'_>) -> Result<()> {
     let levels = ctx.num_inputs() - 1;
     let values = ctx.input(levels)?.clone();
@@ -57,7 +58,7 @@ fn to_sparse(ctx: &mut KernelContext<'_>) -> Result<()> {
     let rank = levels + values.shape().rank();
     let per_row: usize = inner.iter().product();
     let mut indices = Vec::with_capacity(values.num_elements().saturating_mul(rank));
-    // The row of each level that the value is in.
+    // For each level, the row that contains the current value.
     let mut at = vec![0usize; levels];
     for row in 0..rows {
         for level in (0..levels).rev() {

@@ -1,5 +1,6 @@
-//! Pseudo-random numbers: Philox streams, the same as TensorFlow for the same seeds. A kernel keeps its place
-//! in its stream from step to step; what it gives does not depend on the number of threads.
+//! Kernels of pseudo-random numbers: Philox streams that give the same numbers as TensorFlow for the same seeds. A
+//! stateful kernel keeps its position in its stream from step to step; the numbers do not depend on the number of
+//! threads.
 
 mod bounded;
 pub(super) mod distribution;
@@ -30,9 +31,9 @@ use crate::kernel::KernelDef;
 use graph::DType::{self, *};
 
 const FLOAT: &[(&str, &[DType])] = &[("dtype", FLOATS), ("T", INDEX)];
-/// What the parameters of drawn distributions are of.
+/// The dtypes of the parameters of sampled distributions.
 pub(super) const DRAWN: &[DType] = &[Half, Float, Double];
-/// What counts of events are of.
+/// The dtypes of counts of events.
 pub(super) const COUNTED: &[DType] = &[Half, Float, Double, Int32, Int64];
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -56,7 +57,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["shape"],
-        // No seeds: nobody can foresee them.
+        // The stream has no seeds, so its numbers are not predictable.
         ..KernelDef::of("NonDeterministicInts", &[("dtype", WORDS), ("shape_dtype", INDEX)], |i| {
             bits(i, Source::Node(Stream::seeded([0, 0])))
         })

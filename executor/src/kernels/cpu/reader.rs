@@ -1,4 +1,4 @@
-//! Kernels of readers, behind handles of either kind.
+//! Kernels of readers, for resource handles and for reference handles.
 
 use crate::error::{Error, Result};
 use crate::handle::{self, HandleInput, ObjectName, Owner};
@@ -65,13 +65,13 @@ fn tf_record(init: &KernelInit<'_>) -> Result<Kernel> {
     make(init, Format::TfRecord { compression: compression(init, "compression_type")? })
 }
 
-/// A number of bytes or lines.
+/// Returns an attribute that is a number of bytes or lines.
 fn count(init: &KernelInit<'_>, attr: &str) -> Result<u64> {
     let count = init.attr::<i64>(attr)?;
     u64::try_from(count).map_err(|_| Error::invalid(format!("{attr} must be >= 0 not {count}")))
 }
 
-/// How files are compressed, if the op has an attribute for it.
+/// Returns the compression of the files, if the op has an attribute for it.
 fn compression(init: &KernelInit<'_>, attr: &str) -> Result<Compression> {
     match init.node.op.attr_spec(attr) {
         Some(_) => Compression::parse(init.attr::<String>(attr)?.as_bytes()),
@@ -80,7 +80,7 @@ fn compression(init: &KernelInit<'_>, attr: &str) -> Result<Compression> {
 }
 
 fn read() -> Result<Kernel> {
-    reads(
+    read_records(
         |_| Ok(1),
         |mut records| {
             let Record { key, value } = records.pop().ok_or_else(|| Error::internal("no record was read"))?;
@@ -90,35 +90,36 @@ fn read() -> Result<Kernel> {
 }
 
 fn read_up_to() -> Result<Kernel> {
-    let wanted = |ctx: &AsyncContext| {
-        let wanted = ctx.input(2)?;
-        if wanted.shape().rank() != 0 {
-            crate::invalid!("num_records must be a scalar, got shape {}", wanted.shape());
+    let max_records = |ctx: &AsyncContext| {
+        let max_records = ctx.input(2)?;
+        if max_records.shape().rank() != 0 {
+            crate::invalid!("num_records must be a scalar, got shape {}", max_records.shape());
         }
-        let wanted = wanted.item::<i64>()?;
-        usize::try_from(wanted).or_else(|_| crate::invalid!("num_records must be >= 0 not {wanted}"))
+        let max_records = max_records.item::<i64>()?;
+        usize::try_from(max_records)
+            .or_else(|_| crate::invalid!("num_records must be >= 0 not {max_records}"))
     };
-    reads(wanted, |records| {
+    read_records(max_records, |records| {
         let shape = Shape::new(&[records.len()])?;
         let (keys, values): (Vec<Bytes>, Vec<Bytes>) = records.into_iter().map(|r| (r.key, r.value)).unzip();
         Ok(smallvec![Tensor::strings(keys, shape.clone())?.into(), Tensor::strings(values, shape)?.into()])
     })
 }
 
-/// Reads as many records as `wanted` says; `outputs` makes them the node's.
-fn reads(
-    wanted: impl Fn(&AsyncContext) -> Result<usize> + Send + Sync + 'static,
+/// Makes a kernel that reads up to `max_records` records; `outputs` converts them to the outputs of the node.
+fn read_records(
+    max_records: impl Fn(&AsyncContext) -> Result<usize> + Send + Sync + 'static,
     outputs: fn(Vec<Record>) -> Result<SmallVec<[Value; 4]>>,
 ) -> Result<Kernel> {
     let queue = HandleInput::<Queue>::default();
     handle::operation(move |reader: &Arc<Reader>, ctx| {
         let value = ctx.inputs.get(1).cloned().unwrap_or_default();
-        let begun = queue.get(&ctx.device, &value).and_then(|queue| Ok((queue, wanted(&ctx)?)));
+        let begun = queue.get(&ctx.device, &value).and_then(|queue| Ok((queue, max_records(&ctx)?)));
         let AsyncContext { step, done, .. } = ctx;
         match begun {
-            Ok((queue, wanted)) => {
+            Ok((queue, max_records)) => {
                 let give = move |records: Result<Vec<Record>>| done(records.and_then(outputs));
-                reader.read(&step.cancellation, &queue, wanted, Box::new(give));
+                reader.read(&step.cancellation, &queue, max_records, Box::new(give));
                 Ok(())
             }
             Err(error) => Err((done, error)),
@@ -126,13 +127,13 @@ fn reads(
     })
 }
 
-/// The way to answer with what `output` makes of the answer.
+/// Returns a completion callback that converts the result with `output`.
 fn answer<R: 'static>(done: Done, output: fn(R) -> Tensor) -> Finish<R> {
     Box::new(move |answer| done(answer.map(|answer| smallvec![output(answer).into()])))
 }
 
-/// The way to answer of a node without outputs.
-fn nothing(done: Done) -> Finish<()> {
+/// Returns the completion callback of a node without outputs.
+fn finish_without_outputs(done: Done) -> Finish<()> {
     Box::new(move |answer| done(answer.map(|()| SmallVec::new())))
 }
 
@@ -166,7 +167,7 @@ fn restore() -> Result<Kernel> {
             }
         });
         match state {
-            Ok(state) => reader.restore(&ctx.step.cancellation, &state, nothing(ctx.done)),
+            Ok(state) => reader.restore(&ctx.step.cancellation, &state, finish_without_outputs(ctx.done)),
             Err(error) => return Err((ctx.done, error)),
         }
         Ok(())
@@ -175,7 +176,7 @@ fn restore() -> Result<Kernel> {
 
 fn reset() -> Result<Kernel> {
     handle::operation(|reader: &Arc<Reader>, ctx| {
-        reader.reset(&ctx.step.cancellation, nothing(ctx.done));
+        reader.reset(&ctx.step.cancellation, finish_without_outputs(ctx.done));
         Ok(())
     })
 }

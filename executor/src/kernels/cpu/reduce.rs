@@ -82,19 +82,20 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Cumprod", &[("T", NUMBERS)], |init| scan::make(init, scan::Operation::Product)),
 ];
 
-/// What a reduction does to a shape.
+/// The axes and the output shape of a reduction.
 #[derive(Debug)]
 pub(in crate::kernels) struct Layout {
-    /// The axes, outermost first, with whether they are reduced; neighbours of a kind are one, none is of size 1.
+    /// The axes, outermost first, each with whether it is reduced. Adjacent axes of the same kind are merged, and
+    /// axes of size 1 are left out.
     pub(in crate::kernels) axes: SmallVec<[fold::Axis; 4]>,
     /// The output's shape.
     pub(in crate::kernels) shape: Shape,
-    /// Elements that make up one of the output's.
+    /// The number of input elements per output element.
     pub(in crate::kernels) count: usize,
 }
 
 impl Layout {
-    /// `axes` holds axes of `shape`, negative ones counted from the end.
+    /// Plans the reduction of `shape` along `axes`; negative axes count from the end.
     pub(in crate::kernels) fn new(shape: &Shape, axes: &Tensor, keep_dims: bool) -> Result<Layout> {
         let rank = shape.rank();
         let mut reduced = SmallVec::<[bool; 8]>::from_elem(false, rank);
@@ -136,7 +137,7 @@ impl Layout {
     }
 }
 
-/// Input 0 reduced along the axes in input 1; the result in the type that was computed in.
+/// Returns `x` reduced along the axes of `layout`, in the type that the reduction computes in.
 fn reduced<A: Element, W: Element>(
     x: &Tensor,
     layout: &Layout,
@@ -168,7 +169,7 @@ fn logical<O: Monoid<Bool8> + 'static>(init: &KernelInit<'_>) -> Result<Kernel> 
     Kernel::sync(move |ctx| plain::<Bool8, O>(ctx, keep_dims))
 }
 
-/// What a norm takes a square root of.
+/// A number with a square root, for norms.
 trait Root: Arithmetic {
     fn root(self) -> Self;
 }
@@ -193,7 +194,7 @@ impl Root for Complex<f64> {
     }
 }
 
-/// The square root of the sum of squares.
+/// Returns the square root of the sum of squares.
 fn euclidean_norm<T: Lane>(ctx: &mut KernelContext<'_>, keep_dims: bool) -> Result<()>
 where
     T::Wide: Root,
@@ -211,7 +212,7 @@ where
     Ok(())
 }
 
-/// Elements that are averaged by way of a sum in a wider type.
+/// Elements whose mean is computed through a sum in a wider type.
 trait Average: Element {
     type Sum: Arithmetic;
     const LOAD: Option<Load<Self, Self::Sum>>;

@@ -1,5 +1,5 @@
-//! Resizing of batches of images, and its gradients. Each way of resizing is a table for each axis, made once a
-//! step, of which input positions an output position takes, and with which weights.
+//! Resizing of batches of images, and its gradients. Each method computes one table per axis and step: the input
+//! positions and weights of each output position.
 
 pub(in crate::kernels) mod area;
 pub(in crate::kernels) mod bicubic;
@@ -75,17 +75,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// How positions of the output lie in the input.
+/// The mapping from output positions to input positions.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Grid {
-    /// The centres of the corner pixels stay where they are.
+    /// True if the centres of the corner pixels coincide in the input and the output.
     align_corners: bool,
-    /// Pixels are areas, whose position is their centre's.
+    /// True if a pixel is an area whose position is its centre.
     centers: bool,
 }
 
 impl Grid {
-    /// Of a gradient that looks at no rule between its attributes.
+    /// Returns the grid of a gradient op, which does not check the combination of attributes.
     pub(in crate::kernels) fn of_grad(init: &KernelInit<'_>) -> Result<Grid> {
         Ok(Grid { align_corners: init.attr("align_corners")?, centers: init.attr("half_pixel_centers")? })
     }
@@ -98,12 +98,12 @@ impl Grid {
         Ok(grid)
     }
 
-    /// Of an op that knows corners alone.
+    /// Returns the grid of an op that has only the attribute `align_corners`.
     pub(in crate::kernels) fn of_corners(init: &KernelInit<'_>) -> Result<Grid> {
         Ok(Grid { align_corners: init.attr("align_corners")?, centers: false })
     }
 
-    /// Input positions an output position.
+    /// Returns the distance between neighbouring output positions, in input positions.
     fn scale(self, input: usize, output: usize) -> f32 {
         if self.align_corners && output > 1 {
             (input as f32 - 1.0) / (output - 1) as f32
@@ -112,24 +112,24 @@ impl Grid {
         }
     }
 
-    /// Where output position `x` lies.
+    /// Returns the input position of output position `x`.
     fn at(self, x: usize, scale: f32) -> f32 {
         if self.centers { (x as f32 + 0.5) * scale - 0.5 } else { x as f32 * scale }
     }
 }
 
-/// Sizes of the images on both sides.
+/// The sizes of the input and output images.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Sizes {
     pub(in crate::kernels) batch: usize,
-    /// Rows and columns.
+    /// Rows and columns of the input.
     pub(in crate::kernels) input: [usize; 2],
     pub(in crate::kernels) output: [usize; 2],
     pub(in crate::kernels) channels: usize,
 }
 
 impl Sizes {
-    /// Of an op that resizes input 0 to the size in input 1.
+    /// Returns the sizes of an op that resizes input 0 to the size in input 1.
     pub(in crate::kernels) fn forward(ctx: &KernelContext<'_>) -> Result<Sizes> {
         let x = ctx.shape(0)?;
         let &[batch, rows, columns, channels] = x.dims() else {
@@ -145,7 +145,7 @@ impl Sizes {
         Ok(Sizes { batch, input: [rows, columns], output, channels })
     }
 
-    /// Of the gradient of one: input 0 is the gradient, input 1 the image that was resized.
+    /// Returns the sizes of a gradient: input 0 is the gradient, input 1 the image that was resized.
     pub(in crate::kernels) fn backward(ctx: &KernelContext<'_>) -> Result<Sizes> {
         let (dy, x) = (ctx.shape(0)?, ctx.shape(1)?);
         let &[batch, rows, columns, channels] = x.dims() else {
@@ -181,7 +181,7 @@ impl Sizes {
     }
 }
 
-/// A size of rows and columns.
+/// Returns the size, in rows and columns, given by input `i`.
 fn size_input(ctx: &KernelContext<'_>, i: usize) -> Result<[usize; 2]> {
     let size = ctx.input(i)?;
     if size.shape().rank() != 1 {
@@ -197,7 +197,7 @@ fn size_input(ctx: &KernelContext<'_>, i: usize) -> Result<[usize; 2]> {
     Ok([positive(rows)?, positive(columns)?])
 }
 
-/// An element as a `f32`.
+/// An element that converts to `f32`.
 trait Sample: graph::Element {
     fn sample(self) -> f32;
 }
@@ -220,7 +220,7 @@ samples! {
     half::bf16 => half::bf16::to_f32;
 }
 
-/// The elements as `f32`.
+/// Returns the elements as `f32`.
 fn as_single<T: Sample>(x: &Tensor) -> Result<Tensor> {
     if x.dtype() == DType::Float {
         return Ok(x.clone());

@@ -1,4 +1,4 @@
-//! Kernels of variables behind handles.
+//! Kernels of resource variables.
 
 use super::dispatch::{INDEX, NUMBERS, dispatch};
 use super::random::philox::entropy;
@@ -68,7 +68,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(())
         }))
     }),
-    // Reads never copy here: they share storage, which writers leave alone.
+    // A read never copies, because it shares the variable's buffer and writers do not modify a shared buffer; so
+    // there is nothing to disable.
     KernelDef::of("DisableCopyOnRead", &[], |init| {
         let variable = VariableInput::new(init, 0);
         Kernel::sync(move |ctx| existing(&variable, ctx).map(|_| ()))
@@ -89,7 +90,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// As `shared_name`, asks for a variable that nobody else can name.
+/// The `shared_name` that requests a variable with a unique name.
 pub(super) const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
 
 fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -107,7 +108,8 @@ fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
         dtypes_and_shapes: vec![(init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?)],
     };
     if *handle.name == *ANONYMOUS {
-        // Names of another process are others: a replica holds its variables too.
+        // The names start at a random number because a replica holds variables of other processes too, and names must
+        // not collide.
         static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(entropy() >> 1));
         return Kernel::sync(move |ctx| {
             let name = format!("_AnonymousVar{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -122,10 +124,10 @@ fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Any number that other kinds of resources do not have.
+/// An arbitrary number that distinguishes variables from other kinds of resources.
 const HASH_CODE: u64 = 0x5661_7269_6162_6c65;
 
-/// The variable whose value is read, as [`existing`]; `InvalidArgument` if that is of another type.
+/// Returns the variable whose value is read, like [`existing`]; `InvalidArgument` if it has another dtype.
 pub(in crate::kernels) fn readable(
     input: &VariableInput,
     ctx: &KernelContext<'_>,
@@ -141,7 +143,8 @@ pub(in crate::kernels) fn readable(
     Ok(variable)
 }
 
-/// The variable, or `FailedPrecondition`: clients that wait for initialisation look for its text.
+/// Returns the variable, or a `FailedPrecondition` error in TensorFlow's words, which clients that wait for
+/// initialisation match.
 fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result<Arc<Variable>> {
     input.get_or(ctx, |store, handle| {
         store.lookup::<Variable>(&handle.container, &handle.name).map_err(|error| {
@@ -158,7 +161,7 @@ fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result<Arc<Variab
     })
 }
 
-/// The variable that a value of this type is assigned to: the first assignment makes it.
+/// Returns the variable to which a value of this dtype is assigned; the first assignment creates it.
 pub(in crate::kernels) fn target(
     input: &VariableInput,
     ctx: &KernelContext<'_>,
@@ -231,11 +234,11 @@ fn destroy(ctx: &mut KernelContext<'_>, input: &VariableInput, ignore_missing: b
     if ctx.resources().remove::<Variable>(&handle.container, &handle.name) || ignore_missing {
         return Ok(());
     }
-    // The lookup says what is missing, unless the variable came back in between.
+    // The lookup returns the error for a missing variable, unless the variable was created again in between.
     ctx.resources().lookup::<Variable>(&handle.container, &handle.name).map(|_| ())
 }
 
-/// Rows of `params` at `indices`: `params[:batch] + indices[batch:] + params[batch + 1:]`.
+/// Returns the rows of `params` at `indices`, with shape `params[:batch] + indices[batch:] + params[batch + 1:]`.
 fn gather(params: &Tensor, indices: &Tensor, batch_dims: i64) -> Result<Tensor> {
     let (shape, at) = (params.shape(), indices.shape());
     let batch = if batch_dims < 0 { batch_dims.saturating_add(at.rank() as i64) } else { batch_dims };
@@ -254,7 +257,7 @@ fn gather(params: &Tensor, indices: &Tensor, batch_dims: i64) -> Result<Tensor> 
     let out_shape = Shape::new(&dims)?;
     let row: usize = shape[batch + 1..].iter().product();
     let per_batch: usize = at[batch..].iter().product();
-    // Row numbers count within a batch entry; its params start here.
+    // Row numbers are relative to a batch entry; `start` returns the first row of its params.
     let start = |i: usize| i.checked_div(per_batch).unwrap_or(0) * shape[batch];
     if params.dtype() == DType::String {
         let from = params.as_strings()?;

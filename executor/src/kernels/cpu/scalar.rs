@@ -1,5 +1,5 @@
-//! Arithmetic of single elements, as TensorFlow defines it for each type: integers wrap, divisions round as
-//! their names say, maxima and minima pass NaN on.
+//! Arithmetic of single elements, as TensorFlow defines it for each dtype: integers wrap, divisions round as their
+//! names say, and maxima and minima propagate NaN.
 
 use graph::{Bool8, Element};
 use half::{bf16, f16};
@@ -8,7 +8,7 @@ use num_traits::{Float, NumAssign, PrimInt};
 use std::iter::Sum;
 use std::ops::Neg;
 
-/// What can be summed and multiplied; for `bool`, plus is "or" and times is "and".
+/// An element with addition and multiplication; for `bool`, addition is "or" and multiplication is "and".
 pub(crate) trait Semiring: Element {
     const ZERO: Self;
     const ONE: Self;
@@ -16,22 +16,22 @@ pub(crate) trait Semiring: Element {
     fn times(self, other: Self) -> Self;
 }
 
-/// A number as it is stored, real or complex. Sixteen-bit floats are rounded after each operation.
+/// A number as it is stored in tensors, real or complex. 16-bit floats are rounded after each operation.
 pub(crate) trait Arithmetic: Semiring {
     const IS_INTEGER: bool;
     fn minus(self, other: Self) -> Self;
-    /// The quotient; of integers, rounded towards zero. Integers must not be divided by zero.
+    /// Returns the quotient, for integers rounded towards zero. An integer divisor must not be zero.
     fn over(self, other: Self) -> Self;
-    /// Divided by a count, which is not 0.
+    /// Returns the quotient by a count, which must not be 0.
     fn over_count(self, count: usize) -> Self;
-    /// The complex conjugate: of real numbers the number itself.
+    /// Returns the complex conjugate; a real number is its own conjugate.
     #[inline(always)]
     fn conjugated(self) -> Self {
         self
     }
 }
 
-/// A real number as it is stored.
+/// A real number as it is stored in tensors.
 pub(crate) trait Stored: Arithmetic + PartialOrd {
     /// The least finite value.
     const LEAST: Self;
@@ -93,7 +93,7 @@ impl Semiring for Bool8 {
     }
 }
 
-/// Truth values as the numbers 0 and 1, where every sum and difference but 0 is true.
+/// Booleans as the numbers 0 and 1; every sum or difference other than 0 is true.
 impl Arithmetic for Bool8 {
     const IS_INTEGER: bool = true;
     fn minus(self, other: Bool8) -> Bool8 {
@@ -138,40 +138,40 @@ macro_rules! complex {
 
 complex!(f32, f64);
 
-/// A native number: what kernels compute in. Sixteen-bit floats are computed in `f32`.
+/// A native number, in which kernels compute. 16-bit floats are computed in `f32`.
 pub(crate) trait Number: Stored {
-    /// Nothing is less: `-inf` of floats.
+    /// The least value: `-inf` for floats.
     const LOWEST: Self;
-    /// Nothing is greater.
+    /// The greatest value: `inf` for floats.
     const HIGHEST: Self;
 
-    /// The quotient rounded towards zero.
+    /// Returns the quotient rounded towards zero.
     fn truncate_div(self, other: Self) -> Self;
-    /// What `truncate_div` leaves: it has this number's sign.
+    /// Returns the remainder of `truncate_div`, which has this number's sign.
     fn truncate_mod(self, other: Self) -> Self;
-    /// The quotient rounded down.
+    /// Returns the quotient rounded down.
     fn floor_div(self, other: Self) -> Self;
-    /// What `floor_div` leaves: it has the divisor's sign.
+    /// Returns the remainder of `floor_div`, which has the divisor's sign.
     fn floor_mod(self, other: Self) -> Self;
-    /// The power; integers must not have a negative exponent.
+    /// Returns the power; the exponent of an integer must not be negative.
     fn power(self, exponent: Self) -> Self;
     fn negated(self) -> Self;
     fn magnitude(self) -> Self;
-    /// -1, 0 or 1; NaN of NaN.
+    /// Returns -1, 0 or 1, or NaN for NaN.
     fn sign(self) -> Self;
-    /// To the nearest whole number, halves to even ones.
+    /// Rounds to the nearest integer, halves to the even one.
     fn round_even(self) -> Self;
-    /// The square root, rounded towards zero of integers; 0 of negative integers.
+    /// Returns the square root, for integers rounded towards zero; 0 for negative integers.
     fn square_root(self) -> Self;
 
-    /// The larger; NaN if either is, this one if they are equal.
+    /// Returns the larger number: NaN if either is NaN, `self` if they are equal.
     #[inline(always)]
     fn maximum(self, other: Self) -> Self {
         #[allow(clippy::eq_op)]
         if other > self || other != other { other } else { self }
     }
 
-    /// The smaller; NaN if either is, this one if they are equal.
+    /// Returns the smaller number: NaN if either is NaN, `self` if they are equal.
     #[inline(always)]
     fn minimum(self, other: Self) -> Self {
         #[allow(clippy::eq_op)]
@@ -277,13 +277,13 @@ floats!(f32, f64);
 pub(crate) trait Integer: Number + PrimInt {
     const BITS: u32;
 
-    /// Shifted left by `by`, which is clamped to the bits that there are.
+    /// Shifts left by `by` bits, clamped to the valid range.
     #[inline(always)]
     fn shifted_left(self, by: Self) -> Self {
         self << clamped_shift(by)
     }
 
-    /// Shifted right, the sign kept, by `by`, which is clamped to the bits that there are.
+    /// Shifts right by `by` bits, clamped to the valid range; keeps the sign.
     #[inline(always)]
     fn shifted_right(self, by: Self) -> Self {
         self >> clamped_shift(by)
@@ -303,19 +303,19 @@ bits!(i8, i16, i32, i64, u8, u16, u32, u64);
 
 /// A native floating-point number.
 pub(crate) trait Real: Number + Float + NumAssign + Sum {
-    /// The nearest of this type.
+    /// Returns the nearest number of this type.
     fn of(value: f64) -> Self;
     fn erf(self) -> Self;
     fn erfc(self) -> Self;
-    /// The logarithm of the absolute value of the gamma function.
+    /// Returns the logarithm of the absolute value of the gamma function.
     fn lgamma(self) -> Self;
-    /// The derivative of `lgamma`: NaN at 0 and at the negative whole numbers.
+    /// Returns the derivative of `lgamma`: NaN at 0 and at the negative integers.
     fn digamma(self) -> Self;
 }
 
-/// What analytic functions are of: a native real or complex number.
+/// A native real or complex number, with analytic functions.
 pub(crate) trait Analytic: Arithmetic + Neg<Output = Self> {
-    /// The real number, of the type's own precision.
+    /// Returns a real number in the type's own precision.
     fn of_real(value: f64) -> Self;
     fn exp(self) -> Self;
     fn exp_m1(self) -> Self;
@@ -343,7 +343,8 @@ macro_rules! analytic {
             #[inline(always)]
             fn of_real(value: f64) -> $t { value as $t }
             analytic!(@float exp exp_m1 ln ln_1p sqrt sin cos tan asin acos atan sinh cosh tanh);
-            /// Of numbers so large that their double may overflow, the logarithm of both factors.
+            /// For numbers so large that doubling may overflow, the logarithm of the double is the sum of two
+            /// logarithms.
             #[inline(always)]
             fn asinh(self) -> $t {
                 let a = self.abs();
@@ -355,7 +356,7 @@ macro_rules! analytic {
                 let large = self > 1.0 / <$t>::EPSILON;
                 if large { self.ln() + std::$t::consts::LN_2 } else { Float::acosh(self) }
             }
-            /// By the absolute value: near -1 the textbook form cancels.
+            /// Computed from the absolute value, because the textbook form cancels near -1.
             #[inline(always)]
             fn atanh(self) -> $t {
                 let a = self.abs();
@@ -366,13 +367,13 @@ macro_rules! analytic {
         }
         impl Analytic for Complex<$t> {
             fn of_real(value: f64) -> Self { Complex::new(value as $t, 0.0) }
-            /// By `expm1` of the real part, where the exponential less one cancels.
+            /// Computed with `expm1` of the real part, because `exp(x) - 1` cancels near 0.
             fn exp_m1(self) -> Self {
                 let half = (0.5 * self.im).sin();
                 let re = self.re.exp_m1() * self.im.cos() - 2.0 * half * half;
                 Complex::new(re, self.re.exp() * self.im.sin())
             }
-            /// Exact near 0, where the sum with one loses digits.
+            /// Accurate near 0, where `1 + x` loses digits.
             fn ln_1p(self) -> Self {
                 let one = Complex::new(1.0 as $t, 0.0);
                 let u = one + self;
@@ -383,7 +384,8 @@ macro_rules! analytic {
                     Complex::ln(u) * (self / last)
                 }
             }
-            /// Infinite or undefined parts as the C library gives them: overflow of one part leaves the other.
+            /// Large real parts are computed separately, so that overflow of one part leaves the other part exact,
+            /// like in the C library.
             fn tanh(self) -> Self {
                 if self.re.abs() > 20.0 {
                     let decay = 4.0 * (-2.0 * self.re.abs()).exp() * self.im.sin() * self.im.cos();
@@ -456,8 +458,8 @@ impl Real for f64 {
     }
 }
 
-/// By the recurrence up to 10, from where the asymptotic series holds to the last bits (Abramowitz and Stegun
-/// 6.3.5, 6.3.7, 6.3.18).
+/// Computes the digamma function: by the recurrence up to 10, and from there by the asymptotic series, which is
+/// accurate to the last bits (Abramowitz and Stegun 6.3.5, 6.3.7, 6.3.18).
 fn digamma(x: f64) -> f64 {
     if x.is_nan() || x == f64::NEG_INFINITY || (x <= 0.0 && x == x.floor()) {
         return f64::NAN;

@@ -1,4 +1,4 @@
-//! Kernels that update some rows, or some slices, of a variable or a tensor.
+//! Kernels that update some rows or slices of a variable or a tensor.
 
 use super::dispatch::{ANY, INDEX, NUMBERS, REALS, dispatch};
 use super::gather::ignores_bad_indices;
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
-/// What becomes of an element and its update.
+/// The operation that combines an element with its update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Update {
     Replace,
@@ -24,12 +24,12 @@ enum Update {
     Max,
 }
 
-/// What indices mean.
+/// The meaning of the indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Indexing {
-    /// Each is a row: an index into the first axis.
+    /// Each index is a row: an index into the first axis.
     Rows,
-    /// The last axis of the indices picks from the variable's first axes.
+    /// The last axis of the indices addresses a slice through the variable's first axes.
     Slices,
 }
 
@@ -83,7 +83,7 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
     let dtype = init.input_type(2);
     let ignore_bad = indexing == Indexing::Slices && ignores_bad_indices(init)?;
     let apply = apply(update, dtype)?;
-    // What is behind a handle is divided by no zero, whatever the type.
+    // Division by zero is refused for resource variables of every dtype, like in TensorFlow.
     let refuses_zeros = update == Update::Div && !variable.is_ref();
     Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
@@ -103,7 +103,7 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
                 slices(params.shape(), indices, &one_for_each(indices.shape()), updates.shape(), ignore_bad)?
             }
         };
-        if let Some(params) = locked.slices_mut(places.that_are_there(), places.len)? {
+        if let Some(params) = locked.slices_mut(places.valid_numbers(), places.len)? {
             apply(params, &places, updates, update)?;
         }
         drop(locked);
@@ -116,7 +116,8 @@ fn has_zero(tensor: &Tensor) -> Result<bool> {
     dispatch!(any, tensor.dtype(), T => Ok(tensor.values::<T>()?.contains(&T::ZERO)))
 }
 
-/// Slices of a tensor, which goes on as the output: in place if nobody else reads it.
+/// Makes the kernel that updates slices of a tensor and outputs it; the update is in place if the buffer is not
+/// shared.
 fn on_tensor(init: &KernelInit<'_>, update: Update) -> Result<Kernel> {
     let ignore_bad = ignores_bad_indices(init)?;
     let apply = apply(update, init.input_type(2))?;
@@ -144,7 +145,7 @@ fn apply(update: Update, dtype: DType) -> Result<Apply> {
     }
 }
 
-/// Ops on references give the reference on.
+/// Sets output 0 to the variable if the op takes a reference, which such ops return.
 pub(in crate::kernels) fn give_reference(
     ctx: &mut KernelContext<'_>,
     input: &VariableInput,
@@ -155,32 +156,32 @@ pub(in crate::kernels) fn give_reference(
     }
 }
 
-/// Where updates go: numbers of slices, each of `len` elements.
-struct Places {
+/// The destinations of updates: numbers of slices, each of `len` elements.
+struct SliceNumbers {
     numbers: Vec<usize>,
     len: usize,
 }
 
-impl Places {
-    fn that_are_there(&self) -> impl Iterator<Item = usize> + Clone {
-        self.numbers.iter().copied().filter(|&number| number != NOWHERE)
+impl SliceNumbers {
+    fn valid_numbers(&self) -> impl Iterator<Item = usize> + Clone {
+        self.numbers.iter().copied().filter(|&number| number != OUT_OF_RANGE)
     }
 }
 
-/// The number of a slice that is not there and is to be left out.
-const NOWHERE: usize = usize::MAX;
+/// The number of a slice that is out of range and is skipped.
+const OUT_OF_RANGE: usize = usize::MAX;
 
-fn rows(params: &Shape, indices: &Tensor, updates: &Shape, is_ref: bool) -> Result<Places> {
+fn rows(params: &Shape, indices: &Tensor, updates: &Shape, is_ref: bool) -> Result<SliceNumbers> {
     let at = indices.shape();
     let Some((&count, row)) = params.split_first() else {
         crate::invalid!("params must be at least 1-D, got shape {params}");
     };
     let wanted = [&at[..], row].concat();
-    // Without indices, what is behind a handle takes updates of any size.
-    let is_nothing = !is_ref && at.num_elements() == 0;
-    let fits = updates[..] == wanted || (is_nothing && updates.rank() == wanted.len());
+    // Without indices, a resource variable accepts updates of any size.
+    let has_no_indices = !is_ref && at.num_elements() == 0;
+    let fits = updates[..] == wanted || (has_no_indices && updates.rank() == wanted.len());
     if updates.rank() > 0 && !fits {
-        if !is_ref && !is_nothing && !updates.starts_with(at) {
+        if !is_ref && !has_no_indices && !updates.starts_with(at) {
             crate::invalid!(
                 "The shape of indices ({at}) must be a prefix of the shape of updates ({updates})"
             );
@@ -190,10 +191,10 @@ fn rows(params: &Shape, indices: &Tensor, updates: &Shape, is_ref: bool) -> Resu
              {updates}, indices.shape {at}, params.shape {params}"
         );
     }
-    Ok(Places { numbers: row_numbers(indices, count)?, len: row.iter().product() })
+    Ok(SliceNumbers { numbers: row_numbers(indices, count)?, len: row.iter().product() })
 }
 
-/// The indices, each below `count`.
+/// Returns the indices, after checking that each is below `count`.
 pub(super) fn row_numbers(indices: &Tensor, count: usize) -> Result<Vec<usize>> {
     let check = |(i, index): (usize, i64)| match usize::try_from(index) {
         Ok(row) if row < count => Ok(row),
@@ -205,7 +206,7 @@ pub(super) fn row_numbers(indices: &Tensor, count: usize) -> Result<Vec<usize>> 
     }
 }
 
-/// `[row,column]` of element `i`; nothing for a scalar.
+/// Returns the position of element `i` as `[row,column]`; an empty string for a scalar.
 fn position(shape: &[usize], i: usize) -> String {
     let mut rest = i;
     let mut parts: Vec<String> = Vec::with_capacity(shape.len());
@@ -217,14 +218,15 @@ fn position(shape: &[usize], i: usize) -> String {
     if parts.is_empty() { String::new() } else { format!("[{}]", parts.join(",")) }
 }
 
-/// The shape that indices are read in: a vector has one number for each slice, which its own shape does not say.
+/// Returns the shape in which ScatterNd indices are read: a vector of indices has one number per slice, so it gets a
+/// last axis of size 1.
 pub(in crate::kernels) fn one_for_each(indices: &Shape) -> SmallVec<[usize; 6]> {
     let mut at: SmallVec<[usize; 6]> = indices[..].into();
     at.extend((at.len() == 1).then_some(1));
     at
 }
 
-/// Either there are neither indices nor updates, or all three have elements.
+/// Checks that indices and updates are both empty, or that params, indices and updates all have elements.
 pub(in crate::kernels) fn check_nothing_for_empty(
     params: &Shape,
     indices: &Shape,
@@ -240,9 +242,9 @@ pub(in crate::kernels) fn check_nothing_for_empty(
     Ok(())
 }
 
-/// Checks that there is a slice among the updates for each of the indices; gives how many numbers each of those has.
+/// Checks that the updates have one slice for each index, and returns the number of coordinates of an index.
 ///
-/// `read_in`: the shape that the indices are read in, the last axis the numbers of one.
+/// `read_in` is the shape in which the indices are read; its last axis holds the coordinates of an index.
 pub(in crate::kernels) fn check_slices(
     params: &Shape,
     at: &Shape,
@@ -282,13 +284,13 @@ fn slices(
     read_in: &[usize],
     updates: &Shape,
     ignore_bad: bool,
-) -> Result<Places> {
+) -> Result<SliceNumbers> {
     let depth = check_slices(params, indices.shape(), read_in, updates)?;
     let batch = &read_in[..read_in.len() - 1];
     let len = params[depth..].iter().product();
     if depth == 0 && len == 0 {
-        // Neither indices nor updates have elements that would bound their number.
-        return Ok(Places { numbers: Vec::new(), len });
+        // Nothing would bound the number of indices, because neither indices nor updates have elements.
+        return Ok(SliceNumbers { numbers: Vec::new(), len });
     }
     let flat = indices.to_i64s()?;
     let mut numbers = Vec::with_capacity(batch.iter().product());
@@ -299,7 +301,7 @@ fn slices(
         });
         match number {
             Some(number) => numbers.push(number),
-            None if ignore_bad => numbers.push(NOWHERE),
+            None if ignore_bad => numbers.push(OUT_OF_RANGE),
             None => {
                 let index: Vec<String> = index.iter().map(i64::to_string).collect();
                 crate::invalid!(
@@ -310,12 +312,12 @@ fn slices(
             }
         }
     }
-    Ok(Places { numbers, len })
+    Ok(SliceNumbers { numbers, len })
 }
 
-type Apply = fn(&mut Tensor, &Places, &Tensor, Update) -> Result<()>;
+type Apply = fn(&mut Tensor, &SliceNumbers, &Tensor, Update) -> Result<()>;
 
-fn replace_strings(params: &mut Tensor, places: &Places, updates: &Tensor, _: Update) -> Result<()> {
+fn replace_strings(params: &mut Tensor, places: &SliceNumbers, updates: &Tensor, _: Update) -> Result<()> {
     let from = updates.as_strings()?;
     let mut all: Vec<Bytes> = params.as_strings()?.to_vec();
     each(places, all.len(), from.len(), |to, source| {
@@ -327,7 +329,7 @@ fn replace_strings(params: &mut Tensor, places: &Places, updates: &Tensor, _: Up
     Ok(())
 }
 
-fn replace_plain(params: &mut Tensor, places: &Places, updates: &Tensor, _: Update) -> Result<()> {
+fn replace_plain(params: &mut Tensor, places: &SliceNumbers, updates: &Tensor, _: Update) -> Result<()> {
     let Some(size) = params.dtype().size() else {
         return Err(crate::Error::unimplemented(format!("scatter into a variable of {}", params.dtype())));
     };
@@ -347,9 +349,10 @@ fn replace_plain(params: &mut Tensor, places: &Places, updates: &Tensor, _: Upda
     Ok(())
 }
 
-/// Calls with the elements of each place that is there, and with where the update of its k-th element is.
+/// Calls `apply` for each valid slice with its element range and a function that maps the slice's k-th element to the
+/// index of its update.
 fn each(
-    places: &Places,
+    places: &SliceNumbers,
     total: usize,
     given: usize,
     mut apply: impl FnMut(std::ops::Range<usize>, &dyn Fn(usize) -> usize),
@@ -357,7 +360,7 @@ fn each(
     let len = places.len;
     let scalar = given == 1 && places.numbers.len() * len != 1;
     for (i, &number) in places.numbers.iter().enumerate() {
-        if number == NOWHERE || len == 0 || total == 0 {
+        if number == OUT_OF_RANGE || len == 0 || total == 0 {
             continue;
         }
         let source = |k: usize| if scalar { 0 } else { i * len + k };
@@ -367,7 +370,7 @@ fn each(
 
 fn combine<T: Arithmetic, C: Combine<T>>(
     params: &mut Tensor,
-    places: &Places,
+    places: &SliceNumbers,
     updates: &Tensor,
     update: Update,
 ) -> Result<()> {
@@ -382,12 +385,12 @@ fn combine<T: Arithmetic, C: Combine<T>>(
     Ok(())
 }
 
-/// Updates the slices from number `first` on that are in `band`; in halves at once while `bands` allows it. Within
-/// a slice updates keep their order, so that the result does not depend on the number of threads.
+/// Updates the slices from number `first` on that are in `band`, in two halves in parallel while `bands` allows it.
+/// Within a slice, updates are applied in order, so that the result does not depend on the number of threads.
 fn combine_band<T: Arithmetic, C: Combine<T>>(
     band: &mut [T],
     first: usize,
-    places: &Places,
+    places: &SliceNumbers,
     from: &[T],
     update: Update,
     bands: usize,
@@ -403,10 +406,10 @@ fn combine_band<T: Arithmetic, C: Combine<T>>(
         );
         return;
     }
-    // One number against a whole slice, unless slices are single numbers too.
+    // A single update applies to whole slices, unless there is one slice of one element.
     let scalar = from.len() == 1 && places.numbers.len() * len != 1;
     for (i, &number) in places.numbers.iter().enumerate() {
-        if number == NOWHERE || number < first || number >= first + count {
+        if number == OUT_OF_RANGE || number < first || number >= first + count {
             continue;
         }
         let to = &mut band[(number - first) * len..][..len];
@@ -418,15 +421,15 @@ fn combine_band<T: Arithmetic, C: Combine<T>>(
     }
 }
 
-/// What updates do to the elements of a slice.
+/// The application of updates to the elements of a slice.
 trait Combine<T> {
     fn slice(to: &mut [T], from: impl Iterator<Item = T>, update: Update);
 }
 
-/// Arithmetic, of any number.
+/// Arithmetic updates, for all numbers.
 struct Sums;
 
-/// The lesser or the greater, of what has an order.
+/// Minimum and maximum updates, for ordered numbers.
 struct Extremes;
 
 impl<T: Arithmetic> Combine<T> for Sums {

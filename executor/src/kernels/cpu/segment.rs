@@ -1,4 +1,4 @@
-//! Sums, means, products and extremes over segments: the rows of one id.
+//! Sums, means, products and extremes over segments: rows with the same segment id.
 
 use super::dispatch::{INDEX, NUMBERS, REALS, dispatch};
 use super::gather::{INDICES, position};
@@ -90,7 +90,7 @@ fn unsorted_segments<T: Arithmetic>(
     let sums = out.values_mut::<T>()?;
     sums.fill(start);
     let values = data.values::<T>()?;
-    // Of rows without elements nobody asks where they go.
+    // If rows have no elements, their ids are not checked.
     let ids_of_elements = if values.is_empty() { vec![] } else { ids.to_i64s()? };
     for (i, &id) in ids_of_elements.iter().enumerate() {
         if id < 0 {
@@ -123,7 +123,7 @@ fn sorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {
     }))
 }
 
-/// The segment of each row of input 0, in order, and the shape of the result.
+/// Returns the segment of each row of input 0, ascending, and the shape of the result.
 pub(in crate::kernels) fn sorted_ids(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Shape)> {
     let (data, ids) = (ctx.shape(0)?, ctx.input(1)?);
     if data.rank() == 0 {
@@ -155,7 +155,7 @@ pub(in crate::kernels) fn sorted_ids(ctx: &KernelContext<'_>) -> Result<(Vec<i64
     Ok((ids, Shape::new(&dims)?))
 }
 
-/// `empty` is what segments without rows hold.
+/// Reduces sorted segments with `op`; `empty` is the value of a segment without rows.
 fn sorted_segments<T: Arithmetic>(
     ctx: &mut KernelContext<'_>,
     empty: T,

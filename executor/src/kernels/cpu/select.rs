@@ -1,4 +1,4 @@
-//! Choosing elements by condition.
+//! Selection of elements by a condition, and clipping.
 
 use super::dispatch::{NUMBERS, dispatch};
 use super::moved::{MOVED, Moved, moved};
@@ -29,7 +29,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
 ];
 
-/// One element for all places, or one for each.
+/// An operand of a selection: one element for all positions, or one per position.
 enum Operand<'a, E> {
     One(&'a E),
     Each(&'a [E]),
@@ -51,7 +51,7 @@ fn choose<E: Moved>(condition: &[Bool8], t: &Operand<'_, E>, e: &Operand<'_, E>,
     }
 }
 
-/// The whole of one branch.
+/// Passes one branch through unchanged.
 fn pass(ctx: &mut KernelContext<'_>, condition: bool) -> Result<()> {
     let out = ctx.take_input(if condition { 1 } else { 2 })?;
     ctx.set_output(0, out);
@@ -76,7 +76,7 @@ fn select<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
             Ok(())
         })?
     } else if condition.shape().rank() == 1 {
-        // A vector chooses rows.
+        // A vector condition selects whole rows.
         let Some(&rows) = shape.first() else {
             invalid!("'then' must be at least a vector, but saw shape: {shape}");
         };
@@ -119,7 +119,7 @@ fn broadcast_shape(a: &[usize], b: &[usize]) -> Option<SmallVec<[usize; 6]>> {
         .collect()
 }
 
-/// The elements of a tensor repeated to fill a larger shape; the tensor's own where that is its shape.
+/// Returns the elements of a tensor broadcast to `shape`; the tensor's own elements if it already has this shape.
 fn spread<'a, E: Moved>(tensor: &'a Tensor, shape: &Shape, full: &'a mut Option<Tensor>) -> Result<&'a [E]> {
     if tensor.shape() == shape {
         return E::view(tensor);
@@ -172,9 +172,9 @@ fn select_broadcast<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What bounds are put to.
+/// An element that can be clipped to bounds.
 trait Clip: Element {
-    /// NaN stays; where the bounds cross, the lower one holds.
+    /// Clips to the bounds; NaN stays NaN, and if the bounds cross, the lower one wins.
     fn between(self, low: Self, high: Self) -> Self;
 }
 
@@ -195,7 +195,7 @@ macro_rules! clip {
 clip!(f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64);
 clip!(complex: f32, f64);
 
-/// Checks that each bound is one for all elements, or one for each.
+/// Checks that each bound is a scalar, or has the shape of the input.
 pub(in crate::kernels) fn check_bounds(ctx: &KernelContext<'_>) -> Result<()> {
     let (shape, low, high) = (ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
     if [low, high].iter().any(|bound| bound.rank() != 0 && *bound != shape) {

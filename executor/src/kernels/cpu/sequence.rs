@@ -1,4 +1,4 @@
-//! Elements turned and shifted along axes, and numbers of elements as indices.
+//! Reversing and shifting along axes, conversion of flat indices to coordinates, and cross products.
 
 use super::dispatch::{INDEX, REALS, dispatch};
 use super::moved::{MOVED, Moved, moved};
@@ -29,7 +29,7 @@ fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
     moved!(init.output_type(0), E => Kernel::sync(move |ctx| reverse::<E>(ctx, batch, sequence)))
 }
 
-/// Checks that lengths are one for each index of the batch's axis; gives both axes.
+/// Checks that there is one length per index of the batch axis, and returns the batch and the sequence axis.
 pub(in crate::kernels) fn sequences(
     input: &Shape,
     lengths: &Shape,
@@ -57,7 +57,7 @@ pub(in crate::kernels) fn sequences(
     Ok((batch, sequence))
 }
 
-/// The first elements of each sequence, as many as it is long, in the opposite order.
+/// Reverses the first elements of each sequence, up to the sequence's length.
 fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> Result<()> {
     let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
     let (batch, sequence) = sequences(input.shape(), lengths.shape(), batch, sequence)?;
@@ -72,7 +72,7 @@ fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> 
         }
     }
     let strides = shape.strides();
-    // Elements are moved in runs: what is inside of both axes stays together.
+    // Elements are copied in runs: the axes inside both the batch and the sequence axis stay together.
     let inner = strides[batch.max(sequence)];
     let out = E::build(input.dtype(), shape.clone(), |out| {
         let values = E::view(input)?;
@@ -93,7 +93,7 @@ fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> 
     Ok(())
 }
 
-/// By how many places each axis of input 0 is shifted, less than it has.
+/// Returns the shift of each axis of input 0, reduced to less than the axis's size.
 pub(in crate::kernels) fn shifts(ctx: &KernelContext<'_>) -> Result<Vec<usize>> {
     let (shape, shift, axis) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
     if shape.rank() == 0 {
@@ -121,7 +121,7 @@ fn roll<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let input = ctx.input(0)?;
     let shape = input.shape();
     let strides = shape.strides();
-    // The axes behind the last one that is shifted move together.
+    // The axes after the last shifted one are copied as a unit.
     let last = shifts.iter().rposition(|&s| s > 0).unwrap_or(0);
     let inner = strides[last];
     let out = E::build(input.dtype(), shape.clone(), |out| {
@@ -161,7 +161,7 @@ fn unravel(ctx: &mut KernelContext<'_>) -> Result<()> {
     if numbers.is_empty() {
         invalid!("received empty tensor indices");
     }
-    // What is negative counts back from zero on every axis.
+    // Negative indices are not refused: they get negative coordinates.
     if numbers.iter().any(|&i| i >= total) {
         invalid!("index is out of bound as with dims");
     }
@@ -185,7 +185,7 @@ fn unravel(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that both inputs are as many vectors of three.
+/// Checks that both inputs have the same shape, with a last axis of 3.
 pub(in crate::kernels) fn check_cross(ctx: &KernelContext<'_>) -> Result<()> {
     let (a, b) = (ctx.shape(0)?, ctx.shape(1)?);
     if a != b {

@@ -1,5 +1,5 @@
-//! Kernels of tensors that stay on a device between the steps of a session. They go with the session, whose
-//! kernel keeps them.
+//! Kernels of tensors that stay on a device between the steps of a session. The tensors are dropped with the session,
+//! because its kernel object owns them.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("GetSessionHandle", &[], keep),
-    KernelDef::of("GetSessionHandleV2", &[], keep),
+    KernelDef::of("GetSessionHandle", &[], store_tensor),
+    KernelDef::of("GetSessionHandleV2", &[], store_tensor),
     KernelDef::of("GetSessionTensor", &[], |init| {
         let dtype = init.attr::<DType>("dtype")?;
         Kernel::sync(move |ctx| {
             let name = name(ctx)?;
-            let Some(kept) = ctx.resources().find::<Kept>(CONTAINER, &name) else {
+            let Some(kept) = ctx.resources().find::<SessionTensor>(CONTAINER, &name) else {
                 return Err(missing(&name));
             };
             if kept.0.dtype() != dtype {
@@ -33,22 +33,27 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DeleteSessionTensor", &[], |_| {
         Kernel::sync(|ctx| {
             let name = name(ctx)?;
-            if ctx.resources().remove::<Kept>(CONTAINER, &name) { Ok(()) } else { Err(missing(&name)) }
+            if ctx.resources().remove::<SessionTensor>(CONTAINER, &name) {
+                Ok(())
+            } else {
+                Err(missing(&name))
+            }
         })
     }),
 ];
 
-/// No container that a client can name.
+/// A container name that clients cannot use.
 const CONTAINER: &str = "_session_tensors";
 
+/// A stored tensor.
 #[derive(Debug)]
-struct Kept(Placed);
+struct SessionTensor(Placed);
 
-impl Resource for Kept {
+impl Resource for SessionTensor {
     const KIND: &'static str = "SessionTensor";
 
-    // Its session ends with the process.
-    fn replica(_: &Arc<Kept>) -> Replica {
+    // A replica needs no copy, because the session ends with the process.
+    fn replica(_: &Arc<SessionTensor>) -> Replica {
         Replica::NotNeeded
     }
 }
@@ -65,23 +70,23 @@ fn missing(name: &str) -> Error {
     Error::new(Code::InvalidArgument, message)
 }
 
-/// The tensors that one node has kept.
-struct KeptByNode {
+/// The names of the tensors that one node has stored; dropping it removes them.
+struct StoredByNode {
     device: Arc<Device>,
     names: Mutex<Vec<Arc<str>>>,
 }
 
-impl Drop for KeptByNode {
+impl Drop for StoredByNode {
     fn drop(&mut self) {
         for name in self.names.lock().iter() {
-            self.device.resources().remove::<Kept>(CONTAINER, name);
+            self.device.resources().remove::<SessionTensor>(CONTAINER, name);
         }
     }
 }
 
-fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
+fn store_tensor(init: &KernelInit<'_>) -> Result<Kernel> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let kept = KeptByNode { device: init.device.clone(), names: Mutex::default() };
+    let kept = StoredByNode { device: init.device.clone(), names: Mutex::default() };
     let (node, device) = (init.node.name.clone(), init.device.name().to_string());
     let by_resource = init.output_type(0) == DType::Resource;
     Kernel::sync(move |ctx| {
@@ -90,13 +95,13 @@ fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
         let name: Arc<str> = format!("{node};{id};{device}").into();
         let dtype = value.dtype();
         let shape = value.shape().into();
-        kept.device.resources().lookup_or_create(CONTAINER, &name, || Ok(Kept(value)))?;
+        kept.device.resources().lookup_or_create(CONTAINER, &name, || Ok(SessionTensor(value)))?;
         {
             let store = kept.device.resources();
             let mut names = kept.names.lock();
-            // Those that were deleted need no longer be remembered.
+            // Removes the names of tensors that were deleted, whenever the number of names reaches a power of two.
             if names.len().is_power_of_two() {
-                names.retain(|name| store.find::<Kept>(CONTAINER, name).is_some());
+                names.retain(|name| store.find::<SessionTensor>(CONTAINER, name).is_some());
             }
             names.push(name.clone());
         }
@@ -105,8 +110,8 @@ fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
                 device: device.as_str().into(),
                 container: CONTAINER.into(),
                 name,
-                hash_code: hash_of(Kept::KIND),
-                type_name: Kept::KIND.into(),
+                hash_code: hash_of(SessionTensor::KIND),
+                type_name: SessionTensor::KIND.into(),
                 dtypes_and_shapes: vec![(dtype, shape)],
             })
         } else {

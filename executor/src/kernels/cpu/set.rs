@@ -1,4 +1,5 @@
-//! Sets along the last axis of dense and sparse tensors. What a set holds counts once, in ascending order.
+//! Set operations along the last axis of dense and sparse tensors. The elements of a set are distinct and in
+//! ascending order.
 
 use super::sparse::{Coo, check_sorted, matrix};
 use crate::error::{Error, Result};
@@ -42,7 +43,7 @@ impl Member for Bytes {
     }
 }
 
-/// Evaluates an expression with `$T` as the [`Member`] of a dtype.
+/// Evaluates an expression with `$T` bound to the [`Member`] type of a dtype.
 macro_rules! members {
     ($dtype:expr, $T:ident => $body:expr) => {
         members!(@arms $dtype, $T => $body; Int8 i8, Int16 i16, Int32 i32, Int64 i64, UInt8 u8, UInt16 u16, String Bytes)
@@ -60,13 +61,20 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let validate = init.attr::<bool>("validate_indices")?;
         members!(init.input_type(1), T => Kernel::sync(move |ctx| sizes::<T>(ctx, validate)))
     }),
-    KernelDef::of("DenseToDenseSetOperation", MEMBERS, |i| operation(i, [Form::Dense, Form::Dense])),
-    KernelDef::of("DenseToSparseSetOperation", MEMBERS, |i| operation(i, [Form::Dense, Form::Sparse])),
-    KernelDef::of("SparseToSparseSetOperation", MEMBERS, |i| operation(i, [Form::Sparse, Form::Sparse])),
+    KernelDef::of("DenseToDenseSetOperation", MEMBERS, |i| {
+        operation(i, [Representation::Dense, Representation::Dense])
+    }),
+    KernelDef::of("DenseToSparseSetOperation", MEMBERS, |i| {
+        operation(i, [Representation::Dense, Representation::Sparse])
+    }),
+    KernelDef::of("SparseToSparseSetOperation", MEMBERS, |i| {
+        operation(i, [Representation::Sparse, Representation::Sparse])
+    }),
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+/// The representation of a set operand.
+enum Representation {
     Dense,
     Sparse,
 }
@@ -79,18 +87,23 @@ enum Operation {
     Either,
 }
 
-/// The sets of a tensor that hold something, by their index along all axes but the last.
+/// The nonempty sets of a tensor, by their index along all axes except the last.
 struct Sets<'a, T> {
     sets: BTreeMap<Vec<i64>, BTreeSet<&'a T>>,
-    /// The sizes of those axes.
+    /// The sizes of all axes except the last.
     shape: Vec<i64>,
 }
 
 impl<'a, T: Member> Sets<'a, T> {
-    fn of(ctx: &'a KernelContext<'_>, form: Form, at: usize, validate: bool) -> Result<Sets<'a, T>> {
+    fn of(
+        ctx: &'a KernelContext<'_>,
+        form: Representation,
+        at: usize,
+        validate: bool,
+    ) -> Result<Sets<'a, T>> {
         match form {
-            Form::Dense => Sets::dense(ctx.input(at)?),
-            Form::Sparse => Sets::sparse(&Coo::of(ctx, at)?, validate),
+            Representation::Dense => Sets::dense(ctx.input(at)?),
+            Representation::Sparse => Sets::sparse(&Coo::of(ctx, at)?, validate),
         }
     }
 
@@ -150,12 +163,12 @@ fn sizes<T: Member>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
     Ok(())
 }
 
-/// The position of an index that is inside of the shape.
+/// Returns the row-major position of an index, which is inside the shape.
 fn place(index: &[i64], shape: &[i64]) -> usize {
     index.iter().zip(shape).fold(0, |place, (&i, &d)| place * d as usize + i as usize)
 }
 
-fn operation(init: &KernelInit<'_>, forms: [Form; 2]) -> Result<Kernel> {
+fn operation(init: &KernelInit<'_>, forms: [Representation; 2]) -> Result<Kernel> {
     let operation = match &*init.attr::<std::string::String>("set_operation")?.to_ascii_lowercase() {
         "a-b" => Operation::FirstOnly,
         "b-a" => Operation::SecondOnly,
@@ -169,11 +182,11 @@ fn operation(init: &KernelInit<'_>, forms: [Form; 2]) -> Result<Kernel> {
 
 fn operate<T: Member>(
     ctx: &mut KernelContext<'_>,
-    forms: [Form; 2],
+    forms: [Representation; 2],
     operation: Operation,
     validate: bool,
 ) -> Result<()> {
-    let second = if forms[0] == Form::Dense { 1 } else { 3 };
+    let second = if forms[0] == Representation::Dense { 1 } else { 3 };
     let a = Sets::<T>::of(ctx, forms[0], 0, validate)?;
     let b = Sets::<T>::of(ctx, forms[1], second, validate)?;
     if a.shape != b.shape {

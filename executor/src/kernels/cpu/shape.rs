@@ -1,5 +1,5 @@
-//! Ops that ask for shapes, or give the same elements another shape. Those that touch no elements ask for no more than
-//! shapes, and so are a GPU's kernels too.
+//! Kernels that return shapes, or pass their input on with another shape. They read no elements of input 0, so they
+//! serve as GPU kernels too.
 
 use super::dispatch::INDEX;
 use super::moved::MOVED;
@@ -62,7 +62,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef { op: "EnsureShape", make: ensure_shape, ..KernelDef::NEW },
 ];
 
-/// Sizes as a vector of the type.
+/// Returns sizes as a vector of the dtype.
 pub(in crate::kernels) fn integers(dtype: DType, values: &[i64]) -> Result<Tensor> {
     match dtype {
         DType::Int64 => Ok(Tensor::vector(values)?),
@@ -90,13 +90,13 @@ fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The shape of input 0, which [`pass`] passes on: it may be a reference.
+/// Returns the shape of input 0, which [`pass`] passes on; the input may be a reference.
 fn passed_shape(ctx: &KernelContext<'_>) -> Result<Shape> {
     let no_tensor = || Error::internal("input 0 has no value");
     ctx.value(0).and_then(Value::shape).ok_or_else(no_tensor)
 }
 
-/// Passes input 0 on under another shape, without a copy.
+/// Passes input 0 on with another shape, without a copy.
 fn pass(ctx: &mut KernelContext<'_>, shape: Shape) -> Result<()> {
     let out = ctx.take_value(0).reshaped(shape)?;
     ctx.set_output(0, out);
@@ -107,7 +107,7 @@ fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
     let sizes = ctx.input(1)?;
     let elements = passed_shape(ctx)?.num_elements();
     let wanted = sizes.to_i64s()?;
-    // A scalar is the size of a vector.
+    // A scalar is accepted as the size of a vector.
     if sizes.shape().rank() > 1 {
         invalid!("sizes input must be 1-D, not {}", sizes.shape());
     }
@@ -220,7 +220,7 @@ pub(in crate::kernels) fn broadcast_to(ctx: &KernelContext<'_>) -> Result<Taken>
     Ok(Taken { dims: to.dims().into(), shape: to, from: layout })
 }
 
-/// Both inputs, shapes as numbers: nothing has these shapes, so that any number is as good as another.
+/// Returns both inputs as shapes in plain numbers. They are not checked as shapes, because no tensor gets them.
 fn shape_vectors(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Vec<i64>)> {
     let read = |i: usize| -> Result<Vec<i64>> {
         let sizes = ctx.input(i)?;

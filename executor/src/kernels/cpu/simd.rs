@@ -1,25 +1,26 @@
-//! Loops compiled for the widest vectors that the machine has: chosen at run time, so that one binary runs
-//! everywhere. Also the polynomials that replace calls of the C library in such loops.
+//! Loops compiled for several instruction sets, one of which is chosen at run time, so that one binary runs on every
+//! x86-64 processor with the widest vectors.
 
 use std::sync::OnceLock;
 
-/// A loop. `run` must be `#[inline(always)]`, as must everything that it calls in the loop: only then is it
-/// compiled with the vector instructions of the function that it ends up in.
+/// A loop. `run` and everything that it calls in the loop must be `#[inline(always)]`, because only inlined code is
+/// compiled with the vector instructions of the calling function.
 pub(crate) trait Vector {
     type Output;
     fn run(self) -> Self::Output;
 }
 
-/// Instruction sets as x86-64 groups them.
+/// The x86-64 microarchitecture levels that kernels distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Level {
     Baseline,
-    /// AVX2, FMA, F16C.
+    /// AVX2, FMA and F16C.
     V3,
-    /// AVX-512 F, BW, CD, DQ, VL.
+    /// AVX-512 F, BW, CD, DQ and VL.
     V4,
 }
 
+/// Returns the processor's level.
 pub(super) fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
     *LEVEL.get_or_init(detect)
@@ -44,7 +45,8 @@ fn detect() -> Level {
     Level::Baseline
 }
 
-/// Runs a loop with AVX2 where there is AVX2: for loops that memory bounds, which wider vectors do not help.
+/// Runs a loop with AVX2 if the processor has it; for loops that are bound by memory, which wider vectors do not
+/// speed up.
 #[inline]
 pub(crate) fn vectorized<V: Vector>(work: V) -> V::Output {
     #[cfg(target_arch = "x86_64")]
@@ -55,14 +57,14 @@ pub(crate) fn vectorized<V: Vector>(work: V) -> V::Output {
     work.run()
 }
 
-/// Runs a loop with the widest vectors: for loops that compute much for each element.
+/// Runs a loop with the widest vectors of the processor; for loops that compute much per element.
 #[inline]
 pub(crate) fn vectorized_wide<V: Vector>(work: V) -> V::Output {
     #[cfg(target_arch = "x86_64")]
     match level() {
         // SAFETY: the level says that the processor has these features.
         Level::V4 => return unsafe { x86::v4(work) },
-        // SAFETY: as above.
+        // SAFETY: as above, the level says that the processor has these features.
         Level::V3 => return unsafe { x86::v3(work) },
         Level::Baseline => {}
     }

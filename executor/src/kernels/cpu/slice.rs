@@ -1,4 +1,4 @@
-//! Slices, and the gradients of slices.
+//! Slices, strided slices, and their gradients.
 
 use super::dispatch::INDEX;
 use super::moved::{MOVED, Moved, moved};
@@ -73,7 +73,7 @@ pub(in crate::kernels) fn slice(ctx: &KernelContext<'_>) -> Result<Taken> {
     Ok(Taken { shape: Shape::new(&dims)?, dims, from })
 }
 
-/// The indices in inputs `at..at + 3`, applied to this shape.
+/// Returns the plan of a strided slice of this shape, whose begins, ends and strides are the inputs `at..at + 3`.
 pub(in crate::kernels) fn plan(
     ctx: &KernelContext<'_>,
     attrs: StridedSliceAttrs,
@@ -92,14 +92,14 @@ pub(in crate::kernels) fn plan(
     Ok(attrs.plan(shape, &begin.to_i64s()?, &end.to_i64s()?, &strides.to_i64s()?)?)
 }
 
-/// The box that the slice takes of a tensor of this shape.
+/// Returns the dimensions and the layout of the elements that the slice takes from a tensor of this shape.
 pub(in crate::kernels) fn layout(plan: &SlicePlan, shape: &[usize]) -> (SmallVec<[usize; 6]>, Layout) {
     let mut layout = Layout::packed(shape);
     let mut dims: SmallVec<[usize; 6]> = SmallVec::with_capacity(shape.len());
     for (i, axis) in plan.axes.iter().enumerate() {
         dims.push(axis.size);
         layout.offset = layout.offset.wrapping_add((axis.begin as isize).wrapping_mul(layout.strides[i]));
-        // The stride of a single element may be anything, however large.
+        // The stride along an axis of one element is set to 0, because it is arbitrary and may be huge.
         layout.strides[i] = if axis.size > 1 { layout.strides[i] * axis.stride as isize } else { 0 };
     }
     (dims, layout)
@@ -132,7 +132,7 @@ fn strided_slice_grad<E: Moved>(ctx: &mut KernelContext<'_>, attrs: StridedSlice
     Ok(())
 }
 
-/// Writes into a slice of a variable.
+/// Makes the kernel that writes into a slice of a variable.
 fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     let attrs = StridedSliceAttrs::of(init.node)?;
     let variable = VariableInput::new(init, 0);
@@ -150,15 +150,15 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     }))
 }
 
-/// A box that goes from input 4 into a slice of a tensor.
+/// The copy of input 4 into a slice of a tensor.
 pub(in crate::kernels) struct Written {
     pub(in crate::kernels) dims: SmallVec<[usize; 6]>,
     pub(in crate::kernels) from: Layout,
     pub(in crate::kernels) to: Layout,
 }
 
-/// What is written into a slice of a tensor of this shape: input 4, repeated where it has size 1; `None` into an empty
-/// one.
+/// Returns the copy of input 4 into a slice of a tensor of this shape, broadcast along axes of size 1; `None` if the
+/// slice is empty.
 pub(in crate::kernels) fn written(
     ctx: &KernelContext<'_>,
     attrs: StridedSliceAttrs,
@@ -166,12 +166,12 @@ pub(in crate::kernels) fn written(
 ) -> Result<Option<Written>> {
     let plan = plan(ctx, attrs, 1, shape)?;
     let (_, box_layout) = layout(&plan, shape);
-    // Axes of the value are those of the result, from the last one back.
+    // The axes of the value correspond to those of the slice, aligned at the last axis.
     if plan.shape.contains(&0) {
         return Ok(None);
     }
     let given = ctx.shape(4)?;
-    // Axes of size 1 before those of the slice are as good as none.
+    // Leading axes of size 1 beyond the slice's rank are dropped.
     let extra = given.rank().saturating_sub(plan.shape.len());
     let extra = given.iter().take(extra).take_while(|&&d| d == 1).count();
     let given = Shape::new(&given[extra..])?;

@@ -1,4 +1,4 @@
-//! Softmax, and cross entropies over it.
+//! Softmax, and the cross entropies computed from it.
 
 mod row;
 
@@ -37,7 +37,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Output 0: each row of input 0, along its last axis, through `compute`; in place where nobody else reads it.
+/// Sets output 0 to input 0 with `compute` applied to each row along the last axis; in place if the buffer is not
+/// shared.
 fn rows<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>, compute: fn(&mut [T::Wide])) -> Result<()> {
     let mut logits = ctx.take_input(0)?;
     let Some(&classes) = logits.shape().last() else {
@@ -68,7 +69,7 @@ fn rows<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>, compute: fn(&mut [T::W
     Ok(())
 }
 
-/// Cross entropy against a distribution a row; features and labels are broadcast against each other.
+/// Computes the cross entropy against a distribution per row; features and labels are broadcast against each other.
 fn dense<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (features, labels) = (ctx.input(0)?, ctx.input(1)?);
     let Ok(shape) = PartialShape::broadcast(&features.shape().into(), &labels.shape().into()) else {
@@ -96,7 +97,7 @@ fn dense<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Cross entropy against one class a row.
+/// Computes the cross entropy against one class per row.
 fn sparse<T: Float<Wide: Exp>, L: Element + num_traits::AsPrimitive<i64>>(
     ctx: &mut KernelContext<'_>,
 ) -> Result<()> {
@@ -136,8 +137,8 @@ fn sparse<T: Float<Wide: Exp>, L: Element + num_traits::AsPrimitive<i64>>(
     Ok(())
 }
 
-/// Calls `compute` for each row with the row's index and two scratch rows: it gives the row's loss, and what it
-/// leaves in the first scratch row becomes the row of `backprop`.
+/// Calls `compute` for each row with the row's index and two scratch rows: it returns the row's loss, and leaves the
+/// row of `backprop` in the first scratch row.
 fn each_row<T: Float>(
     loss: &mut Tensor,
     backprop: &mut Tensor,
@@ -165,7 +166,7 @@ fn each_row<T: Float>(
     Ok(())
 }
 
-/// The rows of a matrix, or of what is broadcast to one.
+/// The rows of a matrix, or of a tensor that is broadcast to a matrix.
 struct Rows<'a, T> {
     values: &'a [T],
     width: usize,

@@ -1,5 +1,5 @@
-//! Between space and batches: blocks of space moved into the batch and back, and patches of images and volumes.
-//! All of them copy elements whatever they are.
+//! Moves blocks of space into the batch and back, and extracts patches of images and volumes. The kernels copy
+//! elements of any dtype.
 
 use super::dispatch::INDEX;
 use super::threads::for_rows;
@@ -39,7 +39,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExtractVolumePatches", &[], |i| extracting(Extraction::of_volumes(i.node)?)),
 ];
 
-/// Which patches to take. An image is a volume of one plane.
+/// The patches to extract. An image is treated as a volume of one plane.
 pub(in crate::kernels) struct Extraction {
     patches: Patches<3>,
     is_of_images: bool,
@@ -47,10 +47,10 @@ pub(in crate::kernels) struct Extraction {
 
 /// The patches of one input.
 pub(in crate::kernels) struct Extracted {
-    /// Over planes, rows and columns.
+    /// The windows over planes, rows and columns.
     pub(in crate::kernels) windows: [Window; 3],
     pub(in crate::kernels) channels: usize,
-    /// The output's.
+    /// The output's shape.
     pub(in crate::kernels) shape: Shape,
 }
 
@@ -94,7 +94,7 @@ fn extracting(extraction: Extraction) -> Result<Kernel> {
     })
 }
 
-/// Calls a function of byte slices with words as long as the elements, or as short as divides them.
+/// Evaluates an expression with `$W` bound to an unsigned integer type as wide as the elements.
 macro_rules! by_width {
     ($dtype:expr, $W:ident => $body:expr) => {
         match $dtype.size() {
@@ -123,8 +123,8 @@ macro_rules! by_width {
     };
 }
 
-/// Blocks moved between space and batch: what they are, and the output's shape. `block` where blocks are squares and not
-/// an input.
+/// Returns the blocks to move between space and batch, and the output's shape. `block` is the size of square blocks,
+/// if it is an attribute and not an input.
 pub(in crate::kernels) fn plan(
     ctx: &KernelContext<'_>,
     block: Option<i64>,
@@ -165,15 +165,16 @@ fn move_blocks(ctx: &mut KernelContext<'_>, block: Option<i64>, to_batch: bool) 
     Ok(())
 }
 
-/// Where rows lie on both sides: the wide one has space, the narrow one a batch of parts of blocks.
+/// The layout of both sides of a move: the wide side has the whole space, the narrow side has a batch of the parts of
+/// blocks.
 struct Layout<'a> {
     blocks: &'a Blocks,
-    /// Spatial sizes of the wide and of the narrow side.
+    /// The spatial sizes of the wide side and of the narrow side.
     wide: Vec<usize>,
     narrow: Vec<usize>,
-    /// Images of the wide side.
+    /// The number of images on the wide side.
     batch: usize,
-    /// Elements that stay together.
+    /// The number of contiguous elements that are moved together.
     depth: usize,
 }
 
@@ -189,7 +190,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The element of the wide side with which element row `row` of the narrow one corresponds.
+    /// Returns the row of the wide side that corresponds to row `row` of the narrow side; a row is `depth` elements.
+    /// `None` if it was padding or was cropped.
     fn wide_row(&self, mut row: usize) -> Option<usize> {
         let mut place = [0; 16];
         let axes = self.narrow.len();
@@ -252,7 +254,8 @@ fn elements_mut<W: Pod>(bytes: &mut [u8]) -> &mut [W] {
     bytemuck::cast_slice_mut(bytes)
 }
 
-/// Each patch as the channels of an output pixel: plane, row, column of the patch, then the input's channel.
+/// Extracts each patch as the channels of an output pixel, ordered by plane, row and column of the patch, then by the
+/// input's channel.
 fn extract(input: &Tensor, Extracted { windows, channels: c, shape }: Extracted) -> Result<Tensor> {
     let [planes, rows, columns] = &windows;
     let (d, h, w) = (planes.input, rows.input, columns.input);

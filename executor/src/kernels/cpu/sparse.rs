@@ -1,4 +1,5 @@
-//! Sparse tensors as three: the indices of what is not zero, row by row; its values; the whole's shape.
+//! Kernels of sparse tensors, which are three tensors: the row-major indices of the values, the values, and the dense
+//! shape.
 
 mod arithmetic;
 mod arrange;
@@ -23,10 +24,10 @@ use graph::DType::{self, *};
 const MOVED_T: &[(&str, &[DType])] = &[("T", MOVED)];
 const NUMBER: &[(&str, &[DType])] = &[("T", NUMBERS)];
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
-/// What sums of sparse tensors are of.
+/// The dtypes of sparse sums.
 const ADDED: &[DType] = &[Complex128, Complex64, Int8, Int16, Int32, Int64, Double, Float];
 
-/// What the parts of a sparse tensor are carried as.
+/// The dtypes in which the parts of a sparse tensor can be serialized.
 const CARRIED: &[DType] = &[Variant, String];
 
 pub(super) const KERNELS: &[KernelDef] = &[

@@ -1,4 +1,4 @@
-//! Crosses of features: one of each column, in all combinations, row by row; those of the last column change first.
+//! Crosses of features: for each row, all combinations of one feature per column; the last column varies fastest.
 
 use super::sparse::{Coo, matrix};
 use crate::error::{Error, Result};
@@ -48,7 +48,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// One of the last inputs, a scalar.
+/// Returns a scalar input, counted from the last input.
 fn last_input<'a>(ctx: &'a KernelContext<'_>, from_end: usize) -> Result<&'a Tensor> {
     let input = ctx.input(ctx.num_inputs() - from_end)?;
     if input.shape().rank() != 0 {
@@ -79,7 +79,7 @@ impl Feature<'_> {
     }
 }
 
-/// A column's features, and where those of each row begin and end.
+/// The features of a column, and the range of features of each row.
 struct Column<'a> {
     values: &'a Tensor,
     rows: Vec<std::ops::Range<usize>>,
@@ -123,7 +123,7 @@ impl<'a> Column<'a> {
     }
 }
 
-/// Rows take memory even where they are empty.
+/// The most rows of a column, because even empty rows take memory.
 const MOST_ROWS: i64 = 1 << 28;
 
 fn row_count(count: i64) -> Result<usize> {
@@ -159,7 +159,7 @@ fn columns<'a>(ctx: &'a KernelContext<'_>) -> Result<Vec<Column<'a>>> {
     Ok(all)
 }
 
-/// Calls with the features of each cross; sets the indices and the shape of the output. Gives how many there are.
+/// Calls `each` with the features of each cross, and returns the indices and the shape of the output.
 fn cross(ctx: &KernelContext<'_>, mut each: impl FnMut(&[Feature<'_>])) -> Result<(Tensor, Tensor)> {
     let columns = columns(ctx)?;
     let rows = columns[0].rows.len();
@@ -168,7 +168,7 @@ fn cross(ctx: &KernelContext<'_>, mut each: impl FnMut(&[Feature<'_>])) -> Resul
     for row in 0..rows {
         let ranges: Vec<_> = columns.iter().map(|column| column.rows[row].clone()).collect();
         let count = ranges.iter().try_fold(1usize, |count, range| count.checked_mul(range.len()));
-        // Each takes two indices and a value; what memory allows is checked before it is taken.
+        // Each cross takes two indices and a value; the size is checked before the memory is allocated.
         let Some(count) = count.filter(|&count| Shape::new(&[indices.len() / 2 + count, 2]).is_ok()) else {
             invalid!("the crosses of row {row} are too many");
         };
@@ -219,7 +219,7 @@ fn joined(ctx: &mut KernelContext<'_>, separator: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// `start`: what the first feature's hash is joined to.
+/// Outputs the hash of each cross; `start` is the hash that the first feature's hash is combined with.
 fn hashed(
     ctx: &mut KernelContext<'_>,
     buckets: i64,
@@ -242,7 +242,7 @@ fn hashed(
     Ok(())
 }
 
-/// One fingerprint of two: multiplied and mixed, as hashes in checkpoints and models expect it.
+/// Combines two fingerprints by multiplying and mixing, exactly like TensorFlow, because models depend on the hashes.
 fn join_fingerprints(first: u64, second: u64) -> u64 {
     const BY: u64 = 0xc6a4_a793_5bd1_e995;
     let mix = |hash: u64| hash ^ hash >> 47;

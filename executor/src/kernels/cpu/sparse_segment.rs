@@ -1,4 +1,4 @@
-//! Sums and means, over segments, of rows picked by index.
+//! Sums and means, over segments, of rows selected by index.
 
 use super::dispatch::{FLOATS, INDEX, REALS, dispatch};
 use super::scalar::{Arithmetic, Semiring as _};
@@ -8,7 +8,7 @@ use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::{DType, Element, Shape, Tensor};
 
-/// By what a segment's sum is divided.
+/// The divisor of a segment's sum.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::kernels) enum Divisor {
     One,
@@ -35,7 +35,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SparseSegmentSqrtNGradV2", MEAN, |i| backward(i, RootOfCount)),
 ];
 
-/// The segments, as many as there are indices.
+/// Returns the segment ids, of which there must be as many as indices.
 fn segment_ids(ctx: &KernelContext<'_>) -> Result<Vec<i64>> {
     let (indices, segments) = (ctx.shape(1)?, ctx.input(2)?);
     for (name, shape) in [("indices", indices), ("segment_ids", segments.shape())] {
@@ -59,7 +59,8 @@ fn check_sorted(segments: &[i64]) -> Result<()> {
     Ok(())
 }
 
-/// So many rows, of which the last segment is the last. Their number must be one of the indices' type, and of its own.
+/// Returns the number of rows for this last segment id. The number must be representable in the dtypes of the indices
+/// and of the segment ids.
 fn rows_to(last: Option<i64>, indices: DType, segments: DType) -> Result<i64> {
     let greatest = |dtype| if dtype == DType::Int32 { i64::from(i32::MAX) } else { i64::MAX };
     let limit = greatest(indices);
@@ -78,7 +79,8 @@ fn forward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
     dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| sums::<T>(ctx, divisor, types)))
 }
 
-/// The segment of each index, in order and not negative, and the shape of the result; given the types of both.
+/// Returns the segment of each index, ascending and not negative, and the shape of the result; given the dtypes of
+/// both inputs.
 pub(in crate::kernels) fn sorted_segments(
     ctx: &KernelContext<'_>,
     [indices, ids]: [DType; 2],
@@ -148,13 +150,13 @@ fn backward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
     dispatch!(float, init.output_type(0), T => Kernel::sync(move |ctx| back::<T>(ctx, divisor, compact)))
 }
 
-/// What comes back from segments to rows.
+/// The distribution of gradients from segments to rows.
 pub(in crate::kernels) struct Spread {
-    /// Of each index.
+    /// The segment of each index.
     pub(in crate::kernels) segments: Vec<i64>,
-    /// Of each segment, how many indices are of it.
+    /// The number of indices of each segment.
     pub(in crate::kernels) counts: Vec<usize>,
-    /// How many there are.
+    /// The number of rows of the gradient's output.
     pub(in crate::kernels) rows: usize,
 }
 
@@ -177,21 +179,21 @@ pub(in crate::kernels) fn spread(ctx: &KernelContext<'_>) -> Result<Spread> {
     Ok(Spread { segments, counts, rows })
 }
 
-/// Rows that are picked.
+/// The rows that the indices select.
 pub(in crate::kernels) struct Picked {
-    /// Each once, in order.
+    /// The distinct selected rows, ascending.
     pub(in crate::kernels) rows: Vec<i64>,
-    /// Which of them each index is.
+    /// For each index, the position of its row in `rows`.
     pub(in crate::kernels) places: Vec<i64>,
     indices: Vec<i64>,
 }
 
-/// What comes back, and to which rows.
+/// Returns the distribution of the gradients, and the rows that get them.
 pub(in crate::kernels) fn picked(ctx: &KernelContext<'_>) -> Result<(Spread, Picked)> {
     let mut spread = spread(ctx)?;
     let mut indices = ctx.input(1)?.to_i64s()?;
     if spread.rows == 0 {
-        // Whatever was picked, there is no row for it.
+        // The output has no row, so the indices are ignored.
         indices.clear();
         spread.segments.clear();
     }
@@ -205,7 +207,8 @@ pub(in crate::kernels) fn picked(ctx: &KernelContext<'_>) -> Result<(Spread, Pic
     Ok((spread, Picked { rows, places, indices }))
 }
 
-/// Each row gets what came back to its segments; `compact`: only rows that were picked, with their numbers.
+/// Computes the gradient of each row from its segments. If `compact`, only the selected rows are output, with their
+/// numbers.
 fn back<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, compact: bool) -> Result<()>
 where
     T::Wide: Arithmetic + num_traits::NumCast,
@@ -249,7 +252,7 @@ mod tests {
     use crate::testing::run_op;
 
     #[test]
-    fn the_number_of_rows_is_one_of_the_types_of_indices() -> Result<()> {
+    fn the_number_of_rows_must_fit_the_index_dtypes() -> Result<()> {
         let said = |last: i64, indices: Tensor, types: [DType; 2]| -> Result<String> {
             let attrs =
                 [("T", DType::Float.into()), ("Tidx", types[0].into()), ("Tsegmentids", types[1].into())];
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gradient_without_rows_picks_nothing() -> Result<()> {
+    fn a_gradient_without_rows_ignores_the_indices() -> Result<()> {
         let inputs = [
             Tensor::vector(&[1f32, 2.0])?,
             Tensor::vector(&[4i32, 1])?,

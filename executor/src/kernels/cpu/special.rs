@@ -1,4 +1,4 @@
-//! Special functions of two operands, element by element, with broadcasting.
+//! Special functions of two operands, elementwise, with broadcasting.
 
 use super::broadcast::{self, Binary, zip_run};
 use super::threads::Cost;
@@ -7,7 +7,7 @@ use graph::DType::{self, *};
 
 const TYPES: &[DType] = &[Float, Double];
 
-/// Computed in double precision.
+/// Defines the kernel of a function that is computed in double precision.
 macro_rules! kernel {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", TYPES)], |init| match init.input_type(0) {
@@ -70,8 +70,8 @@ impl Binary<f64> for NextAfter {
     }
 }
 
-/// The sum of `(q + k)^-x` over all `k` from 0: the first terms, then the Euler-Maclaurin formula (Abramowitz and
-/// Stegun 23.2.9).
+/// Returns the sum of `(q + k)^-x` over all `k` from 0: the first terms, then the Euler-Maclaurin formula (Abramowitz
+/// and Stegun 23.2.9).
 fn zeta(x: f64, q: f64) -> f64 {
     if x == 1.0 {
         return f64::INFINITY;
@@ -84,7 +84,7 @@ fn zeta(x: f64, q: f64) -> f64 {
     }
     if q <= 0.0 {
         if q == q.floor() {
-            // A pole, unless negative terms turn the sign.
+            // A pole: infinite if `x` is even, otherwise undefined because the negative terms have the opposite sign.
             let half = 0.5 * x;
             return if half == half.round_ties_even() { f64::INFINITY } else { f64::NAN };
         }
@@ -122,7 +122,7 @@ fn zeta(x: f64, q: f64) -> f64 {
     sum
 }
 
-/// The `n`-th derivative of the digamma function.
+/// Returns the `n`-th derivative of the digamma function.
 fn polygamma(n: f64, x: f64) -> f64 {
     if n < 0.0 || n != n.floor() {
         return f64::NAN;
@@ -130,20 +130,20 @@ fn polygamma(n: f64, x: f64) -> f64 {
     if n == 0.0 {
         return super::scalar::Real::digamma(x);
     }
-    // All numbers beyond those whose next one is another are even, and infinity is.
+    // A float too large to have a fractional bit, and infinity, count as even.
     let sign = (-1f64).powf(n + 1.0);
     sign * libm::tgamma(n + 1.0) * zeta(n + 1.0, x)
 }
 
-/// Terms after which neither the series nor the fraction changes.
+/// The most terms of the series and of the continued fraction; neither changes after that.
 const TERMS: usize = 2000;
 
-/// `x^a e^-x / gamma(a)`
+/// Returns `x^a e^-x / gamma(a)`.
 fn gamma_density(a: f64, x: f64) -> f64 {
     (a * x.ln() - x - libm::lgamma(a)).exp()
 }
 
-/// The lower incomplete gamma function by its series, divided by the complete one.
+/// Returns the regularised lower incomplete gamma function, from its series.
 fn gamma_series(a: f64, x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (1.0, 1.0, a);
     for _ in 0..TERMS {
@@ -157,7 +157,7 @@ fn gamma_series(a: f64, x: f64) -> f64 {
     gamma_density(a, x) * sum / a
 }
 
-/// The upper incomplete gamma function by its continued fraction, divided by the complete one (Lentz's method).
+/// Returns the regularised upper incomplete gamma function, from its continued fraction (Lentz's method).
 fn gamma_fraction(a: f64, x: f64) -> f64 {
     let mut b = x + 1.0 - a;
     let mut c = 1.0 / f64::MIN_POSITIVE;
@@ -178,12 +178,12 @@ fn gamma_fraction(a: f64, x: f64) -> f64 {
     gamma_density(a, x) * h
 }
 
-/// Whether the incomplete gamma functions are defined.
+/// Returns whether the incomplete gamma functions are defined.
 fn has_gamma(a: f64, x: f64) -> bool {
     a > 0.0 && x >= 0.0
 }
 
-/// The regularised lower incomplete gamma function. At 0 it is 0, whatever the shape.
+/// Returns the regularised lower incomplete gamma function. It is 0 at 0 for every shape `a`.
 fn lower_gamma(a: f64, x: f64) -> f64 {
     match x {
         0.0 => 0.0,
@@ -195,7 +195,7 @@ fn lower_gamma(a: f64, x: f64) -> f64 {
     }
 }
 
-/// The regularised upper incomplete gamma function.
+/// Returns the regularised upper incomplete gamma function.
 fn upper_gamma(a: f64, x: f64) -> f64 {
     match x {
         _ if !has_gamma(a, x) => f64::NAN,
@@ -206,20 +206,21 @@ fn upper_gamma(a: f64, x: f64) -> f64 {
     }
 }
 
-/// The derivative of the regularised lower incomplete gamma function by `a`.
+/// Returns the derivative of the regularised lower incomplete gamma function with respect to `a`.
 fn lower_gamma_slope(a: f64, x: f64) -> f64 {
-    // The quantile's slope by `a`, times the density, which is the slope by `x`.
+    // The derivative of the quantile with respect to `a`, times the density, which is the derivative with respect to
+    // `x`.
     let inside = |a: f64, x: f64| -inner_quantile_slope(a, x) * gamma_density(a, x) / x;
     slope_or_end(a, x, inside)
 }
 
-/// How the number that a gamma distribution stays below with a fixed probability moves with its shape `a`, at `x`:
-/// the slope of the distribution function by `a` through that by `x`, with the other sign.
+/// Returns the derivative with respect to the shape `a` of the quantile of a gamma distribution, at quantile `x`:
+/// minus the derivative of the distribution function by `a`, divided by its derivative by `x`.
 fn gamma_quantile_slope(a: f64, x: f64) -> f64 {
     slope_or_end(a, x, inner_quantile_slope)
 }
 
-/// A slope between 0 and infinity, and what it is at both.
+/// Returns the derivative inside the interval from 0 to infinity, and its limits at both ends.
 fn slope_or_end(a: f64, x: f64, inside: impl Fn(f64, f64) -> f64) -> f64 {
     match x {
         0.0 => 0.0,
@@ -234,7 +235,7 @@ fn inner_quantile_slope(a: f64, x: f64) -> f64 {
     if x > 1.0 && x > a { gamma_fraction_slope(a, x) } else { gamma_series_slope(a, x) }
 }
 
-/// By the series and its derivative, term by term.
+/// Computes the derivative from the series, term by term.
 fn gamma_series_slope(a: f64, x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (1.0, 1.0, a);
     let (mut term_slope, mut sum_slope) = (0.0f64, 0.0f64);
@@ -251,9 +252,9 @@ fn gamma_series_slope(a: f64, x: f64) -> f64 {
     -x / a * (sum_slope + sum * (x.ln() - super::scalar::Real::digamma(a + 1.0)))
 }
 
-/// By the continued fraction and its derivative, step by step.
+/// Computes the derivative from the continued fraction, step by step.
 fn gamma_fraction_slope(a: f64, x: f64) -> f64 {
-    // Each number with its derivative by `a`.
+    // Each number is paired with its derivative with respect to `a`.
     let bounded = |v: f64| if v.abs() < f64::MIN_POSITIVE { f64::MIN_POSITIVE } else { v };
     let (mut b, b_slope) = (x + 1.0 - a, -1.0);
     let (mut c, mut c_slope) = (1.0 / f64::MIN_POSITIVE, 0.0);

@@ -27,7 +27,7 @@ struct Stack {
     name: String,
     dtype: DType,
     max_size: usize,
-    /// `None` once closed.
+    /// The values; `None` once the stack is closed.
     values: Mutex<Option<Vec<Value>>>,
 }
 
@@ -54,7 +54,7 @@ fn create(init: &KernelInit<'_>) -> Result<Kernel> {
             if size.shape().rank() != 0 {
                 crate::invalid!("Stack size must be a scalar, but had shape: {}", size.shape());
             }
-            // A negative size is none.
+            // A negative size means unlimited.
             max_size = usize::try_from(size.item::<i32>()?).unwrap_or(usize::MAX);
         }
         let name = unique_name(&base);
@@ -65,8 +65,8 @@ fn create(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The value stays where it is, also where it asks to be swapped out: host memory is the memory to swap to, and a
-/// GPU's is not given up for it.
+/// Makes the kernel of a push. The value stays in its memory, even with `swap_memory`: a host value is already in the
+/// memory to swap to, and GPU memory is not freed for swapping.
 fn push(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.input_type(1);
     Kernel::sync(move |ctx| {

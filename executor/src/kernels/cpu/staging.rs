@@ -48,18 +48,21 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("OrderedMapClear", &[], |init| clear(map(init)?, StagingMap::clear)),
 ];
 
-/// The area that a node names, which the first node to run makes.
-struct Named<T: Resource> {
+/// The staging area that a node names; the first node that runs creates it.
+struct NamedArea<T: Resource> {
     owner: Owner<T>,
     make: Box<dyn Fn() -> T + Send + Sync>,
 }
 
-impl<T: Resource> Named<T> {
-    fn new(init: &KernelInit<'_>, make: impl Fn(Bounds) -> T + Send + Sync + 'static) -> Result<Named<T>> {
+impl<T: Resource> NamedArea<T> {
+    fn new(
+        init: &KernelInit<'_>,
+        make: impl Fn(Bounds) -> T + Send + Sync + 'static,
+    ) -> Result<NamedArea<T>> {
         let bound = |name| Ok::<_, crate::Error>(usize::try_from(init.attr::<i64>(name)?).unwrap_or(0));
         let bounds = Bounds { capacity: bound("capacity")?, bytes: bound("memory_limit")? };
         let owner = Owner::new(init, ObjectName::of(init, true)?);
-        Ok(Named { owner, make: Box::new(move || make(bounds)) })
+        Ok(NamedArea { owner, make: Box::new(move || make(bounds)) })
     }
 
     fn get(&self) -> Result<Arc<T>> {
@@ -67,43 +70,43 @@ impl<T: Resource> Named<T> {
     }
 }
 
-fn area(init: &KernelInit<'_>) -> Result<Named<StagingArea>> {
-    Named::new(init, StagingArea::new)
+fn area(init: &KernelInit<'_>) -> Result<NamedArea<StagingArea>> {
+    NamedArea::new(init, StagingArea::new)
 }
 
-fn map(init: &KernelInit<'_>) -> Result<Named<StagingMap>> {
+fn map(init: &KernelInit<'_>) -> Result<NamedArea<StagingMap>> {
     let width = init.attr::<Vec<DType>>("dtypes")?.len();
-    Named::new(init, move |bounds| StagingMap::new(bounds, width))
+    NamedArea::new(init, move |bounds| StagingMap::new(bounds, width))
 }
 
-fn size<T: Resource>(named: Named<T>, size: fn(&T) -> usize) -> Result<Kernel> {
+fn size<T: Resource>(area_by_name: NamedArea<T>, size: fn(&T) -> usize) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
-        let size = size(&*named.get()?);
+        let size = size(&*area_by_name.get()?);
         ctx.set_output(0, Tensor::from(i32::try_from(size).unwrap_or(i32::MAX)));
         Ok(())
     })
 }
 
-fn clear<T: Resource>(named: Named<T>, clear: fn(&T)) -> Result<Kernel> {
+fn clear<T: Resource>(area_by_name: NamedArea<T>, clear: fn(&T)) -> Result<Kernel> {
     Kernel::sync(move |_| {
-        clear(&*named.get()?);
+        clear(&*area_by_name.get()?);
         Ok(())
     })
 }
 
-/// An operation that may wait.
+/// Makes the kernel of an operation that may wait.
 fn operation<T: Resource>(
     _: &KernelInit<'_>,
-    named: Named<T>,
+    area_by_name: NamedArea<T>,
     run: impl Fn(Arc<T>, AsyncContext) + Send + Sync + 'static,
 ) -> Result<Kernel> {
-    Kernel::asynchronous(move |ctx| match named.get() {
+    Kernel::asynchronous(move |ctx| match area_by_name.get() {
         Ok(object) => run(object, ctx),
         Err(error) => ctx.done(Err(error)),
     })
 }
 
-/// Starts an operation, if its arguments are good.
+/// Starts an operation, or reports the error in its arguments.
 fn start<A>(ctx: AsyncContext, arguments: Result<A>, run: impl FnOnce(&Arc<Cancellation>, A, Done)) {
     let AsyncContext { step, done, .. } = ctx;
     match arguments {
@@ -112,7 +115,7 @@ fn start<A>(ctx: AsyncContext, arguments: Result<A>, run: impl FnOnce(&Arc<Cance
     }
 }
 
-/// The inputs from `first` on.
+/// Returns the inputs from `first` on.
 fn tuple(ctx: &AsyncContext, first: usize) -> Result<Tuple> {
     ctx.inputs[first..].iter().map(|input| Placed::kept(input.clone(), &*ctx.device)).collect()
 }
@@ -125,7 +128,7 @@ fn tensors(done: Done) -> Finish<Tuple> {
     Box::new(move |result| done(result.map(values)))
 }
 
-/// The way to answer of a node that gives the tensors, but not their key.
+/// Returns the completion callback of a node that outputs the tensors without their key.
 fn without_key(done: Done) -> Finish<(i64, Tuple)> {
     Box::new(move |result| done(result.map(|(_, tuple)| values(tuple))))
 }
@@ -159,7 +162,7 @@ fn map_stage(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// An operation on a key's tuple.
+/// An operation on the tuple of a key.
 type OnTuple = fn(&StagingMap, &Arc<Cancellation>, i64, Places, Finish<(i64, Tuple)>);
 
 fn by_key(init: &KernelInit<'_>, run: OnTuple) -> Result<Kernel> {

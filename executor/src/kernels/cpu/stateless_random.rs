@@ -1,4 +1,5 @@
-//! Pseudo-random numbers of seeds, or of a key and a counter, among the inputs: the same in each step.
+//! Kernels of pseudo-random numbers from seeds, or from a key and a counter, in the inputs: equal inputs give equal
+//! numbers.
 
 use super::dispatch::{FLOATS, INDEX, WORDS};
 use super::random::philox::Philox;
@@ -10,16 +11,16 @@ use crate::error::Result;
 use crate::kernel::{Kernel, KernelDef};
 use graph::{DType, Tensor};
 
-type Types = &'static [(&'static str, &'static [DType])];
+type TypeConstraints = &'static [(&'static str, &'static [DType])];
 
-/// Of two seeds.
-const SEEDED: Types = &[("dtype", FLOATS), ("T", INDEX), ("Tseed", INDEX)];
-const SEEDED_INTEGERS: Types = &[("dtype", INDEX), ("T", INDEX), ("Tseed", INDEX)];
-const SEEDED_BITS: Types = &[("dtype", WORDS), ("T", INDEX), ("Tseed", WORDS)];
-/// Of a key.
-const KEYED: Types = &[("dtype", FLOATS), ("Tshape", INDEX)];
-const KEYED_INTEGERS: Types = &[("dtype", INDEX), ("Tshape", INDEX)];
-const KEYED_BITS: Types = &[("dtype", WORDS), ("Tshape", INDEX)];
+/// Attributes of ops that take two seeds.
+const SEEDED: TypeConstraints = &[("dtype", FLOATS), ("T", INDEX), ("Tseed", INDEX)];
+const SEEDED_INTEGERS: TypeConstraints = &[("dtype", INDEX), ("T", INDEX), ("Tseed", INDEX)];
+const SEEDED_BITS: TypeConstraints = &[("dtype", WORDS), ("T", INDEX), ("Tseed", WORDS)];
+/// Attributes of ops that take a key.
+const KEYED: TypeConstraints = &[("dtype", FLOATS), ("Tshape", INDEX)];
+const KEYED_INTEGERS: TypeConstraints = &[("dtype", INDEX), ("Tshape", INDEX)];
+const KEYED_BITS: TypeConstraints = &[("dtype", WORDS), ("Tshape", INDEX)];
 
 const PHILOX: i32 = 1;
 
@@ -59,7 +60,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// What other ops of this family draw from, for two seeds.
+/// Makes the kernel that converts two seeds to a key and a counter, the inputs of the other ops of this family.
 fn key_and_counter(and_algorithm: bool) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let stream = Philox::scrambled(seeds(ctx.input(0)?)?);

@@ -1,4 +1,4 @@
-//! Objects that live as long as a step, behind handles. What a handle is differs by the age of the op: a
+//! Resources that live as long as a step, reached through handles. The form of a handle depends on the op's version: a
 //! resource, a pair of strings, or a reference to such a pair.
 
 use crate::error::{Error, Result};
@@ -11,23 +11,22 @@ use graph::{DType, PartialShape, ResourceHandle, Shape, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// `<name>_<number>`, with the attribute's name, or the node's where that is empty: each run of a node makes an
-/// object of its own.
+/// Returns `<name>_<number>` with a fresh number, because each run of a node creates a new object.
 pub(super) fn unique_name(name: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("{name}_{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What an attribute calls the objects of a node.
+/// Returns the base name of a node's objects: the attribute, or the node's name if the attribute is empty.
 pub(super) fn base_name(init: &KernelInit<'_>, attr: &str) -> Result<Arc<str>> {
     let name = init.attr::<String>(attr)?;
     Ok(if name.is_empty() { init.node.name.clone() } else { name.into() })
 }
 
-/// Any number that other kinds of resources do not have.
+/// An arbitrary number that distinguishes these objects from other kinds of resources.
 const HASH_CODE: u64 = 0x5374_6570_4f62_6a65;
 
-/// The handle of an object, as the first output of this kernel's op gives it.
+/// Sets output 0 to the handle of an object, in the form of this kernel's op.
 pub(super) fn set_handle<T: Resource>(
     ctx: &mut KernelContext<'_>,
     kind: HandleKind,
@@ -58,7 +57,7 @@ pub(super) fn set_handle<T: Resource>(
     Ok(())
 }
 
-/// What the handles of an op are.
+/// The form of an op's handles.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HandleKind {
     Resource,
@@ -67,7 +66,7 @@ pub(super) enum HandleKind {
 }
 
 impl HandleKind {
-    /// Of a node's first output.
+    /// Returns the form of a node's first output.
     pub(super) fn of_output(init: &KernelInit<'_>) -> HandleKind {
         match init.outputs.first() {
             Some(port) if port.is_ref => HandleKind::Ref,
@@ -77,13 +76,13 @@ impl HandleKind {
     }
 }
 
-/// Container and name of the object behind input 0.
+/// Returns the container and the name of the object that input 0 refers to.
 pub(super) fn address(ctx: &KernelContext<'_>) -> Result<(Arc<str>, Arc<str>)> {
-    let behind;
+    let referenced;
     let tensor = match ctx.inputs.first() {
         Some(Value::Ref(variable)) => {
-            behind = variable.value()?;
-            &behind
+            referenced = variable.value()?;
+            &referenced
         }
         _ => ctx.input(0)?,
     };
@@ -102,7 +101,7 @@ pub(super) fn address(ctx: &KernelContext<'_>) -> Result<(Arc<str>, Arc<str>)> {
     Ok((text(container)?, text(name)?))
 }
 
-/// The object behind input 0.
+/// Returns the object that input 0 refers to.
 pub(super) fn object<T: Resource>(ctx: &KernelContext<'_>) -> Result<Arc<T>> {
     let (container, name) = address(ctx)?;
     ctx.step().resources.lookup(&container, &name)

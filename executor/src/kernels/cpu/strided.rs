@@ -1,4 +1,4 @@
-//! Copies between boxes of elements: what transposes, slices, tiles, joins and pads have in common.
+//! Strided copies between boxes of elements, the common core of transpose, slice, tile, concat and pad.
 
 use super::moved::{Moved, moved};
 use crate::error::{Error, Result};
@@ -6,8 +6,8 @@ use crate::kernel::{Kernel, KernelContext, KernelInit};
 use graph::Shape;
 use smallvec::SmallVec;
 
-/// Where the elements of a box lie in a buffer: the first at `offset`, and `strides[i]` elements further for each
-/// step along axis `i`. Strides may be 0 and negative.
+/// The positions of a box's elements in a buffer: the first is at `offset`, and each step along axis `i` is
+/// `strides[i]` elements. Strides may be 0 or negative.
 #[derive(Clone, Debug)]
 pub(in crate::kernels) struct Layout {
     pub(in crate::kernels) offset: isize,
@@ -15,7 +15,7 @@ pub(in crate::kernels) struct Layout {
 }
 
 impl Layout {
-    /// Row-major from the start. Strides of a box without elements may be anything.
+    /// Returns the row-major layout from offset 0. The strides of an empty box are arbitrary.
     pub(in crate::kernels) fn packed(dims: &[usize]) -> Layout {
         let mut strides = SmallVec::<[isize; 6]>::from_elem(1, dims.len());
         for i in (1..dims.len()).rev() {
@@ -25,7 +25,7 @@ impl Layout {
     }
 }
 
-/// One axis of a copy.
+/// One axis of a copy: its size and its stride on both sides.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     size: usize,
@@ -33,7 +33,7 @@ struct Axis {
     to: isize,
 }
 
-/// Rows shorter than this are not worth a call to copy memory each.
+/// Rows shorter than this are copied by a loop, because a call to `memcpy` does not pay.
 const SHORT: usize = 4;
 
 /// Copies a box of these sizes.
@@ -59,7 +59,8 @@ pub(super) fn copy<E: Moved>(
         return Ok(());
     };
     let inner = axes.remove(inner);
-    // Reading along one axis and writing along another: square by square, so that each line is fetched once.
+    // If reads are contiguous along one axis and writes along another, both are transposed in blocks, so that each
+    // cache line is fetched once.
     let across = axes.iter().position(|a| a.from == 1 && a.size >= 8);
     let across = across.filter(|_| inner.to == 1 && inner.from != 1 && inner.from != 0 && inner.size >= 8);
     let across = across.map(|i| axes.remove(i));
@@ -106,7 +107,7 @@ fn check(dims: &[usize], layout: &Layout, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// The axes without those of size 1, neighbours joined where both layouts run on from one to the next.
+/// Returns the axes of size greater than 1; adjacent axes are merged if both layouts continue from one to the next.
 fn merged(dims: &[usize], from: &Layout, to: &Layout) -> SmallVec<[Axis; 6]> {
     let mut axes: SmallVec<[Axis; 6]> = SmallVec::new();
     for ((&size, &from), &to) in dims.iter().zip(&from.strides).zip(&to.strides) {
@@ -123,8 +124,8 @@ fn merged(dims: &[usize], from: &Layout, to: &Layout) -> SmallVec<[Axis; 6]> {
     axes
 }
 
-/// The axis for the inner loop: one whose elements lie together in both, or else the last where writing is
-/// contiguous, or else the longest.
+/// Returns the axis of the inner loop: an axis that is contiguous on both sides, else an axis along which writes are
+/// contiguous, else the longest.
 fn innermost(axes: &[Axis]) -> Option<usize> {
     let together = axes.iter().position(|a| a.from == 1 && a.to == 1 && a.size >= SHORT);
     let written = axes.iter().position(|a| a.to == 1 && a.size >= SHORT);
@@ -163,7 +164,7 @@ fn run<E: Moved>(axis: Axis, src: &[E], source: isize, dst: &mut [E], target: is
     }
 }
 
-/// A matrix that is read along `across` and written along `along`.
+/// Copies a matrix that is contiguous to read along `across` and contiguous to write along `along`.
 fn transpose<E: Moved>(across: Axis, along: Axis, src: &[E], source: isize, dst: &mut [E], target: isize) {
     if let (Ok(stride), Ok(step)) = (usize::try_from(along.from), usize::try_from(across.to)) {
         let (from, to) = (&src[source as usize..], &mut dst[target as usize..]);
@@ -174,24 +175,25 @@ fn transpose<E: Moved>(across: Axis, along: Axis, src: &[E], source: isize, dst:
     }
 }
 
-/// What an op takes of its first input: a box of its elements, which the output is packed with.
+/// The box of elements that an op takes from its first input, and the shape of the output that the box is packed
+/// into.
 #[derive(Clone, Debug)]
 pub(in crate::kernels) struct Taken {
-    /// The output's.
+    /// The output's shape.
     pub(in crate::kernels) shape: Shape,
-    /// The box's sizes.
+    /// The sizes of the box.
     pub(in crate::kernels) dims: SmallVec<[usize; 6]>,
     pub(in crate::kernels) from: Layout,
 }
 
 impl Taken {
-    /// All of the input, in its order, as a tensor of this shape.
+    /// Returns the box of all elements of the input in their order, as a tensor of this shape.
     pub(in crate::kernels) fn whole(shape: Shape) -> Taken {
         let dims: SmallVec<[usize; 6]> = shape.dims().into();
         Taken { from: Layout::packed(&dims), shape, dims }
     }
 
-    /// Whether it is all of an input of so many elements, in its order.
+    /// Returns whether the box is all elements, in their order, of an input of `elements` elements.
     pub(in crate::kernels) fn is_whole(&self, elements: usize) -> bool {
         if self.shape.num_elements() != elements {
             return false;
@@ -203,10 +205,11 @@ impl Taken {
     }
 }
 
-/// How an op finds what it takes: by shapes alone, and by inputs that are in host memory everywhere.
+/// A function that determines the box an op takes, from the shape of input 0 and from inputs that are in host memory
+/// on every device.
 pub(in crate::kernels) type Take = fn(&KernelContext<'_>) -> Result<Taken>;
 
-/// The kernel of an op that takes a box of its first input.
+/// Makes the kernel of an op that takes a box of its first input.
 pub(super) fn taking(init: &KernelInit<'_>, take: Take) -> Result<Kernel> {
     moved!(init.input_type(0), E => Kernel::sync(move |ctx| {
         let taken = take(ctx)?;
@@ -214,7 +217,7 @@ pub(super) fn taking(init: &KernelInit<'_>, take: Take) -> Result<Kernel> {
     }))
 }
 
-/// Sets output 0 to what is taken of input 0.
+/// Sets output 0 to the box taken from input 0.
 pub(super) fn give<E: Moved>(ctx: &mut KernelContext<'_>, taken: Taken) -> Result<()> {
     let input = ctx.take_input(0)?;
     let out = if taken.is_whole(input.num_elements()) {
@@ -226,7 +229,7 @@ pub(super) fn give<E: Moved>(ctx: &mut KernelContext<'_>, taken: Taken) -> Resul
     Ok(())
 }
 
-/// The layout of a tensor whose axes come in another order: axis `i` of the box is axis `perm[i]`.
+/// Returns the layout of a tensor whose axes are permuted: axis `i` of the box is axis `perm[i]` of the tensor.
 pub(in crate::kernels) fn permuted(shape: &Shape, perm: &[usize]) -> Layout {
     let packed = Layout::packed(shape);
     Layout { offset: 0, strides: perm.iter().map(|&axis| packed.strides[axis]).collect() }
@@ -236,8 +239,8 @@ pub(in crate::kernels) fn permuted(shape: &Shape, perm: &[usize]) -> Layout {
 mod tests {
     use super::*;
 
-    /// Copies by the definition, one element at a time.
-    fn slowly(dims: &[usize], src: &[u32], from: &Layout, dst: &mut [u32], to: &Layout) {
+    /// Copies according to the definition, element by element.
+    fn copy_elementwise(dims: &[usize], src: &[u32], from: &Layout, dst: &mut [u32], to: &Layout) {
         let packed = Layout::packed(dims);
         for n in 0..dims.iter().product::<usize>() {
             let at = |layout: &Layout| {
@@ -251,7 +254,7 @@ mod tests {
     #[test]
     fn every_layout_copies_as_the_definition_says() -> Result<()> {
         let src: Vec<u32> = (0..20_000).collect();
-        /// Sizes, and the offset and strides of both sides.
+        /// The sizes, and the offset and strides of both sides.
         type Case = (&'static [usize], isize, &'static [isize], isize, &'static [isize]);
         let cases: &[Case] = &[
             (&[], 3, &[], 5, &[]),
@@ -279,7 +282,7 @@ mod tests {
             let from = Layout { offset: from_offset, strides: from.into() };
             let to = Layout { offset: to_offset, strides: to.into() };
             let (mut expected, mut actual) = (vec![0; 20_000], vec![0; 20_000]);
-            slowly(dims, &src, &from, &mut expected, &to);
+            copy_elementwise(dims, &src, &from, &mut expected, &to);
             copy(dims, &src, &from, &mut actual, &to)?;
             assert_eq!(actual, expected, "{dims:?} {from:?} {to:?}");
             let mut wide = vec![0; 20_000];

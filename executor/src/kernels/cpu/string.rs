@@ -64,11 +64,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DecodeBase64", &[], |_| Kernel::sync(|ctx| mapped(ctx, decoded))),
 ];
 
-/// What a string's length is counted in.
+/// The unit in which a string's length is counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Byte,
-    /// Bytes that do not continue a character.
+    /// UTF-8 characters: the bytes that do not continue a character are counted.
     Character,
 }
 
@@ -85,12 +85,12 @@ impl Unit {
     }
 }
 
-/// Whether a byte starts a UTF-8 character.
+/// Returns whether a byte starts a UTF-8 character.
 fn is_start(byte: u8) -> bool {
     byte & 0xc0 != 0x80
 }
 
-/// A string for each string of input 0.
+/// Sets output 0 to `map` of each string of input 0.
 fn mapped(ctx: &mut KernelContext<'_>, map: impl Fn(&Bytes) -> Result<Bytes>) -> Result<()> {
     let input = ctx.input(0)?;
     let strings = input.as_strings()?.iter().map(map).collect::<Result<Vec<_>>>()?;
@@ -116,7 +116,7 @@ fn buckets(init: &KernelInit<'_>, hash: fn(&[u64], &[u8]) -> u64) -> Result<Kern
     })
 }
 
-/// MurmurHash64A (Appleby, 2008) from the seed that TensorFlow has fixed.
+/// Returns the MurmurHash64A (Appleby, 2008) with TensorFlow's seed.
 fn murmur64(bytes: &[u8]) -> u64 {
     const SEED: u64 = 0x00de_cafc_affe;
     const M: u64 = 0xc6a4_a793_5bd1_e995;
@@ -147,7 +147,7 @@ fn cased(init: &KernelInit<'_>, ascii: fn(&[u8]) -> Vec<u8>, unicode: fn(&[u8]) 
     })
 }
 
-/// ASCII white space, as C counts it.
+/// Returns whether a byte is ASCII white space by the definition of C's `isspace`.
 fn is_space(byte: u8) -> bool {
     byte == b' ' || (b'\t'..=b'\r').contains(&byte)
 }
@@ -158,7 +158,7 @@ fn stripped(s: &Bytes) -> Bytes {
     s.slice(start..end)
 }
 
-/// Base64 with or without padding. Bits beyond the last byte are ignored.
+/// Decodes URL-safe base64, with or without padding. Surplus bits after the last byte are ignored.
 fn decoded(s: &Bytes) -> Result<Bytes> {
     const CODEC: Codec = GeneralPurpose::new(
         &base64::alphabet::URL_SAFE,

@@ -1,4 +1,4 @@
-//! Kernels of summaries: `Summary` messages, written as TensorFlow writes them.
+//! Kernels that encode `Summary` messages, byte for byte like TensorFlow.
 
 mod audio;
 mod histogram;
@@ -20,7 +20,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         Kernel::sync(move |ctx| {
             let tag = tag(ctx.input(0)?, "tags must be scalar")?;
             let summary = of_histogram(tag, ctx.input(1)?, &node, "Histogram")?;
-            give(ctx, summary)
+            set_summary(ctx, summary)
         })
     }),
     KernelDef::of(
@@ -33,14 +33,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
         audio(init, move |_| Ok(rate))
     }),
     KernelDef::of("AudioSummaryV2", &[], |init| audio(init, |ctx| rate_of(ctx.input(2)?))),
-    // What describes it in the attributes is not part of the message.
+    // The description in the attributes is not part of the message.
     KernelDef::of("TensorSummary", &[], |init| {
         let node = init.node.name.clone();
         Kernel::sync(move |ctx| {
             let tensor = checkpoint::tensor::encode(ctx.input(0)?)?;
             let mut summary = Writer::new();
             summary.message(1, |v| _ = v.string(7, node.as_bytes()).bytes(8, &tensor));
-            give(ctx, summary)
+            set_summary(ctx, summary)
         })
     }),
     KernelDef::of("TensorSummaryV2", &[], |_| {
@@ -52,36 +52,36 @@ pub(super) const KERNELS: &[KernelDef] = &[
             }
             let tensor = checkpoint::tensor::encode(ctx.input(1)?)?;
             let summary = of_value(tag, |v| _ = v.bytes(8, &tensor).bytes(9, metadata));
-            give(ctx, summary)
+            set_summary(ctx, summary)
         })
     }),
     KernelDef::of("MergeSummary", &[], |_| Kernel::sync(merge)),
 ];
 
-fn give(ctx: &mut KernelContext<'_>, summary: Writer) -> Result<()> {
+fn set_summary(ctx: &mut KernelContext<'_>, summary: Writer) -> Result<()> {
     ctx.set_output(0, Tensor::string(summary.finish()));
     Ok(())
 }
 
-/// Whether the bytes can be read as a message.
+/// Returns whether the bytes parse as a protocol buffer message.
 pub(super) fn is_message(bytes: &[u8]) -> bool {
     Fields::of(bytes).all(|field| field.is_ok())
 }
 
-/// A summary of one value under a tag, without what is written after the tag.
+/// Returns a summary of one value with a tag; `write` adds the fields after the tag.
 pub(super) fn of_value(tag: &[u8], write: impl FnOnce(&mut Writer)) -> Writer {
     let mut summary = Writer::new();
     value(&mut summary, tag, write);
     summary
 }
 
-/// A summary of how values are distributed; messages call it `name`, and `infinite` where a value is that.
+/// Returns a histogram summary; error messages call it `name`, or `infinite` for infinite values.
 pub(super) fn of_histogram(tag: &[u8], values: &Tensor, name: &str, infinite: &str) -> Result<Writer> {
-    let histogram = histogram::of(values, &histogram::OfWhat { name, infinite })?;
+    let histogram = histogram::of(values, &histogram::HistogramLabel { name, infinite })?;
     Ok(of_value(tag, |v| _ = v.message(5, |h| histogram.write(h))))
 }
 
-/// A summary of the first images of a batch.
+/// Returns a summary of the first images of a batch.
 pub(super) fn of_images(tag: &[u8], batch: &Tensor, max_images: i64, bad_color: &Tensor) -> Result<Writer> {
     if bad_color.dtype() != DType::UInt8 || bad_color.shape().rank() != 1 {
         crate::invalid!("bad_color must be a vector of uint8, got {bad_color:?}");
@@ -94,7 +94,7 @@ pub(super) fn of_images(tag: &[u8], batch: &Tensor, max_images: i64, bad_color: 
     Ok(summary)
 }
 
-/// A summary of the first clips of a batch.
+/// Returns a summary of the first audio clips of a batch.
 pub(super) fn of_audio(tag: &[u8], batch: &Tensor, max_outputs: i64, rate: f32) -> Result<Writer> {
     let mut summary = Writer::new();
     for (i, clip) in audio::encode_all(batch, max_outputs, rate)?.iter().enumerate() {
@@ -104,7 +104,7 @@ pub(super) fn of_audio(tag: &[u8], batch: &Tensor, max_outputs: i64, rate: f32) 
     Ok(summary)
 }
 
-/// The sample rate in a tensor.
+/// Returns the sample rate in a tensor.
 pub(super) fn rate_of(tensor: &Tensor) -> Result<f32> {
     tensor.item::<f32>().map_err(|_| {
         let shape = tensor.shape();
@@ -112,7 +112,7 @@ pub(super) fn rate_of(tensor: &Tensor) -> Result<f32> {
     })
 }
 
-/// The numbers of a tensor as summaries hold them.
+/// Returns the numbers of a tensor as `f32`, like summaries store them.
 pub(super) fn floats(values: &Tensor) -> Result<Vec<f32>> {
     dispatch!(real, values.dtype(), T => {
         let all = values.values::<T>()?;
@@ -120,7 +120,7 @@ pub(super) fn floats(values: &Tensor) -> Result<Vec<f32>> {
     })
 }
 
-/// A value of a summary under a tag, without what is written after the tag.
+/// Appends a value with a tag to a summary; `write` adds the fields after the tag.
 fn value(summary: &mut Writer, tag: &[u8], write: impl FnOnce(&mut Writer)) {
     summary.message(1, |value| {
         value.string(1, tag);
@@ -128,7 +128,7 @@ fn value(summary: &mut Writer, tag: &[u8], write: impl FnOnce(&mut Writer)) {
     });
 }
 
-/// The string of a scalar, or this error.
+/// Returns the string in a scalar tensor, or the error `otherwise`.
 pub(super) fn tag<'a>(tensor: &'a Tensor, otherwise: &str) -> Result<&'a Bytes> {
     match (tensor.shape().rank(), tensor.as_strings()?) {
         (0, [tag]) => Ok(tag),
@@ -153,7 +153,7 @@ fn scalars(ctx: &mut KernelContext<'_>) -> Result<()> {
     for (tag, float) in tags.as_strings()?.iter().zip(floats(values)?) {
         value(&mut summary, tag, |v| _ = v.fixed32(2, float.to_bits()));
     }
-    give(ctx, summary)
+    set_summary(ctx, summary)
 }
 
 fn images(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -162,7 +162,7 @@ fn images(init: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let base = tag(ctx.input(0)?, "Tags must be a scalar")?;
         let summary = of_images(base, ctx.input(1)?, max_images, &bad_color)?;
-        give(ctx, summary)
+        set_summary(ctx, summary)
     })
 }
 
@@ -174,11 +174,11 @@ fn audio(
     Kernel::sync(move |ctx| {
         let base = tag(ctx.input(0)?, "Tag must be a scalar")?;
         let summary = of_audio(base, ctx.input(1)?, max_outputs, rate(ctx)?)?;
-        give(ctx, summary)
+        set_summary(ctx, summary)
     })
 }
 
-/// The tag of one of several, or of the only one that there may be.
+/// Returns the tag of item `i`: numbered if there may be several, plain if there can be only one.
 fn numbered(base: &[u8], kind: &str, i: usize, max: i64) -> Vec<u8> {
     let suffix = if max > 1 { format!("/{kind}/{i}") } else { format!("/{kind}") };
     [base, suffix.as_bytes()].concat()
@@ -196,10 +196,10 @@ fn merge(ctx: &mut KernelContext<'_>) -> Result<()> {
             }
         }
     }
-    give(ctx, merged)
+    set_summary(ctx, merged)
 }
 
-/// Appends the values of a summary; gives a tag that was there before.
+/// Appends the values of a summary. Returns a tag that occurred before, if there is one.
 fn append(
     merged: &mut Writer,
     tags: &mut FxHashSet<Vec<u8>>,

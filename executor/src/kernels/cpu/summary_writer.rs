@@ -1,4 +1,4 @@
-//! Kernels that write summaries into event files. They run on threads for files.
+//! Kernels that write summaries to event files, on threads for blocking file operations.
 
 use super::dataset_memory::{anonymous, handle};
 use super::file::scalar_string;
@@ -50,7 +50,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("WriteScalarSummary", &[], |_| {
         writes_summary(|ctx| {
             let tag = scalar_string(ctx.input(2)?, "tag")?;
-            // Of several, the first, as TensorFlow has it.
+            // If there are several elements, the first is used, like in TensorFlow.
             let Some(float) = floats(ctx.input(3)?)?.first().copied() else {
                 crate::invalid!("value must be a scalar, got shape {}", ctx.input(3)?.shape());
             };
@@ -97,7 +97,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Gives out the handle of an event file, which is made later.
+/// Makes the kernel that outputs the handle of an event file, which another op creates later.
 fn name(init: &KernelInit<'_>) -> Result<Kernel> {
     let ObjectName { container, name, .. } = ObjectName::of(init, true)?;
     let shared = ResourceHandle { container, ..handle(init.device, name.to_string(), KIND) };
@@ -114,7 +114,7 @@ fn name(init: &KernelInit<'_>) -> Result<Kernel> {
 
 const KIND: &str = <EventFile as crate::resource::Resource>::KIND;
 
-/// A kernel without outputs, on a thread for files.
+/// Makes a kernel without outputs that runs `act` on a thread for blocking file operations.
 fn effect(act: impl Fn(&AsyncContext) -> Result<()> + Send + Sync + 'static) -> Result<Kernel> {
     blocking(move |ctx| act(ctx).map(|()| SmallVec::new()))
 }
@@ -126,27 +126,28 @@ fn create(ctx: &AsyncContext) -> Result<()> {
     let settings = Settings {
         folder: path_of(scalar_string(ctx.input(1)?, "logdir")?),
         suffix: String::from_utf8_lossy(suffix).into_owned(),
-        // Less than none means no limit.
+        // A negative value means no limit.
         max_queue: usize::try_from(number(2)?).unwrap_or(usize::MAX),
         flush_after: u64::try_from(number(3)?).ok().map(Duration::from_millis),
     };
     let store = ctx.device.resources();
     let make = || Ok(EventFile::new(settings));
     let file = store.lookup_or_create(&handle.container, &handle.name, make)?;
-    // Apart from where it is put: that waits for no file.
+    // The file is opened after the resource is stored, so that the resource container is not locked during file
+    // operations.
     file.open().inspect_err(|_| _ = store.remove::<EventFile>(&handle.container, &handle.name))
 }
 
 fn close(ctx: &AsyncContext) -> Result<()> {
     let handle = one_handle(ctx.input(0)?)?;
     let store = ctx.device.resources();
-    // An error if there is none.
+    // The lookup fails if the file does not exist.
     let file: Arc<EventFile> = store.lookup(&handle.container, &handle.name)?;
     store.remove::<EventFile>(&handle.container, &handle.name);
     file.flush()
 }
 
-/// The kernel of an operation on the file behind input 0.
+/// Makes the kernel of an operation on the event file that input 0 refers to.
 fn on_file(act: impl Fn(&AsyncContext, &EventFile) -> Result<()> + Send + Sync + 'static) -> Result<Kernel> {
     let file = HandleInput::<EventFile>::default();
     effect(move |ctx| {
@@ -155,7 +156,7 @@ fn on_file(act: impl Fn(&AsyncContext, &EventFile) -> Result<()> + Send + Sync +
     })
 }
 
-/// Writes an event of the step in input 1.
+/// Makes the kernel that writes an event with the step number in input 1.
 fn writes_step(
     content: impl Fn(&AsyncContext, &mut Writer) -> Result<()> + Send + Sync + 'static,
 ) -> Result<Kernel> {
@@ -170,7 +171,7 @@ fn writes_step(
     })
 }
 
-/// Writes a summary of the step in input 1.
+/// Makes the kernel that writes a summary event with the step number in input 1.
 fn writes_summary(
     summary: impl Fn(&AsyncContext) -> Result<Writer> + Send + Sync + 'static,
 ) -> Result<Kernel> {

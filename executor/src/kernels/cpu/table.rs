@@ -14,7 +14,7 @@ use graph::{PartialShape, PortType, ResourceHandle, Shape, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What can be a key, and a value. TensorFlow leaves out some pairs.
+/// The dtypes of keys and values. TensorFlow supports fewer combinations.
 const TYPES: &[(&str, &[DType])] = &[
     ("key_dtype", &[Text, Int64, Int32]),
     ("value_dtype", &[Text, Int64, Int32, Float, Double, Bool, Variant, Handle]),
@@ -50,15 +50,15 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("LookupTableSizeV2", &[], |init| operation(init, &[], &[], size)),
 ];
 
-/// What makes the table of a node, with what its inputs say.
-type Make = Box<dyn Fn(&KernelContext<'_>, Arc<str>) -> Result<Table> + Send + Sync>;
+/// A function that creates the table of a node, given the node's inputs.
+type MakeTable = Box<dyn Fn(&KernelContext<'_>, Arc<str>) -> Result<Table> + Send + Sync>;
 
 fn types_of(ctx: &KernelContext<'_>) -> Result<(DType, DType)> {
     let node = ctx.node();
     Ok((node.attr::<DType>("key_dtype")?, node.attr::<DType>("value_dtype")?))
 }
 
-fn plain(kind: Kind) -> Make {
+fn plain(kind: Kind) -> MakeTable {
     Box::new(move |ctx, name| {
         let (key, value) = types_of(ctx)?;
         let layout = Layout { key, value, key_shape: Shape::scalar(), value_shape: Shape::scalar() };
@@ -66,7 +66,7 @@ fn plain(kind: Kind) -> Make {
     })
 }
 
-/// The shape of the values, which must be vectors.
+/// Returns the declared shape of the values, which must be vectors.
 fn value_shape(init: &KernelInit<'_>) -> Result<Shape> {
     let declared = init.attr::<PartialShape>("value_shape")?;
     match declared.as_shape() {
@@ -76,7 +76,7 @@ fn value_shape(init: &KernelInit<'_>) -> Result<Shape> {
     }
 }
 
-fn of_tensors(init: &KernelInit<'_>) -> Result<Make> {
+fn of_tensors(init: &KernelInit<'_>) -> Result<MakeTable> {
     let value_shape = value_shape(init)?;
     Ok(Box::new(move |ctx, name| {
         let (key, value) = types_of(ctx)?;
@@ -85,7 +85,7 @@ fn of_tensors(init: &KernelInit<'_>) -> Result<Make> {
     }))
 }
 
-fn dense(init: &KernelInit<'_>) -> Result<Make> {
+fn dense(init: &KernelInit<'_>) -> Result<MakeTable> {
     let declared = init.attr::<PartialShape>("value_shape")?;
     let Some(value_shape) = declared.as_shape().filter(|shape| shape.rank() <= 1) else {
         crate::invalid!("Empty value must be a scalar or a vector, got shape {declared}");
@@ -131,7 +131,7 @@ fn dense(init: &KernelInit<'_>) -> Result<Make> {
     }))
 }
 
-fn shared(init: &KernelInit<'_>, make: Make) -> Result<Kernel> {
+fn shared(init: &KernelInit<'_>, make: MakeTable) -> Result<Kernel> {
     let by_node = init.attr::<bool>("use_node_name_sharing")?;
     Owner::new(init, ObjectName::of(init, by_node)?).kernel(
         move |ctx, name| make(ctx, name.clone()),
@@ -142,25 +142,25 @@ fn shared(init: &KernelInit<'_>, make: Make) -> Result<Kernel> {
     )
 }
 
-/// A table that ends with the step that made it.
+/// The owner of an anonymous table, which removes the table at the end of the step that created it.
 #[derive(Debug)]
-struct OfStep {
+struct AnonymousTableOwner {
     device: Arc<Device>,
     handle: ResourceHandle,
 }
 
-impl Resource for OfStep {
+impl Resource for AnonymousTableOwner {
     const KIND: &'static str = "AnonymousTable";
 }
 
-impl Drop for OfStep {
+impl Drop for AnonymousTableOwner {
     fn drop(&mut self) {
         self.device.resources().remove::<Table>(&self.handle.container, &self.handle.name);
     }
 }
 
-/// A new table at each run.
-fn anonymous(_: &KernelInit<'_>, make: Make) -> Result<Kernel> {
+/// Makes the kernel that creates a new table in each run.
+fn anonymous(_: &KernelInit<'_>, make: MakeTable) -> Result<Kernel> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     Kernel::sync(move |ctx| {
         let name: Arc<str> = format!("_AnonymousTable{}", NEXT.fetch_add(1, Ordering::Relaxed)).into();
@@ -174,14 +174,15 @@ fn anonymous(_: &KernelInit<'_>, make: Make) -> Result<Kernel> {
             dtypes_and_shapes: Vec::new(),
         };
         store.lookup_or_create(&handle.container, &name, || make(ctx, name.clone()))?;
-        let of_step = || Ok(OfStep { device: ctx.device().clone(), handle: handle.clone() });
+        let of_step = || Ok(AnonymousTableOwner { device: ctx.device().clone(), handle: handle.clone() });
         ctx.step().resources.lookup_or_create("", &name, of_step)?;
         ctx.set_output(0, Tensor::resource(handle));
         Ok(())
     })
 }
 
-/// An operation on a table; inputs and outputs of these numbers are its keys and values, in turn.
+/// Makes the kernel of an operation on a table; `inputs` and `outputs` are the indices of its keys and values,
+/// alternating.
 fn operation(
     init: &KernelInit<'_>,
     inputs: &'static [usize],

@@ -1,4 +1,4 @@
-//! Kernels of arrays of tensors, which live as long as their step.
+//! Kernels of tensor arrays, which live as long as their step.
 
 mod array;
 
@@ -7,19 +7,19 @@ use super::step_object::{HandleKind, address, base_name, object, set_handle, uni
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::value::Value;
-use array::{Config, TensorArray};
+use array::{TensorArray, TensorArrayConfig};
 use graph::DType::{self, *};
 use graph::{PartialShape, Shape, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Types of elements that can be written and read.
+/// The dtypes of elements that can be written and read.
 const ELEMENTS: &[DType] = &[
     Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, String,
     Complex64, Complex128, Resource, Variant,
 ];
 
-/// Types of elements that can be put together.
+/// The dtypes of elements that can be gathered to one tensor.
 const GATHERED: &[DType] = &[
     Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, String,
     Complex64, Complex128, Variant, QInt8, QUInt8, QInt32,
@@ -84,9 +84,9 @@ pub(super) const KERNELS: &[KernelDef] = generations! {
 };
 
 const CONTAINER: &str = "_tensor_arrays";
-const OF_GRADIENTS: &str = "_tensor_array_grads";
+const GRADIENT_CONTAINER: &str = "_tensor_array_grads";
 
-/// The kernels that follow are for elements of any memory; what a handle, an index or a length is, is on the host.
+/// Makes the kernel that creates an array with elements in `memory`; handles, indices and lengths are in host memory.
 pub(in crate::kernels) fn create(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let (base, kind) = (base_name(init, "tensor_array_name")?, HandleKind::of_output(init));
     let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("element_shape")?);
@@ -101,7 +101,7 @@ pub(in crate::kernels) fn create(init: &KernelInit<'_>, memory: impl Memory) -> 
         }
         let Ok(size) = usize::try_from(size.item::<i32>()?) else { crate::invalid!("Size should be >= 0.") };
         let name = unique_name(&base);
-        let config = Config {
+        let config = TensorArrayConfig {
             name: name.clone(),
             dtype,
             shape: shape.clone(),
@@ -120,8 +120,8 @@ pub(in crate::kernels) fn create(init: &KernelInit<'_>, memory: impl Memory) -> 
     })
 }
 
-/// Orders what comes after behind what was done: its value says nothing, and goes on from the input that it came by,
-/// in whichever memory it is.
+/// Passes the flow input on to an output, which orders later ops after this op. The value of the flow has no meaning,
+/// so the input is output as it is, in its own memory.
 fn pass_flow(ctx: &mut KernelContext<'_>, input: usize, output: usize) {
     if output < ctx.num_outputs() {
         let flow = ctx.take_value(input);
@@ -129,7 +129,8 @@ fn pass_flow(ctx: &mut KernelContext<'_>, input: usize, output: usize) {
     }
 }
 
-/// Every asker of one source gets the same array.
+/// Makes the kernel that creates the array of gradients of an array; all requests with the same `source` get the same
+/// array.
 fn gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let (source, kind) = (init.attr::<std::string::String>("source")?, HandleKind::of_output(init));
     Kernel::sync(move |ctx| {
@@ -147,8 +148,8 @@ fn gradient(init: &KernelInit<'_>) -> Result<Kernel> {
         let forward = object::<TensorArray>(ctx)?;
         let own = format!("{name}@{source}");
         let make = || forward.gradient(own.clone(), prefix.as_ref().map(Shape::dims));
-        ctx.step().resources.lookup_or_create(OF_GRADIENTS, &own, make)?;
-        set_handle::<TensorArray>(ctx, kind, OF_GRADIENTS, &own)?;
+        ctx.step().resources.lookup_or_create(GRADIENT_CONTAINER, &own, make)?;
+        set_handle::<TensorArray>(ctx, kind, GRADIENT_CONTAINER, &own)?;
         pass_flow(ctx, 1, 1);
         Ok(())
     })
@@ -199,7 +200,7 @@ pub(in crate::kernels) fn read(init: &KernelInit<'_>, memory: impl Memory) -> Re
     })
 }
 
-/// What nobody has written.
+/// Returns the zeros of an element that was not written.
 fn zeros(ctx: &KernelContext<'_>, memory: &impl Memory, dtype: DType, shape: Shape) -> Result<Value> {
     if dtype.size().is_none() {
         crate::invalid!("tensor_array::TensorSetZero type not supported: {dtype}");
@@ -221,13 +222,13 @@ fn read_all(
     indices.map(element).collect()
 }
 
-/// The numbers of all elements; an array of so many that they have none cannot be made.
+/// Returns the indices of all elements; `InvalidArgument` if the length does not fit an `i32`.
 fn all(array: &TensorArray) -> Result<Range<i32>> {
     let len = array.len()?;
     Ok(0..i32::try_from(len).map_err(|_| Error::invalid(format!("a TensorArray of {len} elements")))?)
 }
 
-/// Stacks elements: those of the indices, or `every` one.
+/// Makes the kernel that stacks the elements at the given indices, or all elements if `every` is set.
 pub(in crate::kernels) fn gather(init: &KernelInit<'_>, memory: impl Memory, every: bool) -> Result<Kernel> {
     let (dtype, wanted) = (init.output_type(0), init.attr::<PartialShape>("element_shape")?);
     Kernel::sync(move |ctx| {
@@ -269,7 +270,8 @@ pub(in crate::kernels) fn gather(init: &KernelInit<'_>, memory: impl Memory, eve
     })
 }
 
-/// Writes the rows of a value to the elements of the indices, or one after the other.
+/// Makes the kernel that writes the rows of a value to the elements at the given indices, or to all elements in order
+/// if `every` is set.
 pub(in crate::kernels) fn scatter(init: &KernelInit<'_>, memory: impl Memory, every: bool) -> Result<Kernel> {
     let (dtype, at) = (init.attr::<DType>("T")?, if every { 1 } else { 2 });
     let flow = if every { 2 } else { 3 };
@@ -320,7 +322,7 @@ pub(in crate::kernels) fn scatter(init: &KernelInit<'_>, memory: impl Memory, ev
     })
 }
 
-/// Joins all elements along their first axis.
+/// Makes the kernel that concatenates all elements along their first axis.
 pub(in crate::kernels) fn concat(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let (dtype, wanted) = (init.output_type(0), init.attr::<PartialShape>("element_shape_except0")?);
     Kernel::sync(move |ctx| {
@@ -370,7 +372,7 @@ pub(in crate::kernels) fn concat(init: &KernelInit<'_>, memory: impl Memory) -> 
     })
 }
 
-/// Writes parts of a value, cut along the first axis, to the elements one after the other.
+/// Makes the kernel that splits a value along its first axis and writes the parts to the elements in order.
 pub(in crate::kernels) fn split(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = init.attr::<DType>("T")?;
     Kernel::sync(move |ctx| {

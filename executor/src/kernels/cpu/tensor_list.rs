@@ -1,7 +1,8 @@
-//! Lists of tensors, held by variants. Who alone holds a list changes it in place.
+//! Kernels of tensor lists, which are stored in variants. A kernel changes a list in place if no other variant shares
+//! it.
 //!
-//! Kernels are for lists of tensors of the host, which are those of the CPU, and for lists of [`Placed`] ones, which are
-//! those of a device with memory of its own; what makes, joins and cuts elements is a [`Memory`].
+//! The kernels are generic over the element: host tensors on the CPU, and [`Placed`] tensors on a device with
+//! separate memory. A [`Memory`] creates, joins and cuts the elements.
 //!
 //! [`Placed`]: crate::value::Placed
 
@@ -23,7 +24,7 @@ use crate::value::Held;
 use graph::{DType, PartialShape, Shape, Tensor, TensorList};
 use std::sync::Arc;
 
-/// Rows whose kernels are for lists of tensors of the host.
+/// Kernel table entries for lists of host tensors.
 macro_rules! rows {
     ($($op:literal: $make:expr;)*) => {
         &[$(KernelDef::of($op, &[], $make),)*]
@@ -59,7 +60,7 @@ pub(in crate::kernels) fn empty<T: Held>(init: &KernelInit<'_>) -> Result<Kernel
         let max = scalar(ctx, 1, "max_num_elements")?;
         let mut list = TensorList::<T>::new(dtype, shape_of(ctx.input(0)?)?);
         list.max_num_elements = max;
-        put(ctx, list)
+        set_list(ctx, list)
     })
 }
 
@@ -72,7 +73,7 @@ pub(in crate::kernels) fn reserve<T: Held>(init: &KernelInit<'_>) -> Result<Kern
         };
         let mut list = TensorList::<T>::new(dtype, shape_of(ctx.input(0)?)?);
         list.resize(count)?;
-        put(ctx, list)
+        set_list(ctx, list)
     })
 }
 
@@ -98,12 +99,12 @@ fn element_dtype(init: &KernelInit<'_>) -> Result<DType> {
     init.attr("element_dtype")
 }
 
-fn put<T: Held>(ctx: &mut KernelContext<'_>, list: TensorList<T>) -> Result<()> {
+fn set_list<T: Held>(ctx: &mut KernelContext<'_>, list: TensorList<T>) -> Result<()> {
     ctx.set_output(0, Tensor::variant(list));
     Ok(())
 }
 
-/// Input `i`, a list in a scalar.
+/// Returns the list in input `i`, a scalar.
 fn list<T: Held>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<TensorList<T>>> {
     match ctx.input(i)?.as_variants()? {
         [variant] => Ok(variant.expect("a list of tensors")?),
@@ -111,7 +112,7 @@ fn list<T: Held>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<TensorList<T>>
     }
 }
 
-/// Changes the list of input 0, in place if nobody else holds it, and puts it out.
+/// Changes the list of input 0, in place if it is not shared, and outputs it.
 fn edit<T: Held>(
     ctx: &mut KernelContext<'_>,
     change: impl FnOnce(&mut KernelContext<'_>, &mut TensorList<T>) -> Result<()>,
@@ -133,7 +134,8 @@ fn scalar(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<i32> {
     }
 }
 
-/// The shape that a tensor describes: a vector of sizes, of which -1 is open, or -1 for any shape.
+/// Returns the shape that a tensor describes: a vector of sizes, where -1 is unknown, or the scalar -1 for an unknown
+/// shape.
 fn shape_of(tensor: &Tensor) -> Result<PartialShape> {
     let sizes = tensor.to_i64s()?;
     match tensor.shape().dims() {
@@ -167,12 +169,12 @@ fn check_appended<T: Held>(list: &TensorList<T>, item: &T) -> Result<()> {
     Ok(())
 }
 
-/// Both shapes in one; the error says which do not agree.
+/// Merges two shapes; the error names shapes that are incompatible.
 fn merged(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
     a.merge(b).map_err(|_| Error::invalid(format!("Incompatible shapes during merge: {a} vs. {b}")))
 }
 
-/// What has no value yet, once its shape is known.
+/// Returns the zeros that an uninitialized element reads as; its shape must be known.
 fn zeros<T: Held>(
     ctx: &KernelContext<'_>,
     memory: &impl Memory,
@@ -200,7 +202,7 @@ pub(in crate::kernels) fn get_item<T: Held>(init: &KernelInit<'_>, memory: impl 
             Some(item) => item.clone(),
             None => {
                 let mut shape = merged(&shape_of(ctx.input(2)?)?, &list.element_shape)?;
-                // What the others are, if they agree, this one would have been.
+                // If all other elements have one shape, an uninitialized element takes that shape.
                 if !shape.is_fully_defined() {
                     for other in list.elements().iter().flatten() {
                         shape = merged(&shape, &other.shape().into())?;

@@ -1,4 +1,4 @@
-//! The largest elements along the last axis.
+//! TopK, NthElement and InTopK: the largest elements along the last axis.
 
 mod heap;
 
@@ -45,8 +45,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Larger before smaller, NaN last; of equal elements the first comes first.
-fn order<T: PartialOrd>(row: &[T], a: usize, b: usize) -> Ordering {
+/// The order of elements `a` and `b`: larger before smaller, NaN last, equal elements by position.
+fn compare_descending<T: PartialOrd>(row: &[T], a: usize, b: usize) -> Ordering {
     let (x, y) = (&row[a], &row[b]);
     let by_value = y.partial_cmp(x).unwrap_or_else(|| {
         let nan = |v: &T| v.partial_cmp(v).is_none();
@@ -55,7 +55,8 @@ fn order<T: PartialOrd>(row: &[T], a: usize, b: usize) -> Ordering {
     by_value.then(a.cmp(&b))
 }
 
-/// As the peer compares: a NaN is neither larger nor smaller, so that of two the first comes first.
+/// Returns whether element `a` precedes `b` in TensorFlow's comparison: a NaN is neither larger nor smaller, so its
+/// position decides.
 fn is_before<T: PartialOrd>(row: &[T], a: usize, b: usize) -> bool {
     match row[a].partial_cmp(&row[b]) {
         Some(Ordering::Greater) => true,
@@ -64,7 +65,7 @@ fn is_before<T: PartialOrd>(row: &[T], a: usize, b: usize) -> bool {
     }
 }
 
-/// The number of columns, and the shape with `k` of them in their place.
+/// Returns the number of columns, and the shape with `k` columns.
 pub(in crate::kernels) fn top_shape(input: &Shape, k: i64) -> Result<(usize, Shape)> {
     let Ok(wanted) = usize::try_from(k) else { invalid!("Need k >= 0, got {k}") };
     let Some(&columns) = input.last() else {
@@ -79,7 +80,8 @@ pub(in crate::kernels) fn top_shape(input: &Shape, k: i64) -> Result<(usize, Sha
     Ok((columns, Shape::new(&dims)?))
 }
 
-/// `sorted`: from the largest on; otherwise in any order.
+/// Outputs the `k` largest elements and their positions; in descending order if `sorted`, otherwise in the order of
+/// the heap.
 fn top<T: Element + PartialOrd>(
     ctx: &mut KernelContext<'_>,
     k: i64,
@@ -96,22 +98,19 @@ fn top<T: Element + PartialOrd>(
         for (row, out) in rows.zip(values.values_mut::<T>()?.chunks_exact_mut(wanted)) {
             places.clear();
             if wanted == 1 {
-                let best = (1..columns).fold(
-                    0,
-                    |best, i| {
-                        if order(row, i, best) == Ordering::Less { i } else { best }
-                    },
-                );
+                let best = (1..columns).fold(0, |best, i| {
+                    if compare_descending(row, i, best) == Ordering::Less { i } else { best }
+                });
                 places.push(best);
             } else if wanted < columns && (!sorted || row.iter().any(|v| v.partial_cmp(v).is_none())) {
                 places.extend(heap::best(columns, wanted, |a, b| is_before(row, a, b), sorted));
             } else {
                 places.extend(0..columns);
                 if wanted < columns {
-                    places.select_nth_unstable_by(wanted - 1, |&a, &b| order(row, a, b));
+                    places.select_nth_unstable_by(wanted - 1, |&a, &b| compare_descending(row, a, b));
                     places.truncate(wanted);
                 }
-                places.sort_unstable_by(|&a, &b| order(row, a, b));
+                places.sort_unstable_by(|&a, &b| compare_descending(row, a, b));
             }
             for (o, &i) in out.iter_mut().zip(&places) {
                 *o = row[i];
@@ -139,7 +138,7 @@ fn top<T: Element + PartialOrd>(
     Ok(())
 }
 
-/// Rows and classes of the predictions, of which there is a target each.
+/// Returns the rows and classes of the predictions, and checks that there is one target per row.
 pub(in crate::kernels) fn classified(ctx: &KernelContext<'_>) -> Result<[usize; 2]> {
     let (predictions, targets) = (ctx.shape(0)?, ctx.shape(1)?);
     let &[rows, classes] = predictions.dims() else {
@@ -165,7 +164,7 @@ fn in_top(ctx: &mut KernelContext<'_>, k: i64) -> Result<()> {
     for (i, &target) in targets.to_i64s()?.iter().enumerate() {
         let row = &values[i * classes..(i + 1) * classes];
         let target = usize::try_from(target).ok().and_then(|t| row.get(t));
-        // What is not finite cannot be ranked.
+        // A row with values that are not finite has no ranking.
         out.push(match target {
             Some(&own) if row.iter().all(|v| v.is_finite()) => {
                 Bool8::from((row.iter().filter(|&&v| v > own).count() as i64) < k)
@@ -178,7 +177,7 @@ fn in_top(ctx: &mut KernelContext<'_>, k: i64) -> Result<()> {
     Ok(())
 }
 
-/// The element of rank `n` of each row, from the smallest on or, reversed, from the largest.
+/// Outputs the element of rank `n` of each row, counted from the smallest or, if `reverse`, from the largest.
 fn nth<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, reverse: bool) -> Result<()> {
     let (input, n) = (ctx.input(0)?, ctx.input(1)?);
     if n.shape().rank() != 0 {
@@ -198,7 +197,7 @@ fn nth<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, reverse: bool) -> R
     for (row, out) in input.values::<T>()?.chunks_exact(columns).zip(out.values_mut::<T>()?) {
         places.clear();
         places.extend(0..columns);
-        *out = row[*places.select_nth_unstable_by(place, |&a, &b| order(row, a, b)).1];
+        *out = row[*places.select_nth_unstable_by(place, |&a, &b| compare_descending(row, a, b)).1];
     }
     ctx.set_output(0, out);
     Ok(())

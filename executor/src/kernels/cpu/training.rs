@@ -1,5 +1,5 @@
-//! Kernels of optimizer steps: they lock the variable and its slots, check shapes, and walk the elements with the
-//! optimizer's rule.
+//! Kernels of optimizer steps: they lock the variable and its slots, check shapes, and apply the optimizer's rule to
+//! the elements.
 
 mod rules;
 
@@ -15,8 +15,8 @@ use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Rows for forms of one optimizer: of what elements they are, its rule, how many variables it has (slots included),
-/// and its flag.
+/// Kernel table entries for the ops of each optimizer: the group of dtypes, the rule, the number of variables
+/// (including slots), and the flag attribute.
 macro_rules! kernels {
     ($($group:ident $rule:ident $count:literal $flag:literal: $($op:literal)*;)*) => {
         &[$($(
@@ -62,21 +62,21 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     float power_sign 2 "": "ApplyPowerSign" "ResourceApplyPowerSign";
 };
 
-/// The one scalar whose rank the peer does not look at.
-const OF_ANY_RANK: &str = "sign_decay";
+/// The only scalar whose rank TensorFlow does not check.
+const UNCHECKED_RANK: &str = "sign_decay";
 
 pub(in crate::kernels) fn check_scalar(name: &str, shape: &Shape) -> Result<()> {
-    if shape.rank() > 0 && !(name == OF_ANY_RANK && shape.num_elements() == 1) {
+    if shape.rank() > 0 && !(name == UNCHECKED_RANK && shape.num_elements() == 1) {
         crate::invalid!("{name} is not a scalar: {shape}");
     }
     Ok(())
 }
 
-/// Where the arguments of an optimizer's op are.
+/// The positions of the arguments of an optimizer's op.
 pub(in crate::kernels) struct Arguments {
-    /// The variable's and its slots' names, in order.
+    /// The names of the variable and its slots, in order.
     pub(in crate::kernels) variables: Vec<&'static str>,
-    /// Position and name.
+    /// The position and the name of the gradient.
     pub(in crate::kernels) grad: (usize, &'static str),
     pub(in crate::kernels) indices: Option<usize>,
     pub(in crate::kernels) scalars: Vec<(usize, &'static str)>,
@@ -111,7 +111,7 @@ impl Arguments {
     }
 }
 
-/// The kernel of one op: `V` variables, and a rule made from the op's scalars and flag.
+/// Makes the kernel of an op with `V` variables; `make` creates the rule from the op's scalars and flag.
 fn step<T: Lane<Wide: Analytic>, const V: usize, R>(
     init: &KernelInit<'_>,
     flag: &str,
@@ -151,11 +151,11 @@ where
             Some(i) => Some(rows(&shape, grad.shape(), ctx.input(i)?)?),
         };
         let grad = grad.values::<T>()?;
-        // Types first, so that an error leaves storage alone.
+        // The dtypes are checked before the variables are modified, so that an error changes nothing.
         values.into_iter().try_for_each(|value| value.values::<T>().map(|_| ()))?;
         let rows = rows.map(|numbers| {
             let len = grad.len().checked_div(numbers.len()).unwrap_or(0);
-            Rows { numbers, len }
+            GradientRows { numbers, len }
         });
         let mut slices: [&mut [T]; V] = std::array::from_fn(|_| Default::default());
         for (slice, guard) in slices.iter_mut().zip(&mut guards) {
@@ -188,7 +188,8 @@ pub(in crate::kernels) fn same_shape(var: &Shape, name: &str, shape: &Shape) -> 
     Ok(())
 }
 
-/// Checks that a sparse gradient has one row of the variable's shape for each index; gives the variable's rows.
+/// Checks that a sparse gradient has one row of the variable's shape per index, and returns the variable's number of
+/// rows.
 pub(in crate::kernels) fn check_rows(var: &Shape, grad: &Shape, indices: &Shape) -> Result<usize> {
     let Some((&count, row)) = var.split_first() else {
         crate::invalid!("var must be at least 1 dimensional");
@@ -208,7 +209,7 @@ pub(in crate::kernels) fn check_rows(var: &Shape, grad: &Shape, indices: &Shape)
     Ok(count)
 }
 
-/// The rows that a sparse gradient is for.
+/// Returns the variable's rows to which the rows of a sparse gradient belong.
 fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     let count = check_rows(var, grad, indices.shape())?;
     let check = |(i, index): (usize, i64)| match usize::try_from(index) {
@@ -221,7 +222,7 @@ fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     }
 }
 
-/// Every element, in halves at once where that pays.
+/// Applies the rule to every element, in two halves in parallel where that pays.
 fn dense<T: Lane<Wide: Analytic>, const V: usize>(
     mut vars: [&mut [T]; V],
     grad: &[T],
@@ -238,18 +239,19 @@ fn dense<T: Lane<Wide: Analytic>, const V: usize>(
     rayon::join(|| dense(left, left_grad, rule, true), || dense(right, right_grad, rule, true));
 }
 
-struct Rows {
+/// The rows of a sparse gradient.
+struct GradientRows {
     numbers: Vec<usize>,
-    /// Elements a row.
+    /// Elements per row.
     len: usize,
 }
 
-/// The rows from number `first` on that `vars` hold; in halves at once while `bands` allows it. A row that comes
-/// twice is stepped twice, in order.
+/// Applies the rule to the rows from number `first` on that `vars` contain, in two halves in parallel while `bands`
+/// allows it. A row that occurs twice is updated twice, in order.
 fn sparse<T: Lane<Wide: Analytic>, const V: usize>(
     mut vars: [&mut [T]; V],
     first: usize,
-    rows: &Rows,
+    rows: &GradientRows,
     grad: &[T],
     rule: &(impl Fn([T::Wide; V], T::Wide) -> [T::Wide; V] + Sync),
     bands: usize,
@@ -286,10 +288,11 @@ fn split<T, const V: usize>(vars: [&mut [T]; V], middle: usize) -> ([&mut [T]; V
     (left, rights.map(Option::unwrap_or_default))
 }
 
-/// Elements that are worked on together: their values stand in local arrays, of which the compiler knows that they
-/// do not overlap, so that it can use vector registers.
+/// Elements processed together: their values are in local arrays, which the compiler knows not to overlap, so that it
+/// can use vector registers.
 const BLOCK: usize = 16;
 
+/// Applies the rule to every element of `vars`, on this thread.
 fn walk<T: Lane<Wide: Analytic>, const V: usize>(
     vars: &mut [&mut [T]; V],
     grad: &[T],

@@ -1,4 +1,5 @@
-//! The ends of functions. Send and Recv have no kernels: the executor itself runs them.
+//! Kernels of the arguments and results of functions. Send and Recv have no kernels, because the executor runs them
+//! itself.
 
 use crate::error::{Error, Result};
 use crate::function::Call;
@@ -28,7 +29,7 @@ fn index(init: &KernelInit<'_>) -> Result<usize> {
     usize::try_from(index).map_err(|_| Error::invalid(format!("index {index} is negative")))
 }
 
-/// The call that the node is within.
+/// Returns the function call that the node belongs to.
 fn call<'a>(ctx: &KernelContext<'a>) -> Result<&'a Arc<Call>> {
     let outside = || Error::internal(format!("{} is not within a function", ctx.node().op.name()));
     ctx.step().call.as_ref().ok_or_else(outside)

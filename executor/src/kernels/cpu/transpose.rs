@@ -1,4 +1,4 @@
-//! Reordering and repeating elements: transpose, tile, reverse, blocks of space and depth.
+//! Reordering and repeating of elements: transpose, tile, reverse, space to depth and back.
 
 use super::complex::conjugate;
 use super::dispatch::INDEX;
@@ -106,7 +106,7 @@ pub(in crate::kernels) fn tile(ctx: &KernelContext<'_>) -> Result<Taken> {
     Ok(Taken { shape: Shape::new(&dims)?, dims: boxed, from })
 }
 
-/// Axes of a tensor that can be reversed, as TensorFlow's kernels have.
+/// The most axes of a tensor that can be reversed, like in TensorFlow.
 const MOST_REVERSED: usize = 8;
 
 pub(in crate::kernels) fn reverse_axes(ctx: &KernelContext<'_>) -> Result<Taken> {
@@ -117,7 +117,7 @@ pub(in crate::kernels) fn reverse_axes(ctx: &KernelContext<'_>) -> Result<Taken>
         )));
     }
     let mut reversed = vec![false; rank];
-    // Where there is nothing to reverse, axes may be any.
+    // An empty tensor has nothing to reverse, so its axes are not checked.
     if rank == 0 || ctx.shape(0)?.num_elements() == 0 {
         return reversed_along(ctx.shape(0)?, &reversed);
     }
@@ -171,7 +171,8 @@ fn move_blocks(init: &KernelInit<'_>, to_depth: bool) -> Result<Kernel> {
     }))
 }
 
-/// An image axis is (block, place in the block), the depth axis (place in the block down, across, channel).
+/// Returns the box of SpaceToDepth or DepthToSpace. The wide side's image axes are each (block, position in the
+/// block); the deep side's depth axis is (row in the block, column in the block, channel).
 pub(in crate::kernels) fn blocks(
     ctx: &KernelContext<'_>,
     attrs: BlockAttrs,
@@ -209,7 +210,7 @@ pub(in crate::kernels) fn blocks(
     let packed = Layout::packed(shape);
     let (sh, sw, sc) = (packed.strides[h], packed.strides[w], packed.strides[c]);
     let side = b as isize;
-    // Each axis of the result as (size, stride in the input), outermost first.
+    // The parts of each axis of the result as (size, stride in the input), outermost first.
     let mut parts: [SmallVec<[(usize, isize); 3]>; 4] = Default::default();
     parts[0].push((shape[0], packed.strides[0]));
     if to_depth {

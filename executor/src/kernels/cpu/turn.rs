@@ -1,33 +1,33 @@
-//! Matrices turned over, square by square in registers: what lies in rows comes to lie in columns.
+//! Transposition of matrices, in square blocks that fit registers.
 
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
 use std::ops::Range;
 
-/// Rows and columns of what is turned in registers.
+/// Rows and columns of a block that is transposed in registers.
 const SIDE: usize = 8;
 
-/// Rows and columns of what is turned element by element: two such squares fit the first cache.
+/// Rows and columns of a block that is transposed element by element: two such blocks fit the first-level cache.
 const BLOCK: usize = 32;
 
-/// Writes rows of words, `stride` apart, as columns, whose elements are `step` apart.
+/// Transposes 32-bit words: rows that are `stride` apart become columns whose elements are `step` apart.
 ///
 /// # Panics
-/// If there are fewer words than so many rows and columns have.
+/// If a slice is too short for these rows and columns.
 pub(super) fn words(from: &[u32], stride: usize, to: &mut [u32], step: usize, [rows, columns]: [usize; 2]) {
     check([from.len(), to.len()], [stride, step], [rows, columns]);
     let (mut whole_rows, mut whole_columns) = (0, 0);
     #[cfg(target_arch = "x86_64")]
     if level() >= Level::V3 {
         (whole_rows, whole_columns) = (rows / SIDE * SIDE, columns / SIDE * SIDE);
-        // SAFETY: the processor has AVX, and all rows and columns were seen to lie inside.
+        // SAFETY: the processor has AVX, and `check` has shown that all rows and columns lie inside the slices.
         unsafe { avx::squares(from, stride, to, step, [whole_rows, whole_columns]) };
     }
     part(from, stride, to, step, whole_rows..rows, 0..whole_columns);
     part(from, stride, to, step, 0..rows, whole_columns..columns);
 }
 
-/// As [`words`], of any elements.
+/// Transposes elements of any type, like [`words`].
 pub(super) fn elements<E: Clone>(
     from: &[E],
     stride: usize,
@@ -39,17 +39,17 @@ pub(super) fn elements<E: Clone>(
     part(from, stride, to, step, 0..rows, 0..columns);
 }
 
-/// That a matrix, and the same turned over, lie inside so many elements.
+/// Asserts that a matrix and its transpose lie inside slices of these lengths.
 fn check([from, to]: [usize; 2], [stride, step]: [usize; 2], [rows, columns]: [usize; 2]) {
     if rows == 0 || columns == 0 {
         return;
     }
     let end = |lines: usize, apart: usize, len: usize| (lines - 1).saturating_mul(apart).saturating_add(len);
     assert!(end(rows, stride, columns) <= from, "a matrix reaches outside its data");
-    assert!(end(columns, step, rows) <= to, "a matrix turned over reaches outside its place");
+    assert!(end(columns, step, rows) <= to, "a transposed matrix reaches outside its destination");
 }
 
-/// These columns of these rows.
+/// Transposes these columns of these rows, element by element.
 fn part<E: Clone>(
     from: &[E],
     stride: usize,
@@ -76,12 +76,13 @@ mod avx {
     use crate::kernels::cpu::cache::FLOATS;
     use std::arch::x86_64::*;
 
-    /// Columns of each row at a time: of the rows of two squares, they stay in the first cache, wherever rows lie.
+    /// Columns of each row at a time, so few that the rows of two blocks stay in the first-level cache wherever they
+    /// lie.
     const WIDTH: usize = 4 * FLOATS;
 
     /// # Safety
-    /// The processor must have AVX; the numbers of rows and columns must be multiples of [`SIDE`], and they must lie inside
-    /// `from` and, turned over, inside `to`.
+    /// The processor must have AVX; the numbers of rows and columns must be multiples of [`SIDE`], and they must lie
+    /// inside `from` and, transposed, inside `to`.
     #[target_feature(enable = "avx")]
     pub(super) unsafe fn squares(
         from: &[u32],
@@ -91,7 +92,7 @@ mod avx {
         [rows, columns]: [usize; 2],
     ) {
         let (from, to) = (from.as_ptr().cast::<f32>(), to.as_mut_ptr().cast::<f32>());
-        // A few lines of some rows at once: what the next rows have there is asked for meanwhile.
+        // A few cache lines of several rows are transposed while the same columns of the next rows are prefetched.
         for left in (0..columns).step_by(WIDTH) {
             let right = columns.min(left + WIDTH);
             for row in (0..rows).step_by(SIDE) {
@@ -102,7 +103,7 @@ mod avx {
                             _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(i * stride + column).cast());
                         }
                     }
-                    // SAFETY: the square's rows and columns are among those that lie inside.
+                    // SAFETY: the block's rows and columns are among the rows and columns that lie inside the slices.
                     unsafe {
                         square(from.add(row * stride + column), stride, to.add(column * step + row), step)
                     };
@@ -111,17 +112,18 @@ mod avx {
         }
     }
 
-    /// Row `i` becomes column `i`.
+    /// Transposes one block: row `i` becomes column `i`.
     ///
     /// # Safety
-    /// [`SIDE`] rows of as many elements must lie inside memory, `stride` apart to be read, `step` apart to be written.
+    /// [`SIDE`] rows of [`SIDE`] elements must be readable at `from`, `stride` apart, and writable at `to`, `step`
+    /// apart.
     #[target_feature(enable = "avx")]
     #[inline]
     unsafe fn square(from: *const f32, stride: usize, to: *mut f32, step: usize) {
         const HALF: usize = SIDE / 2;
-        // Halves of rows `i` and `i + 4` in one vector: what is left are squares of four by four.
+        // Loads halves of rows `i` and `i + 4` into one vector, which leaves blocks of four by four to transpose.
         let half = |i: usize, first: usize| {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees the conditions.
             let [upper, lower] =
                 [i, i + HALF].map(|row| unsafe { _mm_loadu_ps(from.add(row * stride + first)) });
             _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(upper), lower)
@@ -137,7 +139,7 @@ mod avx {
                 _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
             ];
             for (t, row) in rows.into_iter().enumerate() {
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller guarantees the conditions.
                 unsafe { _mm256_storeu_ps(to.add((first + t) * step), row) };
             }
         }
@@ -173,13 +175,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "outside its data")]
-    fn rows_that_are_not_there() {
+    fn rows_outside_the_source_are_refused() {
         words(&numbers(63), 8, &mut [0; 64], 8, [8, 8]);
     }
 
     #[test]
-    #[should_panic(expected = "outside its place")]
-    fn columns_for_which_there_is_no_place() {
+    #[should_panic(expected = "outside its destination")]
+    fn columns_outside_the_destination_are_refused() {
         words(&numbers(64), 8, &mut [0; 64], usize::MAX, [8, 8]);
     }
 }

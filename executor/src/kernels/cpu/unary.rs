@@ -1,4 +1,4 @@
-//! Functions of one operand, element by element, and the element-wise parts of their gradients.
+//! Elementwise functions of one operand, and the elementwise factors of their gradients.
 
 pub(super) mod polynomial;
 
@@ -14,7 +14,7 @@ use graph::Bool8;
 use graph::DType::{self, *};
 use num_complex::Complex;
 
-/// Functions of one element, by the types they are defined for.
+/// Defines functions of one element, with the types for which they are defined.
 macro_rules! functions {
     ($($name:ident: $kind:ident -> $out:ty, |$x:ident| $value:expr;)*) => {$(
         pub(super) struct $name;
@@ -55,7 +55,7 @@ functions! {
     Atanh: Analytic -> T, |x| x.atanh();
     Tanh: Analytic -> T, |x| x.tanh();
     Sigmoid: Analytic -> T, |x| T::ONE.over(T::ONE.plus((-x).exp()));
-    ComplexSign: Unit -> T, |x| x.direction();
+    ComplexSign: Direction -> T, |x| x.direction();
     Erf: Real -> T, |x| Real::erf(x);
     Erfc: Real -> T, |x| Real::erfc(x);
     Lgamma: Real -> T, |x| x.lgamma();
@@ -67,15 +67,15 @@ functions! {
     PopulationCount: Integer -> u8, |x| x.count_ones() as u8;
 }
 
-/// A complex number.
-trait Unit: Copy {
-    /// The number divided by its absolute value; 0 of 0.
+/// A complex number with a direction.
+trait Direction: Copy {
+    /// Returns the number divided by its absolute value; 0 for 0.
     fn direction(self) -> Self;
 }
 
 macro_rules! unit {
     ($($part:ty),*) => {$(
-        impl Unit for Complex<$part> {
+        impl Direction for Complex<$part> {
             fn direction(self) -> Self {
                 let length = self.norm();
                 if length == 0.0 { Complex::new(0.0, 0.0) } else { self / length }
@@ -86,7 +86,7 @@ macro_rules! unit {
 
 unit!(f32, f64);
 
-/// The factors of gradients, of an op's output (`Reciprocal`: also output) and what arrived there.
+/// Defines gradients as functions of an op's output `y` and of the incoming gradient `dy`.
 macro_rules! gradients {
     ($($name:ident, |$y:ident, $dy:ident| $value:expr;)*) => {$(
         pub(super) struct $name;
@@ -129,7 +129,7 @@ macro_rules! kernel {
     };
 }
 
-/// A kernel whose `f32` form is a polynomial.
+/// Defines a kernel whose `f32` variant is a polynomial.
 macro_rules! polynomial {
     ($op:literal, $Function:ident, $single:path) => {
         KernelDef::of($op, &[("T", FLOATS)], |init| {
@@ -143,7 +143,7 @@ macro_rules! polynomial {
     };
 }
 
-/// Chooses between the forms of a function for the type.
+/// A type with its own variant of a function: the polynomial for `f32`, the library's function for `f64`.
 pub(super) trait Polynomial: Sized {
     fn pick<'a>(single: &'a Map<'a, f32, f32>, double: &'a Map<'a, f64, f64>) -> &'a Map<'a, Self, Self>;
 }
@@ -230,7 +230,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     gradient!("SigmoidGrad", SigmoidGrad),
 ];
 
-/// How both are walked, element by element: by their sizes, the result having the first one's shape.
+/// Returns the plan of an elementwise operation on two tensors of the same number of elements; the result has the
+/// first one's shape.
 pub(super) fn same_size(x: &graph::Tensor, y: &graph::Tensor) -> Result<Plan> {
     if x.num_elements() != y.num_elements() {
         crate::invalid!(

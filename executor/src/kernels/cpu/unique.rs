@@ -1,4 +1,4 @@
-//! Distinct elements, and elements that another list lacks.
+//! Distinct elements, and elements that another list does not contain.
 
 use super::dispatch::{INDEX, INTEGERS};
 use super::moved::{Moved, moved};
@@ -12,7 +12,7 @@ use graph::{DType, Shape, Tensor};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::hash::Hash;
 
-/// Types whose elements can be told apart.
+/// The dtypes whose elements can be compared for equality.
 const DISTINCT: &[DType] = {
     use DType::*;
     &[Float, Double, Half, BFloat16, Bool, String, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64]
@@ -37,13 +37,13 @@ fn unique(init: &KernelInit<'_>) -> Result<Kernel> {
     moved!(init.input_type(0), E => Kernel::sync(move |ctx| unique_of::<E>(ctx, out_idx)))
 }
 
-/// Elements as keys that are equal where the elements are.
+/// Keys that are equal if the elements are equal.
 enum Keys<'a> {
     Numbers(Vec<Key>),
     Strings(&'a [Bytes]),
 }
 
-/// An element's bits; NaNs are numbered, as none equals another.
+/// The bits of an element. NaNs are numbered, because no NaN equals another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     bits: u64,
@@ -78,7 +78,7 @@ fn keys(tensor: &Tensor) -> Result<Keys<'_>> {
     }))
 }
 
-/// Which items are the first of their kind, and for each item the place of its kind.
+/// Returns the positions of the first item of each class of equal items, and the class of each item.
 fn classes<K: Hash + Eq>(items: impl Iterator<Item = K>) -> (Vec<usize>, Vec<usize>) {
     let mut places: FxHashMap<K, usize> = FxHashMap::default();
     let (mut firsts, mut classes) = (Vec::new(), Vec::with_capacity(items.size_hint().0));
@@ -104,7 +104,7 @@ fn indices(dtype: DType, values: &[usize]) -> Result<Tensor> {
     })
 }
 
-/// The axis along which slices are told apart.
+/// Returns the axis along which slices are compared.
 fn axis(ctx: &KernelContext<'_>) -> Result<usize> {
     let shape = ctx.input(0)?.shape();
     let given = match ctx.num_inputs() {
@@ -132,7 +132,7 @@ fn unique_of<E: Moved>(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()
     let at = axis(ctx)?;
     let input = ctx.input(0)?;
     let shape = input.shape();
-    // The axis comes first, so that its slices are rows.
+    // The axis is moved to the front, so that its slices are rows.
     let perm: Vec<usize> = std::iter::once(at).chain((0..shape.rank()).filter(|&i| i != at)).collect();
     let dims: Vec<usize> = perm.iter().map(|&i| shape[i]).collect();
     let front = if at == 0 {
@@ -181,14 +181,14 @@ fn list_diff<E: Moved>(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()
             invalid!("{name} should be a 1D vector.");
         }
     }
-    fn lacking<K: Hash + Eq>(x: impl Iterator<Item = K>, y: impl Iterator<Item = K>) -> Vec<usize> {
+    fn missing_positions<K: Hash + Eq>(x: impl Iterator<Item = K>, y: impl Iterator<Item = K>) -> Vec<usize> {
         let taken: FxHashSet<K> = y.collect();
         x.enumerate().filter(|(_, k)| !taken.contains(k)).map(|(i, _)| i).collect()
     }
     let kept = match (keys(x)?, keys(y)?) {
-        (Keys::Strings(x), Keys::Strings(y)) => lacking(x.iter(), y.iter()),
+        (Keys::Strings(x), Keys::Strings(y)) => missing_positions(x.iter(), y.iter()),
         (Keys::Numbers(x), Keys::Numbers(y)) => {
-            lacking(x.into_iter(), y.into_iter().filter(|key| key.nan == 0))
+            missing_positions(x.into_iter(), y.into_iter().filter(|key| key.nan == 0))
         }
         _ => invalid!("x and y are of different types"),
     };

@@ -1,4 +1,4 @@
-//! Kernels of variables by reference.
+//! Kernels of reference variables.
 
 use super::dispatch::{INDEX, NUMBERS, dispatch};
 use super::scalar::{Arithmetic, Semiring as _};
@@ -54,18 +54,19 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// The container, and the name that is shared or else the node's own.
+/// Returns the container and the shared name, or the node's name if there is no shared name.
 pub(super) fn shared_name(init: &KernelInit<'_>) -> Result<(String, String)> {
     let shared = init.attr::<String>("shared_name")?;
     let name = if shared.is_empty() { init.node.name.to_string() } else { shared };
     Ok((container(init)?, name))
 }
 
-/// Gives out a reference to the device's variable of this name, made where there is none.
+/// Makes the kernel that outputs a reference to the device's variable of this name, creating it if it does not exist.
 fn variable(init: &KernelInit<'_>) -> Result<Kernel> {
     let (container, name) = shared_name(init)?;
     let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
-    // The number of removals at which the variable was found: after another it may be gone from its container.
+    // The cached variable, and the number of removals from resource containers when it was found: after another
+    // removal the variable may be gone.
     let found: Mutex<(u64, Weak<Variable>)> = Mutex::default();
     let node_name = init.node.name.clone();
     Kernel::sync(move |ctx| {
@@ -94,7 +95,8 @@ fn variable(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// A variable of its own for each run, which `clear` gives zeros of this shape; it lives as long as references to it.
+/// Makes the kernel that creates a new variable in each run, which `clear` sets to zeros of the shape; it lives as
+/// long as references to it.
 pub(in crate::kernels) fn temporary(
     init: &KernelInit<'_>,
     clear: fn(&KernelContext<'_>, &Variable, Shape) -> Result<()>,
@@ -119,7 +121,8 @@ fn destroy_temporary(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The variable takes the tensor itself: who else holds it is safe, because writers copy what is shared.
+/// Assigns the input tensor's buffer to the variable without a copy; other tensors that share the buffer are safe,
+/// because writers copy a shared buffer.
 fn assign(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
     let value = ctx.take_input(1)?;
     let variable = ctx.ref_input(0)?.clone();
@@ -163,7 +166,7 @@ fn assign_with<T: Arithmetic>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> 
     Ok(())
 }
 
-/// `value = op(value, by)`, element by element, for tensors of one shape.
+/// Computes `value = op(value, by)` elementwise, for tensors of the same shape.
 pub(super) fn update<T: Arithmetic>(
     value: &mut Tensor,
     by: &Tensor,
@@ -171,7 +174,8 @@ pub(super) fn update<T: Arithmetic>(
 ) -> Result<()> {
     let by = by.values::<T>()?;
     if !value.is_unique() {
-        // Someone holds a snapshot: the result goes into new memory, which saves a pass over that of a copy.
+        // The buffer is shared with a snapshot: the result is written to new memory, which saves the separate pass of
+        // a copy.
         let mut new = Tensor::unspecified(T::DTYPE, value.shape().clone())?;
         let old = value.values::<T>()?;
         let run = |new: &mut [T], old: &[T], by: &[T]| {
@@ -204,7 +208,7 @@ pub(super) fn update<T: Arithmetic>(
     Ok(())
 }
 
-/// Adds one to an integer scalar and gives what it was.
+/// Adds one to an integer scalar and returns its previous value.
 fn count_up_to(value: &mut Tensor, limit: i64) -> Result<Tensor> {
     if value.shape().rank() != 0 {
         crate::invalid!("input is not a scalar: {}", value.shape());

@@ -1,5 +1,5 @@
-//! Elements and the types that they are computed in: half-precision elements are widened to `f32`, once an
-//! element, not once an operation; all others are computed in their own type.
+//! Elements and the types that they are computed in: 16-bit floats are widened to `f32` once per element, not once
+//! per operation; all others are computed in their own type.
 
 use super::scalar::Real;
 use super::threads::BLOCK;
@@ -10,16 +10,16 @@ use half::{bf16, f16};
 use num_complex::Complex;
 use smallvec::SmallVec;
 
-/// An element with the type that it is computed in.
+/// An element and the type that it is computed in.
 pub(super) trait Lane: Element {
     type Wide: Element;
-    /// Whether `Wide` is this type itself.
+    /// True if `Wide` is this type itself.
     const NATIVE: bool;
     fn to_wide(self) -> Self::Wide;
     fn of_wide(wide: Self::Wide) -> Self;
-    /// [`Lane::to_wide`] of each of a run, faster than one by one.
+    /// Widens a slice; faster than [`Lane::to_wide`] of each element.
     fn widen(from: &[Self], to: &mut [Self::Wide]);
-    /// [`Lane::of_wide`] of each of a run, faster than one by one.
+    /// Narrows a slice; faster than [`Lane::of_wide`] of each element.
     fn narrow(from: &[Self::Wide], to: &mut [Self]);
 }
 
@@ -78,22 +78,22 @@ macro_rules! through_f32 {
 
 through_f32!(f16, bf16);
 
-/// Elements on the stack.
+/// A short run of elements on the stack.
 pub(super) type Block<W> = SmallVec<[W; BLOCK]>;
 
-/// A block for a run of `len` elements: as many, or [`BLOCK`] if they are more.
+/// Returns a zeroed block for a run of `len` elements: `len` elements long, but at most [`BLOCK`].
 #[inline]
 pub(super) fn block<W: Element>(len: usize) -> Block<W> {
     SmallVec::from_elem(W::zeroed(), len.min(BLOCK))
 }
 
-/// As [`block`], for elements that are computed in another type; empty where they are not.
+/// Returns a block like [`block`] for elements that are computed in another type; empty for native elements.
 #[inline]
 pub(super) fn wide_block<A: Lane>(len: usize) -> Block<A::Wide> {
     block(if A::NATIVE { 0 } else { len })
 }
 
-/// The elements in the type that they are computed in; `buffer` holds them if that is another.
+/// Returns the elements in the type that they are computed in; `buffer` holds them if they have to be converted.
 pub(super) fn load<'a, A: Lane>(from: &'a [A], buffer: &'a mut [A::Wide]) -> &'a [A::Wide] {
     if A::NATIVE {
         return bytemuck::cast_slice(from);
@@ -103,7 +103,7 @@ pub(super) fn load<'a, A: Lane>(from: &'a [A], buffer: &'a mut [A::Wide]) -> &'a
     buffer
 }
 
-/// Lets `compute` fill `out` in the type that it computes in; `buffer` is used if that is another.
+/// Calls `compute` to fill `out` in the type that it computes in; `buffer` is used if the result has to be converted.
 pub(super) fn store<R: Lane>(out: &mut [R], buffer: &mut [R::Wide], compute: impl FnOnce(&mut [R::Wide])) {
     if R::NATIVE {
         return compute(bytemuck::cast_slice_mut(out));
@@ -113,7 +113,7 @@ pub(super) fn store<R: Lane>(out: &mut [R], buffer: &mut [R::Wide], compute: imp
     R::narrow(buffer, out);
 }
 
-/// The tensor in the type that it is computed in.
+/// Returns the tensor in the type that it is computed in.
 pub(super) fn widened<T: Lane>(x: &Tensor) -> Result<Tensor> {
     if T::NATIVE {
         return Ok(x.clone());
@@ -123,7 +123,7 @@ pub(super) fn widened<T: Lane>(x: &Tensor) -> Result<Tensor> {
     Ok(wide)
 }
 
-/// Back from the type that was computed in.
+/// Converts a tensor back from the type that it was computed in.
 pub(super) fn narrowed<T: Lane>(wide: Tensor) -> Result<Tensor> {
     if T::NATIVE {
         return Ok(wide);

@@ -1,36 +1,38 @@
-//! What is asked for while a product is computed, so that it is in a near cache when its turn comes.
+//! Prefetching during products: memory that is read soon is loaded into a near cache while a block is computed.
 
 use super::Left;
 use crate::kernels::cpu::cache::FLOATS;
 
-/// What a sweep asks for besides the right matrix.
+/// The memory that a sweep prefetches besides the right matrix.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::kernels::cpu) enum Ahead<'a> {
-    /// Nothing: what is read is in a near cache, or the processor fetches it by itself.
+    /// No prefetch: the data is in a near cache already, or the hardware prefetcher loads it.
     Nothing,
-    /// The left matrix's rows of the block after the one that is computed. Their steps follow each other in memory.
+    /// The rows of the left matrix for the block after the one that is being computed. The steps of each row are
+    /// contiguous in memory.
     Rows,
-    /// What is read after this sweep.
+    /// Memory that is read after this sweep.
     Memory(&'a [f32]),
 }
 
-/// Memory in two pieces, of which sweeps ask for as much as they compute: of one piece, then of the other.
+/// Two pieces of memory to prefetch, distributed over sweeps in proportion to their rows: first all of one piece,
+/// then the other.
 #[derive(Debug, Default)]
 pub(in crate::kernels::cpu) struct Later<'a> {
     pieces: [&'a [f32]; 2],
-    /// Elements of both, for so many rows.
+    /// Total elements of both pieces, to be prefetched during sweeps of `rows` rows together.
     len: usize,
     rows: usize,
 }
 
 impl<'a> Later<'a> {
-    /// For sweeps that have so many rows together.
+    /// Prepares to prefetch `pieces` during sweeps that have `rows` rows together.
     pub(in crate::kernels::cpu) fn new(pieces: [&'a [f32]; 2], rows: usize) -> Later<'a> {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
         Later { pieces, len, rows }
     }
 
-    /// What the next sweep asks for, over so many rows.
+    /// Returns the memory that the next sweep, of `rows` rows, has to prefetch, and removes it from the pieces.
     pub(in crate::kernels::cpu) fn next(&mut self, rows: usize) -> Ahead<'a> {
         let [first, second] = &mut self.pieces;
         let piece = if first.is_empty() { second } else { first };
@@ -41,23 +43,24 @@ impl<'a> Later<'a> {
     }
 }
 
-/// What a sweep still asks for: after every [`FLOATS`] steps of a run, `each` places, `pace` elements apart.
+/// The prefetch position of a sweep: after every [`FLOATS`] steps of a run, `each` addresses are prefetched, `pace`
+/// elements apart.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct PrefetchCursor {
     pub(super) next: *const f32,
     pub(super) each: usize,
     pub(super) pace: usize,
 }
 
-impl Asked {
-    /// Asks during the sweep of so many blocks.
-    pub(super) fn new(left: &Left<'_>, blocks: usize) -> Asked {
+impl PrefetchCursor {
+    /// Distributes the prefetches of `left.ahead` over a sweep of `blocks` blocks.
+    pub(super) fn new(left: &Left<'_>, blocks: usize) -> PrefetchCursor {
         let Ahead::Memory(memory @ [_, ..]) = left.ahead else {
-            return Asked { next: std::ptr::null(), each: 0, pace: 0 };
+            return PrefetchCursor { next: std::ptr::null(), each: 0, pace: 0 };
         };
         let times: usize = left.runs.iter().map(|run| run.len.div_ceil(FLOATS) * blocks).sum();
         let times = times.max(1);
         let each = memory.len().div_ceil(FLOATS * times);
-        Asked { next: memory.as_ptr(), each, pace: memory.len().div_ceil(each * times) }
+        PrefetchCursor { next: memory.as_ptr(), each, pace: memory.len().div_ceil(each * times) }
     }
 }

@@ -1,5 +1,5 @@
-//! Blocks of 6 rows and 16 columns: 12 of 16 registers hold sums. To ask for the right matrix gains nothing for vectors of this
-//! size.
+//! AVX2: blocks of 6 rows and 16 columns, so that 12 of the 16 registers hold sums. Prefetching the right matrix
+//! gains nothing at this vector size.
 
 use std::arch::x86_64::*;
 

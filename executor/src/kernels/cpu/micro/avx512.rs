@@ -1,4 +1,5 @@
-//! Blocks of 6 rows and 64 columns: 24 of 32 registers hold sums, and what is loaded for a step is used four or six times.
+//! AVX-512: blocks of 6 rows and 64 columns, so that 24 of the 32 registers hold sums and each loaded value is used
+//! four or six times per step.
 
 use std::arch::x86_64::*;
 

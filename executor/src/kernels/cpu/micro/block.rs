@@ -1,14 +1,16 @@
-//! One source of the block for each instruction set: what differs are the vectors and what is done with them.
+//! The block computation as a macro, which each instruction set instantiates with its own vector type and operations.
 
 use super::Place;
 
-/// Defines `block`, which computes up to `MR` rows of `NV` vectors, and `sweep`, which cuts the rows into blocks: `blocks`
-/// has for each number of vectors, ascending, the most rows, and fewer of which there are blocks too.
+/// Defines `block`, which computes up to `MR` rows of `NV` vectors, and `sweep`, which cuts the rows into blocks. For
+/// each number of vectors, ascending, `blocks` lists the height of a full block and then the smaller heights that
+/// have a block too.
 ///
-/// The accumulators must stay in registers: `MR * NV` of them, `NV` for the right matrix and one for an element of
-/// the left must not be more than there are. The right matrix is asked for some steps ahead, as it need not be in the first
-/// cache, and so is the place before sums are added there. Blocks of sweeps that ask for more ([`super::Ahead`]) are apart:
-/// where runs are short, all that is done between two of them counts.
+/// The accumulators must stay in registers: `MR * NV` of them, plus `NV` for the right matrix and one for an element
+/// of the left matrix, must not exceed the number of registers. The right matrix is prefetched some steps ahead,
+/// because it need not be in the first-level cache, and so is the destination before sums are added to it. Sweeps
+/// that prefetch more ([`super::Ahead`]) use separate instances of `block`: when runs are short, every instruction
+/// between two runs counts.
 macro_rules! blocks {
     (
         $(features: $features:literal,)? vector: $V:ty, lanes: $lanes:literal, vectors: $vectors:literal,
@@ -17,18 +19,18 @@ macro_rules! blocks {
         prefetch_left: $prefetch_left:expr, prefetch_right: $prefetch_right:expr, prefetch_write: $prefetch_write:expr,
         prefetch_later: $prefetch_later:expr,
     ) => {
-        use super::ahead::{Ahead, Asked};
+        use super::ahead::{Ahead, PrefetchCursor};
         use super::{Left, Place, Registers, Right};
         use crate::kernels::cpu::cache::FLOATS;
 
         pub(super) static REGISTERS: Registers = Registers { columns: $vectors * $lanes, lanes: $lanes, sweep };
 
         /// # Safety
-        /// The processor must have the instructions; `left`, `right` and `place` must lie inside their data, with
-        /// whole vectors of `right`; `place.width` must be at most that of the widest block.
+        /// The processor must have the instructions; `left`, `right` and `place` must lie inside their slices,
+        /// `right` with whole vectors; `place.width` must be at most the width of the widest block.
         $(#[target_feature(enable = $features)])?
         unsafe fn sweep(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller guarantees the conditions.
             unsafe {
                 match left.ahead {
                     Ahead::Nothing => sweep_blocks::<false>(left, right, place),
@@ -38,19 +40,19 @@ macro_rules! blocks {
         }
 
         /// # Safety
-        /// As of `sweep`.
+        /// Same as for `sweep`.
         $(#[target_feature(enable = $features)])?
-        unsafe fn sweep_blocks<const ASKS: bool>(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
+        unsafe fn sweep_blocks<const PREFETCHES: bool>(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
             match place.width.div_ceil($lanes) {
                 $(0..=$NV => {
-                    let mut asked = Asked::new(left, left.rows.len().div_ceil($full));
+                    let mut cursor = PrefetchCursor::new(left, left.rows.len().div_ceil($full));
                     for rows in super::cut_rows(left.rows.len(), $full) {
                         let (first, count) = (rows.start, rows.len());
-                        // SAFETY: as the caller promises; rows from `first` on are at least `count`.
+                        // SAFETY: the caller guarantees the conditions; at least `count` rows start at `first`.
                         unsafe {
                             match count {
-                                $(0..=$rows => block::<$rows, $NV, ASKS>(left, right, place, first, count, &mut asked),)*
-                                _ => block::<$full, $NV, ASKS>(left, right, place, first, count, &mut asked),
+                                $(0..=$rows => block::<$rows, $NV, PREFETCHES>(left, right, place, first, count, &mut cursor),)*
+                                _ => block::<$full, $NV, PREFETCHES>(left, right, place, first, count, &mut cursor),
                             }
                         }
                     }
@@ -59,30 +61,25 @@ macro_rules! blocks {
             }
         }
 
-        /// Rows `first..first + count` of the product; `count` is at most `MR`.
+        /// Computes rows `first..first + count` of the product; `count` is at most `MR`.
         ///
         /// # Safety
-        /// As of `sweep`; `place.width` needs `NV` vectors.
+        /// Same as for `sweep`; `place.width` must need exactly `NV` vectors.
         $(#[target_feature(enable = $features)])?
-        unsafe fn block<const MR: usize, const NV: usize, const ASKS: bool>(
+        unsafe fn block<const MR: usize, const NV: usize, const PREFETCHES: bool>(
             left: &Left<'_>,
             right: &Right<'_>,
             place: &mut Place<'_>,
             first: usize,
             count: usize,
-            asked: &mut Asked,
+            cursor: &mut PrefetchCursor,
         ) {
-            // Rows that are missing repeat the last one, and are not stored.
+            // Missing rows repeat the last row and are not stored.
             let last = first + count - 1;
-            let mut rows = [0; MR];
-            for i in 0..MR {
-                rows[i] = left.rows[last.min(first + i)];
-            }
+            let rows: [usize; MR] = super::block::offsets_from(left.rows, first, last);
             let mut next = [0; MR];
-            if ASKS {
-                for i in 0..MR {
-                    next[i] = left.rows[(left.rows.len() - 1).min(first + count + i)];
-                }
+            if PREFETCHES {
+                next = super::block::offsets_from(left.rows, first + count, left.rows.len() - 1);
             }
             let (left_step, right_step) = (left.step, right.step);
             let mut to = [place.data.as_mut_ptr(); MR];
@@ -94,20 +91,19 @@ macro_rules! blocks {
                     }
                 }
             }
-            let Asked { next: mut later, each, pace } = *asked;
-            let are_rows_asked_for = matches!(left.ahead, Ahead::Rows);
+            let PrefetchCursor { next: mut later, each, pace } = *cursor;
+            let prefetches_rows = matches!(left.ahead, Ahead::Rows);
             let mut sums = [[$zero; NV]; MR];
             for run in left.runs {
-                // SAFETY: the run lies inside both matrices' data, for each row of the left one; the last step's
-                // pointers may lie behind the data, and are not read.
+                // SAFETY: the run lies inside both slices for every row. Pointers after its last step are not read.
                 let mut a = left.data.as_ptr().wrapping_add(run.start);
                 let mut b = right.data.as_ptr().wrapping_add(run.first * right_step);
                 let mut rest = run.len;
                 while rest > 0 {
                     let mut steps = rest;
-                    if ASKS {
+                    if PREFETCHES {
                         steps = rest.min(FLOATS);
-                        if are_rows_asked_for {
+                        if prefetches_rows {
                             for i in 0..MR {
                                 $prefetch_left(a.wrapping_add(next[i]));
                             }
@@ -120,7 +116,8 @@ macro_rules! blocks {
                     rest -= steps;
                     for _ in 0..steps {
                         for v in 0..NV {
-                            $prefetch_right(b.wrapping_add(super::block::AHEAD * right_step + v * $lanes));
+                            let ahead = super::block::PREFETCH_DISTANCE * right_step + v * $lanes;
+                            $prefetch_right(b.wrapping_add(ahead));
                         }
                         let mut columns = [$zero; NV];
                         for v in 0..NV {
@@ -139,13 +136,13 @@ macro_rules! blocks {
                     }
                 }
             }
-            asked.next = later;
-            // The sums are only indexed by constants, here too, or they would not stay in registers.
+            cursor.next = later;
+            // The sums are indexed only by constants, here too: otherwise the compiler would spill them.
             if place.width < NV * $lanes {
                 let mut rows = [[[0f32; $lanes]; NV]; MR];
                 for i in 0..MR {
                     for v in 0..NV {
-                        // SAFETY: there is room for a vector.
+                        // SAFETY: each `rows[i][v]` has room for a vector.
                         unsafe { $store(rows[i][v].as_mut_ptr(), sums[i][v]) };
                     }
                 }
@@ -154,7 +151,7 @@ macro_rules! blocks {
             if place.add {
                 for i in 0..MR {
                     for v in 0..NV {
-                        // SAFETY: whole vectors of each row are inside the place.
+                        // SAFETY: whole vectors of each row are inside the destination.
                         sums[i][v] = unsafe { $add($load(to[i].add(v * $lanes)), sums[i][v]) };
                     }
                 }
@@ -162,7 +159,7 @@ macro_rules! blocks {
             for i in 0..MR {
                 if i < count {
                     for v in 0..NV {
-                        // SAFETY: as above.
+                        // SAFETY: as above, whole vectors of each row are inside the destination.
                         unsafe { $store(to[i].add(v * $lanes), sums[i][v]) };
                     }
                 }
@@ -171,10 +168,21 @@ macro_rules! blocks {
     };
 }
 
-/// Steps between asking for a part of the right matrix and its use.
-pub(super) const AHEAD: usize = 8;
+/// Steps between the prefetch of a vector of the right matrix and its use.
+pub(super) const PREFETCH_DISTANCE: usize = 8;
 
-/// Stores of each row as many elements as the place is wide.
+/// Returns the offsets of `MR` rows from row `first` on; rows after `last` repeat the offset of `last`.
+#[inline(always)]
+pub(super) fn offsets_from<const MR: usize>(offsets: &[usize], first: usize, last: usize) -> [usize; MR] {
+    let mut rows = [0; MR];
+    for i in 0..MR {
+        rows[i] = offsets[last.min(first + i)];
+    }
+    rows
+}
+
+/// Stores the first `place.width` elements of each row, or adds them to the destination; for blocks that are not
+/// whole vectors wide.
 #[inline(never)]
 pub(super) fn store_parts<'a>(place: &mut Place<'_>, first: usize, rows: impl Iterator<Item = &'a [f32]>) {
     for (&at, row) in place.rows[first..].iter().zip(rows) {

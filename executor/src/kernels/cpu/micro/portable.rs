@@ -1,20 +1,20 @@
-//! Blocks of 4 rows and 8 columns in vectors of 4, which every processor has.
+//! Portable code: blocks of 4 rows and 8 columns in arrays of 4 elements, for every processor.
 
 type Four = [f32; 4];
 
 /// # Safety
-/// There must be four elements behind `from`.
+/// Four elements must be readable at `from`.
 #[inline(always)]
 unsafe fn load(from: *const f32) -> Four {
-    // SAFETY: as the caller promises; arrays need no further alignment.
+    // SAFETY: the caller guarantees the conditions; arrays of `f32` need no further alignment.
     unsafe { from.cast::<Four>().read() }
 }
 
 /// # Safety
-/// There must be room for four elements behind `to`.
+/// Four elements must be writable at `to`.
 #[inline(always)]
 unsafe fn store(to: *mut f32, values: Four) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees the conditions.
     unsafe { to.cast::<Four>().write(values) }
 }
 
@@ -23,7 +23,7 @@ fn add(x: Four, y: Four) -> Four {
     std::array::from_fn(|i| x[i] + y[i])
 }
 
-/// Rounded twice, where processors of other instruction sets round once.
+/// Multiplies and adds with two roundings; the fused instructions of other instruction sets round once.
 #[inline(always)]
 fn multiply_add(x: Four, y: Four, sum: Four) -> Four {
     std::array::from_fn(|i| x[i] * y[i] + sum[i])

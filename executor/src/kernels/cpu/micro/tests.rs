@@ -1,4 +1,4 @@
-//! Against the definition, on every instruction set that the machine has.
+//! Compares block products with the definition, on every instruction set that the processor has.
 
 use super::*;
 use crate::kernels::cpu::cache::FLOATS;
@@ -7,7 +7,7 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 13) as f32 - 6.0).collect()
 }
 
-/// More than two of the tallest blocks have.
+/// More rows than two of the tallest blocks.
 const MOST_ROWS: usize = 30;
 
 #[test]
@@ -48,7 +48,7 @@ fn check(registers: &Registers, count: usize, width: usize, add: bool) {
 }
 
 #[test]
-fn blocks_are_full_but_for_the_last_ones() {
+fn all_but_the_last_blocks_are_full() {
     for (len, most, lens) in [
         (1, 6, &[1][..]),
         (6, 6, &[6]),
@@ -66,27 +66,27 @@ fn blocks_are_full_but_for_the_last_ones() {
 }
 
 #[test]
-fn memory_is_asked_for_in_parts_of_sweeps() {
+fn memory_is_prefetched_in_proportion_to_the_rows() {
     let memory = numbers(200, 1);
     let mut later = Later::new([&memory[..100], &memory[100..]], 20);
     let mut lens = Vec::new();
     while let Ahead::Memory(part) = later.next(5) {
         lens.push(part.len());
     }
-    // 50 elements for five rows each are four lines.
+    // 5 of 20 rows prefetch a quarter of the 200 elements: 50, rounded up to four cache lines.
     assert_eq!(lens, [64, 36, 64, 36]);
 }
 
-/// All of it, however long it is, and no line is left out.
+/// Every cache line of the memory is prefetched, for any length.
 #[test]
-fn a_sweep_asks_for_all_of_its_memory() {
+fn a_sweep_prefetches_all_of_its_memory() {
     let memory = numbers(5000, 1);
     for len in [0, 1, 15, 16, 17, 100, 1000, 4999] {
         for (runs, blocks) in [(&[14, 14, 12][..], 6), (&[400], 1), (&[0, 3], 2)] {
             let runs: Vec<Run> = runs.iter().map(|&len| Run { start: 0, first: 0, len }).collect();
             let ahead = Ahead::Memory(&memory[..len]);
             let left = Left { data: &[], rows: &[], runs: &runs, step: 1, ahead };
-            let ahead::Asked { each, pace, .. } = ahead::Asked::new(&left, blocks);
+            let ahead::PrefetchCursor { each, pace, .. } = ahead::PrefetchCursor::new(&left, blocks);
             let times: usize = runs.iter().map(|run| run.len.div_ceil(FLOATS) * blocks).sum();
             assert!(times * each * pace >= len && pace <= FLOATS, "{len}: {each} times {pace}");
             assert_eq!(each == 0, len == 0);
@@ -112,7 +112,7 @@ fn panels_are_of_whole_vectors_and_about_equal() {
     }
 }
 
-/// One row and one column, of which this run is read.
+/// Sweeps one row and one column over a single run.
 fn sweep_of(run: Run) {
     let left = Left { data: &[0.0; 4], rows: &[0], runs: &[run], step: 1, ahead: Ahead::Nothing };
     let mut place = Place { data: &mut [0.0; 1], rows: &[0], width: 1, add: false };

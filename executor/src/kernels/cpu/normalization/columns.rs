@@ -1,4 +1,4 @@
-//! Loops over matrices with a row a pixel and a column a channel. What they give does not depend on the number of
+//! Loops over matrices with one row per pixel and one column per channel. The results do not depend on the number of
 //! threads.
 
 use crate::kernels::cpu::simd::{Vector, vectorized};
@@ -6,14 +6,15 @@ use crate::kernels::cpu::threads::{PARALLEL, for_rows};
 use num_traits::{AsPrimitive, Float};
 use rayon::prelude::*;
 
-/// Rows of a thread's part.
+/// Rows of one work item of the thread pool.
 const ROWS: usize = 256;
 
-/// Rows whose sums are taken in the elements' type, before they are added in `f64`: what is added is of either sign, and
-/// what is left of many is small.
+/// Rows that are summed in the elements' type before the partial sum is added in `f64`: the terms have either sign,
+/// so the sum of many is small and its rounding error would show.
 const FEW: usize = 32;
 
-/// Adds up, for each channel, what `add(row number, row, sums)` adds for each row. `channels` is not 0.
+/// Returns, for each channel, the sum over all rows of the terms that `add(row number, row, sums)` adds. `channels`
+/// is not 0.
 pub(super) fn sums<W: Float + AsPrimitive<f64> + Send + Sync>(
     values: &[W],
     channels: usize,
@@ -52,7 +53,7 @@ pub(super) fn each_row<W: Send>(out: &mut [W], channels: usize, work: impl Fn(us
     });
 }
 
-/// A loop over rows.
+/// A loop over rows, compiled for the processor's vector instructions.
 struct EachRow<I, F> {
     rows: I,
     work: F,

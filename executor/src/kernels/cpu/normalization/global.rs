@@ -1,4 +1,4 @@
-//! Normalisation by a given mean and variance of each channel, and its gradient.
+//! BatchNormWithGlobalNormalization: normalisation by a given mean and variance of each channel, and its gradient.
 
 use super::columns::{each_row, sums};
 use crate::error::Result;
@@ -8,22 +8,23 @@ use crate::kernels::cpu::wide::{Float, narrowed, widened};
 use graph::{Element as _, Tensor};
 use num_traits::{AsPrimitive, Float as _, One, Zero};
 
+/// The attributes of the op.
 #[derive(Clone, Copy)]
-pub(super) struct Global {
+pub(super) struct GlobalNorm {
     epsilon: f32,
     scaled: bool,
 }
 
-impl Global {
-    pub(super) fn of(init: &KernelInit<'_>) -> Result<Global> {
-        Ok(Global {
+impl GlobalNorm {
+    pub(super) fn of(init: &KernelInit<'_>) -> Result<GlobalNorm> {
+        Ok(GlobalNorm {
             epsilon: init.attr("variance_epsilon")?,
             scaled: init.attr("scale_after_normalization")?,
         })
     }
 }
 
-/// The number of channels, for which each of these inputs has a value.
+/// Returns the number of channels, and checks that each of these inputs has one value per channel.
 fn channels(ctx: &KernelContext<'_>, vectors: &[(usize, &str)]) -> Result<usize> {
     let x = ctx.input(0)?;
     let &[_, _, _, channels] = x.shape().dims() else {
@@ -38,7 +39,7 @@ fn channels(ctx: &KernelContext<'_>, vectors: &[(usize, &str)]) -> Result<usize>
     Ok(channels)
 }
 
-pub(super) fn forward<T: Float>(ctx: &mut KernelContext<'_>, attrs: Global) -> Result<()> {
+pub(super) fn forward<T: Float>(ctx: &mut KernelContext<'_>, attrs: GlobalNorm) -> Result<()> {
     let channels = channels(ctx, &[(1, "mean"), (2, "var"), (3, "beta"), (4, "gamma")])?;
     let wide = |i: usize| widened::<T>(ctx.input(i)?);
     let (x, mean, variance, beta, gamma) = (wide(0)?, wide(1)?, wide(2)?, wide(3)?, wide(4)?);
@@ -62,8 +63,8 @@ pub(super) fn forward<T: Float>(ctx: &mut KernelContext<'_>, attrs: Global) -> R
     Ok(())
 }
 
-/// What a deviation from the mean is multiplied with.
-fn factors<T: Float>(attrs: Global, variance: &[T::Wide], gamma: &[T::Wide]) -> Vec<T::Wide> {
+/// Returns the factor of each channel's deviation from the mean.
+fn factors<T: Float>(attrs: GlobalNorm, variance: &[T::Wide], gamma: &[T::Wide]) -> Vec<T::Wide> {
     let epsilon = T::Wide::of(f64::from(attrs.epsilon));
     let factor = |(&v, &g): (&T::Wide, &T::Wide)| {
         let deviation = (v + epsilon).sqrt();
@@ -72,7 +73,7 @@ fn factors<T: Float>(attrs: Global, variance: &[T::Wide], gamma: &[T::Wide]) -> 
     variance.iter().zip(gamma).map(factor).collect()
 }
 
-pub(super) fn backward<T: Float>(ctx: &mut KernelContext<'_>, attrs: Global) -> Result<()>
+pub(super) fn backward<T: Float>(ctx: &mut KernelContext<'_>, attrs: GlobalNorm) -> Result<()>
 where
     T::Wide: AsPrimitive<f64>,
     f64: AsPrimitive<T::Wide>,

@@ -1,4 +1,4 @@
-//! Local response normalisation: each pixel's channels by the squares of their neighbours.
+//! Local response normalisation (LRN): divides each channel of a pixel by a norm of the channels around it.
 
 use super::columns::each_row;
 use crate::error::{Error, Result};
@@ -6,7 +6,7 @@ use crate::kernel::{KernelContext, KernelInit};
 use crate::kernels::cpu::wide::{Lane, narrowed, widened};
 use graph::{Shape, Tensor};
 
-/// The attributes.
+/// The attributes of the op.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Neighbours {
     pub(in crate::kernels) radius: usize,
@@ -28,12 +28,12 @@ impl Neighbours {
         })
     }
 
-    /// `bias + alpha * sum of squares` of each channel's neighbours.
+    /// Computes `bias + alpha * (sum of squares of the neighbouring channels)` for each channel.
     fn norms(&self, x: &[f32], norms: &mut [f32]) {
         norms.fill(0.0);
         let radius = self.radius.min(x.len());
         for shift in 0..=radius {
-            // Neighbours so far on either side.
+            // Adds the neighbours at distance `shift` on both sides.
             let count = x.len() - shift;
             norms[..count].iter_mut().zip(&x[shift..]).for_each(|(n, v)| *n += v * v);
             if shift > 0 {
@@ -43,7 +43,7 @@ impl Neighbours {
         norms.iter_mut().for_each(|n| *n = self.bias + self.alpha * *n);
     }
 
-    /// `norm` to the power of `-beta`.
+    /// Returns `norm` to the power of `-beta`.
     fn power(&self, norm: f32) -> f32 {
         match self.beta {
             1.0 => 1.0 / norm,
@@ -57,7 +57,7 @@ impl Neighbours {
     }
 }
 
-/// How many channels images have.
+/// Returns the number of channels of images in NHWC layout.
 pub(in crate::kernels) fn channels(x: &Shape) -> Result<usize> {
     match *x.dims() {
         [_, _, _, channels] => Ok(channels),
@@ -65,7 +65,7 @@ pub(in crate::kernels) fn channels(x: &Shape) -> Result<usize> {
     }
 }
 
-/// The channels of a gradient's inputs, which are of one shape.
+/// Returns the number of channels of a gradient's inputs, and checks that they have the same shape.
 pub(in crate::kernels) fn common_channels(dy: &Shape, x: &Shape, y: &Shape) -> Result<usize> {
     let channels = channels(dy)?;
     if x != dy || y != dy {
@@ -108,7 +108,7 @@ pub(super) fn backward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: 
             attrs.norms(x, &mut norms);
             for c in 0..channels {
                 let near = c.saturating_sub(attrs.radius)..channels.min(c.saturating_add(attrs.radius + 1));
-                // What each neighbour's output owes this channel.
+                // The contribution of neighbour `n`'s output gradient to this channel's gradient.
                 let share = |n: usize| {
                     let through_norm = factor * x[c] * y[n] / norms[n];
                     let own = if n == c { attrs.power(norms[c]) } else { 0.0 };

@@ -1,4 +1,4 @@
-//! Batches without images, of which the peer's kernels leave outputs unset.
+//! Empty batches; TensorFlow's kernels leave some outputs unset for them.
 
 use super::*;
 use crate::testing::run_op;

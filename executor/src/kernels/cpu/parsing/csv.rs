@@ -1,4 +1,4 @@
-//! Records of comma-separated values (RFC 4180): a tensor for each column.
+//! Records of comma-separated values (RFC 4180): one tensor per column.
 
 use super::super::string::parse_float;
 use crate::error::{Error, Result};
@@ -7,12 +7,13 @@ use bytes::Bytes;
 use graph::{DType, Tensor};
 use std::str::FromStr;
 
+/// The attributes of DecodeCSV.
 struct Format {
     delimiter: u8,
     has_quotes: bool,
-    /// What stands for no value, besides nothing.
+    /// The text that stands for a missing value, like an empty field.
     missing: Bytes,
-    /// The columns that are wanted, rising; empty if all are.
+    /// The indices of the selected columns, ascending; empty selects all columns.
     columns: Vec<usize>,
 }
 
@@ -36,7 +37,7 @@ pub(super) fn decode(init: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(move |ctx| columns_of(ctx, &format))
 }
 
-/// A column as it grows.
+/// The values of a column read so far.
 enum Column {
     Float(Vec<f32>),
     Double(Vec<f64>),
@@ -119,33 +120,33 @@ impl Column {
         match self {
             Column::Float(v) => v.push(parse_float(&text).ok_or_else(wrong)? as f32),
             Column::Double(v) => v.push(parse_float(&text).ok_or_else(wrong)?),
-            Column::Int32(v) => v.push(whole(&text).ok_or_else(wrong)?),
-            Column::Int64(v) => v.push(whole(&text).ok_or_else(wrong)?),
+            Column::Int32(v) => v.push(parse_integer(&text).ok_or_else(wrong)?),
+            Column::Int64(v) => v.push(parse_integer(&text).ok_or_else(wrong)?),
             Column::Text(_) => {}
         }
         Ok(())
     }
 }
 
-/// A whole number, blanks around it or not.
-fn whole<T: FromStr>(text: &str) -> Option<T> {
+/// Parses an integer, with or without surrounding blanks.
+fn parse_integer<T: FromStr>(text: &str) -> Option<T> {
     text.trim_matches(|c: char| c.is_ascii_whitespace() || c == '\x0b').parse().ok()
 }
 
-/// A field as a scalar, if it is one of the type.
+/// Parses a field as a scalar of the dtype; `None` if the field is not a value of it.
 pub(in crate::kernels::cpu) fn scalar(field: &Bytes, dtype: DType) -> Option<Tensor> {
     let text = String::from_utf8_lossy(field);
     match dtype {
         DType::Float => parse_float(&text).map(|v| Tensor::scalar(v as f32)),
         DType::Double => parse_float(&text).map(Tensor::scalar),
-        DType::Int32 => whole::<i32>(&text).map(Tensor::scalar),
-        DType::Int64 => whole::<i64>(&text).map(Tensor::scalar),
+        DType::Int32 => parse_integer::<i32>(&text).map(Tensor::scalar),
+        DType::Int64 => parse_integer::<i64>(&text).map(Tensor::scalar),
         _ => Some(Tensor::string(field.clone())),
     }
 }
 
 impl Format {
-    /// The wanted fields of a record. An empty record has none.
+    /// Returns the selected fields of a record. An empty record has no fields.
     fn fields(&self, record: &Bytes) -> Result<Vec<Bytes>> {
         let mut fields = Vec::new();
         if record.is_empty() {
@@ -154,16 +155,16 @@ impl Format {
         let mut at = 0;
         let mut number = 0;
         loop {
-            let is_wanted = self.columns.is_empty() || self.columns.binary_search(&number).is_ok();
+            let is_selected = self.columns.is_empty() || self.columns.binary_search(&number).is_ok();
             let field = match record.get(at) {
                 Some(b'"') if self.has_quotes => self.quoted(record, &mut at)?,
                 _ => self.plain(record, &mut at)?,
             };
-            if is_wanted {
+            if is_selected {
                 fields.push(field);
             }
             number += 1;
-            // The field ends at a delimiter, after which there is another, or with the record.
+            // The field ends at a delimiter, which another field follows, or at the end of the record.
             if at >= record.len() {
                 return Ok(fields);
             }
@@ -171,6 +172,7 @@ impl Format {
         }
     }
 
+    /// Reads an unquoted field at `at`, and moves `at` to its end.
     fn plain(&self, record: &Bytes, at: &mut usize) -> Result<Bytes> {
         let start = *at;
         let rest = &record[start..];
@@ -182,6 +184,7 @@ impl Format {
         Ok(field)
     }
 
+    /// Reads a quoted field at `at`, and moves `at` past its closing quote.
     fn quoted(&self, record: &Bytes, at: &mut usize) -> Result<Bytes> {
         let mut field = Vec::new();
         *at += 1;

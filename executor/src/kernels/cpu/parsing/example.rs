@@ -1,4 +1,4 @@
-//! `tf.train.Example` messages: features by name, as dense, sparse or ragged tensors.
+//! Parsing of `tf.train.Example` messages: features by name, as dense, sparse or ragged tensors.
 
 mod batch;
 mod message;
@@ -8,23 +8,23 @@ use crate::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
 use graph::{DType, PartialShape, Tensor};
 
-/// A feature that is as long as the example has it.
-struct Varying {
+/// A sparse or ragged feature, which has as many values as the example gives.
+struct VaryingFeature {
     key: Bytes,
     dtype: DType,
 }
 
-/// A feature of a known shape, of which the first dimension may be open.
-struct Dense {
+/// A dense feature of a known shape; only the first dimension may be unknown.
+struct DenseFeature {
     key: Bytes,
     dtype: DType,
     shape: PartialShape,
-    /// What stands for a missing feature, or fills up a short one; nothing if the feature is required.
+    /// The value of a missing feature, and the padding of a short one; empty if the feature is required.
     default: Tensor,
 }
 
-impl Dense {
-    /// Elements of one step of the open dimension; `None` if there is no such dimension.
+impl DenseFeature {
+    /// Returns the number of elements per step of the unknown first dimension; `None` if all dimensions are known.
     fn stride(&self) -> Option<usize> {
         let dims = self.shape.dims()?;
         match dims.split_first() {
@@ -34,16 +34,16 @@ impl Dense {
     }
 }
 
-/// What is wanted of each example.
-struct Wanted {
-    sparse: Vec<Varying>,
-    dense: Vec<Dense>,
-    ragged: Vec<Varying>,
+/// The features to parse from each example.
+struct RequestedFeatures {
+    sparse: Vec<VaryingFeature>,
+    dense: Vec<DenseFeature>,
+    ragged: Vec<VaryingFeature>,
     split_types: Vec<DType>,
 }
 
-/// What attributes say, for all runs.
-struct Types {
+/// The dtypes and shapes given by attributes, the same for all steps.
+struct FeatureTypes {
     sparse: Vec<DType>,
     dense: Vec<DType>,
     shapes: Vec<PartialShape>,
@@ -51,13 +51,13 @@ struct Types {
     splits: Vec<DType>,
 }
 
-impl Types {
-    fn of(init: &KernelInit<'_>) -> Result<Types> {
+impl FeatureTypes {
+    fn of(init: &KernelInit<'_>) -> Result<FeatureTypes> {
         let of_ragged = |name: &str| match init.node.op.attr_spec(name) {
             Some(_) => init.attr::<Vec<DType>>(name),
             None => Ok(Vec::new()),
         };
-        let types = Types {
+        let types = FeatureTypes {
             sparse: init.attr("sparse_types")?,
             dense: init.attr("Tdense")?,
             shapes: init.attr("dense_shapes")?,
@@ -83,13 +83,14 @@ impl Types {
         Ok(types)
     }
 
-    /// With the keys and the defaults, which start at input `first`.
-    fn wanted(
+    /// Returns the features to parse: these dtypes with their keys, and with the defaults in the inputs from `first`
+    /// on.
+    fn requested(
         &self,
         ctx: &KernelContext<'_>,
         [sparse, dense, ragged]: [Vec<Bytes>; 3],
         first: usize,
-    ) -> Result<Wanted> {
+    ) -> Result<RequestedFeatures> {
         let counts = [
             ("sparse_keys", sparse.len(), self.sparse.len()),
             ("dense_keys", dense.len(), self.dense.len()),
@@ -101,7 +102,7 @@ impl Types {
             }
         }
         let varying = |keys: Vec<Bytes>, types: &[DType]| {
-            keys.into_iter().zip(types).map(|(key, &dtype)| Varying { key, dtype }).collect()
+            keys.into_iter().zip(types).map(|(key, &dtype)| VaryingFeature { key, dtype }).collect()
         };
         let mut all = Vec::new();
         for (i, key) in dense.into_iter().enumerate() {
@@ -117,9 +118,9 @@ impl Types {
             if default.dtype() != self.dense[i] {
                 crate::invalid!("dense_defaults[{i}] is of {}, not {}", default.dtype(), self.dense[i]);
             }
-            all.push(Dense { key, dtype: self.dense[i], shape, default });
+            all.push(DenseFeature { key, dtype: self.dense[i], shape, default });
         }
-        Ok(Wanted {
+        Ok(RequestedFeatures {
             sparse: varying(sparse, &self.sparse),
             dense: all,
             ragged: varying(ragged, &self.ragged),
@@ -128,9 +129,9 @@ impl Types {
     }
 }
 
-/// Keys are inputs, one each.
+/// Makes the kernel of ParseExample, which has one input per key.
 pub(super) fn parse_v1(init: &KernelInit<'_>) -> Result<Kernel> {
-    let types = Types::of(init)?;
+    let types = FeatureTypes::of(init)?;
     let key_counts = [types.sparse.len(), types.dense.len()];
     Kernel::sync(move |ctx| {
         if ctx.input(0)?.shape().rank() != 1 {
@@ -150,47 +151,48 @@ pub(super) fn parse_v1(init: &KernelInit<'_>) -> Result<Kernel> {
         };
         let keys = [keys(key_counts[0])?, keys(key_counts[1])?, Vec::new()];
         let first = 2 + key_counts[0] + key_counts[1];
-        let wanted = types.wanted(ctx, keys, first)?;
-        let outputs = batch::parse(ctx.input(0)?.as_strings()?, &names(ctx)?, &wanted)?;
-        give(ctx, outputs)
+        let requested = types.requested(ctx, keys, first)?;
+        let outputs = batch::parse(ctx.input(0)?.as_strings()?, &names(ctx)?, &requested)?;
+        set_outputs(ctx, outputs)
     })
 }
 
-/// Keys are inputs, a vector of each kind. One serialized example gives tensors without a batch.
+/// Makes the kernel of ParseExampleV2, which has one input vector of keys per kind of feature. A scalar input, one
+/// serialized example, gives tensors without a batch dimension.
 pub(super) fn parse_v2(init: &KernelInit<'_>) -> Result<Kernel> {
-    let types = Types::of(init)?;
+    let types = FeatureTypes::of(init)?;
     Kernel::sync(move |ctx| {
         let keys = |i: usize| -> Result<Vec<Bytes>> { Ok(ctx.input(i)?.as_strings()?.to_vec()) };
-        let wanted = types.wanted(ctx, [keys(2)?, keys(3)?, keys(4)?], 5)?;
+        let requested = types.requested(ctx, [keys(2)?, keys(3)?, keys(4)?], 5)?;
         let serialized = ctx.input(0)?;
         let outputs = match (serialized.shape().rank(), serialized.as_strings()?) {
-            (0, [one]) => batch::parse_one(one, &wanted, names(ctx)?.first())?,
-            (1, all) => batch::parse(all, &names(ctx)?, &wanted)?,
+            (0, [one]) => batch::parse_one(one, &requested, names(ctx)?.first())?,
+            (1, all) => batch::parse(all, &names(ctx)?, &requested)?,
             _ => crate::invalid!(
                 "Expected serialized to be a scalar or vector, got shape: {}",
                 serialized.shape()
             ),
         };
-        give(ctx, outputs)
+        set_outputs(ctx, outputs)
     })
 }
 
-/// Keys are attributes, and there is one example.
+/// Makes the kernel of ParseSingleExample, whose keys are attributes and whose input is one example.
 pub(super) fn parse_single(init: &KernelInit<'_>) -> Result<Kernel> {
-    let types = Types::of(init)?;
+    let types = FeatureTypes::of(init)?;
     let keys = [init.attr::<Vec<Bytes>>("sparse_keys")?, init.attr::<Vec<Bytes>>("dense_keys")?, Vec::new()];
     Kernel::sync(move |ctx| {
         let serialized = ctx.input(0)?;
         let (0, [one]) = (serialized.shape().rank(), serialized.as_strings()?) else {
             crate::invalid!("Expected serialized to be a scalar, got shape: {}", serialized.shape());
         };
-        let wanted = types.wanted(ctx, keys.clone(), 1)?;
-        let outputs = batch::parse_one(one, &wanted, None)?;
-        give(ctx, outputs)
+        let requested = types.requested(ctx, keys.clone(), 1)?;
+        let outputs = batch::parse_one(one, &requested, None)?;
+        set_outputs(ctx, outputs)
     })
 }
 
-/// What messages call each example; nothing, or a name for each.
+/// Returns the names of the examples for error messages: none, or one per example.
 fn names(ctx: &KernelContext<'_>) -> Result<Vec<Bytes>> {
     let (serialized, names) = (ctx.input(0)?, ctx.input(1)?);
     if names.num_elements() > 0 && names.shape() != serialized.shape() {
@@ -203,7 +205,7 @@ fn names(ctx: &KernelContext<'_>) -> Result<Vec<Bytes>> {
     Ok(names.as_strings()?.to_vec())
 }
 
-fn give(ctx: &mut KernelContext<'_>, outputs: Vec<Tensor>) -> Result<()> {
+fn set_outputs(ctx: &mut KernelContext<'_>, outputs: Vec<Tensor>) -> Result<()> {
     for (i, tensor) in outputs.into_iter().enumerate() {
         ctx.set_output(i, tensor);
     }

@@ -1,16 +1,17 @@
-//! Numbers from strings that hold them as plain bytes.
+//! DecodeRaw: numbers from strings that hold their bytes.
 
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelInit};
 use graph::{DType, Shape, Tensor};
 
-/// An element's bytes, and those of its parts: a complex number has two, each in its own byte order.
+/// Returns the bytes of an element, and the bytes of the unit whose order is swapped: a complex number has two such
+/// units.
 fn sizes(dtype: DType) -> (usize, usize) {
     let size = dtype.size().unwrap_or(1);
     (size, if dtype.is_complex() { size / 2 } else { size })
 }
 
-/// Big-endian parts become little-endian; a boolean is 0 or 1.
+/// Converts big-endian numbers to little-endian ones, and booleans to 0 or 1.
 fn normalize(bytes: &mut [u8], dtype: DType, is_little: bool) {
     if !is_little {
         bytes.chunks_exact_mut(sizes(dtype).1).for_each(<[u8]>::reverse);
@@ -20,7 +21,7 @@ fn normalize(bytes: &mut [u8], dtype: DType, is_little: bool) {
     }
 }
 
-/// Strings of one length: the last axis is that of the numbers in each.
+/// Makes the kernel of DecodeRaw: strings of equal length; the output's last axis indexes the numbers of a string.
 pub(super) fn decode(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.attr::<DType>("out_type")?;
     let is_little = init.attr::<bool>("little_endian")?;
@@ -52,7 +53,7 @@ pub(super) fn decode(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Strings cut or filled with zeros to one length.
+/// Makes the kernel of DecodePaddedRaw, which truncates strings or fills them with zeros to a fixed length.
 pub(super) fn decode_padded(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.attr::<DType>("out_type")?;
     let is_little = init.attr::<bool>("little_endian")?;

@@ -1,4 +1,4 @@
-//! Parsing against what TensorFlow makes of the same bytes.
+//! Compares parsed tensors with TensorFlow's for the same bytes.
 
 use crate::error::Result;
 use crate::testing::run_op;
@@ -64,7 +64,7 @@ fn columns_of_csv() -> Result<()> {
     Ok(())
 }
 
-/// An example of these features: the field of the list's kind, and the list.
+/// Returns a serialized example; each feature is a key, the field number of the list's kind, and the encoded list.
 fn example(features: &[(&str, u32, &[u8])]) -> Vec<u8> {
     let mut example = Writer::new();
     example.message(1, |all| {
@@ -148,7 +148,7 @@ fn tensors_as_messages_and_compressed_strings() -> Result<()> {
     let wrong = parse(&serialized, DType::Int32).map_err(|e| e.to_string());
     assert_eq!(wrong, Err("Type mismatch between parsed tensor (float) and dtype (int32)".into()));
     assert!(parse(&["junk".into()], DType::Float).is_err());
-    // "abc" as zlib packs it.
+    // "abc", compressed with zlib.
     let packed = Tensor::string(&b"x\x9cKLJ\x06\x00\x02M\x01'"[..]);
     let zlib = ("compression_type", AttrValue::from("ZLIB"));
     assert_eq!(run_op("DecodeCompressed", &[packed], std::slice::from_ref(&zlib))?, [Tensor::from("abc")]);

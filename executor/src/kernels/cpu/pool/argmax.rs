@@ -1,7 +1,7 @@
-//! Maxima together with where they are, as positions in the flat image (or batch), and the gradient that follows
-//! the positions.
+//! Max pooling that also returns the flat position of each maximum in its image, or in the batch, and the gradient
+//! that uses these positions.
 
-use super::{cost, each_part, image_in, line_out, lines_out, output_nhwc, under};
+use super::{cost, each_part, image_in, line_out, lines_out, output_nhwc, pixels_under};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelDef};
 use crate::kernels::cpu::dispatch::{INDEX, REALS, dispatch};
@@ -43,7 +43,7 @@ fn forward<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &Pool, in
         (sizes.channels, line_out(&sizes), image_in(&sizes), lines_out(&sizes));
     each_part(places.values_mut::<i64>()?, line, cost(&sizes), |i, places| {
         for (column, places) in places.chunks_exact_mut(channels).enumerate() {
-            let mut pixels = under(&sizes, i, column);
+            let mut pixels = pixels_under(&sizes, i, column);
             let start = pixels.next().unwrap_or_default();
             places.iter_mut().enumerate().for_each(|(c, p)| *p = (start + c) as i64);
             for at in pixels {

@@ -1,4 +1,4 @@
-//! Fractional pooling: the windows' boundaries are drawn at random, once a step.
+//! Fractional pooling: the boundaries of the windows are drawn at random in each step.
 
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelContext, KernelDef};
@@ -41,11 +41,11 @@ pub(super) const MEAN_GRAD: KernelDef = KernelDef {
     })
 };
 
-/// Boundaries of `output` windows over `input` elements: `output + 1` positions from 0 to `input`.
+/// Returns the boundaries of `output` windows over `input` elements: `output + 1` positions from 0 to `input`.
 fn boundaries(input: usize, output: usize, pseudo_random: bool, stream: &WordStream) -> Vec<i64> {
     let (whole, extra) = (input / output, input % output);
     let mut widths = vec![whole as i64; output];
-    // Numbers are taken even where all widths are alike.
+    // A number is drawn even if all widths are equal, so that the stream advances like TensorFlow's.
     if pseudo_random {
         let spread = spread_widths(input, output, whole, stream);
         if extra > 0 {
@@ -65,8 +65,8 @@ fn boundaries(input: usize, output: usize, pseudo_random: bool, stream: &WordStr
     std::iter::once(0).chain(ends).collect()
 }
 
-/// Widths that alternate as evenly as the ratio does, from a random phase on that keeps the first and the last
-/// within one of the others.
+/// Returns window widths spread as evenly as the ratio allows, from a random phase. The phase is bounded so that the
+/// first and the last width differ from the others by at most one.
 fn spread_widths(input: usize, output: usize, whole: usize, stream: &WordStream) -> Vec<i64> {
     let alpha = input as f64 / output as f64;
     let first = (whole + 2) as f64 / alpha - 1.0;
@@ -80,7 +80,7 @@ fn spread_widths(input: usize, output: usize, whole: usize, stream: &WordStream)
     (0..output).map(|i| at(i + 1) - at(i)).collect()
 }
 
-/// Images, the boundaries of windows on both axes, and how far windows reach.
+/// The size of an image and its window boundaries on both axes.
 struct Windows<'a> {
     /// Rows, columns and channels of an image.
     sizes: [usize; 3],
@@ -90,7 +90,7 @@ struct Windows<'a> {
 }
 
 impl<'a> Windows<'a> {
-    /// Of boundaries from outside.
+    /// Returns the windows for boundaries given by inputs, after checking them.
     fn checked(
         shape: &Shape,
         pooled: &Shape,
@@ -130,7 +130,7 @@ impl<'a> Windows<'a> {
         ends[i] as usize..end.min(size)
     }
 
-    /// Calls `visit` for each window of each image with its number and the pixels in it, by their first element.
+    /// Calls `visit` for each window of each image with the window's number and the offsets of its pixels.
     fn each(&self, batch: usize, mut visit: impl FnMut(usize, &[usize])) {
         let [h, w, c] = self.sizes;
         let (mut number, mut pixels) = (0, Vec::new());
@@ -150,7 +150,7 @@ impl<'a> Windows<'a> {
     }
 }
 
-/// Fills a pixel of the output from the pixels under its window.
+/// A function that computes an output pixel from the pixels of its window: `(output, values, offsets)`.
 type Fold<T> = fn(&mut [T], &[T], &[usize]);
 
 fn maximum<T: Number>(out: &mut [T], values: &[T], pixels: &[usize]) {
@@ -213,7 +213,7 @@ fn max_grad<T: Number>(ctx: &mut KernelContext<'_>, overlapping: bool) -> Result
     let (c, largest, mut is_other) = (windows.sizes[2], pooled.values::<T>()?, false);
     windows.each(input.shape()[0], |i, pixels| {
         for channel in 0..c {
-            // The first of the largest.
+            // The first of the largest pixels.
             let first =
                 pixels.iter().map(|p| p + channel).reduce(|a, b| if values[b] > values[a] { b } else { a });
             if let Some(at) = first {
@@ -231,7 +231,7 @@ fn max_grad<T: Number>(ctx: &mut KernelContext<'_>, overlapping: bool) -> Result
     Ok(())
 }
 
-/// Shares of gradients are summed in `f64`, whatever the elements.
+/// Computes the gradient of mean pooling; shares of gradients are summed in `f64` for every dtype.
 fn mean_grad<T: Number + AsPrimitive<f64>>(ctx: &mut KernelContext<'_>, overlapping: bool) -> Result<()>
 where
     f64: AsPrimitive<T>,

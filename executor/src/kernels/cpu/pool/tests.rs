@@ -1,4 +1,4 @@
-//! Against what TensorFlow gives for small images, and at the edges.
+//! Compares pooling with TensorFlow's results for small images, and checks edge cases.
 
 use super::*;
 use crate::testing::run_op;
@@ -43,7 +43,7 @@ fn maxima() -> Result<()> {
 }
 
 #[test]
-fn of_equal_elements_the_first_is_the_maximum() -> Result<()> {
+fn ties_go_to_the_first_element() -> Result<()> {
     let a = attrs(DType::Float, [1, 2, 2, 1], [1, 1, 1, 1], "VALID");
     let (x, y) = (image(&[0.0; 9], [1, 3, 3, 1])?, image(&[0.0; 4], [1, 2, 2, 1])?);
     let dx = run_op("MaxPoolGrad", &[x.clone(), y.clone(), image(&[1.0, 2.0, 3.0, 4.0], [1, 2, 2, 1])?], &a)?;
@@ -135,7 +135,7 @@ fn many_images_on_several_threads() -> Result<()> {
     let a = attrs(DType::Float, [1, 2, 2, 1], [1, 2, 2, 1], "VALID");
     let x = ramp([8, 64, 64, 16])?;
     let y = run_op("MaxPool", std::slice::from_ref(&x), &a)?.remove(0);
-    // The last of each window is the largest.
+    // The last element of each window is the largest.
     let last = |i: usize| {
         let [n, h, w, c] = [i / (32 * 32 * 16), i / (32 * 16) % 32, i / 16 % 32, i % 16];
         (((n * 64 + 2 * h + 1) * 64 + 2 * w + 1) * 16 + c) as f32
@@ -154,7 +154,7 @@ fn many_images_on_several_threads() -> Result<()> {
 }
 
 #[test]
-fn sizes_that_do_not_fit() -> Result<()> {
+fn mismatched_sizes_are_refused() -> Result<()> {
     let a = attrs(DType::Float, [1, 2, 2, 1], [1, 1, 1, 1], "VALID");
     let message = |op: &str, inputs: &[Tensor]| -> String {
         let error = run_op(op, inputs, &a).err().filter(|e| e.code() == Code::InvalidArgument);

@@ -1,5 +1,5 @@
-//! Products of `f32` matrices in blocks of registers: the right factor in panels unless few rows use it, the left one read in
-//! place where what is read at a time does not fall into the same few sets of the cache, else from a copy.
+//! `f32` matrix products in register blocks. The right factor is packed in panels unless few rows use it; the left
+//! factor is read in place, or from a copy if its rows fall into the same few sets of the cache.
 
 use super::{Matrix, Threads};
 use crate::error::Result;
@@ -9,33 +9,34 @@ use crate::kernels::cpu::panel::{Columns, Panels, Rows};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Rows at a time at most.
+/// The most rows of the left factor per sweep.
 const ROWS: usize = 252;
 
-/// Of so many rows at a time is a multiple, so that blocks of the widest panels are full.
+/// The number of rows per sweep is a multiple of this, so that blocks of the widest panels are full.
 const WHOLE_ROWS: usize = 12;
 
-/// Rows at a time of a product whose right factor stays near: what is written lies in few pages.
+/// Rows per sweep if the right factor stays in the second-level cache: the destination then spans few pages.
 const NEAR_ROWS: usize = 24;
 
-/// Rows of the left factor up to which the right one is read where it is: two blocks.
+/// The most rows of the left factor for which the right one is read in place: two blocks.
 const FEW_ROWS: usize = 12;
 
-/// Columns up to which a product may be computed transposed, if they are fewer than a vector's lanes: with AVX-512.
+/// The most columns of a product that may be computed as its transpose, if there are also fewer columns than lanes in
+/// a vector; reached with AVX-512.
 const FEW_COLUMNS: usize = 12;
 
-/// Whether the product is better computed transposed: so few columns would leave lanes of the vectors unused, and the left
-/// factor lies as a right one does, or is quickly turned.
-pub(super) fn is_turned(columns: usize, rows: usize, left_is_turned: bool) -> bool {
+/// Returns whether the product is better computed as its transpose: the columns are so few that lanes of the vectors
+/// would be unused, and the left factor is already laid out like a right factor, or is quick to transpose.
+pub(super) fn should_transpose(columns: usize, rows: usize, left_is_transposed: bool) -> bool {
     let registers = Registers::get();
     let is_narrow = columns <= FEW_COLUMNS.min(registers.lanes - 1) && rows.is_multiple_of(registers.lanes);
-    is_narrow && (left_is_turned || rows <= registers.columns)
+    is_narrow && (left_is_transposed || rows <= registers.columns)
 }
 
-/// `out = a * b`, or `out += a * b`. Sizes are not 0.
+/// Computes `out = a * b`, or `out += a * b`. Sizes are not 0.
 ///
 /// # Errors
-/// `ResourceExhausted` if there is no memory for the panels.
+/// `ResourceExhausted` if the memory for the panels cannot be allocated.
 pub(super) fn product(
     out: &mut [f32],
     stride: usize,
@@ -44,28 +45,28 @@ pub(super) fn product(
     accumulate: bool,
     threads: Threads,
 ) -> Result<()> {
-    if threads == Threads::One && is_turned(b.columns, a.rows, a.row_stride == 1) {
-        return turned(out, stride, a, b, accumulate);
+    if threads == Threads::One && should_transpose(b.columns, a.rows, a.row_stride == 1) {
+        return product_by_transpose(out, stride, a, b, accumulate);
     }
-    let task = Task::new(stride, a, accumulate);
+    let blocked = BlockedProduct::new(stride, a, accumulate);
     match threads {
-        Threads::One if task.is_read_in_place(b) => {
-            task.in_place(out, b);
+        Threads::One if blocked.is_read_in_place(b) => {
+            blocked.read_in_place(out, b);
             Ok(())
         }
-        Threads::One if a.rows <= rows_at_a_time() => task.at_once(out, b),
+        Threads::One if a.rows <= rows_at_a_time() => blocked.pack_and_use(out, b),
         Threads::One | Threads::All => {
-            task.with_panels(out, &packed(b, threads)?, threads);
+            blocked.with_panels(out, &packed(b, threads)?, threads);
             Ok(())
         }
     }
 }
 
-/// The product by way of its transpose.
+/// Computes the transpose of the product and transposes it into `out`.
 ///
 /// # Errors
-/// `ResourceExhausted` if there is no memory for panels.
-fn turned(
+/// `ResourceExhausted` if the memory for the panels cannot be allocated.
+fn product_by_transpose(
     out: &mut [f32],
     stride: usize,
     a: &Matrix<'_, f32>,
@@ -80,11 +81,11 @@ fn turned(
         }
     }
     let (left, right) = (b.transposed(), a.transposed());
-    let task = Task::new(rows, &left, accumulate);
+    let blocked = BlockedProduct::new(rows, &left, accumulate);
     if right.column_stride == 1 {
-        task.in_place(&mut lines, &right);
+        blocked.read_in_place(&mut lines, &right);
     } else {
-        task.at_once(&mut lines, &right)?;
+        blocked.pack_and_use(&mut lines, &right)?;
     }
     for (i, out) in out.chunks_mut(stride).take(rows).enumerate() {
         out.iter_mut().zip(lines.chunks_exact(rows)).for_each(|(to, line)| *to = line[i]);
@@ -92,7 +93,7 @@ fn turned(
     Ok(())
 }
 
-/// `out = a * b`, of a right factor that [`packed`] has laid out. Sizes are not 0.
+/// Computes `out = a * b` with a right factor that [`packed`] returned. Sizes are not 0.
 pub(super) fn product_with(
     out: &mut [f32],
     stride: usize,
@@ -100,29 +101,30 @@ pub(super) fn product_with(
     b: &Panels,
     threads: Threads,
 ) {
-    Task::new(stride, a, false).with_panels(out, b, threads);
+    BlockedProduct::new(stride, a, false).with_panels(out, b, threads);
 }
 
-/// Rows at a time: with the steps, what of the left factor fills half the second-level cache.
+/// Returns the number of rows per sweep: their [`STEPS`] steps of the left factor fill half the second-level cache.
 fn rows_at_a_time() -> usize {
     let rows = cache::second_level() / 2 / (STEPS * size_of::<f32>());
     (rows / WHOLE_ROWS * WHOLE_ROWS).clamp(WHOLE_ROWS, ROWS)
 }
 
-/// Columns at a time, where panels are used at once: with the steps, they fill a quarter of the second-level cache.
+/// Returns the number of columns packed at a time if panels are used only once: their [`STEPS`] steps fill a quarter
+/// of the second-level cache.
 fn columns_at_a_time() -> usize {
     (cache::second_level() / 4 / (STEPS * size_of::<f32>())).max(Registers::get().columns)
 }
 
-/// Whether such a right factor stays in the second-level cache while all rows meet it.
-fn stays_near(rows: usize, columns: usize) -> bool {
+/// Returns whether a right factor of this size stays in the second-level cache while all rows use it.
+fn fits_second_level_cache(rows: usize, columns: usize) -> bool {
     rows.saturating_mul(columns).saturating_mul(size_of::<f32>()) <= cache::second_level() / 2
 }
 
-/// The whole right factor in panels.
+/// Packs the whole right factor in panels.
 ///
 /// # Errors
-/// `ResourceExhausted` if there is no memory for them.
+/// `ResourceExhausted` if the memory cannot be allocated.
 pub(super) fn packed(b: &Matrix<'_, f32>, threads: Threads) -> Result<Panels> {
     let mut panels = Panels::new();
     fill(&mut panels, b, 0..b.rows, 0..b.columns, threads)?;
@@ -145,25 +147,27 @@ fn fill(
     }
 }
 
-struct Task<'a> {
+/// A product in register blocks: the left factor and the destination's layout.
+struct BlockedProduct<'a> {
     stride: usize,
     a: &'a Matrix<'a, f32>,
     accumulate: bool,
 }
 
-impl<'a> Task<'a> {
-    fn new(stride: usize, a: &'a Matrix<'a, f32>, accumulate: bool) -> Task<'a> {
-        Task { stride, a, accumulate }
+impl<'a> BlockedProduct<'a> {
+    fn new(stride: usize, a: &'a Matrix<'a, f32>, accumulate: bool) -> BlockedProduct<'a> {
+        BlockedProduct { stride, a, accumulate }
     }
 
-    /// Whether [`Task::in_place`] computes the product, and fewer rows use the right factor than would pay for panels.
+    /// Returns whether [`BlockedProduct::read_in_place`] should compute the product: too few rows use the right
+    /// factor for panels to pay.
     fn is_read_in_place(&self, b: &Matrix<'_, f32>) -> bool {
         let is_whole = b.columns.is_multiple_of(Registers::get().lanes);
         self.a.rows <= FEW_ROWS && b.column_stride == 1 && is_whole
     }
 
-    /// The whole product on this thread, of a right factor of whole vectors that is read where it is.
-    fn in_place(&self, out: &mut [f32], b: &Matrix<'_, f32>) {
+    /// Computes the whole product on this thread and reads the right factor in place, which is whole vectors wide.
+    fn read_in_place(&self, out: &mut [f32], b: &Matrix<'_, f32>) {
         let registers = Registers::get();
         let places: Vec<usize> = (0..self.a.rows).map(|i| i * self.stride).collect();
         let mut copy = Vec::new();
@@ -178,13 +182,13 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// The whole product on this thread: panels are packed and used at once, as there are no more rows to use them.
-    fn at_once(&self, out: &mut [f32], b: &Matrix<'_, f32>) -> Result<()> {
+    /// Computes the whole product on this thread, packing panels just before their only use.
+    fn pack_and_use(&self, out: &mut [f32], b: &Matrix<'_, f32>) -> Result<()> {
         let (mut panels, mut copy) = (Panels::new(), Vec::new());
         let each =
             Registers::get().whole_vectors(b.columns.div_ceil(b.columns.div_ceil(columns_at_a_time())));
         let places: Vec<usize> = (0..self.a.rows).map(|i| i * self.stride).collect();
-        // The first panels are the largest: later ones find their memory.
+        // The first panels are the largest, so later panels reuse their memory.
         for steps in cut(self.a.columns, STEPS) {
             let factor = Factor::new(self.a, 0, self.a.rows, steps.clone(), &mut copy);
             for column in (0..b.columns).step_by(each) {
@@ -201,12 +205,12 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// The whole product, by rows.
+    /// Computes the whole product with packed panels, in groups of rows.
     fn with_panels(&self, out: &mut [f32], panels: &Panels, threads: Threads) {
         let out = &mut out[..extent(self.a.rows, self.stride) + panels.columns()];
-        // One panel after the other writes to the same rows.
-        let is_near =
-            panels.columns() > Registers::get().columns && stays_near(panels.steps(), panels.columns());
+        // All panels write to the same rows, one after the other.
+        let is_near = panels.columns() > Registers::get().columns
+            && fits_second_level_cache(panels.steps(), panels.columns());
         let most = if is_near { NEAR_ROWS } else { rows_at_a_time() };
         if threads == Threads::One {
             return out
@@ -221,7 +225,7 @@ impl<'a> Task<'a> {
             .for_each(|(i, out)| self.rows(out, i * each, panels));
     }
 
-    /// The rows from `first` on that begin in `out`.
+    /// Computes the rows of the product that `out` contains, beginning with row `first`.
     fn rows(&self, out: &mut [f32], first: usize, panels: &Panels) {
         let count = out.len().div_ceil(self.stride);
         let places: Vec<usize> = (0..count).map(|i| i * self.stride).collect();
@@ -256,7 +260,8 @@ impl<'a> Factor<'a> {
     ) -> Factor<'a> {
         let from = &a.data[first * a.row_stride + steps.start * a.column_stride..];
         let len = steps.len();
-        // Of a few neighbouring rows each step is another line, which the next rows need again.
+        // In a transposed matrix each step of a few neighbouring rows is another cache line, which the next rows need
+        // again.
         let is_copied = if a.column_stride == 1 {
             cache::rows_alias(a.row_stride * size_of::<f32>())
         } else {
@@ -291,7 +296,8 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// Copies `count` lines of `len` elements that begin `stride` apart.
+/// Copies `count` lines of `len` elements that begin `stride` apart, to lines that do not fall into the same cache
+/// sets.
 fn copy_lines(from: &[f32], stride: usize, count: usize, len: usize, copy: &mut Vec<f32>) {
     copy.resize(count * (len + FLOATS), 0.0);
     for (to, from) in copy.chunks_exact_mut(len + FLOATS).zip(from.chunks(stride)) {

@@ -1,4 +1,4 @@
-//! Numbers rounded to the levels that a quantised model would have.
+//! FakeQuant ops: round numbers to the levels that a quantised model would have.
 
 use crate::error::Result;
 use crate::kernel::{KernelContext, KernelInit};
@@ -20,7 +20,7 @@ impl Levels {
     }
 }
 
-/// The ends of a range that attributes say.
+/// Returns the ends of the range given by the attributes `min` and `max`.
 pub(in crate::kernels) fn ends(init: &KernelInit<'_>) -> Result<[f32; 2]> {
     let (min, max): (f32, f32) = (init.attr("min")?, init.attr("max")?);
     if min >= max || min.is_nan() || max.is_nan() {
@@ -29,15 +29,15 @@ pub(in crate::kernels) fn ends(init: &KernelInit<'_>) -> Result<[f32; 2]> {
     Ok([min, max])
 }
 
-/// A range moved so that zero is one of its levels.
+/// A range shifted so that zero is one of its levels.
 #[derive(Clone, Copy)]
 pub(super) struct Range {
     min: f32,
     max: f32,
     scale: f32,
-    /// Levels in a unit, which is not what one divided by the scale rounds to.
+    /// Levels per unit; not exactly `1 / scale`, because it is rounded from the range itself.
     inverse: f32,
-    /// Places are found by division, as the peer finds those of one range that comes as an input.
+    /// True if level numbers are found by division, like TensorFlow does for a single range given by inputs.
     divides: bool,
 }
 
@@ -50,7 +50,7 @@ impl Range {
     fn new(min: f32, max: f32, Levels([lowest, highest]): Levels) -> Range {
         let scale = (max - min) / (highest - lowest);
         let zero = (lowest - min / scale).round().clamp(lowest, highest);
-        // What does not order is not bound.
+        // `clamp` keeps a NaN, which becomes the lowest level.
         let zero = if zero.is_nan() { lowest } else { zero };
         let inverse = (highest - lowest) / (max - min);
         Range { min: (lowest - zero) * scale, max: (highest - zero) * scale, scale, inverse, divides: false }
@@ -88,7 +88,7 @@ pub(in crate::kernels) fn check_same(ctx: &KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A gradient where it flows; elsewhere zero times it, which is zero only of what is finite.
+/// Returns `dy` where the gradient flows, else zero times `dy`, which is NaN for infinite or NaN `dy`.
 fn masked(dy: f32, flows: bool) -> f32 {
     dy * f32::from(u8::from(flows))
 }
@@ -105,7 +105,7 @@ pub(super) fn by_attrs_grad(ctx: &mut KernelContext<'_>, range: Range) -> Result
     Ok(())
 }
 
-/// Checks that inputs from `first` on hold the ends of one range, or of one for each channel.
+/// Checks that the inputs from `first` on hold the ends of one range, or of one range per channel.
 pub(in crate::kernels) fn check_ends(
     ctx: &KernelContext<'_>,
     first: usize,
@@ -126,7 +126,8 @@ pub(in crate::kernels) fn check_ends(
     Ok(())
 }
 
-/// The ranges that inputs from `first` on hold: one, or one for each channel. `None` where both ends are 0.
+/// Returns the ranges that the inputs from `first` on hold: one, or one per channel. A range is `None` if both its
+/// ends are 0.
 fn ranges(
     ctx: &KernelContext<'_>,
     first: usize,
@@ -143,7 +144,7 @@ fn ranges(
     Ok(ends.map(range).collect())
 }
 
-/// The number of channels; of numbers that share one range, `None`.
+/// Returns the number of channels, or `None` if all numbers share one range.
 pub(in crate::kernels) fn channels_of(x: &Shape, per_channel: bool) -> Result<Option<usize>> {
     match (per_channel, x.last()) {
         (false, _) => Ok(None),

@@ -1,4 +1,4 @@
-//! Numbers quantised and brought back, by one scale or by one for each slice of an axis.
+//! QuantizeAndDequantize ops: numbers quantised and dequantised, with one scale or one scale per slice of an axis.
 
 use crate::error::{Error, Result};
 use crate::kernel::{KernelContext, KernelInit};
@@ -6,10 +6,10 @@ use crate::kernels::cpu::scalar::Real;
 use graph::{Element, Shape, Tensor};
 use std::cmp::Ordering;
 
-/// The attributes.
+/// The attributes of the op.
 pub(in crate::kernels) struct RoundTrip {
     signed: bool,
-    /// `None` where the number of bits is input 3.
+    /// The number of bits; `None` if input 3 gives it.
     bits: Option<i64>,
     pub(in crate::kernels) range_given: bool,
     pub(in crate::kernels) half_up: bool,
@@ -39,7 +39,7 @@ impl RoundTrip {
         })
     }
 
-    /// The lowest and the highest level.
+    /// Returns the lowest and the highest level.
     pub(in crate::kernels) fn levels(&self, ctx: &KernelContext<'_>) -> Result<[f64; 2]> {
         let bits = match self.bits {
             Some(bits) => bits,
@@ -56,18 +56,19 @@ impl RoundTrip {
         Ok([lowest as f64, highest as f64])
     }
 
-    /// How elements fall to slices: before the axis, along it, and after it. Bounds that are given are checked.
+    /// Returns how many elements lie before the axis, along it, and after it, and checks the bounds if they are
+    /// given.
     pub(in crate::kernels) fn slices(&self, ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
         let slices = slices(ctx.shape(0)?, self.axis)?;
         if self.range_given {
-            // The form whose bits are an input is the one that looks at no rank.
+            // The op whose number of bits is an input does not check the rank of a single bound.
             check_bounds([ctx.shape(1)?, ctx.shape(2)?], self.axis, slices[1], self.bits.is_none())?;
         }
         Ok(slices)
     }
 }
 
-/// The slices of a gradient's input, whose bounds are checked.
+/// Returns the slices of a gradient's input, like [`RoundTrip::slices`], and checks the bounds.
 pub(in crate::kernels) fn gradient_slices(ctx: &KernelContext<'_>, axis: i64) -> Result<[usize; 3]> {
     let (dy, x) = (ctx.shape(0)?, ctx.shape(1)?);
     if dy != x {
@@ -78,7 +79,7 @@ pub(in crate::kernels) fn gradient_slices(ctx: &KernelContext<'_>, axis: i64) ->
     Ok(slices)
 }
 
-/// Checks the bounds of a slice that are given.
+/// Checks the order of a slice's given bounds.
 pub(in crate::kernels) fn check_range<T: PartialOrd>(low: T, high: T) -> Result<()> {
     if !matches!(low.partial_cmp(&high), Some(Ordering::Less | Ordering::Equal)) {
         crate::invalid!("Invalid range: input_min must not be greater than input_max");
@@ -106,7 +107,8 @@ fn slices(x: &Shape, axis: i64) -> Result<[usize; 3]> {
     Ok([dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product()])
 }
 
-/// Checks that there is a bound for each slice; a single one is a scalar, or, if so said, a vector of one.
+/// Checks that there is one bound per slice; a single bound is a scalar or, if `may_be_vector`, a vector of one
+/// element.
 fn check_bounds([min, max]: [&Shape; 2], axis: i64, count: usize, may_be_vector: bool) -> Result<()> {
     for (name, bound) in [("input_min", min), ("input_max", max)] {
         let fits = match axis {
@@ -143,7 +145,7 @@ pub(super) fn forward<T: Element + Real>(ctx: &mut KernelContext<'_>, attrs: &Ro
         if attrs.range_given {
             check_range(low, high)?;
         }
-        // The larger scale would leave the levels on the other side.
+        // The larger of the two scales would push values beyond the levels at the other end.
         let scale_of = |level: T, end: T| if level * end > T::zero() { level / end } else { T::max_value() };
         let (by_low, by_high) = (scale_of(lowest, low), scale_of(highest, high));
         let (scale, inverse);
@@ -174,7 +176,7 @@ fn half_to_even<T: Real>(x: T) -> T {
     if is_half { two * (x / two).round() } else { rounded }
 }
 
-/// Gradients pass where the input lies within bounds; nothing flows to the bounds.
+/// The gradient passes where the input lies within its bounds; the bounds get a gradient of zero.
 pub(super) fn backward<T: Element + Real>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
     let [_, count, inner] = gradient_slices(ctx, axis)?;
     let (dy, x, min, max) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
@@ -183,7 +185,7 @@ pub(super) fn backward<T: Element + Real>(ctx: &mut KernelContext<'_>, axis: i64
     let pairs = dy.values::<T>()?.iter().zip(x.values::<T>()?);
     for (i, (dx, (&dy, &x))) in dx.values_mut::<T>()?.iter_mut().zip(pairs).enumerate() {
         let slice = i / inner % count;
-        // Zero times a gradient is zero only of what is finite.
+        // Zero times a gradient is zero only if the gradient is finite.
         *dx = dy * if x >= low[slice] && x <= high[slice] { T::one() } else { T::zero() };
     }
     let (of_min, of_max) = (min.shape().clone(), max.shape().clone());

@@ -1,4 +1,4 @@
-//! A ragged tensor as a dense one: rows are cut, or filled up with a default value.
+//! RaggedTensorToTensor: rows are cut, or padded with a default value.
 
 use crate::error::{Error, Result};
 use crate::invalid;
@@ -25,7 +25,7 @@ pub(super) fn to_tensor<E: Moved>(ctx: &mut KernelContext<'_>, types: &[Partitio
         types.iter().copied().zip(&partitions).filter(|(kind, _)| *kind != Partition::Size).collect();
     let dims = output_dims(ctx.input(0)?, rows, &levels, inner)?;
     let shape = Shape::new(&dims)?;
-    // Where each row of a level, and at last each value, goes; in units of values.
+    // For each row of a level, and finally for each value, its offset in the output, in units of values.
     let mut stride: usize = product(&dims[1..=levels.len()])?;
     let mut places: Vec<Option<usize>> =
         (0..rows).map(|row| (row < dims[0]).then_some(row * stride)).collect();
@@ -62,7 +62,7 @@ fn product(dims: &[usize]) -> Result<usize> {
     product.ok_or_else(|| Error::invalid("the dense tensor has too many elements"))
 }
 
-/// The wanted sizes; what is not said is as long as the longest row.
+/// Returns the output's sizes; unknown sizes become the length of the longest row.
 fn output_dims(
     shape: &Tensor,
     rows: usize,
@@ -149,7 +149,7 @@ fn by_row_ids(
     Ok(places)
 }
 
-/// The default value in the shape of one value.
+/// Returns the default value broadcast to the shape of one value.
 fn default_element<E: Moved>(default: &Tensor, inner: &[usize]) -> Result<Vec<E>> {
     let (given, dims) = (E::view(default)?, default.shape().dims());
     let fits = dims.len() <= inner.len()
@@ -163,7 +163,7 @@ fn default_element<E: Moved>(default: &Tensor, inner: &[usize]) -> Result<Vec<E>
     let size: usize = inner.iter().product();
     let mut out = Vec::with_capacity(size);
     for element in 0..size {
-        // From the last axis on: where the element lies in what is given.
+        // From the last axis on, adds up the offset of the element in the default value.
         let (mut rest, mut at, mut step) = (element, 0, 1);
         for (axis, &to) in inner.iter().rev().enumerate() {
             let from = dims.len().checked_sub(axis + 1).map_or(1, |i| dims[i]);

@@ -1,4 +1,4 @@
-//! Rows of a ragged tensor, picked by their numbers.
+//! RaggedGather: rows of a ragged tensor, selected by their numbers.
 
 use crate::error::Result;
 use crate::invalid;
@@ -33,13 +33,13 @@ fn gather<E: Moved>(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DTy
         let below = splits.get(level + 1).map_or(rows, |next| next.len().saturating_sub(1));
         check(level_splits, below)?;
     }
-    // The axes of the indices are rows of one length each.
-    let mut made: Vec<Vec<i64>> = Vec::with_capacity(outer + levels);
+    // The axes of the indices become ragged levels whose rows have equal lengths.
+    let mut out_splits: Vec<Vec<i64>> = Vec::with_capacity(outer + levels);
     let mut blocks = 1i64;
     for axis in 1..outer {
         blocks *= indices.shape()[axis - 1] as i64;
         let length = indices.shape()[axis] as i64;
-        made.push((0..=blocks).map(|block| block * length).collect());
+        out_splits.push((0..=blocks).map(|block| block * length).collect());
     }
     let mut ranges: Vec<Range<usize>> = picked.iter().map(|&i| i as usize..i as usize + 1).collect();
     for (level, splits) in splits.iter().enumerate() {
@@ -50,9 +50,9 @@ fn gather<E: Moved>(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DTy
             }
             *range = splits[range.start] as usize..splits[range.end] as usize;
         }
-        // One row alone needs no splits.
+        // A single gathered row has no splits of its outer level.
         if level > 0 || outer > 0 {
-            made.push(ends);
+            out_splits.push(ends);
         }
     }
     let total = ranges.iter().try_fold(0usize, |sum, range| sum.checked_add(range.len()));
@@ -70,14 +70,14 @@ fn gather<E: Moved>(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DTy
         }
         Ok(())
     })?;
-    for (i, splits) in made.iter().enumerate() {
+    for (i, splits) in out_splits.iter().enumerate() {
         ctx.set_output(i, integers(splits_type, splits)?);
     }
     ctx.set_output(ctx.num_outputs() - 1, out);
     Ok(())
 }
 
-/// Splits must rise from 0 or more to at most `below`.
+/// Checks that the splits ascend from at least 0 to at most `below`.
 fn check(splits: &[i64], below: usize) -> Result<()> {
     if splits.is_empty() {
         invalid!("Ragged splits may not be empty");

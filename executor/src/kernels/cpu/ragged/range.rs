@@ -1,4 +1,4 @@
-//! Ranges of numbers, one a row.
+//! RaggedRange: ranges of numbers, one per row.
 
 use crate::error::Result;
 use crate::invalid;
@@ -16,9 +16,9 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
         Float f32, Double f64, Int32 i32, Int64 i64)
 }
 
-/// What can be counted up or down to.
+/// A number that ranges are made of.
 trait Number: Stored {
-    /// How many steps lead from `start` to before `limit`; `None` if that is no number of 64 bits.
+    /// Returns the number of steps from `start` to before `limit`; `None` if it exceeds 64 bits.
     fn steps(start: Self, limit: Self, delta: Self) -> Option<i64>;
 }
 

@@ -1,5 +1,5 @@
-//! Normal numbers between bounds of their own (Robert, "Simulation of truncated normal variables", 1995): three ways
-//! to draw them, by where the bounds are. Every step is in the element's own precision.
+//! Normal numbers between individual bounds (Robert, "Simulation of truncated normal variables", 1995): three
+//! sampling methods, chosen by the position of the bounds. Every step is computed in the element's own precision.
 
 use super::distribution::RandomFloat;
 use super::fill::shape_input;
@@ -12,20 +12,21 @@ use graph::{Code, DType};
 use half::f16;
 use num_traits::Float;
 
-/// Tries for one number after which drawing is given up.
+/// Failed attempts for one number after which sampling gives up.
 const TRIES: usize = 1000;
 
-/// Numbers that share parameters come in batches of this size.
+/// Batch size of numbers that all share the same parameters.
 const BATCH: usize = 100;
 
-/// The first parameter that is a bound.
+/// The index of the first parameter that is a bound.
 const BOUNDS: usize = 2;
 
-/// How far on one side of the mean a bound must be that the normal distribution itself is drawn from.
+/// The distance of a bound from the mean, in deviations, above which candidates are drawn from the unbounded normal
+/// distribution and rejected if they are outside the bounds.
 const WIDE: f32 = 1.3;
 
-/// Normal numbers with means, deviations and bounds for all, or for each index of the first axis. All numbers come
-/// from one stream, one after the other.
+/// Makes the kernel of normal numbers with means, deviations and bounds that are shared or vary along the first axis.
+/// All numbers come from one stream, one after the other.
 pub(in super::super) fn bounded_by_batch(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     match init.output_type(0) {
         DType::Float => Kernel::sync(move |ctx| by_batch::<f32>(ctx, &source)),
@@ -40,7 +41,8 @@ fn by_batch<T: RandomFloat + Float>(ctx: &mut KernelContext<'_>, source: &Source
         invalid!("shape must not be empty");
     };
     let total = shape.num_elements();
-    // Batches of one size are drawn where nothing differs between them; a vector of bounds counts as if it did.
+    // If no parameter varies, numbers are drawn in batches of [`BATCH`]; a vector of bounds counts as varying, even
+    // with one element.
     let mut is_shared = true;
     let mut parameters: [&[T]; 4] = [&[]; 4];
     for (i, name) in ["means", "stddevs", "minvals", "maxvals"].into_iter().enumerate() {
@@ -57,7 +59,7 @@ fn by_batch<T: RandomFloat + Float>(ctx: &mut KernelContext<'_>, source: &Source
     let mut out = ctx.allocate(T::DTYPE, shape)?;
     if total > 0 {
         let size = if is_shared { BATCH } else { total / batches };
-        // What is set aside for a batch: two numbers for each try.
+        // The part of the stream reserved for each batch: two numbers per attempt.
         let groups = total.div_ceil(size) as u64 * 2 * TRIES as u64;
         let groups = groups.wrapping_mul(size as u64 + 3) / 4;
         let mut stream = source.reserve(ctx, groups)?;
@@ -73,7 +75,7 @@ fn by_batch<T: RandomFloat + Float>(ctx: &mut KernelContext<'_>, source: &Source
 /// A normal distribution between bounds, which are given in deviations from its mean.
 struct Bounded<T> {
     mean: T,
-    /// Negative where the bounds were exchanged, so that the lower one is finite, or above the mean.
+    /// Negative if the bounds were exchanged, which makes the lower bound finite, or moves both bounds above the mean.
     deviation: T,
     low: T,
     high: T,
@@ -129,11 +131,11 @@ impl<T: RandomFloat + Float> Bounded<T> {
         })
     }
 
-    /// Fills `out` with those candidates of each round that fit.
+    /// Fills `out` with the accepted candidates of as many rounds as needed.
     fn accept(
         &self,
         out: &mut [T],
-        way: &str,
+        method: &str,
         tries: usize,
         mut round: impl FnMut(&mut dyn FnMut(T, bool)),
     ) -> Result<()> {
@@ -142,7 +144,7 @@ impl<T: RandomFloat + Float> Bounded<T> {
             if failed > tries {
                 return Err(Error::new(
                     Code::Internal,
-                    format!("TruncatedNormal {way} rejection sampler failed to accept a sample."),
+                    format!("TruncatedNormal {method} rejection sampler failed to accept a sample."),
                 ));
             }
             round(&mut |z, fits| {

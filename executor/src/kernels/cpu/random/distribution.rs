@@ -1,5 +1,5 @@
-//! From random bits to distributed numbers, bit for bit as TensorFlow does it: how many bits a number takes
-//! and in which order it draws them is part of what programs see.
+//! Conversion of random bits to distributed numbers, bit for bit like TensorFlow: the number of bits per number and
+//! the order in which they are drawn are visible to programs.
 
 use super::philox::{GROUP, Philox, Singles};
 use crate::kernels::cpu::scalar::Real as _;
@@ -7,45 +7,46 @@ use crate::kernels::cpu::wide::{Float, Lane};
 use graph::Element;
 use half::{bf16, f16};
 
-/// Numbers that a [`Group`] can hold.
+/// The capacity of a [`Group`].
 pub(super) const MOST: usize = GROUP;
 
-/// What one step of a stream gives: the first [`Distribution::COUNT`] are set.
+/// The numbers that one step of a stream gives: the first [`Distribution::COUNT`] are set.
 pub(super) type Group<T> = [T; MOST];
 
-/// A distribution that takes a fixed number of bits a number.
+/// A distribution that needs a fixed number of bits per number.
 pub(super) trait Distribution: Sync {
     type Out: Element + Default;
-    /// Numbers a group of four times 32 bits makes.
+    /// Numbers that a group of four times 32 bits gives.
     const COUNT: usize;
     fn make(&self, bits: [u32; GROUP]) -> Group<Self::Out>;
 }
 
-/// An element that random numbers are made of.
+/// A floating-point element of random tensors.
 pub(super) trait RandomFloat: Float + Default {
-    /// Numbers that 128 bits make.
+    /// Numbers that 128 bits give.
     const COUNT: usize;
-    /// In [0, 1), of 128 bits.
+    /// Returns uniform numbers in [0, 1) made from 128 bits.
     fn uniform(bits: [u32; GROUP]) -> Group<Self>;
-    /// Pairs from the standard normal distribution, of 128 bits.
+    /// Returns pairs of standard normal numbers made from 128 bits.
     fn normal(bits: [u32; GROUP]) -> Group<Self>;
-    /// Two from the standard normal distribution.
+    /// Returns two standard normal numbers.
     fn normal_pair(bits: &mut Singles) -> [Self::Wide; 2];
 }
 
-/// In [0, 1): 23 bits under the exponent of 1, less 1.
+/// Returns a number in [0, 1): 23 bits as the mantissa of a number in [1, 2), minus 1.
 #[inline]
 pub(in super::super) fn unit_f32(bits: u32) -> f32 {
     f32::from_bits(0x3f80_0000 | bits & 0x7f_ffff) - 1.0
 }
 
-/// In [0, 1): 52 bits under the exponent of 1, less 1. The first word has the upper bits.
+/// Returns a number in [0, 1): 52 bits as the mantissa of a number in [1, 2), minus 1. The first word has the upper
+/// bits.
 #[inline]
 pub(in super::super) fn unit_f64(high: u32, low: u32) -> f64 {
     f64::from_bits(0x3ff << 52 | u64::from(high & 0xf_ffff) << 32 | u64::from(low)) - 1.0
 }
 
-/// Keeps the logarithm of a uniform number finite.
+/// The smallest uniform number whose logarithm is taken, so that it is finite.
 const EPSILON: f64 = 1e-7;
 
 #[inline]
@@ -85,7 +86,7 @@ macro_rules! through_f32 {
 
 through_f32! {
     f32, unit_f32;
-    // 10 and 7 bits under the exponent of 1, less 1.
+    // 10 or 7 bits as the mantissa of a number in [1, 2), minus 1.
     f16, |bits| f16::from_f32(f16::from_bits(0x3c00 | bits as u16 & 0x3ff).to_f32() - 1.0);
     bf16, |bits| bf16::from_f32(bf16::from_bits(0x3f80 | bits as u16 & 0x7f).to_f32() - 1.0);
 }
@@ -105,7 +106,7 @@ impl RandomFloat for f64 {
     }
 }
 
-/// In [0, 1).
+/// The uniform distribution over [0, 1).
 pub(super) struct Uniform<T>(pub(super) std::marker::PhantomData<T>);
 
 impl<T: RandomFloat> Distribution for Uniform<T> {
@@ -116,7 +117,7 @@ impl<T: RandomFloat> Distribution for Uniform<T> {
     }
 }
 
-/// With mean 0 and deviation 1.
+/// The normal distribution with mean 0 and deviation 1.
 pub(super) struct Normal<T>(pub(super) std::marker::PhantomData<T>);
 
 impl<T: RandomFloat> Distribution for Normal<T> {
@@ -127,8 +128,8 @@ impl<T: RandomFloat> Distribution for Normal<T> {
     }
 }
 
-/// Integers from `low` on, `range` of them: the remainder of the bits. Ranges that do not divide the number of
-/// values the bits have are a little uneven, as everywhere that this is how it is done.
+/// Integers from `low` on, `range` of them: the remainder of the random bits. If the range does not divide the number
+/// of values of the bits, the distribution is slightly uneven, like in TensorFlow.
 pub(super) struct Integers<T> {
     pub(super) low: T,
     pub(super) range: u64,
@@ -154,7 +155,7 @@ impl Distribution for Integers<i64> {
     }
 }
 
-/// Whole numbers of all the bits that they have.
+/// Integers in which every bit is random.
 pub(super) struct Bits<T>(pub(super) std::marker::PhantomData<T>);
 
 macro_rules! bits {
@@ -183,10 +184,10 @@ bits! {
     u32, u64;
 }
 
-/// Groups of 128 bits that are set aside for each number of a distribution that draws until it is content.
+/// Groups of 128 bits reserved for each number of a distribution that rejects candidates.
 pub(in crate::kernels) const RESERVED: usize = 256;
 
-/// Normal numbers within two deviations; others are drawn again. Gives [`RandomFloat::COUNT`].
+/// Returns [`RandomFloat::COUNT`] normal numbers within two deviations; numbers outside are drawn again.
 pub(super) fn truncated_normal<T: RandomFloat>(stream: Philox) -> Group<T> {
     use num_traits::Float as _;
     let limit = T::Wide::of(2.0);

@@ -1,5 +1,5 @@
-//! Numbers of distributions that draw until they are content: each has a part of the stream of its own, so that what
-//! it is does not depend on those before it.
+//! Sampling of distributions that reject candidates: each number has its own part of the stream, so it does not
+//! depend on the numbers before it.
 
 use super::distribution::{Distribution, Group, MOST, RESERVED};
 use super::fill::shape_input;
@@ -15,25 +15,26 @@ use graph::{DType, Shape, Tensor};
 use num_traits::AsPrimitive;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How numbers are drawn with certain parameters.
+/// A distribution with fixed parameters.
 pub(super) trait Draw: Sync {
-    /// One number from the beginning of a stream; `None` if [`ATTEMPTS`] did not do, because of senseless parameters.
+    /// Draws one number from the beginning of a stream; `None` if [`ATTEMPTS`] candidates were rejected, because the
+    /// parameters are meaningless.
     fn draw(&self, stream: Philox) -> Option<f64>;
 }
 
-/// Far more than sensible parameters ever need.
+/// The most candidates per number; far more than meaningful parameters ever need.
 pub(super) const ATTEMPTS: usize = 1 << 16;
 
-/// Numbers of a distribution one by one, of each group the last one first.
-pub(super) struct Backwards<D> {
+/// Numbers of a distribution one by one; each group is used from its last number to its first, like in TensorFlow.
+pub(super) struct ReversedGroups<D> {
     distribution: D,
     group: Group<f64>,
     left: usize,
 }
 
-impl<D: Distribution<Out = f64>> Backwards<D> {
-    pub(super) fn of(distribution: D) -> Backwards<D> {
-        Backwards { distribution, group: [0.0; MOST], left: 0 }
+impl<D: Distribution<Out = f64>> ReversedGroups<D> {
+    pub(super) fn of(distribution: D) -> ReversedGroups<D> {
+        ReversedGroups { distribution, group: [0.0; MOST], left: 0 }
     }
 
     pub(super) fn next(&mut self, stream: &mut Philox) -> f64 {
@@ -46,13 +47,13 @@ impl<D: Distribution<Out = f64>> Backwards<D> {
     }
 }
 
-/// A tensor's numbers, of any real type.
+/// Returns a tensor's numbers, of any real dtype, as `f64`.
 pub(super) fn doubles(tensor: &Tensor) -> Result<Vec<f64>> {
     dispatch!(real, tensor.dtype(), T => Ok(tensor.values::<T>()?.iter().map(|&v| v.to_wide().as_()).collect()))
 }
 
-/// The shape of what is drawn with parameters of shape `each`: the numbers of a node's own stream are so many for each
-/// parameter; else the shape that is asked for must end with that of the parameters.
+/// Returns the shape of numbers drawn with parameters of shape `each`. For a node's own stream, the shape input is
+/// the shape drawn per parameter; otherwise the shape input is the whole shape, which must end with `each`.
 pub(super) fn drawn_shape(ctx: &KernelContext<'_>, source: &Source, each: &Shape) -> Result<Shape> {
     let shape = shape_input(ctx, source)?;
     if let Source::Node(_) = source {
@@ -64,10 +65,10 @@ pub(super) fn drawn_shape(ctx: &KernelContext<'_>, source: &Source, each: &Shape
     Ok(shape)
 }
 
-/// Numbers that a thread draws at a time.
+/// Numbers per work item of the thread pool.
 const CHUNK: usize = PARALLEL / 32;
 
-/// Draws numbers of this type and shape, those along its last axes with one after the other of the `draws`.
+/// Draws numbers of this dtype and shape; the numbers along the last axes use the `draws` in turn.
 pub(super) fn drawn<D: Draw>(
     ctx: &KernelContext<'_>,
     source: &Source,
@@ -83,14 +84,14 @@ pub(super) fn drawn<D: Draw>(
     }
     let samples = count / draws.len();
     let stream = source.reserve_outputs(ctx, count)?;
-    let is_stuck = AtomicBool::new(false);
+    let has_failed = AtomicBool::new(false);
     dispatch!(real, dtype, T => {
         for_chunks(out.values_mut::<T>()?, CHUNK, |start, part| {
             for (i, out) in part.iter_mut().enumerate() {
                 let (sample, parameters) = ((start + i) / draws.len(), (start + i) % draws.len());
                 let place = (parameters * samples + sample) as u64;
                 let Some(number) = draws[parameters].draw(stream.at(place.wrapping_mul(RESERVED as u64))) else {
-                    is_stuck.store(true, Ordering::Relaxed);
+                    has_failed.store(true, Ordering::Relaxed);
                     return;
                 };
                 *out = T::of_wide(number.as_());
@@ -98,7 +99,7 @@ pub(super) fn drawn<D: Draw>(
         });
         Ok::<_, Error>(())
     })?;
-    if is_stuck.into_inner() {
+    if has_failed.into_inner() {
         invalid!("no number can be drawn with these parameters");
     }
     Ok(out)

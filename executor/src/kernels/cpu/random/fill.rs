@@ -1,5 +1,5 @@
-//! Tensors full of random numbers. A group of numbers comes from a place in the stream that its position alone
-//! decides: threads share the work and the result does not depend on their number.
+//! Tensors filled with random numbers. A group's position in the tensor alone determines its position in the stream,
+//! so the result does not depend on the number of threads that share the work.
 
 use super::distribution::{
     Bits, Distribution, Integers, MOST, Normal, RESERVED, RandomFloat, Uniform, truncated_normal,
@@ -15,17 +15,17 @@ use graph::{Element, Shape, Tensor};
 use std::fmt::Display;
 use std::marker::PhantomData;
 
-/// Numbers in [0, 1).
+/// Makes the kernel of uniform numbers in [0, 1).
 pub(in super::super) fn uniform(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     dispatch!(float, init.output_type(0), T => filled(source, Uniform::<T>(PhantomData)))
 }
 
-/// Numbers with mean 0 and deviation 1.
+/// Makes the kernel of normal numbers with mean 0 and deviation 1.
 pub(in super::super) fn normal(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     dispatch!(float, init.output_type(0), T => filled(source, Normal::<T>(PhantomData)))
 }
 
-/// The same, within two deviations.
+/// Makes the kernel of normal numbers within two deviations.
 pub(in super::super) fn truncated(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     dispatch!(float, init.output_type(0), T => {
         Kernel::sync(move |ctx| {
@@ -37,12 +37,12 @@ pub(in super::super) fn truncated(init: &KernelInit<'_>, source: Source) -> Resu
     })
 }
 
-/// Integers of all the bits that they have.
+/// Makes the kernel of integers in which every bit is random.
 pub(in super::super) fn bits(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     dispatch!(word, init.output_type(0), T => filled(source, Bits::<T>(PhantomData)))
 }
 
-/// Integers between two bounds, the upper of which is none of them.
+/// Makes the kernel of integers from a lower bound to before an upper bound.
 pub(in super::super) fn integers(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     dispatch!(index, init.output_type(0), T => Kernel::sync(move |ctx| between::<T>(ctx, &source)))
 }
@@ -56,7 +56,7 @@ fn filled<D: Distribution + Send + 'static>(source: Source, distribution: D) -> 
     })
 }
 
-/// The input that is the shape of the numbers.
+/// Returns the shape in the input that gives the shape of the numbers.
 pub(in crate::kernels) fn shape_input(ctx: &KernelContext<'_>, source: &Source) -> Result<Shape> {
     let shape = ctx.input(source.shape())?;
     if shape.shape().rank() != 1 {
@@ -71,7 +71,7 @@ fn random_tensor<T: Element>(
     shape: Shape,
     fill: impl Fn(Philox, &mut [T]),
 ) -> Result<Tensor> {
-    // What is wrong is said before what is too large.
+    // Invalid inputs are reported in preference to a shape that is too large.
     let mut out = ctx.allocate(T::DTYPE, shape).or_else(|error| source.check(ctx).and(Err(error)))?;
     match out.num_elements() {
         0 => source.check(ctx)?,
@@ -80,7 +80,7 @@ fn random_tensor<T: Element>(
     Ok(out)
 }
 
-/// Groups that a thread makes at a time.
+/// Groups per work item of the thread pool.
 const CHUNK_GROUPS: usize = PARALLEL / 32;
 
 /// Fills `out` with the stream's numbers in their order.
@@ -94,8 +94,8 @@ fn fill<D: Distribution>(stream: Philox, distribution: &D, out: &mut [D::Out]) {
     });
 }
 
-/// As [`fill`], of a distribution that draws until it is content: each group of numbers has a part of the
-/// stream of its own, far enough from the next.
+/// Fills `out` with truncated normal numbers, whose groups each start at their own position in the stream, with
+/// enough distance between them for rejected candidates.
 fn fill_truncated<T: RandomFloat>(stream: Philox, out: &mut [T]) {
     const { assert!(T::COUNT <= MOST) };
     let apart = (T::COUNT * RESERVED / GROUP) as u64;
@@ -107,7 +107,7 @@ fn fill_truncated<T: RandomFloat>(stream: Philox, out: &mut [T]) {
     });
 }
 
-/// Calls `fill` for parts of `out` of whole groups, with the number of the part's first group.
+/// Calls `fill` for parts of `out` that are whole groups, with the number of the part's first group.
 fn in_chunks<T: Send>(out: &mut [T], group: usize, fill: impl Fn(usize, &mut [T]) + Sync) {
     for_chunks(out, CHUNK_GROUPS * group, |start, out| fill(start / group, out));
 }
@@ -134,7 +134,7 @@ where
     if shape.num_elements() > 0 && low >= high {
         invalid!("Need minval < maxval, got {low} >= {high}");
     }
-    // Two's complement: right also where the difference exceeds the signed range.
+    // The difference in two's complement is right even if it exceeds the signed range.
     let (first, end): (i64, i64) = (low.into(), high.into());
     let range = end.wrapping_sub(first) as u64;
     let out = random_tensor(ctx, source, shape, |from, out| fill(from, &Integers { low, range }, out))?;

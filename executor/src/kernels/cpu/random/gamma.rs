@@ -1,14 +1,14 @@
 //! The gamma distribution (Marsaglia and Tsang, "A simple method for generating gamma variables", 2000).
 
 use super::distribution::{Normal, Uniform};
-use super::draw::{ATTEMPTS, Backwards, Draw, doubles, drawn, drawn_shape};
+use super::draw::{ATTEMPTS, Draw, ReversedGroups, doubles, drawn, drawn_shape};
 use super::philox::Philox;
 use super::source::Source;
 use crate::error::Result;
 use crate::kernel::{Kernel, KernelInit};
 use std::marker::PhantomData;
 
-/// Numbers of the gamma distribution with scale 1 and the shapes in the first parameter.
+/// Makes the kernel of gamma numbers with scale 1; the first parameter input gives the shape parameters.
 pub(in super::super) fn gamma(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {
@@ -21,17 +21,18 @@ pub(in super::super) fn gamma(init: &KernelInit<'_>, source: Source) -> Result<K
     })
 }
 
+/// The gamma distribution with this shape and scale 1.
 struct Gamma(f64);
 
 impl Draw for Gamma {
     fn draw(&self, mut stream: Philox) -> Option<f64> {
         let alpha = self.0;
-        let mut uniform = Backwards::of(Uniform::<f64>(PhantomData));
+        let mut uniform = ReversedGroups::of(Uniform::<f64>(PhantomData));
         if alpha == 1.0 {
             return Some(-(-uniform.next(&mut stream)).ln_1p());
         }
-        let mut normal = Backwards::of(Normal::<f64>(PhantomData));
-        // Small shapes: a number of the next larger shape, times a power.
+        let mut normal = ReversedGroups::of(Normal::<f64>(PhantomData));
+        // For a shape below 1: a number with the shape plus 1, times a power of a uniform number.
         let is_small = alpha < 1.0;
         let d = alpha + if is_small { 2.0 / 3.0 } else { -1.0 / 3.0 };
         let c = 1.0 / 3.0 / d.sqrt();

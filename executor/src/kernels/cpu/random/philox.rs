@@ -1,31 +1,31 @@
-//! Philox4x32-10, a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-//! SC 2011), with the key and the counter laid out as TensorFlow does.
+//! Philox4x32-10, a counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011),
+//! with the key and the counter laid out as in TensorFlow.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A position in one stream of random numbers. Cheap to copy; any later position is reached by adding.
+/// A position in a stream of random numbers. It is cheap to copy, and any later position is reached by one addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Philox {
     key: [u32; 2],
     counter: u128,
 }
 
-/// Numbers that one step of the counter gives.
+/// Numbers per step of the counter.
 pub(crate) const GROUP: usize = 4;
 
 impl Philox {
-    /// The stream of these seeds: the first is the key, the second the upper half of the counter.
+    /// Returns the stream of two seeds: the first is the key, the second the upper half of the counter.
     pub(crate) fn new(seed: u64, seed2: u64) -> Philox {
         Philox { key: [seed as u32, (seed >> 32) as u32], counter: u128::from(seed2) << 64 }
     }
 
-    /// The stream at a counter, given by its lower and its upper half.
+    /// Returns the stream at a counter, given by its lower and its upper half.
     pub(crate) fn at_counter(key: u64, [low, high]: [u64; 2]) -> Philox {
         Philox { key: [key as u32, (key >> 32) as u32], counter: u128::from(low) | u128::from(high) << 64 }
     }
 
-    /// The stream of two seeds of which either may be weak: they are the counter of a fixed key, and what comes
-    /// there is the key and the upper half of the counter.
+    /// Returns the stream of two seeds that may both be weak, for example small: they are the counter of a fixed key,
+    /// and the numbers at that counter become the key and the upper half of the counter.
     pub(crate) fn scrambled(seeds: [u64; 2]) -> Philox {
         const KEY: u64 = 0x0246_1e29_3ec8_f720;
         let [a, b, c, d] = Philox::at_counter(KEY, seeds).next();
@@ -33,16 +33,18 @@ impl Philox {
         Philox::at_counter(wide(a, b), [0, wide(c, d)])
     }
 
+    /// Returns the key as one number.
     pub(crate) fn key(&self) -> u64 {
         u64::from(self.key[0]) | u64::from(self.key[1]) << 32
     }
 
-    /// The lower and the upper half of the counter.
+    /// Returns the lower and the upper half of the counter.
     pub(crate) fn counter(&self) -> [u64; 2] {
         [self.counter as u64, (self.counter >> 64) as u64]
     }
 
-    /// The stream of a node's `seed` and `seed2`: of both 0, one that differs from run to run.
+    /// Returns the stream of a node's attributes `seed` and `seed2`; if both are 0, a stream with unpredictable
+    /// seeds.
     pub(crate) fn seeded(seed: i64, seed2: i64) -> Philox {
         if seed == 0 && seed2 == 0 {
             Philox::new(entropy(), entropy())
@@ -51,18 +53,18 @@ impl Philox {
         }
     }
 
-    /// Leaves out `groups` of four numbers.
+    /// Skips `groups` of four numbers.
     pub(crate) fn skip(&mut self, groups: u64) {
         self.counter = self.counter.wrapping_add(u128::from(groups));
     }
 
-    /// The stream from `groups` of four numbers further on.
+    /// Returns the stream `groups` of four numbers further on.
     pub(crate) fn at(mut self, groups: u64) -> Philox {
         self.skip(groups);
         self
     }
 
-    /// The next four numbers.
+    /// Returns the next four numbers.
     #[inline]
     pub(crate) fn next(&mut self) -> [u32; GROUP] {
         const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -81,7 +83,7 @@ impl Philox {
     }
 }
 
-/// The numbers of a stream one by one.
+/// The numbers of a stream, one by one.
 #[derive(Debug)]
 pub(crate) struct Singles {
     stream: Philox,
@@ -105,8 +107,8 @@ impl Singles {
     }
 }
 
-/// 64 bits that nobody can foresee: the standard library's hash keys come from the operating system; the clock
-/// makes them differ within a thread.
+/// Returns 64 unpredictable bits: the hash keys of the standard library come from the operating system once per
+/// thread, and the clock makes the results within a thread differ.
 pub(crate) fn entropy() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn skipping_is_drawing() {
+    fn skipping_groups_equals_drawing_them() {
         let mut drawn = Philox::new(7, u64::MAX);
         for _ in 0..5 {
             drawn.next();

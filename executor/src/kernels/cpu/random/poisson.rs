@@ -2,7 +2,7 @@
 //! rejection (Hörmann, "The transformed rejection method for generating Poisson random variables", 1993).
 
 use super::distribution::Uniform;
-use super::draw::{ATTEMPTS, Backwards, Draw, doubles, drawn, drawn_shape};
+use super::draw::{ATTEMPTS, Draw, ReversedGroups, doubles, drawn, drawn_shape};
 use super::philox::Philox;
 use super::source::Source;
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::kernel::{Kernel, KernelInit};
 use graph::DType;
 use std::marker::PhantomData;
 
-/// Numbers of events at the rates in the first parameter.
+/// Makes the kernel of numbers of events; the first parameter input gives the rates.
 pub(in super::super) fn poisson(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let largest = match dtype {
@@ -20,7 +20,7 @@ pub(in super::super) fn poisson(init: &KernelInit<'_>, source: Source) -> Result
         DType::Int64 => i64::MAX as f64,
         _ => f64::MAX,
     };
-    // What stands for infinity in a type that has none.
+    // The result for an infinite rate: 0 for a dtype without infinity.
     let infinity = if matches!(dtype, DType::Int32 | DType::Int64) { 0.0 } else { f64::INFINITY };
     Kernel::sync(move |ctx| {
         let rates = ctx.input(source.parameters())?;
@@ -33,6 +33,7 @@ pub(in super::super) fn poisson(init: &KernelInit<'_>, source: Source) -> Result
     })
 }
 
+/// The Poisson distribution with this rate; `largest` is the largest value of the output's dtype.
 struct Poisson {
     rate: f64,
     largest: f64,
@@ -53,7 +54,7 @@ impl Draw for Poisson {
 
 impl Poisson {
     fn count(&self, mut stream: Philox) -> Option<f64> {
-        let mut uniform = Backwards::of(Uniform::<f64>(PhantomData));
+        let mut uniform = ReversedGroups::of(Uniform::<f64>(PhantomData));
         let enough = (-self.rate).exp();
         let mut product = 1.0;
         for events in 0..ATTEMPTS {
@@ -68,7 +69,7 @@ impl Poisson {
 
     fn reject(&self, mut stream: Philox) -> Option<f64> {
         let rate = self.rate;
-        let mut uniform = Backwards::of(Uniform::<f64>(PhantomData));
+        let mut uniform = ReversedGroups::of(Uniform::<f64>(PhantomData));
         let log_rate = rate.ln();
         let b = 0.931 + 2.53 * rate.sqrt();
         let a = -0.059 + 0.02483 * b;

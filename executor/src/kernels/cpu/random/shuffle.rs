@@ -1,4 +1,4 @@
-//! Random orders and random choices.
+//! Random permutations and random choices.
 
 use super::distribution::RESERVED;
 use super::philox::{GROUP, Philox, Singles};
@@ -11,13 +11,13 @@ use crate::kernels::cpu::wide::Float;
 use graph::{Code, DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Float as _};
 
-/// `RandomShuffle`: the rows of a tensor in random order.
+/// Makes the kernel of a permutation of a tensor's rows, such as RandomShuffle.
 pub(in super::super) fn shuffle(source: Source) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let value = ctx.take_input(0)?;
         let rows = value.shape().first().copied().unwrap_or(1);
         if value.num_elements() <= 1 || rows <= 1 {
-            // The algorithm is asked for even where nothing moves.
+            // The algorithm input is checked even if no row can move.
             if !matches!(source, Source::Node(_)) {
                 source.reserve(ctx, 0)?;
             }
@@ -28,7 +28,7 @@ pub(in super::super) fn shuffle(source: Source) -> Result<Kernel> {
         let mut bits = Singles::new(source.reserve(ctx, draws.div_ceil(GROUP as u64))?);
         let mut order: Vec<usize> = (0..rows).collect();
         for i in 0..rows - 1 {
-            // 32 bits and their remainder, as in the stream's definition, also for longer tensors.
+            // The remainder of 32 bits is used for longer tensors too, because the sequence is defined that way.
             let rest = (rows - i) as u32;
             let draw = bits.next();
             order.swap(i, i + if rest == 0 { draw } else { draw % rest } as usize);
@@ -65,14 +65,14 @@ fn pick_rows(ctx: &KernelContext<'_>, value: &Tensor, order: &[usize]) -> Result
     }
 }
 
-/// `Multinomial`: indices of classes by their unnormalised log-probabilities.
+/// Makes the kernel of indices of classes, chosen by their unnormalised log-probabilities, such as Multinomial.
 pub(in super::super) fn multinomial(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     dispatch!(float, init.input_type(0), T => {
         dispatch!(index, init.output_type(0), O => Kernel::sync(move |ctx| choose::<T, O>(ctx, &source)))
     })
 }
 
-/// Rows and classes of the logits in input 0, and how many samples of each row input 1 asks for.
+/// Returns the rows and classes of the logits in input 0, and the number of samples per row given by input 1.
 pub(in crate::kernels) fn chosen(ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
     let (logits, samples) = (ctx.shape(0)?, ctx.input(1)?);
     let &[batch, classes] = logits.dims() else {
@@ -91,8 +91,8 @@ pub(in crate::kernels) fn chosen(ctx: &KernelContext<'_>) -> Result<[usize; 3]> 
     Ok([batch, classes, samples])
 }
 
-/// The part of the stream that is set aside for samples. One takes 64 bits, of which each row's are rounded up to whole
-/// groups.
+/// Reserves the part of the stream for the samples. A sample takes 64 bits, and the bits of each row are rounded up
+/// to whole groups.
 pub(in crate::kernels) fn reserve_choices(
     ctx: &KernelContext<'_>,
     source: &Source,
@@ -142,7 +142,7 @@ where
     Ok(())
 }
 
-/// In [0, 1).
+/// Returns a uniform number in [0, 1).
 fn unit(bits: &mut Singles) -> f64 {
     let high = bits.next();
     super::distribution::unit_f64(high, bits.next())

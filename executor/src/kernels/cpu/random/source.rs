@@ -1,5 +1,5 @@
-//! Where a kernel's random numbers come from: its node's seeds, seeds or a key among its inputs, or the state of a
-//! generator in a variable.
+//! The sources of a kernel's random numbers: seeds in its node's attributes, seeds or a key in its inputs, or the
+//! state of a generator in a variable.
 
 use super::distribution::RESERVED;
 use super::philox::Philox;
@@ -10,27 +10,27 @@ use crate::variable::VariableInput;
 use graph::{DType, Shape, Tensor};
 use parking_lot::Mutex;
 
-/// The number by which programs know Philox; ThreeFry has kernels on no device here.
+/// The number of the Philox algorithm in the API; ThreeFry has a kernel on no device here.
 const PHILOX: i64 = 1;
 const THREE_FRY: i64 = 2;
-/// The best that a device has.
+/// The number that stands for the best algorithm of a device.
 const AUTOMATIC: i64 = 3;
 
-/// A kernel's place in its stream. Steps that run at once take parts that do not overlap.
+/// A kernel's position in its stream. Concurrent steps reserve parts that do not overlap.
 pub(in crate::kernels) struct Stream(Mutex<Philox>);
 
 impl Stream {
-    /// Of the attributes `seed` and `seed2`.
+    /// Returns the stream of the attributes `seed` and `seed2`.
     pub(in super::super) fn of(init: &KernelInit<'_>) -> Result<Stream> {
         Ok(Stream::seeded([init.attr("seed")?, init.attr("seed2")?]))
     }
 
-    /// Of these seeds; of both 0, a stream that differs from run to run.
+    /// Returns the stream of two seeds; if both are 0, a stream with unpredictable seeds.
     pub(in super::super) fn seeded([seed, seed2]: [i64; 2]) -> Stream {
         Stream(Mutex::new(Philox::seeded(seed, seed2)))
     }
 
-    /// Takes the next `groups` of four numbers.
+    /// Reserves the next `groups` of four numbers and returns the position before them.
     pub(in super::super) fn reserve(&self, groups: u64) -> Philox {
         let mut stream = self.0.lock();
         let taken = *stream;
@@ -39,15 +39,15 @@ impl Stream {
     }
 }
 
-/// Where numbers come from.
+/// The source of a kernel's random numbers.
 pub(in crate::kernels) enum Source {
-    /// The node's own stream, in which each step goes on where the last one stopped.
+    /// The node's own stream; each step continues where the previous one stopped.
     Node(Stream),
-    /// Two seeds in this input: the same numbers in each step.
+    /// Two seeds in this input; every step with equal seeds gets the same numbers.
     Seeds(usize),
-    /// A key in this input, then a counter and an algorithm.
+    /// A key in this input, followed by inputs for the counter and the algorithm.
     Key(usize),
-    /// The state of a generator, which goes on.
+    /// The state of a generator in a variable; each step advances it.
     Generator(Generator),
 }
 
@@ -56,7 +56,7 @@ impl Source {
         Ok(Source::Node(Stream::of(init)?))
     }
 
-    /// The input that says what shape the numbers have.
+    /// Returns the index of the input with the shape of the numbers.
     pub(super) fn shape(&self) -> usize {
         match self {
             Source::Generator(generator) => generator.inputs(),
@@ -64,7 +64,7 @@ impl Source {
         }
     }
 
-    /// The first input that only some distributions have.
+    /// Returns the index of the first input that parametrises the distribution.
     pub(in crate::kernels) fn parameters(&self) -> usize {
         match self {
             Source::Node(_) => 1,
@@ -74,7 +74,7 @@ impl Source {
         }
     }
 
-    /// Where this step's numbers begin; of streams that go on, `groups` of four are taken.
+    /// Returns the position of this step's numbers; streams that advance are advanced by `groups` of four.
     pub(super) fn reserve(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<Philox> {
         match self {
             Source::Node(stream) => Ok(stream.reserve(groups)),
@@ -84,7 +84,7 @@ impl Source {
         }
     }
 
-    /// As [`Source::reserve`], as much as is set aside for `count` numbers of any distribution.
+    /// Reserves enough for `count` numbers of any distribution, like [`Source::reserve`].
     pub(in crate::kernels) fn reserve_outputs(
         &self,
         ctx: &KernelContext<'_>,
@@ -93,7 +93,7 @@ impl Source {
         self.reserve(ctx, (count as u64).wrapping_mul(RESERVED as u64))
     }
 
-    /// An error if the inputs say nothing that numbers could come from, for steps that need none.
+    /// Returns an error if the inputs are invalid as a source of numbers; for steps that need no numbers.
     pub(in crate::kernels) fn check(&self, ctx: &KernelContext<'_>) -> Result<()> {
         match self {
             Source::Node(_) => Ok(()),
@@ -103,7 +103,7 @@ impl Source {
     }
 }
 
-/// Two seeds of any type of integers.
+/// Returns two seeds from an input of any integer dtype.
 pub(in super::super) fn seeds(input: &Tensor) -> Result<[u64; 2]> {
     if input.shape().dims() != [2] {
         invalid!("seed must have shape [2], not {}", input.shape());
@@ -111,7 +111,7 @@ pub(in super::super) fn seeds(input: &Tensor) -> Result<[u64; 2]> {
     let seeds = match input.dtype() {
         DType::UInt64 => input.values::<u64>()?.to_vec(),
         DType::UInt32 => input.values::<u32>()?.iter().map(|&s| s.into()).collect(),
-        // Negative seeds keep their sign as they widen.
+        // Negative seeds are sign-extended.
         _ => input.to_i64s()?.into_iter().map(|s| s as u64).collect(),
     };
     Ok([seeds[0], seeds[1]])
@@ -123,7 +123,7 @@ fn keyed(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     Ok(stream)
 }
 
-/// Where numbers begin, whatever the algorithm.
+/// Returns the position given by a key and a counter, for any algorithm number.
 fn key(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     let (key, counter, algorithm) = (ctx.input(at)?, ctx.input(at + 1)?, ctx.input(at + 2)?);
     if algorithm.shape().rank() != 0 {
@@ -134,7 +134,7 @@ fn key(ctx: &KernelContext<'_>, at: usize) -> Result<Philox> {
     }
     let number: i64 = algorithm.item::<i32>()?.into();
     if number != AUTOMATIC && number > counter.num_elements() as i64 {
-        // To the peer the number of an algorithm says how long its counter is.
+        // TensorFlow takes the number of the algorithm for the length of its counter.
         invalid!("counter must be a vector with length at least {number}, not {}", counter.shape());
     }
     match (counter.shape().rank(), counter.values::<u64>()?) {
@@ -169,10 +169,10 @@ fn too_short(words: usize) -> Error {
     Error::invalid(format!("For the Philox algorithm, the size of state must be at least 3; got {words}"))
 }
 
-/// A generator's state in the variable behind input 0: the halves of the counter and the key, as signed numbers.
+/// A generator's state in the variable of input 0: the two halves of the counter and the key, as signed numbers.
 pub(in crate::kernels) struct Generator {
     pub(in crate::kernels) variable: VariableInput,
-    /// The state begins with the algorithm, which is an input else.
+    /// True if the state begins with the number of the algorithm; otherwise an input gives it.
     is_self_described: bool,
 }
 
@@ -181,7 +181,7 @@ impl Generator {
         Generator { variable: VariableInput::new(init, 0), is_self_described: false }
     }
 
-    /// As states were at first: the algorithm before the counter, in the variable itself.
+    /// Returns a generator in the older format, whose state begins with the number of the algorithm.
     pub(in super::super) fn self_described(init: &KernelInit<'_>) -> Generator {
         Generator { is_self_described: true, ..Generator::of(init) }
     }
@@ -190,7 +190,7 @@ impl Generator {
         if self.is_self_described { 1 } else { 2 }
     }
 
-    /// An error unless the algorithm, where it is an input, is one that is there.
+    /// Returns an error unless the algorithm given by an input is supported.
     pub(in crate::kernels) fn check_algorithm(&self, ctx: &KernelContext<'_>) -> Result<()> {
         if self.is_self_described {
             return Ok(());
@@ -205,14 +205,14 @@ impl Generator {
         }
     }
 
-    /// An error unless this can be a state without its algorithm.
+    /// Returns an error unless the variable can hold a state without the number of the algorithm.
     #[cfg(feature = "cuda")]
     pub(in crate::kernels) fn check_state(dtype: DType, shape: &Shape) -> Result<()> {
         check_words(dtype, shape)?;
         if shape.num_elements() < 3 { Err(too_short(shape.num_elements())) } else { Ok(()) }
     }
 
-    /// Where the generator stands, and moves it on by `groups` of four numbers.
+    /// Returns the generator's position and advances it by `groups` of four numbers.
     pub(in super::super) fn reserve(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<Philox> {
         self.check_algorithm(ctx)?;
         self.variable.get(ctx)?.update(|state| {

@@ -1,4 +1,4 @@
-//! Against what TensorFlow gives, and at the edges.
+//! Compares random numbers with TensorFlow's, and checks edge cases.
 
 use super::*;
 use crate::cancel::Cancellation;
@@ -12,7 +12,7 @@ use graph::{AttrValue, Code, Node, Shape, Tensor};
 use half::{bf16, f16};
 use std::sync::Arc;
 
-/// Makes one kernel and runs it several times.
+/// Makes one kernel, runs it `times` times and returns the outputs.
 fn runs(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)], times: usize) -> Result<Vec<Tensor>> {
     let op = graph::ops::lookup(op).ok_or_else(|| crate::Error::invalid(op))?;
     let mut node = Node::new("test", op);
@@ -33,7 +33,7 @@ fn runs(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)], times: usize) 
     let Kernel::Sync(kernel) = (def.make)(&init)? else {
         return Err(crate::Error::internal("asynchronous"));
     };
-    let step = Arc::new(Step::new(1, Arc::new(Nowhere), Arc::new(Cancellation::new())));
+    let step = Arc::new(Step::new(1, Arc::new(NoRendezvous), Arc::new(Cancellation::new())));
     let mut all = Vec::new();
     for _ in 0..times {
         let mut inputs: Vec<Value> = inputs.iter().cloned().map(Value::Host).collect();
@@ -52,9 +52,9 @@ fn runs(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)], times: usize) 
 }
 
 #[derive(Debug)]
-struct Nowhere;
+struct NoRendezvous;
 
-impl Rendezvous for Nowhere {
+impl Rendezvous for NoRendezvous {
     fn send(&self, _: &Arc<RendezvousKey>, _: Sent) -> Result<()> {
         Ok(())
     }
@@ -64,8 +64,8 @@ impl Rendezvous for Nowhere {
     fn abort(&self, _: crate::Error) {}
 }
 
-/// One line of `golden.txt`: what TensorFlow 2.21 gives on the CPU, as
-/// `op dtype seed seed2 size run arguments | index:bits …`; the run counts from 0.
+/// One line of `golden.txt`: the numbers of TensorFlow 2.21 on the CPU, as `op dtype seed seed2 size run arguments |
+/// index:bits …`; runs count from 0.
 #[derive(Debug)]
 struct Golden {
     op: &'static str,
@@ -152,7 +152,7 @@ fn run_golden(golden: &Golden) -> Result<Tensor> {
     runs(op, &inputs, &attrs, golden.run + 1)?.pop().ok_or_else(|| crate::Error::internal("no run"))
 }
 
-/// Element `i` as bits and, of a floating-point type, as a number.
+/// Returns element `i` as bits and, for a floating-point dtype, as a number.
 fn element(t: &Tensor, i: usize) -> Result<(u64, Option<f64>)> {
     Ok(match t.dtype() {
         DType::Float => (t.values::<f32>()?[i].to_bits().into(), Some(t.values::<f32>()?[i].into())),
@@ -174,13 +174,13 @@ fn number(dtype: DType, bits: u64) -> f64 {
 }
 
 #[test]
-fn the_numbers_are_tensorflows() -> Result<()> {
+fn numbers_equal_tensorflows() -> Result<()> {
     for golden in goldens() {
         let out = run_golden(&golden)?;
         assert!(!golden.values.is_empty());
         for &(i, expected) in &golden.values {
             let (bits, value) = element(&out, i)?;
-            // Sines and logarithms may differ in their last bit from one C library to the next.
+            // Sines and logarithms may differ in the last bit between C libraries.
             let tolerance = match (golden.op.contains("Normal"), golden.dtype) {
                 (false, _) => 0.0,
                 (_, DType::Double) => 1e-13,

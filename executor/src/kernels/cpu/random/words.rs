@@ -1,4 +1,4 @@
-//! Random words for kernels of other families that draw a few numbers a step.
+//! Random words for kernels of other families that draw a few numbers per step.
 
 use super::Stream;
 use super::distribution::unit_f64;
@@ -6,27 +6,27 @@ use super::philox::{GROUP, Singles};
 use crate::error::Result;
 use crate::kernel::KernelInit;
 
-/// A kernel's place in its stream of words.
+/// A kernel's position in its stream of 32-bit words.
 pub(in crate::kernels::cpu) struct WordStream(Stream);
 
 impl WordStream {
-    /// Of the attributes `seed` and `seed2`.
+    /// Returns the stream of the attributes `seed` and `seed2`.
     pub(in crate::kernels::cpu) fn of(init: &KernelInit<'_>) -> Result<WordStream> {
         Ok(WordStream(Stream::of(init)?))
     }
 
-    /// Of these seeds; of both 0, a stream that differs from run to run.
+    /// Returns the stream of two seeds; if both are 0, a stream with unpredictable seeds.
     pub(in crate::kernels::cpu) fn seeded(seeds: [i64; 2]) -> WordStream {
         WordStream(Stream::seeded(seeds))
     }
 
-    /// Takes the next `count` words, rounded up to whole groups.
+    /// Reserves the next `count` words, rounded up to whole groups.
     pub(in crate::kernels::cpu) fn reserve(&self, count: usize) -> Words {
         Words(Singles::new(self.0.reserve((count as u64).div_ceil(GROUP as u64))))
     }
 }
 
-/// Words one by one.
+/// Reserved words, one by one.
 pub(in crate::kernels::cpu) struct Words(Singles);
 
 impl Words {
@@ -34,18 +34,18 @@ impl Words {
         self.0.next()
     }
 
-    /// In [0, 1), of one word.
+    /// Returns a number in [0, 1), made from one word.
     pub(in crate::kernels::cpu) fn unit_f32(&mut self) -> f32 {
         f32::from_bits(0x3f80_0000 | self.0.next() & 0x7f_ffff) - 1.0
     }
 
-    /// In [0, 1), of two words.
+    /// Returns a number in [0, 1), made from two words.
     pub(in crate::kernels::cpu) fn unit_f64(&mut self) -> f64 {
         let high = self.0.next();
         unit_f64(high, self.0.next())
     }
 
-    /// In `0..bound`, which is not 0: a word's remainder.
+    /// Returns a number in `0..bound`: the remainder of a word. `bound` is not 0.
     pub(in crate::kernels::cpu) fn below(&mut self, bound: u32) -> u32 {
         self.0.next() % bound
     }

@@ -9,7 +9,7 @@ use half::{bf16, f16};
 
 pub(super) const TYPES: &[DType] = super::super::dispatch::PLAIN;
 
-/// Elements with an order; the extremes start a search, so that NaN, which is no larger, is never found.
+/// Elements with an order; a search starts from an extreme of the type, so NaN, which compares false, is never found.
 trait Ordered: Element + PartialOrd {
     const LOWEST: Self;
     const HIGHEST: Self;
@@ -40,7 +40,7 @@ ordered! {
     Bool8: Bool8::FALSE, Bool8::TRUE;
 }
 
-/// A type of positions.
+/// An element type for positions.
 trait Position: Element {
     fn at(index: usize) -> Self;
 }
@@ -66,7 +66,7 @@ pub(super) fn make(init: &KernelInit<'_>, largest: bool) -> Result<Kernel> {
     }
 }
 
-/// TensorFlow has no kernel for more axes.
+/// The most axes of an input, like in TensorFlow.
 const HIGHEST: usize = 7;
 
 fn extreme<T: Ordered, P: Position>(ctx: &mut KernelContext<'_>, largest: bool) -> Result<()> {
@@ -105,7 +105,8 @@ fn extreme<T: Ordered, P: Position>(ctx: &mut KernelContext<'_>, largest: bool) 
     Ok(())
 }
 
-/// `values` are blocks of `size` rows of `inner` elements; the first of equal ones is found.
+/// Finds the position of the best element along the axis; of equal elements, the first. `values` are blocks of `size`
+/// rows of `inner` elements.
 fn search<T: Ordered, P: Position>(
     values: &[T],
     size: usize,

@@ -1,5 +1,5 @@
-//! Folding axes of a tensor with an associative function: in one pass over the input, in vectors, with partial
-//! results so that sums of many floats stay exact enough, and on several threads where that pays.
+//! Folds axes of a tensor with an associative function in one pass over the input: in vectors, with partial results
+//! that keep sums of many floats accurate, and on several threads where that pays.
 
 use super::super::simd::{Vector, vectorized};
 use super::super::threads::{BLOCK, Cost};
@@ -15,13 +15,13 @@ pub(super) trait Monoid<T> {
     fn combine(x: T, y: T) -> T;
 }
 
-/// A [`Monoid`]'s loops.
+/// The loops of a [`Monoid`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fold<W> {
     pub(super) identity: W,
-    /// Folds each row of that many elements into one of the results.
+    /// Folds each row of `len` elements into one result.
     rows: fn(&mut [W], &[W], usize),
-    /// Combines, element by element.
+    /// Combines two slices element by element.
     merge: fn(&mut [W], &[W]),
 }
 
@@ -35,10 +35,10 @@ impl<W: Element> Fold<W> {
     }
 }
 
-/// Converts elements to the type that is computed in.
+/// A function that converts elements to the type that the fold computes in.
 pub(super) type Load<A, W> = fn(&[A], &mut [W]);
 
-/// A run of neighbouring axes, all reduced or all kept.
+/// A run of adjacent axes that are either all reduced or all retained.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::kernels) struct Axis {
     pub(in crate::kernels) size: usize,
@@ -143,7 +143,7 @@ pub(super) fn reduce<A: Element, W: Element>(
             .zip(results.par_chunks_mut(per_thread * part))
             .for_each(|(x, results)| serial(x, &with_first(x.len()), results, fold, load));
     } else if !first.reduced {
-        // Few rows: each in turn, by all threads.
+        // There are fewer rows than threads: all threads work on each row in turn.
         for (x, results) in x.chunks(step).zip(results.chunks_mut(part)) {
             reduce(x, rest, results, fold, load);
         }
@@ -152,7 +152,8 @@ pub(super) fn reduce<A: Element, W: Element>(
     }
 }
 
-/// Walks the input once. The two innermost axes are a unit: columns to merge, or rows to fold.
+/// Folds on this thread, in one pass over the input. The two innermost axes form a unit: columns to merge, or rows to
+/// fold.
 fn serial<A: Element, W: Element>(
     x: &[A],
     axes: &[Axis],
@@ -203,7 +204,7 @@ fn rows<A: Element, W: Element>(
     let limit = if load.is_some() { BLOCK } else { LONG_ROW };
     let mut buffer = block::<W>(load.map_or(0, |_| x.len()));
     if len > limit {
-        // Partial results are folded like a row themselves: no sum is longer than need be.
+        // The partial results are folded like a row, which keeps the chain of additions short.
         let mut partial = vec![fold.identity; len.div_ceil(limit)];
         for (result, row) in results.chunks_mut(1).zip(x.chunks_exact(len)) {
             partial.fill(fold.identity);
@@ -220,12 +221,12 @@ fn rows<A: Element, W: Element>(
     }
 }
 
-/// Fewer rows are merged without partial results.
+/// With at most this many rows, rows are merged without partial results.
 const TALL: usize = 128;
 /// Rows shorter than this are merged several at a time.
 const WIDE: usize = 256;
 
-/// Rows as wide as the results, merged into them.
+/// Merges rows as wide as the results into them.
 fn columns<A: Element, W: Element>(x: &[A], results: &mut [W], fold: &Fold<W>, load: Option<Load<A, W>>) {
     let width = results.len();
     let mut buffer = block::<W>(load.map_or(0, |_| x.len()));
@@ -243,7 +244,7 @@ fn columns<A: Element, W: Element>(x: &[A], results: &mut [W], fold: &Fold<W>, l
         x.chunks_exact(width).for_each(|row| merge(results, row));
         return;
     }
-    // As many rows in a partial result as there are partial results: no sum is longer than need be.
+    // A partial result merges as many rows as there are partial results, which keeps the chain of additions short.
     let tall = TALL.max((count / together).isqrt());
     let mut partial = vec![fold.identity; width * together];
     for x in x.chunks(width * together * tall) {

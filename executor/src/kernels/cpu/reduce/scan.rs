@@ -16,12 +16,12 @@ pub(super) enum Operation {
     Product,
 }
 
-/// Which elements a result takes in.
+/// The elements that a running result includes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::kernels) struct Direction {
-    /// Not the one at its own position.
+    /// True if the element at the result's own position is excluded.
     pub(in crate::kernels) exclusive: bool,
-    /// From the end.
+    /// True if the scan runs from the end of the axis.
     pub(in crate::kernels) reverse: bool,
 }
 
@@ -31,7 +31,7 @@ impl Direction {
     }
 }
 
-/// The length of the lines that input 1 names the axis of, and how many elements lie from one of a line to the next.
+/// Returns the length of the axis given by input 1, and the distance between consecutive elements along it.
 pub(in crate::kernels) fn lines(ctx: &KernelContext<'_>) -> Result<(usize, usize)> {
     let (x, axis) = (ctx.shape(0)?, ctx.input(1)?);
     if axis.num_elements() != 1 || axis.shape().rank() != 0 {

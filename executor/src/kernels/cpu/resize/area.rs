@@ -1,4 +1,4 @@
-//! The mean of the area that a pixel of the output covers.
+//! ResizeArea: an output pixel is the mean of the area of the input that it covers.
 
 use super::{Grid, Sample, Sizes, as_single};
 use crate::error::Result;
@@ -6,11 +6,12 @@ use crate::kernel::KernelContext;
 use crate::kernels::cpu::threads::for_rows;
 use graph::DType;
 
-/// Input positions, the first of which may be counted again at the edges, with their shares.
+/// Returns, for each output position, the input positions that it covers and their shares; at an edge the first
+/// position may occur twice.
 pub(in crate::kernels) fn shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f32)>> {
     let scale = grid.scale(input, output);
     let place = |i: usize| {
-        // Corners of a single position are that position.
+        // With aligned corners, an input of one position has scale 0, and every output position is that position.
         if scale == 0.0 {
             return vec![(0, 1.0)];
         }
@@ -30,7 +31,7 @@ pub(in crate::kernels) fn shares(grid: Grid, input: usize, output: usize) -> Vec
     (0..output).map(place).collect()
 }
 
-/// What the shares of one output position come to.
+/// Returns the sum of the shares of an output position.
 pub(in crate::kernels) fn covered(grid: Grid, input: usize, output: usize) -> f32 {
     match grid.scale(input, output) {
         0.0 => 1.0,

@@ -1,4 +1,5 @@
-//! A cubic through the four nearest pixels on each axis, whose weights are those of a table, as programs see them.
+//! ResizeBicubic: a cubic through the four nearest pixels on each axis. The weights come from a table of 1024 steps
+//! like TensorFlow's, because the steps are visible in the results.
 
 use super::{Grid, Sample, Sizes, as_single};
 use crate::error::Result;
@@ -7,17 +8,17 @@ use crate::kernels::cpu::threads::for_rows;
 use graph::{DType, Element, Tensor};
 use num_traits::{AsPrimitive, Float};
 
-/// Steps between two pixels for which there are weights.
+/// Steps between two pixels for which the table has weights.
 const STEPS: usize = 1024;
 
-/// Four input positions and their weights.
+/// The four input positions of an output position, and their weights.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Taps {
     pub(in crate::kernels) at: [usize; 4],
     pub(in crate::kernels) weights: [f32; 4],
 }
 
-/// Weights of the pixels at distance `i / STEPS` and `1 + i / STEPS`.
+/// Returns the weights of pixels at distance `i / STEPS` and `1 + i / STEPS`.
 fn table(a: f32) -> Vec<[f32; 2]> {
     let weights = |i| {
         let x = i as f32 / STEPS as f32;
@@ -29,7 +30,8 @@ fn table(a: f32) -> Vec<[f32; 2]> {
 }
 
 pub(in crate::kernels) fn taps(grid: Grid, input: usize, output: usize) -> Vec<Taps> {
-    // Keys' kernel where pixels are areas; else the one that the first version had.
+    // With half-pixel centres, Keys' kernel with parameter -0.5; otherwise -0.75, which TensorFlow's first version
+    // used.
     let table = table(if grid.centers { -0.5 } else { -0.75 });
     let scale = grid.scale(input, output);
     let place = |i| {
@@ -37,11 +39,11 @@ pub(in crate::kernels) fn taps(grid: Grid, input: usize, output: usize) -> Vec<T
         let first = at.floor();
         let step = (((at - first) * STEPS as f32).round_ties_even() as usize).min(STEPS);
         let mut weights = [table[step][1], table[step][0], table[STEPS - step][0], table[STEPS - step][1]];
-        let wanted = [-1, 0, 1, 2].map(|d| first as i64 + d);
-        let bounded = wanted.map(|p| p.clamp(0, input as i64 - 1));
+        let unbounded = [-1, 0, 1, 2].map(|d| first as i64 + d);
+        let bounded = unbounded.map(|p| p.clamp(0, input as i64 - 1));
         if grid.centers {
-            // Pixels outside do not count.
-            for ((w, p), b) in weights.iter_mut().zip(wanted).zip(bounded) {
+            // Pixels outside the image get weight 0, and the other weights are normalised.
+            for ((w, p), b) in weights.iter_mut().zip(unbounded).zip(bounded) {
                 *w = if p == b { *w } else { 0.0 };
             }
             let sum: f32 = weights.iter().sum();

@@ -1,4 +1,4 @@
-//! Between the two nearest pixels on each axis.
+//! ResizeBilinear: linear interpolation between the two nearest pixels on each axis.
 
 use super::{Grid, Sample, Sizes, as_single};
 use crate::error::Result;
@@ -10,7 +10,7 @@ use graph::DType;
 use num_traits::Zero as _;
 use rayon::prelude::*;
 
-/// The two input positions around an output position, and how far it is from the first.
+/// The two input positions around an output position, and the output position's distance from the lower one.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Between {
     pub(in crate::kernels) lower: usize,

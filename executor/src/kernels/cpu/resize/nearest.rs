@@ -1,4 +1,4 @@
-//! The nearest pixel.
+//! ResizeNearestNeighbor.
 
 use super::{Grid, Sizes, size_input};
 use crate::error::Result;
@@ -7,11 +7,11 @@ use crate::kernels::cpu::scalar::Semiring;
 use crate::kernels::cpu::threads::for_rows;
 use graph::{Element, Shape, Tensor};
 
-/// The input position for each output position.
+/// Returns the input position for each output position.
 pub(in crate::kernels) fn nearest(grid: Grid, input: usize, output: usize) -> Vec<usize> {
     let scale = grid.scale(input, output);
     let place = |i: usize| {
-        // Unlike elsewhere, the half pixel is not taken off again.
+        // Unlike in the other methods, the half pixel is not subtracted again.
         let at = if grid.centers { (i as f32 + 0.5) * scale } else { i as f32 * scale };
         let at = if grid.align_corners { at.round() } else { at.floor() };
         (at.max(0.0) as usize).min(input.saturating_sub(1))
@@ -41,7 +41,7 @@ pub(super) fn forward<T: Element>(ctx: &mut KernelContext<'_>, grid: Grid) -> Re
     Ok(())
 }
 
-/// Of the gradient: input 0 is the gradient, input 1 the size of the image that was resized.
+/// Returns the sizes of the gradient: input 0 is the gradient, input 1 the size of the image that was resized.
 pub(in crate::kernels) fn back_sizes(ctx: &KernelContext<'_>) -> Result<Sizes> {
     let grads = ctx.shape(0)?;
     let &[batch, rows, columns, channels] = grads.dims() else {
@@ -83,7 +83,7 @@ mod tests {
     use graph::{DType, Shape, Tensor};
 
     #[test]
-    fn no_gradients_leave_an_image_of_zeros() -> Result<()> {
+    fn an_empty_gradient_gives_an_image_of_zeros() -> Result<()> {
         let grads = Tensor::zeros(DType::Float, Shape::new(&[1, 2, 0, 1])?)?;
         let size = Tensor::try_from([2, 3])?;
         let out = run_op("ResizeNearestNeighborGrad", &[grads, size], &[("T", DType::Float.into())])?;

@@ -1,4 +1,4 @@
-//! Scaling and moving of images, sampled with one of several kernels.
+//! ScaleAndTranslate: scaling and translation of images, sampled with one of several kernels.
 
 use super::{Sample, Sizes, as_single};
 use crate::error::Result;
@@ -7,8 +7,9 @@ use crate::kernels::cpu::threads::for_rows;
 use graph::{DType, Tensor};
 use std::f32::consts::PI;
 
+/// The function that weights input pixels by their distance.
 #[derive(Clone, Copy)]
-enum Shape {
+enum SamplingKernel {
     Lanczos(f32),
     Gaussian,
     Box,
@@ -17,10 +18,10 @@ enum Shape {
     MitchellCubic,
 }
 
-/// The attributes.
+/// The attributes of the op.
 #[derive(Clone, Copy)]
 pub(super) struct Sampler {
-    shape: Shape,
+    shape: SamplingKernel,
     antialias: bool,
 }
 
@@ -28,14 +29,14 @@ impl Sampler {
     pub(super) fn of(init: &KernelInit<'_>) -> Result<Sampler> {
         let name: String = init.attr("kernel_type")?;
         let shape = match name.to_lowercase().as_str() {
-            "lanczos1" => Shape::Lanczos(1.0),
-            "lanczos3" => Shape::Lanczos(3.0),
-            "lanczos5" => Shape::Lanczos(5.0),
-            "gaussian" => Shape::Gaussian,
-            "box" => Shape::Box,
-            "triangle" => Shape::Triangle,
-            "keyscubic" => Shape::KeysCubic,
-            "mitchellcubic" => Shape::MitchellCubic,
+            "lanczos1" => SamplingKernel::Lanczos(1.0),
+            "lanczos3" => SamplingKernel::Lanczos(3.0),
+            "lanczos5" => SamplingKernel::Lanczos(5.0),
+            "gaussian" => SamplingKernel::Gaussian,
+            "box" => SamplingKernel::Box,
+            "triangle" => SamplingKernel::Triangle,
+            "keyscubic" => SamplingKernel::KeysCubic,
+            "mitchellcubic" => SamplingKernel::MitchellCubic,
             _ => crate::invalid!("Unrecognized kernel type: {name}"),
         };
         Ok(Sampler { shape, antialias: init.attr("antialias")? })
@@ -43,40 +44,44 @@ impl Sampler {
 
     fn radius(self) -> f32 {
         match self.shape {
-            Shape::Lanczos(radius) => radius,
-            Shape::Gaussian => 1.5,
-            Shape::Box => 0.5,
-            Shape::Triangle => 1.0,
-            Shape::KeysCubic | Shape::MitchellCubic => 2.0,
+            SamplingKernel::Lanczos(radius) => radius,
+            SamplingKernel::Gaussian => 1.5,
+            SamplingKernel::Box => 0.5,
+            SamplingKernel::Triangle => 1.0,
+            SamplingKernel::KeysCubic | SamplingKernel::MitchellCubic => 2.0,
         }
     }
 
-    /// The weight at a distance.
+    /// Returns the weight of a pixel at distance `x`, which is not negative.
     fn weight(self, x: f32) -> f32 {
         match self.shape {
-            Shape::Lanczos(radius) if x > radius => 0.0,
-            Shape::Lanczos(_) if x <= 1e-3 => 1.0,
-            Shape::Lanczos(radius) => radius * (PI * x).sin() * (PI * x / radius).sin() / (PI * PI * x * x),
-            Shape::Gaussian if x >= 1.5 => 0.0,
-            // A deviation of a third of the radius.
-            Shape::Gaussian => (-x * x / (2.0 * 0.5 * 0.5)).exp(),
-            Shape::Box if x < 0.5 => 1.0,
-            Shape::Box if x == 0.5 => 0.5,
-            Shape::Box => 0.0,
-            Shape::Triangle => (1.0 - x).max(0.0),
-            Shape::KeysCubic | Shape::MitchellCubic if x >= 2.0 => 0.0,
-            Shape::KeysCubic if x >= 1.0 => ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0,
-            Shape::KeysCubic => (1.5 * x - 2.5) * x * x + 1.0,
-            Shape::MitchellCubic if x >= 1.0 => ((-7.0 / 18.0 * x + 2.0) * x - 10.0 / 3.0) * x + 16.0 / 9.0,
-            Shape::MitchellCubic => (7.0 / 6.0 * x - 2.0) * x * x + 8.0 / 9.0,
+            SamplingKernel::Lanczos(radius) if x > radius => 0.0,
+            SamplingKernel::Lanczos(_) if x <= 1e-3 => 1.0,
+            SamplingKernel::Lanczos(radius) => {
+                radius * (PI * x).sin() * (PI * x / radius).sin() / (PI * PI * x * x)
+            }
+            SamplingKernel::Gaussian if x >= 1.5 => 0.0,
+            // A Gaussian whose deviation is a third of the radius.
+            SamplingKernel::Gaussian => (-x * x / (2.0 * 0.5 * 0.5)).exp(),
+            SamplingKernel::Box if x < 0.5 => 1.0,
+            SamplingKernel::Box if x == 0.5 => 0.5,
+            SamplingKernel::Box => 0.0,
+            SamplingKernel::Triangle => (1.0 - x).max(0.0),
+            SamplingKernel::KeysCubic | SamplingKernel::MitchellCubic if x >= 2.0 => 0.0,
+            SamplingKernel::KeysCubic if x >= 1.0 => ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0,
+            SamplingKernel::KeysCubic => (1.5 * x - 2.5) * x * x + 1.0,
+            SamplingKernel::MitchellCubic if x >= 1.0 => {
+                ((-7.0 / 18.0 * x + 2.0) * x - 10.0 / 3.0) * x + 16.0 / 9.0
+            }
+            SamplingKernel::MitchellCubic => (7.0 / 6.0 * x - 2.0) * x * x + 8.0 / 9.0,
         }
     }
 
-    /// For each output position the first input position that counts, and the weights from there on.
+    /// Returns the span of each output position.
     fn spans(self, input: usize, output: usize, scale: f32, translation: f32) -> Vec<Span> {
         let inverse = 1.0 / scale;
         let moved = -inverse * translation;
-        // Shrinking takes the mean over more than the kernel's own width.
+        // When shrinking with antialiasing, the kernel is stretched so that it covers all input pixels.
         let stretch = if self.antialias { inverse.max(1.0) } else { 1.0 };
         let reach = self.radius() * stretch;
         let last = input as i64 - 1;
@@ -98,10 +103,10 @@ impl Sampler {
     }
 }
 
-/// The first input position that counts, and the weights from there on.
+/// The first input position with a weight, and the weights from that position on.
 type Span = (usize, Vec<f32>);
 
-/// Two numbers, for rows and columns.
+/// Returns an input of two numbers, for rows and columns.
 fn pair(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<[f32; 2]> {
     let given = ctx.input(i)?;
     match (given.values::<f32>()?, given.shape().rank()) {
@@ -110,7 +115,7 @@ fn pair(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<[f32; 2]> {
     }
 }
 
-/// The spans of rows and of columns.
+/// Returns the spans of the rows and of the columns.
 fn spans(ctx: &KernelContext<'_>, sampler: Sampler, sizes: &Sizes) -> Result<[Vec<Span>; 2]> {
     let (scale, translation) = (pair(ctx, 2, "scale")?, pair(ctx, 3, "translation")?);
     if !scale.iter().all(|&s| s > 0.0) {

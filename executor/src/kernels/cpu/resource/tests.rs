@@ -1,4 +1,4 @@
-//! Handles through a variable's life: none, made by assignment, changed, gone.
+//! Handles through the life of a variable: missing, created by assignment, changed, destroyed.
 
 use super::*;
 use crate::device::Device;
@@ -6,17 +6,17 @@ use crate::testing::{lone_device, run_node_on};
 use crate::value::Value;
 use graph::{AttrValue, Node};
 
-struct Bench {
+struct VariableFixture {
     device: Arc<Device>,
     handle: Tensor,
 }
 
-impl Bench {
-    fn new(dtype: DType, shape: PartialShape) -> Result<Bench> {
+impl VariableFixture {
+    fn new(dtype: DType, shape: PartialShape) -> Result<VariableFixture> {
         let device: Arc<Device> = Arc::new(lone_device());
         let attrs = [("dtype", dtype.into()), ("shape", shape.into()), ("shared_name", "rv".into())];
         let handle = run(&device, "VarHandleOp", &[], &attrs)?.swap_remove(0);
-        Ok(Bench { device, handle })
+        Ok(VariableFixture { device, handle })
     }
 
     fn run(&self, op: &str, further: &[Tensor], attrs: &[(&str, AttrValue)]) -> Result<Vec<Tensor>> {
@@ -57,8 +57,8 @@ fn failure<R>(result: Result<R>) -> Option<(Code, String)> {
 }
 
 #[test]
-fn what_is_not_there_is_named() -> Result<()> {
-    let bench = Bench::new(DType::Float, [2].into())?;
+fn errors_name_the_missing_variable() -> Result<()> {
+    let bench = VariableFixture::new(DType::Float, [2].into())?;
     let no_container = "Container localhost does not exist. (Could not find resource: localhost/rv)";
     let message = format!(
         "Could not find variable rv. This could mean that the variable has been deleted. In TF1, it can also mean \
@@ -89,8 +89,8 @@ fn what_is_not_there_is_named() -> Result<()> {
 }
 
 #[test]
-fn assignments_are_seen_and_snapshots_stay() -> Result<()> {
-    let bench = Bench::new(DType::Float, [2].into())?;
+fn assignments_do_not_change_earlier_reads() -> Result<()> {
+    let bench = VariableFixture::new(DType::Float, [2].into())?;
     bench.assign(Tensor::try_from([1.0f32, 2.0])?)?;
     let before = bench.read(DType::Float)?;
     let attrs = [("dtype", DType::Float.into())];
@@ -107,8 +107,8 @@ fn assignments_are_seen_and_snapshots_stay() -> Result<()> {
 }
 
 #[test]
-fn types_and_shapes_must_fit() -> Result<()> {
-    let bench = Bench::new(DType::Float, [2].into())?;
+fn dtypes_and_shapes_are_checked() -> Result<()> {
+    let bench = VariableFixture::new(DType::Float, [2].into())?;
     bench.assign(Tensor::try_from([1.0f32, 2.0])?)?;
     let three = Tensor::try_from([1.0f32, 2.0, 3.0])?;
     let float = ("dtype", AttrValue::from(DType::Float));
@@ -132,7 +132,7 @@ fn types_and_shapes_must_fit() -> Result<()> {
         device: "/job:ps/replica:0/task:1/device:CPU:0".into(),
         ..bench.handle.as_resources()?[0].clone()
     };
-    let elsewhere = Bench { handle: Tensor::resource(elsewhere), device: bench.device.clone() };
+    let elsewhere = VariableFixture { handle: Tensor::resource(elsewhere), device: bench.device.clone() };
     let message = failure(elsewhere.read(DType::Float)).map(|e| e.1).unwrap_or_default();
     assert!(message.starts_with("Trying to access resource rv located in device /job:ps"), "{message}");
     Ok(())
@@ -150,7 +150,7 @@ fn anonymous_handles_differ() -> Result<()> {
         Ok(run(&device, "VarHandleOp", &[], &attrs)?[0].as_resources()?[0].name.clone())
     };
     assert_ne!(name()?, name()?);
-    // Without a shared name, the node's.
+    // Without a shared name, the variable has the node's name.
     let handle = run(&device, "VarHandleOp", &[], &attrs[..2])?.swap_remove(0);
     assert_eq!(&*handle.as_resources()?[0].name, "test");
     Ok(())
@@ -158,7 +158,7 @@ fn anonymous_handles_differ() -> Result<()> {
 
 #[test]
 fn gather_picks_rows() -> Result<()> {
-    let bench = Bench::new(DType::Float, PartialShape::unknown())?;
+    let bench = VariableFixture::new(DType::Float, PartialShape::unknown())?;
     let attrs = [("dtype", DType::Float.into()), ("Tindices", DType::Int32.into())];
     bench.assign(Tensor::try_from([[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]])?)?;
     let out = bench.run("ResourceGather", &[Tensor::try_from([[2i32, 0]])?], &attrs)?.swap_remove(0);
@@ -168,7 +168,7 @@ fn gather_picks_rows() -> Result<()> {
     let bad = failure(bench.run("ResourceGather", &[Tensor::try_from([[0i32, 7]])?], &attrs));
     assert_eq!(bad, Some((Code::InvalidArgument, "indices[0,1] = 7 is not in [0, 3)".into())));
 
-    // Each row of the indices picks from its own row of the variable.
+    // Each row of the indices selects from the same row of the variable.
     let batched = [attrs[0].clone(), attrs[1].clone(), ("batch_dims", 1i64.into())];
     let picks = Tensor::try_from([[1i32], [0], [1]])?;
     let out = bench.run("ResourceGather", &[picks], &batched)?.swap_remove(0);
@@ -176,7 +176,7 @@ fn gather_picks_rows() -> Result<()> {
     assert!(bench.run("ResourceGather", &[Tensor::try_from([[1i32], [0]])?], &batched).is_err());
     assert!(bench.run("ResourceGather", &[Tensor::from(0i32)], &batched).is_err());
 
-    let words = Bench::new(DType::String, PartialShape::unknown())?;
+    let words = VariableFixture::new(DType::String, PartialShape::unknown())?;
     words.assign(Tensor::strings(vec!["a".into(), "b".into()], [2].try_into()?)?)?;
     let attrs = [("dtype", DType::String.into()), ("Tindices", DType::Int64.into())];
     let out = words.run("ResourceGather", &[Tensor::try_from([1i64, 1, 0])?], &attrs)?;
@@ -185,8 +185,8 @@ fn gather_picks_rows() -> Result<()> {
 }
 
 #[test]
-fn the_gather_of_nothing_is_empty() -> Result<()> {
-    let bench = Bench::new(DType::Float, PartialShape::unknown())?;
+fn a_gather_without_indices_is_empty() -> Result<()> {
+    let bench = VariableFixture::new(DType::Float, PartialShape::unknown())?;
     bench.assign(Tensor::zeros(DType::Float, [0, 4].try_into()?)?)?;
     let attrs = [("dtype", DType::Float.into()), ("Tindices", DType::Int32.into())];
     let out = bench.run("ResourceGather", &[Tensor::vector::<i32>(&[])?], &attrs)?;

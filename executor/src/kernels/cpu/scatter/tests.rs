@@ -1,4 +1,4 @@
-//! Scatters on references and on handles, against TensorFlow's numbers and messages.
+//! Compares scatters on reference and resource variables with TensorFlow's results and messages.
 
 use super::*;
 use crate::Error;
@@ -8,7 +8,8 @@ use crate::variable::Variable;
 use graph::{Node, PartialShape};
 use std::sync::Arc;
 
-/// Runs one op, by reference and by handle, on a variable of this value; gives what became of it.
+/// Runs one op on a reference variable and on a resource variable of this value, and returns the variable's new
+/// value.
 fn scatter(op: &str, value: &Tensor, indices: &Tensor, updates: &Tensor) -> Result<Tensor> {
     scatter_with(op, value, indices, updates, "")
 }
@@ -62,7 +63,7 @@ fn refused(op: &str, value: &Tensor, indices: &Tensor, updates: &Tensor) -> Stri
 fn every_update_of_rows() -> Result<()> {
     let value = Tensor::try_from([[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]])?;
     let updates = Tensor::try_from([[2.0f32, 8.0], [4.0, 0.5], [10.0, 5.0]])?;
-    // Row 2 comes twice.
+    // Row 2 occurs twice.
     let indices = Tensor::try_from([2i32, 0, 2])?;
     for (op, expected) in [
         ("ScatterAdd", [5.0f32, 2.5, 3.0, 4.0, 17.0, 19.0]),
@@ -77,7 +78,7 @@ fn every_update_of_rows() -> Result<()> {
         let wide = Tensor::try_from([2i64, 0, 2])?;
         assert_eq!(scatter(op, &value, &wide, &updates)?.values::<f32>()?, expected, "{op}");
     }
-    // What the reader holds stays.
+    // A tensor read before the update is unchanged.
     assert_eq!(value.values::<f32>()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     Ok(())
 }
@@ -109,7 +110,7 @@ fn strings_and_booleans_are_replaced() -> Result<()> {
 }
 
 #[test]
-fn rows_that_do_not_fit_are_named() -> Result<()> {
+fn errors_name_the_row_that_does_not_fit() -> Result<()> {
     let value = Tensor::zeros(DType::Float, [3, 2].try_into()?)?;
     let row = Tensor::try_from([[1.0f32, 1.0]])?;
     assert_eq!(
@@ -136,7 +137,7 @@ fn rows_that_do_not_fit_are_named() -> Result<()> {
     );
     let (ints, zero) = (Tensor::try_from([1i32, 2])?, Tensor::try_from([0i32])?);
     assert_eq!(refused("ScatterDiv", &ints, &Tensor::try_from([1i32])?, &zero), "Integer division by zero");
-    // By reference there is nothing to divide, or an infinity; by handle no zero is taken.
+    // A reference variable divides nothing, or gives infinity; a resource variable refuses zeros.
     let (none, floats) = (Tensor::vector::<i32>(&[])?, Tensor::try_from([1f32, 2.0])?);
     assert_eq!(refused("ScatterDiv", &ints, &none, &0i32.into()), "updates must not contain 0");
     let zero = Tensor::try_from([0f32])?;
@@ -150,7 +151,7 @@ fn rows_that_do_not_fit_are_named() -> Result<()> {
 #[test]
 fn slices_are_picked_by_the_last_axis() -> Result<()> {
     let value = Tensor::try_from([[1i64, 2], [3, 4], [5, 6]])?;
-    // Element (2, 1) comes twice.
+    // Element (2, 1) occurs twice.
     let elements = Tensor::try_from([[2i32, 1], [0, 0], [2, 1]])?;
     let updates = Tensor::try_from([10i64, -7, 4])?;
     for (op, expected) in [
@@ -165,7 +166,7 @@ fn slices_are_picked_by_the_last_axis() -> Result<()> {
     let rows =
         scatter("ScatterNdAdd", &value, &Tensor::try_from([[1i64]])?, &Tensor::try_from([[1i64, 2]])?)?;
     assert_eq!(rows.values::<i64>()?, [1, 2, 4, 6, 5, 6]);
-    // A vector has a number for each slice.
+    // A vector of indices has one number per slice.
     let rows =
         scatter("ScatterNdUpdate", &value, &Tensor::try_from([2i32])?, &Tensor::try_from([[7i64, 8]])?)?;
     assert_eq!(rows.values::<i64>()?, [1, 2, 3, 4, 7, 8]);
@@ -178,7 +179,7 @@ fn slices_are_picked_by_the_last_axis() -> Result<()> {
 }
 
 #[test]
-fn slices_that_do_not_fit_are_named_or_left_out() -> Result<()> {
+fn slices_out_of_range_are_refused_or_skipped() -> Result<()> {
     let value = Tensor::try_from([[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]])?;
     let (row, ones) = (Tensor::try_from([[9.0f32, 9.0]])?, Tensor::try_from([9.0f32, 9.0])?);
     let bad = Tensor::try_from([[0i32, 1], [0, 7]])?;
@@ -203,7 +204,7 @@ fn slices_that_do_not_fit_are_named_or_left_out() -> Result<()> {
     ] {
         assert!(scatter("ScatterNdUpdate", &value, &indices, &updates).is_err());
     }
-    // No elements anywhere bound how many indices there are.
+    // Without elements, nothing bounds the number of indices.
     let nothing = Tensor::zeros(DType::Float, [0].try_into()?)?;
     let many = Tensor::zeros(DType::Int32, [1 << 40, 0].try_into()?)?;
     let none = Tensor::zeros(DType::Float, [1 << 40, 0].try_into()?)?;
@@ -213,7 +214,7 @@ fn slices_that_do_not_fit_are_named_or_left_out() -> Result<()> {
 
 #[test]
 fn many_wide_rows_are_added_in_order() -> Result<()> {
-    // Sums of numbers of very different size depend on their order.
+    // The sum of numbers of very different magnitude depends on their order.
     const WIDTH: usize = 1000;
     let run = |rows: usize| -> Result<Tensor> {
         let indices: Vec<i32> = (0..3).flat_map(|_| 0..rows as i32).collect();

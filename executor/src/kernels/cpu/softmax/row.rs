@@ -1,12 +1,12 @@
-//! What is computed of one row of logits, in place.
+//! Softmax and losses of one row of logits, in place.
 
 use super::super::scalar::Real;
 use super::super::simd::{Vector, vectorized_wide};
 use super::super::unary::polynomial::exp_of;
 
-/// A type with an exponential.
+/// A floating-point type with an exponential function.
 pub(super) trait Exp: Real {
-    /// `exp(self)`, as the math family computes it.
+    /// Returns `exp(self)`, computed like in the math kernels.
     fn exponential(self) -> Self;
 }
 
@@ -24,27 +24,27 @@ impl Exp for f64 {
     }
 }
 
-/// Sums and maxima are kept side by side in as many lanes, so that the compiler can use vectors.
+/// The number of partial sums or maxima that are computed side by side, so that the compiler can use vectors.
 const LANES: usize = 16;
 
-/// `exp(x - max) / sum`
+/// Computes `exp(x - max) / sum` in place.
 pub(super) fn softmax<W: Exp>(row: &mut [W]) {
     vectorized_wide(Softmax(row));
 }
 
-/// `x - max - ln(sum)`
+/// Computes `x - max - ln(sum)` in place.
 pub(super) fn log_softmax<W: Exp>(row: &mut [W]) {
     vectorized_wide(LogSoftmax(row));
 }
 
-/// Makes of logits the gradient of their loss against `labels`, and gives the loss.
+/// Replaces logits by the gradient of their loss against `labels`, and returns the loss.
 pub(super) fn dense<W: Exp>(row: &mut [W], labels: &[W]) -> W {
-    vectorized_wide(Dense { row, labels })
+    vectorized_wide(DenseLoss { row, labels })
 }
 
-/// As [`dense`], of labels that are 1 at one index and 0 elsewhere.
+/// Does the same as [`dense`] for labels that are 1 at one index and 0 elsewhere.
 pub(super) fn sparse<W: Exp>(row: &mut [W], label: usize) -> W {
-    vectorized_wide(Sparse { row, label })
+    vectorized_wide(SparseLoss { row, label })
 }
 
 struct Softmax<'a, W>(&'a mut [W]);
@@ -73,16 +73,16 @@ impl<W: Exp> Vector for LogSoftmax<'_, W> {
     }
 }
 
-struct Dense<'a, W> {
+struct DenseLoss<'a, W> {
     row: &'a mut [W],
     labels: &'a [W],
 }
 
-impl<W: Exp> Vector for Dense<'_, W> {
+impl<W: Exp> Vector for DenseLoss<'_, W> {
     type Output = W;
     #[inline(always)]
     fn run(self) -> W {
-        let Dense { row, labels } = self;
+        let DenseLoss { row, labels } = self;
         let max = max(row);
         let log = exp_sum(row, max).ln();
         let mut lanes = [W::zero(); LANES];
@@ -103,16 +103,16 @@ impl<W: Exp> Vector for Dense<'_, W> {
     }
 }
 
-struct Sparse<'a, W> {
+struct SparseLoss<'a, W> {
     row: &'a mut [W],
     label: usize,
 }
 
-impl<W: Exp> Vector for Sparse<'_, W> {
+impl<W: Exp> Vector for SparseLoss<'_, W> {
     type Output = W;
     #[inline(always)]
     fn run(self) -> W {
-        let Sparse { row, label } = self;
+        let SparseLoss { row, label } = self;
         let max = max(row);
         let shifted = row[label] - max;
         let sum = exp_and_sum(row, max);
@@ -123,7 +123,7 @@ impl<W: Exp> Vector for Sparse<'_, W> {
     }
 }
 
-/// The largest element that is not NaN, negative infinity if there is none.
+/// Returns the largest element that is not NaN; negative infinity if there is none.
 #[inline(always)]
 fn max<W: Exp>(row: &[W]) -> W {
     let larger = |a: W, b: W| if b > a { b } else { a };
@@ -137,7 +137,7 @@ fn max<W: Exp>(row: &[W]) -> W {
     rest.iter().copied().fold(lanes.into_iter().fold(W::neg_infinity(), larger), larger)
 }
 
-/// Replaces each element by `exp(x - max)`, and gives the sum.
+/// Replaces each element by `exp(x - max)`, and returns their sum.
 #[inline(always)]
 fn exp_and_sum<W: Exp>(row: &mut [W], max: W) -> W {
     let mut lanes = [W::zero(); LANES];
@@ -156,7 +156,7 @@ fn exp_and_sum<W: Exp>(row: &mut [W], max: W) -> W {
     sum
 }
 
-/// The sum of `exp(x - max)`.
+/// Returns the sum of `exp(x - max)`.
 #[inline(always)]
 fn exp_sum<W: Exp>(row: &[W], max: W) -> W {
     let mut lanes = [W::zero(); LANES];

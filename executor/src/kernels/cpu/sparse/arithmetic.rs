@@ -1,4 +1,4 @@
-//! Sums, products and extremes of sparse tensors with sparse and with dense ones.
+//! Sums, products and extremes of a sparse tensor and another tensor, sparse or dense.
 
 use super::super::dispatch::dispatch;
 use super::super::scalar::{Arithmetic, Semiring as _, Stored};
@@ -12,7 +12,8 @@ use half::{bf16, f16};
 use num_complex::Complex;
 use std::cmp::Ordering;
 
-/// The indices of two sorted sparse tensors in one order: positions in the first and in the second.
+/// Merges the sorted indices of two sparse tensors: for each distinct index, its positions in the first and in the
+/// second tensor.
 fn merged(a: &Coo<'_>, b: &Coo<'_>) -> Vec<(Option<usize>, Option<usize>)> {
     let (mut i, mut j) = (0, 0);
     let mut out = Vec::with_capacity(a.len().max(b.len()));
@@ -30,7 +31,7 @@ fn merged(a: &Coo<'_>, b: &Coo<'_>) -> Vec<(Option<usize>, Option<usize>)> {
     out
 }
 
-/// What a threshold is compared with.
+/// A number whose magnitude is compared with a threshold.
 trait Magnitude: Arithmetic {
     fn reaches(self, threshold: f64) -> bool;
 }
@@ -112,7 +113,8 @@ fn to_f64<R: num_traits::ToPrimitive>(value: R) -> f64 {
     value.to_f64().unwrap_or(f64::NAN)
 }
 
-/// To each value of both operands what came back to its sum; nothing where the sum was too small to be kept.
+/// Returns the gradient of each value of both operands: the gradient of its sum, or 0 if the sum was below the
+/// threshold and dropped.
 pub(super) fn add_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
     let grad = ctx.input(0)?;
     if grad.shape().rank() != 1 {
@@ -147,7 +149,7 @@ pub(super) fn add_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
             while next < sum_count && sum(next) < index {
                 next += 1;
             }
-            // Of equal indices only the first gets something.
+            // Of several equal indices, only the first gets the gradient.
             let is_found = next < sum_count && sum(next) == index;
             sources.push(is_found.then_some(next));
             next += usize::from(is_found);
@@ -189,7 +191,7 @@ pub(super) fn add_to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     }))
 }
 
-/// Indices or sizes as `int64`.
+/// Returns indices or sizes as `int64`.
 pub(super) fn widened(indices: &Tensor) -> Result<Tensor> {
     match indices.dtype() {
         graph::DType::Int64 => Ok(indices.clone()),
@@ -208,7 +210,7 @@ pub(super) fn with_dense(init: &KernelInit<'_>, operation: Operation) -> Result<
     dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| with_dense_of::<T>(ctx, operation)))
 }
 
-/// The dense operand is broadcast to the sparse one, not the other way round.
+/// Broadcasts the dense operand to the sparse one; the reverse is refused.
 fn with_dense_of<T: Arithmetic>(ctx: &mut KernelContext<'_>, operation: Operation) -> Result<()> {
     let (a, dense) = (Coo::of(ctx, 0)?, ctx.input(3)?);
     let (rank, dims) = (a.rank(), dense.shape());
@@ -245,7 +247,7 @@ pub(super) fn extreme(init: &KernelInit<'_>, greatest: bool) -> Result<Kernel> {
     dispatch!(real, init.output_type(1), T => Kernel::sync(move |ctx| extreme_of::<T>(ctx, greatest)))
 }
 
-/// What one operand lacks is zero.
+/// Computes elementwise extremes; a value that one operand lacks counts as zero.
 fn extreme_of<T: Stored>(ctx: &mut KernelContext<'_>, greatest: bool) -> Result<()> {
     let operand = |at| Coo::with_any_sizes(ctx.input(at)?, ctx.input(at + 1)?, ctx.input(at + 2)?);
     let (a, b) = (operand(0)?, operand(3)?);
@@ -259,7 +261,7 @@ fn extreme_of<T: Stored>(ctx: &mut KernelContext<'_>, greatest: bool) -> Result<
     let (mut rows, mut values) = (Vec::new(), Vec::new());
     for (i, j) in merged(&a, &b) {
         let (x, y) = (i.map_or(T::ZERO, |i| x[i]), j.map_or(T::ZERO, |j| y[j]));
-        // What is no number stays so, whichever of them it is.
+        // NaN is propagated from either operand.
         let second = if greatest { y > x } else { y < x } || y.partial_cmp(&y).is_none();
         values.push(if second { y } else { x });
         rows.extend_from_slice(i.map(|i| a.index(i)).or(j.map(|j| b.index(j))).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Sparse tensors rearranged: made dense, sorted, reshaped, joined, cut.
+//! Rearranged sparse tensors: made dense, sorted, reshaped, concatenated, split, sliced.
 
 use super::super::moved::{Moved, moved};
 use super::coo::{Coo, check_sorted, joined, matrix, picked, text};
@@ -13,7 +13,7 @@ pub(super) fn to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     moved!(init.output_type(0), E => Kernel::sync(move |ctx| dense::<E>(ctx, validate)))
 }
 
-/// How many values a dense tensor is made of, and its shape.
+/// Returns the number of values, and the shape of the dense tensor that they make.
 pub(in crate::kernels) fn dense_shape(ctx: &KernelContext<'_>) -> Result<(usize, Shape)> {
     let (indices, shape) = (ctx.shape(0)?, ctx.input(1)?);
     let (values, default) = (ctx.shape(2)?, ctx.shape(3)?);
@@ -142,7 +142,7 @@ pub(super) fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (from, strides) = (strides(&from), strides(&to));
     let mut out = Vec::with_capacity(count * to.len());
     for i in 0..count {
-        // Indices outside of the shape go where the numbers lead.
+        // Indices outside the shape are converted without a check; their linear index may lie outside too.
         let index = rows[i * rank..(i + 1) * rank].iter().zip(&from);
         let mut at = index.fold(0i64, |at, (&i, &stride)| at.wrapping_add(i.wrapping_mul(stride)));
         for &stride in &strides {
@@ -156,7 +156,7 @@ pub(super) fn reshape(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How far apart elements of a shape are along each axis; 1 at least.
+/// Returns the row-major strides of a shape; each is at least 1.
 fn strides(shape: &[i64]) -> Vec<i64> {
     let inner = |axis: usize| shape[axis + 1..].iter().fold(1i64, |n, &d| n.saturating_mul(d.max(1)));
     (0..shape.len()).map(inner).collect()
@@ -227,7 +227,7 @@ pub(super) fn split(init: &KernelInit<'_>) -> Result<Kernel> {
                 "Input num_split should be between 1 and the splitting dimension size ({size}), got {count}"
             );
         }
-        // The first parts take what is left over, one each.
+        // If the size does not divide evenly, the first parts are one longer.
         let (each, more) = (size / count, size % count);
         let start = |part: i64| part * each + part.min(more);
         let part_of = |i: i64| match i < more * (each + 1) {
@@ -281,7 +281,7 @@ pub(super) fn slice(ctx: &mut KernelContext<'_>) -> Result<()> {
     let [start, size] = bounds;
     let mut shape = Vec::with_capacity(rank);
     for d in 0..rank {
-        // Where the slice begins before the first index, what is there has no values.
+        // A slice that begins before index 0 contains no values there.
         let whole = start[d] < coo.shape[d].saturating_sub(size[d]);
         let taken = if whole { size[d] } else { (coo.shape[d] - start[d].min(coo.shape[d])).min(size[d]) };
         if taken < 0 {
@@ -306,7 +306,7 @@ pub(super) fn slice(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What came back to the values of the slice, at their places among those of the input.
+/// Returns the gradient of the input's values: the gradient of the values that the slice contains, 0 for the others.
 pub(super) fn slice_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (grad, start) = (ctx.input(0)?, ctx.input(2)?);
     let (input, output) = (ctx.input(1)?, ctx.input(3)?);
@@ -349,7 +349,7 @@ pub(super) fn slice_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Elements of a vector at these positions; zero where there is none.
+/// Returns the elements of a vector at these positions; zero for `None`.
 pub(super) fn placed(values: &Tensor, sources: &[Option<usize>]) -> Result<Tensor> {
     moved!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[sources.len()])?, |out| {
         let values = E::view(values)?;

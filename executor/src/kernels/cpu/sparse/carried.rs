@@ -1,57 +1,61 @@
-//! Sparse tensors carried by their three parts, each a variant or a serialized tensor.
+//! Serialization of sparse tensors as three parts, each a variant or a serialized tensor.
 
 use super::coo::{Coo, matrix, text};
-use super::map::{Parts, give, input_parts, stacked, unstacked};
+use super::map::{SparseParts, input_parts, set_sparse_outputs, stacked, unstacked};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelInit};
 use graph::{DType, Shape, Tensor, Variant, VariantObject};
 
-/// One of the three parts.
+/// One of the three parts of a sparse tensor, stored in a variant.
 #[derive(Debug)]
-struct Part(Tensor);
+struct SerializedPart(Tensor);
 
-impl VariantObject for Part {
+impl VariantObject for SerializedPart {
     fn type_name(&self) -> &'static str {
         "tensorflow::Tensor"
     }
 }
 
-/// One sparse tensor as a vector of its parts.
+/// Makes the kernel that serializes one sparse tensor to a vector of its parts.
 pub(super) fn serialize(init: &KernelInit<'_>) -> Result<Kernel> {
     let form = init.output_type(0);
     Kernel::sync(move |ctx| {
-        let out = carry(&[input_parts(ctx)?], form, Shape::new(&[3])?)?;
+        let out = serialize_parts(&[input_parts(ctx)?], form, Shape::new(&[3])?)?;
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
-/// A sparse tensor for each index of the first axis, as a matrix with a row of parts for each.
+/// Makes the kernel that serializes one sparse tensor per index of the first axis, to a matrix with one row of parts
+/// each.
 pub(super) fn serialize_many(init: &KernelInit<'_>) -> Result<Kernel> {
     let form = init.output_type(0);
     Kernel::sync(move |ctx| {
         let rows = unstacked(&Coo::of(ctx, 0)?)?;
-        let out = carry(&rows, form, Shape::new(&[rows.len(), 3])?)?;
+        let out = serialize_parts(&rows, form, Shape::new(&[rows.len(), 3])?)?;
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
-fn carry(all: &[Parts], form: DType, shape: Shape) -> Result<Tensor> {
+fn serialize_parts(all: &[SparseParts], form: DType, shape: Shape) -> Result<Tensor> {
     let parts = all.iter().flat_map(|parts| [&parts.indices, &parts.values, &parts.shape]);
     if form == DType::Variant {
-        return Ok(Tensor::variants(parts.map(|t| Variant::new(Part(t.clone()))).collect(), shape)?);
+        return Ok(Tensor::variants(
+            parts.map(|t| Variant::new(SerializedPart(t.clone()))).collect(),
+            shape,
+        )?);
     }
     let serialized = parts.map(|t| Ok(checkpoint::tensor::encode(t)?.into()));
     Ok(Tensor::strings(serialized.collect::<Result<_>>()?, shape)?)
 }
 
-/// The sparse tensors that a tensor with axes `[…, 3]` carries.
-fn carried(serialized: &Tensor) -> Result<Vec<Parts>> {
+/// Returns the sparse tensors in a serialized tensor of shape `[…, 3]`.
+fn deserialize_parts(serialized: &Tensor) -> Result<Vec<SparseParts>> {
     let parts: Vec<Tensor> = match serialized.dtype() {
         DType::Variant => {
-            let part = |v: &Variant| Ok(v.expect::<Part>("a part of a sparse tensor")?.0.clone());
+            let part = |v: &Variant| Ok(v.expect::<SerializedPart>("a part of a sparse tensor")?.0.clone());
             serialized.as_variants()?.iter().map(part).collect::<Result<_>>()?
         }
         _ => {
@@ -66,12 +70,12 @@ fn carried(serialized: &Tensor) -> Result<Vec<Parts>> {
     let mut parts = parts.into_iter();
     let mut all = Vec::new();
     while let (Some(indices), Some(values), Some(shape)) = (parts.next(), parts.next(), parts.next()) {
-        all.push(Parts { indices, values, shape });
+        all.push(SparseParts { indices, values, shape });
     }
     Ok(all)
 }
 
-/// The sparse tensor, or many as one with further axes in front.
+/// Makes the kernel that deserializes one sparse tensor, or several as one with further leading axes.
 pub(super) fn deserialize(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(1);
     Kernel::sync(move |ctx| {
@@ -82,7 +86,7 @@ pub(super) fn deserialize(init: &KernelInit<'_>) -> Result<Kernel> {
                 serialized.shape()
             );
         };
-        let parts = carried(serialized)?;
+        let parts = deserialize_parts(serialized)?;
         match outer {
             [] => {
                 let only = parts.into_iter().next();
@@ -91,20 +95,20 @@ pub(super) fn deserialize(init: &KernelInit<'_>) -> Result<Kernel> {
                     invalid!("Requested SparseTensor of type {dtype} but it holds {}", only.values.dtype());
                 }
                 Coo::new(&only.indices, &only.values, &only.shape)?;
-                give(ctx, only)
+                set_sparse_outputs(ctx, only)
             }
             _ => {
                 let mut whole = stacked(&parts, dtype)?;
                 if outer.len() > 1 {
                     whole = with_outer(&whole, outer)?;
                 }
-                give(ctx, whole)
+                set_sparse_outputs(ctx, whole)
             }
         }
     })
 }
 
-/// The sparse tensors in the rows of a matrix, as one.
+/// Makes the kernel that deserializes the sparse tensors in the rows of a matrix, stacked to one.
 pub(super) fn deserialize_many(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(1);
     Kernel::sync(move |ctx| {
@@ -112,13 +116,13 @@ pub(super) fn deserialize_many(init: &KernelInit<'_>) -> Result<Kernel> {
         let &[_, 3] = serialized.shape().dims() else {
             invalid!("serialized_sparse should be a matrix of 3 columns, has shape {}", serialized.shape());
         };
-        let whole = stacked(&carried(serialized)?, dtype)?;
-        give(ctx, whole)
+        let whole = stacked(&deserialize_parts(serialized)?, dtype)?;
+        set_sparse_outputs(ctx, whole)
     })
 }
 
-/// The first axis as several, of these sizes.
-fn with_outer(parts: &Parts, outer: &[usize]) -> Result<Parts> {
+/// Splits the first axis into several axes of these sizes.
+fn with_outer(parts: &SparseParts, outer: &[usize]) -> Result<SparseParts> {
     let coo = Coo::new(&parts.indices, &parts.values, &parts.shape)?;
     let rank = coo.rank() - 1 + outer.len();
     let mut rows = Vec::with_capacity(coo.len() * rank);
@@ -137,7 +141,7 @@ fn with_outer(parts: &Parts, outer: &[usize]) -> Result<Parts> {
     if Shape::from_i64(&shape).is_err() {
         invalid!("the shape {} overflows", text(&shape));
     }
-    Ok(Parts {
+    Ok(SparseParts {
         indices: matrix(&rows, rank, coo.len())?,
         values: parts.values.clone(),
         shape: Tensor::vector(&shape)?,

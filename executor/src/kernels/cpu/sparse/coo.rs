@@ -1,4 +1,4 @@
-//! A sparse tensor as kernels see it, checked; and picking rows of what belongs to it.
+//! The validated view of a sparse tensor that kernels use, and selection of its rows.
 
 use super::super::moved::{Moved, moved};
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use crate::kernel::KernelContext;
 use graph::{Shape, Tensor};
 use std::cmp::Ordering;
 
-/// Checks that the shapes of the three parts fit each other; gives how many values there are.
+/// Checks that the shapes of the three parts match, and returns the number of values.
 pub(in crate::kernels) fn check_parts(indices: &Shape, values: &Shape, sizes: &Shape) -> Result<usize> {
     let [count, rank] = *indices.dims() else {
         invalid!("Input indices should be a matrix but received shape {indices}");
@@ -34,10 +34,10 @@ pub(in crate::kernels) fn check_parts(indices: &Shape, values: &Shape, sizes: &S
     Ok(count)
 }
 
-/// Indices, values and shape of one sparse tensor.
+/// The indices, values and shape of one sparse tensor.
 #[derive(Debug)]
 pub(in super::super) struct Coo<'a> {
-    /// `rank` numbers for each value.
+    /// `rank` coordinates per value.
     indices: &'a [i64],
     pub(in super::super) values: &'a Tensor,
     pub(in super::super) shape: Vec<i64>,
@@ -45,13 +45,16 @@ pub(in super::super) struct Coo<'a> {
 }
 
 impl<'a> Coo<'a> {
-    /// Inputs `first`, `first + 1` and `first + 2`.
+    /// Returns the sparse tensor in the inputs `first`, `first + 1` and `first + 2`.
     pub(in super::super) fn of(ctx: &'a KernelContext<'_>, first: usize) -> Result<Coo<'a>> {
         Coo::new(ctx.input(first)?, ctx.input(first + 1)?, ctx.input(first + 2)?)
     }
 
+    /// Returns the sparse tensor with these parts.
+    ///
     /// # Errors
-    /// `InvalidArgument` if the parts do not fit each other, or the shape is none; indices may still be outside of it.
+    /// `InvalidArgument` if the parts do not match or the shape is invalid. The indices may still be outside the
+    /// shape.
     pub(in super::super) fn new(
         indices: &'a Tensor,
         values: &'a Tensor,
@@ -62,7 +65,7 @@ impl<'a> Coo<'a> {
         Ok(coo)
     }
 
-    /// The same, of a shape whose sizes may be negative, or together beyond every memory.
+    /// Returns the sparse tensor with these parts, whose sizes may be negative or have an overflowing product.
     pub(super) fn with_any_sizes(
         indices: &'a Tensor,
         values: &'a Tensor,
@@ -90,7 +93,7 @@ impl<'a> Coo<'a> {
         (0..self.len()).map(|i| self.index(i))
     }
 
-    /// An error for the first index that is outside of the shape.
+    /// Returns an error for the first index that is outside the shape.
     pub(in super::super) fn check_bounds(&self) -> Result<()> {
         match self.rows().enumerate().find(|(_, index)| !inside(index, &self.shape)) {
             Some((i, index)) => Err(out_of_bounds(i, index, &self.shape)),
@@ -98,8 +101,8 @@ impl<'a> Coo<'a> {
         }
     }
 
-    /// The order of the values that sorts their indices, those of equal indices as they were; `axes` are compared
-    /// first to last.
+    /// Returns the order that sorts the values by their indices, comparing `axes` from first to last; the sort is
+    /// stable.
     pub(in super::super) fn order_by(&self, axes: &[usize]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.len()).collect();
         order.sort_by(|&a, &b| {
@@ -109,13 +112,13 @@ impl<'a> Coo<'a> {
         order
     }
 
-    /// The position of an index in the whole, row-major.
+    /// Returns the row-major position of an index in the dense tensor.
     pub(in super::super) fn position(&self, index: &[i64]) -> usize {
         index.iter().zip(&self.shape).fold(0, |at, (&i, &d)| at * d as usize + i as usize)
     }
 }
 
-/// An error for the first index that is outside of the shape, before the one before it, or equal to that.
+/// Returns an error for the first index that is outside the shape, or not greater than the index before it.
 pub(in super::super) fn check_sorted<'a>(
     indices: impl Iterator<Item = &'a [i64]>,
     shape: &[i64],
@@ -150,13 +153,13 @@ fn out_of_bounds(i: usize, index: &[i64], shape: &[i64]) -> Error {
     ))
 }
 
-/// `[1,2,3]`
+/// Formats numbers as `[1,2,3]`.
 pub(in super::super) fn text(numbers: &[i64]) -> String {
     let numbers: Vec<String> = numbers.iter().map(i64::to_string).collect();
     format!("[{}]", numbers.join(","))
 }
 
-/// The elements of a vector at these positions, which exist.
+/// Returns the elements of a vector at these positions, which must exist.
 pub(in super::super) fn picked(values: &Tensor, order: &[usize]) -> Result<Tensor> {
     moved!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[order.len()])?, |out| {
         let values = E::view(values)?;
@@ -167,7 +170,7 @@ pub(in super::super) fn picked(values: &Tensor, order: &[usize]) -> Result<Tenso
     }))
 }
 
-/// Vectors of one type, one after the other.
+/// Concatenates vectors of one dtype.
 pub(in super::super) fn joined(parts: &[&Tensor]) -> Result<Tensor> {
     let Some(first) = parts.first() else { invalid!("nothing to join") };
     let count = parts.iter().map(|p| p.num_elements()).sum();
@@ -183,7 +186,7 @@ pub(in super::super) fn joined(parts: &[&Tensor]) -> Result<Tensor> {
     }))
 }
 
-/// A matrix of indices.
+/// Returns a matrix of indices.
 pub(in super::super) fn matrix(rows: &[i64], rank: usize, count: usize) -> Result<Tensor> {
     Ok(Tensor::from_slice(rows, Shape::new(&[count, rank])?)?)
 }

@@ -1,4 +1,4 @@
-//! Sparse tensors kept aside under a number; many of them stacked to one.
+//! Sparse tensors stored in a map under a number, and stacking of several to one.
 
 use super::super::variable::shared_name;
 use super::coo::{Coo, joined, matrix, picked};
@@ -10,24 +10,24 @@ use graph::{DType, Shape, Tensor};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-/// A sparse tensor by its parts: indices, values, shape.
+/// The three parts of a sparse tensor: indices, values and shape.
 #[derive(Clone, Debug)]
-pub(super) struct Parts {
+pub(super) struct SparseParts {
     pub(super) indices: Tensor,
     pub(super) values: Tensor,
     pub(super) shape: Tensor,
 }
 
-/// Sparse tensors by number, until they are taken.
+/// Sparse tensors by number, stored until a step takes them.
 #[derive(Debug, Default)]
 struct SparseTensorsMap {
-    held: Mutex<Held>,
+    stored: Mutex<StoredSparseTensors>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct StoredSparseTensors {
     next: i64,
-    tensors: FxHashMap<i64, Parts>,
+    tensors: FxHashMap<i64, SparseParts>,
 }
 
 impl Resource for SparseTensorsMap {
@@ -35,19 +35,23 @@ impl Resource for SparseTensorsMap {
 }
 
 impl SparseTensorsMap {
-    fn add(&self, parts: Parts) -> i64 {
-        let mut held = self.held.lock();
-        let number = held.next;
-        held.next += 1;
-        held.tensors.insert(number, parts);
+    fn add(&self, parts: SparseParts) -> i64 {
+        let mut stored = self.stored.lock();
+        let number = stored.next;
+        stored.next += 1;
+        stored.tensors.insert(number, parts);
         number
     }
 }
 
-/// The input's own parts, checked.
-pub(super) fn input_parts(ctx: &KernelContext<'_>) -> Result<Parts> {
+/// Returns the parts of the sparse tensor in inputs 0 to 2, after checking them.
+pub(super) fn input_parts(ctx: &KernelContext<'_>) -> Result<SparseParts> {
     Coo::of(ctx, 0)?.check_bounds()?;
-    Ok(Parts { indices: ctx.input(0)?.clone(), values: ctx.input(1)?.clone(), shape: ctx.input(2)?.clone() })
+    Ok(SparseParts {
+        indices: ctx.input(0)?.clone(),
+        values: ctx.input(1)?.clone(),
+        shape: ctx.input(2)?.clone(),
+    })
 }
 
 pub(super) fn add_one(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -81,34 +85,34 @@ pub(super) fn take_many(init: &KernelInit<'_>) -> Result<Kernel> {
         }
         let map = ctx.resources().lookup_or_create(&container, &name, || Ok(SparseTensorsMap::default()))?;
         let mut taken = Vec::with_capacity(handles.num_elements());
-        let mut held = map.held.lock();
+        let mut stored = map.stored.lock();
         for handle in handles.values::<i64>()? {
-            match held.tensors.remove(handle) {
+            match stored.tensors.remove(handle) {
                 Some(parts) => taken.push(parts),
                 None => invalid!("Unable to find SparseTensor: {handle} in map: {name}"),
             }
         }
-        drop(held);
-        give(ctx, stacked(&taken, dtype)?)
+        drop(stored);
+        set_sparse_outputs(ctx, stacked(&taken, dtype)?)
     })
 }
 
-pub(super) fn give(ctx: &mut KernelContext<'_>, parts: Parts) -> Result<()> {
+pub(super) fn set_sparse_outputs(ctx: &mut KernelContext<'_>, parts: SparseParts) -> Result<()> {
     ctx.set_output(0, parts.indices);
     ctx.set_output(1, parts.values);
     ctx.set_output(2, parts.shape);
     Ok(())
 }
 
-/// A sparse tensor for each index of the first axis.
-pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<Parts>> {
+/// Splits a sparse tensor into one sparse tensor per index of the first axis.
+pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<SparseParts>> {
     let rank = coo.rank();
     if rank < 2 {
         invalid!("Rank of input SparseTensor should be > 1, but saw rank: {rank}");
     }
     coo.check_bounds()?;
     let count = coo.shape[0] as usize;
-    // An empty part each: the number is bounded before memory for it is taken.
+    // Allocates one number per part first, so that a huge number of parts is refused before memory for them is taken.
     Tensor::zeros(DType::Int64, Shape::new(&[count])?)?;
     let mut members = vec![Vec::new(); count];
     for (i, index) in coo.rows().enumerate() {
@@ -120,13 +124,13 @@ pub(super) fn unstacked(coo: &Coo<'_>) -> Result<Vec<Parts>> {
         .map(|members| {
             let rows: Vec<i64> = members.iter().flat_map(|&i| &coo.index(i)[1..]).copied().collect();
             let (indices, values) = (matrix(&rows, rank - 1, members.len())?, picked(coo.values, members)?);
-            Ok(Parts { indices, values, shape: shape.clone() })
+            Ok(SparseParts { indices, values, shape: shape.clone() })
         })
         .collect()
 }
 
-/// One sparse tensor with an axis more, as wide as the widest of the parts.
-pub(super) fn stacked(parts: &[Parts], dtype: DType) -> Result<Parts> {
+/// Stacks sparse tensors to one with a further leading axis; its other sizes are the largest of the parts.
+pub(super) fn stacked(parts: &[SparseParts], dtype: DType) -> Result<SparseParts> {
     let Some(first) = parts.first() else {
         invalid!("Must have at least 1 serialized SparseTensor, but input matrix has 0 rows");
     };
@@ -158,5 +162,5 @@ pub(super) fn stacked(parts: &[Parts], dtype: DType) -> Result<Parts> {
     let values = joined(&parts.iter().map(|p| &p.values).collect::<Vec<_>>())?;
     shape.insert(0, parts.len() as i64);
     let indices = matrix(&rows, rank + 1, values.num_elements())?;
-    Ok(Parts { indices, values, shape: Tensor::vector(&shape)? })
+    Ok(SparseParts { indices, values, shape: Tensor::vector(&shape)? })
 }

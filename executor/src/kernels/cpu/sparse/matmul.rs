@@ -1,4 +1,4 @@
-//! Products of sparse matrices with dense ones, and of dense ones that are mostly zero.
+//! Products of sparse matrices with dense ones, and of dense matrices that are mostly zero.
 
 use super::super::dispatch::dispatch;
 use super::super::product::{Matrix, Threads, product};
@@ -17,7 +17,7 @@ pub(super) fn with_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     dispatch!(number, init.output_type(0), T => Kernel::sync(move |ctx| multiply::<T>(ctx, adjoint)))
 }
 
-/// Rows, inner size and columns of the product of a sparse matrix and a dense one, and its shape.
+/// Returns the rows, inner size and columns of the product of a sparse and a dense matrix, and the product's shape.
 pub(in crate::kernels) fn product_sizes(
     ctx: &KernelContext<'_>,
     [adjoint_a, adjoint_b]: [bool; 2],
@@ -88,7 +88,8 @@ where
     Ok(())
 }
 
-/// The operands are dense; that they are mostly zero is only a hint.
+/// Makes the kernel of SparseMatMul, whose operands are dense; that they are mostly zero is only a hint, which the
+/// kernel ignores.
 pub(super) fn mostly_zero(init: &KernelInit<'_>) -> Result<Kernel> {
     let flips = [init.attr::<bool>("transpose_a")?, init.attr::<bool>("transpose_b")?];
     Kernel::sync(move |ctx| {

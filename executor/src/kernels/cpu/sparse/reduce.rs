@@ -1,4 +1,4 @@
-//! Reductions of sparse tensors along axes, and softmax along the last one.
+//! Reductions of sparse tensors along axes, and softmax along the last axis.
 
 use super::super::dispatch::dispatch;
 use super::super::scalar::{Arithmetic, Semiring as _};
@@ -16,7 +16,7 @@ pub(super) enum Operation {
     Max,
 }
 
-/// `sparse`: the result is sparse too.
+/// Makes the kernel of a reduction; its result is sparse if `sparse` is set.
 pub(super) fn reduce(init: &KernelInit<'_>, operation: Operation, sparse: bool) -> Result<Kernel> {
     let keep_dims = init.attr::<bool>("keep_dims")?;
     match operation {
@@ -24,7 +24,7 @@ pub(super) fn reduce(init: &KernelInit<'_>, operation: Operation, sparse: bool) 
             reduce_with::<T>(ctx, keep_dims, sparse, T::plus)
         })),
         Operation::Max => dispatch!(real, init.input_type(1), T => Kernel::sync(move |ctx| {
-            // So the peer keeps a NaN only if it comes last.
+            // Like in TensorFlow, a NaN is retained only if it comes last.
             reduce_with::<T>(ctx, keep_dims, sparse, |a, b| if b < a { a } else { b })
         })),
     }
@@ -53,7 +53,7 @@ fn reduce_with<T: Arithmetic>(
         true => (0..rank).map(|d| if reduced[d] { 1 } else { coo.shape[d] }).collect(),
         false => kept.iter().map(|&d| coo.shape[d]).collect(),
     };
-    // Values of one place of the result are neighbours, in the order of the reduced axes.
+    // Values of one output position are adjacent, in the order of the reduced axes.
     let mut by: Vec<usize> = kept.clone();
     by.extend((0..rank).filter(|&d| reduced[d]));
     let order = coo.order_by(&by);
@@ -101,20 +101,20 @@ pub(super) fn softmax(init: &KernelInit<'_>) -> Result<Kernel> {
     dispatch!(float, init.output_type(0), T => Kernel::sync(softmax_of::<T>))
 }
 
-/// Over the values of each row of the last axis; what is not there takes no part.
+/// Computes the softmax over the values in each row of the last axis; missing values take no part.
 fn softmax_of<T: Float>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let coo = Coo::of(ctx, 0)?;
     let rank = coo.rank();
     if rank < 2 {
         invalid!("shape should be of rank 2 or more, got {rank}");
     }
-    // Indices only say which values share a row: they may lie outside of the shape.
+    // Indices may lie outside the shape, because they only determine which values share a row.
     let order = coo.order_by(&(0..rank).collect::<Vec<_>>());
     let values = coo.values.values::<T>()?;
     let mut out = ctx.allocate(T::DTYPE, coo.values.shape().clone())?;
     let results = out.values_mut::<T>()?;
     let same = |a: &usize, b: &usize| coo.index(*a)[..rank - 1] == coo.index(*b)[..rank - 1];
-    // The values are taken to be sorted: results stand in the sorted order.
+    // Like in TensorFlow, the input is taken to be sorted: results are stored in sorted order.
     let mut next = 0;
     for members in order.chunk_by(same) {
         let row: Vec<T::Wide> = members.iter().map(|&i| values[i].to_wide()).collect();

@@ -1,4 +1,4 @@
-//! Strings joined: element by element, along axes, by segment.
+//! Joins of strings: elementwise, along axes, and by segment.
 
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelContext, KernelInit};
@@ -54,7 +54,7 @@ pub(super) fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
         let kept: Vec<usize> = (0..shape.rank()).filter(|axis| !order.contains(axis)).collect();
         let size = |axes: &[usize]| axes.iter().map(|&a| shape[a]).product::<usize>();
         let strides = shape.strides();
-        // The place of the `i`-th index over these axes, the first of which runs fastest.
+        // Returns the offset of the `i`-th index over these axes, the first of which varies fastest.
         let place = |axes: &[usize], mut i: usize| {
             axes.iter().fold(0, |at, &axis| {
                 let index = i % shape[axis];
@@ -80,7 +80,7 @@ pub(super) fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// There may be more segments than the input's rows justify: more are not held.
+/// The most segments: their number is not bounded by the size of the input, so it is limited.
 const MOST_SEGMENTS: usize = 1 << 24;
 
 pub(super) fn segments(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -127,7 +127,7 @@ fn segmented(ctx: &mut KernelContext<'_>, separator: &[u8]) -> Result<()> {
         };
         for j in 0..row {
             let text = &mut joined[id * row + j];
-            // Nothing is parted from what has been empty so far.
+            // No separator follows text that is still empty.
             if !text.is_empty() {
                 text.extend_from_slice(separator);
             }

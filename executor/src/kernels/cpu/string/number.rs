@@ -1,4 +1,4 @@
-//! Numbers from text, and text of numbers as C's printf writes it.
+//! Parsing of numbers, and formatting of numbers like C's printf.
 
 use super::is_space;
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ fn trimmed(s: &str) -> &str {
     s.trim_matches(|c: char| u8::try_from(c).is_ok_and(is_space))
 }
 
-/// A decimal or hexadecimal number, infinity or NaN, with white space around it.
+/// Parses a decimal or hexadecimal number, infinity or NaN, with optional surrounding white space.
 pub(in crate::kernels::cpu) fn parse_float(s: &str) -> Option<f64> {
     let s = trimmed(s);
     let unsigned = s.strip_prefix(['+', '-']).unwrap_or(s);
@@ -50,7 +50,7 @@ pub(in crate::kernels::cpu) fn parse_float(s: &str) -> Option<f64> {
     s.parse().ok()
 }
 
-/// As a `float`, rounded once where that is possible.
+/// Returns the number as `f32`; decimal text is parsed directly, so that it is rounded only once.
 fn narrowed(value: f64, s: &str) -> f32 {
     trimmed(s).parse().unwrap_or(value as f32)
 }
@@ -69,7 +69,7 @@ fn hexadecimal(digits: &str) -> Option<f64> {
         .chain(fraction.chars())
         .try_fold(0f64, |value, c| Some(value * 16.0 + f64::from(c.to_digit(16)?)))?;
     let exponent = exponent.saturating_sub(4 * fraction.len() as i32);
-    // In two steps, so that the power itself does not leave the range.
+    // The power is applied in two steps, so that it does not overflow by itself.
     let half = exponent / 2;
     Some(value * 2f64.powi(half) * 2f64.powi(exponent - half))
 }
@@ -78,17 +78,17 @@ fn parse_integer<T: FromStr>(s: &str) -> Option<T> {
     trimmed(s).parse().ok()
 }
 
-/// Without a minus, even before a zero.
+/// Parses an unsigned number; a minus is refused, even before a zero.
 fn parse_unsigned<T: FromStr>(s: &str) -> Option<T> {
     let s = trimmed(s);
     if s.starts_with('-') { None } else { s.parse().ok() }
 }
 
-/// How numbers are written.
+/// The format of numbers and strings in AsString.
 #[derive(Clone, Copy)]
 struct Format {
     notation: Notation,
-    /// Digits of a number, bytes of a string; `None` if nobody has said.
+    /// Digits of a number, or bytes of a string; `None` if the attribute is not set.
     precision: Option<usize>,
     width: usize,
     fill: Fill,
@@ -101,23 +101,23 @@ enum Notation {
     Shortest,
 }
 
-/// What a number that is narrower than the width gets.
+/// The padding or sign of a number that is narrower than the width.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fill {
-    /// Blanks before it.
+    /// Blanks before the number.
     None,
-    /// Zeros after its sign.
+    /// Zeros after the sign.
     Zeros,
-    /// Blanks after it.
+    /// Blanks after the number.
     Left,
-    /// A plus, if it is not negative.
+    /// A plus sign if the number is not negative.
     Plus,
-    /// A blank, if it is not negative.
+    /// A blank if the number is not negative.
     Blank,
 }
 
 pub(super) fn format(init: &KernelInit<'_>) -> Result<Kernel> {
-    /// Wider or more precise text is refused.
+    /// The largest width and precision.
     const WIDEST: i64 = 1 << 15;
     let dtype = init.input_type(0);
     let (scientific, shortest) = (init.attr::<bool>("scientific")?, init.attr::<bool>("shortest")?);
@@ -199,7 +199,7 @@ impl Format {
         self.filled(is_negative, &magnitude.to_string(), true)
     }
 
-    /// Which has no sign, nor a place for one.
+    /// Formats an unsigned number, which has no sign and no blank in its place.
     fn unsigned(&self, value: u64) -> String {
         let fill = if matches!(self.fill, Fill::Plus | Fill::Blank) { Fill::None } else { self.fill };
         Format { fill, ..*self }.integer(false, value)
@@ -223,7 +223,7 @@ impl Format {
         format!("({},{})", self.real(real), self.real(imaginary))
     }
 
-    /// No more of it than the precision says, where somebody gave a format; as it is where nobody did.
+    /// Truncates the string to the precision if a width or fill is given, and pads it to the width.
     fn string(&self, s: &Bytes) -> Bytes {
         let is_cut = self.width > 0 || self.fill != Fill::None;
         let kept = self.precision.filter(|_| is_cut).map_or(s.len(), |most| most.min(s.len()));
@@ -253,7 +253,7 @@ impl Format {
     }
 }
 
-/// As `%e`: the exponent has a sign and two digits at least.
+/// Formats like `%e`: the exponent has a sign and at least two digits.
 fn scientific(magnitude: f64, precision: usize) -> String {
     let text = format!("{magnitude:.precision$e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -261,7 +261,7 @@ fn scientific(magnitude: f64, precision: usize) -> String {
     format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.unsigned_abs())
 }
 
-/// As `%g`: so many digits that count, without zeros at the end, in the notation that is shorter.
+/// Formats like `%g`: this many significant digits without trailing zeros, in the shorter notation.
 fn shortest(magnitude: f64, precision: usize) -> String {
     let precision = precision.max(1);
     let text = scientific(magnitude, precision - 1);

@@ -1,4 +1,4 @@
-//! Regular expressions. Patterns are RE2's, whose syntax differs a little from that of the engine behind.
+//! Regular expressions. Patterns are in RE2's syntax and are translated to the syntax of the `regex` crate.
 
 use super::is_start;
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use regex::bytes::{Captures, Regex, RegexBuilder};
 use std::sync::Arc;
 
-/// Bytes that a compiled pattern may take.
+/// The memory limit of a compiled pattern, in bytes.
 const LARGEST: usize = 8 << 20;
 
 pub(super) fn static_full_match(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -57,7 +57,7 @@ fn scalar<'a>(tensor: &'a Tensor, what: &str) -> Result<&'a Bytes> {
     }
 }
 
-/// The pattern of the last run, compiled: it seldom changes.
+/// The compiled pattern of the last run, cached because patterns rarely change.
 #[derive(Default)]
 struct LastPattern(Mutex<Option<(Bytes, Arc<Regex>)>>);
 
@@ -80,7 +80,8 @@ fn compiled(pattern: &Bytes, is_whole: bool) -> Result<Regex> {
     let invalid = |why: String| Error::invalid(format!("Invalid pattern: {text}, error: {why}"));
     let pattern = std::str::from_utf8(pattern).map_err(|_| invalid("invalid UTF-8".into()))?;
     let translated = translated(pattern);
-    // Checked by itself first: within the anchors an unmatched parenthesis might find a partner.
+    // The pattern is compiled without the anchors first, because an unmatched parenthesis in it could pair with
+    // theirs.
     let build = |p: &str| RegexBuilder::new(p).size_limit(LARGEST).build();
     let last_line = |e: regex::Error| e.to_string().lines().last().unwrap_or_default().trim().to_owned();
     let regex = build(&translated).map_err(|e| invalid(last_line(e)))?;
@@ -90,12 +91,12 @@ fn compiled(pattern: &Bytes, is_whole: bool) -> Result<Regex> {
     build(&format!(r"\A(?:{translated})\z")).map_err(|e| invalid(last_line(e)))
 }
 
-/// The same pattern in the engine's syntax: classes by letter are of ASCII, `\C` is any byte, `\Q` to `\E` is
-/// literal, and what has a meaning inside a class only to the engine is escaped.
+/// Translates a pattern to the syntax of the `regex` crate: Perl classes are ASCII, `\C` is any byte, `\Q` to `\E` is
+/// literal, and characters that are special in a class only for `regex` are escaped.
 fn translated(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern.chars().peekable();
-    // Whether within a class, and whether at its start, where a bracket is literal.
+    // True inside a class, and true at the start of a class, where a bracket is literal.
     let (mut in_class, mut at_start) = (false, false);
     while let Some(c) = rest.next() {
         let was_start = std::mem::take(&mut at_start);
@@ -140,7 +141,7 @@ fn translated(pattern: &str) -> String {
                 }
             }
             '[' if rest.peek() == Some(&':') => {
-                // A class by name: up to its own end.
+                // A named class such as `[:alpha:]`: copied up to its end.
                 let named: String = std::iter::once('[').chain(rest.clone()).collect();
                 match named
                     .find(":]")
@@ -166,20 +167,20 @@ fn translated(pattern: &str) -> String {
     out
 }
 
-/// What a match is replaced by: literal parts, and groups by number.
+/// The replacement of a match: literal parts, and groups by number.
 struct Rewrite {
-    parts: Vec<Part>,
-    /// The highest group that is named.
+    parts: Vec<RewritePart>,
+    /// The highest group number in the rewrite.
     groups: usize,
 }
 
-enum Part {
+enum RewritePart {
     Literal(Vec<u8>),
     Group(usize),
 }
 
 impl Rewrite {
-    /// What follows a wrong escape is ignored, as RE2 does.
+    /// Parses a rewrite; the text after an invalid escape is ignored, like in RE2.
     fn parse(text: &[u8]) -> Rewrite {
         let mut rewrite = Rewrite { parts: Vec::new(), groups: 0 };
         let mut literal = Vec::new();
@@ -188,7 +189,10 @@ impl Rewrite {
             match (byte, if byte == b'\\' { bytes.next() } else { None }) {
                 (b'\\', Some(&digit @ b'0'..=b'9')) => {
                     let group = usize::from(digit - b'0');
-                    rewrite.parts.extend([Part::Literal(std::mem::take(&mut literal)), Part::Group(group)]);
+                    rewrite.parts.extend([
+                        RewritePart::Literal(std::mem::take(&mut literal)),
+                        RewritePart::Group(group),
+                    ]);
                     rewrite.groups = rewrite.groups.max(group);
                 }
                 (b'\\', Some(b'\\')) => literal.push(b'\\'),
@@ -196,11 +200,12 @@ impl Rewrite {
                 _ => literal.push(byte),
             }
         }
-        rewrite.parts.push(Part::Literal(literal));
+        rewrite.parts.push(RewritePart::Literal(literal));
         rewrite
     }
 
-    /// The string with its first match, or all, replaced; as it is if the rewrite names a group that is not there.
+    /// Returns the string with its first match, or all matches, replaced; unchanged if the rewrite refers to a
+    /// missing group.
     fn apply(&self, regex: &Regex, s: &Bytes, is_global: bool) -> Bytes {
         if self.groups >= regex.captures_len() {
             return s.clone();
@@ -208,7 +213,7 @@ impl Rewrite {
         let limit = if is_global { usize::MAX } else { 1 };
         let mut out = Vec::with_capacity(s.len());
         let mut end = 0;
-        // An empty match within a character is none.
+        // An empty match inside a character is skipped.
         let is_whole = |captures: &Captures<'_>| {
             captures.get(0).is_some_and(|m| !m.is_empty() || s.get(m.start()).is_none_or(|&b| is_start(b)))
         };
@@ -217,8 +222,10 @@ impl Rewrite {
             out.extend_from_slice(&s[end..whole.start()]);
             for part in &self.parts {
                 match part {
-                    Part::Literal(bytes) => out.extend_from_slice(bytes),
-                    Part::Group(i) => out.extend_from_slice(captures.get(*i).map_or(b"", |m| m.as_bytes())),
+                    RewritePart::Literal(bytes) => out.extend_from_slice(bytes),
+                    RewritePart::Group(i) => {
+                        out.extend_from_slice(captures.get(*i).map_or(b"", |m| m.as_bytes()))
+                    }
                 }
             }
             end = whole.end();

@@ -1,4 +1,4 @@
-//! Strings cut into pieces, which come as a sparse matrix: a row for each string.
+//! Splits of strings into pieces, returned as a sparse matrix with one row per string.
 
 use super::is_space;
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
 use graph::{Shape, Tensor};
 
-/// At each byte that is one of the delimiter's; without a delimiter, into bytes.
+/// Makes the kernel of StringSplit, which splits at each byte of the delimiter; an empty delimiter splits into bytes.
 pub(super) fn split(init: &KernelInit<'_>) -> Result<Kernel> {
     let skip_empty = init.attr::<bool>("skip_empty")?;
     Kernel::sync(move |ctx| {
@@ -28,7 +28,8 @@ pub(super) fn split(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// At each separator; without one, at white space, of which the ends have none. At most so often.
+/// Makes the kernel of StringSplitV2, which splits at each separator, at most `maxsplit` times; an empty separator
+/// splits at white space and strips it from both ends.
 pub(super) fn split_v2(init: &KernelInit<'_>) -> Result<Kernel> {
     let most = usize::try_from(init.attr::<i64>("maxsplit")?).unwrap_or(usize::MAX);
     Kernel::sync(move |ctx| {
@@ -45,7 +46,7 @@ pub(super) fn split_v2(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// What is left after the last split is a piece too, even if it is empty, as TensorFlow has it.
+/// Splits at white space. Like in TensorFlow, the rest after the last split is a piece too, even if it is empty.
 fn words(s: &Bytes, most: usize) -> Vec<Bytes> {
     let after_space = |rest: &[u8]| rest.iter().position(|&b| !is_space(b)).unwrap_or(rest.len());
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! Strings against what TensorFlow makes of them.
+//! Compares string kernels with TensorFlow's results.
 
 use crate::error::Result;
 use crate::testing::run_op;
@@ -19,7 +19,7 @@ fn one(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)]) -> Result<Vec<S
 }
 
 #[test]
-fn hashes_are_tensorflows() -> Result<()> {
+fn hashes_equal_tensorflows() -> Result<()> {
     let long = [b'x'; 100];
     let input = strings(&[b"", b"a", b"hello world", &long, &[b'y'; 1000]])?;
     let buckets = ("num_buckets", AttrValue::from(1i64 << 40));
@@ -40,7 +40,7 @@ fn hashes_are_tensorflows() -> Result<()> {
 }
 
 #[test]
-fn patterns_are_re2s() -> Result<()> {
+fn patterns_have_re2_syntax() -> Result<()> {
     let full = |pattern: &str, s: &str| -> Result<bool> {
         let found = run_op("StaticRegexFullMatch", &[s.into()], &[("pattern", pattern.into())])?;
         Ok(found[0].item::<graph::Bool8>()?.get())
@@ -155,7 +155,7 @@ fn numbers_are_read_and_written_as_in_c() -> Result<()> {
 }
 
 #[test]
-fn parts_and_cases() -> Result<()> {
+fn substrings_and_case_conversion() -> Result<()> {
     let words = strings(&[b"hello", b"wor"])?;
     let substr = |pos: Tensor, len: Tensor, attrs: &[(&str, AttrValue)]| {
         one("Substr", &[words.clone(), pos, len], &[&[("T", DType::Int32.into())], attrs].concat())
@@ -178,7 +178,7 @@ fn parts_and_cases() -> Result<()> {
 }
 
 #[test]
-fn joins() -> Result<()> {
+fn strings_are_joined() -> Result<()> {
     let separator = |s: &str| ("separator", AttrValue::from(s));
     let inputs = ["a".into(), strings(&[b"b", b"c"])?];
     assert_eq!(one("StringJoin", &inputs, &[separator("-"), ("N", 2i64.into())])?, ["a-b", "a-c"]);
@@ -197,7 +197,7 @@ fn joins() -> Result<()> {
 }
 
 #[test]
-fn base64_is_the_one_for_addresses() -> Result<()> {
+fn base64_is_url_safe() -> Result<()> {
     let input = strings(&[b"hello?>", b"\xff\xfe\xfd"])?;
     assert_eq!(one("EncodeBase64", &[input], &[])?, ["aGVsbG8_Pg", "__79"]);
     assert_eq!(one("EncodeBase64", &["hello".into()], &[("pad", true.into())])?, ["aGVsbG8="]);

@@ -1,10 +1,10 @@
-//! Clips of a batch as WAV: 16-bit samples, little-endian, channels interleaved.
+//! Encodes clips of a batch as WAV: 16-bit little-endian samples with interleaved channels.
 
 use crate::error::{Error, Result};
 use checkpoint::proto::Writer;
 use graph::Tensor;
 
-/// An encoded clip, as `Summary.Audio` holds it.
+/// An encoded clip, with the fields of `Summary.Audio`.
 pub(super) struct Clip {
     rate: f32,
     channels: usize,
@@ -19,7 +19,7 @@ impl Clip {
     }
 }
 
-/// The first clips of a batch: frames, or frames by channels, each in [-1, 1].
+/// Encodes the first clips of a batch, which are frames, or frames by channels, of samples in [-1, 1].
 pub(super) fn encode_all(batch: &Tensor, max_clips: i64, rate: f32) -> Result<Vec<Clip>> {
     let (count, frames, channels) = match *batch.shape().dims() {
         [count, frames] => (count, frames, 1),
@@ -56,7 +56,7 @@ fn wav(samples: &[f32], rate: f32, channels: usize) -> Result<Vec<u8>> {
     out.extend_from_slice(&number(HEADER - 8 + bytes)?.to_le_bytes());
     out.extend_from_slice(b"WAVEfmt ");
     out.extend_from_slice(&16u32.to_le_bytes());
-    // Samples as they are, not compressed.
+    // Format 1: uncompressed samples.
     out.extend_from_slice(&1u16.to_le_bytes());
     out.extend_from_slice(&narrow(channels)?.to_le_bytes());
     out.extend_from_slice(&rate.to_le_bytes());
@@ -66,7 +66,7 @@ fn wav(samples: &[f32], rate: f32, channels: usize) -> Result<Vec<u8>> {
     out.extend_from_slice(b"data");
     out.extend_from_slice(&number(bytes)?.to_le_bytes());
     for sample in samples {
-        // Casts saturate, and make NaN silence.
+        // The cast saturates, and converts NaN to silence.
         out.extend_from_slice(&((sample * 32768.0).round() as i16).to_le_bytes());
     }
     Ok(out)

@@ -1,4 +1,4 @@
-//! How values are distributed over buckets whose limits grow by a tenth each.
+//! Histograms with exponential buckets, whose limits grow by 10 % each.
 
 use super::super::dispatch::dispatch;
 use crate::error::Result;
@@ -7,7 +7,7 @@ use graph::{Bool8, DType, Tensor};
 use num_traits::ToPrimitive;
 use std::sync::OnceLock;
 
-/// Upper limits of the buckets, rising: mirrored around zero, from 1e-12 to 1e20.
+/// Returns the upper limits of the buckets, ascending and symmetric around zero, with magnitudes from 1e-12 to 1e20.
 fn limits() -> &'static [f64] {
     static LIMITS: OnceLock<Vec<f64>> = OnceLock::new();
     LIMITS.get_or_init(|| {
@@ -22,7 +22,7 @@ fn limits() -> &'static [f64] {
     })
 }
 
-/// A histogram, as `HistogramProto` holds it.
+/// A histogram, with the fields of `HistogramProto`.
 pub(super) struct Histogram {
     min: f64,
     max: f64,
@@ -32,18 +32,18 @@ pub(super) struct Histogram {
     buckets: Vec<f64>,
 }
 
-/// How messages name a histogram.
-pub(super) struct OfWhat<'a> {
+/// The names of a histogram in error messages.
+pub(super) struct HistogramLabel<'a> {
     pub(super) name: &'a str,
-    /// What it is called where a value is infinite.
+    /// The name used if a value is infinite.
     pub(super) infinite: &'a str,
 }
 
-/// The histogram of a tensor's elements.
+/// Returns the histogram of a tensor's elements.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no finite number.
-pub(super) fn of(values: &Tensor, of_what: &OfWhat<'_>) -> Result<Histogram> {
+/// `InvalidArgument` for NaN and infinite values.
+pub(super) fn of(values: &Tensor, label: &HistogramLabel<'_>) -> Result<Histogram> {
     let mut histogram = Histogram {
         min: f64::MAX,
         max: -f64::MAX,
@@ -53,19 +53,19 @@ pub(super) fn of(values: &Tensor, of_what: &OfWhat<'_>) -> Result<Histogram> {
         buckets: vec![0.0; limits().len()],
     };
     if values.dtype() == DType::Bool {
-        histogram.add_all(values.values::<Bool8>()?.iter().map(|v| f64::from(v.get())), of_what)?;
+        histogram.add_all(values.values::<Bool8>()?.iter().map(|v| f64::from(v.get())), label)?;
         return Ok(histogram);
     }
     dispatch!(real, values.dtype(), T => {
-        histogram.add_all(values.values::<T>()?.iter().map(|v| v.to_f64().unwrap_or(f64::NAN)), of_what)
+        histogram.add_all(values.values::<T>()?.iter().map(|v| v.to_f64().unwrap_or(f64::NAN)), label)
     })?;
     Ok(histogram)
 }
 
 impl Histogram {
-    fn add_all(&mut self, values: impl Iterator<Item = f64>, of_what: &OfWhat<'_>) -> Result<()> {
+    fn add_all(&mut self, values: impl Iterator<Item = f64>, label: &HistogramLabel<'_>) -> Result<()> {
         let limits = limits();
-        let OfWhat { name, infinite } = of_what;
+        let HistogramLabel { name, infinite } = label;
         for value in values {
             if value.is_nan() {
                 crate::invalid!("Nan in summary histogram for: {name}");
@@ -79,7 +79,7 @@ impl Histogram {
     }
 
     fn add(&mut self, value: f64, limits: &[f64]) {
-        // The largest number is in the last bucket.
+        // The largest finite number belongs to the last bucket.
         let bucket = limits.partition_point(|&limit| limit <= value).min(limits.len() - 1);
         self.buckets[bucket] += 1.0;
         self.min = self.min.min(value);
@@ -89,7 +89,7 @@ impl Histogram {
         self.sum_squares += value * value;
     }
 
-    /// As a `HistogramProto`: each run of empty buckets is one.
+    /// Writes the histogram as a `HistogramProto`; each run of empty buckets is merged to one.
     pub(super) fn write(&self, proto: &mut Writer) {
         proto.double(1, self.min).double(2, self.max).double(3, self.count);
         proto.double(4, self.sum).double(5, self.sum_squares);

@@ -1,11 +1,11 @@
-//! Images of a batch as PNG.
+//! Encodes images of a batch as PNG.
 
 use crate::error::{Error, Result};
 use checkpoint::proto::Writer;
 use graph::{DType, Tensor};
 use half::f16;
 
-/// An encoded image, as `Summary.Image` holds it.
+/// An encoded image, with the fields of `Summary.Image`.
 pub(super) struct Image {
     height: usize,
     width: usize,
@@ -20,7 +20,8 @@ impl Image {
     }
 }
 
-/// The first images of a batch: height by width by 1 (grey), 3 (red, green, blue) or 4 (and opacity).
+/// Encodes the first images of a batch, which are height by width by 1 (grey), 3 (red, green, blue) or 4 (with
+/// opacity).
 pub(super) fn encode_all(batch: &Tensor, max_images: i64, bad_color: &[u8]) -> Result<Vec<Image>> {
     let &[count, height, width, depth @ (1 | 3 | 4)] = batch.shape().dims() else {
         crate::invalid!("Tensor must be 4-D with last dim 1, 3, or 4, not {}", batch.shape());
@@ -59,7 +60,7 @@ pub(super) fn encode_all(batch: &Tensor, max_images: i64, bad_color: &[u8]) -> R
 trait Sample: Copy {
     fn of(value: f32) -> Self;
     fn to_f32(self) -> f32;
-    /// `self * scale + offset`, cut to a byte.
+    /// Returns `self * scale + offset`, truncated to a byte.
     fn byte(self, scale: Self, offset: Self) -> u8;
 }
 
@@ -105,7 +106,7 @@ impl Sample for f16 {
     }
 }
 
-/// Values stretched over 0 to 255, or around 128 if some are negative; pixels that are not finite get the bad color.
+/// Scales values to 0 to 255, or around 128 if some are negative; pixels that are not finite get the bad color.
 fn normalized<T: Sample>(values: &[T], bad: &[u8]) -> Vec<u8> {
     /// Smaller extremes count as zero.
     const ZERO: f32 = 1e-6;

@@ -1,4 +1,4 @@
-//! Summaries against the bytes that TensorFlow writes.
+//! Compares summaries with the bytes that TensorFlow writes.
 
 use crate::error::Result;
 use crate::testing::run_op;
@@ -13,7 +13,7 @@ fn float() -> (&'static str, AttrValue) {
 }
 
 #[test]
-fn scalars_and_their_merger() -> Result<()> {
+fn scalar_summaries_are_merged() -> Result<()> {
     let a = summary("ScalarSummary", &["a".into(), 1.5f32.into()], &[float()])?;
     assert_eq!(a, b"\n\x08\n\x01a\x15\x00\x00\xc0?");
     let tags = Tensor::strings(vec!["a".into(), "b".into()], Shape::new(&[2])?)?;
@@ -101,7 +101,7 @@ fn audio_is_a_wav_file() -> Result<()> {
 }
 
 #[test]
-fn tensors_are_whole() -> Result<()> {
+fn tensor_summaries_contain_the_whole_tensor() -> Result<()> {
     let inputs = ["tt".into(), Tensor::from(1f32), Tensor::from("")];
     let bytes = summary("TensorSummaryV2", &inputs, &[float()])?;
     assert_eq!(bytes, b"\n\x12\n\x02ttB\n\x08\x01\x12\x00\"\x04\x00\x00\x80?J\x00");

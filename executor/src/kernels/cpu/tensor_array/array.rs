@@ -1,4 +1,4 @@
-//! The array itself: which elements were written and read, and of what shape they are.
+//! The state of a tensor array: its elements, which of them were written and read, and their shapes.
 
 use crate::error::{Error, Result};
 use crate::resource::Resource;
@@ -7,36 +7,37 @@ use graph::{Code, DType, PartialShape, Shape};
 use parking_lot::Mutex;
 use std::fmt;
 
-/// An array of tensors of one type, all of one memory.
+/// An array of tensors of one dtype, all in the same memory space.
 pub(in crate::kernels) struct TensorArray {
     pub(super) name: String,
     pub(super) dtype: DType,
     clear_after_read: bool,
     identical_shapes: bool,
-    /// What is written to an element twice is summed: so gradients gather.
+    /// True for an array of gradients, in which repeated writes to an element are summed.
     sums: bool,
-    state: Mutex<State>,
+    state: Mutex<TensorArrayState>,
 }
 
-struct State {
+struct TensorArrayState {
     elements: Vec<ArrayElement>,
     is_closed: bool,
     is_dynamic: bool,
-    /// What every element's shape must fit.
+    /// The shape that every element must match.
     shape: PartialShape,
 }
 
 #[derive(Clone, Default)]
 struct ArrayElement {
     tensor: Option<Value>,
-    /// The shape of what was written; without a tensor, of zeros that nobody has made yet.
+    /// The shape of the written tensor. If there is a shape but no tensor, the element is zeros that have not been
+    /// created yet.
     shape: Option<Shape>,
     is_read: bool,
     is_cleared: bool,
 }
 
-/// What an array is made as.
-pub(super) struct Config {
+/// The settings of a new array.
+pub(super) struct TensorArrayConfig {
     pub(super) name: String,
     pub(super) dtype: DType,
     pub(super) shape: PartialShape,
@@ -57,11 +58,12 @@ impl fmt::Debug for TensorArray {
 }
 
 impl TensorArray {
-    pub(super) fn new(config: Config) -> Result<TensorArray> {
-        let Config { name, dtype, shape, size, is_dynamic, clear_after_read, identical_shapes } = config;
+    pub(super) fn new(config: TensorArrayConfig) -> Result<TensorArray> {
+        let TensorArrayConfig { name, dtype, shape, size, is_dynamic, clear_after_read, identical_shapes } =
+            config;
         let mut elements = Vec::new();
         grow(&mut elements, size)?;
-        let state = State { elements, is_closed: false, is_dynamic, shape };
+        let state = TensorArrayState { elements, is_closed: false, is_dynamic, shape };
         Ok(TensorArray {
             name,
             dtype,
@@ -72,8 +74,8 @@ impl TensorArray {
         })
     }
 
-    /// The array of this one's gradients: as long as this is now, and from now on this grows no more. What was
-    /// written here stands there as zeros, of its shape behind `prefix`.
+    /// Returns a new array for this array's gradients. It has the current length of this array, which cannot grow
+    /// afterwards. Elements that were written here become zeros there, of their shape prefixed by `prefix`.
     pub(super) fn gradient(&self, name: String, prefix: Option<&[usize]>) -> Result<TensorArray> {
         let mut forward = self.open()?;
         forward.is_dynamic = false;
@@ -88,7 +90,7 @@ impl TensorArray {
             Some(dims) => PartialShape::of_dims(prefix.iter().map(|&d| Some(d)).chain(dims.iter().copied())),
             None => PartialShape::unknown(),
         };
-        let state = State { elements, is_closed: false, is_dynamic: false, shape };
+        let state = TensorArrayState { elements, is_closed: false, is_dynamic: false, shape };
         Ok(TensorArray {
             name,
             dtype: self.dtype,
@@ -99,7 +101,7 @@ impl TensorArray {
         })
     }
 
-    fn open(&self) -> Result<parking_lot::MutexGuard<'_, State>> {
+    fn open(&self) -> Result<parking_lot::MutexGuard<'_, TensorArrayState>> {
         let state = self.state.lock();
         if state.is_closed {
             crate::invalid!("TensorArray {} has already been closed.", self.name);
@@ -111,7 +113,7 @@ impl TensorArray {
         Ok(self.open()?.elements.len())
     }
 
-    /// Makes room for `size` elements, if the array may grow.
+    /// Extends the array to `size` elements, if it may grow.
     pub(super) fn grow_to(&self, size: usize) -> Result<()> {
         let mut state = self.open()?;
         if state.is_dynamic && size > state.elements.len() { grow(&mut state.elements, size) } else { Ok(()) }
@@ -125,7 +127,7 @@ impl TensorArray {
         drop(elements);
     }
 
-    /// `add` is for what is written to an element that is there already.
+    /// Writes an element; `add` adds to an element that was written before, if the array sums.
     pub(super) fn write(
         &self,
         index: i32,
@@ -134,7 +136,7 @@ impl TensorArray {
     ) -> Result<()> {
         let name = &self.name;
         let mut state = self.open()?;
-        let State { elements, is_dynamic, shape: of_all, .. } = &mut *state;
+        let TensorArrayState { elements, is_dynamic, shape: of_all, .. } = &mut *state;
         let place = usize::try_from(index).ok();
         match place {
             Some(place) if *is_dynamic && place >= elements.len() => grow(elements, place + 1)?,
@@ -185,11 +187,11 @@ impl TensorArray {
         }
     }
 
-    /// `zeros` makes what nobody has written.
+    /// Returns an element; `zeros` creates the value of an element that was not written.
     pub(super) fn read(&self, index: i32, zeros: impl FnOnce(Shape) -> Result<Value>) -> Result<Value> {
         let name = &self.name;
         let mut state = self.open()?;
-        let State { elements, shape: of_all, .. } = &mut *state;
+        let TensorArrayState { elements, shape: of_all, .. } = &mut *state;
         let size = elements.len();
         let place = usize::try_from(index).ok();
         let Some(element) = place.and_then(|place| elements.get_mut(place)) else {
@@ -228,7 +230,7 @@ impl TensorArray {
     }
 }
 
-/// Adds elements that nobody has written.
+/// Extends the elements to `size` with unwritten elements.
 fn grow(elements: &mut Vec<ArrayElement>, size: usize) -> Result<()> {
     let bytes = size as u128 * size_of::<ArrayElement>() as u128;
     let refused = || {

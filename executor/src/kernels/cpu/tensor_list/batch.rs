@@ -1,4 +1,4 @@
-//! Tensors of many lists, and what arithmetic does to lists: element by element.
+//! Kernels of tensors of lists, and arithmetic on lists, elementwise.
 
 use super::super::memory::Memory;
 use super::{check_appended, check_dtype, element_dtype, join};
@@ -42,7 +42,7 @@ pub(in crate::kernels) fn concat_lists<T: Held>(init: &KernelInit<'_>) -> Result
     })
 }
 
-/// To each list the row beside it.
+/// Makes the kernel that appends to each list the corresponding row of input 1.
 pub(in crate::kernels) fn push_back_batch<T: Held>(
     init: &KernelInit<'_>,
     memory: impl Memory,
@@ -72,8 +72,8 @@ pub(in crate::kernels) fn push_back_batch<T: Held>(
     })
 }
 
-/// ZerosLike of variants: every tensor in them is replaced by zeros; a variant that holds nothing stays so. `memory` is
-/// where tensors are that are not on the host.
+/// Makes the kernel of ZerosLike for variants: replaces every tensor in them by zeros, and keeps empty variants.
+/// `memory` creates the zeros of tensors outside host memory.
 pub(in crate::kernels) fn zeros_like<T: Held>(memory: impl Memory) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let out = zeros_of_all::<T>(ctx, &memory, ctx.input(0)?)?;
@@ -82,7 +82,7 @@ pub(in crate::kernels) fn zeros_like<T: Held>(memory: impl Memory) -> Result<Ker
     })
 }
 
-/// Nests as variants do, which is not deep.
+/// Returns the zeros of a tensor of variants. The recursion is as deep as variants may nest, which is limited.
 fn zeros_of_all<T: Held>(ctx: &KernelContext<'_>, memory: &impl Memory, tensor: &Tensor) -> Result<Tensor> {
     let zeros = |variant| zeros_of::<T>(ctx, memory, variant);
     let all = tensor.as_variants()?.iter().map(zeros).collect::<Result<Vec<_>>>()?;
@@ -99,7 +99,7 @@ fn zeros_of<T: Held>(ctx: &KernelContext<'_>, memory: &impl Memory, variant: &Va
         })
     };
     if let Some(list) = variant.get::<TensorList<T>>() {
-        // Zeros may be as many as they like.
+        // A list of zeros has no limit on its length.
         let mut zeros = list.map(zeros)?;
         zeros.max_num_elements = -1;
         return Ok(Variant::new(zeros));
@@ -115,10 +115,10 @@ fn zeros_of<T: Held>(ctx: &KernelContext<'_>, memory: &impl Memory, variant: &Va
     }
 }
 
-/// AddN of variants.
+/// Makes the kernel of AddN for variants.
 pub(in crate::kernels) fn add_n<T: Held>() -> Result<Kernel> {
     Kernel::sync(|ctx| {
-        let mut adder = Adder { device: ctx.device(), kernels: SmallVec::new() };
+        let mut adder = VariantAdder { device: ctx.device(), kernels: SmallVec::new() };
         let mut sum = ctx.take_input(0)?;
         for i in 1..ctx.num_inputs() {
             sum = adder.tensors::<T>(&sum, ctx.input(i)?)?;
@@ -128,24 +128,24 @@ pub(in crate::kernels) fn add_n<T: Held>() -> Result<Kernel> {
     })
 }
 
-/// Adds by the device's own kernels, wherever what they add is.
-struct Adder<'a> {
+/// Adds nested variants, using the device's own AddN kernels for the tensors in them.
+struct VariantAdder<'a> {
     device: &'a Arc<Device>,
-    /// Of the types that came so far.
+    /// The kernels of the dtypes added so far.
     kernels: SmallVec<[(DType, Node, Kernel); 1]>,
 }
 
-impl Adder<'_> {
+impl VariantAdder<'_> {
     fn tensors<T: Held>(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         let pairs = a.as_variants()?.iter().zip(b.as_variants()?);
         if a.shape() != b.shape() {
-            return Err(unlike(a, b));
+            return Err(mismatch_error(a, b));
         }
         let sums = pairs.map(|(a, b)| self.variants::<T>(a, b)).collect::<Result<Vec<_>>>()?;
         Ok(Tensor::variants(sums, a.shape().clone())?)
     }
 
-    /// What one of the sides has not counts as zero.
+    /// Adds two variants; an element that is missing on one side counts as zero.
     fn variants<T: Held>(&mut self, a: &Variant, b: &Variant) -> Result<Variant> {
         if let (Some(x), Some(y)) = (a.get::<TensorList<T>>(), b.get::<TensorList<T>>()) {
             check_dtype(y, x.element_dtype)?;
@@ -184,7 +184,7 @@ impl Adder<'_> {
     fn items<T: Held>(&mut self, a: &T, b: &T) -> Result<T> {
         let dtype = a.dtype();
         if a.shape() != b.shape() || dtype != b.dtype() {
-            return Err(unlike(a, b));
+            return Err(mismatch_error(a, b));
         }
         if let (DType::Variant, Some(a), Some(b)) = (dtype, a.on_host(), b.on_host()) {
             return T::of(self.tensors::<T>(a, b)?.into());
@@ -206,7 +206,7 @@ impl Adder<'_> {
     }
 }
 
-fn unlike<T: Held>(a: &T, b: &T) -> Error {
+fn mismatch_error<T: Held>(a: &T, b: &T) -> Error {
     let (a, b) = ((a.dtype(), a.shape()), (b.dtype(), b.shape()));
     Error::invalid(format!("Inputs of an addition must be alike, are {} {} and {} {}", a.0, a.1, b.0, b.1))
 }

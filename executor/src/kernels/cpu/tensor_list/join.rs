@@ -1,14 +1,14 @@
-//! Between lists and the tensors that hold all their elements: side by side, or one after the other.
+//! Conversion between lists and tensors of all their elements, stacked or concatenated.
 
 use super::super::memory::Memory;
-use super::{check_dtype, edit, element_dtype, list, merged, put, scalar, shape_of, zeros};
+use super::{check_dtype, edit, element_dtype, list, merged, scalar, set_list, shape_of, zeros};
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
 use crate::value::Held;
 use graph::{Code, DType, PartialShape, Shape, Tensor, TensorList};
 
-/// The rows of input `i`.
+/// Returns the rows of input `i`.
 pub(super) fn rows<T: Held>(ctx: &mut KernelContext<'_>, memory: &impl Memory, i: usize) -> Result<Vec<T>> {
     let (count, dims) = first_and_rest(ctx, i)?;
     let row = Shape::new(dims)?;
@@ -25,7 +25,7 @@ pub(super) fn rows<T: Held>(ctx: &mut KernelContext<'_>, memory: &impl Memory, i
     Ok(rows)
 }
 
-/// How many rows input `i` has, and their sizes.
+/// Returns the number of rows of input `i`, and the dimensions of a row.
 fn first_and_rest<'a>(ctx: &'a KernelContext<'_>, i: usize) -> Result<(usize, &'a [usize])> {
     let shape = ctx.shape(i)?;
     match shape.dims().split_first() {
@@ -49,11 +49,11 @@ pub(in crate::kernels) fn from_tensor<T: Held>(init: &KernelInit<'_>, memory: im
                  element"
             );
         }
-        put(ctx, TensorList::of(dtype, wanted, elements.into_iter().map(Some).collect())?)
+        set_list(ctx, TensorList::of(dtype, wanted, elements.into_iter().map(Some).collect())?)
     })
 }
 
-/// The elements' one shape, from what all say of it.
+/// Returns the common shape of the elements: `wanted`, the list's shape and the elements' shapes merged.
 fn common_shape<T: Held>(list: &TensorList<T>, wanted: PartialShape) -> Result<PartialShape> {
     let mut shape = merged(&wanted, &list.element_shape)?;
     for element in list.elements().iter().flatten() {
@@ -67,8 +67,8 @@ fn common_shape<T: Held>(list: &TensorList<T>, wanted: PartialShape) -> Result<P
     Ok(shape)
 }
 
-/// Puts the chosen elements side by side into one tensor; those without a value are zeros.
-fn side_by_side<T: Held>(
+/// Stacks the chosen elements to one tensor; uninitialized elements are zeros.
+fn stack_elements<T: Held>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
     list: &TensorList<T>,
@@ -77,7 +77,10 @@ fn side_by_side<T: Held>(
     op: &str,
 ) -> Result<()> {
     let Some(element) = shape.as_shape() else {
-        invalid!("Tried to {op} {} with non-fully-defined element_shape: {shape}", nothing_in(list));
+        invalid!(
+            "Tried to {op} {} with non-fully-defined element_shape: {shape}",
+            describe_shapeless_list(list)
+        );
     };
     for tensor in chosen.iter().flatten() {
         if *tensor.shape() != element {
@@ -96,8 +99,8 @@ fn side_by_side<T: Held>(
     Ok(())
 }
 
-/// What a list is called whose elements tell nothing of their shape.
-fn nothing_in<T: Held>(list: &TensorList<T>) -> &'static str {
+/// Describes, for error messages, a list whose elements do not determine a shape.
+fn describe_shapeless_list<T: Held>(list: &TensorList<T>) -> &'static str {
     match list.is_empty() {
         true => "elements of an empty list",
         false => "list which only contains uninitialized tensors",
@@ -117,7 +120,7 @@ pub(in crate::kernels) fn stack<T: Held>(init: &KernelInit<'_>, memory: impl Mem
         }
         let shape = common_shape(&list, shape_of(ctx.input(1)?)?)?;
         let chosen: Vec<Option<&T>> = list.elements().iter().map(Option::as_ref).collect();
-        side_by_side(ctx, &memory, &list, &shape, &chosen, "stack")
+        stack_elements(ctx, &memory, &list, &shape, &chosen, "stack")
     })
 }
 
@@ -134,11 +137,11 @@ pub(in crate::kernels) fn gather<T: Held>(init: &KernelInit<'_>, memory: impl Me
         };
         let chosen = ctx.input(1)?.values::<i32>()?.iter().map(choose).collect::<Result<Vec<_>>>()?;
         let shape = common_shape(&list, shape_of(ctx.input(2)?)?)?;
-        side_by_side(ctx, &memory, &list, &shape, &chosen, "gather")
+        stack_elements(ctx, &memory, &list, &shape, &chosen, "gather")
     })
 }
 
-/// The rows of input `tensor`, and where each goes.
+/// Returns the rows of input `tensor`, each with its index in the list.
 fn indexed<T: Held>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
@@ -209,7 +212,7 @@ fn scattered<T: Held>(
     for (index, row) in placed {
         list.set(index, row)?;
     }
-    put(ctx, list)
+    set_list(ctx, list)
 }
 
 pub(in crate::kernels) fn scatter_into<T: Held>(
@@ -268,13 +271,13 @@ pub(in crate::kernels) fn split<T: Held>(init: &KernelInit<'_>, memory: impl Mem
             elements.push(Some(part));
             Ok(())
         })?;
-        put(ctx, TensorList::of(dtype, wanted, elements)?)
+        set_list(ctx, TensorList::of(dtype, wanted, elements)?)
     })
 }
 
 pub(in crate::kernels) fn concat<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let (dtype, shape) = (element_dtype(init)?, init.attr::<PartialShape>("element_shape")?);
-    Kernel::sync(move |ctx| in_a_row::<T>(ctx, &memory, dtype, &shape, &[]))
+    Kernel::sync(move |ctx| concat_elements::<T>(ctx, &memory, dtype, &shape, &[]))
 }
 
 pub(in crate::kernels) fn concat_v2<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
@@ -282,12 +285,12 @@ pub(in crate::kernels) fn concat_v2<T: Held>(init: &KernelInit<'_>, memory: impl
     Kernel::sync(move |ctx| {
         let shape = shape_of(ctx.input(1)?)?;
         let leading = ctx.input(2)?.to_i64s()?;
-        in_a_row::<T>(ctx, &memory, dtype, &shape, &leading)
+        concat_elements::<T>(ctx, &memory, dtype, &shape, &leading)
     })
 }
 
-/// Puts the elements one after the other; `leading` are the first dimensions of those without a value.
-fn in_a_row<T: Held>(
+/// Concatenates the elements; `leading` has the first dimension of uninitialized elements.
+fn concat_elements<T: Held>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
     dtype: DType,
@@ -310,7 +313,7 @@ fn in_a_row<T: Held>(
     let Some(rest) = rest.as_shape() else {
         invalid!(
             "All except the first dimension must be fully defined when concating {}. element_shape: {rest}",
-            nothing_in(&list)
+            describe_shapeless_list(&list)
         );
     };
     let first = merged(wanted, &list.element_shape)

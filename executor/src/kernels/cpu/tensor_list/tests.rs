@@ -13,7 +13,7 @@ fn refused(result: Result<Tensor>) -> String {
     result.err().map(|e| e.to_string()).unwrap_or_default()
 }
 
-/// A list of the rows of a matrix.
+/// Returns a list of the rows of a matrix.
 fn rows() -> Result<Tensor> {
     let matrix = Tensor::from_slice(&[1f32, 2., 3., 4., 5., 6.], graph::Shape::new(&[3, 2])?)?;
     one("TensorListFromTensor", &[matrix, Tensor::vector(&[2i32])?], &[FLOAT, INT])
@@ -42,7 +42,7 @@ fn elements_are_set_read_pushed_and_popped() -> Result<()> {
 }
 
 #[test]
-fn a_list_that_nobody_else_holds_is_changed_in_place() -> Result<()> {
+fn an_unshared_list_is_changed_in_place() -> Result<()> {
     let list = rows()?;
     let address = |list: &Tensor| -> Result<*const TensorList> {
         Ok(list.as_variants()?[0].get::<TensorList>().map_or(std::ptr::null(), std::ptr::from_ref))
@@ -63,7 +63,7 @@ fn a_list_that_nobody_else_holds_is_changed_in_place() -> Result<()> {
 }
 
 #[test]
-fn lists_and_tensors_turn_into_each_other() -> Result<()> {
+fn lists_convert_to_tensors_and_back() -> Result<()> {
     let list = rows()?;
     let shape = Tensor::vector(&[-1i32])?;
     let stacked = one("TensorListStack", &[list.clone(), shape.clone()], &[FLOAT])?;
@@ -97,7 +97,7 @@ fn lists_and_tensors_turn_into_each_other() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_value_is_zeros_once_its_shape_is_known() -> Result<()> {
+fn uninitialized_elements_are_zeros_once_their_shape_is_known() -> Result<()> {
     let of = |shape: &[i32]| -> Result<Tensor> {
         one("TensorListReserve", &[Tensor::vector(shape)?, 2i32.into()], &[FLOAT, INT])
     };
@@ -116,7 +116,7 @@ fn what_has_no_value_is_zeros_once_its_shape_is_known() -> Result<()> {
 }
 
 #[test]
-fn variants_within_variants_go_only_so_deep() -> Result<()> {
+fn the_nesting_depth_of_variants_is_limited() -> Result<()> {
     let variant = [("element_dtype", DType::Variant.into()), INT];
     let mut list = one("EmptyTensorList", &[Tensor::from(-1i32), Tensor::from(-1i32)], &variant)?;
     let mut refused = None;
@@ -131,9 +131,9 @@ fn variants_within_variants_go_only_so_deep() -> Result<()> {
     Ok(())
 }
 
-/// Of levels that each have the next twice, a walk through all would never end.
+/// Each level contains the next one twice, so that traversing all of them would never end.
 #[test]
-fn variants_within_variants_hold_only_so_many_tensors() -> Result<()> {
+fn the_number_of_tensors_in_nested_variants_is_limited() -> Result<()> {
     let variant = [("element_dtype", DType::Variant.into()), INT];
     let empty = || one("EmptyTensorList", &[Tensor::from(-1i32), Tensor::from(-1i32)], &variant);
     let twice = |inner: &Tensor| {
@@ -149,7 +149,7 @@ fn variants_within_variants_hold_only_so_many_tensors() -> Result<()> {
         }
     };
     assert_eq!((refused.code(), levels), (graph::Code::ResourceExhausted, 23), "{refused}");
-    // What is taken out no longer counts.
+    // A tensor that was removed from the list is not counted.
     let popped = run_op("TensorListPopBack", &[list, Tensor::from(-1i32)], &variant[..1])?;
     one("TensorListPushBack", &popped, &variant[..1])?;
     Ok(())

@@ -1,8 +1,8 @@
-//! The best of many in a heap, in the places where the C++ library's heaps have them: programs that ask for the largest
-//! elements unsorted get them as they lie there.
+//! Selection of the `k` best with a heap that has the same layout as the C++ library's heap, because an unsorted TopK
+//! returns the elements in that layout.
 
-/// The best `k` of the numbers below `n`, `k` being less. `before`: whether one is better than another; it may contradict
-/// itself.
+/// Returns the best `k` of the numbers below `n`, where `k < n`. `before` returns whether one number is better than
+/// another; it need not be a consistent order.
 pub(super) fn best(n: usize, k: usize, before: impl Fn(usize, usize) -> bool, sorted: bool) -> Vec<usize> {
     let mut heap = Heap { places: (0..=k).collect(), before };
     heap.build();
@@ -21,7 +21,7 @@ pub(super) fn best(n: usize, k: usize, before: impl Fn(usize, usize) -> bool, so
     heap.places
 }
 
-/// The worst is first, and nothing is better than what lies below it.
+/// A binary heap whose root is the worst number; no child is worse than its parent.
 struct Heap<F> {
     places: Vec<usize>,
     before: F,
@@ -35,7 +35,7 @@ impl<F: Fn(usize, usize) -> bool> Heap<F> {
         }
     }
 
-    /// Moves the worst of the first `len` behind the others.
+    /// Moves the worst of the first `len` numbers behind the others.
     fn pop(&mut self, len: usize) {
         if len > 1 {
             let last = self.places[len - 1];
@@ -44,7 +44,7 @@ impl<F: Fn(usize, usize) -> bool> Heap<F> {
         }
     }
 
-    /// Fills a hole from below, down to a leaf, where `new` rises to its place.
+    /// Fills the hole at `top` from below down to a leaf, where `new` is inserted and rises to its place.
     fn sink(&mut self, top: usize, len: usize, new: usize) {
         let mut hole = top;
         while 2 * hole + 2 < len {
@@ -73,7 +73,7 @@ impl<F: Fn(usize, usize) -> bool> Heap<F> {
 mod tests {
     use super::best;
 
-    /// By value, and of equal values the first is the better.
+    /// Returns the best by value; of equal values the first is better.
     fn of(values: &[f32], k: usize, sorted: bool) -> Vec<usize> {
         let before = |a: usize, b: usize| {
             let (x, y) = (values[a], values[b]);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_lie_where_the_peers_heap_has_them() {
+    fn unsorted_results_have_the_layout_of_tensorflows_heap() {
         assert_eq!(of(&[3., 2., 0., 1., 4.], 3, false), [1, 0, 4]);
         assert_eq!(of(&[0., 1., 4., 3., 2.], 3, false), [4, 2, 3]);
         assert_eq!(of(&[0., 3., 1., 2.], 3, false), [2, 3, 1]);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_in_order() {
+    fn sorted_results_are_in_descending_order() {
         let values = [5f32, 1., 9., 9., 2., 7., 9., 0.];
         for k in 1..values.len() {
             let mut all: Vec<usize> = (0..values.len()).collect();

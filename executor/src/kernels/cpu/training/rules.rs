@@ -1,23 +1,25 @@
-//! The rule of each optimizer: what becomes of one element of the variable and its slots, given its gradient.
-//! Dense and sparse ops, on references and on handles, all use the one rule of their optimizer.
+//! The update rules of the optimizers: each computes the new value of one element of the variable and its slots from
+//! the gradient. All ops of an optimizer share the rule: dense and sparse, for reference and resource variables.
 //!
-//! A rule is made from the op's scalars in the op's order, and its one flag. States are `[variable, slots...]`
-//! in the order of the op's inputs.
+//! A rule is made from the op's scalars, in the op's order, and its flag. The state of an element is `[variable,
+//! slots...]`, in the order of the op's inputs.
 
 use crate::error::Result;
 use crate::kernels::cpu::scalar::Analytic;
 use num_traits::{Float, Num};
 
-/// What rules compute with that compare nothing: real and complex numbers.
+/// A number of rules without comparisons: real or complex.
 pub(super) trait Field: Analytic + Num {}
 
 impl<T: Analytic + Num> Field for T {}
 
+/// Gradient descent.
 pub(super) fn gradient_descent<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 1], W) -> [W; 1] + use<W>> {
     let alpha = s[0];
     Ok(move |[var]: [W; 1], g: W| [var - alpha * g])
 }
 
+/// Momentum, optionally Nesterov's.
 pub(super) fn momentum<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
     let (lr, momentum) = (s[0], s[1]);
     Ok(move |[var, accum]: [W; 2], g: W| {
@@ -27,6 +29,7 @@ pub(super) fn momentum<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 
     })
 }
 
+/// Momentum as Keras defines it, optionally Nesterov's.
 pub(super) fn keras_momentum<W: Field>(
     s: &[W],
     nesterov: bool,
@@ -39,7 +42,7 @@ pub(super) fn keras_momentum<W: Field>(
     })
 }
 
-/// Kingma and Ba, 2014; with Nesterov's momentum, Dozat, 2016.
+/// Adam (Kingma and Ba, 2014), optionally with Nesterov's momentum (Dozat, 2016).
 pub(super) fn adam<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, beta1, beta2, epsilon) = (s[2], s[3], s[4], s[5]);
     let one = W::one();
@@ -52,7 +55,7 @@ pub(super) fn adam<W: Field>(s: &[W], nesterov: bool) -> Result<impl Fn([W; 3], 
     })
 }
 
-/// Reddi, Kale and Kumar, 2018.
+/// Adam with AMSGrad (Reddi, Kale and Kumar, 2018).
 pub(super) fn adam_with_amsgrad<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 4], W) -> [W; 4] + use<W>> {
     let (lr, beta1, beta2, epsilon) = (s[2], s[3], s[4], s[5]);
     let one = W::one();
@@ -65,7 +68,7 @@ pub(super) fn adam_with_amsgrad<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W
     })
 }
 
-/// Kingma and Ba, 2014, section 7.1.
+/// AdaMax (Kingma and Ba, 2014, section 7.1).
 pub(super) fn ada_max<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (beta1_power, lr, beta1, beta2, epsilon) = (s[0], s[1], s[2], s[3], s[4]);
     let one = W::one();
@@ -78,7 +81,7 @@ pub(super) fn ada_max<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -
     })
 }
 
-/// Duchi, Hazan and Singer, 2011.
+/// Adagrad (Duchi, Hazan and Singer, 2011).
 pub(super) fn adagrad<W: Field>(
     s: &[W],
     update_slots: bool,
@@ -90,6 +93,7 @@ pub(super) fn adagrad<W: Field>(
     })
 }
 
+/// Adagrad with an epsilon.
 pub(super) fn adagrad_v2<W: Field>(
     s: &[W],
     update_slots: bool,
@@ -101,6 +105,7 @@ pub(super) fn adagrad_v2<W: Field>(
     })
 }
 
+/// Adagrad with dual averaging.
 pub(super) fn adagrad_da<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, l1, l2, step) = (s[0], s[1], s[2], s[3]);
     Ok(move |[_, sum, squares]: [W; 3], g: W| {
@@ -110,7 +115,7 @@ pub(super) fn adagrad_da<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W
     })
 }
 
-/// Tieleman and Hinton, 2012.
+/// RMSProp (Tieleman and Hinton, 2012).
 pub(super) fn rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, rho, momentum, epsilon) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, ms, mom]: [W; 3], g: W| {
@@ -120,7 +125,7 @@ pub(super) fn rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) 
     })
 }
 
-/// Graves, 2013.
+/// Centered RMSProp (Graves, 2013).
 pub(super) fn centered_rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 4], W) -> [W; 4] + use<W>> {
     let (lr, rho, momentum, epsilon) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, mg, ms, mom]: [W; 4], g: W| {
@@ -131,7 +136,7 @@ pub(super) fn centered_rms_prop<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W
     })
 }
 
-/// McMahan and others, 2013.
+/// FTRL (McMahan and others, 2013).
 pub(super) fn ftrl<W: Float>(s: &[W], multiply_by_lr: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     Ok(Ftrl::new(s, false, multiply_by_lr).rule(false))
 }
@@ -157,12 +162,13 @@ pub(super) fn sparse_ftrl_v2<W: Float>(
     Ok(Ftrl::new(s, true, multiply_by_lr).checked()?.rule(true))
 }
 
-/// The settings of FTRL, which only its sparse forms check.
+/// The settings of FTRL, which only the sparse ops check.
 struct Ftrl<W> {
     lr: W,
     l1: W,
     l2: W,
-    /// None of the ops that have no such input: no product with 0, which an infinite variable makes NaN.
+    /// The L2 shrinkage; `None` for ops without that input, because a product with 0 would turn an infinite variable
+    /// into NaN.
     shrinkage: Option<W>,
     lr_power: W,
     multiply_by_lr: bool,
@@ -189,13 +195,13 @@ impl<W: Float> Ftrl<W> {
         Ok(self)
     }
 
-    /// What is no number is not beyond the bound, and makes the variable zero; `keeps_nan`: it makes it NaN.
+    /// Returns the rule. A NaN is not beyond the bound, so it sets the variable to zero, or to NaN if `keeps_nan`.
     fn rule(self, keeps_nan: bool) -> impl Fn([W; 3], W) -> [W; 3] + use<W> {
         let Ftrl { lr, l1, l2, shrinkage, lr_power, multiply_by_lr } = self;
         let (zero, two) = (W::zero(), W::one() + W::one());
         let is_root = lr_power == -W::one() / two;
         let power = move |accum: W| if is_root { accum.sqrt() } else { accum.powf(-lr_power) };
-        // With `multiply_by_lr` the slot holds the learning rate times what it holds without.
+        // With `multiply_by_lr`, the linear slot is scaled by the learning rate.
         let (scale, per) = if multiply_by_lr { (lr, W::one()) } else { (W::one(), lr) };
         move |[var, accum, linear]: [W; 3], g: W| {
             let shrunk = shrinkage.map_or(g, |s| g + two * s * var);
@@ -213,7 +219,7 @@ impl<W: Float> Ftrl<W> {
     }
 }
 
-/// Zeiler, 2012.
+/// Adadelta (Zeiler, 2012).
 pub(super) fn adadelta<W: Field>(s: &[W], _: bool) -> Result<impl Fn([W; 3], W) -> [W; 3] + use<W>> {
     let (lr, rho, epsilon) = (s[0], s[1], s[2]);
     Ok(move |[var, accum, accum_update]: [W; 3], g: W| {
@@ -243,7 +249,7 @@ pub(super) fn proximal_adagrad<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W;
     })
 }
 
-/// Bello and others, 2017.
+/// AddSign (Bello and others, 2017).
 pub(super) fn add_sign<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
     let (lr, alpha, sign_decay, beta) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, m]: [W; 2], g: W| {
@@ -252,7 +258,7 @@ pub(super) fn add_sign<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W) 
     })
 }
 
-/// Bello and others, 2017.
+/// PowerSign (Bello and others, 2017).
 pub(super) fn power_sign<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W) -> [W; 2] + use<W>> {
     let (lr, logbase, sign_decay, beta) = (s[0], s[1], s[2], s[3]);
     Ok(move |[var, m]: [W; 2], g: W| {
@@ -261,7 +267,7 @@ pub(super) fn power_sign<W: Float>(s: &[W], _: bool) -> Result<impl Fn([W; 2], W
     })
 }
 
-/// Refuses a learning rate that is not positive, NaN among them.
+/// Refuses a learning rate that is not positive or is NaN.
 fn expect_positive<W: Float>(lr: W) -> Result<()> {
     if lr > W::zero() {
         return Ok(());
@@ -279,7 +285,7 @@ fn expect_penalties<W: Float>(penalties: &[(&str, W)]) -> Result<()> {
     Ok(())
 }
 
-/// -1, 0 or 1; NaN of what is no number.
+/// Returns -1, 0 or 1; NaN for NaN.
 fn sign<W: Float>(x: W) -> W {
     if x > W::zero() {
         W::one()
@@ -290,13 +296,13 @@ fn sign<W: Float>(x: W) -> W {
     }
 }
 
-/// `x`, nearer to zero by `by`, or zero; NaN where either is no number, or both are infinite.
+/// Returns `x` moved towards zero by `by`, but not past zero; NaN if either is NaN, or if both are infinite.
 fn shrink<W: Float>(x: W, by: W) -> W {
     let rest = x.abs() - by;
     sign(x) * if rest < W::zero() { W::zero() } else { rest }
 }
 
-/// The point that minimises the distance to `x` and both penalties (Duchi and Singer, 2009).
+/// Returns the minimum of the squared distance to `x` plus both penalties (Duchi and Singer, 2009).
 fn proximal<W: Float>(x: W, lr: W, l1: W, l2: W) -> W {
     let x = if l1 > W::zero() { shrink(x, lr * l1) } else { x };
     x / (W::one() + l2 * lr)

@@ -1,4 +1,4 @@
-//! Every optimizer in all its forms against TensorFlow's numbers: three steps on a variable of shape `[3, 2]`.
+//! Compares all ops of every optimizer with TensorFlow's numbers: three steps on a variable of shape `[3, 2]`.
 
 use super::*;
 use crate::device::Device;
@@ -8,16 +8,16 @@ use crate::value::Value;
 use graph::{Code, Node, PartialShape};
 use half::{bf16, f16};
 
-/// One optimizer with its settings, and what TensorFlow 2.21 made of [`VARIABLE`] and the slots.
+/// One optimizer with its settings, and the results of TensorFlow 2.21 for [`VARIABLE`] and the slots.
 struct Case {
     optimizer: &'static str,
     flag: Option<(&'static str, bool)>,
-    /// Each slot is filled with this.
+    /// The initial value of each slot.
     slots: &'static [f32],
-    /// In the order of the op's inputs.
+    /// The scalars, in the order of the op's inputs.
     scalars: &'static [f32],
     dense: Option<&'static [[f32; 6]]>,
-    /// The gradient's rows are for [`INDICES`].
+    /// The results of the sparse ops, whose gradient's rows belong to [`INDICES`].
     sparse: Option<&'static [[f32; 6]]>,
 }
 
@@ -30,7 +30,7 @@ fn shape() -> Result<Shape> {
     Ok(Shape::new(&[3, 2])?)
 }
 
-/// The values as a tensor of any floating type.
+/// Returns the values as a tensor of any floating-point dtype.
 fn cast<T: Float>(values: &[f32], shape: Shape) -> Result<Tensor>
 where
     T::Wide: From<f32>,
@@ -39,15 +39,15 @@ where
     Ok(Tensor::from_slice(&values, shape)?)
 }
 
-/// Variables of one op under test: references or handles, with the same values.
-struct Bench {
+/// The variables of one op under test, with equal values as references or as resources.
+struct OptimizerFixture {
     device: Arc<Device>,
     inputs: Vec<Value>,
     variables: Vec<Arc<Variable>>,
 }
 
-impl Bench {
-    fn new(values: Vec<Tensor>, by_handle: bool) -> Result<Bench> {
+impl OptimizerFixture {
+    fn new(values: Vec<Tensor>, by_handle: bool) -> Result<OptimizerFixture> {
         let device: Arc<Device> = Arc::new(lone_device());
         let (mut inputs, mut variables) = (Vec::new(), Vec::new());
         for (i, value) in values.into_iter().enumerate() {
@@ -69,10 +69,10 @@ impl Bench {
             });
             variables.push(variable);
         }
-        Ok(Bench { device, inputs, variables })
+        Ok(OptimizerFixture { device, inputs, variables })
     }
 
-    /// Runs an op on the variables and further inputs: `grad` and `indices` where the op has them, and scalars.
+    /// Runs an op on the variables and its other inputs: `grad` and `indices`, if the op has them, and scalars.
     fn run(&self, node: &Node, grad: &Tensor, indices: &Tensor, scalars: &[Tensor]) -> Result<Vec<Value>> {
         let mut inputs = self.inputs.clone();
         let mut scalars = scalars.iter();
@@ -92,7 +92,7 @@ fn node(op: &str) -> Result<Node> {
     Ok(Node::new("test", graph::ops::lookup(op).ok_or_else(|| Error::invalid(format!("no op {op}")))?))
 }
 
-/// Three steps of one op; gives the variable and the slots.
+/// Runs three steps of one op, and returns the variable and the slots.
 fn three_steps<T: Float>(case: &Case, op: &str) -> Result<Vec<Vec<f64>>>
 where
     T::Wide: From<f32>,
@@ -101,7 +101,7 @@ where
     for &slot in case.slots {
         values.push(cast::<T>(&[slot; 6], shape()?)?);
     }
-    let bench = Bench::new(values, op.starts_with("Resource"))?;
+    let bench = OptimizerFixture::new(values, op.starts_with("Resource"))?;
     let mut node = node(op)?.with_attr("T", T::DTYPE);
     if let Some((flag, on)) = case.flag {
         node.attrs.set(flag, on);
@@ -187,16 +187,17 @@ fn every_op_has_a_case() {
     }
 }
 
-/// Elements are on their own: a long gradient in blocks and on several threads gives what a short one gives.
+/// Elements are independent: a long gradient, processed in blocks and on several threads, gives the same results as a
+/// short one.
 #[test]
-fn long_gradients_are_walked_like_short_ones() -> Result<()> {
+fn long_gradients_give_the_results_of_short_ones() -> Result<()> {
     const REPEATS: usize = 50_001;
     let attrs = |op: &str| Ok::<_, Error>(node(op)?.with_attr("T", DType::Float));
     let scalars: Vec<Tensor> =
         [0.9f32, 0.999, 0.01, 0.9, 0.999, 1e-3].into_iter().map(Tensor::from).collect();
     let run = |repeats: usize| -> Result<Vec<Tensor>> {
         let long = |v: &[f32]| Ok::<_, Error>(Tensor::vector(&v.repeat(repeats))?);
-        let bench = Bench::new(vec![long(&VARIABLE)?, long(&[0.1; 6])?, long(&[0.2; 6])?], false)?;
+        let bench = OptimizerFixture::new(vec![long(&VARIABLE)?, long(&[0.1; 6])?, long(&[0.2; 6])?], false)?;
         for grad in &GRADIENTS {
             bench.run(&attrs("ApplyAdam")?, &long(grad)?, &long(&[])?, &scalars)?;
         }
@@ -210,13 +211,13 @@ fn long_gradients_are_walked_like_short_ones() -> Result<()> {
 }
 
 #[test]
-fn many_wide_rows_are_walked_in_order() -> Result<()> {
-    // Each row comes three times: with momentum the order of its gradients shows.
+fn many_wide_rows_are_updated_in_order() -> Result<()> {
+    // Each row occurs three times; with momentum, the order of its gradients affects the result.
     const WIDTH: usize = 1000;
     let wide = |rows: usize| Shape::new(&[rows, WIDTH]);
     let run = |rows: usize| -> Result<Tensor> {
         let zeros = || Tensor::zeros(DType::Float, wide(rows)?);
-        let bench = Bench::new(vec![zeros()?, zeros()?], true)?;
+        let bench = OptimizerFixture::new(vec![zeros()?, zeros()?], true)?;
         let node = node("ResourceSparseApplyMomentum")?
             .with_attr("T", DType::Float)
             .with_attr("Tindices", DType::Int64);
@@ -233,8 +234,8 @@ fn many_wide_rows_are_walked_in_order() -> Result<()> {
 }
 
 #[test]
-fn steps_are_in_place_and_leave_snapshots_alone() -> Result<()> {
-    let bench = Bench::new(vec![Tensor::vector(&VARIABLE)?], false)?;
+fn steps_are_in_place_and_do_not_change_snapshots() -> Result<()> {
+    let bench = OptimizerFixture::new(vec![Tensor::vector(&VARIABLE)?], false)?;
     let step = node("ApplyGradientDescent")?.with_attr("T", DType::Float);
     let grad = Tensor::vector(&[1.0f32; 6])?;
     let at = bench.variables[0].value()?.bytes()?.as_ptr();
@@ -249,7 +250,7 @@ fn steps_are_in_place_and_leave_snapshots_alone() -> Result<()> {
 
 #[test]
 fn a_gradient_may_be_the_variable_itself() -> Result<()> {
-    let bench = Bench::new(vec![Tensor::vector(&[2.0f32, 4.0])?], true)?;
+    let bench = OptimizerFixture::new(vec![Tensor::vector(&[2.0f32, 4.0])?], true)?;
     let own = bench.variables[0].value()?;
     let step = node("ResourceApplyGradientDescent")?.with_attr("T", DType::Float);
     bench.run(&step, &own, &own, &[0.5f32.into()])?;
@@ -258,8 +259,8 @@ fn a_gradient_may_be_the_variable_itself() -> Result<()> {
 }
 
 #[test]
-fn what_does_not_fit_is_named() -> Result<()> {
-    let bench = Bench::new(vec![Tensor::zeros(DType::Float, shape()?)?; 2], false)?;
+fn errors_name_mismatched_inputs() -> Result<()> {
+    let bench = OptimizerFixture::new(vec![Tensor::zeros(DType::Float, shape()?)?; 2], false)?;
     let dense = node("ApplyMomentum")?.with_attr("T", DType::Float);
     let sparse =
         node("SparseApplyMomentum")?.with_attr("T", DType::Float).with_attr("Tindices", DType::Int64);
@@ -283,9 +284,9 @@ fn what_does_not_fit_is_named() -> Result<()> {
         let error = bench.run(node, &zeros(grad)?, &Tensor::vector::<i64>(indices)?, scalars).err();
         assert_eq!(error.map(|e| (e.code(), e.to_string())), Some((Code::InvalidArgument, message.into())));
     }
-    // Rank one, where the variable has two.
+    // Rank one, where the variable has rank two.
     assert!(bench.run(&sparse, &zeros(&[1])?, &Tensor::vector(&[0i64])?, &scalars).is_err());
-    // No rows at all is fine.
+    // A gradient without rows is valid.
     bench.run(&sparse, &zeros(&[0, 2])?, &Tensor::vector::<i64>(&[])?, &scalars)?;
 
     bench.variables[1].lock().take();
@@ -296,8 +297,8 @@ fn what_does_not_fit_is_named() -> Result<()> {
 }
 
 #[test]
-fn sparse_ftrl_refuses_settings_without_meaning() -> Result<()> {
-    let bench = Bench::new(vec![Tensor::vector(&[1.0f32])?; 3], false)?;
+fn sparse_ftrl_refuses_invalid_settings() -> Result<()> {
+    let bench = OptimizerFixture::new(vec![Tensor::vector(&[1.0f32])?; 3], false)?;
     let step = node("SparseApplyFtrl")?.with_attr("T", DType::Float).with_attr("Tindices", DType::Int64);
     let (one, first) = (Tensor::vector(&[1.0f32])?, Tensor::vector(&[0i64])?);
     for settings in

@@ -1,22 +1,26 @@
-//! `exp`, `log`, `tanh` and the logistic function of `f32` as polynomials that compile to vector code: several
-//! times faster than a call of the C library for each element. Relative errors stay under 2e-7; results under
-//! the smallest normal number are 0.
+//! `exp`, `log`, `tanh` and the logistic function of `f32` as polynomials that compile to vector code, several times
+//! faster than a call of the C library per element. Relative errors are below 2e-7; results below the smallest normal
+//! number are 0.
 
 use super::super::elementwise::{MapLoop, Unary};
 use super::super::simd::vectorized_wide;
 
+/// Computes `exp` of each element.
 pub(crate) fn exp(out: &mut [f32], x: &[f32]) {
     run::<Exp>(out, x);
 }
 
+/// Computes the natural logarithm of each element.
 pub(crate) fn log(out: &mut [f32], x: &[f32]) {
     run::<Log>(out, x);
 }
 
+/// Computes `tanh` of each element.
 pub(crate) fn tanh(out: &mut [f32], x: &[f32]) {
     run::<Tanh>(out, x);
 }
 
+/// Computes the logistic function of each element.
 pub(crate) fn sigmoid(out: &mut [f32], x: &[f32]) {
     run::<Sigmoid>(out, x);
 }
@@ -30,7 +34,7 @@ struct Log;
 struct Tanh;
 struct Sigmoid;
 
-/// Where `exp` leaves the normal numbers, and where it overflows.
+/// The argument below which `exp` is below the normal numbers, and the argument above which it overflows.
 const EXP_LOW: f32 = -87.336_54;
 const EXP_HIGH: f32 = 88.722_84;
 
@@ -42,15 +46,15 @@ impl Unary<f32> for Exp {
     }
 }
 
-/// `2^n * p(r)` with `x = n ln 2 + r` and `|r| <= ln 2 / 2` (Cephes' polynomial).
+/// Returns `2^n * p(r)` with `x = n ln 2 + r` and `|r| <= ln 2 / 2` (Cephes' polynomial).
 #[inline(always)]
 pub(crate) fn exp_of(x: f32) -> f32 {
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
     let clamped = if x > EXP_HIGH { EXP_HIGH } else { x };
     let clamped = if clamped < EXP_LOW { EXP_LOW } else { clamped };
-    // Adding this number leaves the nearest whole one in the last bits: a conversion of floats to integers, which
-    // must look after what does not fit, keeps the loop from being vectorised.
+    // Adding this number leaves the nearest integer in the last bits of the mantissa. A conversion from float to
+    // integer would handle out-of-range values, which prevents vectorisation.
     const ROUND: f32 = 12_582_912.0;
     let rounded = clamped * std::f32::consts::LOG2_E + ROUND;
     let whole = (rounded.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
@@ -63,7 +67,7 @@ pub(crate) fn exp_of(x: f32) -> f32 {
     p = p * r + 0.166_666_65;
     p = p * r + 0.5;
     let p = (p * (r * r) + r) + 1.0;
-    // `n` is added to the exponent of `p`, which is near 1: what leaves the numbers is replaced below.
+    // `n` is added to the exponent of `p`, which is near 1; results out of range are replaced below.
     let value = f32::from_bits(p.to_bits().wrapping_add((whole as u32) << 23));
     let value = if x >= EXP_HIGH { f32::INFINITY } else { value };
     let value = if x < EXP_LOW { 0.0 } else { value };
@@ -73,10 +77,10 @@ pub(crate) fn exp_of(x: f32) -> f32 {
 
 impl Unary<f32> for Log {
     type Out = f32;
-    /// `e ln 2 + log(m)` with `m` in `[sqrt 1/2, sqrt 2)` (Cephes' polynomial).
+    /// Returns `e ln 2 + log(m)` with `m` in `[sqrt 1/2, sqrt 2)` (Cephes' polynomial).
     #[inline(always)]
     fn apply(x: f32) -> f32 {
-        // A denormal is scaled into the normal numbers first.
+        // A denormal number is scaled into the normal range first.
         let small = x < f32::MIN_POSITIVE;
         let scaled = if small { x * 8_388_608.0 } else { x };
         let bits = scaled.to_bits() as i32;
@@ -106,7 +110,8 @@ impl Unary<f32> for Log {
 
 impl Unary<f32> for Tanh {
     type Out = f32;
-    /// A rational function up to where the result is 1 to the last bit (that of Eigen and others).
+    /// Returns a rational approximation (the one of Eigen), up to the argument at which the result is 1 to the last
+    /// bit.
     #[inline(always)]
     fn apply(x: f32) -> f32 {
         const LIMIT: f32 = 7.905_311;
@@ -125,7 +130,7 @@ impl Unary<f32> for Tanh {
         q = q * s + 2.268_434_6e-3;
         q = q * s + 4.893_525e-3;
         let value = c * p / q;
-        // Near 0 the function is its argument: that also keeps the sign of zero.
+        // Near 0 the result is the argument, which also keeps the sign of zero.
         let value = if x.abs() < 4e-4 { x } else { value };
         #[allow(clippy::eq_op)]
         if x != x { x } else { value }

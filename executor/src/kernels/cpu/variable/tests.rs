@@ -1,4 +1,4 @@
-//! References through assignments, shared names, resets, and what readers hold meanwhile.
+//! Reference variables through assignments, shared names and resets, and the snapshots of concurrent readers.
 
 use super::*;
 use crate::device::Device;
@@ -29,15 +29,15 @@ fn reference(device: &Arc<Device>, node: &Node) -> Result<Arc<Variable>> {
     }
 }
 
-/// A kernel that is made once and run often, as in a registered graph.
-struct Made<'a> {
+/// A kernel that is made once and run several times, like in a registered graph.
+struct ReusableKernel<'a> {
     node: &'a Node,
     device: &'a Arc<Device>,
     kernel: Kernel,
 }
 
-impl Made<'_> {
-    fn new<'a>(device: &'a Arc<Device>, node: &'a Node) -> Result<Made<'a>> {
+impl ReusableKernel<'_> {
+    fn new<'a>(device: &'a Arc<Device>, node: &'a Node) -> Result<ReusableKernel<'a>> {
         let (inputs, outputs) = (node.input_types()?, node.output_types()?);
         let init = KernelInit {
             node,
@@ -46,7 +46,7 @@ impl Made<'_> {
             device,
             functions: crate::function::no_functions(),
         };
-        Ok(Made { node, device, kernel: variable(&init)? })
+        Ok(ReusableKernel { node, device, kernel: variable(&init)? })
     }
 
     fn reference(&self) -> Result<Arc<Variable>> {
@@ -105,10 +105,10 @@ fn nodes_of_one_name_share_a_variable() -> Result<()> {
 }
 
 #[test]
-fn a_cleared_container_is_noticed() -> Result<()> {
+fn a_cleared_container_gets_a_new_variable() -> Result<()> {
     let device = device();
     let v = declare("v", DType::Float, [1].into())?;
-    let made = Made::new(&device, &v)?;
+    let made = ReusableKernel::new(&device, &v)?;
     let before = made.reference()?;
     on("Assign", &before, Tensor::try_from([1.0f32])?, &[])?;
     assert!(Arc::ptr_eq(&before, &made.reference()?));
@@ -116,7 +116,7 @@ fn a_cleared_container_is_noticed() -> Result<()> {
     let after = made.reference()?;
     assert!(!Arc::ptr_eq(&before, &after));
     assert!(!after.is_initialized());
-    // What nobody refers to any more is made anew too.
+    // A variable without references is created anew too.
     drop((before, after));
     device.resources().clear("localhost");
     assert!(!made.reference()?.is_initialized());
@@ -182,7 +182,7 @@ fn assign_takes_the_tensor_and_updates_are_in_place() -> Result<()> {
 }
 
 #[test]
-fn a_constant_that_was_assigned_stays_what_it_is() -> Result<()> {
+fn updates_do_not_change_an_assigned_constant() -> Result<()> {
     let v = Arc::new(Variable::new("v", DType::Int8, [2].into()));
     let constant = Tensor::try_from([100i8, 1])?;
     on("Assign", &v, constant.clone(), &[])?;
@@ -226,7 +226,7 @@ fn count_up_to_ends_at_its_limit() -> Result<()> {
 }
 
 #[test]
-fn temporary_variables_end_with_their_value() -> Result<()> {
+fn destroying_a_temporary_variable_returns_its_value() -> Result<()> {
     let device = device();
     let make = node(
         "t",

@@ -1,35 +1,40 @@
-//! Features of one example, or of many, put together into tensors.
+//! Assembly of the features of one example, or of a batch, into tensors.
 
 use super::message::{Example, Values};
-use super::{Dense, Varying, Wanted};
+use super::{DenseFeature, RequestedFeatures, VaryingFeature};
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use graph::{Code, DType, Shape, Tensor, tensor::memory_limit};
 
-/// How messages name an example.
-enum Place<'a> {
-    /// The only one.
+/// The label of an example in error messages.
+enum ExampleLabel<'a> {
+    /// The only example, labelled by its name.
     Single(Option<&'a Bytes>),
-    /// By number, and by its name if it has one.
+    /// An example of a batch, labelled by its index and by its name if it has one.
     Row(usize, Option<&'a Bytes>),
 }
 
-impl Place<'_> {
-    fn wrong(&self, key: &Bytes, what: &str) -> Error {
+impl ExampleLabel<'_> {
+    fn wrong(&self, key: &Bytes, reason: &str) -> Error {
         let key = String::from_utf8_lossy(key);
         Error::invalid(match self {
-            Place::Single(None) => format!("Key: {key}.  {what}"),
-            Place::Single(name) => format!("Name: {}, Key: {key}.  {what}", shown(*name)),
-            Place::Row(i, name) => format!("Name: {}, Key: {key}, Index: {i}.  {what}", shown(*name)),
+            ExampleLabel::Single(None) => format!("Key: {key}.  {reason}"),
+            ExampleLabel::Single(name) => format!("Name: {}, Key: {key}.  {reason}", shown(*name)),
+            ExampleLabel::Row(i, name) => {
+                format!("Name: {}, Key: {key}, Index: {i}.  {reason}", shown(*name))
+            }
         })
     }
 
-    fn missing(&self, dense: &Dense) -> Error {
+    fn missing(&self, dense: &DenseFeature) -> Error {
         let key = String::from_utf8_lossy(&dense.key);
-        let what = format!("Feature: {key} (data type: {}) is required but could not be found.", dense.dtype);
+        let reason =
+            format!("Feature: {key} (data type: {}) is required but could not be found.", dense.dtype);
         Error::invalid(match self {
-            Place::Single(None) => what,
-            Place::Single(name) | Place::Row(_, name) => format!("Name: {}, {what}", shown(*name)),
+            ExampleLabel::Single(None) => reason,
+            ExampleLabel::Single(name) | ExampleLabel::Row(_, name) => {
+                format!("Name: {}, {reason}", shown(*name))
+            }
         })
     }
 
@@ -40,7 +45,7 @@ impl Place<'_> {
         })
     }
 
-    /// Appends a feature's values; how many. `None` if the example lacks it.
+    /// Appends a feature's values to `into` and returns their number; `None` if the example lacks the feature.
     fn read(
         &self,
         example: &Example<'_>,
@@ -65,89 +70,102 @@ fn shown(name: Option<&Bytes>) -> String {
     name.map_or_else(|| "<unknown>".to_owned(), |name| String::from_utf8_lossy(name).into_owned())
 }
 
-/// The outputs of an op for one example.
-pub(super) fn parse_one(message: &[u8], wanted: &Wanted, name: Option<&Bytes>) -> Result<Vec<Tensor>> {
-    let place = Place::Single(name);
-    let example = place.example(message)?;
-    let varying = |feature: &Varying| -> Result<(Tensor, i64)> {
+/// Returns the outputs of an op that parses a single example.
+pub(super) fn parse_one(
+    message: &[u8],
+    requested: &RequestedFeatures,
+    name: Option<&Bytes>,
+) -> Result<Vec<Tensor>> {
+    let label = ExampleLabel::Single(name);
+    let example = label.example(message)?;
+    let varying = |feature: &VaryingFeature| -> Result<(Tensor, i64)> {
         let mut values = Values::new(feature.dtype);
-        place.read(&example, &feature.key, feature.dtype, &mut values)?;
+        label.read(&example, &feature.key, feature.dtype, &mut values)?;
         let count = values.len();
         Ok((values.into_tensor(Shape::new(&[count])?)?, count as i64))
     };
     let mut outputs = Outputs::default();
-    for feature in &wanted.sparse {
+    for feature in &requested.sparse {
         let (values, count) = varying(feature)?;
         let indices: Vec<i64> = (0..count).collect();
         outputs.sparse(Tensor::from_slice(&indices, Shape::new(&[indices.len(), 1])?)?, values, &[count])?;
     }
-    for dense in &wanted.dense {
+    for dense in &requested.dense {
         let mut values = Values::new(dense.dtype);
-        let given = fill(&place, &example, dense, &mut values)?;
+        let given = fill(&label, &example, dense, &mut values)?;
         let dims = dims(dense, given.unwrap_or(0));
         outputs.dense.push(values.into_tensor(Shape::new(&dims)?)?);
     }
-    for (feature, split_type) in wanted.ragged.iter().zip(&wanted.split_types) {
+    for (feature, split_type) in requested.ragged.iter().zip(&requested.split_types) {
         outputs.ragged(varying(feature)?.0, &[], *split_type)?;
     }
     Ok(outputs.in_order())
 }
 
-/// Appends a dense feature: of an open one what there is, of another all or its default. Gives the number of values
-/// of an open one.
-fn fill(place: &Place<'_>, example: &Example<'_>, dense: &Dense, into: &mut Values) -> Result<Option<usize>> {
-    let count = place.read(example, &dense.key, dense.dtype, into)?;
+/// Appends a dense feature's values, or its default if the example lacks it. Returns the number of values if the
+/// feature's first dimension is unknown.
+fn fill(
+    label: &ExampleLabel<'_>,
+    example: &Example<'_>,
+    dense: &DenseFeature,
+    into: &mut Values,
+) -> Result<Option<usize>> {
+    let count = label.read(example, &dense.key, dense.dtype, into)?;
     if let Some(stride) = dense.stride() {
         let count = count.unwrap_or(0);
         if stride == 0 || count % stride != 0 {
-            let what = format!(
+            let reason = format!(
                 "Number of {} values is not a multiple of stride length. Saw {count} values but output shape is: {}",
                 dense.dtype, dense.shape
             );
-            return Err(place.wrong(&dense.key, &what));
+            return Err(label.wrong(&dense.key, &reason));
         }
         return Ok(Some(count));
     }
-    let wanted = dense.shape.num_elements().unwrap_or(0);
+    let requested = dense.shape.num_elements().unwrap_or(0);
     match count {
-        Some(count) if count == wanted => {}
+        Some(count) if count == requested => {}
         Some(count) => {
-            let what = format!(
+            let reason = format!(
                 "Number of {} values != expected.  Values size: {count} but output shape: {}",
                 dense.dtype, dense.shape
             );
-            return Err(place.wrong(&dense.key, &what));
+            return Err(label.wrong(&dense.key, &reason));
         }
-        None if dense.default.num_elements() == wanted => into.append(&dense.default)?,
-        None => return Err(place.missing(dense)),
+        None if dense.default.num_elements() == requested => into.append(&dense.default)?,
+        None => return Err(label.missing(dense)),
     }
     Ok(None)
 }
 
-/// The shape of a dense feature of so many values.
-fn dims(dense: &Dense, values: usize) -> Vec<usize> {
+/// Returns the shape of a dense feature with this number of values.
+fn dims(dense: &DenseFeature, values: usize) -> Vec<usize> {
     let stride = dense.stride().unwrap_or(1).max(1);
     dense.shape.dims().unwrap_or_default().iter().map(|d| d.unwrap_or(values / stride)).collect()
 }
 
-/// The outputs of an op for a batch.
-pub(super) fn parse(messages: &[Bytes], names: &[Bytes], wanted: &Wanted) -> Result<Vec<Tensor>> {
-    let place = |i: usize| Place::Row(i, names.get(i));
+/// Returns the outputs of an op that parses a batch of examples.
+pub(super) fn parse(
+    messages: &[Bytes],
+    names: &[Bytes],
+    requested: &RequestedFeatures,
+) -> Result<Vec<Tensor>> {
+    let label = |i: usize| ExampleLabel::Row(i, names.get(i));
     let examples =
-        messages.iter().enumerate().map(|(i, m)| place(i).example(m)).collect::<Result<Vec<_>>>()?;
-    // Values of all examples, and how many each has.
-    let varying = |feature: &Varying| -> Result<(Tensor, Vec<usize>)> {
+        messages.iter().enumerate().map(|(i, m)| label(i).example(m)).collect::<Result<Vec<_>>>()?;
+    // The values of all examples, and the number of values of each.
+    let varying = |feature: &VaryingFeature| -> Result<(Tensor, Vec<usize>)> {
         let mut values = Values::new(feature.dtype);
         let mut counts = Vec::with_capacity(examples.len());
         for (i, example) in examples.iter().enumerate() {
-            let count = place(i).read(example, &feature.key, feature.dtype, &mut values)?;
+            let count = label(i).read(example, &feature.key, feature.dtype, &mut values)?;
             counts.push(count.unwrap_or(0));
         }
         let count = values.len();
         Ok((values.into_tensor(Shape::new(&[count])?)?, counts))
     };
     let mut outputs = Outputs::default();
-    for feature in &wanted.sparse {
+    for feature in &requested.sparse {
         let (values, counts) = varying(feature)?;
         let rows = counts.iter().enumerate();
         let indices: Vec<i64> =
@@ -156,10 +174,10 @@ pub(super) fn parse(messages: &[Bytes], names: &[Bytes], wanted: &Wanted) -> Res
         let indices = Tensor::from_slice(&indices, Shape::new(&[values.num_elements(), 2])?)?;
         outputs.sparse(indices, values, &[examples.len() as i64, widest as i64])?;
     }
-    for dense in &wanted.dense {
-        outputs.dense.push(dense_batch(&examples, place, dense)?);
+    for dense in &requested.dense {
+        outputs.dense.push(dense_batch(&examples, label, dense)?);
     }
-    for (feature, split_type) in wanted.ragged.iter().zip(&wanted.split_types) {
+    for (feature, split_type) in requested.ragged.iter().zip(&requested.split_types) {
         let (values, counts) = varying(feature)?;
         let mut splits = vec![0];
         splits.extend(counts.iter().scan(0, |end, &n| {
@@ -173,21 +191,21 @@ pub(super) fn parse(messages: &[Bytes], names: &[Bytes], wanted: &Wanted) -> Res
 
 fn dense_batch<'a>(
     examples: &[Example<'_>],
-    place: impl Fn(usize) -> Place<'a>,
-    dense: &Dense,
+    label: impl Fn(usize) -> ExampleLabel<'a>,
+    dense: &DenseFeature,
 ) -> Result<Tensor> {
     let mut values = Values::new(dense.dtype);
     let Some(stride) = dense.stride() else {
         for (i, example) in examples.iter().enumerate() {
-            fill(&place(i), example, dense, &mut values)?;
+            fill(&label(i), example, dense, &mut values)?;
         }
         let shape = [&[examples.len()], &dims(dense, 0)[..]].concat();
         return Ok(values.into_tensor(Shape::new(&shape)?)?);
     };
-    // Open: each example is filled up to the longest.
+    // The first dimension is unknown: each example is padded to the length of the longest.
     let mut lengths = Vec::with_capacity(examples.len());
     for (i, example) in examples.iter().enumerate() {
-        lengths.push(fill(&place(i), example, dense, &mut Values::new(dense.dtype))?.unwrap_or(0));
+        lengths.push(fill(&label(i), example, dense, &mut Values::new(dense.dtype))?.unwrap_or(0));
     }
     let longest = lengths.iter().copied().max().unwrap_or(0);
     let total = longest.checked_mul(examples.len()).filter(|&n| (n as u64) <= memory_limit() / 4);
@@ -196,9 +214,9 @@ fn dense_batch<'a>(
         return Err(Error::new(Code::ResourceExhausted, message));
     }
     for (i, (example, length)) in examples.iter().zip(lengths).enumerate() {
-        fill(&place(i), example, dense, &mut values)?;
+        fill(&label(i), example, dense, &mut values)?;
         if length < longest && dense.default.num_elements() != 1 {
-            return Err(place(i).missing(dense));
+            return Err(label(i).missing(dense));
         }
         for _ in length..longest {
             values.append(&dense.default)?;
@@ -209,7 +227,7 @@ fn dense_batch<'a>(
     Ok(values.into_tensor(Shape::new(&shape)?)?)
 }
 
-/// Outputs by kind, each in the order of its features.
+/// The outputs by kind, each in the order of its features.
 #[derive(Default)]
 struct Outputs {
     sparse_indices: Vec<Tensor>,

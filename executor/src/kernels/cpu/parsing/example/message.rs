@@ -1,14 +1,14 @@
-//! The message itself: `Example { features: Features { feature: map<string, Feature> } }`.
+//! The wire format of `Example { features: Features { feature: map<string, Feature> } }`.
 
 use bytes::Bytes;
 use checkpoint::proto::{Field, Fields, Malformed};
 use graph::{DType, Shape, Tensor};
 use rustc_hash::FxHashMap;
 
-/// The features of an example by name, not read further yet.
+/// The features of an example by name, with their value lists still encoded.
 pub(super) struct Example<'a>(FxHashMap<&'a [u8], Feature<'a>>);
 
-/// A list of values of one kind, or nothing.
+/// The dtype and the encoded list of a feature's values; `None` if the feature has no list.
 #[derive(Clone, Copy)]
 pub(super) struct Feature<'a>(Option<(DType, &'a [u8])>);
 
@@ -33,7 +33,7 @@ impl<'a> Example<'a> {
         Ok(Example(features))
     }
 
-    /// A feature that has values of some kind.
+    /// Returns the dtype and the encoded list of a feature, if it has one.
     pub(super) fn get(&self, key: &[u8]) -> Option<(DType, &'a [u8])> {
         self.0.get(key)?.0
     }
@@ -56,7 +56,7 @@ impl<'a> Feature<'a> {
     }
 }
 
-/// Values of one kind, as they are collected.
+/// Decoded values of one dtype.
 pub(super) enum Values {
     Ints(Vec<i64>),
     Floats(Vec<f32>),
@@ -80,7 +80,7 @@ impl Values {
         }
     }
 
-    /// Appends a list of the kind that these are.
+    /// Appends the values of an encoded list of the same dtype.
     pub(super) fn read(&mut self, list: &[u8]) -> Result<(), Malformed> {
         for field in Fields::of(list) {
             let (1, value) = field? else { continue };
@@ -93,7 +93,7 @@ impl Values {
         Ok(())
     }
 
-    /// Appends the elements of a tensor of the same kind.
+    /// Appends the elements of a tensor of the same dtype.
     pub(super) fn append(&mut self, tensor: &Tensor) -> graph::Result<()> {
         match self {
             Values::Ints(v) => v.extend_from_slice(tensor.values()?),
