@@ -153,13 +153,13 @@ fn a_failure_within_names_the_inner_node_and_leaves_the_step_alone() -> Result<(
           %return y = "checked:output:0"
         %end"#;
     let (step, main) = (step(), function(library, Attrs::new())?);
-    let failed = call_in(&step, &main, vec![f32::NAN.into()]).map_err(|e| e.to_string());
+    let failed = call_in(&step, &*main, vec![f32::NAN.into()]).map_err(|e| e.to_string());
     assert_eq!(failed, Err("bad : Tensor had NaN values\n\t [[{{node checked}}]]".to_owned()));
     assert!(!step.cancellation.is_cancelled());
     // The function outlives the step.
-    assert_eq!(call_in(&self::step(), &main, vec![1f32.into()])?, [1f32.into()]);
+    assert_eq!(call_in(&self::step(), &*main, vec![1f32.into()])?, [1f32.into()]);
     step.cancellation.cancel(Error::new(Code::Cancelled, "enough"));
-    let late = call_in(&step, &main, vec![1f32.into()]);
+    let late = call_in(&step, &*main, vec![1f32.into()]);
     assert!(late.as_ref().is_err_and(|e| e.is_derived() && e.code() == Code::Cancelled), "{late:?}");
     Ok(())
 }
