@@ -1,8 +1,8 @@
-//! Element-wise ops of which a constant operand decides: what adds nothing, multiplies by one, or chooses one side. Of
-//! floats only what is so for every one of them, negative zeros and NaNs among them.
+//! Rules for element-wise ops with a constant operand that adds zero, multiplies by one, or selects one side. For
+//! floats, a rule applies only if it holds for every value, including negative zeros and NaNs.
 
 use super::Simplification::Constants;
-use super::classes::takes_up;
+use super::classes::keeps_shape;
 use super::rule::{Input, Rewrite, Rule};
 use super::site::Site;
 use crate::dtype::{Bool8, DType};
@@ -27,17 +27,17 @@ pub(super) const RULES: &[Rule] = &[
         kind: Constants,
         apply: divided_by_one,
     },
-    Rule { ops: &["Mul"], kind: Constants, apply: times_zero },
+    Rule { ops: &["Mul"], kind: Constants, apply: product_with_zero },
     Rule { ops: &["Pow"], kind: Constants, apply: squared },
     Rule { ops: &["Select", "SelectV2"], kind: Constants, apply: chosen },
 ];
 
-/// Longer constants are not looked through, element by element.
-const MOST_ELEMENTS: usize = 4096;
+/// The length above which the elements of a constant are not inspected.
+const MAX_ELEMENTS: usize = 4096;
 
 type Test = fn(&Tensor) -> bool;
 
-/// The other operand, if one is such a constant.
+/// Rewrites to the other operand, if one operand is a constant for which `is_neutral` holds.
 fn either(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
     second(site, is_neutral).or_else(|| {
         let (constant, other) = (site.input(0)?, site.input(1)?);
@@ -45,15 +45,15 @@ fn either(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
     })
 }
 
-/// The first operand, if the second is such a constant.
+/// Rewrites to the first operand, if the second is a constant for which `is_neutral` holds.
 fn second(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
     let (other, constant) = (site.input(0)?, site.input(1)?);
     if leaves(site, other, constant, is_neutral) { Rewrite::same(other) } else { None }
 }
 
-/// Whether the constant is neutral, and not broadcast to more than the other operand has.
+/// Returns whether the constant is neutral, and broadcasting it does not enlarge the other operand.
 fn leaves(site: &Site<'_>, other: Output, constant: Output, is_neutral: Test) -> bool {
-    takes_up(&site.shape(other), &site.shape(constant))
+    keeps_shape(&site.shape(other), &site.shape(constant))
         && site.value(constant).is_some_and(|value| is_neutral(&value))
 }
 
@@ -61,7 +61,8 @@ fn is_one(value: &Tensor) -> bool {
     all(value, &NUMBERS.one)
 }
 
-/// A positive zero makes a negative one positive.
+/// Returns whether adding the constant changes nothing. For floats only negative zero qualifies, because adding a
+/// positive zero turns a negative zero into a positive one.
 fn adds_nothing(value: &Tensor) -> bool {
     let zero = if value.dtype().is_floating() { &NUMBERS.minus_zero } else { &NUMBERS.zero };
     all(value, zero)
@@ -71,12 +72,14 @@ fn is_bool(value: &Tensor, wanted: bool) -> bool {
     all_are(value, Bool8::from(wanted))
 }
 
-/// For floats that are divided and rounded down an infinite one is none any more.
+/// Rewrites a division by one or a power of one. Division ops that round are excluded for floats, because they do
+/// not preserve an infinite operand.
 fn divided_by_one(site: &Site<'_>) -> Option<Rewrite> {
     let rounds = matches!(site.op(), "FloorDiv" | "TruncateDiv");
     if rounds && !site.dtype()?.is_integer() { None } else { second(site, is_one) }
 }
 
+/// Rewrites `0 - x` to a negation, for signed integers only: for a float zero the sign would differ.
 fn from_zero(site: &Site<'_>) -> Option<Rewrite> {
     let (zero, x) = (site.input(0)?, site.input(1)?);
     let dtype = site.dtype()?;
@@ -86,29 +89,29 @@ fn from_zero(site: &Site<'_>) -> Option<Rewrite> {
     Rewrite::other("Neg", [("T", dtype.into())], [Input::From(x)])
 }
 
-/// Whole numbers by zero are zeros, of as many as are known.
-fn times_zero(site: &Site<'_>) -> Option<Rewrite> {
+/// Rewrites a product of integers with zero to zeros, if the shape is known and small.
+fn product_with_zero(site: &Site<'_>) -> Option<Rewrite> {
     let dtype = site.dtype().filter(|dtype| dtype.is_integer())?;
     let is_zero = |input| site.value(input).is_some_and(|value| all(&value, &NUMBERS.zero));
     if !is_zero(site.input(1)?) && !is_zero(site.input(0)?) {
         return None;
     }
-    let shape = site.shape(site.output()).as_shape().filter(|shape| shape.num_elements() <= MOST_ELEMENTS)?;
+    let shape = site.shape(site.output()).as_shape().filter(|shape| shape.num_elements() <= MAX_ELEMENTS)?;
     Rewrite::values(vec![Tensor::zeros(dtype, shape).ok()])
 }
 
-/// Of whole numbers alone: the power of a float is rounded elsewhere.
+/// Rewrites a power of two to `Square`, for integers only: the power of a float is rounded differently.
 fn squared(site: &Site<'_>) -> Option<Rewrite> {
     let (x, two) = (site.input(0)?, site.input(1)?);
     let dtype = site.dtype().filter(|dtype| dtype.is_integer())?;
     let is_two = |value: &Tensor| value.to_i64s().is_ok_and(|values| values.iter().all(|v| *v == 2));
-    if site.shape(two).num_elements()? > MOST_ELEMENTS || !leaves(site, x, two, is_two) {
+    if site.shape(two).num_elements()? > MAX_ELEMENTS || !leaves(site, x, two, is_two) {
         return None;
     }
     Rewrite::other("Square", [("T", dtype.into())], [Input::From(x)])
 }
 
-/// One side, if the condition chooses it everywhere and it is not broadcast.
+/// Rewrites a selection to one side, if the condition is constant and uniform, and that side is not broadcast.
 fn chosen(site: &Site<'_>) -> Option<Rewrite> {
     let condition = site.value(site.input(0)?)?;
     let side = match () {
@@ -122,12 +125,13 @@ fn chosen(site: &Site<'_>) -> Option<Rewrite> {
     if is_sure { Rewrite::same(side) } else { None }
 }
 
-/// A number in each of the types that rules know.
+/// A number as a float and as an integer, for comparison with constants of any type.
 struct Number {
     float: f32,
     whole: u8,
 }
 
+/// The numbers that rules compare constants with.
 struct Numbers {
     zero: Number,
     minus_zero: Number,
@@ -140,8 +144,8 @@ const NUMBERS: Numbers = Numbers {
     one: Number { float: 1.0, whole: 1 },
 };
 
-/// Whether all elements, of which there are some, are the number. Complex ones never are: their products have more
-/// terms.
+/// Returns whether the tensor is not empty and all its elements equal the number. Returns `false` for complex
+/// tensors, because complex products have more terms.
 fn all(value: &Tensor, number: &Number) -> bool {
     let Number { float, whole } = *number;
     match value.dtype() {
@@ -161,8 +165,8 @@ fn all(value: &Tensor, number: &Number) -> bool {
     }
 }
 
-/// Bit by bit.
+/// Returns whether all elements are equal to `wanted` bit by bit, for tensors of 1 to [`MAX_ELEMENTS`] elements.
 fn all_are<T: crate::dtype::Element>(value: &Tensor, wanted: T) -> bool {
     let (Ok(values), wanted) = (value.values::<T>(), bytemuck::bytes_of(&wanted)) else { return false };
-    (1..=MOST_ELEMENTS).contains(&values.len()) && values.iter().all(|v| bytemuck::bytes_of(v) == wanted)
+    (1..=MAX_ELEMENTS).contains(&values.len()) && values.iter().all(|v| bytemuck::bytes_of(v) == wanted)
 }

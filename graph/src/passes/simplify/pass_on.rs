@@ -1,4 +1,4 @@
-//! Nodes that pass their input on.
+//! Rules for nodes that forward their input.
 
 use super::Simplification::{Arithmetic, PassingOn};
 use super::rule::{Rewrite, Rule};
@@ -29,7 +29,7 @@ fn cast_to_the_same(site: &Site<'_>) -> Option<Rewrite> {
     Rewrite::same(site.input(0)?)
 }
 
-/// By way of a type that holds every value of the first, among types of one kind, is the same as directly.
+/// Combines two casts, if all types are of one kind and the type in between holds every value of the first.
 fn cast_of_cast(site: &Site<'_>) -> Option<Rewrite> {
     let inner = site.maker(site.input(0)?, &["Cast"])?;
     let (from, by, to) = (inner.attr("SrcT")?, inner.attr("DstT")?, site.attr::<DType>("DstT")?);
@@ -51,7 +51,7 @@ fn cast_of_cast(site: &Site<'_>) -> Option<Rewrite> {
     Some(rewrite?.through(&inner))
 }
 
-/// Whether each value of the type `from` is one of the type `by`.
+/// Returns whether each value of the type `from` is representable in the type `by`.
 fn holds(by: DType, from: DType) -> bool {
     use DType::*;
     let bits = |dtype: DType| dtype.size().unwrap_or(0) * 8;
@@ -67,7 +67,7 @@ fn holds(by: DType, from: DType) -> bool {
     }
 }
 
-/// What is undone by being done again.
+/// Removes two applications of an op that is its own inverse.
 fn twice(site: &Site<'_>) -> Option<Rewrite> {
     let inner = site.maker(site.input(0)?, &[site.op()])?;
     Some(Rewrite::same(inner.input(0)?)?.through(&inner))
