@@ -103,7 +103,7 @@ impl Draft<'_> {
         for index in wanted {
             let Some(value) = &values[index] else { continue };
             is_new = true;
-            self.shapes.tell(Output::new(id, index), value.clone());
+            self.shapes.set_value(Output::new(id, index), value.clone());
             if is_whole && index == 0 {
                 let node = self.with_form(id, self.constant, constant_attrs(value.clone()));
                 self.changed
@@ -125,7 +125,7 @@ impl Draft<'_> {
             node.attrs.set(name, attr);
         }
         let output = Output::from(NodeId::new(self.graph.len() + self.added.len()));
-        self.shapes.tell(output, value);
+        self.shapes.set_value(output, value);
         self.added.push(AddedConstant { before: id, node, control });
         output
     }

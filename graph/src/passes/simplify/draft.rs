@@ -99,7 +99,7 @@ impl<'a> Draft<'a> {
         let outputs = self.graph.node(id).output_types()?.len();
         if self.fixed.contains(&id) {
             for index in 0..outputs {
-                self.shapes.hide(Output::new(id, index));
+                self.shapes.hide_value(Output::new(id, index));
             }
             return Ok(());
         }
