@@ -1,4 +1,4 @@
-//! Boxes in images: cutting out, drawing, sampling and choosing among them.
+//! Boxes in images: cropping, drawing, sampling, and selection among overlapping boxes.
 
 use super::{Gradient, OpDef, Traits};
 use crate::attr::AttrValue;
@@ -199,7 +199,8 @@ fn like_images(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// So many indices as are chosen, at most `max_output_size`; as many where they are padded.
+/// Sets the shapes of the selected indices: `max_output_size` of them if the op pads its output, otherwise an unknown
+/// number.
 fn chosen(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(0, 2)?;
     infer.input_of_rank(1, 1)?;

@@ -1,4 +1,4 @@
-//! Diagonals of matrices in batches: taken out, put in, made to matrices.
+//! Diagonals of batched matrices: extraction, replacement, and construction of diagonal matrices.
 
 use super::broadcast::arrived;
 use super::shape::first_only;
@@ -107,7 +107,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Matrices of main diagonals, or main diagonals of matrices.
+/// Infers the shape of a diagonal matrix built from its main diagonal, or of the main diagonal of a matrix.
 fn main(infer: &mut Infer<'_>, make: bool) -> Result<()> {
     let shape = infer.input(0);
     let Some(dims) = shape.dims() else { return Ok(()) };
@@ -131,7 +131,7 @@ fn turn(scope: &Scope, forward: &Forward, dz: &[Option<Output>], op: &str) -> Re
     Ok(first_only(forward, Some(scope.op(op).input(dz).output())))
 }
 
-/// What is off the diagonal gets nothing, also where matrices are not square.
+/// Gradient of MatrixDiagPart: zeros off the diagonal; also for matrices that are not square.
 fn part_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let zeros = scope.zeros_like(forward.input(0));
     let call = scope.op("MatrixSetDiag").input(zeros).input(arrived(forward, dz)?);

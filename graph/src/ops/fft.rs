@@ -1,4 +1,4 @@
-//! Fourier transforms along the innermost axes.
+//! Fourier transforms over the innermost axes.
 
 use super::broadcast::{arrived, sizes};
 use super::{Gradient, OpDef};
@@ -130,8 +130,8 @@ fn same(infer: &mut Infer<'_>, axes: usize) -> Result<()> {
     Ok(())
 }
 
-/// The innermost axes have the lengths that input 1 says; of a transform of real numbers half of the last one is
-/// given.
+/// Infers the shape of a real transform: input 1 holds the lengths of the innermost axes. The complex side stores
+/// only half of the last axis.
 fn half(infer: &mut Infer<'_>, axes: usize, forward: bool) -> Result<()> {
     let shape = at_least(infer, axes)?;
     infer.input_of_rank(1, 1)?;
@@ -147,7 +147,8 @@ fn half(infer: &mut Infer<'_>, axes: usize, forward: bool) -> Result<()> {
     Ok(())
 }
 
-/// The other transform, scaled: `inverse` has the count of elements as a divisor.
+/// Returns the gradient of a transform: the opposite transform, scaled because the inverse transform divides by the
+/// number of elements.
 fn back(
     scope: &Scope,
     forward: &Forward,

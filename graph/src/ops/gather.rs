@@ -1,4 +1,4 @@
-//! Picking and placing elements by index.
+//! Gathering and scattering of elements by index.
 
 use super::constant::scalar;
 use super::shape::first_only;
@@ -72,7 +72,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Dimensions `from..to` of a shape; no upper end for `None`. Unknown where the rank is.
+/// Returns dimensions `from..to` of a shape, or up to the end if `to` is `None`; `None` if the rank is unknown.
 fn part(shape: &PartialShape, from: usize, to: Option<usize>) -> Option<Vec<Dim>> {
     let dims = shape.dims()?;
     Some(dims.get(from..to.unwrap_or(dims.len())).unwrap_or_default().to_vec())
@@ -173,8 +173,8 @@ fn gather_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> R
     Ok(first_only(forward, Some(dx)))
 }
 
-/// Adds what came back into the places it was gathered from: the gathered axes go to the front, become one, and
-/// are summed by index there.
+/// Gradient of Gather with respect to `params`: sums `dz` by index. The gathered axes of `dz` are moved to the front
+/// and flattened to one axis, over which an unsorted segment sum runs.
 fn scatter_back(scope: &Scope, forward: &Forward, dz: Output, axis: usize, batch: usize) -> Result<Output> {
     let (params, indices) = (forward.input(0), forward.input(1));
     let sizes = scope.shape_of(params);
@@ -193,7 +193,7 @@ fn scatter_back(scope: &Scope, forward: &Forward, dz: Output, axis: usize, batch
         return Err(Error::unimplemented("the gradient of GatherV2 needs known ranks"));
     };
     let gathered = dz_rank + 1 - params_rank;
-    // Batch axes, gathered axes, those of `params` before its axis, those after it.
+    // The order is: batch axes, gathered axes, axes of `params` before the gather axis, axes after it.
     let perm = (0..batch).chain(axis..axis + gathered).chain(batch..axis).chain(axis + gathered..dz_rank);
     let front = scope.transpose(dz, &perm.collect::<Vec<_>>());
     let (outer, inner) = (between(batch, Some(axis)), between(axis + 1, None));
@@ -202,7 +202,7 @@ fn scatter_back(scope: &Scope, forward: &Forward, dz: Output, axis: usize, batch
     let (dtype, mut ids) = wide_indices(scope, indices);
     let mut segments = size(axis);
     if batch > 0 {
-        // Each batch has segments of its own.
+        // Each batch element has its own range of segment ids.
         let (zero, one, axes) = (scope.constant(0i32), scope.constant(1i32), scope.constant([0i32]));
         let batches = scope.op("Prod").input(between(0, Some(batch))).input(axes).output();
         let first = scope.mul(scope.range(zero, batches, one), segments);

@@ -1,4 +1,4 @@
-//! Padding: with zeros, with a value, with a mirror image.
+//! Padding with zeros, with a value, or with a mirror image.
 
 use super::shape::first_only;
 use super::{Gradient, OpDef};
@@ -83,7 +83,7 @@ fn padded(infer: &mut Infer<'_>, outwards: bool) -> Result<()> {
     Ok(())
 }
 
-/// Cuts the padding off.
+/// Gradient of Pad: `dz` without the padding.
 fn cut(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let paddings = forward.input(1);

@@ -1,4 +1,4 @@
-//! Pseudo-random numbers: Philox streams, the same as TensorFlow for the same seeds.
+//! Pseudo-random numbers from Philox streams, equal to TensorFlow's for the same seeds.
 
 use super::broadcast::reduce_gradients;
 use super::{Gradient, OpDef, Traits};
@@ -95,7 +95,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// So many numbers for each parameter.
+/// The row of an op that draws a number of samples for each parameter.
 const OF_EACH: OpDef = OpDef {
     infer: |infer| {
         let (shape, each) = (infer.value_as_shape(0)?, infer.input(1));
@@ -107,8 +107,8 @@ const OF_EACH: OpDef = OpDef {
     ..OF_SHAPE
 };
 
-/// Of numbers drawn from a gamma distribution to its shapes, input `alpha`: how a number of the same probability
-/// moves.
+/// Gradient of gamma samples with respect to their shape parameters, input `alpha`: the derivative of a sample at
+/// constant cumulative probability.
 pub(super) fn gamma_gradient(
     scope: &Scope,
     forward: &Forward,
@@ -134,14 +134,14 @@ const OF_SHAPE: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// The first input is the output's shape.
+/// Sets the output's shape to the value of the first input.
 pub(super) fn shape_given(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.value_as_shape(0)?;
     infer.set(0, shape);
     Ok(())
 }
 
-/// So many choices, input 1, for each row of input 0.
+/// Sets the shape of Multinomial: as many samples as input 1 says, for each row of input 0.
 pub(super) fn multinomial(infer: &mut Infer<'_>) -> Result<()> {
     let logits = infer.input_of_rank(0, 2)?;
     infer.input_of_rank(1, 0)?;

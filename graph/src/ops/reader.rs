@@ -1,5 +1,5 @@
-//! Readers of files whose names come from a queue, behind a handle by reference (`TextLineReader`) or a resource
-//! (`TextLineReaderV2`).
+//! Readers of files whose names come from a queue, behind a handle that is a reference (`TextLineReader`) or a
+//! resource (`TextLineReaderV2`).
 
 use super::OpDef;
 use super::queue::{BY_REFERENCE, BY_RESOURCE, HANDLE};
@@ -142,7 +142,7 @@ fn scalars(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// As many records as there are: a vector of keys, one of values.
+/// Sets the shapes of the keys and the values: vectors of unknown length.
 fn up_to(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(2, 0)?;
     infer.set(0, PartialShape::of_rank(1));

@@ -111,7 +111,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Images of the size that input 1 holds: rows and columns.
+/// Sets the output's shape: images with the rows and columns that input 1 holds.
 fn resized(infer: &mut Infer<'_>) -> Result<()> {
     let x = infer.input_of_rank(0, 4)?;
     let size = infer.input_of_rank(1, 1)?;
@@ -130,7 +130,7 @@ fn resized(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The gradient of an op that resizes to `float`, which only images of floats have.
+/// Gradient of an op that resizes to `float`; only images of floats have a gradient.
 fn of_image(s: &Scope, f: &Forward, dy: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let Some(dy) = dy[0] else { return Ok(vec![None, None]) };
     if !s.dtype(f.input(0)).is_floating() {

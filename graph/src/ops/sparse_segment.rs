@@ -1,4 +1,4 @@
-//! Sums and means, over segments, of rows picked by index.
+//! Segment sums and means of rows that are gathered by index.
 
 use super::broadcast::arrived;
 use super::constant::scalar;
@@ -10,7 +10,7 @@ use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 
-/// Rows picked, and put together by segment.
+/// The row of an op that gathers rows and reduces them by segment.
 const PICKED: OpDef = OpDef {
     inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids"],
     outputs: &["output: T"],
@@ -18,7 +18,7 @@ const PICKED: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// The same, of so many segments.
+/// The row of an op that does the same for a given number of segments.
 const COUNTED: OpDef = OpDef {
     inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids", "num_segments: Tnumsegments"],
     outputs: &["output: T"],
@@ -34,7 +34,7 @@ const GRAD: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// The same, of the picked rows alone.
+/// The row of a gradient op that returns only the gathered rows.
 const GRAD_V2: OpDef = OpDef {
     inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "dense_output_dim0: int32"],
     outputs: &["output: T", "sorted_unique_indices: Tidx"],
@@ -129,7 +129,7 @@ fn counted_rows(infer: &mut Infer<'_>) -> Result<()> {
     rows(infer, count)
 }
 
-/// As many rows as there are segments.
+/// Sets the number of output rows to the number of segments.
 fn rows(infer: &mut Infer<'_>, count: Option<i64>) -> Result<()> {
     infer.input_of_rank(1, 1)?.merge(&infer.input_of_rank(2, 1)?)?;
     let data = infer.input(0);

@@ -113,7 +113,7 @@ fn in_top(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What came back goes to the places of the largest, counted over all rows.
+/// Gradient of TopK: scatters `dz` to the positions of the largest elements, counted over all rows.
 fn top_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let input = scope.shape_of(forward.input(0));
@@ -134,7 +134,7 @@ fn top_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Resu
     Ok(first_only(forward, Some(scope.reshape_like(flat, forward.input(0)))))
 }
 
-/// What came back goes to the elements that are equal to the one found, in equal parts.
+/// Gradient of NthElement: `dz` divided equally among the elements that equal the result.
 fn nth_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let input = forward.input(0);
