@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_of_a_specification() {
+    fn specifications_print_in_canonical_form() {
         for (text, expected) in [
             ("", ""),
             ("/job:ps", "/job:ps"),

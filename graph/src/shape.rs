@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn merge_and_broadcast() {
+    fn partial_shapes_merge_and_broadcast() {
         let a = PartialShape::from([None, Some(3)]);
         let b = PartialShape::from([Some(2), None]);
         assert_eq!(a.merge(&b), Ok(PartialShape::from([2, 3])));

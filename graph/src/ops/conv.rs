@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_a_convolution() -> Result<()> {
+    fn output_sizes_follow_strides_and_padding() -> Result<()> {
         let conv = Conv::of_images(&node("NCHW", [1, 1, 2, 1], "SAME"))?;
         let sizes = conv.sizes(&[2, 4, 5, 7], &[3, 3, 2, 6])?;
         assert_eq!(conv.output_shape(&sizes)?.dims(), [2, 6, 3, 7]);
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_attributes() {
+    fn wrong_attributes_are_refused() {
         let code = |n: &Node| Conv::of_images(n).map_err(|e| e.code());
         assert_eq!(code(&node("NHWC", [2, 1, 1, 1], "SAME")), Err(crate::Code::Unimplemented));
         assert_eq!(code(&node("NHWC", [1, 0, 1, 1], "SAME")), Err(crate::Code::InvalidArgument));

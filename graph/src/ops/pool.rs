@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_a_pooling() -> Result<()> {
+    fn output_sizes_follow_window_and_padding() -> Result<()> {
         let pool = Pool::of(&node([1, 3, 2, 1], [1, 2, 2, 1], "SAME"))?;
         let sizes = pool.sizes(&[2, 5, 4, 3])?;
         assert_eq!(pool.output_shape(&sizes)?.dims(), [2, 3, 2, 3]);
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_attributes() {
+    fn wrong_attributes_are_refused() {
         let code = |n: &Node| Pool::of(n).map_err(|e| e.code());
         assert_eq!(code(&node([2, 1, 1, 1], [1; 4], "SAME")), Err(crate::Code::Unimplemented));
         assert_eq!(code(&node([1, 0, 1, 1], [1; 4], "SAME")), Err(crate::Code::InvalidArgument));

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_knows_its_variable() -> Result<()> {
+    fn handles_carry_the_type_and_shape_of_the_variable() -> Result<()> {
         let s = Scope::new();
         let handle = s.var_handle("v", DType::Float, [3, 2]);
         assert_eq!(s.shape(s.variable_shape(s.identity(handle))), [2].into());

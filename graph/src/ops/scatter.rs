@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_have_a_row_or_a_slice_an_index() {
+    fn updates_have_one_row_or_slice_per_index() {
         assert!(fits(true, &[3, 2], &[4, 5], &[4, 5, 2]));
         assert!(fits(true, &[3, 2], &[4, 5], &[]));
         assert!(!fits(true, &[3, 2], &[4, 5], &[4, 5, 3]));

@@ -337,7 +337,7 @@ mod tests {
     use crate::Shape;
 
     #[test]
-    fn sizes_of_blocks() -> Result<()> {
+    fn block_sizes_divide_the_padded_space() -> Result<()> {
         let vector = |v: &[i32], dims: &[usize]| Tensor::from_slice(v, Shape::new(dims)?);
         let blocks = Blocks::new(&vector(&[2, 3], &[2])?, &vector(&[1, 0, 0, 2], &[2, 2])?, "paddings")?;
         assert_eq!(blocks.to_batch(Some(2), &[Some(3), Some(4)])?, [Some(12), Some(2), Some(2)]);

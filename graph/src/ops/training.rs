@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sparse_gradients_have_one_row_an_index() -> Result<()> {
+    fn sparse_gradients_have_one_row_per_index() -> Result<()> {
         let step = |grad: &[usize], indices: &[usize]| {
             let s = Scope::new();
             let v = s.var_handle("v", DType::Float, [3, 2]);
