@@ -47,7 +47,7 @@ mod variable;
 
 pub use call::{Argument, Call};
 pub use control_flow::WhileOptions;
-pub use slice::Pick;
+pub use slice::SliceIndex;
 
 use control_flow::FlowContext;
 

@@ -5,7 +5,7 @@ use crate::graph::Output;
 
 /// One index of a strided slice, like an index between the brackets of `x[...]` in Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pick {
+pub enum SliceIndex {
     /// One element; its axis is removed.
     At(i64),
     /// A range `(begin, end, step)`, excluding the end; `None` is the first or last element in the direction of the
@@ -17,9 +17,9 @@ pub enum Pick {
     Ellipsis,
 }
 
-impl Pick {
+impl SliceIndex {
     /// All elements of an axis.
-    pub const ALL: Pick = Pick::Range(None, None, 1);
+    pub const ALL: SliceIndex = SliceIndex::Range(None, None, 1);
 }
 
 impl Scope {
@@ -30,26 +30,26 @@ impl Scope {
     }
 
     /// Returns the elements at these indices, the first index for the first axis.
-    pub fn strided_slice(&self, x: Output, picks: &[Pick]) -> Output {
+    pub fn strided_slice(&self, x: Output, picks: &[SliceIndex]) -> Output {
         let mut masks = [0i64; 5];
         let (mut begin, mut end, mut strides) = (Vec::new(), Vec::new(), Vec::new());
         for (i, pick) in picks.iter().enumerate() {
             let bit = 1i64.checked_shl(i as u32).unwrap_or(0);
             let (from, to, step) = match *pick {
-                Pick::At(at) => {
+                SliceIndex::At(at) => {
                     masks[4] |= bit;
                     (at, at.wrapping_add(1), 1)
                 }
-                Pick::Range(from, to, step) => {
+                SliceIndex::Range(from, to, step) => {
                     masks[0] |= if from.is_none() { bit } else { 0 };
                     masks[1] |= if to.is_none() { bit } else { 0 };
                     (from.unwrap_or(0), to.unwrap_or(0), step)
                 }
-                Pick::Ellipsis => {
+                SliceIndex::Ellipsis => {
                     masks[2] |= bit;
                     (0, 0, 1)
                 }
-                Pick::NewAxis => {
+                SliceIndex::NewAxis => {
                     masks[3] |= bit;
                     (0, 0, 1)
                 }

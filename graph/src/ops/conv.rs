@@ -38,15 +38,15 @@ const OF_FILTER: OpDef = OpDef {
 
 /// The names of a convolution op and its gradient ops: forward, with respect to the input, with respect to the
 /// filter.
-struct Family([&'static str; 3]);
+struct ConvOps([&'static str; 3]);
 
-const IMAGES: Family = Family(["Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"]);
-const DEPTHS: Family = Family([
+const IMAGES: ConvOps = ConvOps(["Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"]);
+const DEPTHS: ConvOps = ConvOps([
     "DepthwiseConv2dNative",
     "DepthwiseConv2dNativeBackpropInput",
     "DepthwiseConv2dNativeBackpropFilter",
 ]);
-const VOLUMES: Family = Family(["Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"]);
+const VOLUMES: ConvOps = ConvOps(["Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"]);
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -397,7 +397,7 @@ fn sizes(s: &Scope, x: Output) -> Output {
     s.op("Shape").input(x).output()
 }
 
-impl Family {
+impl ConvOps {
     fn forward_grad(&self, s: &Scope, f: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
         let Some(dy) = dy[0] else { return Ok(vec![None, None]) };
         let (x, w) = (f.input(0), f.input(1));

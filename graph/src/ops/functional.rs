@@ -67,16 +67,23 @@ pub(super) const OPS: &[OpDef] = &[
         super::unknown_shapes,
         Traits::STATEFUL,
     ),
-    of("If", &["cond: Tcond", "input: Tin"], &["output: Tout"], IF_ATTRS, as_said, Traits::STATEFUL),
-    of("StatelessIf", &["cond: Tcond", "input: Tin"], &["output: Tout"], IF_ATTRS, as_said, Traits::NONE),
-    of("While", &["input: T"], &["output: T"], WHILE_ATTRS, as_said, Traits::STATEFUL),
-    of("StatelessWhile", &["input: T"], &["output: T"], WHILE_ATTRS, as_said, Traits::NONE),
+    of("If", &["cond: Tcond", "input: Tin"], &["output: Tout"], IF_ATTRS, declared_shapes, Traits::STATEFUL),
+    of(
+        "StatelessIf",
+        &["cond: Tcond", "input: Tin"],
+        &["output: Tout"],
+        IF_ATTRS,
+        declared_shapes,
+        Traits::NONE,
+    ),
+    of("While", &["input: T"], &["output: T"], WHILE_ATTRS, declared_shapes, Traits::STATEFUL),
+    of("StatelessWhile", &["input: T"], &["output: T"], WHILE_ATTRS, declared_shapes, Traits::NONE),
     of(
         "Case",
         &["branch_index: int32", "input: Tin"],
         &["output: Tout"],
         CASE_ATTRS,
-        as_said,
+        declared_shapes,
         Traits::STATEFUL,
     ),
     of(
@@ -84,7 +91,7 @@ pub(super) const OPS: &[OpDef] = &[
         &["branch_index: int32", "input: Tin"],
         &["output: Tout"],
         CASE_ATTRS,
-        as_said,
+        declared_shapes,
         Traits::NONE,
     ),
     of(
@@ -133,7 +140,7 @@ fn gradient_of_call(scope: &Scope, call: &Forward, dy: &[Option<Output>]) -> Res
 }
 
 /// Sets the shapes that the attribute `output_shapes` declares, if it has one for each output.
-fn as_said(infer: &mut Infer<'_>) -> Result<()> {
+fn declared_shapes(infer: &mut Infer<'_>) -> Result<()> {
     let shapes = infer.attr::<Vec<PartialShape>>("output_shapes")?;
     if shapes.len() == infer.num_outputs() {
         shapes.into_iter().enumerate().for_each(|(i, shape)| infer.set(i, shape));

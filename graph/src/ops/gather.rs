@@ -3,7 +3,7 @@
 use super::constant::scalar;
 use super::shape::first_only;
 use super::{Gradient, OpDef};
-use crate::builder::{Forward, Pick, Scope};
+use crate::builder::{Forward, Scope, SliceIndex};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::Output;
@@ -73,7 +73,7 @@ pub(super) const OPS: &[OpDef] = &[
 ];
 
 /// Returns dimensions `from..to` of a shape, or up to the end if `to` is `None`; `None` if the rank is unknown.
-fn part(shape: &PartialShape, from: usize, to: Option<usize>) -> Option<Vec<Dim>> {
+fn dims_between(shape: &PartialShape, from: usize, to: Option<usize>) -> Option<Vec<Dim>> {
     let dims = shape.dims()?;
     Some(dims.get(from..to.unwrap_or(dims.len())).unwrap_or_default().to_vec())
 }
@@ -106,9 +106,9 @@ fn gather(infer: &mut Infer<'_>, axis: Option<i64>, batch_dims: i64) -> Result<(
         let both = PartialShape::vector(params.dim(i)).merge(&PartialShape::vector(indices.dim(i)))?;
         out.push(both.dim(0));
     }
-    out.extend(part(&params, batch, Some(at)).unwrap_or_default());
-    out.extend(part(&indices, batch, None).unwrap_or_default());
-    out.extend(part(&params, at + 1, None).unwrap_or_default());
+    out.extend(dims_between(&params, batch, Some(at)).unwrap_or_default());
+    out.extend(dims_between(&indices, batch, None).unwrap_or_default());
+    out.extend(dims_between(&params, at + 1, None).unwrap_or_default());
     infer.set(0, PartialShape::of_dims(out));
     Ok(())
 }
@@ -123,8 +123,8 @@ fn gather_nd(infer: &mut Infer<'_>) -> Result<()> {
     if depth > params_rank {
         crate::invalid!("indices.shape[-1] must be <= params.rank, but saw {depth} vs. {params_rank}");
     }
-    let mut out = part(&indices, 0, Some(last)).unwrap_or_default();
-    out.extend(part(&params, depth, None).unwrap_or_default());
+    let mut out = dims_between(&indices, 0, Some(last)).unwrap_or_default();
+    out.extend(dims_between(&params, depth, None).unwrap_or_default());
     infer.set(0, PartialShape::of_dims(out));
     Ok(())
 }
@@ -179,9 +179,9 @@ fn scatter_back(scope: &Scope, forward: &Forward, dz: Output, axis: usize, batch
     let (params, indices) = (forward.input(0), forward.input(1));
     let sizes = scope.shape_of(params);
     let between = |from: usize, to: Option<usize>| {
-        scope.strided_slice(sizes, &[Pick::Range(Some(from as i64), to.map(|t| t as i64), 1)])
+        scope.strided_slice(sizes, &[SliceIndex::Range(Some(from as i64), to.map(|t| t as i64), 1)])
     };
-    let size = |at: usize| scope.strided_slice(sizes, &[Pick::At(at as i64)]);
+    let size = |at: usize| scope.strided_slice(sizes, &[SliceIndex::At(at as i64)]);
     let count = scope.reshape(scope.size_of(indices), &[1]);
     if axis == 0 && batch == 0 {
         let wanted = scope.concat(&[count, between(1, None)], 0);

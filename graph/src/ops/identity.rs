@@ -8,7 +8,7 @@ use crate::infer::Infer;
 
 /// The traits of ops that return their input itself, even if it is a reference. `Snapshot` is not one of them,
 /// because it returns a value.
-pub(super) const PASSES: Traits = Traits { passes_reference: true, ..Traits::NONE };
+pub(super) const FORWARDS_REFERENCE: Traits = Traits { passes_reference: true, ..Traits::NONE };
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -18,7 +18,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type"],
         infer: same,
         gradient: Gradient::Defined(pass),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -28,7 +28,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: list(type) >= 1"],
         infer: same,
         gradient: Gradient::Defined(pass),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -38,7 +38,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type"],
         infer: same,
         gradient: Gradient::Leaf,
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -48,7 +48,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "message: string = ''"],
         infer: same,
         gradient: Gradient::Defined(prevented),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {

@@ -123,17 +123,17 @@ fn batch_shape(infer: &mut Infer<'_>) -> Result<()> {
 }
 
 /// The name of a matrix product op, and the names of its attributes that transpose operands.
-struct Names {
+struct ProductOp {
     op: &'static str,
     flips: [&'static str; 2],
 }
 
-const MAT_MUL: Names = Names { op: "MatMul", flips: ["transpose_a", "transpose_b"] };
-const BATCH_MAT_MUL: Names = Names { op: "BatchMatMul", flips: ["adj_x", "adj_y"] };
-const BATCH_MAT_MUL_V2: Names = Names { op: "BatchMatMulV2", flips: ["adj_x", "adj_y"] };
+const MAT_MUL: ProductOp = ProductOp { op: "MatMul", flips: ["transpose_a", "transpose_b"] };
+const BATCH_MAT_MUL: ProductOp = ProductOp { op: "BatchMatMul", flips: ["adj_x", "adj_y"] };
+const BATCH_MAT_MUL_V2: ProductOp = ProductOp { op: "BatchMatMulV2", flips: ["adj_x", "adj_y"] };
 
 /// Returns the gradients of both factors; each is a product of the other factor with `dz`.
-fn factors(scope: &Scope, forward: &Forward, dz: Output, names: &Names) -> Result<[Output; 2]> {
+fn factors(scope: &Scope, forward: &Forward, dz: Output, names: &ProductOp) -> Result<[Output; 2]> {
     // The batched ops conjugate the factor that they transpose; the other factor is conjugated here.
     let whole = |x: Output| if names.op == "MatMul" { scope.conj(x) } else { x };
     let (a, b) = (whole(forward.input(0)), whole(forward.input(1)));

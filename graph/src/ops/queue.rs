@@ -43,8 +43,8 @@ const PRIORITY: &[&str] = &[
     "shared_name: string = ''",
 ];
 
-const GIVEN: &[&str] = &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"];
-const TAKEN: &[&str] = &["component_types: list(type) >= 1", "timeout_ms: int = -1"];
+const ENQUEUE_ATTRS: &[&str] = &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"];
+const DEQUEUE_ATTRS: &[&str] = &["component_types: list(type) >= 1", "timeout_ms: int = -1"];
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef { name: "FIFOQueue", outputs: &["handle: Ref(string)"], attrs: QUEUE, ..HANDLE },
@@ -59,46 +59,46 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "QueueEnqueue",
         inputs: &["handle: Ref(string)", "components: Tcomponents"],
-        attrs: GIVEN,
+        attrs: ENQUEUE_ATTRS,
         ..BY_REFERENCE
     },
     OpDef {
         name: "QueueEnqueueV2",
         inputs: &["handle: resource", "components: Tcomponents"],
-        attrs: GIVEN,
+        attrs: ENQUEUE_ATTRS,
         ..BY_RESOURCE
     },
     OpDef {
         name: "QueueEnqueueMany",
         inputs: &["handle: Ref(string)", "components: Tcomponents"],
-        attrs: GIVEN,
+        attrs: ENQUEUE_ATTRS,
         ..BY_REFERENCE
     },
     OpDef {
         name: "QueueEnqueueManyV2",
         inputs: &["handle: resource", "components: Tcomponents"],
-        attrs: GIVEN,
+        attrs: ENQUEUE_ATTRS,
         ..BY_RESOURCE
     },
     OpDef {
         name: "QueueDequeue",
         inputs: &["handle: Ref(string)"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         ..BY_REFERENCE
     },
     OpDef {
         name: "QueueDequeueV2",
         inputs: &["handle: resource"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         ..BY_RESOURCE
     },
     OpDef {
         name: "QueueDequeueMany",
         inputs: &["handle: Ref(string)", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         infer: batch,
         ..BY_REFERENCE
     },
@@ -106,7 +106,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "QueueDequeueManyV2",
         inputs: &["handle: resource", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         infer: batch,
         ..BY_RESOURCE
     },
@@ -114,7 +114,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "QueueDequeueUpTo",
         inputs: &["handle: Ref(string)", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         infer: batch,
         ..BY_REFERENCE
     },
@@ -122,7 +122,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "QueueDequeueUpToV2",
         inputs: &["handle: resource", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         infer: batch,
         ..BY_RESOURCE
     },

@@ -58,14 +58,14 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: T"],
         attrs: &[SEED, SEED2, "S: {int32, int64}", "T: {half, float, double}"],
         gradient: Gradient::Defined(|scope, forward, dz| gamma_gradient(scope, forward, dz, 1)),
-        ..OF_EACH
+        ..PER_PARAMETER
     },
     OpDef {
         name: "RandomPoisson",
         inputs: &["shape: S", "rate: dtype"],
         outputs: &["output: dtype"],
         attrs: &[SEED, SEED2, "S: {int32, int64}", "dtype: {half, float, double}"],
-        ..OF_EACH
+        ..PER_PARAMETER
     },
     OpDef {
         name: "RandomPoissonV2",
@@ -78,7 +78,7 @@ pub(super) const OPS: &[OpDef] = &[
             "R: {half, float, double, int32, int64} = double",
             "dtype: {half, float, double, int32, int64} = int64",
         ],
-        ..OF_EACH
+        ..PER_PARAMETER
     },
     OpDef {
         name: "ParameterizedTruncatedNormal",
@@ -96,7 +96,7 @@ pub(super) const OPS: &[OpDef] = &[
 ];
 
 /// The row of an op that draws a number of samples for each parameter.
-const OF_EACH: OpDef = OpDef {
+const PER_PARAMETER: OpDef = OpDef {
     infer: |infer| {
         let (shape, each) = (infer.value_as_shape(0)?, infer.input(1));
         let both = shape.dims().zip(each.dims()).map(|(shape, each)| shape.iter().chain(each).copied());

@@ -69,14 +69,14 @@ pub(super) const OPS: &[OpDef] = &[
         name: "ReaderReadUpTo",
         inputs: &["reader_handle: Ref(string)", "queue_handle: Ref(string)", "num_records: int64"],
         outputs: &["keys: string", "values: string"],
-        infer: up_to,
+        infer: record_vectors,
         ..BY_REFERENCE
     },
     OpDef {
         name: "ReaderReadUpToV2",
         inputs: &["reader_handle: resource", "queue_handle: resource", "num_records: int64"],
         outputs: &["keys: string", "values: string"],
-        infer: up_to,
+        infer: record_vectors,
         ..BY_RESOURCE
     },
     OpDef {
@@ -143,7 +143,7 @@ fn scalars(infer: &mut Infer<'_>) -> Result<()> {
 }
 
 /// Sets the shapes of the keys and the values: vectors of unknown length.
-fn up_to(infer: &mut Infer<'_>) -> Result<()> {
+fn record_vectors(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(2, 0)?;
     infer.set(0, PartialShape::of_rank(1));
     infer.set(1, PartialShape::of_rank(1));

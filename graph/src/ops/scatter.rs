@@ -166,7 +166,7 @@ const OF_TENSOR: OpDef = OpDef {
 };
 
 /// Returns the elements of `from` at the op's indices.
-fn picked(scope: &Scope, forward: &Forward, from: Output) -> Result<Output> {
+fn gather_at_indices(scope: &Scope, forward: &Forward, from: Output) -> Result<Output> {
     let policy = forward.attr::<bytes::Bytes>("bad_indices_policy")?;
     let call = scope.op("GatherNd").input(from).input(forward.input(1));
     Ok(call.attr("bad_indices_policy", policy).output())
@@ -174,7 +174,7 @@ fn picked(scope: &Scope, forward: &Forward, from: Output) -> Result<Output> {
 
 fn added_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(vec![None; 3]) };
-    Ok(vec![Some(dz), None, Some(picked(scope, forward, dz)?)])
+    Ok(vec![Some(dz), None, Some(gather_at_indices(scope, forward, dz)?)])
 }
 
 fn replaced_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
@@ -183,7 +183,7 @@ fn replaced_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) ->
     let zeros = scope.zeros_like(forward.input(2));
     let kept = scope.op("TensorScatterUpdate").input(dz).input(forward.input(1)).input(zeros);
     let kept = kept.attr("bad_indices_policy", policy).output();
-    Ok(vec![Some(kept), None, Some(picked(scope, forward, dz)?)])
+    Ok(vec![Some(kept), None, Some(gather_at_indices(scope, forward, dz)?)])
 }
 
 /// Gradient of a scatter minimum or maximum: `dz` divided equally among all elements that equal the result.
@@ -195,13 +195,13 @@ fn extreme_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> 
         let equal = scope.op("Equal").input(a).input(b).output();
         scope.op("Cast").input(equal).attr("SrcT", DType::Bool).attr("DstT", dtype).output()
     };
-    let (of_x, of_updates) = (among(x, z), among(updates, picked(scope, forward, z)?));
+    let (of_x, of_updates) = (among(x, z), among(updates, gather_at_indices(scope, forward, z)?));
     let policy = forward.attr::<bytes::Bytes>("bad_indices_policy")?;
     let shape = scope.shape_of_as(x, scope.dtype(indices));
     let placed = scope.op("ScatterNd").input(indices).input(of_updates).input(shape);
     let count = scope.add(of_x, placed.attr("bad_indices_policy", policy).output());
     let share = scope.op("RealDiv").input(dz).input(count).output();
-    let back = scope.mul(picked(scope, forward, share)?, of_updates);
+    let back = scope.mul(gather_at_indices(scope, forward, share)?, of_updates);
     Ok(vec![Some(scope.mul(share, of_x)), None, Some(back)])
 }
 

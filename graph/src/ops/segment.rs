@@ -3,7 +3,7 @@
 use super::constant::scalar;
 use super::shape::first_only;
 use super::{Gradient, OpDef};
-use crate::builder::{Forward, Pick, Scope};
+use crate::builder::{Forward, Scope, SliceIndex};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::Output;
@@ -136,7 +136,7 @@ fn gather_or_zero(scope: &Scope, x: Output, ids: Output) -> Output {
 fn segments(scope: &Scope, forward: &Forward) -> Output {
     match forward.inputs.get(2) {
         Some(&count) => count,
-        None => scope.strided_slice(scope.shape_of(forward.output(0)), &[Pick::At(0)]),
+        None => scope.strided_slice(scope.shape_of(forward.output(0)), &[SliceIndex::At(0)]),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Ops that return shapes, and ops that change the shape of a tensor without changing its elements.
 
 use super::constant::scalar;
-use super::identity::PASSES;
+use super::identity::FORWARDS_REFERENCE;
 use super::{Gradient, GradientFn, OpDef, Traits};
 use crate::builder::{Forward, Scope};
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "Tshape: {int32, int64} = int32"],
         infer: reshape,
         gradient: Gradient::Defined(RESHAPE_BACK),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -74,7 +74,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "Tdim: {int32, int64} = int32"],
         infer: expand_dims,
         gradient: Gradient::Defined(RESHAPE_BACK),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -84,7 +84,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "squeeze_dims: list(int) >= 0 = []"],
         infer: squeeze,
         gradient: Gradient::Defined(RESHAPE_BACK),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -137,7 +137,7 @@ pub(super) const OPS: &[OpDef] = &[
             Ok(())
         },
         gradient: Gradient::Defined(|_, _, dz| Ok(vec![dz[0]])),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
 ];

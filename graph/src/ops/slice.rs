@@ -63,7 +63,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "StridedSliceAssign",
         inputs: &["ref: Ref(T)", "begin: Index", "end: Index", "strides: Index", "value: T"],
         outputs: &["output_ref: Ref(T)"],
-        ..ASSIGNED
+        ..SLICE_ASSIGNMENT
     },
     OpDef {
         name: "ResourceStridedSliceAssign",
@@ -71,19 +71,19 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &[],
         infer: |_| Ok(()),
         traits: Traits::STATEFUL,
-        ..ASSIGNED
+        ..SLICE_ASSIGNMENT
     },
     OpDef {
         name: "TensorStridedSliceUpdate",
         inputs: &["input: T", "begin: Index", "end: Index", "strides: Index", "value: T"],
         outputs: &["output: T"],
         gradient: Gradient::Defined(update_gradient),
-        ..ASSIGNED
+        ..SLICE_ASSIGNMENT
     },
 ];
 
 /// The row of an op that writes into a strided slice.
-const ASSIGNED: OpDef = OpDef {
+const SLICE_ASSIGNMENT: OpDef = OpDef {
     attrs: &[
         "T: type",
         "Index: {int32, int64}",
@@ -140,7 +140,7 @@ const MAX_INDICES: usize = 32;
 
 /// One axis of the result.
 #[derive(Clone, Copy)]
-enum Final {
+enum OutputAxis {
     /// The elements that the slice selects on this input axis.
     Input(usize),
     New,
@@ -174,16 +174,16 @@ impl StridedSliceAttrs {
     /// # Errors
     /// `InvalidArgument` for indices that do not fit the input.
     pub fn plan(&self, input: &[usize], begin: &[i64], end: &[i64], strides: &[i64]) -> Result<SlicePlan> {
-        let (indices, finals) = self.spread(input.len(), Some((begin, end)), strides)?;
+        let (indices, output_axes) = self.assign_indices(input.len(), Some((begin, end)), strides)?;
         let mut axes = Vec::with_capacity(input.len());
         for (i, (&dim, index)) in input.iter().zip(&indices).enumerate() {
             axes.push(index.resolve(i, dim)?);
         }
-        let sources: Vec<Option<usize>> = finals
+        let sources: Vec<Option<usize>> = output_axes
             .iter()
             .map(|f| match *f {
-                Final::Input(i) => Some(i),
-                Final::New => None,
+                OutputAxis::Input(i) => Some(i),
+                OutputAxis::New => None,
             })
             .collect();
         let shape = sources.iter().map(|source| source.map_or(1, |i| axes[i].size)).collect();
@@ -197,7 +197,7 @@ impl StridedSliceAttrs {
         bounds: Option<(&[i64], &[i64])>,
         strides: &[i64],
     ) -> Result<PartialShape> {
-        let (indices, finals) = self.spread(input.len(), bounds, strides)?;
+        let (indices, output_axes) = self.assign_indices(input.len(), bounds, strides)?;
         let mut sizes = Vec::with_capacity(input.len());
         for (i, (&dim, index)) in input.iter().zip(&indices).enumerate() {
             index.check(i)?;
@@ -208,19 +208,19 @@ impl StridedSliceAttrs {
                 _ => None,
             });
         }
-        Ok(PartialShape::of_dims(finals.iter().map(|f| match *f {
-            Final::Input(i) => sizes[i],
-            Final::New => Some(1),
+        Ok(PartialShape::of_dims(output_axes.iter().map(|f| match *f {
+            OutputAxis::Input(i) => sizes[i],
+            OutputAxis::New => Some(1),
         })))
     }
 
     /// Assigns the indices to the axes of the input. The ellipsis (by default at the end) covers the remaining axes.
-    fn spread(
+    fn assign_indices(
         &self,
         rank: usize,
         bounds: Option<(&[i64], &[i64])>,
         strides: &[i64],
-    ) -> Result<(Vec<Index>, Vec<Final>)> {
+    ) -> Result<(Vec<Index>, Vec<OutputAxis>)> {
         let count = strides.len();
         let (begins, ends) = bounds.map_or((count, count), |(b, e)| (b.len(), e.len()));
         if begins != count || ends != count || count >= MAX_INDICES {
@@ -243,19 +243,19 @@ impl StridedSliceAttrs {
         }
         let whole =
             Index { bounds: Some((0, 0)), stride: 1, begin_open: true, end_open: true, shrink: false };
-        let (mut indices, mut finals) = (Vec::with_capacity(rank), Vec::with_capacity(rank + count));
+        let (mut indices, mut output_axes) = (Vec::with_capacity(rank), Vec::with_capacity(rank + count));
         for i in 0..count.max(ellipsis + 1) {
             if i == ellipsis {
                 for _ in 0..rank - named {
-                    finals.push(Final::Input(indices.len()));
+                    output_axes.push(OutputAxis::Input(indices.len()));
                     indices.push(whole);
                 }
             } else if bit(self.new_axis_mask, i) {
-                finals.push(Final::New);
+                output_axes.push(OutputAxis::New);
             } else {
                 let shrink = bit(self.shrink_axis_mask, i);
                 if !shrink {
-                    finals.push(Final::Input(indices.len()));
+                    output_axes.push(OutputAxis::Input(indices.len()));
                 }
                 indices.push(Index {
                     bounds: bounds.map(|(b, e)| (b[i], e[i])),
@@ -266,7 +266,7 @@ impl StridedSliceAttrs {
                 });
             }
         }
-        Ok((indices, finals))
+        Ok((indices, output_axes))
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["indices: int64", "values: T", "shape: int64", "start: int64", "size: int64"],
         outputs: &["output_indices: int64", "output_values: T", "output_shape: int64"],
         attrs: &["T: type"],
-        infer: |infer| some_of(infer, 2),
+        infer: |infer| sparse_outputs(infer, 2),
         gradient: Gradient::Defined(slice_gradient),
         ..OpDef::NEW
     },
@@ -122,7 +122,7 @@ pub(super) const OPS: &[OpDef] = &[
         ],
         outputs: &["sum_indices: int64", "sum_values: T", "sum_shape: int64"],
         attrs: &["T: numbertype", "Treal: realnumbertype"],
-        infer: |infer| some_of(infer, 2),
+        infer: |infer| sparse_outputs(infer, 2),
         gradient: Gradient::Defined(add_gradient),
         ..OpDef::NEW
     },
@@ -366,7 +366,7 @@ fn values_of(infer: &mut Infer<'_>, output: usize, input: usize) -> Result<()> {
 }
 
 /// Sets the outputs to a sparse tensor with an unknown number of values, of the rank of the shape in input `shape`.
-fn some_of(infer: &mut Infer<'_>, shape: usize) -> Result<()> {
+fn sparse_outputs(infer: &mut Infer<'_>, shape: usize) -> Result<()> {
     let rank = infer.input_of_rank(shape, 1)?.dim(0);
     set_sparse(infer, [0, 1, 2], None, rank);
     Ok(())

@@ -4,14 +4,14 @@ use super::broadcast::arrived;
 use super::constant::scalar;
 use super::shape::first_only;
 use super::{Gradient, OpDef};
-use crate::builder::{Forward, Pick, Scope};
+use crate::builder::{Forward, Scope, SliceIndex};
 use crate::error::Result;
 use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 
 /// The row of an op that gathers rows and reduces them by segment.
-const PICKED: OpDef = OpDef {
+const SEGMENT_REDUCTION: OpDef = OpDef {
     inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids"],
     outputs: &["output: T"],
     infer: some_rows,
@@ -19,7 +19,7 @@ const PICKED: OpDef = OpDef {
 };
 
 /// The row of an op that does the same for a given number of segments.
-const COUNTED: OpDef = OpDef {
+const SEGMENT_REDUCTION_WITH_COUNT: OpDef = OpDef {
     inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids", "num_segments: Tnumsegments"],
     outputs: &["output: T"],
     infer: counted_rows,
@@ -74,7 +74,7 @@ pub(super) const OPS: &[OpDef] = &[
             "sparse_gradient: bool = false",
         ],
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSumGrad")),
-        ..PICKED
+        ..SEGMENT_REDUCTION
     },
     OpDef {
         name: "SparseSegmentSumWithNumSegments",
@@ -86,7 +86,7 @@ pub(super) const OPS: &[OpDef] = &[
             "sparse_gradient: bool = false",
         ],
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSumGrad")),
-        ..COUNTED
+        ..SEGMENT_REDUCTION_WITH_COUNT
     },
     OpDef { name: "SparseSegmentSumGrad", ..GRAD },
     OpDef { name: "SparseSegmentSumGradV2", ..GRAD_V2 },
@@ -94,13 +94,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "SparseSegmentMean",
         attrs: FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentMeanGrad")),
-        ..PICKED
+        ..SEGMENT_REDUCTION
     },
     OpDef {
         name: "SparseSegmentMeanWithNumSegments",
         attrs: COUNTED_FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentMeanGrad")),
-        ..COUNTED
+        ..SEGMENT_REDUCTION_WITH_COUNT
     },
     OpDef { name: "SparseSegmentMeanGrad", ..GRAD },
     OpDef { name: "SparseSegmentMeanGradV2", ..GRAD_V2 },
@@ -108,13 +108,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "SparseSegmentSqrtN",
         attrs: FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSqrtNGrad")),
-        ..PICKED
+        ..SEGMENT_REDUCTION
     },
     OpDef {
         name: "SparseSegmentSqrtNWithNumSegments",
         attrs: COUNTED_FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSqrtNGrad")),
-        ..COUNTED
+        ..SEGMENT_REDUCTION_WITH_COUNT
     },
     OpDef { name: "SparseSegmentSqrtNGrad", ..GRAD },
     OpDef { name: "SparseSegmentSqrtNGradV2", ..GRAD_V2 },
@@ -150,7 +150,7 @@ fn picked_rows(infer: &mut Infer<'_>) -> Result<()> {
 
 fn back(scope: &Scope, forward: &Forward, dz: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let dz = arrived(forward, dz)?;
-    let count = scope.strided_slice(scope.shape_of(forward.input(0)), &[Pick::At(0)]);
+    let count = scope.strided_slice(scope.shape_of(forward.input(0)), &[SliceIndex::At(0)]);
     let call = scope.op(op).input(dz).input(forward.input(1)).input(forward.input(2)).input(count);
     Ok(first_only(forward, Some(call.output())))
 }

@@ -3,7 +3,7 @@
 use super::constant::scalar;
 use super::shape::first_only;
 use super::{Gradient, OpDef};
-use crate::builder::{Forward, Pick, Scope};
+use crate::builder::{Forward, Scope, SliceIndex};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::Output;
@@ -122,8 +122,8 @@ fn top_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Resu
     if index != DType::Int32 {
         indices = scope.op("Cast").input(indices).attr("SrcT", index).attr("DstT", DType::Int32).output();
     }
-    let last = scope.strided_slice(input, &[Pick::At(-1)]);
-    let found = scope.strided_slice(scope.shape_of(indices), &[Pick::At(-1)]);
+    let last = scope.strided_slice(input, &[SliceIndex::At(-1)]);
+    let found = scope.strided_slice(scope.shape_of(indices), &[SliceIndex::At(-1)]);
     let rows = scope.pack(&[scope.constant(-1i32), found], 0);
     let places = scope.op("Reshape").input(indices).input(rows).output();
     let count = scope.size_of(forward.input(0));

@@ -17,10 +17,9 @@ use smallvec::SmallVec;
 /// of the same reader. It removes a node that does nothing, or that forwards a value without readers, if its control
 /// edges can be replaced by as many or fewer edges on one device; its readers then wait for its inputs. Nodes of
 /// `keep` stay, and so do nodes that others are colocated with.
-/// are colocated with.
 ///
+/// # Errors
 /// `InvalidArgument` naming a node of a cycle that is not a loop.
-/// `InvalidArgument` naming a node of a cycle that is no loop.
 pub fn untie(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
     let topology = Topology::new(graph);
     let order = topology.order(graph)?;

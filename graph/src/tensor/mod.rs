@@ -12,7 +12,7 @@ pub use buffer::{ALIGNMENT, Buffer, LARGE, available_memory, memory_limit, set_m
 pub use list::TensorList;
 pub use object::{Component, MAX_NESTING, MAX_TENSORS, ResourceHandle, Variant, VariantObject};
 pub use optional::Optional;
-pub use region::{LargeMemory, Region, Use, set_large_memory};
+pub use region::{LargeMemorySource, Region, Use, set_large_memory};
 
 use crate::dtype::{Bool8, DType, Element};
 use crate::error::{Code, Error, Result};

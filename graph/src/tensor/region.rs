@@ -23,7 +23,7 @@ pub trait Region: Any + Send + Sync {
 
 /// A source of large memory: returns a region of so many zero bytes, or `None` if the buffer is to use ordinary
 /// memory.
-pub type LargeMemory = fn(usize, Use) -> Option<Box<dyn Region>>;
+pub type LargeMemorySource = fn(usize, Use) -> Option<Box<dyn Region>>;
 
 /// The purpose of newly allocated memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +34,10 @@ pub enum Use {
     Zeros,
 }
 
-static SOURCE: OnceLock<LargeMemory> = OnceLock::new();
+static SOURCE: OnceLock<LargeMemorySource> = OnceLock::new();
 
 /// Sets the source of memory for large buffers. Only the first call has an effect.
-pub fn set_large_memory(source: LargeMemory) {
+pub fn set_large_memory(source: LargeMemorySource) {
     let _ = SOURCE.set(source);
 }
 

@@ -49,7 +49,7 @@ pub fn lower(graph: &Graph) -> Result<Graph> {
 /// Like [`lower`], but lowers only calls of functions whose nodes ask for devices; other calls stay calls.
 ///
 /// # Errors
-/// Those of [`lower`].
+/// The errors of [`lower`].
 pub fn lower_placed(graph: &Graph) -> Result<Graph> {
     lower_chosen(graph, LoweringChoice::new(&graph.library, true))
 }
