@@ -120,7 +120,8 @@ impl FunctionDef {
 }
 
 impl Body {
-    /// Returns the nodes that a call must run: all stateful nodes, among them `_Arg` and `_Retval`, and the control returns.
+    /// Returns the nodes that a call must run: all stateful nodes, among them `_Arg` and `_Retval`, and the control
+    /// returns.
     pub fn wanted(&self) -> Vec<NodeId> {
         let has_effect = |id: &NodeId| self.graph.node(*id).op.is_stateful();
         self.graph.ids().filter(has_effect).chain(self.control_returns.iter().copied()).collect()
@@ -268,19 +269,22 @@ fn substitute(function: &FunctionDef, attrs: &Attrs, call: &Attrs) -> Result<Att
     if !attrs.iter().any(|(_, value)| may_hold_placeholder(value)) {
         return Ok(attrs.clone());
     }
-    within(function, attrs, call, 0)
+    substitute_at_depth(function, attrs, call, 0)
 }
 
 fn may_hold_placeholder(value: &AttrValue) -> bool {
     matches!(value, AttrValue::Placeholder(_) | AttrValue::Func(_) | AttrValue::List(AttrList::Func(_)))
 }
 
-fn within(function: &FunctionDef, attrs: &Attrs, call: &Attrs, depth: usize) -> Result<Attrs> {
+fn substitute_at_depth(function: &FunctionDef, attrs: &Attrs, call: &Attrs, depth: usize) -> Result<Attrs> {
     if depth > MAX_NESTING {
         crate::invalid!("attributes of functions in function {} nest too deep", function.name);
     }
     let callee = |f: &FuncAttr| -> Result<FuncAttr> {
-        Ok(FuncAttr { name: f.name.clone(), attrs: within(function, &f.attrs, call, depth + 1)? })
+        Ok(FuncAttr {
+            name: f.name.clone(),
+            attrs: substitute_at_depth(function, &f.attrs, call, depth + 1)?,
+        })
     };
     let replace = |(name, value): (&Arc<str>, &AttrValue)| {
         let value = match value {

@@ -216,7 +216,8 @@ pub struct OpDef {
     pub gradient: Gradient,
     pub role: Role,
     pub traits: Traits,
-    /// True for an op that TensorFlow does not have; passes of this crate create it for execution by our servers.
+    /// True for an op that TensorFlow does not have: only graphs built with this project use it, and only our servers
+    /// run it.
     pub is_own: bool,
 }
 

@@ -68,7 +68,8 @@ fn chains(graph: &Graph, topology: &Topology, fusible: &dyn Fn(&Node) -> bool) -
         }
         let chain = match readers_chain(topology, id, &chain_of) {
             Some(chain)
-                if takes(graph, &chains[chain], node)? && !reads.would_read_later(id, &chains[chain]) =>
+                if has_room_for(graph, &chains[chain], node)?
+                    && !reads.would_read_later(id, &chains[chain]) =>
             {
                 chain
             }
@@ -97,7 +98,7 @@ fn readers_chain(topology: &Topology, id: NodeId, chain_of: &FxHashMap<NodeId, u
 }
 
 /// Returns whether the chain has room for the node, and both have the same device and element type.
-fn takes(graph: &Graph, chain: &Chain, node: &Node) -> Result<bool> {
+fn has_room_for(graph: &Graph, chain: &Chain, node: &Node) -> Result<bool> {
     let Some(last) = chain.first().map(|id| graph.node(*id)) else { return Ok(true) };
     Ok(chain.len() < MOST_FUSED_OPS
         && last.device == node.device

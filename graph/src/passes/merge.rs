@@ -54,12 +54,12 @@ pub fn merge(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
 fn compute_the_same(node: &Node, other: &Node) -> bool {
     node.computes_same_as(other)
         || std::ptr::eq(node.op, other.op)
-            && free(&node.attrs).eq(free(&other.attrs))
+            && attrs_without_colocation(&node.attrs).eq(attrs_without_colocation(&other.attrs))
             && DeviceName::parse(&node.device).is_ok()
 }
 
 /// Returns the attributes except `_class`, which asks for the device of another node.
-fn free(attrs: &Attrs) -> impl Iterator<Item = (&Arc<str>, &AttrValue)> {
+fn attrs_without_colocation(attrs: &Attrs) -> impl Iterator<Item = (&Arc<str>, &AttrValue)> {
     attrs.iter().filter(|(name, _)| &***name != "_class")
 }
 
@@ -113,7 +113,7 @@ fn hash(node: &Node, sources: &Sources) -> u64 {
 }
 
 fn hash_attrs(attrs: &Attrs, hasher: &mut FxHasher) {
-    for (name, value) in free(attrs) {
+    for (name, value) in attrs_without_colocation(attrs) {
         name.hash(hasher);
         match value {
             AttrValue::Str(v) => v.hash(hasher),

@@ -38,11 +38,11 @@ pub fn fuse_products(graph: Graph, takes: &dyn Fn(&Node) -> bool) -> Result<Grap
     let reads = ReferenceReads::new(&graph, &topology, &topology.order(&graph)?)?;
     let mut fusions = Fusions::default();
     for (product, _) in graph.nodes().filter(|(_, node)| is_product(node)) {
-        let members = followed(&graph, &topology, product)?;
+        let members = group_of(&graph, &topology, product)?;
         // The longest accepted group is fused.
         for len in (2..=members.len()).rev() {
             let members = &members[..len];
-            let node = node(&graph, members, fused)?;
+            let node = fused_node(&graph, members, fused)?;
             let would_read_later = |id: &NodeId| reads.would_read_later(*id, members);
             let (last, inner) = members.split_last().unwrap_or((&product, &[]));
             if has_type(fused, &node) && takes(&node) && !inner.iter().any(would_read_later) {
@@ -65,7 +65,7 @@ fn is_product(node: &Node) -> bool {
 }
 
 /// Returns the product, followed by the bias and the activation if they are present.
-fn followed(graph: &Graph, topology: &Topology, product: NodeId) -> Result<Vec<NodeId>> {
+fn group_of(graph: &Graph, topology: &Topology, product: NodeId) -> Result<Vec<NodeId>> {
     let mut members = vec![product];
     if let Some(bias) = follower(graph, topology, product, &["BiasAdd"])?
         && data_format(graph.node(bias))? == DataFormat::Nhwc
@@ -99,7 +99,7 @@ fn has_type(fused: &Op, node: &Node) -> bool {
 }
 
 /// Returns the fused node that replaces the members, without its edges.
-fn node(graph: &Graph, members: &[NodeId], fused: &'static Op) -> Result<Node> {
+fn fused_node(graph: &Graph, members: &[NodeId], fused: &'static Op) -> Result<Node> {
     let product = graph.node(members[0]);
     let last = graph.node(members[members.len() - 1]);
     let names = members[1..].iter().map(|id| graph.node(*id).op.name());

@@ -62,12 +62,12 @@ impl UnreadNodes {
             unread_nodes.count += usize::from(is_unread);
         }
         if unread_nodes.count > 0 {
-            unread_nodes.find_waits(graph, topology, order);
+            unread_nodes.find_control_inputs(graph, topology, order);
         }
         Ok(unread_nodes)
     }
 
-    fn find_waits(&mut self, graph: &Graph, topology: &Topology, order: &[NodeId]) {
+    fn find_control_inputs(&mut self, graph: &Graph, topology: &Topology, order: &[NodeId]) {
         let mut ancestry = Ancestry::new(graph, topology, order);
         for &id in order.iter().filter(|id| self.is_unread[id.index()]) {
             let mut waits = ControlInputs::new();

@@ -48,14 +48,14 @@ impl Tensor {
         let storage = match dtype {
             DType::String => Storage::Strings(Arc::new(objects(shape.num_elements(), Bytes::new())?)),
             DType::Variant => Storage::Variants(Arc::new(objects(shape.num_elements(), Variant::EMPTY)?)),
-            _ => plain(plain_bytes(dtype, &shape)?, Buffer::zeroed)?,
+            _ => plain_storage(plain_bytes(dtype, &shape)?, Buffer::zeroed)?,
         };
         Ok(Tensor { dtype, shape, storage })
     }
 
     /// Returns a tensor of plain elements with arbitrary contents, for a kernel to overwrite.
     pub fn unspecified(dtype: DType, shape: Shape) -> Result<Tensor> {
-        let storage = plain(plain_bytes(dtype, &shape)?, Buffer::unspecified)?;
+        let storage = plain_storage(plain_bytes(dtype, &shape)?, Buffer::unspecified)?;
         Ok(Tensor { dtype, shape, storage })
     }
 
@@ -432,7 +432,7 @@ impl<T: Element, const R: usize, const C: usize> TryFrom<[[T; C]; R]> for Tensor
 }
 
 /// Allocates storage for `len` bytes of plain elements.
-fn plain(len: usize, buffer: impl FnOnce(usize) -> Result<Buffer>) -> Result<Storage> {
+fn plain_storage(len: usize, buffer: impl FnOnce(usize) -> Result<Buffer>) -> Result<Storage> {
     match Inline::zeroed(len) {
         Some(inline) => Ok(Storage::Inline(inline)),
         None => Ok(Storage::Plain(Arc::new(buffer(len)?))),

@@ -22,12 +22,12 @@ impl Draft<'_> {
             return Ok(());
         }
         let body = self.body(&func)?;
-        self.put_body(id, func, &body)
+        self.inline_body(id, func, &body)
     }
 
     /// Replaces a node by a body: the node's inputs become the body's arguments, and readers of the node read the
     /// body's results.
-    pub(super) fn put_body(&mut self, id: NodeId, function: FuncAttr, body: &Body) -> Result<()> {
+    pub(super) fn inline_body(&mut self, id: NodeId, function: FuncAttr, body: &Body) -> Result<()> {
         let within = Arc::new(EnclosingFunction { function, outer: self.within[id.index()].clone() });
         let call = self.nodes[id.index()].clone();
         let args = self.values(id)?;
@@ -45,8 +45,8 @@ impl Draft<'_> {
         let is_end = |node: NodeId| arg_of[node.index()].is_some() || body.returns.contains(&node);
         let ends: Vec<bool> = body.graph.ids().map(is_end).collect();
         for (inner, node) in body.graph.nodes().filter(|(inner, _)| !ends[inner.index()]) {
-            let node = self.inner(node, &call, body)?;
-            place[inner.index()] = Some(self.put(node, Vec::new(), Vec::new(), Some(within.clone())));
+            let node = self.inlined_node(node, &call, body)?;
+            place[inner.index()] = Some(self.push_node(node, Vec::new(), Vec::new(), Some(within.clone())));
         }
         for inner in body.graph.ids() {
             let Some(to) = place[inner.index()] else { continue };
@@ -155,9 +155,9 @@ impl Draft<'_> {
 
     /// Returns a node of the body as a node of the calling graph, with its name, device, loop frame and colocation
     /// adapted.
-    fn inner(&mut self, node: &Node, call: &Node, body: &Body) -> Result<Node> {
+    fn inlined_node(&mut self, node: &Node, call: &Node, body: &Body) -> Result<Node> {
         let mut inner = node.clone();
-        inner.name = self.fresh(&format!("{}/{}", call.name, node.name));
+        inner.name = self.reserve_name(&format!("{}/{}", call.name, node.name));
         inner.device = device_within(&node.device, &call.device);
         if node.op.role() == Role::Enter {
             let frame = node.attr::<String>("frame_name")?;

@@ -28,8 +28,8 @@ impl Draft<'_> {
         }
         let body = self.body(&source)?;
         match named {
-            Some(_) => self.put_body(id, source, &body),
-            None => self.put_body(id, source, &gradient_of(&body)?),
+            Some(_) => self.inline_body(id, source, &body),
+            None => self.inline_body(id, source, &gradient_of(&body)?),
         }
     }
 }

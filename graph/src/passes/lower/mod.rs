@@ -125,13 +125,13 @@ impl<'a> Draft<'a> {
             let producers = topology.producers(id);
             let data = producers.iter().filter(|p| !p.is_control()).map(|p| p.source()).collect();
             let control = producers.iter().filter(|p| p.is_control()).map(|p| p.node).collect();
-            draft.put(node.clone(), data, control, None);
+            draft.push_node(node.clone(), data, control, None);
         }
         draft
     }
 
     /// Appends a node with its edges.
-    fn put(
+    fn push_node(
         &mut self,
         node: Node,
         inputs: Vec<Output>,
@@ -158,17 +158,17 @@ impl<'a> Draft<'a> {
     ) -> Result<NodeId> {
         let owner = &self.nodes[of.index()];
         let (device, prefix) = (owner.device.clone(), owner.name.clone());
-        let mut node = Node::new(self.fresh(&format!("{prefix}/{part}")), lookup(op)?);
+        let mut node = Node::new(self.reserve_name(&format!("{prefix}/{part}")), lookup(op)?);
         node.device = device;
         for (name, value) in attrs {
             node.attrs.set(name, value.clone());
         }
         let within = self.within[of.index()].clone();
-        Ok(self.put(node, inputs, controls, within))
+        Ok(self.push_node(node, inputs, controls, within))
     }
 
     /// Reserves a name that no other node has.
-    fn fresh(&mut self, wanted: &str) -> Arc<str> {
+    fn reserve_name(&mut self, wanted: &str) -> Arc<str> {
         let mut name: Arc<str> = wanted.into();
         let mut n = 0;
         while !self.names.insert(name.clone()) {

@@ -15,18 +15,18 @@ impl Draft<'_> {
     /// changed.
     pub(super) fn apply(&mut self, id: NodeId, rewrite: Rewrite) -> Result<bool> {
         match rewrite.form {
-            Form::Same(source) => self.replace_by(id, source, &rewrite.through),
-            Form::Other { op, attrs, inputs } => self.change(id, op, attrs, inputs, &rewrite.through),
+            Form::Same(source) => self.replace_by(id, source, &rewrite.bypassed),
+            Form::Other { op, attrs, inputs } => self.change(id, op, attrs, inputs, &rewrite.bypassed),
             Form::Values(values) => self.set_values(id, values),
         }
     }
 
     /// Replaces a node by the output that it equals, or by an Identity of it where the node has to stay.
-    fn replace_by(&mut self, id: NodeId, source: Output, through: &[NodeId]) -> Result<bool> {
+    fn replace_by(&mut self, id: NodeId, source: Output, bypassed: &[NodeId]) -> Result<bool> {
         if source.node.index() < self.graph.len() && self.references[source.node.index()] {
             return Ok(false);
         }
-        let Some(control) = self.remaining_control(id, through, &[source]) else { return Ok(false) };
+        let Some(control) = self.remaining_control(id, bypassed, &[source]) else { return Ok(false) };
         let is_switch = self.role(source.node) == Role::Switch;
         let orders = || self.topology.consumers(id).iter().any(|consumer| consumer.is_control());
         let goes = control.is_empty()
@@ -36,7 +36,7 @@ impl Draft<'_> {
             && !(is_switch && orders());
         if goes {
             self.changed.remove(&id);
-            self.gone.insert(id, source);
+            self.removed.insert(id, source);
             return Ok(true);
         }
         let old = self.node(id);
@@ -56,7 +56,7 @@ impl Draft<'_> {
         op: &'static Op,
         attrs: Vec<(&'static str, AttrValue)>,
         inputs: Vec<Input>,
-        through: &[NodeId],
+        bypassed: &[NodeId],
     ) -> Result<bool> {
         let taken: SmallVec<[Output; 4]> = inputs
             .iter()
@@ -69,7 +69,7 @@ impl Draft<'_> {
         if taken.iter().any(is_reference) {
             return Ok(false);
         }
-        let Some(control) = self.remaining_control(id, through, &taken) else { return Ok(false) };
+        let Some(control) = self.remaining_control(id, bypassed, &taken) else { return Ok(false) };
         // In a loop, a constant belongs to an iteration through its control input.
         let is_plain =
             |output: &&Output| self.role(output.node) != Role::Switch && !self.is_constant(output.node);

@@ -13,21 +13,21 @@ const MAX_CONTROL: usize = 64;
 
 impl Draft<'_> {
     /// Returns the control inputs that the node needs when it reads the outputs `taken`: it must still run after all
-    /// inputs of itself and of the bypassed nodes `through`, and be alive only in the same cases. Returns `None` if
+    /// inputs of itself and of the bypassed nodes `bypassed`, and be alive only in the same cases. Returns `None` if
     /// control edges cannot express that.
     pub(super) fn remaining_control(
         &self,
         id: NodeId,
-        through: &[NodeId],
+        bypassed: &[NodeId],
         taken: &[Output],
     ) -> Option<Control> {
         let mut awaited = ControlSearch { draft: self, taken, left: MAX_VISITED, control: Control::new() };
-        for member in std::iter::once(&id).chain(through) {
+        for member in std::iter::once(&id).chain(bypassed) {
             for before in self.control(*member) {
                 awaited.wait_for(before)?;
             }
             for input in self.inputs(*member) {
-                if !through.contains(&input.node) {
+                if !bypassed.contains(&input.node) {
                     awaited.wait_for_value(input, MAX_DEPTH)?;
                 }
             }

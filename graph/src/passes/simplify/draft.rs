@@ -37,7 +37,7 @@ pub(super) struct Draft<'a> {
     /// Nodes whose op, attributes or inputs were rewritten.
     pub(super) changed: FxHashMap<NodeId, RewrittenNode>,
     /// Removed nodes, each with the output that its readers read instead.
-    pub(super) gone: FxHashMap<NodeId, Output>,
+    pub(super) removed: FxHashMap<NodeId, Output>,
     /// Outputs of nodes that stay, each with the output that its readers read instead.
     pub(super) replaced: FxHashMap<Output, Output>,
     /// New constants, windows_over after the graph's nodes; each is inserted before the node that reads it.
@@ -78,7 +78,7 @@ impl<'a> Draft<'a> {
             anchors: colocation_anchors(graph).collect(),
             has_loops: graph.nodes().any(|(_, node)| node.op.role() == Role::Enter),
             changed: FxHashMap::default(),
-            gone: FxHashMap::default(),
+            removed: FxHashMap::default(),
             replaced: FxHashMap::default(),
             added: Vec::new(),
             identity: op("Identity")?,
@@ -109,12 +109,12 @@ impl<'a> Draft<'a> {
         }
         let can_rewrite = self.can_rewrite(id)?;
         for _ in 0..MAX_REWRITES {
-            if !can_rewrite || self.gone.contains_key(&id) || !self.simplify_once(id, rules)? {
+            if !can_rewrite || self.removed.contains_key(&id) || !self.simplify_once(id, rules)? {
                 break;
             }
         }
         let inputs = self.inputs(id);
-        if !self.gone.contains_key(&id) && !inputs.iter().any(|input| self.may_be_reshaped(*input)) {
+        if !self.removed.contains_key(&id) && !inputs.iter().any(|input| self.may_be_reshaped(*input)) {
             let described: SmallVec<[Option<Output>; 4]> =
                 inputs.iter().map(|input| self.described(*input)).collect();
             let Draft { classes, shapes, changed, graph, .. } = self;
@@ -203,14 +203,14 @@ impl<'a> Draft<'a> {
         if let Some(replaced) = self.replaced.get(&output) {
             return *replaced;
         }
-        match self.gone.get(&output.node) {
+        match self.removed.get(&output.node) {
             Some(source) => *source,
             None => output,
         }
     }
 
     fn resolve_node(&self, id: NodeId) -> NodeId {
-        self.gone.get(&id).map_or(id, |source| source.node)
+        self.removed.get(&id).map_or(id, |source| source.node)
     }
 
     /// Returns whether rules may rewrite the node: its outputs depend on its inputs alone, and none of them is a
@@ -268,7 +268,7 @@ impl<'a> Draft<'a> {
                 }
                 new_ids[graph.len() + at] = Some(out.add_unconnected(node)?);
             }
-            if !self.gone.contains_key(&id) {
+            if !self.removed.contains_key(&id) {
                 new_ids[id.index()] = Some(out.add_unconnected(self.node(id).clone())?);
             }
         }

@@ -11,25 +11,37 @@ use crate::tensor::Tensor;
 use half::{bf16, f16};
 
 pub(super) const RULES: &[Rule] = &[
-    Rule { ops: &["Mul"], kind: Constants, apply: |site| either(site, is_one) },
-    Rule { ops: &["Add", "AddV2"], kind: Constants, apply: |site| either(site, adds_nothing) },
+    Rule { ops: &["Mul"], kind: Constants, apply: |site| neutral_either(site, is_one) },
+    Rule { ops: &["Add", "AddV2"], kind: Constants, apply: |site| neutral_either(site, is_neutral_summand) },
     Rule {
         ops: &["BitwiseOr", "BitwiseXor"],
         kind: Constants,
-        apply: |site| either(site, |value| all(value, &NUMBERS.zero)),
+        apply: |site| neutral_either(site, |value| all_equal(value, &NUMBERS.zero)),
     },
-    Rule { ops: &["LogicalAnd"], kind: Constants, apply: |site| either(site, |value| is_bool(value, true)) },
-    Rule { ops: &["LogicalOr"], kind: Constants, apply: |site| either(site, |value| is_bool(value, false)) },
-    Rule { ops: &["Sub"], kind: Constants, apply: |site| second(site, |value| all(value, &NUMBERS.zero)) },
-    Rule { ops: &["Sub"], kind: Constants, apply: from_zero },
+    Rule {
+        ops: &["LogicalAnd"],
+        kind: Constants,
+        apply: |site| neutral_either(site, |value| is_bool(value, true)),
+    },
+    Rule {
+        ops: &["LogicalOr"],
+        kind: Constants,
+        apply: |site| neutral_either(site, |value| is_bool(value, false)),
+    },
+    Rule {
+        ops: &["Sub"],
+        kind: Constants,
+        apply: |site| neutral_second(site, |value| all_equal(value, &NUMBERS.zero)),
+    },
+    Rule { ops: &["Sub"], kind: Constants, apply: zero_minus },
     Rule {
         ops: &["Div", "DivNoNan", "FloorDiv", "Pow", "RealDiv", "TruncateDiv"],
         kind: Constants,
         apply: divided_by_one,
     },
     Rule { ops: &["Mul"], kind: Constants, apply: product_with_zero },
-    Rule { ops: &["Pow"], kind: Constants, apply: squared },
-    Rule { ops: &["Select", "SelectV2"], kind: Constants, apply: chosen },
+    Rule { ops: &["Pow"], kind: Constants, apply: pow_to_square },
+    Rule { ops: &["Select", "SelectV2"], kind: Constants, apply: selected_side },
 ];
 
 /// The length above which the elements of a constant are not inspected.
@@ -38,52 +50,54 @@ const MAX_ELEMENTS: usize = 4096;
 type Test = fn(&Tensor) -> bool;
 
 /// Rewrites to the other operand, if one operand is a constant for which `is_neutral` holds.
-fn either(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
-    second(site, is_neutral).or_else(|| {
+fn neutral_either(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
+    neutral_second(site, is_neutral).or_else(|| {
         let (constant, other) = (site.input(0)?, site.input(1)?);
-        if leaves(site, other, constant, is_neutral) { Rewrite::same(other) } else { None }
+        if is_neutral_operand(site, other, constant, is_neutral) { Rewrite::same(other) } else { None }
     })
 }
 
 /// Rewrites to the first operand, if the second is a constant for which `is_neutral` holds.
-fn second(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
+fn neutral_second(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
     let (other, constant) = (site.input(0)?, site.input(1)?);
-    if leaves(site, other, constant, is_neutral) { Rewrite::same(other) } else { None }
+    if is_neutral_operand(site, other, constant, is_neutral) { Rewrite::same(other) } else { None }
 }
 
 /// Returns whether the constant is neutral, and broadcasting it does not enlarge the other operand.
-fn leaves(site: &Site<'_>, other: Output, constant: Output, is_neutral: Test) -> bool {
+fn is_neutral_operand(site: &Site<'_>, other: Output, constant: Output, is_neutral: Test) -> bool {
     keeps_shape(&site.shape(other), &site.shape(constant))
         && site.value(constant).is_some_and(|value| is_neutral(&value))
 }
 
 fn is_one(value: &Tensor) -> bool {
-    all(value, &NUMBERS.one)
+    all_equal(value, &NUMBERS.one)
 }
 
 /// Returns whether adding the constant changes nothing. For floats only negative zero qualifies, because adding a
 /// positive zero turns a negative zero into a positive one.
-fn adds_nothing(value: &Tensor) -> bool {
+fn is_neutral_summand(value: &Tensor) -> bool {
     let zero = if value.dtype().is_floating() { &NUMBERS.minus_zero } else { &NUMBERS.zero };
-    all(value, zero)
+    all_equal(value, zero)
 }
 
 fn is_bool(value: &Tensor, wanted: bool) -> bool {
-    all_are(value, Bool8::from(wanted))
+    all_bits_equal(value, Bool8::from(wanted))
 }
 
-/// Rewrites a division by one or a power of one. Division ops that round are excluded for floats, because they do
-/// not preserve an infinite operand.
+/// Rewrites a division by 1, or a power with exponent 1, to the operand. Division ops that round are excluded for
+/// floats, because they do not preserve an infinite operand.
 fn divided_by_one(site: &Site<'_>) -> Option<Rewrite> {
     let rounds = matches!(site.op(), "FloorDiv" | "TruncateDiv");
-    if rounds && !site.dtype()?.is_integer() { None } else { second(site, is_one) }
+    if rounds && !site.dtype()?.is_integer() { None } else { neutral_second(site, is_one) }
 }
 
 /// Rewrites `0 - x` to a negation, for signed integers only: for a float zero the sign would differ.
-fn from_zero(site: &Site<'_>) -> Option<Rewrite> {
+fn zero_minus(site: &Site<'_>) -> Option<Rewrite> {
     let (zero, x) = (site.input(0)?, site.input(1)?);
     let dtype = site.dtype()?;
-    if !dtype.is_signed_integer() || !leaves(site, x, zero, |value| all(value, &NUMBERS.zero)) {
+    if !dtype.is_signed_integer()
+        || !is_neutral_operand(site, x, zero, |value| all_equal(value, &NUMBERS.zero))
+    {
         return None;
     }
     Rewrite::other("Neg", [("T", dtype.into())], [Input::From(x)])
@@ -92,7 +106,7 @@ fn from_zero(site: &Site<'_>) -> Option<Rewrite> {
 /// Rewrites a product of integers with zero to zeros, if the shape is known and small.
 fn product_with_zero(site: &Site<'_>) -> Option<Rewrite> {
     let dtype = site.dtype().filter(|dtype| dtype.is_integer())?;
-    let is_zero = |input| site.value(input).is_some_and(|value| all(&value, &NUMBERS.zero));
+    let is_zero = |input| site.value(input).is_some_and(|value| all_equal(&value, &NUMBERS.zero));
     if !is_zero(site.input(1)?) && !is_zero(site.input(0)?) {
         return None;
     }
@@ -100,19 +114,19 @@ fn product_with_zero(site: &Site<'_>) -> Option<Rewrite> {
     Rewrite::values(vec![Tensor::zeros(dtype, shape).ok()])
 }
 
-/// Rewrites a power of two to `Square`, for integers only: the power of a float is rounded differently.
-fn squared(site: &Site<'_>) -> Option<Rewrite> {
+/// Rewrites a power with exponent 2 to `Square`, for integers only: the power of a float is rounded differently.
+fn pow_to_square(site: &Site<'_>) -> Option<Rewrite> {
     let (x, two) = (site.input(0)?, site.input(1)?);
     let dtype = site.dtype().filter(|dtype| dtype.is_integer())?;
     let is_two = |value: &Tensor| value.to_i64s().is_ok_and(|values| values.iter().all(|v| *v == 2));
-    if site.shape(two).num_elements()? > MAX_ELEMENTS || !leaves(site, x, two, is_two) {
+    if site.shape(two).num_elements()? > MAX_ELEMENTS || !is_neutral_operand(site, x, two, is_two) {
         return None;
     }
     Rewrite::other("Square", [("T", dtype.into())], [Input::From(x)])
 }
 
 /// Rewrites a selection to one side, if the condition is constant and uniform, and that side is not broadcast.
-fn chosen(site: &Site<'_>) -> Option<Rewrite> {
+fn selected_side(site: &Site<'_>) -> Option<Rewrite> {
     let condition = site.value(site.input(0)?)?;
     let side = match () {
         () if is_bool(&condition, true) => site.input(1)?,
@@ -146,27 +160,27 @@ const NUMBERS: Numbers = Numbers {
 
 /// Returns whether the tensor is not empty and all its elements equal the number. Returns `false` for complex
 /// tensors, because complex products have more terms.
-fn all(value: &Tensor, number: &Number) -> bool {
+fn all_equal(value: &Tensor, number: &Number) -> bool {
     let Number { float, whole } = *number;
     match value.dtype() {
-        DType::Float => all_are(value, float),
-        DType::Double => all_are(value, f64::from(float)),
-        DType::Half => all_are(value, f16::from_f32(float)),
-        DType::BFloat16 => all_are(value, bf16::from_f32(float)),
-        DType::Int8 => all_are(value, whole as i8),
-        DType::Int16 => all_are(value, i16::from(whole)),
-        DType::Int32 => all_are(value, i32::from(whole)),
-        DType::Int64 => all_are(value, i64::from(whole)),
-        DType::UInt8 => all_are(value, whole),
-        DType::UInt16 => all_are(value, u16::from(whole)),
-        DType::UInt32 => all_are(value, u32::from(whole)),
-        DType::UInt64 => all_are(value, u64::from(whole)),
+        DType::Float => all_bits_equal(value, float),
+        DType::Double => all_bits_equal(value, f64::from(float)),
+        DType::Half => all_bits_equal(value, f16::from_f32(float)),
+        DType::BFloat16 => all_bits_equal(value, bf16::from_f32(float)),
+        DType::Int8 => all_bits_equal(value, whole as i8),
+        DType::Int16 => all_bits_equal(value, i16::from(whole)),
+        DType::Int32 => all_bits_equal(value, i32::from(whole)),
+        DType::Int64 => all_bits_equal(value, i64::from(whole)),
+        DType::UInt8 => all_bits_equal(value, whole),
+        DType::UInt16 => all_bits_equal(value, u16::from(whole)),
+        DType::UInt32 => all_bits_equal(value, u32::from(whole)),
+        DType::UInt64 => all_bits_equal(value, u64::from(whole)),
         _ => false,
     }
 }
 
 /// Returns whether all elements are equal to `wanted` bit by bit, for tensors of 1 to [`MAX_ELEMENTS`] elements.
-fn all_are<T: crate::dtype::Element>(value: &Tensor, wanted: T) -> bool {
+fn all_bits_equal<T: crate::dtype::Element>(value: &Tensor, wanted: T) -> bool {
     let (Ok(values), wanted) = (value.values::<T>(), bytemuck::bytes_of(&wanted)) else { return false };
     (1..=MAX_ELEMENTS).contains(&values.len()) && values.iter().all(|v| bytemuck::bytes_of(v) == wanted)
 }

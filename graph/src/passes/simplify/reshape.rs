@@ -58,13 +58,13 @@ fn reshape_to_same_shape(site: &Site<'_>) -> Option<Rewrite> {
 
 /// Rewrites a reshape to the shape of an output that certainly has the same shape as the input.
 fn reshape_to_equal_shape(site: &Site<'_>) -> Option<Rewrite> {
-    let (x, like) = (site.input(0)?, site.origin(site.input(1)?, &["Shape"])?.input(0)?);
+    let (x, like) = (site.input(0)?, site.any_producer_of(site.input(1)?, &["Shape"])?.input(0)?);
     if site.have_same_shape(x, like) { Rewrite::same(x) } else { None }
 }
 
 /// Combines two reshapes, if the one in between certainly cannot fail.
 fn reshape_of_reshape(site: &Site<'_>) -> Option<Rewrite> {
-    let inner = site.maker(site.input(0)?, &["ExpandDims", "Reshape"])?;
+    let inner = site.producer_of(site.input(0)?, &["ExpandDims", "Reshape"])?;
     let x = inner.input(0)?;
     let fits = match inner.op() {
         "Reshape" => surely_fits(&site.shape(x), &site.sizes(inner.input(1)?)),
@@ -75,7 +75,7 @@ fn reshape_of_reshape(site: &Site<'_>) -> Option<Rewrite> {
     }
     let shape = site.input(1)?;
     let attrs = [("T", site.dtype()?.into()), ("Tshape", site.attr::<crate::DType>("Tshape")?.into())];
-    Some(Rewrite::other("Reshape", attrs, [Input::From(x), Input::From(shape)])?.through(&inner))
+    Some(Rewrite::other("Reshape", attrs, [Input::From(x), Input::From(shape)])?.bypassing(&inner))
 }
 
 /// Returns whether a reshape from `from` to `to` certainly succeeds; one size of `to` may be open (-1).
@@ -94,12 +94,12 @@ fn surely_fits(from: &PartialShape, to: &PartialShape) -> bool {
 /// Removes the sum and the reshape that bring a gradient back to the shape of an operand, if that operand was not
 /// broadcast.
 fn gradient_reshape_of_operand(site: &Site<'_>) -> Option<Rewrite> {
-    let sum = site.maker(site.input(0)?, &["Sum"])?;
+    let sum = site.producer_of(site.input(0)?, &["Sum"])?;
     let (gradient, axes) = (sum.input(0)?, sum.input(1)?);
     if !sums_nothing(site, gradient, axes, site.input(1)?) {
         return None;
     }
-    Some(Rewrite::same(gradient)?.through(&sum))
+    Some(Rewrite::same(gradient)?.bypassing(&sum))
 }
 
 fn squeezes_nothing(site: &Site<'_>) -> Option<Rewrite> {
@@ -109,14 +109,14 @@ fn squeezes_nothing(site: &Site<'_>) -> Option<Rewrite> {
 
 /// Removes a squeeze of the axis that an ExpandDims has added.
 fn squeeze_of_expanded(site: &Site<'_>) -> Option<Rewrite> {
-    let inner = site.maker(site.input(0)?, &["ExpandDims"])?;
+    let inner = site.producer_of(site.input(0)?, &["ExpandDims"])?;
     let rank = site.shape(inner.output()).rank()?;
     let [added] = site.integers(inner.input(1)?)?[..] else { return None };
     let [gone] = site.attr::<Vec<i64>>("squeeze_dims")?[..] else { return None };
     if resolve_axis(added, rank)? != resolve_axis(gone, rank)? {
         return None;
     }
-    Some(Rewrite::same(inner.input(0)?)?.through(&inner))
+    Some(Rewrite::same(inner.input(0)?)?.bypassing(&inner))
 }
 
 fn slice_of_all(site: &Site<'_>) -> Option<Rewrite> {

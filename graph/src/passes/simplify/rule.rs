@@ -1,7 +1,7 @@
 //! The format of rules: the ops a rule applies to, its kind, and the rewrite that it makes of a node.
 
 use super::site::Site;
-use super::{Simplification, operand, pass_on, reduce, reshape, shape_values, transpose};
+use super::{Simplification, forward, operand, reduce, reshape, shape_values, transpose};
 use crate::attr::AttrValue;
 use crate::graph::{NodeId, Output};
 use crate::ops::{self, Op};
@@ -22,7 +22,7 @@ pub(super) struct Rewrite {
     pub(super) form: Form,
     /// Bypassed nodes between the node and the outputs that it reads after the rewrite; the inputs and control inputs
     /// of these nodes must still be waited for.
-    pub(super) through: SmallVec<[NodeId; 2]>,
+    pub(super) bypassed: SmallVec<[NodeId; 2]>,
 }
 
 /// The new form of a node.
@@ -44,12 +44,12 @@ pub(super) enum Input {
 /// Returns a rewrite to an existing output.
 impl Rewrite {
     pub(super) fn same(output: Output) -> Option<Rewrite> {
-        Some(Rewrite { form: Form::Same(output), through: SmallVec::new() })
+        Some(Rewrite { form: Form::Same(output), bypassed: SmallVec::new() })
     }
 
     /// Returns a rewrite to constants, one entry per output of the node.
     pub(super) fn values(values: Vec<Option<Tensor>>) -> Option<Rewrite> {
-        Some(Rewrite { form: Form::Values(values), through: SmallVec::new() })
+        Some(Rewrite { form: Form::Values(values), bypassed: SmallVec::new() })
     }
 
     /// Returns a rewrite to a node of the op, or `None` if the op table has no such op.
@@ -59,18 +59,18 @@ impl Rewrite {
         inputs: impl IntoIterator<Item = Input>,
     ) -> Option<Rewrite> {
         let (attrs, inputs) = (attrs.into_iter().collect(), inputs.into_iter().collect());
-        Some(Rewrite { form: Form::Other { op: ops::lookup(op)?, attrs, inputs }, through: SmallVec::new() })
+        Some(Rewrite { form: Form::Other { op: ops::lookup(op)?, attrs, inputs }, bypassed: SmallVec::new() })
     }
 
     /// Adds the node of `site` to the bypassed nodes.
-    pub(super) fn through(mut self, site: &Site<'_>) -> Rewrite {
-        self.through.push(site.id);
+    pub(super) fn bypassing(mut self, site: &Site<'_>) -> Rewrite {
+        self.bypassed.push(site.id);
         self
     }
 }
 
 const TABLES: &[&[Rule]] =
-    &[pass_on::RULES, shape_values::RULES, operand::RULES, reduce::RULES, reshape::RULES, transpose::RULES];
+    &[forward::RULES, shape_values::RULES, operand::RULES, reduce::RULES, reshape::RULES, transpose::RULES];
 
 /// Returns the rules of these kinds, indexed by op; for each op the first rule that matches is applied.
 pub(super) fn by_op(kinds: &[Simplification]) -> Vec<Vec<&'static Rule>> {

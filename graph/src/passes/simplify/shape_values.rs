@@ -73,29 +73,31 @@ fn single(own: &PartialShape, rank: usize) -> Option<Vec<i64>> {
 
 /// Returns whether both are shape vectors of the same tensor, or of two tensors that certainly have the same shape.
 fn is_one_shape(site: &Site<'_>, x: Output, y: Output) -> bool {
-    let shaped = |output| site.origin(output, &["Shape"])?.input(0);
+    let shaped = |output| site.any_producer_of(output, &["Shape"])?.input(0);
     x == y || shaped(x).zip(shaped(y)).is_some_and(|(x, y)| site.have_same_shape(x, y))
 }
 
 /// Rewrites the product of all sizes to the number of elements, `Size`.
 fn product_of_sizes(site: &Site<'_>) -> Option<Rewrite> {
-    let shape = site.maker(site.input(0)?, &["Shape"])?;
+    let shape = site.producer_of(site.input(0)?, &["Shape"])?;
     let axes = site.integers(site.input(1)?)?;
     let is_whole = axes.len() == 1 && resolve_axis(axes[0], 1).is_some();
     if !is_whole || site.attr::<bool>("keep_dims")? {
         return None;
     }
     let attrs = [("T", shape.attr::<DType>("T")?.into()), ("out_type", site.dtype()?.into())];
-    Some(Rewrite::other("Size", attrs, [Input::From(shape.input(0)?)])?.through(&shape))
+    Some(Rewrite::other("Size", attrs, [Input::From(shape.input(0)?)])?.bypassing(&shape))
 }
 
 /// Returns whether summing `summed` over the axes for one of two broadcast operands, and reshaping it to that
 /// operand's shape, changes nothing. `axes` and `shape` are the outputs that hold the axes and the shape.
 pub(super) fn sums_nothing(site: &Site<'_>, summed: Output, axes: Output, shape: Output) -> bool {
-    let Some(args) = site.origin(axes, &["BroadcastGradientArgs"]) else { return false };
+    let Some(args) = site.any_producer_of(axes, &["BroadcastGradientArgs"]) else { return false };
     let (own, other) = (axes.index as usize, 1 - (axes.index as usize).min(1));
     let (Some(own), Some(other)) = (args.input(own), args.input(other)) else { return false };
-    let Some(of) = site.origin(shape, &["Shape"]).and_then(|shape| shape.input(0)) else { return false };
+    let Some(of) = site.any_producer_of(shape, &["Shape"]).and_then(|shape| shape.input(0)) else {
+        return false;
+    };
     let is_own = own == shape || is_one_shape(site, own, shape);
     is_own && site.have_same_shape(of, summed) && keeps_shape(&site.sizes(own), &site.sizes(other))
 }

@@ -68,7 +68,7 @@ impl<'a> Site<'a> {
 
     /// Returns the node that computes the output, if it has one of these ops, is on the same device, and a reader may
     /// read its inputs instead.
-    pub(super) fn maker(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
+    pub(super) fn producer_of(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
         let id = output.node;
         let is_open = output.index == 0 && self.draft.may_be_looked_through(id);
         if !is_open || !ops.contains(&self.draft.node(id).op.name()) {
@@ -78,9 +78,9 @@ impl<'a> Site<'a> {
         (site.node.device == self.node.device).then_some(site)
     }
 
-    /// Like [`Site::maker`], for any output index and any device: only to learn how the output is computed, not to
+    /// Like [`Site::producer_of`], for any output index and any device: only to learn how the output is computed, not to
     /// read its inputs.
-    pub(super) fn origin(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
+    pub(super) fn any_producer_of(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
         let id = output.node;
         let is_open = self.draft.may_be_looked_through(id) && ops.contains(&self.draft.node(id).op.name());
         is_open.then(|| Site::of(self.draft, id))

@@ -34,7 +34,7 @@ fn order(site: &Site<'_>, transpose: &Site<'_>) -> Option<Vec<usize>> {
 }
 
 fn transpose_of_transpose(site: &Site<'_>) -> Option<Rewrite> {
-    let inner = site.maker(site.input(0)?, &["Transpose"])?;
+    let inner = site.producer_of(site.input(0)?, &["Transpose"])?;
     let (outer_order, inner_order) = (order(site, site)?, order(site, &inner)?);
     let x = inner.input(0)?;
     let both = outer_order.iter().map(|axis| inner_order.get(*axis).map(|axis| *axis as i64));
@@ -47,5 +47,5 @@ fn transpose_of_transpose(site: &Site<'_>) -> Option<Rewrite> {
             Rewrite::other("Transpose", attrs, [Input::From(x), Input::Constant(integers(tperm, both)?)])
         }
     };
-    Some(rewrite?.through(&inner))
+    Some(rewrite?.bypassing(&inner))
 }

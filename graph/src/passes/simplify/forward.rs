@@ -14,7 +14,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { ops: &["AddN"], kind: PassingOn, apply: sum_of_one },
     Rule { ops: &["Cast"], kind: Arithmetic, apply: cast_to_the_same },
     Rule { ops: &["Cast"], kind: Arithmetic, apply: cast_of_cast },
-    Rule { ops: &["Conj", "Invert", "LogicalNot", "Neg"], kind: Arithmetic, apply: twice },
+    Rule { ops: &["Conj", "Invert", "LogicalNot", "Neg"], kind: Arithmetic, apply: self_inverse_twice },
 ];
 
 fn sum_of_one(site: &Site<'_>) -> Option<Rewrite> {
@@ -31,7 +31,7 @@ fn cast_to_the_same(site: &Site<'_>) -> Option<Rewrite> {
 
 /// Combines two casts, if all types are of one kind and the type in between holds every value of the first.
 fn cast_of_cast(site: &Site<'_>) -> Option<Rewrite> {
-    let inner = site.maker(site.input(0)?, &["Cast"])?;
+    let inner = site.producer_of(site.input(0)?, &["Cast"])?;
     let (from, by, to) = (inner.attr("SrcT")?, inner.attr("DstT")?, site.attr::<DType>("DstT")?);
     let is_one_kind = from == to
         || [from, by, to].iter().all(|t| t.is_integer())
@@ -48,7 +48,7 @@ fn cast_of_cast(site: &Site<'_>) -> Option<Rewrite> {
             Rewrite::other("Cast", attrs, [super::rule::Input::From(source)])
         }
     };
-    Some(rewrite?.through(&inner))
+    Some(rewrite?.bypassing(&inner))
 }
 
 /// Returns whether each value of the type `from` is representable in the type `by`.
@@ -68,7 +68,7 @@ fn holds(by: DType, from: DType) -> bool {
 }
 
 /// Removes two applications of an op that is its own inverse.
-fn twice(site: &Site<'_>) -> Option<Rewrite> {
-    let inner = site.maker(site.input(0)?, &[site.op()])?;
-    Some(Rewrite::same(inner.input(0)?)?.through(&inner))
+fn self_inverse_twice(site: &Site<'_>) -> Option<Rewrite> {
+    let inner = site.producer_of(site.input(0)?, &[site.op()])?;
+    Some(Rewrite::same(inner.input(0)?)?.bypassing(&inner))
 }
