@@ -1,39 +1,41 @@
-//! Graphs from nodes and edges that are known to fit together: what passes build from a graph that was checked.
+//! Assembly of a graph from lists of nodes and edges that are known to be valid, for passes over validated graphs.
 
 use crate::error::Result;
 use crate::graph::{CONTROL, Graph, NodeId, Output};
 use crate::node::Node;
 
-/// An edge between nodes of a list, which may stand in it in any order.
+/// An edge between two nodes of a list; edges may refer to nodes that come later in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
     pub from: NodeId,
-    /// [`CONTROL`], as `input` is, if the edge only orders.
+    /// The output of the source; [`CONTROL`], like `input`, for a control edge.
     pub output: u32,
     pub to: NodeId,
     pub input: u32,
 }
 
 impl Edge {
+    /// Returns a data edge from an output to an input slot of `to`.
     pub fn data(from: Output, to: NodeId, input: u32) -> Edge {
         Edge { from: from.node, output: from.index, to, input }
     }
 
+    /// Returns a control edge.
     pub fn control(from: NodeId, to: NodeId) -> Edge {
         Edge { from, output: CONTROL, to, input: CONTROL }
     }
 }
 
 impl Graph {
-    /// A graph of these nodes, of which the n-th gets id n, and these edges, of which those into one node come
-    /// in the order of its inputs, data before control. The nodes' signatures are checked in debug builds only:
-    /// this is for passes over a graph that was checked.
+    /// Builds a graph in which the n-th node of the list has id n. The edges into each node must come in the order of
+    /// its inputs, data before control. Node signatures are checked in debug builds only, because passes build from
+    /// validated graphs.
     ///
     /// # Errors
-    /// `InvalidArgument` if two nodes have one name.
+    /// `InvalidArgument` if two nodes have the same name.
     ///
     /// # Panics
-    /// If an edge names a node that is not there.
+    /// If an edge refers to a node that is not in the list.
     pub fn assemble(nodes: Vec<Node>, edges: impl ExactSizeIterator<Item = Edge>) -> Result<Graph> {
         let mut graph = Graph::with_capacity(nodes.len(), edges.len());
         for node in nodes {

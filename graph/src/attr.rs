@@ -1,4 +1,4 @@
-//! Attributes: the values that configure a node.
+//! Attributes: the named values that configure a node.
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// The value of an attribute. Floats are equal when their bits are.
+/// The value of an attribute. Floats are compared by their bits.
 #[derive(Clone, Debug)]
 pub enum AttrValue {
     Str(Bytes),
@@ -19,20 +19,21 @@ pub enum AttrValue {
     Type(DType),
     Shape(PartialShape),
     Tensor(Tensor),
-    /// Inside a function: the name of the attribute to put here.
+    /// In a function body: the name of the function's attribute whose value replaces this placeholder.
     Placeholder(Arc<str>),
     Func(FuncAttr),
     List(AttrList),
 }
 
-/// A function's name and attributes.
+/// A function's name and the attributes to call it with.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct FuncAttr {
     pub name: Arc<str>,
     pub attrs: Attrs,
 }
 
-/// A list of values of one kind. The wire does not say of which kind an empty list is: empty lists are equal.
+/// A list of values of one kind. The wire format does not tell of which kind an empty list is, so all empty lists are
+/// equal.
 #[derive(Clone, Debug)]
 pub enum AttrList {
     Empty,
@@ -47,6 +48,7 @@ pub enum AttrList {
 }
 
 impl AttrList {
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         match self {
             AttrList::Empty => 0,
@@ -61,6 +63,7 @@ impl AttrList {
         }
     }
 
+    /// Returns whether the list has no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -102,59 +105,63 @@ impl PartialEq for AttrList {
     }
 }
 
-/// Attributes by name, in the names' order. Cloning shares them.
+/// Attributes sorted by name. Clones share the values.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Attrs(Arc<Shared>);
+pub struct Attrs(Arc<SharedAttrs>);
 
 #[derive(Default)]
-struct Shared {
+struct SharedAttrs {
     values: Vec<(Arc<str>, AttrValue)>,
-    /// The ports that the op which first asked has under these values.
-    ports: OnceLock<Ports>,
+    /// Cached port types of the first op that asked for its types under these values.
+    ports: OnceLock<CachedPorts>,
 }
 
-struct Ports {
+struct CachedPorts {
     op: &'static Op,
     inputs: PortTypes,
     outputs: PortTypes,
 }
 
-impl Clone for Shared {
-    /// To be changed: what follows from the values is not taken along.
-    fn clone(&self) -> Shared {
-        Shared::from(self.values.clone())
+impl Clone for SharedAttrs {
+    /// Clones the values in order to change them; the cached port types are not copied, because they may no longer
+    /// apply.
+    fn clone(&self) -> SharedAttrs {
+        SharedAttrs::from(self.values.clone())
     }
 }
 
-impl From<Vec<(Arc<str>, AttrValue)>> for Shared {
-    fn from(values: Vec<(Arc<str>, AttrValue)>) -> Shared {
-        Shared { values, ports: OnceLock::new() }
+impl From<Vec<(Arc<str>, AttrValue)>> for SharedAttrs {
+    fn from(values: Vec<(Arc<str>, AttrValue)>) -> SharedAttrs {
+        SharedAttrs { values, ports: OnceLock::new() }
     }
 }
 
-impl PartialEq for Shared {
-    fn eq(&self, other: &Shared) -> bool {
+impl PartialEq for SharedAttrs {
+    fn eq(&self, other: &SharedAttrs) -> bool {
         self.values == other.values
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedAttrs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.values.fmt(f)
     }
 }
 
 impl Attrs {
+    /// Returns an empty set of attributes.
     pub fn new() -> Attrs {
         Attrs::default()
     }
 
+    /// Returns the value of an attribute, if it is set.
     pub fn get(&self, name: &str) -> Option<&AttrValue> {
         let values = &self.0.values;
         let index = values.binary_search_by(|(n, _)| (**n).cmp(name)).ok()?;
         values.get(index).map(|(_, value)| value)
     }
 
+    /// Sets an attribute; an existing value is replaced.
     pub fn set(&mut self, name: &str, value: impl Into<AttrValue>) {
         let all = self.values_mut();
         match all.binary_search_by(|(n, _)| (**n).cmp(name)) {
@@ -163,67 +170,72 @@ impl Attrs {
         }
     }
 
+    /// Removes an attribute, if it is set.
     pub fn remove(&mut self, name: &str) {
         if self.get(name).is_some() {
             self.values_mut().retain(|(n, _)| **n != *name);
         }
     }
 
+    /// Returns the attributes in the order of their names.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Arc<str>, &AttrValue)> {
         self.0.values.iter().map(|(n, v)| (n, v))
     }
 
+    /// Returns the number of attributes.
     pub fn len(&self) -> usize {
         self.0.values.len()
     }
 
+    /// Returns whether no attribute is set.
     pub fn is_empty(&self) -> bool {
         self.0.values.is_empty()
     }
 
+    /// Returns the values for changes; clears the cached port types.
     fn values_mut(&mut self) -> &mut Vec<(Arc<str>, AttrValue)> {
         let shared = Arc::make_mut(&mut self.0);
         shared.ports.take();
         &mut shared.values
     }
 
-    /// The types of an op's inputs under these attributes. Asked again, they are not worked out again: passes ask for
-    /// each edge, and many nodes share their attributes.
+    /// Returns the types of an op's inputs under these attributes. The result is cached, because passes ask once per
+    /// edge, and many nodes share their attributes.
     pub(crate) fn input_types(&self, op: &'static Op) -> Result<PortTypes> {
-        match self.ports(op) {
+        match self.cached_ports(op) {
             Some(ports) => Ok(ports.inputs.clone()),
             None => op.input_types(self),
         }
     }
 
-    /// As [`Attrs::input_types`], of the outputs.
+    /// Like [`Attrs::input_types`], for the outputs.
     pub(crate) fn output_types(&self, op: &'static Op) -> Result<PortTypes> {
-        match self.ports(op) {
+        match self.cached_ports(op) {
             Some(ports) => Ok(ports.outputs.clone()),
             None => op.output_types(self),
         }
     }
 
-    /// Nothing, if another op has asked before, or these are no attributes for it.
-    fn ports(&self, op: &'static Op) -> Option<&Ports> {
+    /// Returns the cached port types; `None` if another op has asked before, or if the attributes do not fit the op.
+    fn cached_ports(&self, op: &'static Op) -> Option<&CachedPorts> {
         let ports = match self.0.ports.get() {
-            Some(known) => known,
+            Some(cached) => cached,
             None => {
                 let (inputs, outputs) = (op.input_types(self).ok()?, op.output_types(self).ok()?);
-                self.0.ports.get_or_init(|| Ports { op, inputs, outputs })
+                self.0.ports.get_or_init(|| CachedPorts { op, inputs, outputs })
             }
         };
         Some(ports).filter(|ports| std::ptr::eq(ports.op, op))
     }
 
-    /// Whether both are one shared value: a cheap test before a comparison.
+    /// Returns whether both share their values: a cheap test before a comparison.
     pub fn is_same(&self, other: &Attrs) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 impl FromIterator<(Arc<str>, AttrValue)> for Attrs {
-    /// Of two values for one name the last stays.
+    /// Collects attributes; the last value of a name wins.
     fn from_iter<I: IntoIterator<Item = (Arc<str>, AttrValue)>>(values: I) -> Attrs {
         let mut all: Vec<_> = values.into_iter().collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
@@ -260,10 +272,11 @@ conversions! {
     Vec<Bytes> => |v| AttrValue::List(AttrList::Str(v));
 }
 
-/// A Rust type that an attribute's value can be read as.
+/// A Rust type that an attribute value can be converted to.
 pub trait FromAttr: Sized {
-    /// The kind's name in op definitions.
+    /// The kind's name in op definitions, such as `list(int)`.
     const KIND: &'static str;
+    /// Converts the value; `None` if it is of another kind.
     fn from_attr(value: &AttrValue) -> Option<Self>;
 }
 
@@ -332,7 +345,7 @@ impl FromAttr for AttrValue {
     }
 }
 
-/// Reads `value` as a `T`; the error names the attribute and both kinds.
+/// Converts `value` to a `T`; the error names the attribute and both kinds.
 pub(crate) fn read<T: FromAttr>(name: &str, value: &AttrValue) -> Result<T> {
     T::from_attr(value)
         .ok_or_else(|| Error::invalid(format!("AttrValue of '{name}' should be a {}, is {value:?}", T::KIND)))

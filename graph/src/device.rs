@@ -1,10 +1,10 @@
-//! Device names: full ones, and partial specifications with wildcards, as users write them.
+//! Device names: full names, and specifications with wildcards as users write them.
 
 use crate::error::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// A place for nodes, each part optional: `/job:ps/replica:0/task:1/device:GPU:0`.
+/// A device specification in which each part is optional: `/job:ps/replica:0/task:1/device:GPU:0`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceSpec {
     pub job: Option<Arc<str>>,
@@ -15,8 +15,8 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// Reads a specification. Parts may stand in any order, `*` stands for any value, and the old forms
-    /// `/cpu:0` and `/gpu:0` (in any case) mean `/device:CPU:0` and `/device:GPU:0`.
+    /// Parses a specification. The parts may be in any order and `*` matches any value. The old forms `/cpu:0` and
+    /// `/gpu:0` (in any case) mean `/device:CPU:0` and `/device:GPU:0`.
     ///
     /// # Errors
     /// `InvalidArgument` `Malformed device specification …`.
@@ -51,7 +51,7 @@ impl DeviceSpec {
         Ok(spec)
     }
 
-    /// Whether a device satisfies the specification.
+    /// Returns whether a device satisfies the specification.
     pub fn matches(&self, device: &DeviceName) -> bool {
         fn fits<T: PartialEq + ?Sized, U: AsRef<T>>(part: &Option<U>, value: &T) -> bool {
             part.as_ref().is_none_or(|p| p.as_ref() == value)
@@ -63,7 +63,7 @@ impl DeviceSpec {
             && self.id.is_none_or(|i| i == device.id)
     }
 
-    /// Every part that `self` leaves open is taken from `other`.
+    /// Returns `self` with its open parts filled from `other`.
     pub fn or(&self, other: &DeviceSpec) -> DeviceSpec {
         DeviceSpec {
             job: self.job.clone().or_else(|| other.job.clone()),
@@ -74,7 +74,7 @@ impl DeviceSpec {
         }
     }
 
-    /// Whether some device could satisfy both.
+    /// Returns whether a device could satisfy both specifications.
     pub fn is_compatible(&self, other: &DeviceSpec) -> bool {
         fn agree<T: PartialEq>(a: &Option<T>, b: &Option<T>) -> bool {
             a.is_none() || b.is_none() || a == b
@@ -86,11 +86,12 @@ impl DeviceSpec {
             && agree(&self.id, &other.id)
     }
 
+    /// Returns whether every part is open.
     pub fn is_empty(&self) -> bool {
         *self == DeviceSpec::default()
     }
 
-    /// The device, if every part is there.
+    /// Returns the full device name, if every part is set.
     pub fn to_name(&self) -> Option<DeviceName> {
         Some(DeviceName {
             job: self.job.clone()?,
@@ -102,6 +103,7 @@ impl DeviceSpec {
     }
 }
 
+/// Returns the upper-case spelling of CPU and GPU types.
 fn canonical_type(kind: &str) -> Arc<str> {
     match kind {
         "cpu" => "CPU".into(),
@@ -116,7 +118,7 @@ fn is_identifier(text: &str) -> bool {
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// `Some(None)` for a wildcard, `None` for what is no job name.
+/// Parses a job name: `Some(None)` for a wildcard, `None` for an invalid name.
 fn name(text: &str) -> Option<Option<Arc<str>>> {
     match text {
         "*" => Some(None),
@@ -125,6 +127,7 @@ fn name(text: &str) -> Option<Option<Arc<str>>> {
     }
 }
 
+/// Parses a number: `Some(None)` for a wildcard, `None` for an invalid number.
 fn number(text: &str) -> Option<Option<u32>> {
     if text == "*" {
         return Some(None);
@@ -155,7 +158,7 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// One device: `/job:worker/replica:0/task:1/device:CPU:0`.
+/// The full name of one device: `/job:worker/replica:0/task:1/device:CPU:0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceName {
     pub job: Arc<str>,
@@ -166,6 +169,7 @@ pub struct DeviceName {
 }
 
 impl DeviceName {
+    /// Returns the name of a device of the task.
     pub fn new(task: &TaskName, device_type: &str, id: u32) -> DeviceName {
         DeviceName {
             job: task.job.clone(),
@@ -176,6 +180,8 @@ impl DeviceName {
         }
     }
 
+    /// Parses a full device name.
+    ///
     /// # Errors
     /// `InvalidArgument` if a part is missing.
     pub fn parse(text: &str) -> Result<DeviceName> {
@@ -184,10 +190,12 @@ impl DeviceName {
             .ok_or_else(|| Error::MalformedDevice { spec: text.to_owned(), node: None })
     }
 
+    /// Returns the name of the device's task.
     pub fn task_name(&self) -> TaskName {
         TaskName { job: self.job.clone(), replica: self.replica, task: self.task }
     }
 
+    /// Returns the specification that only this device satisfies.
     pub fn to_spec(&self) -> DeviceSpec {
         DeviceSpec {
             job: Some(self.job.clone()),
@@ -209,18 +217,19 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// What a device says of itself to the cluster.
+/// The description of a device that its task reports to the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceAttributes {
     pub name: DeviceName,
-    /// Bytes.
+    /// The device's memory in bytes.
     pub memory_limit: u64,
-    /// Random and non-zero, new at each start of the process: tells a restarted device from the old one.
+    /// Random and non-zero, new at each start of the process, so that a restarted device can be told from the old
+    /// one.
     pub incarnation: u64,
     pub physical_description: String,
 }
 
-/// One process of a cluster: `/job:worker/replica:0/task:1`.
+/// The name of one process of a cluster: `/job:worker/replica:0/task:1`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskName {
     pub job: Arc<str>,
@@ -229,10 +238,15 @@ pub struct TaskName {
 }
 
 impl TaskName {
+    /// Returns the name of a task of replica 0.
     pub fn new(job: &str, task: u32) -> TaskName {
         TaskName { job: job.into(), replica: 0, task }
     }
 
+    /// Parses a task name; a missing replica means 0.
+    ///
+    /// # Errors
+    /// `InvalidArgument` `Malformed device specification …` if the job or the task is missing, or a device is given.
     pub fn parse(text: &str) -> Result<TaskName> {
         match DeviceSpec::parse(text)? {
             DeviceSpec { job: Some(job), replica, task: Some(task), device_type: None, id: None } => {
@@ -258,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_of_a_specification() {
+    fn specifications_print_in_canonical_form() {
         for (text, expected) in [
             ("", ""),
             ("/job:ps", "/job:ps"),

@@ -1,4 +1,4 @@
-//! Graphs as pictures: the text that Graphviz draws.
+//! Conversion of graphs to Graphviz text.
 
 use crate::graph::Graph;
 use crate::topology::Topology;
@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 impl Graph {
-    /// The graph in Graphviz' language: a box a node, a cluster for each device, control edges dashed. Edges
-    /// are labelled with their ports where those are not the first.
+    /// Returns the graph in the Graphviz language: a box per node, a cluster per device, dashed control edges. Edges
+    /// are labelled with their ports unless both ports are 0.
     pub fn to_dot(&self) -> String {
         let mut clusters: BTreeMap<&str, Vec<_>> = BTreeMap::new();
         for (id, node) in self.nodes() {
@@ -43,7 +43,7 @@ impl Graph {
     }
 }
 
-/// The lines as one string literal.
+/// Returns the lines as one quoted string literal.
 fn quoted(lines: &[&str]) -> String {
     let escape = |line: &&str| line.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
     format!("\"{}\"", lines.iter().map(escape).collect::<Vec<_>>().join("\\n"))

@@ -1,4 +1,4 @@
-//! Element types, with TensorFlow's names and numbers, and the Rust types that carry them.
+//! Element types with TensorFlow's names and numbers, and the Rust types that represent them.
 
 use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
@@ -7,29 +7,31 @@ use std::fmt;
 
 macro_rules! dtypes {
     ($($variant:ident = $number:literal, $name:literal, $long:literal, $size:expr;)*) => {
-        /// An element type. Discriminants are TensorFlow's `DataType` numbers.
+        /// The type of a tensor's elements. Discriminants are TensorFlow's `DataType` numbers.
         ///
-        /// It fills a word, since each tensor has one and tensors are moved at every node: a byte with padding behind it is
-        /// moved in pieces, and what was written in pieces the processor cannot soon read as a whole.
+        /// The type fills a machine word, because each tensor has one and tensors are moved at every node. A byte
+        /// followed by padding would be moved in pieces, and a processor cannot quickly load as a whole what was just
+        /// stored in pieces.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(usize)]
         pub enum DType { $($variant = $number,)* }
 
         impl DType {
+            /// All element types.
             pub const ALL: &'static [DType] = &[$(DType::$variant),*];
 
-            /// The type's name in op definitions: `float`, `int32`, `bool`.
+            /// Returns the type's name in op definitions: `float`, `int32`, `bool`.
             pub fn name(self) -> &'static str {
                 match self { $(DType::$variant => $name,)* }
             }
 
-            /// The type's name in Python and numpy: `float32`, `int32`, `bool`.
+            /// Returns the type's name in Python and numpy: `float32`, `int32`, `bool`.
             pub fn numpy_name(self) -> &'static str {
                 match self { $(DType::$variant => $long,)* }
             }
 
-            /// Bytes an element; `None` for types whose elements are objects (string, resource, variant)
-            /// or narrower than a byte.
+            /// Returns the bytes per element; `None` for types whose elements are objects (string, resource,
+            /// variant).
             pub const fn size(self) -> Option<usize> {
                 let size: usize = match self { $(DType::$variant => $size,)* };
                 if size == 0 { None } else { Some(size) }
@@ -74,45 +76,51 @@ dtypes! {
     Float4E2M1FN = 33, "float4_e2m1fn", "float4_e2m1fn", 1;
 }
 
-/// A reference type's number is its base type's plus this.
+/// The difference between the number of a reference type and the number of its base type.
 pub const REF_OFFSET: i32 = 100;
 
 impl DType {
-    /// The type with TensorFlow's number; reference types (number over 100) and 0 have none.
+    /// Returns the type with this TensorFlow number; `None` for reference types (numbers over 100) and 0.
     pub fn from_number(number: i32) -> Option<DType> {
         DType::ALL.iter().copied().find(|d| *d as i32 == number)
     }
 
-    /// The type with this name, in either spelling (`float` or `float32`).
+    /// Returns the type with this name, in either spelling (`float` or `float32`).
     pub fn from_name(name: &str) -> Option<DType> {
         DType::ALL.iter().copied().find(|d| d.name() == name || d.numpy_name() == name)
     }
 
+    /// Returns the type's TensorFlow number.
     pub fn number(self) -> i32 {
         self as i32
     }
 
+    /// Returns whether the elements are real floating-point numbers.
     pub fn is_floating(self) -> bool {
         matches!(self, DType::Float | DType::Double | DType::Half | DType::BFloat16)
     }
 
+    /// Returns whether the elements are complex numbers.
     pub fn is_complex(self) -> bool {
         matches!(self, DType::Complex64 | DType::Complex128)
     }
 
+    /// Returns whether the elements are integers, signed or unsigned; quantized types are not.
     pub fn is_integer(self) -> bool {
         self.is_signed_integer() || self.is_unsigned_integer()
     }
 
+    /// Returns whether the elements are signed integers.
     pub fn is_signed_integer(self) -> bool {
         matches!(self, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64)
     }
 
+    /// Returns whether the elements are unsigned integers.
     pub fn is_unsigned_integer(self) -> bool {
         matches!(self, DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64)
     }
 
-    /// Whether a gradient can flow through values of this type.
+    /// Returns whether gradients can flow through values of this type.
     pub fn is_differentiable(self) -> bool {
         self.is_floating() || self.is_complex()
     }
@@ -130,7 +138,7 @@ impl fmt::Debug for DType {
     }
 }
 
-/// The type of a node's port: an element type, by value or by reference (a TF1 ref variable).
+/// The type of a node's port: an element type, by value or by reference (a TF1 reference variable).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PortType {
     pub dtype: DType,
@@ -138,11 +146,12 @@ pub struct PortType {
 }
 
 impl PortType {
+    /// Returns the type of a port that passes values.
     pub const fn value(dtype: DType) -> PortType {
         PortType { dtype, is_ref: false }
     }
 
-    /// Whether an edge of this type ties its two ends to one device.
+    /// Returns whether an edge of this type requires both of its nodes to be on one device.
     pub fn is_ref_or_resource(self) -> bool {
         self.is_ref || self.dtype == DType::Resource
     }
@@ -163,6 +172,7 @@ impl Bool8 {
     pub const TRUE: Bool8 = Bool8(1);
     pub const FALSE: Bool8 = Bool8(0);
 
+    /// Returns the element as a `bool`.
     pub fn get(self) -> bool {
         self.0 != 0
     }
@@ -186,7 +196,7 @@ impl fmt::Debug for Bool8 {
     }
 }
 
-/// A Rust type that stands for one element type with plain bytes.
+/// A Rust type that represents the elements of one dtype as plain bytes.
 pub trait Element: Pod + Send + Sync + PartialEq + fmt::Debug + 'static {
     const DTYPE: DType;
 }

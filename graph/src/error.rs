@@ -1,8 +1,8 @@
-//! The error of this crate and the status codes that every layer speaks.
+//! The error type of this crate, and the status codes that all layers use.
 
 use crate::dtype::DType;
 
-/// Status codes, numbered as gRPC and TensorFlow number them.
+/// Status codes with the numbers of gRPC and TensorFlow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Code {
@@ -26,7 +26,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The code with this number; numbers without one are `Unknown`.
+    /// Returns the code with this number; other numbers become `Unknown`.
     pub fn from_number(number: i32) -> Code {
         use Code::*;
         const ALL: [Code; 17] = [
@@ -51,15 +51,16 @@ impl Code {
         usize::try_from(number).ok().and_then(|n| ALL.get(n).copied()).unwrap_or(Unknown)
     }
 
+    /// Returns the code's number.
     pub fn number(self) -> i32 {
         self as i32
     }
 }
 
-/// What can be wrong with a graph, or with a value on its way into one.
+/// An error in a graph, or in a value that is added to one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// A node of a graph is wrong; the message follows the `{{node …}}` convention that clients parse.
+    /// An error at a node; the message ends with the `{{node …}}` marker that clients parse.
     #[error("{message}\n\t [[{{{{node {node}}}}}]]")]
     Node { code: Code, node: String, message: String },
 
@@ -97,21 +98,23 @@ pub enum Error {
     Text { line: usize, message: String },
 }
 
+/// Returns the suffix that names the node, if it is known.
 fn in_node(node: &Option<String>) -> String {
     node.as_ref().map(|n| format!(" in node: {{{{node {n}}}}}")).unwrap_or_default()
 }
 
 impl Error {
-    /// A plain `InvalidArgument`.
+    /// Returns an `InvalidArgument` error.
     pub fn invalid(message: impl Into<String>) -> Error {
         Error::Invalid { code: Code::InvalidArgument, message: message.into() }
     }
 
+    /// Returns an `Unimplemented` error.
     pub fn unimplemented(message: impl Into<String>) -> Error {
         Error::Invalid { code: Code::Unimplemented, message: message.into() }
     }
 
-    /// The same failure with the node's name added, where it has none yet.
+    /// Returns the error with the node's name added, unless it names a node already.
     pub fn at_node(self, node: &str) -> Error {
         match self {
             Error::Invalid { code, message } => Error::Node { code, node: node.to_owned(), message },
@@ -125,6 +128,7 @@ impl Error {
         }
     }
 
+    /// Returns the status code of the error.
     pub fn code(&self) -> Code {
         match self {
             Error::Node { code, .. } | Error::Invalid { code, .. } => *code,
@@ -149,7 +153,7 @@ impl From<std::convert::Infallible> for Error {
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// `Err(InvalidArgument)` with a formatted message.
+/// Returns `Err(InvalidArgument)` with a formatted message from the current function.
 #[macro_export]
 macro_rules! invalid {
     ($($arg:tt)*) => { return Err($crate::Error::invalid(format!($($arg)*))) };

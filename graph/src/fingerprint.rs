@@ -1,10 +1,11 @@
-//! The hash of names that peers compute too: a variant of MurmurHash64A, and how frames' ids are made of it.
+//! The hash of names that TensorFlow peers compute too: a variant of MurmurHash64A. It also gives the ids of loop
+//! frames.
 
 const M: u64 = 0xc6a4_a793_5bd1_e995;
 const R: u32 = 47;
 const SEED: u64 = 0x00DE_CAFC_AFFE;
 
-/// The hash of a text.
+/// Returns the hash of a text.
 pub fn hash64(text: &[u8]) -> u64 {
     let mut hash = SEED ^ (text.len() as u64).wrapping_mul(M);
     let (blocks, tail) = text.as_chunks::<8>();
@@ -23,7 +24,7 @@ pub fn hash64(text: &[u8]) -> u64 {
     hash ^ (hash >> R)
 }
 
-/// The hash of two hashes, in that order.
+/// Returns the hash of two hashes; the order matters.
 pub fn combine(a: u64, b: u64) -> u64 {
     let mixed = b.wrapping_add(0x9e37_79b9_7f4a_7800).wrapping_add(a << 10).wrapping_add(a >> 4);
     a ^ mixed
@@ -33,10 +34,11 @@ pub fn combine(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// As seen in the keys of a peer's loop.
+    /// The expected value was observed in the rendezvous keys of a loop of a TensorFlow peer.
     #[test]
-    fn the_id_of_a_frame_is_the_peers() {
-        let of_child = |parent, turn, name: &str| combine(parent, combine(turn, hash64(name.as_bytes())));
+    fn loop_frame_ids_match_tensorflow() {
+        let of_child =
+            |parent, iteration, name: &str| combine(parent, combine(iteration, hash64(name.as_bytes())));
         assert_eq!(of_child(0, 0, "while/while_context"), 18_186_195_969_791_715_286);
     }
 }

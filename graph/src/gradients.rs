@@ -1,5 +1,6 @@
-//! Gradients by reverse accumulation: for nodes between xs and ys, consumers first, the op's rule adds the
-//! nodes that compute the gradients of its inputs from those of its outputs. The graph only grows.
+//! Gradients by reverse accumulation. The nodes between `xs` and `ys` are visited consumers first; each op's rule
+//! adds the nodes that compute the gradients of its inputs from the gradients of its outputs. Existing nodes are
+//! never changed.
 
 use crate::builder::{Forward, Scope};
 use crate::dtype::DType;
@@ -12,17 +13,17 @@ use crate::topology::Topology;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-/// How gradients are built.
+/// Options for building gradients.
 #[derive(Clone, Debug, Default)]
 pub struct GradientOptions {
-    /// Each new node is placed with the node whose gradient it computes.
+    /// True if each gradient node is colocated with the node whose gradient it computes.
     pub colocate: bool,
-    /// Nothing flows back through these: they count as constants.
+    /// Outputs that count as constants: no gradient flows back through them.
     pub stop: Vec<Output>,
 }
 
 impl Scope {
-    /// Adds the gradients of the sum of `ys` with regard to each of `xs`, as [`gradients`] does.
+    /// Adds the gradients of the sum of `ys` with respect to each of `xs`, like [`gradients`].
     pub fn gradients(
         &self,
         ys: &[Output],
@@ -33,12 +34,14 @@ impl Scope {
     }
 }
 
-/// Adds the gradients of `ys` with regard to `xs`, under the name scope `gradients`; `None` for an x on which
-/// no y depends. `grad_ys` are the gradients that arrive at each y, ones where there is none; it may be empty.
+/// Adds the gradients of `ys` with respect to `xs`, under the name scope `gradients`.
+///
+/// The result is `None` for an x on which no y depends. `grad_ys` holds the gradient that arrives at each y, where
+/// `None` means ones; it may be empty.
 ///
 /// # Errors
-/// `NoGradient` naming a node on the way whose op has no rule, `Unimplemented` for loops,
-/// `InvalidArgument` if `grad_ys` do not fit `ys`, and whatever building the nodes meets.
+/// `NoGradient` naming a node between `xs` and `ys` whose op has no gradient, `Unimplemented` for loops,
+/// `InvalidArgument` if `grad_ys` do not fit `ys`, and the errors of building the nodes.
 pub fn gradients(
     scope: &Scope,
     ys: &[Output],
@@ -48,7 +51,7 @@ pub fn gradients(
     gradients_with(scope, ys, xs, grad_ys, &GradientOptions::default())
 }
 
-/// As [`gradients`], with options.
+/// Like [`gradients`], with options.
 pub fn gradients_with(
     scope: &Scope,
     ys: &[Output],
@@ -59,7 +62,7 @@ pub fn gradients_with(
     if !grad_ys.is_empty() && grad_ys.len() != ys.len() {
         crate::invalid!("{} gradients are given for {} outputs", grad_ys.len(), ys.len());
     }
-    let path = look(scope, |graph, _| Path::new(graph, ys, xs, &options.stop))??;
+    let path = with_graph(scope, |graph, _| GradientPath::new(graph, ys, xs, &options.stop))??;
     let root = scope.name_scope("gradients");
     let mut backward = Backward { scope, root: &root, options, path, arrived: FxHashMap::default() };
     for (i, &y) in ys.iter().enumerate() {
@@ -71,10 +74,10 @@ pub fn gradients_with(
     Ok(xs.iter().map(|x| results.get(x).copied()).collect())
 }
 
-/// What `inspect` sees; the scope's error if it has one.
-fn look<R>(scope: &Scope, inspect: impl FnOnce(&Graph, &Shapes) -> R) -> Result<R> {
+/// Returns the result of `inspect` on the scope's graph and shapes, or the scope's error if it has one.
+fn with_graph<R>(scope: &Scope, inspect: impl FnOnce(&Graph, &Shapes) -> R) -> Result<R> {
     match scope.read(inspect) {
-        Some(seen) => Ok(seen),
+        Some(result) => Ok(result),
         None => Err(scope.finish().err().unwrap_or(Error::Invalid {
             code: Code::Internal,
             message: "the scope has neither a graph nor an error".into(),
@@ -82,23 +85,26 @@ fn look<R>(scope: &Scope, inspect: impl FnOnce(&Graph, &Shapes) -> R) -> Result<
     }
 }
 
-/// Whether a gradient can arrive at a value: that of a variable arrives at its handle.
+/// Returns whether a gradient can arrive at a value of this type. The gradient of a resource variable arrives at its
+/// handle.
 fn carries_gradient(dtype: DType) -> bool {
     dtype.is_differentiable() || dtype == DType::Resource
 }
 
-/// The nodes between xs and ys, in the graph as it was before any gradient.
-struct Path {
+/// The nodes between `xs` and `ys`, in the graph before gradients are added.
+struct GradientPath {
     topology: Topology,
-    /// For each node: how many edges lead from it to nodes on the way.
+    /// For each node, the number of its outgoing edges to nodes on the path that have not been visited yet.
     pending: Vec<u32>,
-    on_the_way: Vec<bool>,
-    /// Nodes that gradients do not go back through.
+    /// Set for nodes that depend on an x and that a y depends on.
+    on_path: Vec<bool>,
+    /// Set for nodes through which gradients do not flow back.
     stopped: Vec<bool>,
 }
 
-impl Path {
-    fn new(graph: &Graph, ys: &[Output], xs: &[Output], stop: &[Output]) -> Result<Path> {
+impl GradientPath {
+    /// Finds the path, or reports a control-flow op that has no gradient.
+    fn new(graph: &Graph, ys: &[Output], xs: &[Output], stop: &[Output]) -> Result<GradientPath> {
         for output in ys.iter().chain(xs).chain(stop) {
             if output.node.index() >= graph.len() {
                 crate::invalid!("an output is not of this graph");
@@ -108,11 +114,11 @@ impl Path {
         let topology = Topology::new(graph);
         let reached = reached_from(graph, &topology, xs)?;
 
-        let mut on_the_way = vec![false; graph.len()];
+        let mut on_path = vec![false; graph.len()];
         let mut pending = vec![0u32; graph.len()];
         let mut open = Vec::new();
         for y in ys {
-            if reached[y.node.index()] && !std::mem::replace(&mut on_the_way[y.node.index()], true) {
+            if reached[y.node.index()] && !std::mem::replace(&mut on_path[y.node.index()], true) {
                 open.push(y.node);
             }
         }
@@ -121,7 +127,7 @@ impl Path {
                 let from = producer.node.index();
                 if reached[from] {
                     pending[from] += 1;
-                    if !std::mem::replace(&mut on_the_way[from], true) {
+                    if !std::mem::replace(&mut on_path[from], true) {
                         open.push(producer.node);
                     }
                 }
@@ -131,7 +137,7 @@ impl Path {
         let mut stopped = vec![false; graph.len()];
         for x in xs {
             let inner = topology.producers(x.node).iter();
-            stopped[x.node.index()] = !inner.filter(|p| !p.is_control()).any(|p| on_the_way[p.node.index()]);
+            stopped[x.node.index()] = !inner.filter(|p| !p.is_control()).any(|p| on_path[p.node.index()]);
         }
         for output in stop {
             stopped[output.node.index()] = true;
@@ -147,16 +153,16 @@ impl Path {
                 | Role::Merge => false,
                 Role::Enter | Role::Exit | Role::NextIteration | Role::LoopCond => true,
             };
-            if flow && on_the_way[i] && !stopped[i] {
+            if flow && on_path[i] && !stopped[i] {
                 let message = format!("gradients through loops (op '{}') are not there", node.op.name());
                 return Err(Error::unimplemented(message).at_node(&node.name));
             }
         }
-        Ok(Path { topology, pending, on_the_way, stopped })
+        Ok(GradientPath { topology, pending, on_path, stopped })
     }
 }
 
-/// The nodes that values of xs flow into, along edges that gradients can come back on.
+/// Returns the nodes that depend on `xs` through edges that can carry gradients.
 fn reached_from(graph: &Graph, topology: &Topology, xs: &[Output]) -> Result<Vec<bool>> {
     let mut reached = vec![false; graph.len()];
     let mut open = Vec::new();
@@ -177,32 +183,33 @@ fn reached_from(graph: &Graph, topology: &Topology, xs: &[Output]) -> Result<Vec
     Ok(reached)
 }
 
+/// The state of one backward pass.
 struct Backward<'a> {
     scope: &'a Scope,
-    /// The scope of the new nodes.
+    /// The name scope of the new nodes.
     root: &'a Scope,
     options: &'a GradientOptions,
-    path: Path,
-    /// Gradients that arrived at outputs and are not summed yet.
+    path: GradientPath,
+    /// Gradients that have arrived at outputs and are not summed yet.
     arrived: FxHashMap<Output, SmallVec<[Output; 2]>>,
 }
 
 impl Backward<'_> {
-    /// The gradient that arrives at a y from outside.
+    /// Records the gradient that arrives at `ys[i]` from outside.
     fn start(&mut self, i: usize, y: Output, given: Option<Output>) -> Result<()> {
-        if !self.path.on_the_way[y.node.index()] {
+        if !self.path.on_path[y.node.index()] {
             return Ok(());
         }
-        let dtype = look(self.scope, |g, _| g.output_type(y))??.dtype;
+        let dtype = with_graph(self.scope, |g, _| g.output_type(y))??.dtype;
         if !carries_gradient(dtype) {
             return Ok(());
         }
         let gradient = match given {
             Some(given) => {
-                let (actual, fits) = look(self.scope, |g, s| {
+                let (actual, fits) = with_graph(self.scope, |g, s| {
                     g.output_type(given).map(|t| (t.dtype, s.get(given).is_compatible(&s.get(y))))
                 })??;
-                let name = look(self.scope, |g, _| g.output_name(y))?;
+                let name = with_graph(self.scope, |g, _| g.output_name(y))?;
                 if actual != dtype {
                     crate::invalid!("Gradient type {actual} generated for tensor {name} of type {dtype}");
                 }
@@ -212,7 +219,7 @@ impl Backward<'_> {
                 given
             }
             None if dtype.is_complex() => {
-                let name = look(self.scope, |g, _| g.output_name(y))?;
+                let name = with_graph(self.scope, |g, _| g.output_name(y))?;
                 crate::invalid!("Gradients of complex tensors must set grad_ys ({name})");
             }
             None => self.ones(i, y, dtype)?,
@@ -221,10 +228,11 @@ impl Backward<'_> {
         Ok(())
     }
 
+    /// Adds ones of the shape of `ys[i]`.
     fn ones(&self, i: usize, y: Output, dtype: DType) -> Result<Output> {
         let name = format!("grad_ys_{i}");
         let scope = self.scope_of(y.node)?;
-        let is_scalar = look(self.scope, |_, s| s.get(y).rank() == Some(0))?;
+        let is_scalar = with_graph(self.scope, |_, s| s.get(y).rank() == Some(0))?;
         let one = match dtype {
             DType::Float => Some(Tensor::from(1f32)),
             DType::Double => Some(Tensor::from(1f64)),
@@ -238,14 +246,15 @@ impl Backward<'_> {
             }
             _ => scope.op("OnesLike").input(y).name(&name).output(),
         };
-        look(self.scope, |_, _| ones)
+        with_graph(self.scope, |_, _| ones)
     }
 
-    /// Where the gradient nodes of `id` go.
+    /// Returns the scope for the gradient nodes of the node `id`.
     fn scope_of(&self, id: NodeId) -> Result<Scope> {
         Ok(if self.options.colocate { self.root.colocate_with(id) } else { self.root.clone() })
     }
 
+    /// Visits the nodes on the path, each after all its consumers on the path.
     fn run(
         &mut self,
         ys: &[Output],
@@ -256,7 +265,7 @@ impl Backward<'_> {
         let mut queued = FxHashSet::default();
         for y in ys {
             let i = y.node.index();
-            if self.path.on_the_way[i] && self.path.pending[i] == 0 && queued.insert(y.node) {
+            if self.path.on_path[i] && self.path.pending[i] == 0 && queued.insert(y.node) {
                 ready.push(y.node);
             }
         }
@@ -267,7 +276,7 @@ impl Backward<'_> {
             for slot in 0..self.path.topology.producers(id).len() {
                 let producer = self.path.topology.producers(id)[slot];
                 let from = producer.node.index();
-                if producer.is_control() || !self.path.on_the_way[from] {
+                if producer.is_control() || !self.path.on_path[from] {
                     continue;
                 }
                 self.path.pending[from] -= 1;
@@ -279,14 +288,14 @@ impl Backward<'_> {
         Ok(())
     }
 
-    /// Sums what arrived at the node's outputs, and lets its rule pass it on to its inputs.
+    /// Sums the gradients that arrived at the node's outputs, and applies the op's gradient rule to its inputs.
     fn visit(
         &mut self,
         id: NodeId,
         wanted: &FxHashSet<Output>,
         results: &mut FxHashMap<Output, Output>,
     ) -> Result<()> {
-        let node = look(self.scope, |g, _| g.node(id).clone())?;
+        let node = with_graph(self.scope, |g, _| g.node(id).clone())?;
         let types = node.output_types()?;
         let goes_on = !self.path.stopped[id.index()] && !matches!(node.op.def.gradient, Gradient::Leaf);
         let mut gradients = Vec::with_capacity(types.len());
@@ -315,8 +324,8 @@ impl Backward<'_> {
         let forward = Forward { id, node: node.clone(), inputs };
         let scope = self.scope_of(id)?.name_scope(&format!("{}_grad", node.name));
         let flowing = rule(&scope, &forward, &gradients).map_err(|e| e.at_node(&node.name))?;
-        // A node that the rule could not add is an error of the scope.
-        look(self.scope, |_, _| ())?;
+        // A rule cannot report nodes that it failed to add; the scope holds that error.
+        with_graph(self.scope, |_, _| ())?;
         if flowing.len() != forward.inputs.len() {
             return Err(Error::Node {
                 code: Code::Internal,
@@ -331,19 +340,20 @@ impl Backward<'_> {
         }
         for (&input, gradient) in forward.inputs.iter().zip(flowing) {
             let Some(gradient) = gradient else { continue };
-            let dtype = look(self.scope, |g, _| g.output_type(input))??.dtype;
-            if self.path.on_the_way[input.node.index()] && carries_gradient(dtype) {
+            let dtype = with_graph(self.scope, |g, _| g.output_type(input))??.dtype;
+            if self.path.on_path[input.node.index()] && carries_gradient(dtype) {
                 self.arrived.entry(input).or_default().push(gradient);
             }
         }
         Ok(())
     }
 
+    /// Adds the sum of the gradients of an output of the node.
     fn sum(&self, id: NodeId, parts: SmallVec<[Output; 2]>) -> Result<Output> {
         if let [only] = parts[..] {
             return Ok(only);
         }
         let sum = self.scope_of(id)?.op("AddN").input(parts.to_vec()).output();
-        look(self.scope, |_, _| sum)
+        with_graph(self.scope, |_, _| sum)
     }
 }

@@ -1,4 +1,4 @@
-//! The graph as a value: nodes and the edges between their ports.
+//! The graph: nodes and the edges between their ports.
 
 use crate::dtype::PortType;
 use crate::error::{Error, Result};
@@ -13,16 +13,17 @@ use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// A node of one graph.
+/// The id of a node in one graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(u32);
 
 impl NodeId {
+    /// Returns the id of the n-th node.
     pub fn new(index: usize) -> NodeId {
         NodeId(index as u32)
     }
 
-    /// Dense: the n-th node added has index n.
+    /// Returns the node's index. Indices are dense: the n-th node added has index n.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -32,7 +33,7 @@ impl NodeId {
     }
 }
 
-/// One output of a node: where a tensor comes from.
+/// One output of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Output {
     pub node: NodeId,
@@ -40,46 +41,48 @@ pub struct Output {
 }
 
 impl Output {
+    /// Returns output `index` of the node.
     pub fn new(node: NodeId, index: usize) -> Output {
         Output { node, index: index as u32 }
     }
 }
 
 impl From<NodeId> for Output {
-    /// The first output.
+    /// Returns the node's first output.
     fn from(node: NodeId) -> Output {
         Output { node, index: 0 }
     }
 }
 
-/// The port number of both ends of a control edge.
+/// The port number at both ends of a control edge.
 pub const CONTROL: u32 = u32::MAX;
 
-/// An edge's ports: which output of the source, which input of the destination; [`CONTROL`] both if it only
-/// orders.
+/// The ports of an edge: the output of the source and the input of the destination; both are [`CONTROL`] for a
+/// control edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ports {
     pub(crate) output: u32,
     pub(crate) input: u32,
 }
 
-/// An edge as seen from its source.
+/// An outgoing edge of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consumer {
     pub node: NodeId,
-    /// The output that is consumed; [`CONTROL`] for a control edge.
+    /// The output that is read; [`CONTROL`] for a control edge.
     pub output: u32,
-    /// The input that consumes it.
+    /// The input that reads it; [`CONTROL`] for a control edge.
     pub input: u32,
 }
 
 impl Consumer {
+    /// Returns whether the edge is a control edge.
     pub fn is_control(&self) -> bool {
         self.output == CONTROL
     }
 }
 
-/// Versions of a GraphDef, as its writer stated them.
+/// The versions of a GraphDef, as its writer stated them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
     pub producer: i32,
@@ -87,23 +90,25 @@ pub struct Versions {
     pub bad_consumers: Vec<i32>,
 }
 
-/// A dataflow graph. Nodes are dense and in the order of their addition; names are unique.
+/// A dataflow graph. Node ids are dense, in the order of addition; node names are unique.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     inner: DiGraph<Node, Ports, u32>,
     names: FxHashMap<Arc<str>, NodeId>,
     pub versions: Versions,
-    /// The functions that nodes call.
+    /// The functions that nodes may call.
     pub library: Arc<FunctionLibrary>,
-    /// Fields of the GraphDef that mean nothing here and travel along, serialised; mostly empty.
+    /// Serialized GraphDef fields that this crate does not interpret and writes back unchanged; mostly empty.
     pub opaque: Bytes,
 }
 
 impl Graph {
+    /// Returns an empty graph.
     pub fn new() -> Graph {
         Graph::default()
     }
 
+    /// Returns an empty graph with room for so many nodes and edges.
     pub fn with_capacity(nodes: usize, edges: usize) -> Graph {
         Graph {
             inner: DiGraph::with_capacity(nodes, edges),
@@ -112,52 +117,59 @@ impl Graph {
         }
     }
 
-    /// This graph with what another's writer said of it as a whole: versions, functions, and what travels along.
+    /// Returns this graph with the versions, the function library and the uninterpreted fields of `other`.
     pub fn with_settings_of(self, other: &Graph) -> Graph {
         let (versions, library) = (other.versions.clone(), other.library.clone());
         Graph { versions, library, opaque: other.opaque.clone(), ..self }
     }
 
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.inner.node_count()
     }
 
+    /// Returns whether the graph has no nodes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Edges, control edges included.
+    /// Returns the number of edges, control edges included.
     pub fn num_edges(&self) -> usize {
         self.inner.edge_count()
     }
 
+    /// Returns the ids of all nodes in the order of their addition.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + ExactSizeIterator + use<> {
         (0..self.len() as u32).map(NodeId)
     }
 
+    /// Returns all nodes with their ids, in the order of their addition.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.ids().map(|id| (id, self.node(id)))
     }
 
+    /// Returns a node.
+    ///
     /// # Panics
-    /// If the id is of another graph and out of range.
+    /// If the id is out of range, which is possible for an id of another graph.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.inner[id.petgraph()]
     }
 
-    /// The node for changes of device and attributes. Its name and op must stay.
+    /// Returns a node for changes of its device and attributes. The name and the op must not be changed.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.inner[id.petgraph()]
     }
 
+    /// Returns the node with this name.
     pub fn find(&self, name: &str) -> Option<NodeId> {
         self.names.get(name).copied()
     }
 
-    /// Adds a node with its edges: one output a data input, in order, then control inputs.
+    /// Adds a node with its edges: one output per data input, in order, then the control inputs.
     ///
     /// # Errors
-    /// `InvalidArgument` if the name is taken, or inputs do not fit the op's signature in number or type.
+    /// `InvalidArgument` if the name is taken, or the inputs do not fit the op's signature in number or type.
     pub fn add(&mut self, node: Node, inputs: &[Output], control: &[NodeId]) -> Result<NodeId> {
         let id = self.add_unconnected(node)?;
         for (slot, input) in inputs.iter().enumerate() {
@@ -170,7 +182,8 @@ impl Graph {
         Ok(id)
     }
 
-    /// Adds a node whose edges follow by [`Graph::connect`]: imports and loops need that.
+    /// Adds a node without edges; the caller adds them by [`Graph::connect`]. Imports and loops need that, because
+    /// inputs may be added later than their readers.
     pub(crate) fn add_unconnected(&mut self, node: Node) -> Result<NodeId> {
         let id = NodeId::new(self.inner.node_count());
         match self.names.entry(node.name.clone()) {
@@ -181,18 +194,19 @@ impl Graph {
         Ok(id)
     }
 
-    /// Adds a data edge into input `slot`. Edges into one node are added in the order of their slots, data
-    /// before control, except that a loop's back edge may come late.
+    /// Adds a data edge into input `slot`. The edges into one node must be added in the order of their slots, data
+    /// before control; only the back edge of a loop may be added later.
     pub(crate) fn connect(&mut self, from: Output, to: NodeId, slot: usize) {
         let ports = Ports { output: from.index, input: slot as u32 };
         self.inner.add_edge(from.node.petgraph(), to.petgraph(), ports);
     }
 
+    /// Adds a control edge.
     pub(crate) fn connect_control(&mut self, from: NodeId, to: NodeId) {
         self.inner.add_edge(from.petgraph(), to.petgraph(), Ports { output: CONTROL, input: CONTROL });
     }
 
-    /// Checks the number and types of a node's inputs, and its attributes, against the op.
+    /// Checks the number and types of a node's inputs, and its attributes, against its op.
     pub(crate) fn check_inputs(&self, id: NodeId) -> Result<()> {
         let node = self.node(id);
         node.op.check_attrs(&node.attrs).map_err(|e| e.at_node(&node.name))?;
@@ -230,7 +244,7 @@ impl Graph {
         Ok(())
     }
 
-    /// The sources of the node's data inputs, in order.
+    /// Returns the sources of the node's data inputs, in order.
     pub fn inputs(&self, id: NodeId) -> SmallVec<[Output; 4]> {
         let mut slots: SmallVec<[(u32, Output); 4]> = self
             .inner
@@ -241,7 +255,7 @@ impl Graph {
                 (e.weight().input, from)
             })
             .collect();
-        // The newest edge comes first: in slot order, reversed, unless a back edge was added late.
+        // petgraph lists the newest edge first, so the slots are in reverse order, unless a back edge was added late.
         slots.reverse();
         if !slots.is_sorted_by_key(|s| s.0) {
             slots.sort_by_key(|s| s.0);
@@ -249,7 +263,7 @@ impl Graph {
         slots.into_iter().map(|s| s.1).collect()
     }
 
-    /// The source of data input `slot`.
+    /// Returns the source of data input `slot`.
     pub fn input(&self, id: NodeId, slot: usize) -> Option<Output> {
         self.inner
             .edges_directed(id.petgraph(), Incoming)
@@ -257,7 +271,7 @@ impl Graph {
             .map(|e| Output::new(NodeId::new(e.source().index()), e.weight().output as usize))
     }
 
-    /// The nodes that must have run before, in the order of their addition.
+    /// Returns the node's control inputs in the order of their addition.
     pub fn control_inputs(&self, id: NodeId) -> SmallVec<[NodeId; 2]> {
         let mut from: SmallVec<[NodeId; 2]> = self
             .inner
@@ -269,7 +283,7 @@ impl Graph {
         from
     }
 
-    /// The edges out of a node, newest first.
+    /// Returns the outgoing edges of a node, newest first.
     pub fn consumers(&self, id: NodeId) -> impl Iterator<Item = Consumer> {
         self.inner.edges_directed(id.petgraph(), Outgoing).map(|e| Consumer {
             node: NodeId::new(e.target().index()),
@@ -278,10 +292,10 @@ impl Graph {
         })
     }
 
-    /// The type of an output.
+    /// Returns the type of an output.
     ///
     /// # Errors
-    /// `InvalidArgument` if the node has no such output.
+    /// `InvalidArgument` if the node does not have the output.
     pub fn output_type(&self, output: Output) -> Result<PortType> {
         let node = self.node(output.node);
         let types = node.output_types()?;
@@ -295,12 +309,12 @@ impl Graph {
         })
     }
 
-    /// `name` or `name:index`, as clients write a tensor.
+    /// Returns the output's name as clients write it: `name:index`.
     pub fn output_name(&self, output: Output) -> String {
         format!("{}:{}", self.node(output.node).name, output.index)
     }
 
-    /// Raw edges in the order of their addition: source, destination and ports.
+    /// Returns all edges in the order of their addition: source, destination and ports.
     pub(crate) fn raw_edges(&self) -> impl ExactSizeIterator<Item = (NodeId, NodeId, Ports)> {
         self.inner
             .raw_edges()
@@ -309,7 +323,8 @@ impl Graph {
     }
 }
 
-/// Equal nodes by name, op, device and attributes, with equal edges; the order of nodes does not matter.
+/// Two graphs are equal if they have equal nodes (by name, op, device and attributes) with equal edges; the order of
+/// nodes does not matter.
 impl PartialEq for Graph {
     fn eq(&self, other: &Graph) -> bool {
         self.len() == other.len()

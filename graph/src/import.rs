@@ -1,4 +1,5 @@
-//! Graphs from lists of nodes that name each other, in any order: what GraphDefs and texts are.
+//! Import of graphs from lists of nodes that refer to each other by name, in any order, as in GraphDefs and the text
+//! format.
 
 use crate::attr::Attrs;
 use crate::error::{Error, Result};
@@ -9,27 +10,28 @@ use crate::topology::Topology;
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// Collects nodes, then connects and checks them.
+/// Collects nodes by name, then connects and checks them.
 #[derive(Debug)]
 pub struct Importer {
     graph: Graph,
-    /// Nodes up to here were there before.
+    /// The number of nodes that the graph had before the import.
     first_new: usize,
     inputs: InputNames,
     devices: FxHashSet<Arc<str>>,
 }
 
-/// The inputs that nodes name, node after node: one text for all, for graphs have many and look at each once.
+/// The input names of all nodes, stored in one string: large graphs have many names, and each is read only once.
 #[derive(Debug, Default)]
 struct InputNames {
     text: String,
-    /// Where each name ends.
+    /// The end of each name in `text`.
     ends: Vec<usize>,
-    /// How many names there are up to the end of each node.
+    /// For each node, the number of names up to its last one.
     nodes: Vec<usize>,
 }
 
 impl InputNames {
+    /// Appends the input names of the next node.
     fn push_node(&mut self, inputs: impl IntoIterator<Item = impl AsRef<str>>) {
         for input in inputs {
             self.text.push_str(input.as_ref());
@@ -38,7 +40,7 @@ impl InputNames {
         self.nodes.push(self.ends.len());
     }
 
-    /// The names of the n-th node's inputs.
+    /// Returns the input names of the n-th node.
     fn of_node(&self, node: usize) -> impl Iterator<Item = &str> {
         let first = node.checked_sub(1).map_or(0, |before| self.nodes[before]);
         (first..self.nodes[node]).map(|i| {
@@ -49,7 +51,7 @@ impl InputNames {
 }
 
 impl Importer {
-    /// Imports into `graph`, whose nodes the new ones may name.
+    /// Starts an import into `graph`; the new nodes may refer to its nodes.
     pub fn new(graph: Graph) -> Importer {
         Importer {
             first_new: graph.len(),
@@ -59,11 +61,12 @@ impl Importer {
         }
     }
 
-    /// Adds a node; one whose op is a function of the graph's library becomes a call of it. `inputs` are `name`,
-    /// `name:port`, and then `^name` for control inputs.
+    /// Adds a node. If its op is a function of the graph's library, the node becomes a call. `inputs` are `name` or
+    /// `name:port`, followed by `^name` for control inputs.
     ///
     /// # Errors
-    /// An op that is not there, or a name that is taken.
+    /// `UnknownOp` if neither an op nor a function has this name; `InvalidArgument` if the node's name is empty or
+    /// taken.
     pub fn add(
         &mut self,
         name: &str,
@@ -96,15 +99,20 @@ impl Importer {
         Ok(id)
     }
 
+    /// Returns an imported node for changes.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         self.graph.node_mut(id)
     }
 
+    /// Returns the graph for changes of its settings.
     pub fn graph_mut(&mut self) -> &mut Graph {
         &mut self.graph
     }
 
-    /// Connects the nodes, checks each against its op, and that there is no cycle outside loops.
+    /// Connects the nodes and checks each against its op.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for unknown or unfitting inputs, and for cycles outside loops.
     pub fn finish(mut self) -> Result<Graph> {
         let inputs = std::mem::take(&mut self.inputs);
         for i in 0..inputs.nodes.len() {
@@ -117,6 +125,7 @@ impl Importer {
         Ok(self.graph)
     }
 
+    /// Connects the inputs of one node.
     fn connect<'a>(&mut self, id: NodeId, inputs: impl Iterator<Item = &'a str>) -> Result<()> {
         let mut slot = 0;
         let mut control_seen = false;
@@ -149,7 +158,7 @@ impl Importer {
     }
 }
 
-/// `name` or `name:port`.
+/// Parses `name` or `name:port`.
 pub fn parse_output_name(text: &str) -> Option<(&str, u32)> {
     match text.rsplit_once(':') {
         None => Some((text, 0)),

@@ -1,4 +1,4 @@
-//! Shape inference: what is known of each output's shape before anything runs.
+//! Shape inference: the shapes of outputs as far as they are known before a step runs.
 
 mod values;
 
@@ -16,18 +16,18 @@ use crate::topology::Topology;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// The shapes of a graph's outputs, as far as they are known.
+/// The inferred shapes of a graph's outputs.
 #[derive(Clone, Debug, Default)]
 pub struct Shapes {
     outputs: Vec<SmallVec<[PartialShape; 1]>>,
-    /// Dtype and shape of the variable behind a resource handle.
+    /// The dtype and shape of the variable behind a resource handle.
     handles: FxHashMap<Output, (DType, PartialShape)>,
-    /// Values that somebody has found out, or that must not be looked for.
-    told: FxHashMap<Output, Option<Tensor>>,
+    /// Values of outputs that a pass has derived; `None` for outputs whose values must not be derived.
+    known_values: FxHashMap<Output, Option<Tensor>>,
 }
 
 impl Shapes {
-    /// Infers the shapes of a whole graph.
+    /// Infers the shapes of all outputs of a graph.
     ///
     /// # Errors
     /// The first contradiction, with the node's name.
@@ -39,7 +39,7 @@ impl Shapes {
         Ok(shapes)
     }
 
-    /// Infers one node's outputs from its inputs', which must be there already.
+    /// Infers the shapes of one node's outputs; its inputs must have been inferred already.
     pub(crate) fn infer_node(&mut self, graph: &Graph, id: NodeId) -> Result<()> {
         if self.outputs.len() <= id.index() {
             self.outputs.resize(id.index() + 1, SmallVec::new());
@@ -63,7 +63,7 @@ impl Shapes {
         Ok(())
     }
 
-    /// Says what is known of an output's shape beyond what its node tells.
+    /// Replaces the inferred shape of an output by a more precise one.
     pub(crate) fn set(&mut self, output: Output, shape: PartialShape) {
         let of_node = self.outputs.get_mut(output.node.index());
         if let Some(known) = of_node.and_then(|o| o.get_mut(output.index as usize)) {
@@ -71,8 +71,8 @@ impl Shapes {
         }
     }
 
-    /// Says what an output's value is, which need not be one of the graph.
-    pub(crate) fn tell(&mut self, output: Output, value: Tensor) {
+    /// Records the value of an output, which need not belong to a node of the graph.
+    pub(crate) fn set_value(&mut self, output: Output, value: Tensor) {
         let (node, index) = (output.node.index(), output.index as usize);
         if self.outputs.len() <= node {
             self.outputs.resize(node + 1, SmallVec::new());
@@ -81,37 +81,37 @@ impl Shapes {
             self.outputs[node].resize(index + 1, PartialShape::unknown());
         }
         self.outputs[node][index] = PartialShape::from(value.shape());
-        self.told.insert(output, Some(value));
+        self.known_values.insert(output, Some(value));
     }
 
-    /// Says that nothing is to be known of an output, whatever makes it.
-    pub(crate) fn hide(&mut self, output: Output) {
-        self.told.insert(output, None);
+    /// Marks the value of an output as unknown, regardless of the node that computes it.
+    pub(crate) fn hide_value(&mut self, output: Output) {
+        self.known_values.insert(output, None);
     }
 
-    /// What is known of an output's shape.
+    /// Returns the inferred shape of an output.
     pub fn get(&self, output: Output) -> PartialShape {
         let of_node = self.outputs.get(output.node.index());
         of_node.and_then(|o| o.get(output.index as usize)).cloned().unwrap_or_default()
     }
 
-    /// The value of an output, where it is a constant, or follows from known shapes.
+    /// Returns the value of an output, if it is a constant or follows from known shapes.
     pub fn value(&self, graph: &Graph, output: Output) -> Option<Tensor> {
         values::constant(graph, self, output)
     }
 
-    /// An output, a vector of sizes, as the shape it describes; unknown sizes stay open.
+    /// Returns the shape that a vector of sizes describes; unknown sizes stay open.
     pub fn value_as_shape(&self, graph: &Graph, output: Output) -> Result<PartialShape> {
         values::shape(graph, self, output)
     }
 
-    /// What is known of the variable behind a handle.
+    /// Returns the dtype and shape of the variable behind a handle, if known.
     pub fn handle(&self, output: Output) -> Option<&(DType, PartialShape)> {
         self.handles.get(&output)
     }
 }
 
-/// One node in the hands of its op's inference.
+/// One node during shape inference, as its op's inference function works on it.
 #[derive(Debug)]
 pub struct Infer<'a> {
     graph: &'a Graph,
@@ -123,59 +123,67 @@ pub struct Infer<'a> {
 }
 
 impl Infer<'_> {
+    /// Returns the node.
     pub fn node(&self) -> &Node {
         self.node
     }
 
+    /// Returns the node's op.
     pub fn op(&self) -> &'static Op {
         self.node.op
     }
 
+    /// Returns the value of an attribute, or its default.
     pub fn attr<T: FromAttr>(&self, name: &str) -> Result<T> {
         self.node.op.attr(&self.node.attrs, name)
     }
 
+    /// Returns the number of data inputs.
     pub fn num_inputs(&self) -> usize {
         self.inputs.len()
     }
 
+    /// Returns the number of outputs.
     pub fn num_outputs(&self) -> usize {
         self.outputs.len()
     }
 
+    /// Returns the shape of input `i`.
     pub fn input(&self, i: usize) -> PartialShape {
         self.inputs.get(i).map(|&o| self.shapes.get(o)).unwrap_or_default()
     }
 
-    /// Input `i`, which must be of this rank or of unknown rank.
+    /// Returns the shape of input `i`, which must have this rank or an unknown rank.
     pub fn input_of_rank(&self, i: usize, rank: usize) -> Result<PartialShape> {
         self.input(i).with_rank(rank)
     }
 
+    /// Sets the shape of output `i`.
     pub fn set(&mut self, i: usize, shape: impl Into<PartialShape>) {
         self.outputs[i] = shape.into();
     }
 
-    /// Sets every output to this shape.
+    /// Sets the shape of every output.
     pub fn set_all(&mut self, shape: PartialShape) {
         self.outputs.fill(shape);
     }
 
-    /// The variable behind handle input `i`.
+    /// Returns the dtype and shape of the variable behind the handle at input `i`.
     pub fn handle(&self, i: usize) -> Option<(DType, PartialShape)> {
         self.shapes.handle(*self.inputs.get(i)?).cloned()
     }
 
+    /// Sets the dtype and shape of the variable behind the handle at output `i`.
     pub fn set_handle(&mut self, i: usize, dtype: DType, shape: PartialShape) {
         self.handles.push((i as u32, (dtype, shape)));
     }
 
-    /// The value of input `i`, where it is a constant, or follows from known shapes.
+    /// Returns the value of input `i`, if it is a constant or follows from known shapes.
     pub fn value(&self, i: usize) -> Option<Tensor> {
         self.shapes.value(self.graph, *self.inputs.get(i)?)
     }
 
-    /// Input `i`, a vector of sizes, as the shape it describes; unknown sizes stay open.
+    /// Returns the shape that input `i`, a vector of sizes, describes; unknown sizes stay open.
     pub fn value_as_shape(&self, i: usize) -> Result<PartialShape> {
         match self.inputs.get(i) {
             Some(&o) => self.shapes.value_as_shape(self.graph, o),

@@ -1,5 +1,5 @@
-//! The dataflow graph as a value: nodes, element types, host tensors, device names, the op table, shape
-//! inference, the builder, gradients and passes. Nothing here runs anything.
+//! The dataflow graph as a data structure: nodes, element types, host tensors, device names, the op table, shape
+//! inference, the graph builder, gradients and passes. This crate executes nothing.
 #![forbid(unsafe_code)]
 
 mod assemble;

@@ -1,15 +1,16 @@
-//! Where a `_Recv` has its value from, within a task: who splits a task's graph notes it, who runs the parts reads it.
+//! The source of the value that a `_Recv` receives within a task. The partitioner writes it into the node's
+//! attributes, and the executor of the receiving partition reads it.
 
 use crate::attr::AttrValue;
 use crate::node::Node;
 
-/// Where what one device of a task receives from another comes from. All that has one origin comes at one time, and all of
-/// it is dead or none is.
+/// The node that produces the value of a `_Recv` from another device of the same task. All values with the same
+/// origin arrive at the same time, and either all or none of them are dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin<'a> {
-    /// The name of the node that gives it.
+    /// The name of the producing node.
     pub node: &'a str,
-    /// It is what the step is fed, and there when the step begins, unless that runs in parts.
+    /// True for a fed value, which is available when the step begins (except in a partial run).
     pub is_fed: bool,
 }
 
@@ -17,7 +18,7 @@ const NODE: &str = "_origin";
 const IS_FED: &str = "_fed";
 
 impl<'a> Origin<'a> {
-    /// What is noted at a node; `None` if nothing is.
+    /// Reads the origin from a node's attributes; `None` if it has none.
     pub fn of(node: &'a Node) -> Option<Origin<'a>> {
         let origin = match node.attrs.get(NODE) {
             Some(AttrValue::Str(origin)) => std::str::from_utf8(origin).ok()?,
@@ -26,7 +27,7 @@ impl<'a> Origin<'a> {
         Some(Origin { node: origin, is_fed: node.attrs.get(IS_FED) == Some(&AttrValue::Bool(true)) })
     }
 
-    /// Notes it at a `_Recv`.
+    /// Writes the origin into the attributes of a `_Recv`.
     pub fn note(&self, recv: &mut Node) {
         recv.attrs.set(NODE, self.node);
         match self.is_fed {

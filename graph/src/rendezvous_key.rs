@@ -1,12 +1,12 @@
-//! The names of tensors on their way between devices.
+//! Rendezvous keys: the names of tensors in transfer between devices.
 
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
-/// Names one tensor of one step on its way between devices.
+/// The key under which Send and Recv exchange one tensor of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RendezvousKey {
-    /// The five parts as one string: what the wire carries and what both sides must agree on.
+    /// The five parts as one string: the form on the wire, on which both sides must agree.
     pub text: Arc<str>,
     pub src_device: Arc<str>,
     pub src_incarnation: u64,
@@ -15,7 +15,7 @@ pub struct RendezvousKey {
 }
 
 impl RendezvousKey {
-    /// The key of an edge outside loops.
+    /// Returns the key of an edge outside loops.
     pub fn new(src_device: &str, src_incarnation: u64, dst_device: &str, edge: &str) -> RendezvousKey {
         let text = format!("{src_device};{src_incarnation:016x};{dst_device};{edge};0:0");
         RendezvousKey {
@@ -27,14 +27,16 @@ impl RendezvousKey {
         }
     }
 
-    /// The key of the same edge within a loop: in the frame of this id, in this turn.
-    pub fn in_frame(&self, frame: u64, turn: u64) -> RendezvousKey {
+    /// Returns the key of the same edge in one iteration of a loop frame.
+    pub fn in_frame(&self, frame: u64, iteration: u64) -> RendezvousKey {
         let edge = self.text.rsplit_once(';').map_or(&*self.text, |(edge, _)| edge);
-        RendezvousKey { text: format!("{edge};{frame}:{turn}").into(), ..self.clone() }
+        RendezvousKey { text: format!("{edge};{frame}:{iteration}").into(), ..self.clone() }
     }
 
+    /// Parses a key.
+    ///
     /// # Errors
-    /// `InvalidArgument` unless there are five non-empty parts and the second is a hexadecimal number.
+    /// `InvalidArgument` unless there are five non-empty parts and the second is a hexadecimal number of 16 digits.
     pub fn parse(text: &str) -> Result<RendezvousKey> {
         let malformed = || Error::invalid(format!("Invalid  rendezvous key: {text}"));
         let parts: Vec<&str> = text.split(';').collect();

@@ -1,4 +1,4 @@
-//! Shapes: of values (every dimension known) and of what is known about values before they exist.
+//! Shapes: full shapes of values, and partial shapes that are known before values exist.
 
 use crate::error::{Error, Result};
 use smallvec::SmallVec;
@@ -6,15 +6,15 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
-/// More dimensions than this are refused.
+/// The largest rank of a shape.
 pub const MAX_RANK: usize = 254;
 
-/// The shape of a value. The number of elements is known to fit `i64`.
+/// The shape of a value. The number of elements fits `i64`.
 #[derive(Eq, Default)]
 pub struct Shape(SmallVec<[usize; 4]>);
 
-/// Written out, as is comparing: steps copy and compare shapes at every node, most of them of rank 0 or 1, where copying
-/// memory of a length that is not known costs more than the copy.
+/// Clone and comparison are written by hand for speed: steps copy and compare shapes at every node. Most shapes have
+/// rank 0 or 1, for which copying memory of unknown length costs more than the copy itself.
 impl Clone for Shape {
     #[inline]
     fn clone(&self) -> Shape {
@@ -44,12 +44,16 @@ impl PartialEq for Shape {
 }
 
 impl Shape {
+    /// Returns the shape of a scalar.
     #[inline]
     pub fn scalar() -> Shape {
         Shape::default()
     }
 
-    /// A shape of these dimensions; an error if the number of elements, or the rank, is out of range.
+    /// Returns the shape with these dimensions.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the number of elements or the rank is out of range.
     pub fn new(dims: &[usize]) -> Result<Shape> {
         if dims.len() > MAX_RANK {
             crate::invalid!("Shape has {} dimensions, at most {MAX_RANK} are possible", dims.len());
@@ -64,7 +68,7 @@ impl Shape {
         }
     }
 
-    /// As [`Shape::new`], of signed sizes as they stand in tensors and protos.
+    /// Like [`Shape::new`], for signed sizes as in tensors and protos; negative sizes are errors.
     pub fn from_i64(dims: &[i64]) -> Result<Shape> {
         let mut sizes = SmallVec::<[usize; 4]>::with_capacity(dims.len());
         for &d in dims {
@@ -74,21 +78,24 @@ impl Shape {
         Shape::new(&sizes)
     }
 
+    /// Returns the size of each axis.
     pub fn dims(&self) -> &[usize] {
         &self.0
     }
 
+    /// Returns the number of axes.
     #[inline]
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
+    /// Returns the number of elements.
     #[inline]
     pub fn num_elements(&self) -> usize {
         self.0.iter().product()
     }
 
-    /// Elements from one index of each axis to the next, row-major.
+    /// Returns for each axis the distance between neighbouring indices, in elements, for row-major order.
     pub fn strides(&self) -> SmallVec<[usize; 4]> {
         let mut strides = SmallVec::from_elem(1, self.rank());
         for i in (1..self.rank()).rev() {
@@ -128,45 +135,51 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// The axis that `axis` names in a tensor of this rank: negative ones count from the back. `None` if there is
-/// no such axis.
+/// Resolves an axis of a tensor of this rank; negative axes count from the back. Returns `None` if the axis is out of
+/// range.
 pub fn resolve_axis(axis: i64, rank: usize) -> Option<usize> {
     let rank_signed = i64::try_from(rank).ok()?;
     let axis = if axis < 0 { axis.checked_add(rank_signed)? } else { axis };
     usize::try_from(axis).ok().filter(|&a| a < rank)
 }
 
-/// A dimension: its size, or `None` where it is not known.
+/// The size of an axis, or `None` if it is unknown.
 pub type Dim = Option<usize>;
 
-/// What is known of a shape: nothing, the rank, or some or all dimensions.
+/// A shape that may be unknown, known in rank only, or known in some or all sizes.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct PartialShape(Option<SmallVec<[Dim; 4]>>);
 
 impl PartialShape {
-    /// Not even the rank is known.
+    /// Returns a shape of unknown rank.
     pub fn unknown() -> PartialShape {
         PartialShape(None)
     }
 
+    /// Returns the shape of a scalar.
     pub fn scalar() -> PartialShape {
         PartialShape(Some(SmallVec::new()))
     }
 
+    /// Returns a shape of known rank with these sizes.
     pub fn of_dims(dims: impl IntoIterator<Item = Dim>) -> PartialShape {
         PartialShape(Some(dims.into_iter().collect()))
     }
 
+    /// Returns the shape of a vector.
     pub fn vector(size: Dim) -> PartialShape {
         PartialShape::of_dims([size])
     }
 
-    /// The rank is known, no dimension is.
+    /// Returns a shape of known rank with unknown sizes.
     pub fn of_rank(rank: usize) -> PartialShape {
         PartialShape(Some(SmallVec::from_elem(None, rank)))
     }
 
-    /// Signed sizes as they stand in protos: -1 is unknown.
+    /// Returns the shape with these sizes as in protos, where -1 means unknown.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for sizes below -1, or if the number of elements or the rank is out of range.
     pub fn from_i64(dims: &[i64]) -> Result<PartialShape> {
         if dims.len() > MAX_RANK {
             crate::invalid!("Shape has {} dimensions, at most {MAX_RANK} are possible", dims.len());
@@ -187,36 +200,38 @@ impl PartialShape {
         Ok(PartialShape(Some(out)))
     }
 
+    /// Returns the rank, if known.
     pub fn rank(&self) -> Option<usize> {
         self.0.as_ref().map(|d| d.len())
     }
 
-    /// The dimensions, if the rank is known.
+    /// Returns the size of each axis, if the rank is known.
     pub fn dims(&self) -> Option<&[Dim]> {
         self.0.as_deref()
     }
 
-    /// Dimension `i`; `None` if it, or the rank, is unknown or there is no such axis.
+    /// Returns the size of axis `i`; `None` if the size or the rank is unknown, or the axis does not exist.
     pub fn dim(&self, i: usize) -> Dim {
         self.0.as_ref().and_then(|d| d.get(i).copied().flatten())
     }
 
-    /// The shape, if every dimension is known.
+    /// Returns the full shape, if every size is known.
     pub fn as_shape(&self) -> Option<Shape> {
         let dims: Option<SmallVec<[usize; 4]>> = self.0.as_ref()?.iter().copied().collect();
         Shape::new(&dims?).ok()
     }
 
+    /// Returns whether every size is known.
     pub fn is_fully_defined(&self) -> bool {
         self.0.as_ref().is_some_and(|d| d.iter().all(Option::is_some))
     }
 
-    /// The number of elements, if every dimension is known and it fits.
+    /// Returns the number of elements, if every size is known and the product fits `usize`.
     pub fn num_elements(&self) -> Option<usize> {
         self.0.as_ref()?.iter().try_fold(1usize, |n, d| n.checked_mul((*d)?))
     }
 
-    /// Whether a value of `shape` fits what is known.
+    /// Returns whether a value of shape `shape` is possible under this partial shape.
     pub fn accepts(&self, shape: &Shape) -> bool {
         match &self.0 {
             None => true,
@@ -227,12 +242,15 @@ impl PartialShape {
         }
     }
 
-    /// Whether some value fits both.
+    /// Returns whether a value can fit both partial shapes.
     pub fn is_compatible(&self, other: &PartialShape) -> bool {
         self.merge(other).is_ok()
     }
 
-    /// What both together say; an error where they contradict each other.
+    /// Combines the knowledge of both partial shapes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if they contradict each other.
     pub fn merge(&self, other: &PartialShape) -> Result<PartialShape> {
         let (a, b) = match (&self.0, &other.0) {
             (None, _) => return Ok(other.clone()),
@@ -258,7 +276,10 @@ impl PartialShape {
         Ok(PartialShape(Some(out)))
     }
 
-    /// The same, with the rank demanded; an error if another rank is known.
+    /// Returns the shape with the given rank.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if another rank is known.
     pub fn with_rank(&self, rank: usize) -> Result<PartialShape> {
         match self.rank() {
             None => Ok(PartialShape::of_rank(rank)),
@@ -267,7 +288,10 @@ impl PartialShape {
         }
     }
 
-    /// The shape that broadcasting `a` and `b` against each other gives.
+    /// Returns the shape to which `a` and `b` are broadcast.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if two sizes are incompatible.
     pub fn broadcast(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
         let (Some(x), Some(y)) = (a.dims(), b.dims()) else { return Ok(PartialShape::unknown()) };
         let rank = x.len().max(y.len());
@@ -345,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn merge_and_broadcast() {
+    fn partial_shapes_merge_and_broadcast() {
         let a = PartialShape::from([None, Some(3)]);
         let b = PartialShape::from([Some(2), None]);
         assert_eq!(a.merge(&b), Ok(PartialShape::from([2, 3])));

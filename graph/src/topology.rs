@@ -1,10 +1,10 @@
-//! A dense snapshot of a graph's edges, for passes that walk all of them: a few arrays instead of linked lists.
+//! A dense snapshot of a graph's edges: a few arrays instead of linked lists, for passes that visit all edges.
 
 use crate::error::{Error, Result};
 use crate::graph::{CONTROL, Consumer, Graph, NodeId, Output};
 use crate::ops::Role;
 
-/// The edges of a graph as it was, by destination and by source.
+/// The edges of a graph at one time, indexed by destination and by source.
 #[derive(Clone, Debug)]
 pub struct Topology {
     in_start: Vec<u32>,
@@ -13,26 +13,29 @@ pub struct Topology {
     out_edges: Vec<Consumer>,
 }
 
-/// An edge as seen from its destination.
+/// An incoming edge of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Producer {
     pub node: NodeId,
-    /// The output consumed; [`CONTROL`] for a control edge.
+    /// The output that is read; [`CONTROL`] for a control edge.
     pub output: u32,
     pub input: u32,
 }
 
 impl Producer {
+    /// Returns whether the edge is a control edge.
     pub fn is_control(&self) -> bool {
         self.output == CONTROL
     }
 
+    /// Returns the output that the edge starts at.
     pub fn source(&self) -> Output {
         Output { node: self.node, index: self.output }
     }
 }
 
 impl Topology {
+    /// Copies the edges of a graph.
     pub fn new(graph: &Graph) -> Topology {
         let edges = graph.raw_edges();
         let (nodes, count) = (graph.len(), edges.len());
@@ -60,7 +63,7 @@ impl Topology {
         }
         for i in 0..nodes {
             let edges = &mut in_edges[in_start[i] as usize..in_start[i + 1] as usize];
-            // Control edges carry the largest slot: they come last, in the order of their addition.
+            // Control edges have the largest slot number, so they come last, in the order of their addition.
             if !edges.is_sorted_by_key(|e| e.input) {
                 edges.sort_by_key(|e| e.input);
             }
@@ -68,35 +71,39 @@ impl Topology {
         Topology { in_start, in_edges, out_start, out_edges }
     }
 
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.in_start.len() - 1
     }
 
+    /// Returns whether the graph has no nodes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Returns the number of edges, control edges included.
     pub fn num_edges(&self) -> usize {
         self.in_edges.len()
     }
 
-    /// Edges into a node: data in slot order, then control.
+    /// Returns the edges into a node: data edges in slot order, then control edges.
     pub fn producers(&self, id: NodeId) -> &[Producer] {
         &self.in_edges[self.in_start[id.index()] as usize..self.in_start[id.index() + 1] as usize]
     }
 
-    /// Edges out of a node, in the order of their addition.
+    /// Returns the edges out of a node, in the order of their addition.
     pub fn consumers(&self, id: NodeId) -> &[Consumer] {
         &self.out_edges[self.out_start[id.index()] as usize..self.out_start[id.index() + 1] as usize]
     }
 
-    /// The position of a node's first in-edge among all in-edges: a dense number for each edge.
+    /// Returns the index of the node's first incoming edge among all incoming edges, which gives each edge a dense
+    /// number.
     pub fn first_edge(&self, id: NodeId) -> usize {
         self.in_start[id.index()] as usize
     }
 
-    /// Every node after its producers, ties by node order; edges out of NextIteration close loops and do not
-    /// count.
+    /// Returns all nodes in topological order, ties in node order. Edges out of NextIteration are ignored, because
+    /// they close loops.
     ///
     /// # Errors
     /// `InvalidArgument` naming a node of a cycle.

@@ -1,4 +1,4 @@
-//! Graphs as Graphviz draws them.
+//! Tests of the conversion of graphs to Graphviz text.
 
 use anabranch_graph::{Graph, Result};
 use expect_test::{Expect, expect};

@@ -1,9 +1,10 @@
-//! Functions become graphs: attributes put in, inputs connected, calls by name turned into nodes that call.
+//! Tests of function instantiation: attributes are substituted, inputs connected, and nodes named after functions
+//! become calls.
 
 use anabranch_graph::{Attrs, DType, Error, Graph, Result};
 use expect_test::{Expect, expect};
 
-/// What `main` of the library becomes under these attributes.
+/// Checks the graph that `main` of the library is instantiated to under these attributes.
 fn check(library: &str, attrs: Attrs, expected: Expect) -> Result<()> {
     let library = Graph::from_text(library)?.library;
     let body = library.lookup("main").and_then(|f| f.instantiate(&attrs, &library));
@@ -17,7 +18,7 @@ fn check(library: &str, attrs: Attrs, expected: Expect) -> Result<()> {
     Ok(())
 }
 
-fn with(name: &str, value: impl Into<anabranch_graph::AttrValue>) -> Attrs {
+fn attr(name: &str, value: impl Into<anabranch_graph::AttrValue>) -> Attrs {
     let mut attrs = Attrs::new();
     attrs.set(name, value);
     attrs
@@ -71,16 +72,16 @@ fn a_body_has_its_attributes_and_edges() -> Result<()> {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_by_name() -> Result<()> {
+fn errors_name_the_node_that_does_not_fit() -> Result<()> {
     check(
         GENERIC,
-        with("T", DType::Int32),
+        attr("T", DType::Int32),
         expect![[r#"
         Input 0 of node same was passed int32 from called:1 incompatible with expected float.
         	 [[{{node same}}]]"#]],
     )?;
-    check(GENERIC, with("N", 1i64), expect!["Node 'called': Unknown input node 'xs:1'"])?;
-    check(GENERIC, with("N", 1i64 << 40), expect!["attr 'N' of function main is 1099511627776"])?;
+    check(GENERIC, attr("N", 1i64), expect!["Node 'called': Unknown input node 'xs:1'"])?;
+    check(GENERIC, attr("N", 1i64 << 40), expect!["attr 'N' of function main is 1099511627776"])?;
     check("%function other\n%end", Attrs::new(), expect!["Function main is not defined."])?;
     check(
         "%function main\n%arg x: $T\n%end",
@@ -113,7 +114,7 @@ fn what_does_not_fit_is_refused_by_name() -> Result<()> {
 }
 
 #[test]
-fn a_part_keeps_the_functions_that_it_reaches() -> Result<()> {
+fn a_part_of_a_library_has_the_reachable_functions() -> Result<()> {
     let graph = Graph::from_text(
         "%function a\nn = b\n%end\n%function b\nn = NoOp[f=@c[g=[@d]]]\n%end\n%function c\n%end\n%function d\n%end\n\
          %function e\n%end\n%function da\n%end\n%gradient d da\n%gradient e da\n\

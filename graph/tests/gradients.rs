@@ -1,4 +1,4 @@
-//! Which nodes gradients add.
+//! Tests of the nodes that gradients add.
 
 use anabranch_graph::{
     DType, Error, GradientOptions, Graph, Node, Output, Result, Scope, gradients_with, ops, parse_output_name,
@@ -16,7 +16,8 @@ fn outputs(graph: &Graph, names: &str) -> Result<Vec<Output>> {
         .collect()
 }
 
-/// The nodes that the gradients of `ys` with regard to `xs` add to the graph of `text`, then the gradients.
+/// Checks the nodes that the gradients of `ys` with respect to `xs` add to the graph of `text`, and then the
+/// gradients.
 fn check_with(
     text: &str,
     ys: &str,
@@ -60,7 +61,7 @@ const DIAMOND: &str = "
 ";
 
 #[test]
-fn parts_that_meet_are_summed() -> Result<()> {
+fn gradients_that_arrive_at_one_output_are_summed() -> Result<()> {
     check(
         DIAMOND,
         "sum",
@@ -87,7 +88,7 @@ fn parts_that_meet_are_summed() -> Result<()> {
 }
 
 #[test]
-fn gradients_that_are_given_take_the_place_of_ones() -> Result<()> {
+fn given_gradients_replace_ones() -> Result<()> {
     check_with(
         DIAMOND,
         "a",
@@ -114,7 +115,7 @@ fn gradients_that_are_given_take_the_place_of_ones() -> Result<()> {
 }
 
 #[test]
-fn nothing_flows_where_it_must_not() -> Result<()> {
+fn no_gradient_flows_through_stops_leaves_and_integers() -> Result<()> {
     check(
         DIAMOND,
         "cut",
@@ -140,7 +141,7 @@ fn nothing_flows_where_it_must_not() -> Result<()> {
 }
 
 #[test]
-fn an_x_within_another_gets_its_share() -> Result<()> {
+fn an_x_between_another_x_and_y_gets_its_gradient() -> Result<()> {
     let chain = "
         w = Placeholder[dtype=float, shape=<>]
         a = Relu[T=float](w)
@@ -177,14 +178,14 @@ fn resource_variables_have_gradients_at_their_handles() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_rule_is_named() -> Result<()> {
+fn an_op_without_a_gradient_rule_is_named() -> Result<()> {
     let text = "
         x = Placeholder[dtype=float]
         y = SoftsignGrad[T=float](x, x)
         z = Identity[T=float](y)
     ";
     check(text, "z", "x", expect!["No gradient is defined for op 'SoftsignGrad' (node {{node y}})"])?;
-    // Asking for less does not touch it.
+    // A gradient with respect to an output behind the op without a rule works.
     check(
         text,
         "z",
@@ -196,7 +197,7 @@ fn what_has_no_rule_is_named() -> Result<()> {
 }
 
 #[test]
-fn a_chain_of_a_million_nodes_passes() -> Result<()> {
+fn a_chain_of_a_million_nodes_has_a_gradient() -> Result<()> {
     let lookup = |name: &str| ops::lookup(name).ok_or_else(|| Error::invalid(format!("no {name}")));
     const LENGTH: usize = 1_000_000;
     let mut graph = Graph::with_capacity(LENGTH, LENGTH);

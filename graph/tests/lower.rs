@@ -1,4 +1,5 @@
-//! Calls become their bodies, and control flow over functions becomes dataflow.
+//! Tests of lowering: calls are replaced by their bodies, and functional control flow by Switch, Merge and loop
+//! frames.
 
 use anabranch_graph::passes::{lower, lower_placed, validate};
 use anabranch_graph::{Graph, Result};
@@ -38,7 +39,7 @@ go = NoOp
 "#;
 
 #[test]
-fn a_call_becomes_its_body() -> Result<()> {
+fn a_call_is_replaced_by_its_body() -> Result<()> {
     check(
         &format!("{SCALE}\ncall = scale(x) @\"/job:ps/task:1\"\nafter = Identity[T=float](call, ^call)"),
         expect![[r#"
@@ -54,7 +55,7 @@ fn a_call_becomes_its_body() -> Result<()> {
 }
 
 #[test]
-fn what_a_call_waits_for_its_body_waits_for() -> Result<()> {
+fn control_inputs_of_a_call_apply_to_its_body() -> Result<()> {
     check(
         &format!("{SCALE}\ncall = note(x, ^go)\nlast = NoOp(^call)\nuse = Identity[T=float](call)"),
         expect![[r#"
@@ -72,7 +73,7 @@ fn what_a_call_waits_for_its_body_waits_for() -> Result<()> {
 }
 
 #[test]
-fn a_branch_becomes_switch_and_merge() -> Result<()> {
+fn if_is_lowered_to_switch_and_merge() -> Result<()> {
     check(
         &format!(
             "{SCALE}\np = Placeholder[dtype=bool]\n\
@@ -108,7 +109,7 @@ fn a_branch_becomes_switch_and_merge() -> Result<()> {
 }
 
 #[test]
-fn a_loop_becomes_a_frame() -> Result<()> {
+fn while_is_lowered_to_a_loop_frame() -> Result<()> {
     check(
         r#"
         %function less
@@ -161,7 +162,7 @@ fn a_loop_becomes_a_frame() -> Result<()> {
 }
 
 #[test]
-fn what_calls_itself_is_left_to_kernels() -> Result<()> {
+fn recursive_calls_are_left_to_kernels() -> Result<()> {
     check(
         "%function again\n%arg x: float\n%output y: float\nn = again(x)\n%return y = \"n:y:0\"\n%end\n\
          %function never[_noinline=true]\n%arg x: float\n%output y: float\n%return y = x\n%end\n\
@@ -177,7 +178,7 @@ fn what_calls_itself_is_left_to_kernels() -> Result<()> {
 }
 
 #[test]
-fn the_gradient_of_what_calls_itself_is_unimplemented() -> Result<()> {
+fn the_gradient_of_a_recursive_function_is_unimplemented() -> Result<()> {
     check(
         "%function again\n%arg x: float\n%output y: float\nn = again(x)\n%return y = \"n:y:0\"\n%end\n\
          x = Placeholder[dtype=float]\ng = SymbolicGradient[Tin=[float, float], Tout=[float], f=@again](x, x)",
@@ -198,7 +199,7 @@ const PLACED: &str = "
     near = PartitionedCall[Tin=[float], Tout=[float], f=@near](x)";
 
 #[test]
-fn bodies_that_ask_for_devices_are_lowered_whatever_forbids_it() -> Result<()> {
+fn bodies_with_devices_are_lowered_in_spite_of_noinline() -> Result<()> {
     check(
         PLACED,
         expect![[r#"
@@ -216,7 +217,7 @@ fn bodies_that_ask_for_devices_are_lowered_whatever_forbids_it() -> Result<()> {
 }
 
 #[test]
-fn calls_that_are_to_stay_do_but_for_bodies_that_ask_for_devices() -> Result<()> {
+fn lower_placed_lowers_only_bodies_with_devices() -> Result<()> {
     let mut lowered = lower_placed(&Graph::from_text(PLACED)?)?;
     lowered.library = Default::default();
     expect![[r#"
@@ -233,7 +234,7 @@ fn calls_that_are_to_stay_do_but_for_bodies_that_ask_for_devices() -> Result<()>
 }
 
 #[test]
-fn gradients_of_functions_are_those_of_their_bodies() -> Result<()> {
+fn symbolic_gradients_are_lowered_to_backward_passes_of_the_bodies() -> Result<()> {
     check(
         "%function square\n%arg x: float\n%output y: float\nn = Square[T=float](x)\n%return y = \"n:y:0\"\n%end
         %function fourth\n%arg x: float\n%arg n: int32\n%output y: float
@@ -265,7 +266,7 @@ fn gradients_of_functions_are_those_of_their_bodies() -> Result<()> {
 }
 
 #[test]
-fn what_is_wrong_within_is_said_of_the_caller() -> Result<()> {
+fn errors_in_bodies_name_the_calling_node() -> Result<()> {
     check(
         "call = PartitionedCall[Tin=[], Tout=[], f=@nobody]",
         expect![[r#"

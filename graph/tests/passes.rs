@@ -1,4 +1,4 @@
-//! Passes over graphs in textual form.
+//! Tests of passes over graphs in the text format.
 
 use anabranch_graph::ops::Evaluate;
 use anabranch_graph::passes::{
@@ -7,7 +7,7 @@ use anabranch_graph::passes::{
 use anabranch_graph::{DType, Error, Graph, Node, NodeId, Output, Result, Shape, Tensor, ops};
 use expect_test::{Expect, expect};
 
-/// What the pass makes of the text; `keep` names nodes, separated by spaces.
+/// Checks the result of the pass on the text; `keep` names nodes, separated by spaces.
 fn check(pass: &str, keep: &str, text: &str, expected: Expect) -> Result<()> {
     let graph = Graph::from_text(text)?;
     let find = |name: &str| graph.find(name).ok_or_else(|| Error::invalid(format!("no node {name}")));
@@ -15,7 +15,7 @@ fn check(pass: &str, keep: &str, text: &str, expected: Expect) -> Result<()> {
     let after = match pass {
         "prune" => prune(&graph, &keep),
         "merge" => merge(&graph, &keep),
-        "fold" => fold(&graph, &Sums, &FoldOptions { keep: &keep, growth: 64, total: 200 }),
+        "fold" => fold(&graph, &FloatKernels, &FoldOptions { keep: &keep, growth: 64, total: 200 }),
         "unread" => unread(&graph, &keep),
         "fuse" => fuse(graph, &|node| ["AddV2", "Mul", "Neg"].contains(&node.op.name())),
         "fuse_norms" => fuse_norms(graph, &|_| true),
@@ -32,10 +32,10 @@ fn is_only_biased(product: &Node) -> bool {
     product.attr::<Vec<bytes::Bytes>>("fused_ops").is_ok_and(|ops| ops == ["BiasAdd"])
 }
 
-/// Kernels of a few ops, on floats.
-struct Sums;
+/// Kernels of a few ops on floats.
+struct FloatKernels;
 
-impl Evaluate for Sums {
+impl Evaluate for FloatKernels {
     fn evaluate(&self, node: &Node, inputs: &[Tensor]) -> Option<Result<Vec<Tensor>>> {
         match node.op.name() {
             "AddV2" => Some(add(&inputs[0], &inputs[1])),
@@ -83,7 +83,7 @@ fn prune_keeps_ancestors_by_data_and_control() -> Result<()> {
 }
 
 #[test]
-fn merge_takes_the_first_of_what_computes_the_same() -> Result<()> {
+fn merge_keeps_the_first_of_equal_nodes() -> Result<()> {
     check(
         "merge",
         "kept fed",
@@ -132,7 +132,7 @@ fn merge_takes_the_first_of_what_computes_the_same() -> Result<()> {
 }
 
 #[test]
-fn merge_does_not_ask_what_a_placed_node_was_to_be_beside() -> Result<()> {
+fn merge_ignores_colocation_of_placed_nodes() -> Result<()> {
     check(
         "merge",
         "",
@@ -158,7 +158,7 @@ fn merge_does_not_ask_what_a_placed_node_was_to_be_beside() -> Result<()> {
 }
 
 #[test]
-fn merge_follows_chains_of_twins() -> Result<()> {
+fn merge_merges_whole_chains_of_equal_nodes() -> Result<()> {
     let mut text = String::from(
         "x0 = Placeholder[dtype=float]\ny0 = Identity[T=float](x0)\nz0 = Identity[T=float](x0)\n",
     );
@@ -172,7 +172,7 @@ fn merge_follows_chains_of_twins() -> Result<()> {
 }
 
 #[test]
-fn fold_computes_what_is_constant() -> Result<()> {
+fn fold_computes_nodes_with_constant_inputs() -> Result<()> {
     check(
         "fold",
         "fetched",
@@ -219,7 +219,7 @@ fn fold_computes_what_is_constant() -> Result<()> {
 }
 
 #[test]
-fn fold_keeps_what_would_grow() -> Result<()> {
+fn fold_keeps_nodes_whose_outputs_would_be_large() -> Result<()> {
     check(
         "fold",
         "",
@@ -257,7 +257,7 @@ fn fold_keeps_what_would_grow() -> Result<()> {
 }
 
 #[test]
-fn a_chain_of_a_million_nodes_passes() -> Result<()> {
+fn passes_handle_a_chain_of_a_million_nodes() -> Result<()> {
     let identity = ops::lookup("Identity").ok_or_else(|| Error::invalid("no Identity"))?;
     let placeholder = ops::lookup("Placeholder").ok_or_else(|| Error::invalid("no Placeholder"))?;
     const LENGTH: usize = 1_000_000;
@@ -272,17 +272,18 @@ fn a_chain_of_a_million_nodes_passes() -> Result<()> {
     assert_eq!(prune(&graph, &[last])?.len(), LENGTH);
     assert_eq!(merge(&graph, &[])?.len(), LENGTH);
     let options = FoldOptions { growth: 64, ..FoldOptions::DEFAULT };
-    assert_eq!(fold(&graph, &Sums, &options)?.len(), LENGTH);
-    // Of a chain that nothing but a wait follows, where it starts is left.
+    assert_eq!(fold(&graph, &FloatKernels, &options)?.len(), LENGTH);
+    // Only the beginning of a chain remains if its end is used by a control edge alone.
     let no_op = ops::lookup("NoOp").ok_or_else(|| Error::invalid("no NoOp"))?;
     let waits = graph.add(Node::new("waits", no_op), &[], &[last])?;
     assert_eq!(unread(&graph, &[waits])?.len(), 2);
     Ok(())
 }
 
-/// As clients write gradients: each waits for all of its op's, also for that by the input that is fed.
+/// TensorFlow clients build gradients in this way: each gradient waits for all gradients of its op, including the one
+/// with respect to a fed input.
 #[test]
-fn unread_leaves_out_gradients_that_are_only_waited_for() -> Result<()> {
+fn unread_removes_gradients_used_by_control_edges_only() -> Result<()> {
     check(
         "unread",
         "gradient",
@@ -311,7 +312,7 @@ fn unread_leaves_out_gradients_that_are_only_waited_for() -> Result<()> {
 }
 
 #[test]
-fn unread_waits_for_what_was_waited_for() -> Result<()> {
+fn unread_keeps_the_order_of_nodes() -> Result<()> {
     check(
         "unread",
         "a b c",
@@ -343,7 +344,7 @@ fn unread_waits_for_what_was_waited_for() -> Result<()> {
 }
 
 #[test]
-fn unread_leaves_what_acts_what_is_seen_and_what_is_decided_over() -> Result<()> {
+fn unread_keeps_stateful_kept_and_conditional_nodes() -> Result<()> {
     let text = r#"
         x = Placeholder[dtype=float]
         which = Placeholder[dtype=bool]
@@ -365,9 +366,9 @@ fn unread_leaves_what_acts_what_is_seen_and_what_is_decided_over() -> Result<()>
     Ok(())
 }
 
-/// `late` runs whether `early` does or not, and so does not stand for it.
+/// `late` runs whether or not `early` is alive, so it cannot replace `early` as a control input.
 #[test]
-fn unread_waits_where_waiting_decides_whether_a_node_runs() -> Result<()> {
+fn unread_keeps_control_edges_that_decide_aliveness() -> Result<()> {
     check(
         "unread",
         "end",
@@ -397,8 +398,8 @@ fn unread_waits_where_waiting_decides_whether_a_node_runs() -> Result<()> {
 }
 
 #[test]
-fn loops_pass_and_other_cycles_do_not() -> Result<()> {
-    // What is constant within the loop is folded, and still waits for each turn.
+fn passes_accept_loops_and_refuse_other_cycles() -> Result<()> {
+    // Constants in the loop are folded, and the result still waits for each iteration.
     let text = r#"
         start = Const[dtype=float, value=float<>{1.0}]
         enter = Enter[T=float, frame_name="loop"](start)
@@ -471,7 +472,7 @@ fn loops_pass_and_other_cycles_do_not() -> Result<()> {
 }
 
 #[test]
-fn fuse_joins_what_only_the_chain_reads() -> Result<()> {
+fn fuse_fuses_nodes_read_only_inside_a_chain() -> Result<()> {
     check(
         "fuse",
         "",
@@ -504,7 +505,7 @@ fn fuse_joins_what_only_the_chain_reads() -> Result<()> {
 }
 
 #[test]
-fn fuse_keeps_devices_types_and_what_is_ordered_apart() -> Result<()> {
+fn fuse_separates_devices_types_and_ordered_nodes() -> Result<()> {
     check(
         "fuse",
         "",
@@ -572,9 +573,9 @@ fn fuse_reads_references_no_later_than_before() -> Result<()> {
     )
 }
 
-/// A layer's reads of its variables wait for nothing, so that it may wait for all of them.
+/// The reads of the variables are available from the start of the step, so the fused node may wait for all of them.
 #[test]
-fn fuse_reads_references_that_are_there_from_the_start() -> Result<()> {
+fn fuse_fuses_reads_of_references_ready_at_start() -> Result<()> {
     check(
         "fuse",
         "",
@@ -599,7 +600,7 @@ fn fuse_reads_references_that_are_there_from_the_start() -> Result<()> {
 }
 
 #[test]
-fn fuse_products_takes_biases_and_activations() -> Result<()> {
+fn fuse_products_fuses_biases_and_activations() -> Result<()> {
     check(
         "fuse_products",
         "",
@@ -640,7 +641,7 @@ fn fuse_products_takes_biases_and_activations() -> Result<()> {
 }
 
 #[test]
-fn fuse_products_leaves_out_an_activation_that_is_not_welcome() -> Result<()> {
+fn fuse_products_leaves_out_an_activation_that_is_not_accepted() -> Result<()> {
     check(
         "fuse_products with biases",
         "",
@@ -659,7 +660,7 @@ fn fuse_products_leaves_out_an_activation_that_is_not_welcome() -> Result<()> {
 }
 
 #[test]
-fn fuse_products_leaves_what_others_see_what_is_elsewhere_and_what_it_is_not_for() -> Result<()> {
+fn fuse_products_keeps_nodes_with_other_readers_devices_or_formats() -> Result<()> {
     let text = r#"
         x = Placeholder[dtype=float]
         seen = MatMul[T=float](x, x)
@@ -687,7 +688,7 @@ fn fuse_products_leaves_what_others_see_what_is_elsewhere_and_what_it_is_not_for
     Ok(())
 }
 
-/// The product reads the variable before it is changed, the bias is what it is changed to.
+/// The product reads the variable before the assignment, and the bias is the assigned value.
 #[test]
 fn fuse_products_reads_references_no_later_than_before() -> Result<()> {
     let text = r#"
@@ -705,7 +706,7 @@ fn fuse_products_reads_references_no_later_than_before() -> Result<()> {
 }
 
 #[test]
-fn fuse_products_passes_over_long_graphs() -> Result<()> {
+fn fuse_products_handles_long_graphs() -> Result<()> {
     let mut text = String::from("x0 = Placeholder[dtype=float]\n");
     for i in 1..=30_000 {
         let before = i - 1;
@@ -717,9 +718,9 @@ fn fuse_products_passes_over_long_graphs() -> Result<()> {
     Ok(())
 }
 
-/// A block of a residual network, forward and back, and what goes into running averages.
+/// A block of a residual network, forward and backward, with the updates of the running averages.
 #[test]
-fn fuse_norms_takes_sums_activations_and_their_gradients() -> Result<()> {
+fn fuse_norms_fuses_sums_activations_and_their_gradients() -> Result<()> {
     check(
         "fuse_norms",
         "",
@@ -771,7 +772,7 @@ fn fuse_norms_takes_sums_activations_and_their_gradients() -> Result<()> {
 }
 
 #[test]
-fn fuse_norms_takes_what_is_not_in_training() -> Result<()> {
+fn fuse_norms_fuses_inference_mode() -> Result<()> {
     check(
         "fuse_norms",
         "",
@@ -813,7 +814,7 @@ fn fuse_norms_takes_what_is_not_in_training() -> Result<()> {
 }
 
 #[test]
-fn fuse_norms_leaves_what_is_seen_what_comes_later_and_what_is_not_its_own() -> Result<()> {
+fn fuse_norms_keeps_nodes_with_other_readers_or_late_inputs() -> Result<()> {
     let text = r#"
         x = Placeholder[dtype=float]
         v = Placeholder[dtype=float]
@@ -854,9 +855,9 @@ fn fuse_norms_leaves_what_is_seen_what_comes_later_and_what_is_not_its_own() -> 
     Ok(())
 }
 
-/// The gradient would read the variable again, which may have changed by then.
+/// The fused gradient would read the variable a second time, when its value may have changed.
 #[test]
-fn fuse_norms_reads_no_reference_again() -> Result<()> {
+fn fuse_norms_does_not_read_a_reference_twice() -> Result<()> {
     let text = r#"
         x = Placeholder[dtype=float]
         v = VariableV2[dtype=float, shape=<2>]
@@ -873,7 +874,7 @@ fn fuse_norms_reads_no_reference_again() -> Result<()> {
 }
 
 #[test]
-fn fuse_norms_passes_over_long_graphs() -> Result<()> {
+fn fuse_norms_handles_long_graphs() -> Result<()> {
     let mut text = String::from("x0 = Placeholder[dtype=float]\nv = Placeholder[dtype=float]\n");
     for i in 1..=20_000 {
         let before = i - 1;
@@ -888,7 +889,7 @@ fn fuse_norms_passes_over_long_graphs() -> Result<()> {
 }
 
 #[test]
-fn fuse_ends_long_chains_and_passes_over_longer_ones() -> Result<()> {
+fn fuse_splits_long_chains_and_handles_long_graphs() -> Result<()> {
     let mut text = String::from("%versions producer=21 min_consumer=0\nx0 = Placeholder[dtype=float]\n");
     for i in 1..=100_000 {
         text += &format!("x{i} = Neg[T=float](x{})\n", i - 1);

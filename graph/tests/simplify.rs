@@ -1,17 +1,17 @@
-//! Simplification of graphs in textual form: what becomes simpler, and what must not.
+//! Tests of simplification on graphs in the text format: rewrites that apply, and rewrites that must not apply.
 
 use anabranch_graph::passes::{Simplification, SimplifyOptions, prune, simplify, validate};
 use anabranch_graph::{DType, Error, Graph, Node, NodeId, Output, Result, Tensor, ops};
 use expect_test::{Expect, expect};
 
-/// What is left of the text for the nodes in `keep`, by name, separated by spaces.
+/// Checks the simplified graph; the nodes in `keep` are given by name, separated by spaces.
 fn check(keep: &str, text: &str, expected: Expect) -> Result<()> {
     let after = simplified(&Graph::from_text(text)?, Simplification::ALL, keep)?;
     expected.assert_eq(&after.to_text());
     Ok(())
 }
 
-/// Doing it again must change nothing.
+/// Simplifies the graph, and asserts that a second application changes nothing.
 fn simplified(graph: &Graph, kinds: &[Simplification], keep: &str) -> Result<Graph> {
     let after = simplify(graph, &SimplifyOptions { keep: &found(graph, keep)?, kinds })?;
     validate(&after)?;
@@ -26,7 +26,7 @@ fn found(graph: &Graph, names: &str) -> Result<Vec<NodeId>> {
 }
 
 #[test]
-fn what_passes_its_input_on_goes() -> Result<()> {
+fn identity_nodes_are_removed() -> Result<()> {
     check(
         "out elsewhere kept after",
         r#"
@@ -60,7 +60,7 @@ fn what_passes_its_input_on_goes() -> Result<()> {
 }
 
 #[test]
-fn references_are_read_when_they_were() -> Result<()> {
+fn reads_of_references_are_not_moved() -> Result<()> {
     check(
         "out shape",
         r#"
@@ -92,7 +92,7 @@ fn references_are_read_when_they_were() -> Result<()> {
 }
 
 #[test]
-fn neutral_operands_go() -> Result<()> {
+fn ops_with_neutral_operands_are_removed() -> Result<()> {
     check(
         "floats ints bools",
         r#"
@@ -141,7 +141,7 @@ fn neutral_operands_go() -> Result<()> {
 }
 
 #[test]
-fn operands_that_change_a_bit_or_the_shape_stay() -> Result<()> {
+fn ops_that_change_a_bit_or_the_shape_stay() -> Result<()> {
     let text = r#"
         %versions producer=21 min_consumer=0
         x = Placeholder[dtype=float]
@@ -175,7 +175,7 @@ fn operands_that_change_a_bit_or_the_shape_stay() -> Result<()> {
 }
 
 #[test]
-fn whole_numbers_by_zero_are_as_many_zeros() -> Result<()> {
+fn integer_products_with_zero_are_zeros() -> Result<()> {
     check(
         "out",
         r#"
@@ -197,7 +197,7 @@ fn whole_numbers_by_zero_are_as_many_zeros() -> Result<()> {
 }
 
 #[test]
-fn what_is_done_twice_is_undone() -> Result<()> {
+fn ops_that_undo_each_other_are_removed() -> Result<()> {
     check(
         "out flag narrow back",
         r#"
@@ -233,7 +233,7 @@ fn what_is_done_twice_is_undone() -> Result<()> {
 }
 
 #[test]
-fn casts_that_lose_something_stay() -> Result<()> {
+fn casts_that_lose_precision_stay() -> Result<()> {
     let text = r#"
         %versions producer=21 min_consumer=0
         i = Placeholder[dtype=int32]
@@ -250,7 +250,7 @@ fn casts_that_lose_something_stay() -> Result<()> {
 }
 
 #[test]
-fn shapes_that_are_known_are_constants_where_they_were_computed() -> Result<()> {
+fn known_shapes_become_constants() -> Result<()> {
     check(
         "sizes partly open",
         r#"
@@ -295,7 +295,7 @@ fn shapes_that_are_known_are_constants_where_they_were_computed() -> Result<()> 
 }
 
 #[test]
-fn shapes_are_known_only_where_the_value_lives() -> Result<()> {
+fn shape_constants_are_alive_only_with_their_tensor() -> Result<()> {
     check(
         "out",
         r#"
@@ -320,7 +320,7 @@ fn shapes_are_known_only_where_the_value_lives() -> Result<()> {
 }
 
 #[test]
-fn reshapes_to_the_same_shape_go() -> Result<()> {
+fn reshapes_to_the_same_shape_are_removed() -> Result<()> {
     check(
         "same tail not_same",
         r#"
@@ -355,7 +355,7 @@ fn reshapes_to_the_same_shape_go() -> Result<()> {
 }
 
 #[test]
-fn moves_that_move_nothing_go() -> Result<()> {
+fn ops_that_move_no_elements_are_removed() -> Result<()> {
     check(
         "out",
         r#"
@@ -390,7 +390,7 @@ fn moves_that_move_nothing_go() -> Result<()> {
 }
 
 #[test]
-fn moves_that_move_something_stay() -> Result<()> {
+fn ops_that_move_elements_stay() -> Result<()> {
     let text = r#"
         %versions producer=21 min_consumer=0
         p = Placeholder[dtype=float]
@@ -414,7 +414,7 @@ fn moves_that_move_something_stay() -> Result<()> {
 }
 
 #[test]
-fn transpositions_meet() -> Result<()> {
+fn transpositions_in_a_row_are_combined() -> Result<()> {
     check(
         "out turned products batch complex",
         r#"
@@ -469,7 +469,7 @@ fn transpositions_meet() -> Result<()> {
 }
 
 #[test]
-fn reductions_of_single_elements_go() -> Result<()> {
+fn reductions_of_single_elements_are_removed() -> Result<()> {
     check(
         "out kept",
         r#"
@@ -498,8 +498,8 @@ fn reductions_of_single_elements_go() -> Result<()> {
 }
 
 #[test]
-fn gradients_of_operands_that_were_not_repeated_are_not_summed() -> Result<()> {
-    // As the gradient of a layer: the batch is not known.
+fn gradients_of_operands_that_were_not_broadcast_are_not_summed() -> Result<()> {
+    // This is the gradient of a dense layer with an unknown batch size.
     check(
         "dh db",
         r#"
@@ -539,7 +539,7 @@ fn gradients_of_operands_that_were_not_repeated_are_not_summed() -> Result<()> {
 }
 
 #[test]
-fn gradients_whose_operands_have_one_shape_are_not_summed() -> Result<()> {
+fn gradients_of_operands_of_equal_shape_are_not_summed() -> Result<()> {
     check(
         "out",
         r#"
@@ -562,8 +562,8 @@ fn gradients_whose_operands_have_one_shape_are_not_summed() -> Result<()> {
     )
 }
 
-/// Nothing of the images is known, but that both ways lead past windows two apart.
-const BLOCK: &str = r#"
+/// The sizes of the images are unknown, but both paths lead through windows with a total stride of two.
+const RESIDUAL_BLOCK: &str = r#"
         %versions producer=21 min_consumer=0
         x = Placeholder[dtype=float]
         dy = Placeholder[dtype=float]
@@ -591,29 +591,29 @@ const BLOCK: &str = r#"
 #[test]
 fn gradients_of_operands_behind_equal_windows_are_not_summed() -> Result<()> {
     for padding in ["SAME", "VALID"] {
-        let graph = Graph::from_text(&BLOCK.replace("PADDING", padding))?;
+        let graph = Graph::from_text(&RESIDUAL_BLOCK.replace("PADDING", padding))?;
         let after = simplified(&graph, Simplification::ALL, "both")?;
         let find = |name: &str| after.find(name).ok_or_else(|| Error::invalid(format!("no node {name}")));
         let (both, dz) = (find("both")?, find("dz")?);
         assert!(after.inputs(both).iter().all(|input| input.node == dz), "{}", after.to_text());
         assert!(after.find("args").is_none(), "{}", after.to_text());
     }
-    // Windows that are further apart, that reach further, or begin elsewhere.
+    // Windows with another stride, another width, or another start.
     for (from, to) in [
         ("[1, 2, 2, 1], padding=\"PADDING\"", "[1, 3, 3, 1], padding=\"SAME\""),
         ("PADDING\"](x, point)", "VALID\"](x, whole)"),
         ("0, 0, 1, 1, 1, 1, 0, 0", "0, 0, 0, 1, 1, 1, 0, 0"),
     ] {
-        let graph = Graph::from_text(&BLOCK.replace(from, to).replace("PADDING", "SAME"))?;
+        let graph = Graph::from_text(&RESIDUAL_BLOCK.replace(from, to).replace("PADDING", "SAME"))?;
         let after = simplified(&graph, Simplification::ALL, "both")?;
         assert!(after.find("args").is_some(), "{}", after.to_text());
     }
     Ok(())
 }
 
-/// The variable may be given another shape between the two.
+/// The variable's shape may change between the two reads.
 #[test]
-fn what_is_read_from_a_reference_twice_may_have_two_shapes() -> Result<()> {
+fn two_reads_of_a_reference_may_have_different_shapes() -> Result<()> {
     let text = r#"
         %versions producer=21 min_consumer=0
         v = VariableV2[dtype=float, shape=SHAPE]
@@ -627,16 +627,19 @@ fn what_is_read_from_a_reference_twice_may_have_two_shapes() -> Result<()> {
         sum = Sum[T=float](y, args)
         out = Neg[T=float](sum)
         "#;
-    let is_asked = |shape: &str| -> Result<bool> {
+    let has_gradient_args = |shape: &str| -> Result<bool> {
         let graph = Graph::from_text(&text.replace("SHAPE", shape))?;
         Ok(simplified(&graph, Simplification::ALL, "out")?.find("args").is_some())
     };
-    assert_eq!((is_asked("<*>")?, is_asked("<?,2>")?, is_asked("<3,2>")?), (true, true, false));
+    assert_eq!(
+        (has_gradient_args("<*>")?, has_gradient_args("<?,2>")?, has_gradient_args("<3,2>")?),
+        (true, true, false)
+    );
     Ok(())
 }
 
 #[test]
-fn gradients_of_operands_that_may_have_been_repeated_are_summed() -> Result<()> {
+fn gradients_of_operands_that_may_have_been_broadcast_are_summed() -> Result<()> {
     let text = r#"
         %versions producer=21 min_consumer=0
         x = Placeholder[dtype=float]
@@ -654,7 +657,7 @@ fn gradients_of_operands_that_may_have_been_repeated_are_summed() -> Result<()> 
 }
 
 #[test]
-fn a_constant_condition_chooses() -> Result<()> {
+fn a_constant_condition_selects_one_side() -> Result<()> {
     check(
         "out open",
         r#"
@@ -701,7 +704,7 @@ fn the_product_of_all_sizes_is_the_number_of_elements() -> Result<()> {
 }
 
 #[test]
-fn one_tensor_is_stacked_by_an_axis() -> Result<()> {
+fn a_pack_of_one_tensor_becomes_expand_dims() -> Result<()> {
     check(
         "out",
         r#"
@@ -719,7 +722,7 @@ fn one_tensor_is_stacked_by_an_axis() -> Result<()> {
 }
 
 #[test]
-fn loops_keep_their_turns_and_branches_their_deaths() -> Result<()> {
+fn iterations_and_aliveness_are_preserved() -> Result<()> {
     check(
         "out",
         r#"
@@ -763,7 +766,7 @@ fn loops_keep_their_turns_and_branches_their_deaths() -> Result<()> {
             out = Neg[T=float](exit)
         "#]],
     )?;
-    // A value that does not depend on the branch is dead where its operand was.
+    // A value that does not depend on the branch is dead where its operand was dead.
     check(
         "out",
         r#"
@@ -795,7 +798,7 @@ fn loops_keep_their_turns_and_branches_their_deaths() -> Result<()> {
 }
 
 #[test]
-fn a_constant_that_is_new_is_one_of_its_turn() -> Result<()> {
+fn new_constants_in_loops_belong_to_their_iteration() -> Result<()> {
     check(
         "out",
         r#"
@@ -838,7 +841,7 @@ fn a_constant_that_is_new_is_one_of_its_turn() -> Result<()> {
 }
 
 #[test]
-fn what_a_node_waited_for_is_waited_for() -> Result<()> {
+fn control_inputs_are_preserved() -> Result<()> {
     check(
         "out",
         r#"
@@ -863,7 +866,7 @@ fn what_a_node_waited_for_is_waited_for() -> Result<()> {
 }
 
 #[test]
-fn what_comes_from_outside_is_not_known() -> Result<()> {
+fn values_of_kept_nodes_are_not_used() -> Result<()> {
     let text = r#"
         %versions producer=21 min_consumer=0
         x = Placeholder[dtype=float]
@@ -878,7 +881,7 @@ fn what_comes_from_outside_is_not_known() -> Result<()> {
 }
 
 #[test]
-fn each_kind_is_switched_for_itself() -> Result<()> {
+fn kinds_of_rules_are_switched_separately() -> Result<()> {
     let text = r#"
         x = Placeholder[dtype=float]
         a = StopGradient[T=float](x)

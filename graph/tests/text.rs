@@ -1,4 +1,4 @@
-//! The textual form prints and parses without loss, and says where a text is wrong.
+//! Tests of the text format: it prints and parses without loss, and errors name the line.
 
 use anabranch_graph::{
     AttrList, AttrValue, Attrs, DType, Error, FuncAttr, Graph, Node, Output, PartialShape, ResourceHandle,
@@ -6,7 +6,7 @@ use anabranch_graph::{
 };
 use expect_test::{Expect, expect};
 
-/// What `text` prints as, or the error that reading it gives; what is printed is read again.
+/// Checks the printed form of `text`, or the error of parsing it; the printed form is parsed again.
 fn check(text: &str, expected: Expect) -> Result<()> {
     match Graph::from_text(text) {
         Err(error) => expected.assert_eq(&error.to_string()),
@@ -22,7 +22,7 @@ fn check(text: &str, expected: Expect) -> Result<()> {
 }
 
 #[test]
-fn nodes() -> Result<()> {
+fn nodes_print_and_parse() -> Result<()> {
     check(
         r#"
         # A comment, and nodes in no order.
@@ -79,7 +79,7 @@ fn tensors_of_every_kind() -> Result<()> {
 }
 
 #[test]
-fn errors_say_where() -> Result<()> {
+fn errors_name_the_line() -> Result<()> {
     check("a = NoOp\nb NoOp", expect!["line 2: expected '=', found 'NoOp'"])?;
     check(
         "\n\na = Nonsense",
@@ -111,10 +111,10 @@ fn errors_say_where() -> Result<()> {
     check(&deep, expect!["line 1: attributes are nested too deep"])
 }
 
-/// SplitMix64: the same numbers in every run.
-struct Random(u64);
+/// The random number generator SplitMix64, with the same numbers in every run.
+struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -178,8 +178,8 @@ impl Random {
     }
 }
 
-/// A chain of identities with attributes, devices and control inputs at random.
-fn random_graph(random: &mut Random) -> Result<Graph> {
+/// Returns a chain of identities with random attributes, devices and control inputs.
+fn random_graph(random: &mut SplitMix64) -> Result<Graph> {
     let missing = |name: &str| Error::invalid(format!("no op {name}"));
     let placeholder = ops::lookup("Placeholder").ok_or_else(|| missing("Placeholder"))?;
     let identity = ops::lookup("Identity").ok_or_else(|| missing("Identity"))?;
@@ -203,7 +203,7 @@ fn random_graph(random: &mut Random) -> Result<Graph> {
 #[test]
 fn random_graphs_print_and_parse() -> Result<()> {
     for seed in 0..50 {
-        let graph = random_graph(&mut Random(seed))?;
+        let graph = random_graph(&mut SplitMix64(seed))?;
         let text = graph.to_text();
         let again = Graph::from_text(&text)?;
         assert!(again == graph, "seed {seed}:\n{text}");
@@ -212,16 +212,16 @@ fn random_graphs_print_and_parse() -> Result<()> {
     Ok(())
 }
 
-/// Bytes that mean something somewhere, and half a character.
+/// Bytes that have a meaning in the format, and half a UTF-8 character.
 const DAMAGE: &[u8] = b"\"\\[](){}<>=,.:^@$%#x n\n\xc3";
 
-/// What is read of a damaged text prints and parses, and what is refused does no harm.
+/// A damaged text either parses to a graph that prints and parses again, or is refused with an error.
 #[test]
-fn damaged_texts_do_no_harm() -> Result<()> {
-    let mut random = Random(77);
+fn damaged_texts_parse_or_are_refused() -> Result<()> {
+    let mut random = SplitMix64(77);
     let (mut read, mut refused) = (0, 0);
     for seed in 0..30 {
-        let text = random_graph(&mut Random(seed))?.to_text();
+        let text = random_graph(&mut SplitMix64(seed))?.to_text();
         for _ in 0..50 {
             let mut damaged = text.clone().into_bytes();
             for _ in 0..1 + random.below(2) {

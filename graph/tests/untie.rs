@@ -1,10 +1,10 @@
-//! Control edges of graphs in textual form: which go, and which must not.
+//! Tests of the removal of control edges, on graphs in the text format.
 
 use anabranch_graph::passes::{untie, validate};
 use anabranch_graph::{DType, Error, Graph, Node, NodeId, Result, ops};
 use expect_test::{Expect, expect};
 
-/// What is left of the text; `keep` names nodes, separated by spaces. Doing it again must change nothing.
+/// Checks the resulting graph; `keep` names nodes, separated by spaces. A second application must change nothing.
 fn check(keep: &str, text: &str, expected: Expect) -> Result<()> {
     let after = untied(&Graph::from_text(text)?, keep)?;
     expected.assert_eq(&after.to_text());
@@ -21,7 +21,7 @@ fn untied(graph: &Graph, keep: &str) -> Result<Graph> {
 }
 
 #[test]
-fn edges_that_follow_from_others_go() -> Result<()> {
+fn implied_edges_are_removed() -> Result<()> {
     check(
         "out",
         r#"
@@ -43,7 +43,7 @@ fn edges_that_follow_from_others_go() -> Result<()> {
 }
 
 #[test]
-fn nodes_that_only_order_go() -> Result<()> {
+fn nodes_that_only_order_are_removed() -> Result<()> {
     check(
         "target",
         r#"
@@ -67,7 +67,7 @@ fn nodes_that_only_order_go() -> Result<()> {
 }
 
 #[test]
-fn nodes_that_others_need_stay() -> Result<()> {
+fn nodes_with_other_uses_stay() -> Result<()> {
     let text = r#"
         %versions producer=21 min_consumer=0
         p = Placeholder[dtype=bool] @"/device:CPU:0"
@@ -92,8 +92,8 @@ fn nodes_that_others_need_stay() -> Result<()> {
 }
 
 #[test]
-fn order_by_way_of_a_merge_is_none() -> Result<()> {
-    // The one that is chosen may have come without the other.
+fn edges_through_a_merge_imply_no_order() -> Result<()> {
+    // The input that Merge forwards may have arrived without the other.
     let text = r#"
         %versions producer=21 min_consumer=0
         p = Placeholder[dtype=bool]
@@ -112,7 +112,7 @@ fn order_by_way_of_a_merge_is_none() -> Result<()> {
 }
 
 #[test]
-fn who_reads_a_reference_says_himself_after_what() -> Result<()> {
+fn control_inputs_of_reference_readers_stay() -> Result<()> {
     let text = r#"
         %versions producer=21 min_consumer=0
         v = VariableV2[dtype=float, shape=<2>]
@@ -127,7 +127,7 @@ fn who_reads_a_reference_says_himself_after_what() -> Result<()> {
 }
 
 #[test]
-fn loops_go_round_as_they_did() -> Result<()> {
+fn redundant_edges_in_loops_are_removed() -> Result<()> {
     check(
         "out",
         r#"
@@ -163,13 +163,13 @@ fn loops_go_round_as_they_did() -> Result<()> {
 }
 
 #[test]
-fn a_million_nodes_are_untied() -> Result<()> {
+fn a_million_nodes_are_handled() -> Result<()> {
     let op = |name| ops::lookup(name).ok_or_else(|| Error::invalid(format!("no {name}")));
     const LENGTH: usize = 1_000_000;
     let mut graph = Graph::with_capacity(LENGTH, 2 * LENGTH);
     let source = Node::new("", op("Placeholder")?).with_attr("dtype", DType::Float);
     let nothing = Node::new("", op("NoOp")?);
-    // What one waits for is handed down a chain, whose links each wait for something else besides.
+    // The list of awaited nodes is handed down a chain in which each node adds one node to it.
     let mut last: Vec<NodeId> = Vec::new();
     while graph.len() < LENGTH {
         let name = |what: &str| format!("{what}{}", graph.len()).into();

@@ -14,24 +14,24 @@ macro_rules! activations {
 }
 
 activations! {
-    /// `max(x, 0)`
+    /// Returns `max(x, 0)`.
     relu = "Relu";
-    /// `min(max(x, 0), 6)`
+    /// Returns `min(max(x, 0), 6)`.
     relu6 = "Relu6";
-    /// `x`, or `exp(x) - 1` below 0
+    /// Returns `x`, or `exp(x) - 1` where `x` is negative.
     elu = "Elu";
-    /// The self-normalising variant of [`Scope::elu`]
+    /// Returns the self-normalizing variant of [`Scope::elu`].
     selu = "Selu";
-    /// `ln(1 + exp(x))`
+    /// Returns `ln(1 + exp(x))`.
     softplus = "Softplus";
-    /// `x / (1 + |x|)`
+    /// Returns `x / (1 + |x|)`.
     softsign = "Softsign";
-    /// Half the sum of squares: a scalar
+    /// Returns half the sum of the squares, a scalar.
     l2_loss = "L2Loss";
 }
 
 impl Scope {
-    /// `x`, or `alpha * x` below 0.
+    /// Returns `x`, or `alpha * x` where `x` is negative.
     pub fn leaky_relu(&self, x: Output, alpha: f32) -> Output {
         self.op("LeakyRelu").input(x).attr("alpha", alpha).output()
     }

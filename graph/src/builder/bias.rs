@@ -4,7 +4,7 @@ use super::Scope;
 use crate::graph::Output;
 
 impl Scope {
-    /// Adds a vector to each row of the last axis.
+    /// Adds a bias vector along the last axis.
     pub fn bias_add(&self, value: Output, bias: Output) -> Output {
         self.op("BiasAdd").input(value).input(bias).output()
     }

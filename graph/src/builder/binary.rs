@@ -1,9 +1,9 @@
-//! Builders of arithmetic of two operands.
+//! Builders of arithmetic with two operands.
 
 use super::Scope;
 use crate::graph::Output;
 
-/// Element by element, broadcasting: shapes that agree from the last axis backwards or are 1.
+/// Defines builders of element-wise ops with broadcasting: sizes must be equal or 1, aligned at the last axis.
 macro_rules! binary {
     ($($(#[$doc:meta])* $name:ident = $op:literal;)*) => {
         impl Scope {
@@ -15,59 +15,59 @@ macro_rules! binary {
 }
 
 binary! {
-    /// `x + y`
+    /// Returns `x + y`.
     add = "AddV2";
-    /// `x - y`
+    /// Returns `x - y`.
     sub = "Sub";
-    /// `x * y`
+    /// Returns `x * y`.
     mul = "Mul";
-    /// `x / y`, in floating point
+    /// Returns `x / y` in floating point.
     div = "RealDiv";
-    /// `x / y` rounded down
+    /// Returns `x / y` rounded down.
     floor_div = "FloorDiv";
-    /// What `floor_div` leaves; the sign is that of `y`
+    /// Returns the remainder of [`Scope::floor_div`], which has the sign of `y`.
     floor_mod = "FloorMod";
-    /// `x / y` rounded towards zero
+    /// Returns `x / y` rounded towards zero.
     truncate_div = "TruncateDiv";
-    /// What `truncate_div` leaves; the sign is that of `x`
+    /// Returns the remainder of [`Scope::truncate_div`], which has the sign of `x`.
     truncate_mod = "TruncateMod";
-    /// The larger of both
+    /// Returns the larger of both operands.
     maximum = "Maximum";
-    /// The smaller of both
+    /// Returns the smaller of both operands.
     minimum = "Minimum";
-    /// `x` to the power `y`
+    /// Returns `x` to the power `y`.
     pow = "Pow";
-    /// `(x - y)^2`
+    /// Returns `(x - y)^2`.
     squared_difference = "SquaredDifference";
-    /// `x / y`, or 0 where `y` is 0
+    /// Returns `x / y`, or 0 where `y` is 0.
     div_no_nan = "DivNoNan";
-    /// `x * y`, or 0 where `y` is 0, whatever `x` is
+    /// Returns `x * y`, or 0 where `y` is 0, even if `x` is infinite or NaN.
     mul_no_nan = "MulNoNan";
-    /// `x / y`, or 0 where `x` is 0
+    /// Returns `x / y`, or 0 where `x` is 0.
     xdivy = "Xdivy";
-    /// `x * log(y)`, or 0 where `x` is 0
+    /// Returns `x * log(y)`, or 0 where `x` is 0.
     xlogy = "Xlogy";
-    /// `x * log(1 + y)`, or 0 where `x` is 0
+    /// Returns `x * log(1 + y)`, or 0 where `x` is 0.
     xlog1py = "Xlog1py";
-    /// The bits that are in both
+    /// Returns the bits that are set in both operands.
     bitwise_and = "BitwiseAnd";
-    /// The bits that are in either
+    /// Returns the bits that are set in at least one operand.
     bitwise_or = "BitwiseOr";
-    /// The bits that are in one of both
+    /// Returns the bits that are set in exactly one operand.
     bitwise_xor = "BitwiseXor";
-    /// `x << y`
+    /// Returns `x << y`.
     left_shift = "LeftShift";
-    /// `x >> y`
+    /// Returns `x >> y`.
     right_shift = "RightShift";
 }
 
 impl Scope {
-    /// The angle of the point `(x, y)`.
+    /// Returns the angle of the point `(x, y)` to the positive x-axis, in radians.
     pub fn atan2(&self, y: Output, x: Output) -> Output {
         self.op("Atan2").input(y).input(x).output()
     }
 
-    /// The sum of tensors of one shape.
+    /// Returns the sum of tensors of the same shape.
     pub fn add_n(&self, inputs: &[Output]) -> Output {
         self.op("AddN").input(inputs).output()
     }

@@ -1,7 +1,7 @@
-//! One node in the making: inputs are matched to the op's signature, and the attributes that follow from them
-//! (types, counts) are filled in.
+//! Calls: nodes under construction. A call matches inputs to the op's signature and fills in the attributes that
+//! follow from them (types, counts).
 
-use super::{NOWHERE, Scope};
+use super::{MISSING_NODE, Scope};
 use crate::attr::{AttrValue, Attrs};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::ops::spec::{Arg, ArgType};
 use crate::ops::{self, Op};
 use smallvec::SmallVec;
 
-/// What goes into one argument of an op: a tensor, or several where the signature has a list.
+/// The tensors for one argument of an op: one, or several if the signature has a list.
 #[derive(Clone, Debug)]
 pub enum Argument {
     One(Output),
@@ -36,7 +36,7 @@ impl From<Vec<Output>> for Argument {
     }
 }
 
-/// A node in the making.
+/// A node under construction.
 #[derive(Debug)]
 pub struct Call<'a> {
     scope: &'a Scope,
@@ -61,60 +61,62 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The next argument.
+    /// Sets the next argument.
     pub fn input(mut self, argument: impl Into<Argument>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
+    /// Sets an attribute.
     pub fn attr(mut self, name: &str, value: impl Into<AttrValue>) -> Self {
         self.attrs.set(name, value);
         self
     }
 
-    /// Whether the op has an attribute of this name.
+    /// Returns whether the op has an attribute of this name.
     pub(crate) fn takes_attr(&self, name: &str) -> bool {
         ops::lookup(self.op).is_some_and(|op| op.attr_spec(name).is_some())
     }
 
-    /// The node's name; without it, the op's.
+    /// Sets the node's name; the default is the op's name.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// The node's own device, over which the scopes' are merged.
+    /// Sets the node's device; parts that it leaves open come from the device scopes.
     pub fn device(mut self, spec: &str) -> Self {
         self.device = Some(spec.to_owned());
         self
     }
 
+    /// Adds a control input.
     pub fn after(mut self, node: NodeId) -> Self {
         self.control.push(node);
         self
     }
 
-    /// Adds the node; a failure is kept in the scope.
+    /// Adds the node. An error is recorded in the scope.
     pub fn node(self) -> NodeId {
         let scope = self.scope;
         if scope.read(|_, _| ()).is_none() {
-            return NodeId::new(NOWHERE as usize);
+            return NodeId::new(MISSING_NODE as usize);
         }
         match self.build() {
             Ok(id) => id,
             Err(error) => {
                 scope.fail(error);
-                NodeId::new(NOWHERE as usize)
+                NodeId::new(MISSING_NODE as usize)
             }
         }
     }
 
-    /// Adds the node and gives its first output.
+    /// Adds the node and returns its first output.
     pub fn output(self) -> Output {
         self.node().into()
     }
 
-    /// Adds the node and gives all its outputs.
+    /// Adds the node and returns all its outputs.
     pub fn outputs(self) -> Vec<Output> {
         let scope = self.scope;
         let id = self.node();
@@ -152,7 +154,7 @@ impl<'a> Call<'a> {
         self.scope.add_node(&name, node, &inputs, &self.control)
     }
 
-    /// Sets the attributes that the argument's tensors decide, where the caller did not.
+    /// Sets the attributes that follow from the argument's tensors, unless the caller has set them.
     fn fill_attrs(&mut self, op: &'static Op, arg: &Arg, given: &[Output]) -> Result<()> {
         let types: Vec<DType> = self
             .scope

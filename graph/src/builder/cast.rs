@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::graph::Output;
 
 impl Scope {
-    /// The values in another type; `x` itself where it is of that type.
+    /// Converts the values to another type; returns `x` itself if it has that type.
     pub fn cast(&self, x: Output, dtype: DType) -> Output {
         if self.dtype(x) == dtype {
             return x;
@@ -13,7 +13,7 @@ impl Scope {
         self.op("Cast").input(x).attr("DstT", dtype).output()
     }
 
-    /// The bits read as another type.
+    /// Reinterprets the bits as another type.
     pub fn bitcast(&self, x: Output, dtype: DType) -> Output {
         self.op("Bitcast").input(x).attr("type", dtype).output()
     }

@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 use bytes::Bytes;
 
 impl Scope {
-    /// Writes tensors as a checkpoint with this prefix, each under its name.
+    /// Writes the tensors, each under its name, to a checkpoint with this prefix.
     pub fn save(&self, prefix: Output, tensors: &[(&str, Output)]) -> NodeId {
         let names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
         let all: Vec<Output> = tensors.iter().map(|(_, tensor)| *tensor).collect();
@@ -15,7 +15,7 @@ impl Scope {
         self.op("SaveV2").input(prefix).input(self.names(&names)).input(self.names(&whole)).input(all).node()
     }
 
-    /// Reads tensors of a checkpoint by name.
+    /// Reads tensors from a checkpoint by name.
     pub fn restore(&self, prefix: Output, tensors: &[(&str, DType)]) -> Vec<Output> {
         let names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
         let types: Vec<DType> = tensors.iter().map(|(_, dtype)| *dtype).collect();
@@ -24,7 +24,7 @@ impl Scope {
         call.attr("dtypes", types).outputs()
     }
 
-    /// Joins checkpoints, each written by another task, into one.
+    /// Merges checkpoints that different tasks have written into one.
     pub fn merge_checkpoints(&self, prefixes: Output, destination: Output) -> NodeId {
         self.op("MergeV2Checkpoints").input(prefixes).input(destination).node()
     }

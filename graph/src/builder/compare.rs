@@ -3,7 +3,7 @@
 use super::Scope;
 use crate::graph::Output;
 
-/// Element by element, broadcasting; the result is of type `bool`.
+/// Defines builders of element-wise ops with broadcasting and a result of type `bool`.
 macro_rules! comparisons {
     ($($(#[$doc:meta])* $name:ident = $op:literal;)*) => {
         impl Scope {
@@ -15,31 +15,31 @@ macro_rules! comparisons {
 }
 
 comparisons! {
-    /// `x == y`
+    /// Returns `x == y`.
     equal = "Equal";
-    /// `x != y`
+    /// Returns `x != y`.
     not_equal = "NotEqual";
-    /// `x < y`
+    /// Returns `x < y`.
     less = "Less";
-    /// `x <= y`
+    /// Returns `x <= y`.
     less_equal = "LessEqual";
-    /// `x > y`
+    /// Returns `x > y`.
     greater = "Greater";
-    /// `x >= y`
+    /// Returns `x >= y`.
     greater_equal = "GreaterEqual";
-    /// Both hold
+    /// Returns true where both operands are true.
     logical_and = "LogicalAnd";
-    /// Either holds
+    /// Returns true where at least one operand is true.
     logical_or = "LogicalOr";
 }
 
 impl Scope {
-    /// Whether `x` and `y`, of one shape, differ by less than `tolerance`.
+    /// Returns true where `x` and `y`, which must have the same shape, differ by less than `tolerance`.
     pub fn approximate_equal(&self, x: Output, y: Output, tolerance: f32) -> Output {
         self.op("ApproximateEqual").input(x).input(y).attr("tolerance", tolerance).output()
     }
 
-    /// `x` does not hold.
+    /// Returns true where `x` is false.
     pub fn logical_not(&self, x: Output) -> Output {
         self.op("LogicalNot").input(x).output()
     }

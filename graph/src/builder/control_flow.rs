@@ -1,5 +1,5 @@
-//! Builders of branches and loops, by dataflow: what a branch or a loop's body uses of what is around it comes in
-//! by itself.
+//! Builders of branches and loops as low-level control flow. Values from outside that a branch or a loop body uses
+//! are captured automatically.
 
 use super::{Build, Scope};
 use crate::error::{Error, Result};
@@ -12,13 +12,13 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// How a loop goes round.
+/// Options of a loop.
 #[derive(Clone, Debug)]
 pub struct WhileOptions {
-    /// So many turns may be under way at once.
+    /// The number of iterations that may run at the same time.
     pub parallel_iterations: i64,
-    /// What is known of each variable's shape in every turn; where it is empty, that is the shape that the
-    /// variable has at the start.
+    /// The shape that each variable has in every iteration; if the list is empty, each variable keeps its initial
+    /// shape.
     pub shape_invariants: Vec<PartialShape>,
 }
 
@@ -32,15 +32,16 @@ impl Default for WhileOptions {
 pub(super) struct FlowContext {
     id: u32,
     parent: Option<Rc<FlowContext>>,
-    kind: Kind,
-    /// What nodes without inputs run after.
+    kind: ContextKind,
+    /// The control input of nodes without inputs in this context.
     pivot: Cell<NodeId>,
-    /// What came in, by what it is outside.
+    /// Captured values: maps the value outside to its value in this context.
+    /// The kind of a context.
     captured: RefCell<FxHashMap<Output, Output>>,
 }
 
-enum Kind {
-    /// The side on which the output of a Switch is alive.
+enum ContextKind {
+    /// A side of a branch, where this output of a Switch is alive.
     Branch {
         pred: Output,
         side: u32,
@@ -52,16 +53,18 @@ enum Kind {
 }
 
 impl FlowContext {
+    /// Returns the number of the context.
     pub(super) fn id(&self) -> u32 {
         self.id
     }
 
     fn is_loop(&self) -> bool {
-        matches!(self.kind, Kind::Loop { .. })
+        matches!(self.kind, ContextKind::Loop { .. })
     }
 }
 
 impl Build {
+    /// Records the context of a node.
     pub(super) fn set_context(&mut self, id: NodeId, context: u32) {
         if self.contexts.len() <= id.index() {
             self.contexts.resize(id.index() + 1, 0);
@@ -75,19 +78,19 @@ impl Build {
 }
 
 impl Scope {
-    /// What `then` gives if `pred` is true, or else what `otherwise` gives: only that side runs. Both give as many
-    /// values, of the same types. After an error there are none.
+    /// Returns the values of `then` if `pred` is true, otherwise the values of `otherwise`; only that side runs. Both
+    /// sides must return the same number of values, of the same types. After an error the result is empty.
     pub fn cond(
         &self,
         pred: Output,
         then: impl FnOnce(&Scope) -> Vec<Output>,
         otherwise: impl FnOnce(&Scope) -> Vec<Output>,
     ) -> Vec<Output> {
-        self.or_none(self.branches(pred, then, otherwise))
+        self.or_empty(self.build_branches(pred, then, otherwise))
     }
 
-    /// Goes round while `cond` of the variables is true, and gives each variable what `body` gives for it. After
-    /// an error there are none.
+    /// Repeats `body` while `cond` is true, and returns the final values of the loop variables. Both functions take
+    /// the variables; `body` returns their next values. After an error the result is empty.
     pub fn while_loop(
         &self,
         variables: &[Output],
@@ -95,25 +98,25 @@ impl Scope {
         body: impl FnOnce(&Scope, &[Output]) -> Vec<Output>,
         options: &WhileOptions,
     ) -> Vec<Output> {
-        self.or_none(self.looping(variables, cond, body, options))
+        self.or_empty(self.build_loop(variables, cond, body, options))
     }
 
-    fn or_none(&self, outputs: Result<Vec<Output>>) -> Vec<Output> {
+    fn or_empty(&self, outputs: Result<Vec<Output>>) -> Vec<Output> {
         outputs.unwrap_or_else(|error| {
             self.fail(error);
             Vec::new()
         })
     }
 
-    /// The error that was recorded, if there is one.
-    fn sound(&self) -> Result<()> {
+    /// Returns the recorded error, if there is one.
+    fn check_error(&self) -> Result<()> {
         match &self.build.borrow().error {
             Some(error) => Err(error.clone()),
             None => Ok(()),
         }
     }
 
-    fn branches(
+    fn build_branches(
         &self,
         pred: Output,
         then: impl FnOnce(&Scope) -> Vec<Output>,
@@ -121,19 +124,19 @@ impl Scope {
     ) -> Result<Vec<Output>> {
         let scope = self.name_scope("cond");
         let pred = scope.op("Identity").input(pred).name("pred_id").output();
-        let ways = scope.op("Switch").input(pred).input(pred).outputs();
-        self.sound()?;
+        let sides = scope.op("Switch").input(pred).input(pred).outputs();
+        self.check_error()?;
         let side = |side: u32, name: &str| {
-            let inside = scope.enter_context(Kind::Branch { pred, side }).name_scope(name);
-            let pivot = inside.wiring().op("Identity").input(ways[side as usize]).name("pivot").node();
+            let inside = scope.enter_context(ContextKind::Branch { pred, side }).name_scope(name);
+            let pivot = inside.wiring().op("Identity").input(sides[side as usize]).name("pivot").node();
             inside.set_pivot(pivot);
             inside
         };
         let inside = side(1, "then");
-        let yes = inside.own(&then(&inside))?;
+        let yes = inside.capture_all(&then(&inside))?;
         let inside = side(0, "else");
-        let no = inside.own(&otherwise(&inside))?;
-        self.sound()?;
+        let no = inside.capture_all(&otherwise(&inside))?;
+        self.check_error()?;
         if yes.len() != no.len() {
             crate::invalid!("the sides of a branch give {} and {} values", yes.len(), no.len());
         }
@@ -145,11 +148,11 @@ impl Scope {
             Ok(scope.wiring().op("Merge").input(vec![no, yes]).output())
         };
         let merged = no.into_iter().zip(yes).map(merge).collect::<Result<_>>()?;
-        self.sound()?;
+        self.check_error()?;
         Ok(merged)
     }
 
-    fn looping(
+    fn build_loop(
         &self,
         variables: &[Output],
         cond: impl FnOnce(&Scope, &[Output]) -> Output,
@@ -170,14 +173,14 @@ impl Scope {
         }
         let frame = format!("{}while_context", scope.context.prefix);
         let parallel_iterations = options.parallel_iterations;
-        let kind = Kind::Loop { frame: frame.clone(), parallel_iterations };
+        let kind = ContextKind::Loop { frame: frame.clone(), parallel_iterations };
         let inside = scope.enter_context(kind);
         let wires = inside.wiring();
         let (mut merges, mut shapes) = (Vec::new(), Vec::new());
         for (i, &start) in starts.iter().enumerate() {
             let at_start = self.shape(start);
             let shape = options.shape_invariants.get(i).cloned().unwrap_or_else(|| at_start.clone());
-            if !is_covered(&shape, &at_start) {
+            if !still_holds(&shape, &at_start) {
                 crate::invalid!("variable {i} of a loop starts with shape {at_start}, which is not {shape}");
             }
             let enter = wires.op("Enter").input(start).attr("frame_name", frame.as_str());
@@ -188,24 +191,24 @@ impl Scope {
         inside.set_pivot(merges[0].node);
         let testing = inside.name_scope("cond");
         let more = cond(&testing, &merges);
-        let more = testing.own(&[more])?[0];
+        let more = testing.capture_all(&[more])?[0];
         let more = wires.op("LoopCond").input(more).output();
-        let ways: Vec<Vec<Output>> =
+        let sides: Vec<Vec<Output>> =
             merges.iter().map(|&merge| wires.op("Switch").input(merge).input(more).outputs()).collect();
-        self.sound()?;
-        let at: Vec<Output> = ways.iter().map(|way| wires.op("Identity").input(way[1]).output()).collect();
+        self.check_error()?;
+        let at: Vec<Output> = sides.iter().map(|side| wires.op("Identity").input(side[1]).output()).collect();
         inside.set_pivot(at[0].node);
         let going = inside.name_scope("body");
-        let results = going.own(&body(&going, &at))?;
+        let results = going.capture_all(&body(&going, &at))?;
         if results.len() != variables.len() {
             let (given, count) = (results.len(), variables.len());
             crate::invalid!("the body of a loop of {count} variables gives {given} values");
         }
         for (i, (&merge, &result)) in merges.iter().zip(&results).enumerate() {
             let next = wires.op("NextIteration").input(result).output();
-            self.sound()?;
+            self.check_error()?;
             let after = self.shape(result);
-            if !is_covered(&shapes[i], &after) {
+            if !still_holds(&shapes[i], &after) {
                 crate::invalid!(
                     "variable {i} of a loop has shape {} at its start but {after} after a turn: give shape \
                      invariants",
@@ -216,14 +219,14 @@ impl Scope {
             graph.connect(next, merge.node, 1);
             graph.check_inputs(merge.node)?;
         }
-        // What leaves is where the loop is.
+        // The exits belong to the context that contains the loop.
         let outside = scope.wiring();
-        let exits = ways.iter().map(|way| outside.op("Exit").input(way[0]).output()).collect();
-        self.sound()?;
+        let exits = sides.iter().map(|side| outside.op("Exit").input(side[0]).output()).collect();
+        self.check_error()?;
         Ok(exits)
     }
 
-    fn enter_context(&self, kind: Kind) -> Scope {
+    fn enter_context(&self, kind: ContextKind) -> Scope {
         let build = &mut *self.build.borrow_mut();
         build.num_contexts += 1;
         let flow = FlowContext {
@@ -245,7 +248,7 @@ impl Scope {
         }
     }
 
-    /// For nodes that a branch or a loop consists of.
+    /// Returns a scope for the control-flow ops that make up a branch or a loop; they do not capture their inputs.
     fn wiring(&self) -> Scope {
         self.with(|c| {
             c.is_wiring = true;
@@ -254,13 +257,13 @@ impl Scope {
         })
     }
 
-    /// A Merge whose second input is still to come.
+    /// Adds a Merge whose second input, the back edge, is connected later.
     fn open_merge(&self, enter: Output, shape: &PartialShape) -> Result<Output> {
         let op = ops::lookup("Merge").ok_or_else(|| Error::unimplemented("loops need the op Merge"))?;
         let mut node =
             Node::new(self.unique_name("Merge"), op).with_attr("T", self.dtype(enter)).with_attr("N", 2i64);
         node.device = self.device_of(&node)?;
-        self.sound()?;
+        self.check_error()?;
         let build = &mut *self.build.borrow_mut();
         let id = build.graph.add_unconnected(node)?;
         build.graph.connect(enter, id, 0);
@@ -273,15 +276,16 @@ impl Scope {
         Ok(id.into())
     }
 
-    /// Values as what they are here.
-    fn own(&self, values: &[Output]) -> Result<Vec<Output>> {
-        self.sound()?;
+    /// Captures values for use in the context of this scope.
+    fn capture_all(&self, values: &[Output]) -> Result<Vec<Output>> {
+        self.check_error()?;
         values.iter().map(|value| self.capture(*value)).collect()
     }
 
-    /// What a node takes, as it is here, and what it waits for: in a loop nothing that is outside, and, if it
-    /// takes nothing that changes from turn to turn, the turn.
-    pub(super) fn captured(
+    /// Returns a node's inputs captured in the current context, and completes its control inputs `after`. In a loop,
+    /// control inputs from outside the loop are dropped, and a node that depends on nothing inside the current
+    /// iteration waits for the pivot.
+    pub(super) fn capture_inputs(
         &self,
         inputs: &[Output],
         after: &mut SmallVec<[NodeId; 2]>,
@@ -297,7 +301,7 @@ impl Scope {
             own.push(here);
         }
         let build = self.build.borrow();
-        if flow.within_loop() {
+        if flow.is_within_loop() {
             after.retain(|id| flow.is_in_frame(build.context_of(*id)));
         }
         is_tied |= after.iter().any(|id| build.context_of(*id) == flow.id);
@@ -307,7 +311,7 @@ impl Scope {
         Ok(own)
     }
 
-    /// A value as it is in the branch or loop of this scope.
+    /// Captures one value for the branch or loop of this scope, through all contexts in between.
     fn capture(&self, value: Output) -> Result<Output> {
         let (home, is_ref) = {
             let build = self.build.borrow();
@@ -332,7 +336,7 @@ impl Scope {
             let here = match known {
                 Some(here) => here,
                 None => {
-                    let here = self.bring_in(&flow, value, is_ref)?;
+                    let here = self.capture_into(&flow, value, is_ref)?;
                     flow.captured.borrow_mut().insert(value, here);
                     here
                 }
@@ -342,36 +346,36 @@ impl Scope {
         Ok(value)
     }
 
-    fn bring_in(&self, flow: &Rc<FlowContext>, value: Output, is_ref: bool) -> Result<Output> {
+    fn capture_into(&self, flow: &Rc<FlowContext>, value: Output, is_ref: bool) -> Result<Output> {
         let wires = self.wiring().with(|c| c.flow = Some(flow.clone()));
         let here = match &flow.kind {
-            Kind::Branch { pred, side } => {
+            ContextKind::Branch { pred, side } => {
                 let op = if is_ref { "RefSwitch" } else { "Switch" };
                 let node = wires.op(op).input(value).input(*pred).node();
                 Output { node, index: *side }
             }
-            Kind::Loop { frame, parallel_iterations } => {
+            ContextKind::Loop { frame, parallel_iterations } => {
                 let op = if is_ref { "RefEnter" } else { "Enter" };
                 let enter = wires.op(op).input(value).attr("frame_name", frame.as_str());
                 enter.attr("is_constant", true).attr("parallel_iterations", *parallel_iterations).output()
             }
         };
-        self.sound()?;
+        self.check_error()?;
         Ok(here)
     }
 }
 
 impl FlowContext {
-    fn within_loop(&self) -> bool {
+    fn is_within_loop(&self) -> bool {
         self.frame_contexts().any(|(_, is_loop)| is_loop)
     }
 
-    /// Whether a context is this one or one around it within the innermost loop.
+    /// Returns whether a context is this one or encloses it inside the same innermost loop.
     fn is_in_frame(&self, context: u32) -> bool {
         self.frame_contexts().any(|(id, _)| id == context)
     }
 
-    /// The numbers of this context and those around it up to the innermost loop, and whether each is that.
+    /// Returns this context and those around it, up to the innermost loop: their numbers, and whether each is a loop.
     fn frame_contexts(&self) -> impl Iterator<Item = (u32, bool)> {
         let mut next = Some(self);
         std::iter::from_fn(move || {
@@ -382,8 +386,8 @@ impl FlowContext {
     }
 }
 
-/// Whether all that is known of a variable's shape holds after a turn too.
-fn is_covered(known: &PartialShape, after: &PartialShape) -> bool {
+/// Returns whether the known part of a variable's shape still holds after an iteration.
+fn still_holds(known: &PartialShape, after: &PartialShape) -> bool {
     match (known.dims(), after.dims()) {
         (None, _) => true,
         (Some(_), None) => false,

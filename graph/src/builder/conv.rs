@@ -1,12 +1,12 @@
-//! Builders of convolutions: images are `[batch, rows, columns, channels]`. Other formats, dilations and
-//! explicit paddings are attributes of [`Scope::op`].
+//! Builders of convolutions over images `[batch, rows, columns, channels]`. Other formats, dilations and explicit
+//! paddings are set as attributes through [`Scope::op`].
 
 use super::Scope;
 use crate::graph::Output;
 
 impl Scope {
-    /// Slides `filter`, `[rows, columns, input channels, output channels]`, over images. `strides` are of rows
-    /// and columns; `padding` is `SAME` or `VALID`.
+    /// Convolves images with `filter`, `[rows, columns, input channels, output channels]`. `strides` are those of
+    /// rows and columns; `padding` is `SAME` or `VALID`.
     pub fn conv2d(&self, images: Output, filter: Output, strides: [i64; 2], padding: &str) -> Output {
         let strides = vec![1, strides[0], strides[1], 1];
         self.op("Conv2D")

@@ -1,39 +1,40 @@
-//! Builders of ops that pass their inputs through, and of nodes that only order.
+//! Builders of ops that forward their inputs, and of nodes that only order others.
 
 use super::Scope;
 use crate::graph::{NodeId, Output};
 
 impl Scope {
-    /// The same value; of a reference, a snapshot.
+    /// Returns the value unchanged; for a reference, a snapshot of its value.
     pub fn identity(&self, x: Output) -> Output {
         self.op("Identity").input(x).output()
     }
 
-    /// The same values, all there before any is.
+    /// Returns the values unchanged; each becomes available only when all are.
     pub fn identity_n(&self, values: &[Output]) -> Vec<Output> {
         self.op("IdentityN").input(values).outputs()
     }
 
-    /// The same value, through which no gradient flows.
+    /// Returns the value unchanged; no gradient flows through the node.
     pub fn stop_gradient(&self, x: Output) -> Output {
         self.op("StopGradient").input(x).output()
     }
 
-    /// The same value, of which a gradient is an error that says `message`.
+    /// Returns the value unchanged; building a gradient through the node fails with `message`.
     pub fn prevent_gradient(&self, x: Output, message: &str) -> Output {
         self.op("PreventGradient").input(x).attr("message", message).output()
     }
 
-    /// The same value; the step fails, saying `message`, if an element is infinite or not a number.
+    /// Returns the value unchanged; the step fails with `message` if an element is infinite or NaN.
     pub fn check_numerics(&self, x: Output, message: &str) -> Output {
         self.op("CheckNumerics").input(x).attr("message", message).output()
     }
 
+    /// Adds a node that does nothing.
     pub fn no_op(&self) -> NodeId {
         self.op("NoOp").node()
     }
 
-    /// A node that is done when all of these are.
+    /// Adds a node that has run when all of these nodes have.
     pub fn group(&self, nodes: &[NodeId]) -> NodeId {
         self.control(nodes).op("NoOp").name("group").node()
     }

@@ -1,5 +1,5 @@
-//! Building graphs in Rust: a [`Scope`] adds nodes under a name prefix, a device, control inputs and a
-//! colocation. One file here for each family of the op table.
+//! The graph builder: a [`Scope`] adds nodes under a name prefix, a device, control inputs and a colocation. The
+//! builders for each family of ops are in one file.
 
 mod activation;
 mod bias;
@@ -47,7 +47,7 @@ mod variable;
 
 pub use call::{Argument, Call};
 pub use control_flow::WhileOptions;
-pub use slice::Pick;
+pub use slice::SliceIndex;
 
 use control_flow::FlowContext;
 
@@ -65,18 +65,18 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Adds nodes to one graph. Clones, and scopes made from this one, add to the same graph.
+/// A builder that adds nodes to a graph. Clones, and scopes derived from this one, add to the same graph.
 ///
-/// Methods return outputs at once and keep the first error, which [`Scope::finish`] reports with the node's
-/// name: expressions nest without `?`. After an error nothing more is added.
+/// Methods return outputs immediately. The first error is recorded, and [`Scope::finish`] returns it with the node's
+/// name, so expressions nest without `?`. After an error no more nodes are added.
 #[derive(Clone)]
 pub struct Scope {
     build: Rc<RefCell<Build>>,
     context: Rc<Context>,
 }
 
-/// A function that says where a node goes, as TensorFlow's device functions do: it sees the node, whose
-/// `device` holds what inner scopes asked for, and returns the device to merge under that.
+/// A function that chooses devices, like TensorFlow's device functions: it takes the node, whose `device` holds the
+/// request of inner scopes, and returns a device that fills the parts left open.
 pub type DeviceFunction = dyn Fn(&Node) -> DeviceSpec;
 
 #[derive(Default)]
@@ -84,7 +84,7 @@ struct Build {
     graph: Graph,
     shapes: Shapes,
     error: Option<Error>,
-    /// The branch or loop that each node is in, by the number of its context; 0 is none.
+    /// The context (branch or loop) of each node by number; 0 is the top level.
     contexts: Vec<u32>,
     num_contexts: u32,
     used_names: FxHashMap<String, usize>,
@@ -93,13 +93,13 @@ struct Build {
 #[derive(Clone, Default)]
 struct Context {
     prefix: String,
-    /// Outermost first.
+    /// The device scopes, outermost first.
     devices: Vec<DeviceRule>,
     control: SmallVec<[NodeId; 2]>,
     colocate_with: Option<Arc<str>>,
-    /// The branch or loop around.
+    /// The innermost branch or loop around the scope.
     flow: Option<Rc<FlowContext>>,
-    /// Nodes are taken as they are: they are the branch's or loop's own.
+    /// True for scopes that add the control-flow ops of a branch or loop, whose inputs are used without capturing.
     is_wiring: bool,
 }
 
@@ -109,7 +109,7 @@ enum DeviceRule {
     Function(Rc<DeviceFunction>),
 }
 
-/// The op node whose gradient is being built.
+/// The node whose gradient is being built.
 #[derive(Clone, Debug)]
 pub struct Forward {
     pub id: NodeId,
@@ -118,21 +118,24 @@ pub struct Forward {
 }
 
 impl Forward {
+    /// Returns data input `i`.
     pub fn input(&self, i: usize) -> Output {
         self.inputs[i]
     }
 
+    /// Returns output `i`.
     pub fn output(&self, i: usize) -> Output {
         Output::new(self.id, i)
     }
 
+    /// Returns the value of an attribute, or its default.
     pub fn attr<T: crate::attr::FromAttr>(&self, name: &str) -> Result<T> {
         self.node.attr(name)
     }
 }
 
-/// Stands for an output that an error kept from being made.
-const NOWHERE: u32 = u32::MAX;
+/// The node index that stands for a node that could not be added because of an error.
+const MISSING_NODE: u32 = u32::MAX;
 
 impl Default for Scope {
     fn default() -> Scope {
@@ -141,11 +144,15 @@ impl Default for Scope {
 }
 
 impl Scope {
+    /// Returns a scope that adds to a new graph.
     pub fn new() -> Scope {
         Scope { build: Rc::default(), context: Rc::default() }
     }
 
-    /// A scope that adds to an existing graph.
+    /// Returns a scope that adds to an existing graph.
+    ///
+    /// # Errors
+    /// The errors of shape inference on the graph.
     pub fn over(graph: Graph) -> Result<Scope> {
         let shapes = Shapes::infer(&graph)?;
         let used_names = graph.nodes().map(|(_, n)| (n.name.to_lowercase(), 1)).collect();
@@ -153,10 +160,10 @@ impl Scope {
         Ok(Scope { build: Rc::new(RefCell::new(build)), context: Rc::default() })
     }
 
-    /// The graph as it stands.
+    /// Returns a copy of the current graph.
     ///
     /// # Errors
-    /// The first error that any node met.
+    /// The first recorded error.
     pub fn finish(&self) -> Result<Graph> {
         let build = self.build.borrow();
         match &build.error {
@@ -165,13 +172,13 @@ impl Scope {
         }
     }
 
-    /// Names below get `name/` in front; a name used before gets a number.
+    /// Returns a scope that prefixes names with `name/`; a name that is in use gets a number.
     pub fn name_scope(&self, name: &str) -> Scope {
         let prefix = format!("{}/", self.unique_name(name));
         self.with(|c| c.prefix = prefix)
     }
 
-    /// Nodes below go to this device, where inner scopes leave parts open.
+    /// Returns a scope whose nodes get the parts of this device that inner scopes leave open.
     pub fn device(&self, spec: &str) -> Scope {
         match DeviceSpec::parse(spec) {
             Ok(spec) => self.with(|c| c.devices.push(DeviceRule::Spec(spec))),
@@ -182,12 +189,12 @@ impl Scope {
         }
     }
 
-    /// Nodes below go where the function says.
+    /// Returns a scope whose nodes get the device that the function returns.
     pub fn device_fn(&self, function: impl Fn(&Node) -> DeviceSpec + 'static) -> Scope {
         self.with(|c| c.devices.push(DeviceRule::Function(Rc::new(function))))
     }
 
-    /// Nodes below run after these.
+    /// Returns a scope whose nodes have these control inputs.
     pub fn control(&self, after: &[NodeId]) -> Scope {
         self.with(|c| {
             for id in after {
@@ -198,7 +205,7 @@ impl Scope {
         })
     }
 
-    /// Nodes below are placed where `node` is, whatever device scopes are around.
+    /// Returns a scope whose nodes are colocated with `node`; device scopes around it do not apply.
     pub fn colocate_with(&self, node: NodeId) -> Scope {
         let Some((name, device)) = self.read(|g, _| (g.node(node).name.clone(), g.node(node).device.clone()))
         else {
@@ -211,11 +218,11 @@ impl Scope {
         if device.is_empty() { beside } else { beside.device(&device) }
     }
 
-    /// Nodes below are placed on the CPU of the task that `node` asks for, whatever device scopes are around: what belongs to
-    /// a node but need not share its device, such as reading files.
+    /// Returns a scope on the CPU of the task that `node` asks for; device scopes around it do not apply. It is for
+    /// ops that belong to a node but need not share its device, such as reading files.
     pub fn host_of(&self, node: NodeId) -> Scope {
         let device = self.read(|g, _| g.node(node).device.clone()).unwrap_or_default();
-        // A device that cannot be read is an error of that node's.
+        // An invalid device is reported as an error of that node.
         let task = DeviceSpec::parse(&device).unwrap_or_default();
         let cpu = DeviceSpec { device_type: Some("CPU".into()), id: Some(0), ..task };
         let anywhere = self.with(|c| {
@@ -225,28 +232,28 @@ impl Scope {
         anywhere.device(&cpu.to_string())
     }
 
-    /// Starts a node of any op: inputs and attributes follow on the [`Call`].
+    /// Starts a node of any op; inputs and attributes are set on the returned [`Call`].
     pub fn op<'a>(&'a self, op: &'a str) -> Call<'a> {
         Call::new(self, op)
     }
 
-    /// The type of an output; `Float` after an error.
+    /// Returns the type of an output; `Float` after an error.
     pub fn dtype(&self, output: Output) -> DType {
         self.read(|g, _| g.output_type(output).map(|t| t.dtype)).and_then(Result::ok).unwrap_or(DType::Float)
     }
 
-    /// What is known of an output's shape.
+    /// Returns the inferred shape of an output.
     pub fn shape(&self, output: Output) -> PartialShape {
         self.read(|_, s| s.get(output)).unwrap_or_default()
     }
 
-    /// Looks at the graph and its shapes; `None` after an error.
+    /// Calls `look` with the graph and its shapes; returns `None` after an error.
     pub fn read<R>(&self, look: impl FnOnce(&Graph, &Shapes) -> R) -> Option<R> {
         let build = self.build.borrow();
         if build.error.is_some() { None } else { Some(look(&build.graph, &build.shapes)) }
     }
 
-    /// Records an error, if it is the first.
+    /// Records an error, unless there is one already.
     pub fn fail(&self, error: Error) {
         self.build.borrow_mut().error.get_or_insert(error);
     }
@@ -257,7 +264,7 @@ impl Scope {
         Scope { build: self.build.clone(), context: Rc::new(context) }
     }
 
-    /// `name` under the scope's prefix, with a number where that is taken already. Case does not distinguish.
+    /// Returns `name` under the scope's prefix, with a number if the name is in use. Names are compared without case.
     fn unique_name(&self, name: &str) -> String {
         let full = format!("{}{name}", self.context.prefix);
         let mut build = self.build.borrow_mut();
@@ -291,7 +298,7 @@ impl Scope {
         node.device = self.device_of(&node)?;
         let mut after = self.context.control.clone();
         after.extend(control.iter().copied());
-        let inputs = self.captured(inputs, &mut after)?;
+        let inputs = self.capture_inputs(inputs, &mut after)?;
         let build = &mut *self.build.borrow_mut();
         let id = build.graph.add(node, &inputs, &after)?;
         build.shapes.infer_node(&build.graph, id)?;
@@ -301,7 +308,7 @@ impl Scope {
         Ok(id)
     }
 
-    /// What the device scopes make of a node, innermost first.
+    /// Returns the device of a node after applying the device scopes, innermost first.
     fn device_of(&self, node: &Node) -> Result<Arc<str>> {
         let mut spec = DeviceSpec::parse(&node.device)?;
         let mut seen = node.clone();

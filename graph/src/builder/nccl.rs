@@ -1,10 +1,11 @@
-//! Builders of what several GPUs compute together.
+//! Builders of collective ops over several GPUs.
 
 use super::Scope;
 use crate::graph::Output;
 
 impl Scope {
-    /// The sum of what `count` GPUs give under one name in a step, of which this scope's is one: all of them must run.
+    /// Returns the sum of the values that `count` GPUs contribute under `shared_name` in a step. The scope's device
+    /// is one of them, and all nodes of the group must run.
     pub fn nccl_all_sum(&self, x: Output, count: usize, shared_name: &str) -> Output {
         self.op("NcclAllReduce")
             .input(x)

@@ -6,13 +6,13 @@ use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 impl Scope {
-    /// Zeros around `x`: for each axis how many before and after.
+    /// Pads `x` with zeros, before and after each axis.
     pub fn pad(&self, x: Output, paddings: &[[i64; 2]]) -> Output {
         let paddings = self.paddings(paddings);
         self.op("Pad").input(x).input(paddings).output()
     }
 
-    /// As [`Scope::pad`], with a scalar in place of zero.
+    /// Like [`Scope::pad`], with a scalar value instead of zeros.
     pub fn pad_with(&self, x: Output, paddings: &[[i64; 2]], value: Output) -> Output {
         let paddings = self.paddings(paddings);
         self.op("PadV2").input(x).input(paddings).input(value).output()

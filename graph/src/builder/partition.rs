@@ -1,21 +1,22 @@
-//! Builders of parting and stitching.
+//! Builders of partitioning and stitching.
 
 use super::Scope;
 use crate::graph::Output;
 
 impl Scope {
-    /// The rows of `data` in `num` parts, each in the part that `partitions` says.
+    /// Distributes the rows of `data` over `num` tensors, by the row's number in `partitions`.
     pub fn dynamic_partition(&self, data: Output, partitions: Output, num: usize) -> Vec<Output> {
         let call = self.op("DynamicPartition").input(data).input(partitions);
         call.attr("num_partitions", num as i64).outputs()
     }
 
-    /// One tensor whose row `indices[i][j]` is `data[i][j]`; of several for one row the last stays.
+    /// Returns a tensor whose row `indices[i][j]` is `data[i][j]`; if an index occurs several times, the last row is
+    /// used.
     pub fn dynamic_stitch(&self, indices: &[Output], data: &[Output]) -> Output {
         self.op("DynamicStitch").input(indices).input(data).output()
     }
 
-    /// The indices of the elements that are true, or not zero, one a row.
+    /// Returns the indices of the elements that are true or not zero, one per row.
     pub fn where_true(&self, condition: Output) -> Output {
         self.op("Where").input(condition).output()
     }

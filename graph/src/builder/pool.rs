@@ -1,16 +1,16 @@
-//! Builders of poolings: images are `[batch, rows, columns, channels]`.
+//! Builders of pooling over images `[batch, rows, columns, channels]`.
 
 use super::Scope;
 use crate::graph::Output;
 
 impl Scope {
-    /// The maximum of each window. `ksize` and `strides` are of rows and columns; `padding` is `SAME` or
-    /// `VALID`.
+    /// Returns the maximum of each window. `ksize` and `strides` are those of rows and columns; `padding` is `SAME`
+    /// or `VALID`.
     pub fn max_pool(&self, images: Output, ksize: [i64; 2], strides: [i64; 2], padding: &str) -> Output {
         self.pool("MaxPool", images, ksize, strides, padding)
     }
 
-    /// The mean of each window, as [`Scope::max_pool`].
+    /// Returns the mean of each window; the parameters are those of [`Scope::max_pool`].
     pub fn avg_pool(&self, images: Output, ksize: [i64; 2], strides: [i64; 2], padding: &str) -> Output {
         self.pool("AvgPool", images, ksize, strides, padding)
     }

@@ -1,4 +1,4 @@
-//! Builders of reductions. Axes may be negative, counted from the end.
+//! Builders of reductions. Negative axes count from the back.
 
 use super::Scope;
 use crate::dtype::DType;
@@ -18,44 +18,44 @@ macro_rules! reductions {
 }
 
 reductions! {
-    /// The sum along these axes
+    /// Returns the sum over these axes.
     sum = "Sum";
-    /// The mean along these axes
+    /// Returns the mean over these axes.
     mean = "Mean";
-    /// The product along these axes
+    /// Returns the product over these axes.
     prod = "Prod";
-    /// The largest along these axes
+    /// Returns the largest element over these axes.
     reduce_max = "Max";
-    /// The smallest along these axes
+    /// Returns the smallest element over these axes.
     reduce_min = "Min";
-    /// The square root of the sum of squares along these axes
+    /// Returns the square root of the sum of squares over these axes.
     euclidean_norm = "EuclideanNorm";
-    /// Whether all along these axes hold
+    /// Returns whether all elements over these axes are true.
     all = "All";
-    /// Whether any along these axes holds
+    /// Returns whether any element over these axes is true.
     any = "Any";
 }
 
 impl Scope {
-    /// Where along `axis` the largest element is: the first one's position, `int64`.
+    /// Returns the index of the first largest element along `axis`, as `int64`.
     pub fn argmax(&self, x: Output, axis: i64) -> Output {
         let axis = self.axis(axis);
         self.op("ArgMax").input(x).input(axis).output()
     }
 
-    /// Where along `axis` the smallest element is: the first one's position, `int64`.
+    /// Returns the index of the first smallest element along `axis`, as `int64`.
     pub fn argmin(&self, x: Output, axis: i64) -> Output {
         let axis = self.axis(axis);
         self.op("ArgMin").input(x).input(axis).output()
     }
 
-    /// Running sums along `axis`.
+    /// Returns the cumulative sums along `axis`.
     pub fn cumsum(&self, x: Output, axis: i64) -> Output {
         let axis = self.axis(axis);
         self.op("Cumsum").input(x).input(axis).output()
     }
 
-    /// Running products along `axis`.
+    /// Returns the cumulative products along `axis`.
     pub fn cumprod(&self, x: Output, axis: i64) -> Output {
         let axis = self.axis(axis);
         self.op("Cumprod").input(x).input(axis).output()
@@ -75,7 +75,7 @@ impl Scope {
         }
     }
 
-    /// A constant of `int32`, or of `int64` where that does not suffice.
+    /// Adds a constant of `int32`, or of `int64` if a value does not fit.
     fn indices(&self, values: &[i64], shape: Shape) -> Output {
         let narrow: Option<Vec<i32>> = values.iter().map(|&v| v.try_into().ok()).collect();
         let (tensor, dtype) = match narrow {

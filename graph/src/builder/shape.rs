@@ -1,4 +1,4 @@
-//! Builders of ops that ask for shapes, or give the same elements another shape.
+//! Builders of ops that return shapes, or change the shape of a tensor.
 
 use super::Scope;
 use crate::dtype::DType;
@@ -6,12 +6,12 @@ use crate::graph::Output;
 use crate::shape::PartialShape;
 
 impl Scope {
-    /// The shape as an `int32` vector; a constant where it is known.
+    /// Returns the shape as an `int32` vector; a constant if the shape is known.
     pub fn shape_of(&self, x: Output) -> Output {
         self.shape_of_as(x, DType::Int32)
     }
 
-    /// The shape as a vector of `int32` or `int64`; a constant where it is known.
+    /// Returns the shape as a vector of `int32` or `int64`; a constant if the shape is known.
     pub fn shape_of_as(&self, x: Output, dtype: DType) -> Output {
         if let Some(shape) = self.shape(x).as_shape()
             && let Some(value) = crate::infer::integers(dtype, shape.iter().map(|&d| d as i64))
@@ -21,17 +21,17 @@ impl Scope {
         self.op("Shape").input(x).attr("out_type", dtype).output()
     }
 
-    /// The number of elements, `int32`.
+    /// Returns the number of elements, as `int32`.
     pub fn size_of(&self, x: Output) -> Output {
         self.op("Size").input(x).output()
     }
 
-    /// The number of axes, `int32`.
+    /// Returns the number of axes, as `int32`.
     pub fn rank_of(&self, x: Output) -> Output {
         self.op("Rank").input(x).output()
     }
 
-    /// The same elements in these sizes, of which one may be -1: whatever is left.
+    /// Returns the same elements in another shape; one size may be -1, which is derived from the number of elements.
     pub fn reshape(&self, x: Output, shape: &[i64]) -> Output {
         let narrow: Result<Vec<i32>, _> = shape.iter().map(|&d| i32::try_from(d)).collect();
         let shape = match narrow {
@@ -41,23 +41,23 @@ impl Scope {
         self.op("Reshape").input(x).input(shape).output()
     }
 
-    /// A new axis of size 1 before `axis`; negative ones count from the back of the result.
+    /// Adds an axis of size 1 before `axis`; negative axes count from the back of the result.
     pub fn expand_dims(&self, x: Output, axis: i32) -> Output {
         let axis = self.constant(axis);
         self.op("ExpandDims").input(x).input(axis).output()
     }
 
-    /// Without these axes, which have size 1; without any such axis if `axes` is empty.
+    /// Removes these axes, which must have size 1; if `axes` is empty, all axes of size 1.
     pub fn squeeze(&self, x: Output, axes: &[i64]) -> Output {
         self.op("Squeeze").input(x).attr("squeeze_dims", axes.to_vec()).output()
     }
 
-    /// Repeats elements along axes of size 1, and along new leading axes.
+    /// Broadcasts `x` to a shape.
     pub fn broadcast_to(&self, x: Output, shape: Output) -> Output {
         self.op("BroadcastTo").input(x).input(shape).output()
     }
 
-    /// `x`, checked to have this shape.
+    /// Returns `x`; the step fails if it does not have this shape.
     pub fn ensure_shape(&self, x: Output, shape: impl Into<PartialShape>) -> Output {
         self.op("EnsureShape").input(x).attr("shape", shape.into()).output()
     }

@@ -3,52 +3,53 @@
 use super::Scope;
 use crate::graph::Output;
 
-/// One index of a strided slice, as between the brackets of `x[...]` in Python.
+/// One index of a strided slice, like an index between the brackets of `x[...]` in Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pick {
-    /// One element; the axis is dropped.
+pub enum SliceIndex {
+    /// One element; its axis is removed.
     At(i64),
-    /// From the first to before the second, in steps of the third; `None` is the end in that direction.
+    /// A range `(begin, end, step)`, excluding the end; `None` is the first or last element in the direction of the
+    /// step.
     Range(Option<i64>, Option<i64>, i64),
     /// A new axis of size 1.
     NewAxis,
-    /// All axes that no other index names.
+    /// All axes that no other index covers.
     Ellipsis,
 }
 
-impl Pick {
-    /// The whole axis.
-    pub const ALL: Pick = Pick::Range(None, None, 1);
+impl SliceIndex {
+    /// All elements of an axis.
+    pub const ALL: SliceIndex = SliceIndex::Range(None, None, 1);
 }
 
 impl Scope {
-    /// `size[i]` elements of axis `i`, from `begin[i]`; a size of -1 is all that is left.
+    /// Returns `size[i]` elements of each axis `i`, from `begin[i]`; size -1 means all remaining elements.
     pub fn slice(&self, x: Output, begin: &[i64], size: &[i64]) -> Output {
         let (begin, size) = (self.constant_vector(begin), self.constant_vector(size));
         self.op("Slice").input(x).input(begin).input(size).output()
     }
 
-    /// The elements that these indices name, the first for the first axis.
-    pub fn strided_slice(&self, x: Output, picks: &[Pick]) -> Output {
+    /// Returns the elements at these indices, the first index for the first axis.
+    pub fn strided_slice(&self, x: Output, picks: &[SliceIndex]) -> Output {
         let mut masks = [0i64; 5];
         let (mut begin, mut end, mut strides) = (Vec::new(), Vec::new(), Vec::new());
         for (i, pick) in picks.iter().enumerate() {
             let bit = 1i64.checked_shl(i as u32).unwrap_or(0);
             let (from, to, step) = match *pick {
-                Pick::At(at) => {
+                SliceIndex::At(at) => {
                     masks[4] |= bit;
                     (at, at.wrapping_add(1), 1)
                 }
-                Pick::Range(from, to, step) => {
+                SliceIndex::Range(from, to, step) => {
                     masks[0] |= if from.is_none() { bit } else { 0 };
                     masks[1] |= if to.is_none() { bit } else { 0 };
                     (from.unwrap_or(0), to.unwrap_or(0), step)
                 }
-                Pick::Ellipsis => {
+                SliceIndex::Ellipsis => {
                     masks[2] |= bit;
                     (0, 0, 1)
                 }
-                Pick::NewAxis => {
+                SliceIndex::NewAxis => {
                     masks[3] |= bit;
                     (0, 0, 1)
                 }

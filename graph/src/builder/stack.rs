@@ -1,1 +1,1 @@
-//! Stacks have no builders: gradients of loops add them.
+//! Stack ops have no builders: the gradients of loops add them.

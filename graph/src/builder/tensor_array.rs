@@ -1,1 +1,1 @@
-//! Builders of arrays of tensors.
+//! Tensor array ops have no builders.

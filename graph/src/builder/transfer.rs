@@ -1,1 +1,1 @@
-//! Send, Recv and the ends of functions have no builders: partitioning and function expansion add them.
+//! Send, Recv, `_Arg` and `_Retval` have no builders: the partitioner and function instantiation add them.

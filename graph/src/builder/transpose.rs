@@ -1,10 +1,10 @@
-//! Builders of reordering and repeating.
+//! Builders of reordering and repetition.
 
 use super::Scope;
 use crate::graph::Output;
 
 impl Scope {
-    /// Axis `i` of the result is axis `perm[i]` of `x`.
+    /// Permutes axes: axis `i` of the result is axis `perm[i]` of `x`.
     pub fn transpose(&self, x: Output, perm: &[usize]) -> Output {
         let perm: Vec<i32> = perm.iter().map(|&axis| axis.try_into().unwrap_or(i32::MAX)).collect();
         let perm = self.constant_vector(&perm);
@@ -17,7 +17,7 @@ impl Scope {
         self.op("Tile").input(x).input(multiples).output()
     }
 
-    /// The elements in reverse order along these axes.
+    /// Reverses the elements along these axes.
     pub fn reverse(&self, x: Output, axes: &[i32]) -> Output {
         let axes = self.constant_vector(axes);
         self.op("ReverseV2").input(x).input(axes).output()

@@ -14,76 +14,76 @@ macro_rules! unary {
 }
 
 unary! {
-    /// `-x`
+    /// Returns `-x`.
     neg = "Neg";
-    /// The absolute value
+    /// Returns the absolute value.
     abs = "Abs";
-    /// -1, 0 or 1
+    /// Returns the sign: -1, 0 or 1.
     sign = "Sign";
-    /// `e^x`
+    /// Returns `e^x`.
     exp = "Exp";
-    /// `e^x - 1`, exact for small `x`
+    /// Returns `e^x - 1`, accurate for small `x`.
     expm1 = "Expm1";
-    /// The natural logarithm
+    /// Returns the natural logarithm.
     log = "Log";
-    /// `log(1 + x)`, exact for small `x`
+    /// Returns `log(1 + x)`, accurate for small `x`.
     log1p = "Log1p";
-    /// The square root
+    /// Returns the square root.
     sqrt = "Sqrt";
-    /// `1 / sqrt(x)`
+    /// Returns `1 / sqrt(x)`.
     rsqrt = "Rsqrt";
-    /// `x * x`
+    /// Returns `x * x`.
     square = "Square";
-    /// `1 / x`
+    /// Returns `1 / x`.
     reciprocal = "Reciprocal";
-    /// Rounded down
+    /// Rounds down.
     floor = "Floor";
-    /// Rounded up
+    /// Rounds up.
     ceil = "Ceil";
-    /// To the nearest whole number, halves to even ones
+    /// Rounds to the nearest integer, halves to even.
     round = "Round";
-    /// The sine
+    /// Returns the sine.
     sin = "Sin";
-    /// The cosine
+    /// Returns the cosine.
     cos = "Cos";
-    /// The tangent
+    /// Returns the tangent.
     tan = "Tan";
-    /// The inverse of the sine
+    /// Returns the inverse sine.
     asin = "Asin";
-    /// The inverse of the cosine
+    /// Returns the inverse cosine.
     acos = "Acos";
-    /// The inverse of the tangent
+    /// Returns the inverse tangent.
     atan = "Atan";
-    /// The hyperbolic sine
+    /// Returns the hyperbolic sine.
     sinh = "Sinh";
-    /// The hyperbolic cosine
+    /// Returns the hyperbolic cosine.
     cosh = "Cosh";
-    /// The inverse of the hyperbolic sine
+    /// Returns the inverse hyperbolic sine.
     asinh = "Asinh";
-    /// The inverse of the hyperbolic cosine
+    /// Returns the inverse hyperbolic cosine.
     acosh = "Acosh";
-    /// The inverse of the hyperbolic tangent
+    /// Returns the inverse hyperbolic tangent.
     atanh = "Atanh";
-    /// The hyperbolic tangent
+    /// Returns the hyperbolic tangent.
     tanh = "Tanh";
-    /// `1 / (1 + e^-x)`
+    /// Returns `1 / (1 + e^-x)`.
     sigmoid = "Sigmoid";
-    /// The error function
+    /// Returns the error function.
     erf = "Erf";
-    /// `1 - erf(x)`, exact for large `x`
+    /// Returns `1 - erf(x)`, accurate for large `x`.
     erfc = "Erfc";
-    /// The logarithm of the absolute value of the gamma function
+    /// Returns the logarithm of the absolute value of the gamma function.
     lgamma = "Lgamma";
-    /// The derivative of `lgamma`
+    /// Returns the derivative of [`Scope::lgamma`].
     digamma = "Digamma";
-    /// Where `x` is not a number
+    /// Returns true where `x` is NaN.
     is_nan = "IsNan";
-    /// Where `x` is infinite
+    /// Returns true where `x` is infinite.
     is_inf = "IsInf";
-    /// Where `x` is neither infinite nor NaN
+    /// Returns true where `x` is neither infinite nor NaN.
     is_finite = "IsFinite";
-    /// The bits that are not in `x`
+    /// Returns `x` with all bits inverted.
     invert = "Invert";
-    /// The number of bits that are set
+    /// Returns the number of bits that are set.
     population_count = "PopulationCount";
 }

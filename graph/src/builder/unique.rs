@@ -4,7 +4,7 @@ use super::Scope;
 use crate::graph::Output;
 
 impl Scope {
-    /// The distinct elements of a vector in order of appearance, and for each element the place of its like.
+    /// Returns the distinct elements of a vector in order of appearance, and for each element its index among them.
     pub fn unique(&self, x: Output) -> [Output; 2] {
         let node = self.op("Unique").input(x).node();
         [Output::new(node, 0), Output::new(node, 1)]

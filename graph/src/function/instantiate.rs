@@ -1,4 +1,4 @@
-//! From a function and its attributes to a graph whose ends are `_Arg` and `_Retval` nodes.
+//! Instantiation of functions: from a function and its attributes to a graph with `_Arg` and `_Retval` nodes.
 
 use super::{FunctionDef, FunctionLibrary, FunctionNode};
 use crate::attr::{AttrList, AttrValue, Attrs, FuncAttr};
@@ -13,31 +13,32 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A function made for certain attributes.
+/// A function instantiated for given attributes.
 #[derive(Clone, Debug)]
 pub struct Body {
-    /// The nodes, with an `_Arg` for each argument and a `_Retval` for each output.
+    /// The nodes of the body, with an `_Arg` for each argument and a `_Retval` for each output.
     pub graph: Graph,
-    /// The `_Arg` nodes in order.
+    /// The `_Arg` nodes in the order of the arguments.
     pub args: Vec<NodeId>,
-    /// The `_Retval` nodes in order.
+    /// The `_Retval` nodes in the order of the outputs.
     pub returns: Vec<NodeId>,
-    /// What has to run though no output needs it.
+    /// The nodes that must run for their side effects, although no output depends on them.
     pub control_returns: Vec<NodeId>,
     pub arg_types: Vec<DType>,
     pub return_types: Vec<DType>,
 }
 
-/// Attributes of functions within attributes of functions: as deep as messages may nest.
+/// The depth to which functions may be nested in attributes of functions: the depth to which protobuf messages may be
+/// nested.
 const MAX_NESTING: usize = 100;
 
 impl FunctionDef {
-    /// The function as a graph: placeholders in attributes replaced by what `attrs` or defaults say, nodes whose
-    /// op is a function turned into calls, and inputs connected.
+    /// Returns the function as a graph: placeholders in attributes are replaced by the values in `attrs` or the
+    /// defaults, nodes whose op is a function become calls, and inputs are connected.
     ///
     /// # Errors
-    /// An op that is not there; `InvalidArgument` for attributes that are missing and inputs that do not fit,
-    /// with the node's name.
+    /// `UnknownOp` for an op that does not exist; `InvalidArgument` for missing attributes and unfitting inputs, with
+    /// the node's name.
     pub fn instantiate(&self, attrs: &Attrs, library: &Arc<FunctionLibrary>) -> Result<Body> {
         let mut graph = Graph::with_capacity(self.nodes.len() + self.args.len() + self.outputs.len(), 0);
         graph.library = library.clone();
@@ -119,7 +120,8 @@ impl FunctionDef {
 }
 
 impl Body {
-    /// The nodes that a call must run: what it returns, and what has an effect. `_Arg` nodes stay in any case.
+    /// Returns the nodes that a call must run: all stateful nodes, among them `_Arg` and `_Retval`, and the control
+    /// returns.
     pub fn wanted(&self) -> Vec<NodeId> {
         let has_effect = |id: &NodeId| self.graph.node(*id).op.is_stateful();
         self.graph.ids().filter(has_effect).chain(self.control_returns.iter().copied()).collect()
@@ -130,7 +132,7 @@ fn lookup(node: &str, op: &str) -> Result<&'static Op> {
     ops::lookup(op).ok_or_else(|| Error::UnknownOp { node: node.to_owned(), op: op.to_owned() })
 }
 
-/// Adds the node under the first name that is free.
+/// Adds the node under the first name of the sequence that is free.
 fn add_unique(graph: &mut Graph, mut node: Node, name: impl Fn(usize) -> String) -> Result<NodeId> {
     let mut n = 0;
     loop {
@@ -143,6 +145,7 @@ fn add_unique(graph: &mut Graph, mut node: Node, name: impl Fn(usize) -> String)
     }
 }
 
+/// Adds a node of the body: an op with its attributes, or a call of a library function.
 fn add_node<'a>(
     function: &'a FunctionDef,
     node: &'a FunctionNode,
@@ -184,16 +187,16 @@ fn add_node<'a>(
     Ok(id)
 }
 
-/// Names of a node's outputs, and their ports.
+/// The names of a node's outputs, each with its range of ports.
 type NodeOutputs<'a> = SmallVec<[(&'a str, Range<usize>); 1]>;
 
-/// What the names in a body stand for.
+/// The resolution of the input names in a body.
 #[derive(Default)]
 struct Names<'a> {
-    /// Positions among the flat arguments.
+    /// The range of each argument in the flat list of arguments.
     args: FxHashMap<&'a str, Range<usize>>,
     nodes: FxHashMap<&'a str, NodeId>,
-    /// By node: the outputs' names and ports.
+    /// The output names and ports of each node.
     outputs: FxHashMap<&'a str, NodeOutputs<'a>>,
 }
 
@@ -202,7 +205,7 @@ impl<'a> Names<'a> {
         self.outputs.entry(node).or_default().push((output, ports));
     }
 
-    /// What a name stands for: an argument, `argument:index`, `node:output` or `node:output:index`.
+    /// Resolves an input name: an argument, `argument:index`, `node:output` or `node:output:index`.
     fn outputs(&self, text: &str, args: &[NodeId]) -> Option<SmallVec<[Output; 1]>> {
         let of_args = |range: Range<usize>| range.map(|i| Output::new(args[i], 0)).collect();
         if let Some(range) = self.args.get(text) {
@@ -230,6 +233,7 @@ impl<'a> Names<'a> {
         }
     }
 
+    /// Connects the inputs of one node.
     fn connect(&self, graph: &mut Graph, args: &[NodeId], id: NodeId, inputs: &[Arc<str>]) -> Result<()> {
         let mut slot = 0;
         let mut control_seen = false;
@@ -260,24 +264,27 @@ impl<'a> Names<'a> {
     }
 }
 
-/// The attributes with what the call says in place of placeholders.
+/// Returns the attributes with placeholders replaced by the attributes of the call.
 fn substitute(function: &FunctionDef, attrs: &Attrs, call: &Attrs) -> Result<Attrs> {
     if !attrs.iter().any(|(_, value)| may_hold_placeholder(value)) {
         return Ok(attrs.clone());
     }
-    within(function, attrs, call, 0)
+    substitute_at_depth(function, attrs, call, 0)
 }
 
 fn may_hold_placeholder(value: &AttrValue) -> bool {
     matches!(value, AttrValue::Placeholder(_) | AttrValue::Func(_) | AttrValue::List(AttrList::Func(_)))
 }
 
-fn within(function: &FunctionDef, attrs: &Attrs, call: &Attrs, depth: usize) -> Result<Attrs> {
+fn substitute_at_depth(function: &FunctionDef, attrs: &Attrs, call: &Attrs, depth: usize) -> Result<Attrs> {
     if depth > MAX_NESTING {
         crate::invalid!("attributes of functions in function {} nest too deep", function.name);
     }
     let callee = |f: &FuncAttr| -> Result<FuncAttr> {
-        Ok(FuncAttr { name: f.name.clone(), attrs: within(function, &f.attrs, call, depth + 1)? })
+        Ok(FuncAttr {
+            name: f.name.clone(),
+            attrs: substitute_at_depth(function, &f.attrs, call, depth + 1)?,
+        })
     };
     let replace = |(name, value): (&Arc<str>, &AttrValue)| {
         let value = match value {

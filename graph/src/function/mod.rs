@@ -1,6 +1,6 @@
-//! Functions: graphs with arguments and results, by name, that nodes call. What a FunctionDef says is kept as it
-//! stands, also the bodies of functions that nobody calls, whatever ops they use; [`FunctionDef::instantiate`]
-//! makes a graph of one.
+//! Functions: named graphs with arguments and results that nodes can call. A FunctionDef is stored unchanged,
+//! including bodies that are never called and ops that this crate does not have; [`FunctionDef::instantiate`]
+//! converts a body to a graph.
 
 mod instantiate;
 
@@ -16,84 +16,85 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A function as its maker wrote it.
+/// A function definition as its author wrote it.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct FunctionDef {
     pub name: Arc<str>,
     pub args: Vec<ArgDef>,
     pub outputs: Vec<ArgDef>,
-    /// The attributes that callers set.
+    /// The attributes that a caller may or must set.
     pub attr_defs: Vec<AttrDef>,
     pub is_stateful: bool,
-    /// Names of control outputs, in order.
+    /// The names of the control outputs, in order.
     pub control_outputs: Vec<Arc<str>>,
     pub nodes: Vec<FunctionNode>,
-    /// For each output, what it is: an argument, or `node:output:index`.
+    /// For each output, its source: an argument, or `node:output:index`.
     pub returns: BTreeMap<Arc<str>, Arc<str>>,
     /// For each control output, the node that it waits for.
     pub control_returns: BTreeMap<Arc<str>, Arc<str>>,
-    /// What was said of the function itself.
+    /// The attributes of the function definition itself.
     pub attrs: Attrs,
-    /// What was said of its arguments, by their position.
+    /// The attributes of the arguments, by position.
     pub arg_attrs: BTreeMap<u32, Attrs>,
-    /// Fields that mean nothing here and travel along, serialised; mostly absent.
+    /// Serialized fields that this crate does not interpret and writes back unchanged; mostly absent.
     pub opaque: Option<Arc<[u8]>>,
 }
 
-/// An argument or an output.
+/// An argument or output of a function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArgDef {
     pub name: Arc<str>,
     pub ty: ArgDefType,
-    /// The attribute that says how many tensors of that type there are.
+    /// The attribute that holds the number of tensors of this type.
     pub number_attr: Option<Arc<str>>,
     pub is_ref: bool,
     pub opaque: Option<Arc<[u8]>>,
 }
 
+/// The type of an argument or output.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArgDefType {
     Fixed(DType),
     /// The attribute that holds the type.
     Attr(Arc<str>),
-    /// The attribute that holds a list of types, one a tensor.
+    /// The attribute that holds a list of types, one per tensor.
     List(Arc<str>),
 }
 
-/// An attribute that callers set.
+/// An attribute that callers of a function set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttrDef {
     pub name: Arc<str>,
-    /// The kind in the language of op definitions: `type`, `list(int)`.
+    /// The kind in the notation of op definitions: `type`, `list(int)`.
     pub kind: Arc<str>,
     pub default: Option<AttrValue>,
     pub opaque: Option<Arc<[u8]>>,
 }
 
-/// A node of a body. Its op may be the name of a function, or of no op that is known here.
+/// A node of a function body. Its op may be the name of a function, or an op that this crate does not have.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct FunctionNode {
     pub name: Arc<str>,
     pub op: Arc<str>,
     pub device: Arc<str>,
     pub attrs: Attrs,
-    /// An argument `name` or `name:index`, an output `node:output:index`, or `^node`.
+    /// Each input is an argument `name` or `name:index`, an output `node:output:index`, or `^node`.
     pub inputs: Vec<Arc<str>>,
     pub opaque: Option<Arc<[u8]>>,
 }
 
 impl FunctionDef {
-    /// A function without arguments, outputs and nodes.
+    /// Returns a function without arguments, outputs and nodes.
     pub fn new(name: impl Into<Arc<str>>) -> FunctionDef {
         FunctionDef { name: name.into(), ..FunctionDef::default() }
     }
 
-    /// The value of one of the function's own attributes that are flags.
+    /// Returns whether a boolean attribute of the function definition is set to true.
     pub fn has_flag(&self, name: &str) -> bool {
         matches!(self.attrs.get(name), Some(AttrValue::Bool(true)))
     }
 
-    /// The types of the arguments, flat, under these attributes.
+    /// Returns the types of all argument tensors under these attributes.
     ///
     /// # Errors
     /// `InvalidArgument` if an attribute is missing or of another kind.
@@ -101,10 +102,10 @@ impl FunctionDef {
         self.flat_types(&self.args, attrs)
     }
 
-    /// The types of the outputs, flat, under these attributes.
+    /// Returns the types of all output tensors under these attributes.
     ///
     /// # Errors
-    /// As [`FunctionDef::arg_types`].
+    /// The errors of [`FunctionDef::arg_types`].
     pub fn output_types(&self, attrs: &Attrs) -> Result<Vec<DType>> {
         self.flat_types(&self.outputs, attrs)
     }
@@ -117,7 +118,7 @@ impl FunctionDef {
         Ok(all)
     }
 
-    /// The types of the tensors that one argument or output stands for.
+    /// Returns the types of the tensors of one argument or output.
     pub(crate) fn types_of(&self, arg: &ArgDef, attrs: &Attrs) -> Result<Vec<DType>> {
         let dtype = match &arg.ty {
             ArgDefType::List(name) => return self.attr(attrs, name),
@@ -140,7 +141,7 @@ impl FunctionDef {
         crate::attr::read(name, self.attr_value(attrs, name)?)
     }
 
-    /// What a caller set, or else the default.
+    /// Returns the value that the caller set, or the default.
     pub(crate) fn attr_value<'a>(&'a self, attrs: &'a Attrs, name: &str) -> Result<&'a AttrValue> {
         let default = || self.attr_defs.iter().find(|a| *a.name == *name)?.default.as_ref();
         attrs.get(name).or_else(default).ok_or_else(|| {
@@ -148,7 +149,8 @@ impl FunctionDef {
         })
     }
 
-    /// A node that calls the function: one of an op `PartitionedCall`, of which some have state and some not.
+    /// Returns a node that calls the function: a `StatefulPartitionedCall` for a stateful function, otherwise a
+    /// `PartitionedCall`.
     ///
     /// # Errors
     /// `InvalidArgument` if an attribute is missing or of another kind.
@@ -174,11 +176,12 @@ impl FunctionDef {
 }
 
 impl ArgDef {
+    /// Returns an argument or output of one tensor.
     pub fn new(name: impl Into<Arc<str>>, ty: ArgDefType) -> ArgDef {
         ArgDef { name: name.into(), ty, number_attr: None, is_ref: false, opaque: None }
     }
 
-    /// The port of a caller, where the argument is one tensor of a fixed type.
+    /// Returns the port type, if the argument is one tensor of a fixed type.
     pub fn fixed_port(&self) -> Option<PortType> {
         match (&self.ty, &self.number_attr) {
             (ArgDefType::Fixed(dtype), None) => Some(PortType { dtype: *dtype, is_ref: self.is_ref }),
@@ -187,27 +190,29 @@ impl ArgDef {
     }
 }
 
-/// Functions by name, in the order of their addition, and which functions are gradients of which.
+/// The functions of a graph by name, in the order of their addition, and the gradients of functions.
 #[derive(Clone, Debug, Default)]
 pub struct FunctionLibrary {
     functions: Vec<Arc<FunctionDef>>,
     by_name: FxHashMap<Arc<str>, usize>,
-    /// A function and its gradient.
+    /// Pairs of a function and its gradient function.
     gradients: Vec<(Arc<str>, Arc<str>)>,
-    /// A function that is the gradient of what is registered, and under which name.
+    /// Pairs of a gradient function and the name of the op whose gradient it is registered as.
     registered_gradients: Vec<(Arc<str>, Arc<str>)>,
 }
 
 impl FunctionLibrary {
+    /// Returns whether there are no functions and no gradients.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty() && self.gradients.is_empty() && self.registered_gradients.is_empty()
     }
 
+    /// Returns the function with this name.
     pub fn get(&self, name: &str) -> Option<&Arc<FunctionDef>> {
         self.by_name.get(name).map(|&i| &self.functions[i])
     }
 
-    /// The function, or `NotFound` that names it.
+    /// Returns the function with this name, or a `NotFound` error that names it.
     pub fn lookup(&self, name: &str) -> Result<&Arc<FunctionDef>> {
         self.get(name).ok_or_else(|| Error::Invalid {
             code: crate::Code::NotFound,
@@ -215,22 +220,25 @@ impl FunctionLibrary {
         })
     }
 
+    /// Returns all functions in the order of their addition.
     pub fn functions(&self) -> &[Arc<FunctionDef>] {
         &self.functions
     }
 
+    /// Returns the pairs of a function and its gradient function.
     pub fn gradients(&self) -> &[(Arc<str>, Arc<str>)] {
         &self.gradients
     }
 
+    /// Returns the pairs of a gradient function and the op that it is registered for.
     pub fn registered_gradients(&self) -> &[(Arc<str>, Arc<str>)] {
         &self.registered_gradients
     }
 
-    /// Adds a function; the same one may come again.
+    /// Adds a function. Adding an equal function again is allowed.
     ///
     /// # Errors
-    /// `InvalidArgument` if another one has the name.
+    /// `InvalidArgument` if a different function has the name.
     pub fn add(&mut self, function: impl Into<Arc<FunctionDef>>) -> Result<()> {
         let function = function.into();
         match self.get(&function.name) {
@@ -247,10 +255,10 @@ impl FunctionLibrary {
         }
     }
 
-    /// Says that `gradient` is the gradient of `function`.
+    /// Records `gradient` as the gradient function of `function`.
     ///
     /// # Errors
-    /// `InvalidArgument` if another one is.
+    /// `InvalidArgument` if the function has another gradient.
     pub fn add_gradient(&mut self, function: &Arc<str>, gradient: &Arc<str>) -> Result<()> {
         match self.gradients.iter().find(|(f, _)| f == function) {
             Some((_, known)) if known == gradient => Ok(()),
@@ -265,6 +273,7 @@ impl FunctionLibrary {
         }
     }
 
+    /// Records `gradient` as the function that computes the gradient of the op.
     pub fn add_registered_gradient(&mut self, gradient: &Arc<str>, op: &Arc<str>) {
         let pair = (gradient.clone(), op.clone());
         if !self.registered_gradients.contains(&pair) {
@@ -272,10 +281,10 @@ impl FunctionLibrary {
         }
     }
 
-    /// Adds what the other has.
+    /// Adds all functions and gradients of another library.
     ///
     /// # Errors
-    /// `InvalidArgument` for a function or a gradient that contradicts one that is there.
+    /// `InvalidArgument` for a function or a gradient that contradicts an existing one.
     pub fn extend(&mut self, other: &FunctionLibrary) -> Result<()> {
         other.functions.iter().try_for_each(|f| self.add(f.clone()))?;
         other.gradients.iter().try_for_each(|(f, g)| self.add_gradient(f, g))?;
@@ -283,7 +292,7 @@ impl FunctionLibrary {
         Ok(())
     }
 
-    /// What of the library the graph's nodes can call, by whatever way.
+    /// Returns the part of the library that the graph's nodes can call, directly or through other functions.
     pub fn reached_from(self: &Arc<FunctionLibrary>, graph: &Graph) -> Arc<FunctionLibrary> {
         if self.is_empty() {
             return self.clone();
@@ -291,8 +300,8 @@ impl FunctionLibrary {
         Arc::new(self.reachable(graph.nodes().map(|(_, node)| (node.op.name(), &node.attrs))))
     }
 
-    /// The part of the library that nodes with these attributes and ops can reach, in its order. A function that
-    /// is there comes with its gradient.
+    /// Returns the part of the library that nodes with these ops and attributes can call, in the library's order. The
+    /// gradient of each included function is included.
     fn reachable<'a>(&self, roots: impl Iterator<Item = (&'a str, &'a Attrs)>) -> FunctionLibrary {
         let mut wanted: FxHashSet<usize> = FxHashSet::default();
         let mut open: Vec<usize> = Vec::new();
@@ -333,7 +342,8 @@ impl FunctionLibrary {
     }
 }
 
-/// Calls `found` with the names of all functions among the values, those in the attributes of functions too.
+/// Calls `found` with the name of each function in the attributes, including functions nested in attributes of
+/// functions.
 fn each_function(attrs: &Attrs, found: &mut impl FnMut(&str)) {
     let mut open: Vec<&Attrs> = vec![attrs];
     while let Some(attrs) = open.pop() {

@@ -1,4 +1,4 @@
-//! Values that are known before anything runs: constants, and integers behind short chains of shape arithmetic.
+//! Values known before a step runs: constants, and integers computed by short chains of shape arithmetic.
 
 use super::Shapes;
 use crate::dtype::DType;
@@ -9,36 +9,36 @@ use crate::ops::slice::StridedSliceAttrs;
 use crate::shape::{Dim, MAX_RANK, PartialShape};
 use crate::tensor::Tensor;
 
-/// How far back values are followed.
-const DEPTH: usize = 8;
+/// The depth to which the inputs of a value are followed.
+const MAX_DEPTH: usize = 8;
 
-/// How many nodes one question may look at, whatever the graph.
-const NODES: usize = 512;
+/// The number of nodes that one query may visit.
+const MAX_NODES: usize = 512;
 
-/// Vectors longer than this are no shapes.
-const LENGTH: usize = 4096;
+/// The longest vector that is treated as a shape or a list of indices.
+const MAX_LENGTH: usize = 4096;
 
 pub(super) fn constant(graph: &Graph, shapes: &Shapes, output: Output) -> Option<Tensor> {
-    let mut search = Search { graph, shapes, budget: NODES };
+    let mut search = Search { graph, shapes, budget: MAX_NODES };
     if let Some(value) = search.plain_constant(output) {
         return Some(value);
     }
-    let known = search.known(output, 0)?;
+    let known = search.partial_ints(output, 0)?;
     let values: Vec<i64> = known.values.iter().copied().collect::<Option<_>>()?;
     let value = integers(graph.output_type(output).ok()?.dtype, values)?;
     if known.scalar { value.reshaped(crate::shape::Shape::scalar()).ok() } else { Some(value) }
 }
 
 pub(super) fn shape(graph: &Graph, shapes: &Shapes, output: Output) -> Result<PartialShape> {
-    let mut search = Search { graph, shapes, budget: NODES };
-    let Some(known) = search.known(output, 0) else {
+    let mut search = Search { graph, shapes, budget: MAX_NODES };
+    let Some(known) = search.partial_ints(output, 0) else {
         return Ok(match shapes.get(output).rank() {
             Some(rank) if rank > 1 => crate::invalid!("Shape must be rank 1 but is rank {rank}"),
             _ => PartialShape::unknown(),
         });
     };
     match (known.scalar, known.values.as_slice()) {
-        // A scalar stands for a shape only where the op takes one for any shape, written -1, or for a vector.
+        // A scalar describes a shape only for ops that take -1 for any shape, or that take a scalar as a vector.
         (true, [Some(-1) | None]) => Ok(PartialShape::unknown()),
         _ => {
             let dims: Vec<i64> = known.values.iter().map(|v| v.unwrap_or(-1)).collect();
@@ -47,7 +47,7 @@ pub(super) fn shape(graph: &Graph, shapes: &Shapes, output: Output) -> Result<Pa
     }
 }
 
-/// Values as an `int32` or `int64` vector; `None` for other types, or if one does not fit.
+/// Returns the values as an `int32` or `int64` vector; `None` for other types, or if a value does not fit.
 pub(crate) fn integers(dtype: DType, values: impl IntoIterator<Item = i64>) -> Option<Tensor> {
     match dtype {
         DType::Int64 => Tensor::vector(&values.into_iter().collect::<Vec<_>>()).ok(),
@@ -59,31 +59,31 @@ pub(crate) fn integers(dtype: DType, values: impl IntoIterator<Item = i64>) -> O
     }
 }
 
-/// An integer scalar or vector of which some elements are known.
-struct Known {
+/// An integer scalar or vector with some known elements.
+struct PartialInts {
     scalar: bool,
     values: Vec<Option<i64>>,
 }
 
-impl Known {
-    fn of(value: &Tensor) -> Option<Known> {
-        if value.shape().rank() > 1 || value.num_elements() > LENGTH {
+impl PartialInts {
+    fn of(value: &Tensor) -> Option<PartialInts> {
+        if value.shape().rank() > 1 || value.num_elements() > MAX_LENGTH {
             return None;
         }
         let values = value.to_i64s().ok()?.into_iter().map(Some).collect();
-        Some(Known { scalar: value.shape().rank() == 0, values })
+        Some(PartialInts { scalar: value.shape().rank() == 0, values })
     }
 
-    fn scalar(value: Option<i64>) -> Known {
-        Known { scalar: true, values: vec![value] }
+    fn scalar(value: Option<i64>) -> PartialInts {
+        PartialInts { scalar: true, values: vec![value] }
     }
 
-    fn vector(values: Vec<Option<i64>>) -> Known {
-        Known { scalar: false, values }
+    fn vector(values: Vec<Option<i64>>) -> PartialInts {
+        PartialInts { scalar: false, values }
     }
 
-    fn sizes(dims: &[Dim]) -> Known {
-        Known::vector(dims.iter().map(|d| d.and_then(|d| i64::try_from(d).ok())).collect())
+    fn sizes(dims: &[Dim]) -> PartialInts {
+        PartialInts::vector(dims.iter().map(|d| d.and_then(|d| i64::try_from(d).ok())).collect())
     }
 
     fn all(&self) -> Option<Vec<i64>> {
@@ -98,11 +98,11 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The value of a constant of any type, also behind identities.
+    /// Returns the value of a constant of any type, also through Identity nodes.
     fn plain_constant(&self, mut output: Output) -> Option<Tensor> {
-        for _ in 0..DEPTH {
-            if let Some(told) = self.shapes.told.get(&output) {
-                return told.clone();
+        for _ in 0..MAX_DEPTH {
+            if let Some(known) = self.shapes.known_values.get(&output) {
+                return known.clone();
             }
             let node = self.graph.node(output.node);
             match node.op.name() {
@@ -114,67 +114,69 @@ impl Search<'_> {
         None
     }
 
-    /// What is known of an integer scalar or vector. The depth bounds the recursion, the budget its breadth.
-    fn known(&mut self, output: Output, depth: usize) -> Option<Known> {
+    /// Returns the known elements of an integer scalar or vector. `depth` bounds the recursion, the budget bounds the
+    /// number of visited nodes.
+    fn partial_ints(&mut self, output: Output, depth: usize) -> Option<PartialInts> {
         self.budget = self.budget.checked_sub(1)?;
-        let followed = if depth < DEPTH { self.follow(output, depth) } else { None };
-        followed.or_else(|| self.open(output))
+        let followed = if depth < MAX_DEPTH { self.follow(output, depth) } else { None };
+        followed.or_else(|| self.unknown_elements(output))
     }
 
-    /// An integer of which only the shape is known.
-    fn open(&self, output: Output) -> Option<Known> {
+    /// Returns an integer scalar or vector of known shape without known elements.
+    fn unknown_elements(&self, output: Output) -> Option<PartialInts> {
         match *self.shapes.get(output).dims()? {
-            [] => Some(Known::scalar(None)),
-            [Some(length)] if length <= MAX_RANK => Some(Known::vector(vec![None; length])),
+            [] => Some(PartialInts::scalar(None)),
+            [Some(length)] if length <= MAX_RANK => Some(PartialInts::vector(vec![None; length])),
             _ => None,
         }
     }
 
-    fn follow(&mut self, output: Output, depth: usize) -> Option<Known> {
-        if let Some(told) = self.shapes.told.get(&output) {
-            return Known::of(told.as_ref()?);
+    /// Derives the known elements from the inputs of the node.
+    fn follow(&mut self, output: Output, depth: usize) -> Option<PartialInts> {
+        if let Some(known) = self.shapes.known_values.get(&output) {
+            return PartialInts::of(known.as_ref()?);
         }
         let graph = self.graph;
         let node = graph.node(output.node);
         let input = |i| graph.input(output.node, i);
         match node.op.name() {
-            "Const" => Known::of(&node.attr::<Tensor>("value").ok()?),
-            "Identity" => self.known(input(0)?, depth + 1),
+            "Const" => PartialInts::of(&node.attr::<Tensor>("value").ok()?),
+            "Identity" => self.partial_ints(input(0)?, depth + 1),
             "Cast" => {
                 let kept = |attr| matches!(node.attr(attr), Ok(DType::Int32 | DType::Int64));
-                if kept("SrcT") && kept("DstT") { self.known(input(0)?, depth + 1) } else { None }
+                if kept("SrcT") && kept("DstT") { self.partial_ints(input(0)?, depth + 1) } else { None }
             }
-            "Shape" => Some(Known::sizes(self.shapes.get(input(0)?).dims()?)),
-            "ShapeN" => Some(Known::sizes(self.shapes.get(input(output.index as usize)?).dims()?)),
+            "Shape" => Some(PartialInts::sizes(self.shapes.get(input(0)?).dims()?)),
+            "ShapeN" => Some(PartialInts::sizes(self.shapes.get(input(output.index as usize)?).dims()?)),
             "Size" => {
                 let count = self.shapes.get(input(0)?).num_elements()?;
-                Some(Known::scalar(i64::try_from(count).ok()))
+                Some(PartialInts::scalar(i64::try_from(count).ok()))
             }
-            "Rank" => Some(Known::scalar(i64::try_from(self.shapes.get(input(0)?).rank()?).ok())),
+            "Rank" => Some(PartialInts::scalar(i64::try_from(self.shapes.get(input(0)?).rank()?).ok())),
             "Pack" => self.pack(output, depth),
             "ConcatV2" => self.concat(output, depth),
             "ExpandDims" => {
-                let of = self.known(input(0)?, depth + 1)?;
-                if of.scalar { Some(Known::vector(of.values)) } else { None }
+                let of = self.partial_ints(input(0)?, depth + 1)?;
+                if of.scalar { Some(PartialInts::vector(of.values)) } else { None }
             }
             "Squeeze" => {
-                let of = self.known(input(0)?, depth + 1)?;
-                if of.values.len() == 1 { Some(Known::scalar(of.values[0])) } else { None }
+                let of = self.partial_ints(input(0)?, depth + 1)?;
+                if of.values.len() == 1 { Some(PartialInts::scalar(of.values[0])) } else { None }
             }
             "Slice" => {
-                let of = self.known(input(0)?, depth + 1).filter(|k| !k.scalar)?;
-                let begin = *self.known(input(1)?, depth + 1)?.all()?.first()?;
-                let size = *self.known(input(2)?, depth + 1)?.all()?.first()?;
+                let of = self.partial_ints(input(0)?, depth + 1).filter(|k| !k.scalar)?;
+                let begin = *self.partial_ints(input(1)?, depth + 1)?.all()?.first()?;
+                let size = *self.partial_ints(input(2)?, depth + 1)?.all()?.first()?;
                 let begin = usize::try_from(begin).ok()?;
                 let rest = of.values.get(begin..)?;
                 let size = if size == -1 { rest.len() } else { usize::try_from(size).ok()? };
-                Some(Known::vector(rest.get(..size)?.to_vec()))
+                Some(PartialInts::vector(rest.get(..size)?.to_vec()))
             }
             "StridedSlice" => {
-                let of = self.known(input(0)?, depth + 1).filter(|k| !k.scalar)?;
+                let of = self.partial_ints(input(0)?, depth + 1).filter(|k| !k.scalar)?;
                 let mut indices = Vec::new();
                 for i in 1..4 {
-                    indices.push(self.known(input(i)?, depth + 1)?.all()?);
+                    indices.push(self.partial_ints(input(i)?, depth + 1)?.all()?);
                 }
                 strided_slice(node, &of.values, &indices)
             }
@@ -182,31 +184,32 @@ impl Search<'_> {
         }
     }
 
-    fn pack(&mut self, output: Output, depth: usize) -> Option<Known> {
+    fn pack(&mut self, output: Output, depth: usize) -> Option<PartialInts> {
         let inputs = self.graph.inputs(output.node);
-        if inputs.len() > LENGTH || inputs.iter().any(|&i| self.shapes.get(i).rank() != Some(0)) {
+        if inputs.len() > MAX_LENGTH || inputs.iter().any(|&i| self.shapes.get(i).rank() != Some(0)) {
             return None;
         }
-        let values = inputs.iter().map(|&i| self.known(i, depth + 1).and_then(|k| *k.values.first()?));
-        Some(Known::vector(values.collect()))
+        let values =
+            inputs.iter().map(|&i| self.partial_ints(i, depth + 1).and_then(|k| *k.values.first()?));
+        Some(PartialInts::vector(values.collect()))
     }
 
-    fn concat(&mut self, output: Output, depth: usize) -> Option<Known> {
+    fn concat(&mut self, output: Output, depth: usize) -> Option<PartialInts> {
         let inputs = self.graph.inputs(output.node);
         let (_, parts) = inputs.split_last()?;
         let mut values = Vec::new();
         for &part in parts {
-            let part = self.known(part, depth + 1).filter(|k| !k.scalar)?;
+            let part = self.partial_ints(part, depth + 1).filter(|k| !k.scalar)?;
             values.extend(part.values);
-            if values.len() > LENGTH {
+            if values.len() > MAX_LENGTH {
                 return None;
             }
         }
-        Some(Known::vector(values))
+        Some(PartialInts::vector(values))
     }
 }
 
-fn strided_slice(node: &Node, of: &[Option<i64>], indices: &[Vec<i64>]) -> Option<Known> {
+fn strided_slice(node: &Node, of: &[Option<i64>], indices: &[Vec<i64>]) -> Option<PartialInts> {
     let attrs = StridedSliceAttrs::of(node).ok()?;
     let [begin, end, strides] = indices else { return None };
     let plan = attrs.plan(&[of.len()], begin, end, strides).ok()?;
@@ -214,8 +217,8 @@ fn strided_slice(node: &Node, of: &[Option<i64>], indices: &[Vec<i64>]) -> Optio
     let picked = (0..axis.size as i64).map(|i| of.get(usize::try_from(axis.begin + i * axis.stride).ok()?));
     let values: Vec<Option<i64>> = picked.map(|v| v.copied()).collect::<Option<_>>()?;
     match plan.shape.as_slice() {
-        [] => Some(Known::scalar(*values.first()?)),
-        [_] => Some(Known::vector(values)),
+        [] => Some(PartialInts::scalar(*values.first()?)),
+        [_] => Some(PartialInts::vector(values)),
         _ => None,
     }
 }

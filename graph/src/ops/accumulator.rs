@@ -1,4 +1,4 @@
-//! Accumulators of gradients: what several replicas push is taken as one, once enough is there.
+//! Accumulators of gradients: the gradients of several replicas are averaged when enough of them have arrived.
 
 use super::check::scalar;
 use super::queue::handle;

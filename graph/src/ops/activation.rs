@@ -1,4 +1,4 @@
-//! Activation functions of neural networks.
+//! Activation functions of neural networks, and their gradients.
 
 use super::{Gradient, OpDef};
 use crate::builder::{Forward, Scope};
@@ -146,19 +146,19 @@ const OF_FEATURES: OpDef = OpDef {
 
 const OF_OUTPUTS: OpDef = OpDef { inputs: &["gradients: T", "outputs: T"], ..OF_FEATURES };
 
-/// Both inputs have the output's shape.
+/// Sets the output's shape to the common shape of both inputs.
 fn merge_inputs(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.input(0).merge(&infer.input(1))?;
     infer.set(0, shape);
     Ok(())
 }
 
-/// The gradient op takes the activation's output.
+/// Returns the gradient of an activation whose gradient op takes the activation's output.
 fn through_output(s: &Scope, f: &Forward, dy: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     Ok(vec![dy[0].map(|dy| s.op(op).input(dy).input(f.output(0)).output())])
 }
 
-/// Of a gradient op whose slope is constant piece by piece.
+/// Returns the gradient of a gradient op whose slope is piecewise constant.
 fn step_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let Some(d) = d[0] else { return Ok(vec![None, None]) };
     let x = f.input(1);
@@ -166,7 +166,8 @@ fn step_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Result<V
     Ok(vec![Some(dg), Some(s.op("ZerosLike").input(x).output())])
 }
 
-/// Of a gradient op that is `gradients * (outputs + c)` where `outputs < 0`, and linear elsewhere.
+/// Returns the gradient of a gradient op that is `gradients * (outputs + c)` where `outputs < 0`, and linear
+/// elsewhere.
 fn curved_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let Some(d) = d[0] else { return Ok(vec![None, None]) };
     let (g, y) = (f.input(0), f.input(1));
@@ -178,7 +179,7 @@ fn curved_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Result
     Ok(vec![Some(dg), Some(dy)])
 }
 
-/// Of `g / (1 + exp(-x))`.
+/// Returns the gradient of `g / (1 + exp(-x))`.
 fn softplus_grad_grad(s: &Scope, f: &Forward, d: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(d) = d[0] else { return Ok(vec![None, None]) };
     let (g, x) = (f.input(0), f.input(1));

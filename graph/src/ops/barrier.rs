@@ -1,4 +1,4 @@
-//! Barriers: tuples whose components come from several places, complete under a key.
+//! Barriers: tuples of components that arrive separately under a key.
 
 use super::check::scalar;
 use super::queue::handle;

@@ -1,5 +1,5 @@
-//! Bessel functions of orders 0 and 1, element by element: `J` and `Y`, the modified `I` and `K`, and those multiplied
-//! by an exponential (`e`), which stay in range.
+//! Element-wise Bessel functions of orders 0 and 1: `J` and `Y`, the modified `I` and `K`, and the versions scaled by
+//! an exponential (`e`), which do not overflow.
 
 use super::broadcast::{arrived, number};
 use super::unary::{gradient, row};
@@ -65,7 +65,7 @@ fn of(scope: &Scope, op: &str, x: Output) -> Output {
     scope.op(op).input(x).output()
 }
 
-/// A slope whose formula divides by `x`; at 0 it is a half.
+/// Returns the slope of a function whose formula divides by `x`; at 0 the slope is one half.
 fn half_at_zero(scope: &Scope, x: Output, slope: Output) -> Result<Output> {
     let at_zero = scope.op("Equal").input(x).input(number(scope, scope.dtype(x), 0.0)?).output();
     let half = number(scope, scope.dtype(x), 0.5)?;

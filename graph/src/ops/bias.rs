@@ -1,4 +1,4 @@
-//! Bias vectors added to a channel axis.
+//! Bias vectors that are added along a channel axis.
 
 use super::window::{DataFormat, ReadAttr};
 use super::{Gradient, OpDef};
@@ -59,7 +59,8 @@ pub(super) const OPS: &[OpDef] = &[
             infer.set(0, PartialShape::vector(dim));
             Ok(())
         },
-        // The transpose of a sum is a broadcast, which is what adding the bias to zeros does.
+        // BiasAddGrad sums over all axes except the channels; the gradient of that sum is a broadcast, computed here
+        // by adding `d` as a bias to zeros.
         gradient: Gradient::Defined(|s, f, d| {
             let Some(d) = d[0] else { return Ok(vec![None]) };
             let format: String = f.attr("data_format")?;
@@ -70,10 +71,10 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// The axis of the channels in a value of this rank.
+/// Returns the axis of the channels in a tensor of this rank.
 ///
 /// # Errors
-/// `InvalidArgument` if the rank is under 2.
+/// `InvalidArgument` if the rank is below 2.
 pub fn channel_axis(rank: usize, format: DataFormat) -> Result<usize> {
     if rank < 2 {
         return Err(Error::invalid(format!("Shape must be at least rank 2 but is rank {rank}")));
@@ -84,7 +85,10 @@ pub fn channel_axis(rank: usize, format: DataFormat) -> Result<usize> {
     })
 }
 
-/// The node's data format.
+/// Returns the node's data format.
+///
+/// # Errors
+/// `Unimplemented` for formats other than NHWC and NCHW.
 pub fn data_format(node: &impl ReadAttr) -> Result<DataFormat> {
     DataFormat::parse(&node.read_attr::<String>("data_format")?)
 }

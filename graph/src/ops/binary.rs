@@ -1,4 +1,4 @@
-//! Arithmetic of two operands, element by element, with broadcasting.
+//! Element-wise arithmetic of two operands, with broadcasting.
 
 use super::broadcast::{arrived, broadcast, number, reduce_gradients};
 use super::{Gradient, GradientFn, OpDef, Traits};
@@ -8,7 +8,7 @@ use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
-/// The row of an op of two operands `x` and `y`.
+/// Builds the row of an op with two operands `x` and `y`.
 macro_rules! row {
     ($name:literal, $types:literal, $gradient:expr, $traits:expr) => {
         OpDef {
@@ -24,8 +24,9 @@ macro_rules! row {
     };
 }
 
-/// `|scope, x, y, z, dz| (gradient of x, gradient of y)`, both of the broadcast shape. Of complex numbers `x`, `y`
-/// and `z` are the conjugates, as the gradient of an analytic function has the conjugate of its slope.
+/// Builds a gradient from `|scope, x, y, z, dz| (gradient of x, gradient of y)`, both of the broadcast shape. For
+/// complex numbers, `x`, `y` and `z` are the conjugates, because the gradient of an analytic function contains the
+/// conjugate of its slope.
 macro_rules! gradient {
     (|$s:ident, $x:ident, $y:ident, $z:ident, $dz:ident| $value:expr) => {{
         const GRADIENT: GradientFn = |$s: &Scope, forward: &Forward, gradients: &[Option<Output>]| {
@@ -124,7 +125,7 @@ pub(super) const OPS: &[OpDef] = &[
         gradient!(|s, x, y, z, dz| {
             let one = number(s, s.dtype(x), 1.0)?;
             let dx = s.mul(s.mul(dz, y), s.pow(x, s.sub(y, one)));
-            // The logarithm is taken only where it exists: elsewhere the gradient of `y` is 0.
+            // The logarithm is taken only where it is defined; elsewhere the gradient of `y` is 0.
             let zeros = s.op("ZerosLike").input(x).output();
             let positive = match s.dtype(x).is_complex() {
                 true => s.not_equal(x, zeros),
@@ -141,7 +142,7 @@ pub(super) const OPS: &[OpDef] = &[
         "SquaredDifference",
         "bfloat16, half, float, double, int32, int64, complex64, complex128",
         gradient!(|s, x, y, z, dz| {
-            // Not analytic: what is differentiated is the difference times its conjugate.
+            // The function is not analytic: it is the difference times the conjugate of the difference.
             let dx = s.mul(s.mul(number(s, s.dtype(x), 2.0)?, dz), s.conj(s.sub(x, y)));
             (dx, s.neg(dx))
         }),
@@ -238,7 +239,7 @@ const fn bitwise(name: &'static str, traits: Traits) -> OpDef {
     }
 }
 
-/// All inputs have one shape.
+/// Sets the output's shape to the common shape of all inputs.
 pub(super) fn merged(infer: &mut Infer<'_>) -> Result<()> {
     let shape =
         (0..infer.num_inputs()).try_fold(PartialShape::unknown(), |shape, i| shape.merge(&infer.input(i)))?;
@@ -246,14 +247,15 @@ pub(super) fn merged(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The gradient where `first` holds, and where it does not.
+/// Splits a gradient in two: the first is `dz` where `first` holds, the second `dz` elsewhere; both are 0 in other
+/// places.
 fn choose(scope: &Scope, first: Output, dz: Output) -> (Output, Output) {
     let zeros = scope.op("ZerosLike").input(dz).output();
     let select = |then, otherwise| scope.op("SelectV2").input(first).input(then).input(otherwise).output();
     (select(dz, zeros), select(zeros, dz))
 }
 
-/// 1 where `x` is not 0, else 0.
+/// Returns 1 where `x` is not 0, and 0 elsewhere.
 fn nonzero(scope: &Scope, x: Output) -> Output {
     let zeros = scope.op("ZerosLike").input(x).output();
     scope.cast(scope.not_equal(x, zeros), scope.dtype(x))

@@ -1,4 +1,4 @@
-//! Boxes in images: cutting out, drawing, sampling and choosing among them.
+//! Boxes in images: cropping, drawing, sampling, and selection among overlapping boxes.
 
 use super::{Gradient, OpDef, Traits};
 use crate::attr::AttrValue;
@@ -28,7 +28,8 @@ const SAMPLE: OpDef = OpDef {
     traits: Traits::STATEFUL,
     ..OpDef::NEW
 };
-const CHOOSE: OpDef = OpDef { outputs: &["selected_indices: int32"], infer: chosen, ..OpDef::NEW };
+const SELECTION: OpDef =
+    OpDef { outputs: &["selected_indices: int32"], infer: selected_indices_shape, ..OpDef::NEW };
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -132,13 +133,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "NonMaxSuppression",
         inputs: &["boxes: float", "scores: float", "max_output_size: int32"],
         attrs: &["iou_threshold: float = 0.5"],
-        ..CHOOSE
+        ..SELECTION
     },
     OpDef {
         name: "NonMaxSuppressionV2",
         inputs: &["boxes: T", "scores: T", "max_output_size: int32", "iou_threshold: T_threshold"],
         attrs: &[SCORES, THRESHOLDS],
-        ..CHOOSE
+        ..SELECTION
     },
     OpDef {
         name: "NonMaxSuppressionV3",
@@ -150,7 +151,7 @@ pub(super) const OPS: &[OpDef] = &[
             "score_threshold: T_threshold",
         ],
         attrs: &[SCORES, THRESHOLDS],
-        ..CHOOSE
+        ..SELECTION
     },
     OpDef {
         name: "NonMaxSuppressionV4",
@@ -163,7 +164,7 @@ pub(super) const OPS: &[OpDef] = &[
         ],
         outputs: &["selected_indices: int32", "valid_outputs: int32"],
         attrs: &[SCORES, THRESHOLDS, "pad_to_max_output_size: bool = false"],
-        ..CHOOSE
+        ..SELECTION
     },
     OpDef {
         name: "NonMaxSuppressionV5",
@@ -177,7 +178,7 @@ pub(super) const OPS: &[OpDef] = &[
         ],
         outputs: &["selected_indices: int32", "selected_scores: T", "valid_outputs: int32"],
         attrs: &[SCORES, "pad_to_max_output_size: bool = false"],
-        ..CHOOSE
+        ..SELECTION
     },
     OpDef {
         name: "NonMaxSuppressionWithOverlaps",
@@ -188,7 +189,7 @@ pub(super) const OPS: &[OpDef] = &[
             "overlap_threshold: float",
             "score_threshold: float",
         ],
-        ..CHOOSE
+        ..SELECTION
     },
 ];
 
@@ -199,8 +200,9 @@ fn like_images(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// So many indices as are chosen, at most `max_output_size`; as many where they are padded.
-fn chosen(infer: &mut Infer<'_>) -> Result<()> {
+/// Sets the shapes of the selected indices: `max_output_size` of them if the op pads its output, otherwise an unknown
+/// number.
+fn selected_indices_shape(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(0, 2)?;
     infer.input_of_rank(1, 1)?;
     infer.input_of_rank(2, 0)?;

@@ -1,5 +1,5 @@
-//! What ops that broadcast two operands share: the result's shape, and the way of gradients back to operands
-//! that were repeated.
+//! Broadcasting of two operands: the result's shape, and the reduction of gradients back to the shapes of the
+//! operands.
 
 use crate::builder::{Forward, Scope};
 use crate::dtype::DType;
@@ -10,14 +10,14 @@ use crate::shape::{Dim, PartialShape};
 use crate::tensor::Tensor;
 use num_complex::Complex;
 
-/// The broadcast shape of both inputs.
+/// Sets the output to the broadcast shape of both inputs.
 pub(super) fn broadcast(infer: &mut Infer<'_>) -> Result<()> {
     let shape = PartialShape::broadcast(&infer.input(0), &infer.input(1))?;
     infer.set(0, shape);
     Ok(())
 }
 
-/// The gradient that arrived at output 0.
+/// Returns the gradient that arrived at output 0.
 pub(super) fn arrived(forward: &Forward, gradients: &[Option<Output>]) -> Result<Output> {
     gradients.first().copied().flatten().ok_or_else(|| {
         Error::invalid(format!("no gradient arrived at output 0 of {}", forward.node.name))
@@ -25,7 +25,7 @@ pub(super) fn arrived(forward: &Forward, gradients: &[Option<Output>]) -> Result
     })
 }
 
-/// A scalar of a numeric type.
+/// Adds a scalar constant of a numeric type.
 pub(super) fn number(scope: &Scope, dtype: DType, value: f64) -> Result<Output> {
     let tensor = match dtype {
         DType::Float => Tensor::scalar(value as f32),
@@ -47,13 +47,13 @@ pub(super) fn number(scope: &Scope, dtype: DType, value: f64) -> Result<Output> 
     Ok(constant(scope, tensor))
 }
 
-/// A constant node.
+/// Adds a constant.
 pub(super) fn constant(scope: &Scope, value: Tensor) -> Output {
     let dtype = value.dtype();
     scope.op("Const").attr("value", value).attr("dtype", dtype).output()
 }
 
-/// A vector of sizes or axes, as other ops take them: of `int32` where that suffices.
+/// Adds a vector of sizes or axes for use as an input of other ops: of type `int32` if the values fit.
 pub(super) fn sizes(scope: &Scope, values: impl IntoIterator<Item = usize>) -> Result<Output> {
     let values: Vec<i64> = values.into_iter().map(|v| v as i64).collect();
     let narrow: Option<Vec<i32>> = values.iter().map(|&v| v.try_into().ok()).collect();
@@ -66,9 +66,9 @@ pub(super) fn sizes(scope: &Scope, values: impl IntoIterator<Item = usize>) -> R
     ))
 }
 
-/// Gradients with respect to two operands, each of the broadcast shape, summed over the axes along which the
-/// operand was repeated. What the shapes decide is decided here; the rest follows at run time from
-/// `BroadcastGradientArgs`.
+/// Reduces the gradients of two operands, each of the broadcast shape, by summing over the axes along which the
+/// operand was broadcast. If the shapes are known, the axes are computed here; otherwise a `BroadcastGradientArgs`
+/// node computes them at run time.
 pub(super) fn reduce_gradients(
     scope: &Scope,
     operands: [Output; 2],
@@ -77,7 +77,7 @@ pub(super) fn reduce_gradients(
     reduce_leading_gradients(scope, operands, gradients, 0)
 }
 
-/// As [`reduce_gradients`], where the last `trailing` axes do not take part, as those of matrices in a batch.
+/// Like [`reduce_gradients`], except that the last `trailing` axes are not broadcast, like the matrices in a batch.
 pub(super) fn reduce_leading_gradients(
     scope: &Scope,
     operands: [Output; 2],
@@ -110,7 +110,7 @@ pub(super) fn reduce_leading_gradients(
     Ok(out)
 }
 
-/// The sizes of all axes but the last `trailing`.
+/// Adds the sizes of all axes except the last `trailing`.
 fn leading_sizes(scope: &Scope, operand: Output, trailing: usize) -> Result<Output> {
     let sizes = scope.op("Shape").input(operand).output();
     if trailing == 0 {
@@ -122,15 +122,15 @@ fn leading_sizes(scope: &Scope, operand: Output, trailing: usize) -> Result<Outp
     Ok(slice.attr("begin_mask", 1i64).output())
 }
 
-/// Where an operand was repeated.
+/// The axes along which an operand was broadcast.
 struct Repeats {
-    /// Axes that it lacks, in front.
+    /// The number of leading axes that the operand lacks.
     missing: usize,
-    /// Axes of the result along which it has size 1.
+    /// Axes of the result along which the operand has size 1.
     single: Vec<usize>,
 }
 
-/// Where `own` was repeated against `other`, if the shapes tell.
+/// Returns the axes along which `own` was broadcast against `other`, if the shapes determine them.
 fn static_repeats(own: &PartialShape, other: &PartialShape, trailing: usize) -> Option<Repeats> {
     let leading = |s: &PartialShape| -> Option<Vec<Dim>> {
         let dims = s.dims()?;

@@ -1,11 +1,11 @@
-//! Sampling of classes, as sampled losses need it.
+//! Candidate samplers: random sampling of classes for sampled losses.
 
 use super::{Gradient, OpDef, Traits};
 use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
-/// What samplers have in common.
+/// The common part of all samplers.
 const SAMPLER: OpDef = OpDef {
     inputs: &["true_classes: int64"],
     outputs: &["sampled_candidates: int64", "true_expected_count: float", "sampled_expected_count: float"],
@@ -79,7 +79,7 @@ fn sampler(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// As many as there are hits.
+/// Sets the shapes of the hits, whose number is unknown.
 fn hits(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(0, 2)?;
     infer.input_of_rank(1, 1)?;

@@ -1,4 +1,4 @@
-//! Conversions between element types, by value and by bits.
+//! Conversions between element types, by value (Cast) and by bits (Bitcast).
 
 use super::broadcast::arrived;
 use super::{Gradient, OpDef};
@@ -37,7 +37,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Elements of a smaller type get an axis of their own; for a larger one the last axis makes up one element.
+/// Infers the shape of Bitcast. A smaller output type adds an axis; for a larger output type the last axis is merged
+/// into one element.
 fn bitcast_shape(infer: &mut Infer<'_>) -> Result<()> {
     let (from, to) = (infer.attr::<DType>("T")?, infer.attr::<DType>("type")?);
     let shape = infer.input(0);

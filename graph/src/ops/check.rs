@@ -1,4 +1,4 @@
-//! Ops that check or show values.
+//! Ops that check or print values.
 
 use super::{Gradient, OpDef, Traits};
 use crate::builder::{Forward, Scope};
@@ -62,12 +62,13 @@ fn first(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Sets the output to the shape of a scalar.
 pub(super) fn scalar(infer: &mut Infer<'_>) -> Result<()> {
     infer.set(0, PartialShape::scalar());
     Ok(())
 }
 
-/// What is shown beside the value takes no gradient.
+/// Forwards the gradient to the first input; the inputs that are only printed get none.
 fn print(_: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let mut dx = vec![None; forward.inputs.len()];
     dx[0] = dy[0];

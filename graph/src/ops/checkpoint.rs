@@ -1,4 +1,4 @@
-//! Files of variables: saved by name, whole or in slices, and restored.
+//! Checkpoint files: variables are saved by name, whole or in slices, and restored.
 
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
@@ -120,7 +120,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// A prefix, names, and what part each tensor is of: one of both for every tensor.
+/// Checks the inputs prefix, tensor names, and slice specifications; the last two have one element per tensor.
 fn save(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(0, 0)?;
     infer.input_of_rank(1, 1)?.merge(&infer.input_of_rank(2, 1)?)?;
@@ -139,7 +139,7 @@ fn save_legacy(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Takes scalars; what comes is as the file has it.
+/// Checks that all inputs are scalars; the output's shape depends on the file.
 fn restore_legacy(infer: &mut Infer<'_>) -> Result<()> {
     for i in 0..infer.num_inputs() {
         infer.input_of_rank(i, 0)?;

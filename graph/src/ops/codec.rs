@@ -1,4 +1,4 @@
-//! Image files: from bytes to pixels and back.
+//! Decoding and encoding of image files.
 
 use super::OpDef;
 use crate::error::Result;
@@ -126,7 +126,7 @@ fn encoded_one(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How many channels the attribute asks for; 0 stands for as many as the file has.
+/// Returns the number of channels that the attribute asks for; 0 means as many as the file has.
 fn channels(infer: &Infer<'_>) -> Result<Dim> {
     infer.input_of_rank(0, 0)?;
     let channels: i64 = infer.attr("channels")?;

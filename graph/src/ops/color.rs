@@ -1,4 +1,4 @@
-//! Contrast, hue and saturation of images, and conversion between red-green-blue and hue-saturation-value.
+//! Contrast, hue and saturation of images, and conversion between RGB and HSV.
 
 use super::OpDef;
 use crate::error::Result;
@@ -54,7 +54,7 @@ fn adjusted(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The last axis holds three values.
+/// Checks that the last axis has size 3.
 fn colours(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.input(0);
     if let Some(dims) = shape.dims() {

@@ -1,4 +1,4 @@
-//! Comparisons and logic.
+//! Comparisons and logical ops.
 
 use super::broadcast::broadcast;
 use super::{Gradient, OpDef, Traits};
@@ -76,7 +76,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Where shapes that do not fit are no error, the result is then a scalar: only known shapes tell.
+/// Infers the shape of Equal and NotEqual. If incompatible shapes are allowed, they give a scalar, so the result is
+/// known only for known shapes.
 fn equality_shape(infer: &mut Infer<'_>) -> Result<()> {
     if infer.attr::<bool>("incompatible_shape_error")? {
         return broadcast(infer);

@@ -1,4 +1,4 @@
-//! Complex numbers made of their parts, and what is asked of them.
+//! Complex numbers: their construction from real and imaginary parts, and their parts and angles.
 
 use super::broadcast::{arrived, broadcast, reduce_gradients};
 use super::unary::same_shape;
@@ -88,7 +88,7 @@ fn zeros(scope: &Scope, like: Output) -> Output {
     scope.op("ZerosLike").input(like).output()
 }
 
-/// The type of the parts of complex numbers.
+/// Returns the type of the real and imaginary parts of a complex type.
 pub(crate) fn part_type(complex: DType) -> DType {
     if complex == DType::Complex128 { DType::Double } else { DType::Float }
 }

@@ -1,4 +1,4 @@
-//! Joining and splitting tensors along an axis.
+//! Concatenation and splitting of tensors along an axis.
 
 use super::constant::scalar;
 use super::shape::first_only;
@@ -115,7 +115,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// The gradients that arrived, with zeros where none did.
+/// Returns the gradients of all outputs, with zeros for outputs at which no gradient arrived.
 pub(super) fn with_zeros(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Vec<Output> {
     let one = |(i, dz): (usize, &Option<Output>)| dz.unwrap_or_else(|| scope.zeros_like(forward.output(i)));
     dz.iter().enumerate().map(one).collect()
@@ -147,7 +147,7 @@ fn concat(infer: &mut Infer<'_>, values: std::ops::Range<usize>, axis: usize) ->
     Ok(())
 }
 
-/// The shape with one dimension replaced.
+/// Returns the shape with one dimension replaced.
 pub(super) fn with_dim(shape: &PartialShape, at: usize, dim: Dim) -> PartialShape {
     match shape.dims() {
         Some(dims) => {
@@ -157,7 +157,7 @@ pub(super) fn with_dim(shape: &PartialShape, at: usize, dim: Dim) -> PartialShap
     }
 }
 
-/// What came back, cut where the parts were joined.
+/// Gradient of Concat: `dz` sliced at the boundaries of the inputs.
 fn concat_gradient(
     scope: &Scope,
     forward: &Forward,
@@ -211,7 +211,7 @@ fn unpack(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The axis of a split; `None` where it, or the rank, is not known.
+/// Returns the axis of a split; `None` if the axis or the rank is unknown.
 fn split_axis(infer: &Infer<'_>, input: &PartialShape, i: usize) -> Result<Option<usize>> {
     let (Some(rank), Some(axis)) = (input.rank(), scalar(infer, i)?) else { return Ok(None) };
     match resolve_axis(axis, rank) {

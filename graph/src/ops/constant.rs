@@ -169,14 +169,14 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// The first input's shape.
+/// Sets the output to the first input's shape.
 pub(super) fn same(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.input(0);
     infer.set(0, shape);
     Ok(())
 }
 
-/// The value of input `i`, an integer scalar, where it is known.
+/// Returns the value of input `i`, an integer scalar, if it is known.
 pub(super) fn scalar(infer: &Infer<'_>, i: usize) -> Result<Option<i64>> {
     let Some(value) = infer.value(i) else { return Ok(None) };
     match *value.to_i64s()? {
@@ -219,10 +219,10 @@ fn range(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How many values `Range` gives: from `start` in steps of `delta`, as long as `limit` is not reached.
+/// Returns the number of values of `Range`: from `start` in steps of `delta`, excluding `limit`.
 ///
 /// # Errors
-/// `InvalidArgument` for a step of 0 or away from the limit, and for more values than can be counted.
+/// `InvalidArgument` for a step of 0 or away from the limit, and for a count that does not fit an `i64`.
 pub fn range_length(start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<usize> {
     let length = if start.dtype().is_floating() {
         let (start, limit, delta) = (to_float(start)?, to_float(limit)?, to_float(delta)?);

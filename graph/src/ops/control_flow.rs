@@ -1,4 +1,4 @@
-//! Control flow by dataflow: values that go one of several ways, and loops.
+//! Low-level control flow: Switch and Merge, and the ops of loop frames.
 
 use super::identity::same;
 use super::{Gradient, OpDef, Role, Traits};
@@ -142,7 +142,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Each way out has the shape of the value, and stands for the same variable.
+/// Gives each output the shape of the value, and the same variable behind a handle.
 fn switch(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(1, 0)?;
     let shape = infer.input(0);
@@ -155,7 +155,8 @@ fn switch(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What all inputs agree on. Of a back edge nothing is known yet, and so nothing of the output.
+/// Sets the shape on which all inputs agree. The shape at a back edge is not known yet, so loop variables have an
+/// unknown shape.
 fn merge(infer: &mut Infer<'_>) -> Result<()> {
     let inputs: Vec<PartialShape> = (0..infer.num_inputs()).map(|i| infer.input(i)).collect();
     infer.set(0, agreed(&inputs));
@@ -179,7 +180,8 @@ fn agreed(shapes: &[PartialShape]) -> PartialShape {
     PartialShape::of_dims(dims.iter().enumerate().map(|(i, d)| if agrees(i) { *d } else { None }))
 }
 
-/// A loop variable may change its shape from turn to turn; a constant of the loop does not.
+/// Sets the shape of a loop constant. A loop variable may change its shape between iterations, so its shape is
+/// unknown.
 fn enter(infer: &mut Infer<'_>) -> Result<()> {
     if infer.attr::<bool>("is_constant")? {
         let shape = infer.input(0);
@@ -197,7 +199,7 @@ fn condition(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// One of the references, by number.
+/// Infers the shape of RefSelect, which forwards one of several references.
 fn select(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(0, 0)?;
     let inputs: Vec<PartialShape> = (1..infer.num_inputs()).map(|i| infer.input(i)).collect();
@@ -210,14 +212,15 @@ fn select(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The gradient of the way that was taken; of a way that leads nowhere, zeros where it is taken.
+/// Merges the gradients of all outputs. An output at which no gradient arrived contributes zeros, which are alive
+/// when that output was.
 fn switch_gradient(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let ways: Vec<Output> =
         (0..dy.len()).map(|i| dy[i].unwrap_or_else(|| s.zeros_like(forward.output(i)))).collect();
     Ok(vec![Some(s.op("Merge").input(ways).output()), None])
 }
 
-/// The gradient goes back the way that the value came.
+/// Routes the gradient to the input that was alive.
 fn merge_gradient(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dy) = dy[0] else { return Ok(vec![None; forward.inputs.len()]) };
     let count = forward.inputs.len() as i64;

@@ -36,16 +36,17 @@ const OF_FILTER: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// A convolution with its gradients: forward, with respect to the input, with respect to the filter.
-struct Family([&'static str; 3]);
+/// The names of a convolution op and its gradient ops: forward, with respect to the input, with respect to the
+/// filter.
+struct ConvOps([&'static str; 3]);
 
-const IMAGES: Family = Family(["Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"]);
-const DEPTHS: Family = Family([
+const IMAGES: ConvOps = ConvOps(["Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"]);
+const DEPTHS: ConvOps = ConvOps([
     "DepthwiseConv2dNative",
     "DepthwiseConv2dNativeBackpropInput",
     "DepthwiseConv2dNativeBackpropFilter",
 ]);
-const VOLUMES: Family = Family(["Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"]);
+const VOLUMES: ConvOps = ConvOps(["Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"]);
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -114,19 +115,19 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// The attributes of a convolution over images or volumes. An image is a volume of one plane.
+/// The attributes of a convolution over images or volumes. An image is treated as a volume with one plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv {
-    /// Of planes, rows and columns.
+    /// The strides over planes, rows and columns.
     pub strides: [usize; 3],
     pub dilations: [usize; 3],
     pub padding: Padding,
     pub format: DataFormat,
-    /// Whether the data have planes.
+    /// True if the data are volumes, which have planes.
     pub volumes: bool,
 }
 
-/// The sizes of one convolution.
+/// The sizes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvSizes {
     pub batch: usize,
@@ -134,12 +135,13 @@ pub struct ConvSizes {
     pub rows: Window,
     pub columns: Window,
     pub in_channels: usize,
-    /// Input channels that a filter sees: `in_channels / groups`.
+    /// The number of input channels that a filter reads: `in_channels / groups`.
     pub filter_channels: usize,
     pub out_channels: usize,
 }
 
 impl ConvSizes {
+    /// Returns the number of groups into which the input channels are divided.
     pub fn groups(&self) -> usize {
         self.in_channels / self.filter_channels
     }
@@ -158,6 +160,9 @@ const DILATED: [&str; 3] = [
 
 impl Conv {
     /// Parses the attributes of a convolution over images.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for malformed attributes, `Unimplemented` for those without a kernel.
     pub fn of_images(node: &impl ReadAttr) -> Result<Conv> {
         let format = DataFormat::parse(&node.read_attr::<String>("data_format")?)?;
         let spatial = |values: Vec<i64>, [what, larger, inner]: [&str; 3]| {
@@ -181,7 +186,8 @@ impl Conv {
         })
     }
 
-    /// As [`Conv::of_images`], of a gradient or by channels: what has no kernel is refused as invalid there.
+    /// Like [`Conv::of_images`], for gradient and depthwise ops, where TensorFlow reports missing kernels as
+    /// `InvalidArgument`.
     pub fn of_gradient_of_images(node: &impl ReadAttr) -> Result<Conv> {
         Conv::of_images(node).map_err(|e| match e.code() {
             Code::Unimplemented => Error::invalid(e.to_string()),
@@ -190,6 +196,9 @@ impl Conv {
     }
 
     /// Parses the attributes of a convolution over volumes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for malformed attributes.
     pub fn of_volumes(node: &impl ReadAttr) -> Result<Conv> {
         let format = DataFormat::parse_volumes(&node.read_attr::<String>("data_format")?)?;
         let spatial = |values: Vec<i64>, [what, larger, inner]: [&str; 3]| {
@@ -205,12 +214,12 @@ impl Conv {
         })
     }
 
-    /// Axes of the data and of the filter.
+    /// Returns the number of axes of the data and of the filter.
     pub fn rank(&self) -> usize {
         if self.volumes { 5 } else { 4 }
     }
 
-    /// `[batch, planes, rows, columns, channels]` out of sizes in the data format; of an image, one plane.
+    /// Converts sizes in the data format to `[batch, planes, rows, columns, channels]`; an image has one plane.
     fn data<T: Copy>(&self, sizes: &[T], one: T) -> Option<[T; 5]> {
         match *sizes {
             [a, b, c, d] if !self.volumes => {
@@ -222,7 +231,7 @@ impl Conv {
         }
     }
 
-    /// `[planes, rows, columns, input channels, output channels]` of a filter.
+    /// Returns the sizes of a filter as `[planes, rows, columns, input channels, output channels]`.
     fn filter<T: Copy>(&self, sizes: &[T], one: T) -> Option<[T; 5]> {
         match *sizes {
             [h, w, i, o] if !self.volumes => Some([one, h, w, i, o]),
@@ -231,7 +240,7 @@ impl Conv {
         }
     }
 
-    /// Sizes in the data format.
+    /// Converts sizes in the order `[batch, planes, rows, columns, channels]` to the data format.
     fn of_data<T: Copy>(&self, [n, d, h, w, c]: [T; 5]) -> SmallVec<[T; 5]> {
         if self.volumes {
             SmallVec::from_slice(&self.format.of_nhwc([n, d, h, w, c]))
@@ -240,7 +249,7 @@ impl Conv {
         }
     }
 
-    /// The window's position on a spatial axis; explicit padding is of rows and columns.
+    /// Returns the window along a spatial axis. Explicit padding applies to rows and columns only.
     fn window(&self, input: usize, filter: usize, axis: usize) -> Result<Window> {
         let (stride, dilation) = (self.strides[axis], self.dilations[axis]);
         match axis {
@@ -249,10 +258,10 @@ impl Conv {
         }
     }
 
-    /// The sizes for an input and a filter of these shapes.
+    /// Returns the sizes of a convolution of an input and a filter of these shapes.
     ///
     /// # Errors
-    /// `InvalidArgument` where they do not fit each other.
+    /// `InvalidArgument` if the shapes do not fit each other.
     pub fn sizes(&self, input: &[usize], filter: &[usize]) -> Result<ConvSizes> {
         let sizes = self.spatial_sizes(input, filter)?;
         if self.volumes && sizes.in_channels != sizes.filter_channels {
@@ -266,7 +275,7 @@ impl Conv {
         Ok(sizes)
     }
 
-    /// As [`Conv::sizes`], of a depthwise convolution: each input channel has filters of its own.
+    /// Like [`Conv::sizes`], for a depthwise convolution, in which each input channel has its own filters.
     pub fn depthwise_sizes(&self, input: &[usize], filter: &[usize]) -> Result<ConvSizes> {
         let sizes = self.spatial_sizes(input, filter)?;
         if sizes.in_channels != sizes.filter_channels {
@@ -289,7 +298,7 @@ impl Conv {
         let Some([fd, fh, fw, filter_channels, out_channels]) = self.filter(filter, 1) else {
             crate::invalid!("filter must be {rank}-dimensional: {}", Shape::new(filter)?);
         };
-        // What has no output asks nothing of the filter.
+        // An empty output does not need a filter, so empty filters are errors only for a non-empty output.
         if batch > 0 && out_channels > 0 && filter.contains(&0) {
             crate::invalid!("filter must not have zero elements (i.e. all dimensions must be non-zero)");
         }
@@ -304,13 +313,13 @@ impl Conv {
         })
     }
 
-    /// The output's shape, in the data format.
+    /// Returns the output's shape in the data format.
     pub fn output_shape(&self, sizes: &ConvSizes) -> Result<Shape> {
         let (d, h, w) = (sizes.planes.output, sizes.rows.output, sizes.columns.output);
         Shape::new(&self.of_data([sizes.batch, d, h, w, sizes.out_channels]))
     }
 
-    /// The shape of the input of which only the spatial sizes are given, of images.
+    /// Returns the shape of an image batch in the data format, from its spatial sizes, batch size and channels.
     pub fn input_shape<T: Copy>(&self, [h, w]: [T; 2], batch: T, channels: T) -> [T; 4] {
         self.format.of_nhwc([batch, h, w, channels])
     }
@@ -327,12 +336,13 @@ fn check_depth(input: usize, filter: usize, output: usize) -> Result<()> {
     Ok(())
 }
 
-/// The output of a convolution over images.
+/// Infers the output shape of a convolution over images.
 pub(super) fn infer_images(infer: &mut Infer<'_>) -> Result<()> {
     infer_forward(infer, &Conv::of_images(infer)?, false)
 }
 
-/// The output of a convolution with these attributes; a depthwise one has its input's channels times the filter's.
+/// Infers the output shape of a convolution with these attributes. The number of output channels of a depthwise
+/// convolution is the product of the input's and the filter's.
 fn infer_forward(infer: &mut Infer<'_>, conv: &Conv, depthwise: bool) -> Result<()> {
     let input = infer.input_of_rank(0, conv.rank())?;
     let filter = infer.input_of_rank(1, conv.rank())?;
@@ -365,7 +375,8 @@ fn infer_forward(infer: &mut Infer<'_>, conv: &Conv, depthwise: bool) -> Result<
     Ok(())
 }
 
-/// The shape that input 0 holds: whole, or of images the rows and columns alone.
+/// Infers the output shape from the value of input 0, which holds the whole shape, or for images the rows and columns
+/// only.
 fn infer_input(infer: &mut Infer<'_>, conv: &Conv) -> Result<()> {
     let mut shape = infer.value_as_shape(0)?;
     if shape.rank() == Some(2) && !conv.volumes {
@@ -386,7 +397,7 @@ fn sizes(s: &Scope, x: Output) -> Output {
     s.op("Shape").input(x).output()
 }
 
-impl Family {
+impl ConvOps {
     fn forward_grad(&self, s: &Scope, f: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
         let Some(dy) = dy[0] else { return Ok(vec![None, None]) };
         let (x, w) = (f.input(0), f.input(1));
@@ -413,7 +424,7 @@ impl Family {
     }
 }
 
-/// The convolution's attributes on one of its gradients.
+/// Copies the convolution's attributes to a call of one of its gradient ops.
 fn with_attrs<'a>(f: &Forward, mut call: Call<'a>) -> Result<Call<'a>> {
     for name in ["strides", "use_cudnn_on_gpu", "padding", "explicit_paddings", "data_format", "dilations"] {
         if f.node.op.attr_spec(name).is_some() {
@@ -438,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_a_convolution() -> Result<()> {
+    fn output_sizes_follow_strides_and_padding() -> Result<()> {
         let conv = Conv::of_images(&node("NCHW", [1, 1, 2, 1], "SAME"))?;
         let sizes = conv.sizes(&[2, 4, 5, 7], &[3, 3, 2, 6])?;
         assert_eq!(conv.output_shape(&sizes)?.dims(), [2, 6, 3, 7]);
@@ -453,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_attributes() {
+    fn wrong_attributes_are_refused() {
         let code = |n: &Node| Conv::of_images(n).map_err(|e| e.code());
         assert_eq!(code(&node("NHWC", [2, 1, 1, 1], "SAME")), Err(crate::Code::Unimplemented));
         assert_eq!(code(&node("NHWC", [1, 0, 1, 1], "SAME")), Err(crate::Code::InvalidArgument));

@@ -1,4 +1,5 @@
-//! Connectionist temporal classification (Graves et al., ICML 2006): sequences of labels without alignment.
+//! Connectionist temporal classification (Graves et al., ICML 2006): losses and decoding for label sequences without
+//! alignment.
 
 use super::{Gradient, OpDef};
 use crate::error::{Error, Result};
@@ -70,7 +71,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// The number of sequences, as far as inputs `[time, batch, classes]` and the lengths tell.
+/// Returns the number of sequences, from the inputs `[time, batch, classes]` and the sequence lengths.
 fn batch(infer: &Infer<'_>, inputs: &PartialShape, lengths: usize) -> Result<Dim> {
     let lengths = infer.input_of_rank(lengths, 1)?;
     Ok(PartialShape::vector(inputs.dim(1)).merge(&lengths)?.dim(0))

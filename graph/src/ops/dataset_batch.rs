@@ -1,4 +1,4 @@
-//! Datasets that put elements of another together, or take them apart.
+//! Datasets that batch the elements of another dataset, or split them.
 
 use super::OpDef;
 use super::dataset_source::{DATASET, ELEMENTS, ELEMENTS_AND_METADATA};

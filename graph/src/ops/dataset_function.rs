@@ -1,4 +1,4 @@
-//! Datasets that apply a function to the elements of another.
+//! Datasets that apply a function to the elements of another dataset.
 
 use super::check::scalar;
 use super::dataset_source::{DATASET, ELEMENTS};

@@ -1,4 +1,4 @@
-//! What datasets keep between iterators: generators of seeds, caches.
+//! Resources that datasets keep between iterators: seed generators and caches.
 
 use super::iterator::scalars;
 use super::{Gradient, OpDef, Traits};

@@ -1,4 +1,4 @@
-//! Datasets that say how their input is to run, and give its elements as they are.
+//! Datasets that set execution options for their input and pass its elements through unchanged.
 
 use super::OpDef;
 use super::dataset_source::{DATASET, ELEMENTS};

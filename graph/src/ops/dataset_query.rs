@@ -1,4 +1,4 @@
-//! What is asked of a dataset without an iterator that outlives the step.
+//! Queries on a dataset that do not leave an iterator behind after the step.
 
 use super::check::scalar;
 use super::iterator::element;

@@ -1,13 +1,13 @@
-//! Datasets that have no input dataset: tensors, ranges, random numbers, files.
+//! Source datasets without an input dataset: tensors, ranges, random numbers, files.
 
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
 
-/// What the rows of datasets have in common: they give a handle, which is the dataset.
+/// The common part of all dataset ops: their output is a variant that holds the dataset.
 pub(super) const DATASET: OpDef =
     OpDef { outputs: &["handle: variant"], infer: scalar, gradient: Gradient::Leaf, ..OpDef::NEW };
 
-/// What is known of a dataset's elements.
+/// The attributes that describe a dataset's elements.
 pub(super) const ELEMENTS: &[&str] = &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"];
 pub(super) const ELEMENTS_AND_METADATA: &[&str] =
     &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"];

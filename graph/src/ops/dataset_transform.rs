@@ -1,9 +1,9 @@
-//! Datasets that choose, repeat, order or keep the elements of other datasets.
+//! Datasets that select, repeat, reorder or cache the elements of other datasets.
 
 use super::dataset_source::{DATASET, ELEMENTS, ELEMENTS_AND_METADATA};
 use super::{OpDef, Traits};
 
-/// Each batch in as many as there are replicas.
+/// Datasets that split each batch evenly among replicas.
 const REBATCHED: OpDef = OpDef {
     inputs: &["input_dataset: variant", "num_replicas: int64"],
     attrs: &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "use_fallback: bool = true"],

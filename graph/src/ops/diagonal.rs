@@ -1,4 +1,4 @@
-//! Diagonals of matrices in batches: taken out, put in, made to matrices.
+//! Diagonals of batched matrices: extraction, replacement, and construction of diagonal matrices.
 
 use super::broadcast::arrived;
 use super::shape::first_only;
@@ -16,8 +16,10 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["diagonal: T"],
         outputs: &["output: T"],
         attrs: &["T: type"],
-        infer: |infer| main(infer, true),
-        gradient: Gradient::Defined(|scope, forward, dz| turn(scope, forward, dz, "MatrixDiagPart")),
+        infer: |infer| diagonal_shape(infer, true),
+        gradient: Gradient::Defined(|scope, forward, dz| {
+            opposite_op_gradient(scope, forward, dz, "MatrixDiagPart")
+        }),
         ..OpDef::NEW
     },
     OpDef {
@@ -39,7 +41,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["diagonal: T"],
         outputs: &["output: T"],
         attrs: &["T: type"],
-        infer: |infer| main(infer, true),
+        infer: |infer| diagonal_shape(infer, true),
         ..OpDef::NEW
     },
     OpDef {
@@ -47,7 +49,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["input: T"],
         outputs: &["diagonal: T"],
         attrs: &["T: type"],
-        infer: |infer| main(infer, false),
+        infer: |infer| diagonal_shape(infer, false),
         gradient: Gradient::Defined(part_gradient),
         ..OpDef::NEW
     },
@@ -70,7 +72,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["input: T"],
         outputs: &["diagonal: T"],
         attrs: &["T: type"],
-        infer: |infer| main(infer, false),
+        infer: |infer| diagonal_shape(infer, false),
         ..OpDef::NEW
     },
     OpDef {
@@ -107,8 +109,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Matrices of main diagonals, or main diagonals of matrices.
-fn main(infer: &mut Infer<'_>, make: bool) -> Result<()> {
+/// Infers the shape of a diagonal matrix built from its main diagonal, or of the main diagonal of a matrix.
+fn diagonal_shape(infer: &mut Infer<'_>, make: bool) -> Result<()> {
     let shape = infer.input(0);
     let Some(dims) = shape.dims() else { return Ok(()) };
     let out: Vec<Dim> = match (make, dims) {
@@ -126,12 +128,17 @@ fn main(infer: &mut Infer<'_>, make: bool) -> Result<()> {
     Ok(())
 }
 
-fn turn(scope: &Scope, forward: &Forward, dz: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
+fn opposite_op_gradient(
+    scope: &Scope,
+    forward: &Forward,
+    dz: &[Option<Output>],
+    op: &str,
+) -> Result<Vec<Option<Output>>> {
     let dz = arrived(forward, dz)?;
     Ok(first_only(forward, Some(scope.op(op).input(dz).output())))
 }
 
-/// What is off the diagonal gets nothing, also where matrices are not square.
+/// Gradient of MatrixDiagPart: zeros off the diagonal; also for matrices that are not square.
 fn part_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let zeros = scope.zeros_like(forward.input(0));
     let call = scope.op("MatrixSetDiag").input(zeros).input(arrived(forward, dz)?);

@@ -1,4 +1,4 @@
-//! Distances of sequences.
+//! Edit distances between sequences.
 
 use super::{Gradient, OpDef};
 use crate::error::Result;
@@ -22,7 +22,7 @@ pub(super) const OPS: &[OpDef] = &[OpDef {
     ..OpDef::NEW
 }];
 
-/// The larger of both sparse tensors' sizes along each axis but the last.
+/// Sets the output's size along each axis except the last to the larger of the two sparse tensors' sizes.
 fn all_but_last(infer: &mut Infer<'_>) -> Result<()> {
     for i in [0, 3] {
         infer.input_of_rank(i, 2)?;

@@ -1,4 +1,4 @@
-//! Sums of products by Einstein's convention.
+//! Sums of products in Einstein notation.
 
 use super::broadcast::arrived;
 use super::{Gradient, OpDef};
@@ -18,7 +18,8 @@ pub(super) const OPS: &[OpDef] = &[OpDef {
     ..OpDef::NEW
 }];
 
-/// The labels of each input and of the output, a letter an axis; `.` stands for an ellipsis.
+/// An Einstein equation: the axis labels of each input and of the output, one letter per axis; `.` stands for an
+/// ellipsis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Equation {
     pub inputs: Vec<Vec<char>>,
@@ -26,10 +27,11 @@ pub struct Equation {
 }
 
 impl Equation {
-    /// Parses `ab,bc->ac`.
+    /// Parses an equation such as `ab,bc->ac`.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no arrow, or something other than letters and one ellipsis a term.
+    /// `InvalidArgument` if there is not exactly one arrow, or a term contains other characters than letters and one
+    /// ellipsis.
     pub fn parse(text: &str) -> Result<Equation> {
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let Some((inputs, output)) = text.split_once("->") else {
@@ -47,7 +49,7 @@ impl Equation {
     }
 }
 
-/// Known where no ellipsis hides axes.
+/// Infers the output shape, which is known only for equations without an ellipsis in the output.
 fn shape(infer: &mut Infer<'_>) -> Result<()> {
     let equation = Equation::parse(&infer.attr::<String>("equation")?)?;
     if equation.inputs.len() != infer.num_inputs() {
@@ -71,7 +73,8 @@ fn shape(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Of two operands without ellipses, each of whose labels the output or the other operand has: another einsum.
+/// Returns the gradient for two operands without ellipses, as another einsum. Each label of an operand must occur in
+/// the output or the other operand.
 fn gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let dz = arrived(forward, dz)?;
     let equation = Equation::parse(&forward.attr::<String>("equation")?)?;

@@ -1,4 +1,4 @@
-//! Fourier transforms along the innermost axes.
+//! Fourier transforms over the innermost axes.
 
 use super::broadcast::{arrived, sizes};
 use super::{Gradient, OpDef};
@@ -16,7 +16,9 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: Tcomplex"],
         attrs: &["Tcomplex: {complex64, complex128} = complex64"],
         infer: |infer| same(infer, 1),
-        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "IFFT", 1)),
+        gradient: Gradient::Defined(|scope, forward, dz| {
+            opposite_transform_gradient(scope, forward, dz, "IFFT", 1)
+        }),
         ..OpDef::NEW
     },
     OpDef {
@@ -25,7 +27,9 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: Tcomplex"],
         attrs: &["Tcomplex: {complex64, complex128} = complex64"],
         infer: |infer| same(infer, 1),
-        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "FFT", 1)),
+        gradient: Gradient::Defined(|scope, forward, dz| {
+            opposite_transform_gradient(scope, forward, dz, "FFT", 1)
+        }),
         ..OpDef::NEW
     },
     OpDef {
@@ -33,7 +37,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["input: Treal", "fft_length: int32"],
         outputs: &["output: Tcomplex"],
         attrs: &["Treal: {float, double} = float", "Tcomplex: {complex64, complex128} = complex64"],
-        infer: |infer| half(infer, 1, true),
+        infer: |infer| real_transform_shape(infer, 1, true),
         ..OpDef::NEW
     },
     OpDef {
@@ -41,7 +45,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["input: Tcomplex", "fft_length: int32"],
         outputs: &["output: Treal"],
         attrs: &["Treal: {float, double} = float", "Tcomplex: {complex64, complex128} = complex64"],
-        infer: |infer| half(infer, 1, false),
+        infer: |infer| real_transform_shape(infer, 1, false),
         ..OpDef::NEW
     },
     OpDef {
@@ -50,7 +54,9 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: Tcomplex"],
         attrs: &["Tcomplex: {complex64, complex128} = complex64"],
         infer: |infer| same(infer, 2),
-        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "IFFT2D", 2)),
+        gradient: Gradient::Defined(|scope, forward, dz| {
+            opposite_transform_gradient(scope, forward, dz, "IFFT2D", 2)
+        }),
         ..OpDef::NEW
     },
     OpDef {
@@ -59,7 +65,9 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: Tcomplex"],
         attrs: &["Tcomplex: {complex64, complex128} = complex64"],
         infer: |infer| same(infer, 2),
-        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "FFT2D", 2)),
+        gradient: Gradient::Defined(|scope, forward, dz| {
+            opposite_transform_gradient(scope, forward, dz, "FFT2D", 2)
+        }),
         ..OpDef::NEW
     },
     OpDef {
@@ -67,7 +75,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["input: Treal", "fft_length: int32"],
         outputs: &["output: Tcomplex"],
         attrs: &["Treal: {float, double} = float", "Tcomplex: {complex64, complex128} = complex64"],
-        infer: |infer| half(infer, 2, true),
+        infer: |infer| real_transform_shape(infer, 2, true),
         ..OpDef::NEW
     },
     OpDef {
@@ -75,7 +83,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["input: Tcomplex", "fft_length: int32"],
         outputs: &["output: Treal"],
         attrs: &["Treal: {float, double} = float", "Tcomplex: {complex64, complex128} = complex64"],
-        infer: |infer| half(infer, 2, false),
+        infer: |infer| real_transform_shape(infer, 2, false),
         ..OpDef::NEW
     },
     OpDef {
@@ -84,7 +92,9 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: Tcomplex"],
         attrs: &["Tcomplex: {complex64, complex128} = complex64"],
         infer: |infer| same(infer, 3),
-        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "IFFT3D", 3)),
+        gradient: Gradient::Defined(|scope, forward, dz| {
+            opposite_transform_gradient(scope, forward, dz, "IFFT3D", 3)
+        }),
         ..OpDef::NEW
     },
     OpDef {
@@ -93,7 +103,9 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: Tcomplex"],
         attrs: &["Tcomplex: {complex64, complex128} = complex64"],
         infer: |infer| same(infer, 3),
-        gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "FFT3D", 3)),
+        gradient: Gradient::Defined(|scope, forward, dz| {
+            opposite_transform_gradient(scope, forward, dz, "FFT3D", 3)
+        }),
         ..OpDef::NEW
     },
     OpDef {
@@ -101,7 +113,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["input: Treal", "fft_length: int32"],
         outputs: &["output: Tcomplex"],
         attrs: &["Treal: {float, double} = float", "Tcomplex: {complex64, complex128} = complex64"],
-        infer: |infer| half(infer, 3, true),
+        infer: |infer| real_transform_shape(infer, 3, true),
         ..OpDef::NEW
     },
     OpDef {
@@ -109,7 +121,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["input: Tcomplex", "fft_length: int32"],
         outputs: &["output: Treal"],
         attrs: &["Treal: {float, double} = float", "Tcomplex: {complex64, complex128} = complex64"],
-        infer: |infer| half(infer, 3, false),
+        infer: |infer| real_transform_shape(infer, 3, false),
         ..OpDef::NEW
     },
 ];
@@ -130,9 +142,9 @@ fn same(infer: &mut Infer<'_>, axes: usize) -> Result<()> {
     Ok(())
 }
 
-/// The innermost axes have the lengths that input 1 says; of a transform of real numbers half of the last one is
-/// given.
-fn half(infer: &mut Infer<'_>, axes: usize, forward: bool) -> Result<()> {
+/// Infers the shape of a real transform: input 1 holds the lengths of the innermost axes. The complex side stores
+/// only half of the last axis.
+fn real_transform_shape(infer: &mut Infer<'_>, axes: usize, forward: bool) -> Result<()> {
     let shape = at_least(infer, axes)?;
     infer.input_of_rank(1, 1)?;
     let Some(dims) = shape.dims() else { return Ok(()) };
@@ -147,8 +159,9 @@ fn half(infer: &mut Infer<'_>, axes: usize, forward: bool) -> Result<()> {
     Ok(())
 }
 
-/// The other transform, scaled: `inverse` has the count of elements as a divisor.
-fn back(
+/// Returns the gradient of a transform: the opposite transform, scaled because the inverse transform divides by the
+/// number of elements.
+fn opposite_transform_gradient(
     scope: &Scope,
     forward: &Forward,
     dz: &[Option<Output>],

@@ -1,4 +1,4 @@
-//! Files as they are: read, written and found by pattern.
+//! Ops on whole files: reading, writing, and listing files by pattern.
 
 use super::{Gradient, OpDef, Traits};
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! Calls of functions, and control flow whose branches are functions.
+//! Function calls, and control flow whose branches are functions.
 
 use super::{Gradient, InferFn, OpDef, Traits};
 use crate::attr::FuncAttr;
@@ -67,16 +67,23 @@ pub(super) const OPS: &[OpDef] = &[
         super::unknown_shapes,
         Traits::STATEFUL,
     ),
-    of("If", &["cond: Tcond", "input: Tin"], &["output: Tout"], IF_ATTRS, as_said, Traits::STATEFUL),
-    of("StatelessIf", &["cond: Tcond", "input: Tin"], &["output: Tout"], IF_ATTRS, as_said, Traits::NONE),
-    of("While", &["input: T"], &["output: T"], WHILE_ATTRS, as_said, Traits::STATEFUL),
-    of("StatelessWhile", &["input: T"], &["output: T"], WHILE_ATTRS, as_said, Traits::NONE),
+    of("If", &["cond: Tcond", "input: Tin"], &["output: Tout"], IF_ATTRS, declared_shapes, Traits::STATEFUL),
+    of(
+        "StatelessIf",
+        &["cond: Tcond", "input: Tin"],
+        &["output: Tout"],
+        IF_ATTRS,
+        declared_shapes,
+        Traits::NONE,
+    ),
+    of("While", &["input: T"], &["output: T"], WHILE_ATTRS, declared_shapes, Traits::STATEFUL),
+    of("StatelessWhile", &["input: T"], &["output: T"], WHILE_ATTRS, declared_shapes, Traits::NONE),
     of(
         "Case",
         &["branch_index: int32", "input: Tin"],
         &["output: Tout"],
         CASE_ATTRS,
-        as_said,
+        declared_shapes,
         Traits::STATEFUL,
     ),
     of(
@@ -84,7 +91,7 @@ pub(super) const OPS: &[OpDef] = &[
         &["branch_index: int32", "input: Tin"],
         &["output: Tout"],
         CASE_ATTRS,
-        as_said,
+        declared_shapes,
         Traits::NONE,
     ),
     of(
@@ -117,7 +124,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// A node that lowering replaces by the gradient of the function.
+/// Returns the gradient of a call as a `SymbolicGradient` node, which lowering replaces by the function's gradient.
 fn gradient_of_call(scope: &Scope, call: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let func: FuncAttr = call.attr("f")?;
     if call.inputs.iter().any(|input| scope.dtype(*input) == DType::Resource) {
@@ -132,8 +139,8 @@ fn gradient_of_call(scope: &Scope, call: &Forward, dy: &[Option<Output>]) -> Res
     Ok(gradient.into_iter().zip(&call.inputs).map(|(g, input)| is_number(input).then_some(g)).collect())
 }
 
-/// The shapes that the caller's maker wrote down, where there is one for each output.
-fn as_said(infer: &mut Infer<'_>) -> Result<()> {
+/// Sets the shapes that the attribute `output_shapes` declares, if it has one for each output.
+fn declared_shapes(infer: &mut Infer<'_>) -> Result<()> {
     let shapes = infer.attr::<Vec<PartialShape>>("output_shapes")?;
     if shapes.len() == infer.num_outputs() {
         shapes.into_iter().enumerate().for_each(|(i, shape)| infer.set(i, shape));

@@ -1,6 +1,6 @@
-//! Chains of ops in one. Most are TensorFlow's, whose optimiser writes them into the graphs that its master sends: a
-//! product, convolution or normalisation, and what follows it, in the order that `fused_ops` says. Ours is
-//! `_FusedElementwise` ([`fuse`](crate::passes::fuse)).
+//! Fused ops. Most are TensorFlow's: its graph optimizer writes them into the graphs that a TensorFlow master sends,
+//! each for a product, convolution or normalization and the ops after it, in the order of `fused_ops`.
+//! `_FusedElementwise` is our own ([`fuse`](crate::passes::fuse)).
 
 use super::OpDef;
 use super::conv::{self, DILATIONS, EXPLICIT, PADDING, STRIDES};
@@ -93,9 +93,9 @@ pub(super) const OPS: &[OpDef] = &[
         infer: same_shape,
         ..OpDef::NEW
     },
-    // `ops` are element-wise, of one or two operands each, which `operands` lists one after the other: a number below N
-    // is an input, N and more the value of an op before. The last one's value is the output. `names` are those of the
-    // nodes that they were.
+    // `ops` are element-wise ops with one or two operands each. `operands` lists the operands of all ops in sequence:
+    // a number below N is an input, a number from N on is the value of an earlier op. The output is the value of the
+    // last op. `names` are the names of the original nodes.
     OpDef {
         name: "_FusedElementwise",
         inputs: &["inputs: N * T"],

@@ -1,9 +1,9 @@
-//! Picking and placing elements by index.
+//! Gathering and scattering of elements by index.
 
 use super::constant::scalar;
 use super::shape::first_only;
 use super::{Gradient, OpDef};
-use crate::builder::{Forward, Pick, Scope};
+use crate::builder::{Forward, Scope, SliceIndex};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::Output;
@@ -72,8 +72,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Dimensions `from..to` of a shape; no upper end for `None`. Unknown where the rank is.
-fn part(shape: &PartialShape, from: usize, to: Option<usize>) -> Option<Vec<Dim>> {
+/// Returns dimensions `from..to` of a shape, or up to the end if `to` is `None`; `None` if the rank is unknown.
+fn dims_between(shape: &PartialShape, from: usize, to: Option<usize>) -> Option<Vec<Dim>> {
     let dims = shape.dims()?;
     Some(dims.get(from..to.unwrap_or(dims.len())).unwrap_or_default().to_vec())
 }
@@ -106,9 +106,9 @@ fn gather(infer: &mut Infer<'_>, axis: Option<i64>, batch_dims: i64) -> Result<(
         let both = PartialShape::vector(params.dim(i)).merge(&PartialShape::vector(indices.dim(i)))?;
         out.push(both.dim(0));
     }
-    out.extend(part(&params, batch, Some(at)).unwrap_or_default());
-    out.extend(part(&indices, batch, None).unwrap_or_default());
-    out.extend(part(&params, at + 1, None).unwrap_or_default());
+    out.extend(dims_between(&params, batch, Some(at)).unwrap_or_default());
+    out.extend(dims_between(&indices, batch, None).unwrap_or_default());
+    out.extend(dims_between(&params, at + 1, None).unwrap_or_default());
     infer.set(0, PartialShape::of_dims(out));
     Ok(())
 }
@@ -123,8 +123,8 @@ fn gather_nd(infer: &mut Infer<'_>) -> Result<()> {
     if depth > params_rank {
         crate::invalid!("indices.shape[-1] must be <= params.rank, but saw {depth} vs. {params_rank}");
     }
-    let mut out = part(&indices, 0, Some(last)).unwrap_or_default();
-    out.extend(part(&params, depth, None).unwrap_or_default());
+    let mut out = dims_between(&indices, 0, Some(last)).unwrap_or_default();
+    out.extend(dims_between(&params, depth, None).unwrap_or_default());
     infer.set(0, PartialShape::of_dims(out));
     Ok(())
 }
@@ -173,15 +173,15 @@ fn gather_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> R
     Ok(first_only(forward, Some(dx)))
 }
 
-/// Adds what came back into the places it was gathered from: the gathered axes go to the front, become one, and
-/// are summed by index there.
+/// Gradient of Gather with respect to `params`: sums `dz` by index. The gathered axes of `dz` are moved to the front
+/// and flattened to one axis, over which an unsorted segment sum runs.
 fn scatter_back(scope: &Scope, forward: &Forward, dz: Output, axis: usize, batch: usize) -> Result<Output> {
     let (params, indices) = (forward.input(0), forward.input(1));
     let sizes = scope.shape_of(params);
     let between = |from: usize, to: Option<usize>| {
-        scope.strided_slice(sizes, &[Pick::Range(Some(from as i64), to.map(|t| t as i64), 1)])
+        scope.strided_slice(sizes, &[SliceIndex::Range(Some(from as i64), to.map(|t| t as i64), 1)])
     };
-    let size = |at: usize| scope.strided_slice(sizes, &[Pick::At(at as i64)]);
+    let size = |at: usize| scope.strided_slice(sizes, &[SliceIndex::At(at as i64)]);
     let count = scope.reshape(scope.size_of(indices), &[1]);
     if axis == 0 && batch == 0 {
         let wanted = scope.concat(&[count, between(1, None)], 0);
@@ -193,7 +193,7 @@ fn scatter_back(scope: &Scope, forward: &Forward, dz: Output, axis: usize, batch
         return Err(Error::unimplemented("the gradient of GatherV2 needs known ranks"));
     };
     let gathered = dz_rank + 1 - params_rank;
-    // Batch axes, gathered axes, those of `params` before its axis, those after it.
+    // The order is: batch axes, gathered axes, axes of `params` before the gather axis, axes after it.
     let perm = (0..batch).chain(axis..axis + gathered).chain(batch..axis).chain(axis + gathered..dz_rank);
     let front = scope.transpose(dz, &perm.collect::<Vec<_>>());
     let (outer, inner) = (between(batch, Some(axis)), between(axis + 1, None));
@@ -202,7 +202,7 @@ fn scatter_back(scope: &Scope, forward: &Forward, dz: Output, axis: usize, batch
     let (dtype, mut ids) = wide_indices(scope, indices);
     let mut segments = size(axis);
     if batch > 0 {
-        // Each batch has segments of its own.
+        // Each batch element has its own range of segment ids.
         let (zero, one, axes) = (scope.constant(0i32), scope.constant(1i32), scope.constant([0i32]));
         let batches = scope.op("Prod").input(between(0, Some(batch))).input(axes).output();
         let first = scope.mul(scope.range(zero, batches, one), segments);

@@ -1,4 +1,4 @@
-//! Pseudo-random numbers of a generator whose state is a variable: each op moves it on.
+//! Pseudo-random numbers from a generator whose state is a variable; each op advances the state.
 
 use super::{Gradient, OpDef, Traits};
 use crate::error::Result;
@@ -69,7 +69,7 @@ const OF_STATE: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// Handle, algorithm and another scalar.
+/// Checks that the handle, the algorithm and one more input are scalars.
 fn scalars(infer: &mut Infer<'_>) -> Result<()> {
     (0..3).try_for_each(|i| infer.input_of_rank(i, 0).map(|_| ()))
 }
@@ -79,7 +79,7 @@ fn after_algorithm(infer: &mut Infer<'_>) -> Result<()> {
     numbers(infer, 2)
 }
 
-/// Numbers in the shape that input `at` is.
+/// Sets the output's shape to the value of input `at`.
 fn numbers(infer: &mut Infer<'_>, at: usize) -> Result<()> {
     infer.input_of_rank(0, 0)?;
     let shape = infer.value_as_shape(at)?;

@@ -1,4 +1,4 @@
-//! Counting and placing values among bounds and bins.
+//! Counting of values in bins, and search for their positions among bounds.
 
 use super::constant::scalar;
 use super::unary::same_shape;

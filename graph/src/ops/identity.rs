@@ -1,4 +1,4 @@
-//! Ops that pass their inputs through.
+//! Ops that forward their inputs.
 
 use super::{Gradient, OpDef, Traits};
 use crate::builder::{Forward, Scope};
@@ -6,8 +6,9 @@ use crate::error::{Error, Result};
 use crate::graph::Output;
 use crate::infer::Infer;
 
-/// Of what gives its input itself, a reference too; a `Snapshot` is a value.
-pub(super) const PASSES: Traits = Traits { passes_reference: true, ..Traits::NONE };
+/// The traits of ops that return their input itself, even if it is a reference. `Snapshot` is not one of them,
+/// because it returns a value.
+pub(super) const FORWARDS_REFERENCE: Traits = Traits { passes_reference: true, ..Traits::NONE };
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef {
@@ -17,7 +18,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type"],
         infer: same,
         gradient: Gradient::Defined(pass),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -27,7 +28,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: list(type) >= 1"],
         infer: same,
         gradient: Gradient::Defined(pass),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -37,7 +38,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type"],
         infer: same,
         gradient: Gradient::Leaf,
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -47,7 +48,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "message: string = ''"],
         infer: same,
         gradient: Gradient::Defined(prevented),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -82,7 +83,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Each output has the shape of the input beside it, and stands for the same variable.
+/// Gives each output the shape of the corresponding input, and the same variable behind a handle.
 pub(super) fn same(infer: &mut Infer<'_>) -> Result<()> {
     for i in 0..infer.num_outputs() {
         let shape = infer.input(i);
@@ -94,6 +95,7 @@ pub(super) fn same(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Forwards all gradients.
 pub(super) fn pass(_: &Scope, _: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     Ok(dy.to_vec())
 }
@@ -103,7 +105,7 @@ fn prevented(_: &Scope, forward: &Forward, _: &[Option<Output>]) -> Result<Vec<O
     Err(Error::invalid(format!("Gradient explicitly disabled. Reason: {reason}")).at_node(&forward.node.name))
 }
 
-/// The gradient is checked as the value was.
+/// Gradient of CheckNumerics: checks the gradient like the value.
 fn check_numerics(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let message = format!("the gradient that reached {} is not finite", forward.node.name);
     let checked =

@@ -1,4 +1,4 @@
-//! Iterators: resources that give the elements of a dataset one by one.
+//! Iterators: resources that return the elements of a dataset one by one.
 
 use super::{Gradient, OpDef, Traits};
 use crate::error::Result;
@@ -276,13 +276,13 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Every output is a scalar.
+/// Sets every output to the shape of a scalar.
 pub(super) fn scalars(infer: &mut Infer<'_>) -> Result<()> {
     infer.set_all(PartialShape::scalar());
     Ok(())
 }
 
-/// The outputs are an element, whose shapes are an attribute.
+/// Sets the outputs to the shapes of a dataset element, which are an attribute.
 pub(super) fn element(infer: &mut Infer<'_>) -> Result<()> {
     let shapes = infer.attr::<Vec<PartialShape>>("output_shapes")?;
     if shapes.len() != infer.num_outputs() {

@@ -1,4 +1,4 @@
-//! Products of matrices, alone and in batches.
+//! Matrix products, single and batched.
 
 use super::broadcast::{arrived, reduce_leading_gradients};
 use super::{Gradient, OpDef};
@@ -69,7 +69,7 @@ pub(super) const OPS: &[OpDef] = &[
     ),
 ];
 
-/// The product of two matrices, either of which may be transposed.
+/// Infers the shape of the product of two matrices, either of which may be transposed.
 pub(super) fn infer(infer: &mut Infer<'_>) -> Result<()> {
     let (a, b) = (infer.input_of_rank(0, 2)?, infer.input_of_rank(1, 2)?);
     let shape = matrix_shape(infer, [&a, &b], ["transpose_a", "transpose_b"])?;
@@ -77,7 +77,7 @@ pub(super) fn infer(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The rows and columns of the product of the operands' last two axes.
+/// Returns the rows and columns of the product of the operands' last two axes.
 fn matrix_shape(infer: &Infer<'_>, operands: [&PartialShape; 2], flips: [&str; 2]) -> Result<[Dim; 2]> {
     let mut sizes = [[None; 2]; 2];
     for i in 0..2 {
@@ -122,19 +122,19 @@ fn batch_shape(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// An op's name and those of its attributes that flip operands.
-struct Names {
+/// The name of a matrix product op, and the names of its attributes that transpose operands.
+struct ProductOp {
     op: &'static str,
     flips: [&'static str; 2],
 }
 
-const MAT_MUL: Names = Names { op: "MatMul", flips: ["transpose_a", "transpose_b"] };
-const BATCH_MAT_MUL: Names = Names { op: "BatchMatMul", flips: ["adj_x", "adj_y"] };
-const BATCH_MAT_MUL_V2: Names = Names { op: "BatchMatMulV2", flips: ["adj_x", "adj_y"] };
+const MAT_MUL: ProductOp = ProductOp { op: "MatMul", flips: ["transpose_a", "transpose_b"] };
+const BATCH_MAT_MUL: ProductOp = ProductOp { op: "BatchMatMul", flips: ["adj_x", "adj_y"] };
+const BATCH_MAT_MUL_V2: ProductOp = ProductOp { op: "BatchMatMulV2", flips: ["adj_x", "adj_y"] };
 
-/// The gradients of both factors, each a product of the other one with `dz`.
-fn factors(scope: &Scope, forward: &Forward, dz: Output, names: &Names) -> Result<[Output; 2]> {
-    // The batch forms conjugate what they flip, which leaves the factor that is not flipped.
+/// Returns the gradients of both factors; each is a product of the other factor with `dz`.
+fn factors(scope: &Scope, forward: &Forward, dz: Output, names: &ProductOp) -> Result<[Output; 2]> {
+    // The batched ops conjugate the factor that they transpose; the other factor is conjugated here.
     let whole = |x: Output| if names.op == "MatMul" { scope.conj(x) } else { x };
     let (a, b) = (whole(forward.input(0)), whole(forward.input(1)));
     let flips = (forward.attr::<bool>(names.flips[0])?, forward.attr::<bool>(names.flips[1])?);

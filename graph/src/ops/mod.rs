@@ -1,5 +1,5 @@
-//! The op table: what ops there are, their signatures, shape inference and gradients. One file a family; an op
-//! is a row in its family's slice, and nothing else.
+//! The op table: all ops with their signatures, shape inference and gradients. Each file holds one family of ops;
+//! adding an op means adding a row to its family's slice.
 
 mod accumulator;
 mod activation;
@@ -107,7 +107,7 @@ use spec::{Arg, ArgType, AttrSpec};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// The families by name, which is that of their file.
+/// Builds the list of families, each with the name of its file.
 macro_rules! families {
     ($($family:ident),* $(,)?) => {
         &[$((stringify!($family), $family::OPS)),*]
@@ -205,7 +205,7 @@ const FAMILIES: &[(&str, &[OpDef])] = families! {
     variable,
 };
 
-/// One op, as a row of the table. Signatures are in the language of [`spec`].
+/// One op, as a row of the op table. Signatures are written in the notation of [`spec`].
 #[derive(Clone, Copy)]
 pub struct OpDef {
     pub name: &'static str,
@@ -216,12 +216,13 @@ pub struct OpDef {
     pub gradient: Gradient,
     pub role: Role,
     pub traits: Traits,
-    /// TensorFlow has no such op: it is for graphs that are built here and run on our servers.
+    /// True for an op that TensorFlow does not have: only graphs built with this project use it, and only our servers
+    /// run it.
     pub is_own: bool,
 }
 
 impl OpDef {
-    /// What a row leaves out: `OpDef { name: "NoOp", ..OpDef::NEW }`.
+    /// The defaults for fields that a row leaves out: `OpDef { name: "NoOp", ..OpDef::NEW }`.
     pub const NEW: OpDef = OpDef {
         name: "",
         inputs: &[],
@@ -235,24 +236,25 @@ impl OpDef {
     };
 }
 
-/// Sets the shapes of a node's outputs from what is known of its inputs.
+/// A shape inference function, which sets the shapes of a node's outputs from those of its inputs.
 pub type InferFn = fn(&mut Infer<'_>) -> Result<()>;
 
-/// Adds the nodes of a gradient: takes the gradients that arrived at the outputs (`None` where none did) and
-/// returns one for each input, `None` where no gradient flows.
+/// A gradient rule, which adds the nodes of a gradient. It takes the gradients that arrived at the outputs (`None`
+/// for an output without one) and returns one gradient per input (`None` if no gradient flows to the input).
 pub type GradientFn = fn(&Scope, &Forward, &[Option<Output>]) -> Result<Vec<Option<Output>>>;
 
-/// How gradients pass through an op.
+/// The behaviour of gradients at an op.
 #[derive(Clone, Copy)]
 pub enum Gradient {
+    /// The rule that builds the gradient.
     Defined(GradientFn),
-    /// Nothing flows through, by nature: constants, variables, comparisons, shapes.
+    /// By nature no gradient flows through: constants, variables, comparisons, shapes.
     Leaf,
-    /// Not there; asking is an error that names the op.
+    /// No rule exists; building a gradient through the op is an error that names it.
     None,
 }
 
-/// How the executor treats an op. Ops outside `Compute` are a closed set.
+/// The executor's treatment of an op. Roles other than `Compute` are a closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     Compute,
@@ -267,26 +269,27 @@ pub enum Role {
     ControlTrigger,
 }
 
-/// Facts that passes and the placer ask for.
+/// Properties of an op that passes and the placer use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traits {
-    /// Has state or an effect: never folded, merged or duplicated.
+    /// True if the op has state or side effects, so it must not be folded, merged or duplicated.
     pub stateful: bool,
-    /// The order of its inputs does not matter.
+    /// True if the order of the inputs does not affect the result.
     pub commutative: bool,
-    /// Sums its inputs.
+    /// True if the op sums its inputs.
     pub aggregate: bool,
-    /// Takes a reference whose variable may have no value yet.
+    /// True if the op accepts a reference to a variable that has no value yet.
     pub allows_uninitialized_input: bool,
-    /// Given a reference, passes it on: whoever reads the output sees the value of that time, with what was
-    /// written since.
+    /// True if the op forwards a reference: a reader of the output sees the variable's value at the time of the read,
+    /// including later writes.
     pub passes_reference: bool,
-    /// Looks at no elements of its first input: asks for its shape, or for what a variant says of itself. Runs where that
-    /// input is.
+    /// True if the op does not read the elements of its first input, but only its shape or a property of a variant.
+    /// The op runs on the device of that input.
     pub metadata: bool,
 }
 
 impl Traits {
+    /// No properties.
     pub const NONE: Traits = Traits {
         stateful: false,
         commutative: false,
@@ -295,28 +298,33 @@ impl Traits {
         passes_reference: false,
         metadata: false,
     };
+    /// State or side effects.
     pub const STATEFUL: Traits = Traits { stateful: true, ..Traits::NONE };
+    /// A commutative op.
     pub const COMMUTATIVE: Traits = Traits { commutative: true, ..Traits::NONE };
+    /// A sum of inputs in any order.
     pub const AGGREGATE: Traits = Traits { commutative: true, aggregate: true, ..Traits::NONE };
+    /// An op that reads only metadata of its first input.
     pub const METADATA: Traits = Traits { metadata: true, ..Traits::NONE };
 }
 
-/// Nothing is known of any output.
+/// Leaves the shapes of all outputs unknown.
 pub fn unknown_shapes(_: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// An op with its signature parsed.
+/// An op with its parsed signature.
 pub struct Op {
     pub def: &'static OpDef,
     pub inputs: Vec<Arg>,
     pub outputs: Vec<Arg>,
     pub attrs: Vec<AttrSpec>,
-    /// Position in the registry, for dense tables beside it.
+    /// The index in the op table, for dense tables indexed by op.
     pub index: usize,
 }
 
 impl Op {
+    /// Parses the signature of a row; the error text says which part is malformed.
     fn parse(def: &'static OpDef, index: usize) -> Result<Op, String> {
         let attrs = def.attrs.iter().map(|a| spec::parse_attr(a)).collect::<Result<Vec<_>, _>>()?;
         let resolve = |text: &&'static str| -> Result<Arg, String> {
@@ -339,26 +347,30 @@ impl Op {
         })
     }
 
+    /// Returns the op's name.
     pub fn name(&self) -> &'static str {
         self.def.name
     }
 
+    /// Returns the executor's treatment of the op.
     pub fn role(&self) -> Role {
         self.def.role
     }
 
+    /// Returns whether the op has state or side effects.
     pub fn is_stateful(&self) -> bool {
         self.def.traits.stateful
     }
 
+    /// Returns the declaration of an attribute.
     pub fn attr_spec(&self, name: &str) -> Option<&AttrSpec> {
         self.attrs.iter().find(|a| a.name == name)
     }
 
-    /// The attribute's value: as set, or the default.
+    /// Returns the value of an attribute, or its default.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is neither set nor has a default, or is of another kind.
+    /// `InvalidArgument` if the attribute has neither a value nor a default, or is of another kind.
     pub fn attr<T: FromAttr>(&self, attrs: &Attrs, name: &str) -> Result<T> {
         let value = attrs.get(name).or_else(|| self.attr_spec(name)?.default.as_ref());
         match value {
@@ -369,11 +381,12 @@ impl Op {
         }
     }
 
-    /// The types of the inputs under these attributes.
+    /// Returns the types of the inputs under these attributes.
     pub fn input_types(&self, attrs: &Attrs) -> Result<PortTypes> {
         self.port_types(&self.inputs, attrs)
     }
 
+    /// Returns the types of the outputs under these attributes.
     pub fn output_types(&self, attrs: &Attrs) -> Result<PortTypes> {
         self.port_types(&self.outputs, attrs)
     }
@@ -399,7 +412,7 @@ impl Op {
         Ok(types)
     }
 
-    /// How many ports the argument has.
+    /// Returns the number of tensors of an input or output argument under these attributes.
     pub fn arg_count(&self, arg: &Arg, attrs: &Attrs) -> Result<usize> {
         if let ArgType::List(name) = arg.ty {
             return Ok(self.attr::<Vec<DType>>(attrs, name)?.len());
@@ -412,7 +425,7 @@ impl Op {
         }
     }
 
-    /// Checks that every attribute is there (or has a default), of its kind and allowed.
+    /// Checks that every attribute has a value or a default, and that values are of the right kind and allowed.
     pub fn check_attrs(&self, attrs: &Attrs) -> Result<()> {
         for spec in &self.attrs {
             let Some(value) = attrs.get(spec.name) else {
@@ -436,7 +449,7 @@ impl Op {
     }
 }
 
-/// A node with more ports than this is refused.
+/// The largest number of inputs or of outputs of a node.
 pub(crate) const MAX_PORTS: usize = 1 << 20;
 
 /// The types of a node's inputs or outputs.
@@ -464,6 +477,7 @@ impl fmt::Debug for Gradient {
     }
 }
 
+/// All ops, and their indices by name.
 struct Registry {
     ops: Vec<Op>,
     by_name: FxHashMap<&'static str, usize>,
@@ -484,26 +498,26 @@ fn registry() -> &'static Registry {
     })
 }
 
-/// The op of this name.
+/// Returns the op with this name.
 pub fn lookup(name: &str) -> Option<&'static Op> {
     let registry = registry();
     registry.by_name.get(name).map(|&i| &registry.ops[i])
 }
 
-/// The families of ops, by the name of the file that holds each.
+/// Returns the families of ops, each with the name of its file.
 pub fn families() -> &'static [(&'static str, &'static [OpDef])] {
     FAMILIES
 }
 
-/// Every op there is.
+/// Returns all ops in the order of their indices.
 pub fn all() -> &'static [Op] {
     &registry().ops
 }
 
-/// Computes the outputs of a node on the host from constant inputs: what constant folding and shape inference
-/// ask of whoever has kernels.
+/// A host evaluator of nodes with constant inputs, which constant folding uses; the crate with the kernels implements
+/// it.
 pub trait Evaluate {
-    /// `None` if there is no kernel for the node.
+    /// Computes the node's outputs; `None` if there is no kernel for the node.
     fn evaluate(&self, node: &Node, inputs: &[Tensor]) -> Option<Result<Vec<Tensor>>>;
 }
 

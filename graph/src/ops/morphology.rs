@@ -9,7 +9,7 @@ use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 
-/// What the dilation and its gradients have in common.
+/// The common part of the dilation op and its gradients.
 const DILATION: OpDef = OpDef {
     inputs: &["input: T", "filter: T"],
     outputs: &["output: T"],
@@ -76,7 +76,7 @@ fn infer(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How the filter moves over rows and columns.
+/// The movement of the filter over rows and columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dilation {
     strides: [i64; 2],
@@ -84,7 +84,7 @@ pub struct Dilation {
     padding: Padding,
 }
 
-/// Along one axis, the positions of the input under the filter.
+/// The positions of the filter over the input along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reach {
     pub input: usize,
@@ -96,14 +96,15 @@ pub struct Reach {
 }
 
 impl Dilation {
+    /// Parses the attributes of a dilation or of one of its gradients.
     pub fn of(node: &impl ReadAttr) -> Result<Dilation> {
         let padding = Padding::parse(&node.read_attr::<String>("padding")?, &[], DataFormat::Nhwc)?;
         let strides = across_space(node, "strides")?.map(i64::from);
         Ok(Dilation { strides, rates: across_space(node, "rates")?, padding })
     }
 
-    /// Along rows (axis 0) or columns (axis 1), of so many of the input and of the filter. A rate may be anything, and
-    /// a filter empty: TensorFlow computes with what its formulas then say.
+    /// Returns the positions along rows (axis 0) or columns (axis 1), for `input` and `filter` rows or columns. Any
+    /// rate and an empty filter are allowed, because TensorFlow evaluates its formulas for them without a check.
     ///
     /// # Errors
     /// `InvalidArgument` if the stride is not positive, or sizes are out of range.
@@ -115,7 +116,7 @@ impl Dilation {
         let overflow = |_| Error::invalid("the size of a dilation is out of range");
         let signed = |v: usize| i32::try_from(v).map_err(overflow);
         let (i, f) = (i64::from(signed(input)?), signed(filter)?);
-        // In 32 bits, as TensorFlow's rates are: one that is far too large may mean another.
+        // The arithmetic wraps at 32 bits, like TensorFlow's: a rate that is far too large may wrap to a valid one.
         let effective = i64::from(f.wrapping_add((f - 1).wrapping_mul(rate.wrapping_sub(1))));
         let (output, pad_before) = match self.padding {
             Padding::Same => {
@@ -135,12 +136,13 @@ impl Dilation {
 }
 
 impl Reach {
-    /// The input position under the first tap of the filter at `output`, which may lie in the padding.
+    /// Returns the input position under the first tap of the filter at `output`; a negative position is in the
+    /// padding.
     pub fn start(&self, output: usize) -> i64 {
         output as i64 * self.stride - self.pad_before
     }
 
-    /// The taps of the filter at `output` with the input positions under them, without padding.
+    /// Returns the taps of the filter at `output`, each with its input position; taps in the padding are left out.
     pub fn taps(&self, output: usize) -> impl Iterator<Item = (usize, usize)> {
         let (start, rate, input) = (self.start(output), self.rate, self.input);
         (0..self.filter).filter_map(move |tap| {
@@ -151,7 +153,7 @@ impl Reach {
     }
 }
 
-/// Rows' and columns' of an attribute that is 1 for batches and channels.
+/// Returns the values for rows and columns of an attribute that must be 1 for batch and channels.
 fn across_space(node: &impl ReadAttr, name: &str) -> Result<[i32; 2]> {
     let values: Vec<i64> = node.read_attr(name)?;
     let values = values.into_iter().map(i32::try_from).collect::<Result<Vec<i32>, _>>();

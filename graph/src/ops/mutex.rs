@@ -1,4 +1,4 @@
-//! Mutual exclusion between steps.
+//! Mutexes: mutual exclusion between steps.
 
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};

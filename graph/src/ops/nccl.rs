@@ -1,11 +1,11 @@
-//! What several GPUs of one task compute together, with NVIDIA's library or by copies between them.
+//! Collective ops over several GPUs of one task, implemented with NVIDIA's NCCL or by copies between GPUs.
 
 use super::{OpDef, Traits, binary};
 use crate::error::Result;
 use crate::infer::Infer;
 
 pub(super) const OPS: &[OpDef] = &[
-    // `num_devices` nodes of one `shared_name` meet in a step, each on a GPU of its own.
+    // In each step, `num_devices` nodes with the same `shared_name` take part in one reduction, each on its own GPU.
     OpDef {
         name: "NcclAllReduce",
         inputs: &["input: T"],

@@ -1,4 +1,4 @@
-//! Normalisation over batches and over neighbouring channels.
+//! Normalization over batches and over neighbouring channels.
 
 use super::window::{DataFormat, ReadAttr};
 use super::{Gradient, OpDef};
@@ -108,8 +108,8 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &[FLOATS, "U: {float}", EPSILON, ANY_FORMAT, TRAINING],
         ..BATCH_GRAD
     },
-    // That of `activation_mode` of a normalisation, by what the normalisation has read: where the activation lets nothing
-    // through is computed anew.
+    // The gradient of the activation `activation_mode` of a normalization. The activation's output is recomputed from
+    // the inputs of the normalization, to find where the activation passes no gradient.
     OpDef {
         name: "_FusedBatchNormActivationGrad",
         inputs: &[
@@ -192,26 +192,26 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// The attributes of a normalisation over a batch.
+/// The attributes of a batch normalization.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNorm {
     pub epsilon: f32,
-    /// How much the batch counts in the running averages; 1 where there are none.
+    /// The weight of the batch in the running averages; 1 if there are no running averages.
     pub average: f32,
     pub format: DataFormat,
-    /// Whether the data may have planes.
+    /// True if the data may be volumes, which have planes.
     pub volumes: bool,
     pub training: bool,
 }
 
 impl BatchNorm {
-    /// Parses the attributes of a node, of the op or of its gradient.
+    /// Parses the attributes of a batch normalization node or of its gradient.
     pub fn of(node: &impl ReadAttr) -> Result<BatchNorm> {
         let format: String = node.read_attr("data_format")?;
         let volumes = format.len() == 5;
         Ok(BatchNorm {
             epsilon: node.read_attr("epsilon")?,
-            // The gradients lack it.
+            // The gradient ops do not have this attribute.
             average: node.read_attr("exponential_avg_factor").unwrap_or(1.0),
             format: if volumes { DataFormat::parse_volumes(&format)? } else { DataFormat::parse(&format)? },
             volumes,
@@ -219,7 +219,7 @@ impl BatchNorm {
         })
     }
 
-    /// The axis of channels in data of this rank.
+    /// Returns the channel axis of data of this rank.
     pub fn channel_axis(&self, rank: usize) -> usize {
         match self.format {
             DataFormat::Nhwc => rank - 1,
@@ -228,7 +228,7 @@ impl BatchNorm {
     }
 }
 
-/// The shape and the number of channels on `axis`, together with vectors of the channels' values.
+/// Returns the shape and the number of channels on `axis`, combined with the shapes of the per-channel vectors.
 fn with_channels(
     infer: &Infer<'_>,
     shape: PartialShape,
@@ -248,7 +248,7 @@ fn with_channels(
     Ok((dims.map_or_else(PartialShape::unknown, PartialShape::of_dims), channels))
 }
 
-/// Data of rank 4, of formats with planes also 5.
+/// Returns the shape and channel axis of the data, which has rank 4, or with volume formats also 5.
 fn data(infer: &Infer<'_>, input: usize, attrs: &BatchNorm) -> Result<(PartialShape, usize)> {
     let x = infer.input(input);
     let rank = if attrs.volumes && x.rank() != Some(4) { 5 } else { 4 };
@@ -299,7 +299,8 @@ fn batch_grad(s: &Scope, f: &Forward, dy: &[Option<Output>]) -> Result<Vec<Optio
     };
     let mut x = f.input(0);
     let mut format: String = f.attr("data_format")?;
-    // Kernels know gradients through averages that do not follow the batch with channels last only.
+    // Kernels compute the gradient through fixed averages (inference mode) only with channels last, so the axes are
+    // transposed.
     let moved = !attrs.training && attrs.format == DataFormat::Nchw;
     let rank = if attrs.volumes { 5 } else { 4 };
     if moved {

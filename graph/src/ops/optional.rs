@@ -1,4 +1,4 @@
-//! Values that may not be there, held by variants.
+//! Optional values, held by variants.
 
 use super::{OpDef, Traits};
 use crate::infer::Infer;

@@ -1,4 +1,4 @@
-//! Padding: with zeros, with a value, with a mirror image.
+//! Padding with zeros, with a value, or with a mirror image.
 
 use super::shape::first_only;
 use super::{Gradient, OpDef};
@@ -15,7 +15,7 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: T"],
         attrs: &["T: type", "Tpaddings: {int32, int64} = int32"],
         infer: |infer| padded(infer, true),
-        gradient: Gradient::Defined(cut),
+        gradient: Gradient::Defined(pad_gradient),
         ..OpDef::NEW
     },
     OpDef {
@@ -24,7 +24,7 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: T"],
         attrs: &["T: type", "Tpaddings: {int32, int64} = int32"],
         infer: |infer| padded(infer, true),
-        gradient: Gradient::Defined(cut),
+        gradient: Gradient::Defined(pad_gradient),
         ..OpDef::NEW
     },
     OpDef {
@@ -83,8 +83,8 @@ fn padded(infer: &mut Infer<'_>, outwards: bool) -> Result<()> {
     Ok(())
 }
 
-/// Cuts the padding off.
-fn cut(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
+/// Gradient of Pad: `dz` without the padding.
+fn pad_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let paddings = forward.input(1);
     let dtype = scope.dtype(paddings);

@@ -1,4 +1,4 @@
-//! Values from bytes: raw numbers, CSV, compressed strings, messages of tensors and examples.
+//! Conversion of bytes to values: raw numbers, CSV, compressed strings, serialized tensors and examples.
 
 use super::check::scalar;
 use super::identity::same;
@@ -152,7 +152,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// A column for each field, of the records' shape.
+/// Gives each column the shape of the records.
 fn csv(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.input(0);
     infer.set_all(shape);

@@ -1,4 +1,4 @@
-//! Parting rows by number, putting them back, and finding where something holds.
+//! Partitioning of rows by number, stitching them together again, and positions of true elements.
 
 use super::shape::first_only;
 use super::{Gradient, OpDef};
@@ -91,7 +91,8 @@ fn stitch(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The parts are stitched where the numbers of their rows, parted in the same way, say.
+/// Gradient of DynamicPartition: the row numbers are partitioned in the same way, and the gradients are stitched
+/// together by them.
 fn partition_gradient(
     scope: &Scope,
     forward: &Forward,

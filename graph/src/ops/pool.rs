@@ -29,7 +29,7 @@ const MAX_T: &str =
 const MEAN_T: &str = "T: {half, bfloat16, float, double}";
 const BATCH_IN_INDEX: &str = "include_batch_in_index: bool = false";
 
-/// A pooling; its gradients take the image, the pooled image and a gradient.
+/// The row of a pooling op. Its gradient ops take the image, the pooled image and a gradient.
 const FORWARD: OpDef = OpDef { inputs: &["input: T"], outputs: &["output: T"], ..OpDef::NEW };
 const OF_MAXIMA: OpDef =
     OpDef { inputs: &["orig_input: T", "orig_output: T", "grad: T"], outputs: &["output: T"], ..OpDef::NEW };
@@ -198,19 +198,19 @@ pub(super) const OPS: &[OpDef] = &[
     fractional::MEAN_GRAD,
 ];
 
-/// The attributes of a pooling: sizes as `[batch, planes, rows, columns, channels]`. An image is a volume of one
-/// plane.
+/// The attributes of a pooling op, with sizes in the order `[batch, planes, rows, columns, channels]`. An image is
+/// treated as a volume with one plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     pub ksize: [usize; 5],
     pub strides: [usize; 5],
     pub padding: Padding,
     pub format: DataFormat,
-    /// Whether the data have planes.
+    /// True if the data are volumes, which have planes.
     pub volumes: bool,
 }
 
-/// The sizes of one pooling over planes, rows and columns.
+/// The sizes of a pooling over planes, rows and columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSizes {
     pub batch: usize,
@@ -226,14 +226,17 @@ const NOT_OVER_BATCHES: &str = "Pooling is not yet supported on the batch dimens
 
 impl Pool {
     /// Parses the attributes of a node that pools images.
+    ///
+    /// # Errors
+    /// `InvalidArgument` or `Unimplemented` for attributes that TensorFlow rejects.
     pub fn of(node: &impl ReadAttr) -> Result<Pool> {
         let (ksize, strides): (Vec<i64>, Vec<i64>) = (node.read_attr("ksize")?, node.read_attr("strides")?);
         Pool::with(node, &ksize, &strides)
     }
 
-    /// As [`Pool::of`], with window sizes and strides that are no attributes.
+    /// Like [`Pool::of`], for window sizes and strides that are inputs instead of attributes.
     pub fn with(node: &impl ReadAttr, ksize: &[i64], strides: &[i64]) -> Result<Pool> {
-        // Only some pooling ops have the attribute.
+        // Only some of the pooling ops have this attribute.
         let format = match node.read_attr::<String>("data_format") {
             Ok(format) => DataFormat::parse(&format)?,
             Err(_) => DataFormat::Nhwc,
@@ -287,22 +290,22 @@ impl Pool {
         Ok(self)
     }
 
-    /// Whether the window spans channels. Where it does not, the stride over them counts for nothing.
+    /// Returns whether the window spans channels. If it does not, the stride over channels is ignored.
     pub fn is_depthwise(&self) -> bool {
         self.ksize[4] > 1
     }
 
-    /// Whether the window spans channels or moves over them, which gradients and volumes refuse.
+    /// Returns whether the window spans channels or moves over them, which gradients and volumes do not support.
     pub fn is_over_depth(&self) -> bool {
         self.is_depthwise() || self.strides[4] > 1
     }
 
-    /// Axes of the data.
+    /// Returns the number of axes of the data.
     pub fn rank(&self) -> usize {
         if self.volumes { 5 } else { 4 }
     }
 
-    /// `[batch, planes, rows, columns, channels]` out of sizes in the data format; of an image, one plane.
+    /// Converts sizes in the data format to `[batch, planes, rows, columns, channels]`; an image has one plane.
     fn data<T: Copy>(&self, sizes: &[T], one: T) -> Option<[T; 5]> {
         match *sizes {
             [a, b, c, d] if !self.volumes => {
@@ -322,7 +325,7 @@ impl Pool {
         }
     }
 
-    /// The window on spatial axis `axis`: planes, rows, columns.
+    /// Returns the window along spatial axis `axis`: 0 planes, 1 rows, 2 columns.
     fn window(&self, input: usize, axis: usize) -> Result<Window> {
         let (ksize, stride) = (self.ksize[axis + 1], self.strides[axis + 1]);
         match axis {
@@ -331,7 +334,7 @@ impl Pool {
         }
     }
 
-    /// The sizes for an input of this shape, in the data format.
+    /// Returns the sizes for an input of this shape in the data format.
     pub fn sizes(&self, input: &[usize]) -> Result<PoolSizes> {
         let Some([batch, d, h, w, channels]) = self.data(input, 1) else {
             crate::invalid!("tensor_in must be {}-dimensional: {}", self.rank(), Shape::new(input)?);
@@ -345,7 +348,7 @@ impl Pool {
         })
     }
 
-    /// As [`Pool::sizes`], with the windows where the forward kernels have them.
+    /// Like [`Pool::sizes`], with the window positions that TensorFlow's forward kernels use.
     pub fn forward_sizes(&self, input: &[usize]) -> Result<PoolSizes> {
         let sizes = self.sizes(input)?;
         if !self.volumes || self.padding != Padding::Same {
@@ -355,7 +358,7 @@ impl Pool {
         Ok(PoolSizes { planes: planes.centred(), rows: rows.centred(), columns: columns.centred(), ..sizes })
     }
 
-    /// The output's shape, in the data format.
+    /// Returns the output's shape in the data format.
     pub fn output_shape(&self, sizes: &PoolSizes) -> Result<Shape> {
         let (d, h, w) = (sizes.planes.output, sizes.rows.output, sizes.columns.output);
         Shape::new(&self.of_data([sizes.batch, d, h, w, sizes.channels]))
@@ -408,7 +411,8 @@ fn mean_grad_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Res
     Ok(vec![None, Some(with_attrs(f, s.op(op).input(d))?.output())])
 }
 
-/// The maxima's places do not move: only the third input gets a gradient that is not zero.
+/// Gradient of MaxPoolGrad: the positions of the maxima do not change, so only the third input has a non-zero
+/// gradient.
 fn max_grad_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let Some(d) = d[0] else { return Ok(vec![None; 3]) };
     let zeros = |i: usize| s.op("ZerosLike").input(f.input(i)).output();
@@ -416,7 +420,7 @@ fn max_grad_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Resu
     Ok(vec![Some(zeros(0)), Some(zeros(1)), Some(with_attrs(f, call)?.output())])
 }
 
-/// As [`max_grad_grad`], of ops whose windows are inputs.
+/// Like [`max_grad_grad`], for ops whose window sizes and strides are inputs.
 fn max_grad_grad_v2(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let Some(d) = d[0] else { return Ok(vec![None; 5]) };
     let zeros = |i: usize| s.op("ZerosLike").input(f.input(i)).output();
@@ -424,7 +428,7 @@ fn max_grad_grad_v2(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> R
     Ok(vec![Some(zeros(0)), Some(zeros(1)), Some(with_attrs(f, call)?.output()), None, None])
 }
 
-/// The pooling's attributes on one of its gradients, as far as that has them.
+/// Copies the pooling's attributes to a call of one of its gradient ops, as far as that op has them.
 fn with_attrs<'a>(f: &Forward, mut call: Call<'a>) -> Result<Call<'a>> {
     for name in ["ksize", "strides", "padding", "data_format", "explicit_paddings", "include_batch_in_index"]
     {
@@ -450,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_a_pooling() -> Result<()> {
+    fn output_sizes_follow_window_and_padding() -> Result<()> {
         let pool = Pool::of(&node([1, 3, 2, 1], [1, 2, 2, 1], "SAME"))?;
         let sizes = pool.sizes(&[2, 5, 4, 3])?;
         assert_eq!(pool.output_shape(&sizes)?.dims(), [2, 3, 2, 3]);
@@ -459,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_attributes() {
+    fn wrong_attributes_are_refused() {
         let code = |n: &Node| Pool::of(n).map_err(|e| e.code());
         assert_eq!(code(&node([2, 1, 1, 1], [1; 4], "SAME")), Err(crate::Code::Unimplemented));
         assert_eq!(code(&node([1, 0, 1, 1], [1; 4], "SAME")), Err(crate::Code::InvalidArgument));

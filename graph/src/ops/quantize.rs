@@ -1,4 +1,4 @@
-//! What quantisation does to numbers, without leaving their type, and its gradients.
+//! Simulated quantization: numbers are rounded to quantized values without changing their type; and its gradients.
 
 use super::{Gradient, OpDef};
 use crate::attr::AttrValue;
@@ -134,7 +134,7 @@ fn like_first(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The first output like the first input, the others of another shape.
+/// Gives the first output the first input's shape, and all other outputs the shape `others`.
 fn like_first_and(infer: &mut Infer<'_>, others: PartialShape) -> Result<()> {
     infer.set_all(others);
     like_first(infer)
@@ -149,7 +149,7 @@ fn of_bounds(s: &Scope, f: &Forward, dy: &[Option<Output>], op: &str) -> Result<
     Ok(call.outputs().into_iter().map(Some).collect())
 }
 
-/// As if nothing had been rounded.
+/// Straight-through gradient, which ignores the rounding.
 fn straight_through(f: &Forward, dy: &[Option<Output>]) -> Vec<Option<Output>> {
     let mut out = vec![None; f.inputs.len()];
     out[0] = dy[0];

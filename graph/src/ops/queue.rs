@@ -1,4 +1,4 @@
-//! Queues of tuples of tensors, behind a handle by reference (`FIFOQueue`) or a resource (`FIFOQueueV2`).
+//! Queues of tuples of tensors, behind a handle that is a reference (`FIFOQueue`) or a resource (`FIFOQueueV2`).
 
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
@@ -6,11 +6,12 @@ use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
-/// An op that gives a handle.
+/// The row of an op that returns a handle.
 pub(super) const HANDLE: OpDef =
     OpDef { infer: handle, gradient: Gradient::Leaf, traits: Traits::STATEFUL, ..OpDef::NEW };
 
-/// Ops on what is behind a handle. The peer's that take a resource are stateful, those that take a reference not.
+/// The row of an op on the object behind a handle. Like in TensorFlow, ops on resource handles are stateful and ops
+/// on reference handles are not.
 pub(super) const BY_RESOURCE: OpDef =
     OpDef { gradient: Gradient::Leaf, traits: Traits::STATEFUL, ..OpDef::NEW };
 pub(super) const BY_REFERENCE: OpDef = OpDef { gradient: Gradient::Leaf, ..OpDef::NEW };
@@ -42,8 +43,8 @@ const PRIORITY: &[&str] = &[
     "shared_name: string = ''",
 ];
 
-const GIVEN: &[&str] = &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"];
-const TAKEN: &[&str] = &["component_types: list(type) >= 1", "timeout_ms: int = -1"];
+const ENQUEUE_ATTRS: &[&str] = &["Tcomponents: list(type) >= 1", "timeout_ms: int = -1"];
+const DEQUEUE_ATTRS: &[&str] = &["component_types: list(type) >= 1", "timeout_ms: int = -1"];
 
 pub(super) const OPS: &[OpDef] = &[
     OpDef { name: "FIFOQueue", outputs: &["handle: Ref(string)"], attrs: QUEUE, ..HANDLE },
@@ -58,46 +59,46 @@ pub(super) const OPS: &[OpDef] = &[
     OpDef {
         name: "QueueEnqueue",
         inputs: &["handle: Ref(string)", "components: Tcomponents"],
-        attrs: GIVEN,
+        attrs: ENQUEUE_ATTRS,
         ..BY_REFERENCE
     },
     OpDef {
         name: "QueueEnqueueV2",
         inputs: &["handle: resource", "components: Tcomponents"],
-        attrs: GIVEN,
+        attrs: ENQUEUE_ATTRS,
         ..BY_RESOURCE
     },
     OpDef {
         name: "QueueEnqueueMany",
         inputs: &["handle: Ref(string)", "components: Tcomponents"],
-        attrs: GIVEN,
+        attrs: ENQUEUE_ATTRS,
         ..BY_REFERENCE
     },
     OpDef {
         name: "QueueEnqueueManyV2",
         inputs: &["handle: resource", "components: Tcomponents"],
-        attrs: GIVEN,
+        attrs: ENQUEUE_ATTRS,
         ..BY_RESOURCE
     },
     OpDef {
         name: "QueueDequeue",
         inputs: &["handle: Ref(string)"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         ..BY_REFERENCE
     },
     OpDef {
         name: "QueueDequeueV2",
         inputs: &["handle: resource"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         ..BY_RESOURCE
     },
     OpDef {
         name: "QueueDequeueMany",
         inputs: &["handle: Ref(string)", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         infer: batch,
         ..BY_REFERENCE
     },
@@ -105,7 +106,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "QueueDequeueManyV2",
         inputs: &["handle: resource", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         infer: batch,
         ..BY_RESOURCE
     },
@@ -113,7 +114,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "QueueDequeueUpTo",
         inputs: &["handle: Ref(string)", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         infer: batch,
         ..BY_REFERENCE
     },
@@ -121,7 +122,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "QueueDequeueUpToV2",
         inputs: &["handle: resource", "n: int32"],
         outputs: &["components: component_types"],
-        attrs: TAKEN,
+        attrs: DEQUEUE_ATTRS,
         infer: batch,
         ..BY_RESOURCE
     },
@@ -167,14 +168,14 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// A handle: a scalar, or a reference to two strings.
+/// Sets the shape of a handle: a scalar resource, or a reference to two strings.
 pub(super) fn handle(infer: &mut Infer<'_>) -> Result<()> {
     let is_ref = infer.op().outputs.first().is_some_and(|output| output.is_ref);
     infer.set(0, if is_ref { PartialShape::vector(Some(2)) } else { PartialShape::scalar() });
     Ok(())
 }
 
-/// As many elements as asked for at most: their number and their shapes are the queue's.
+/// Checks that the number of requested elements is not negative. The shapes of the outputs depend on the queue.
 fn batch(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(1, 0)?;
     if let Some(count) = infer.value(1).and_then(|count| count.to_i64s().ok())

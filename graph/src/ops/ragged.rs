@@ -1,5 +1,5 @@
-//! Ragged tensors: rows of different lengths as their values, one after the other, and splits that say where each row
-//! begins and the last one ends.
+//! Ragged tensors: rows of different lengths, stored as one tensor of values and row splits, which hold the start of
+//! each row and the end of the last one.
 
 use super::{Gradient, OpDef};
 use crate::error::Result;
@@ -141,18 +141,21 @@ fn infer_dense(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What a tensor says of rows.
+/// The information that a row partition tensor holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partition {
-    /// How many rows there are.
+    /// The number of rows.
     Size,
     /// The row of each value.
     RowIds,
-    /// Where each row begins, and where the last one ends.
+    /// The start of each row, and the end of the last row.
     Splits,
 }
 
-/// Of the attribute, which must have `count` names in an order that makes sense.
+/// Parses the row partition types of an attribute.
+///
+/// # Errors
+/// `InvalidArgument` unless there are `count` known names in a valid order.
 pub fn row_partition_types(names: &[Bytes], count: usize) -> Result<Vec<Partition>> {
     if names.len() != count {
         crate::invalid!(

@@ -1,4 +1,4 @@
-//! Pseudo-random numbers: Philox streams, the same as TensorFlow for the same seeds.
+//! Pseudo-random numbers from Philox streams, equal to TensorFlow's for the same seeds.
 
 use super::broadcast::reduce_gradients;
 use super::{Gradient, OpDef, Traits};
@@ -58,14 +58,14 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &["output: T"],
         attrs: &[SEED, SEED2, "S: {int32, int64}", "T: {half, float, double}"],
         gradient: Gradient::Defined(|scope, forward, dz| gamma_gradient(scope, forward, dz, 1)),
-        ..OF_EACH
+        ..PER_PARAMETER
     },
     OpDef {
         name: "RandomPoisson",
         inputs: &["shape: S", "rate: dtype"],
         outputs: &["output: dtype"],
         attrs: &[SEED, SEED2, "S: {int32, int64}", "dtype: {half, float, double}"],
-        ..OF_EACH
+        ..PER_PARAMETER
     },
     OpDef {
         name: "RandomPoissonV2",
@@ -78,7 +78,7 @@ pub(super) const OPS: &[OpDef] = &[
             "R: {half, float, double, int32, int64} = double",
             "dtype: {half, float, double, int32, int64} = int64",
         ],
-        ..OF_EACH
+        ..PER_PARAMETER
     },
     OpDef {
         name: "ParameterizedTruncatedNormal",
@@ -95,8 +95,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// So many numbers for each parameter.
-const OF_EACH: OpDef = OpDef {
+/// The row of an op that draws a number of samples for each parameter.
+const PER_PARAMETER: OpDef = OpDef {
     infer: |infer| {
         let (shape, each) = (infer.value_as_shape(0)?, infer.input(1));
         let both = shape.dims().zip(each.dims()).map(|(shape, each)| shape.iter().chain(each).copied());
@@ -107,8 +107,8 @@ const OF_EACH: OpDef = OpDef {
     ..OF_SHAPE
 };
 
-/// Of numbers drawn from a gamma distribution to its shapes, input `alpha`: how a number of the same probability
-/// moves.
+/// Gradient of gamma samples with respect to their shape parameters, input `alpha`: the derivative of a sample at
+/// constant cumulative probability.
 pub(super) fn gamma_gradient(
     scope: &Scope,
     forward: &Forward,
@@ -134,14 +134,14 @@ const OF_SHAPE: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// The first input is the output's shape.
+/// Sets the output's shape to the value of the first input.
 pub(super) fn shape_given(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.value_as_shape(0)?;
     infer.set(0, shape);
     Ok(())
 }
 
-/// So many choices, input 1, for each row of input 0.
+/// Sets the shape of Multinomial: as many samples as input 1 says, for each row of input 0.
 pub(super) fn multinomial(infer: &mut Infer<'_>) -> Result<()> {
     let logits = infer.input_of_rank(0, 2)?;
     infer.input_of_rank(1, 0)?;

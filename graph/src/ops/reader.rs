@@ -1,5 +1,5 @@
-//! Readers of files whose names come from a queue, behind a handle by reference (`TextLineReader`) or a resource
-//! (`TextLineReaderV2`).
+//! Readers of files whose names come from a queue, behind a handle that is a reference (`TextLineReader`) or a
+//! resource (`TextLineReaderV2`).
 
 use super::OpDef;
 use super::queue::{BY_REFERENCE, BY_RESOURCE, HANDLE};
@@ -69,14 +69,14 @@ pub(super) const OPS: &[OpDef] = &[
         name: "ReaderReadUpTo",
         inputs: &["reader_handle: Ref(string)", "queue_handle: Ref(string)", "num_records: int64"],
         outputs: &["keys: string", "values: string"],
-        infer: up_to,
+        infer: record_vectors,
         ..BY_REFERENCE
     },
     OpDef {
         name: "ReaderReadUpToV2",
         inputs: &["reader_handle: resource", "queue_handle: resource", "num_records: int64"],
         outputs: &["keys: string", "values: string"],
-        infer: up_to,
+        infer: record_vectors,
         ..BY_RESOURCE
     },
     OpDef {
@@ -142,8 +142,8 @@ fn scalars(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// As many records as there are: a vector of keys, one of values.
-fn up_to(infer: &mut Infer<'_>) -> Result<()> {
+/// Sets the shapes of the keys and the values: vectors of unknown length.
+fn record_vectors(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(2, 0)?;
     infer.set(0, PartialShape::of_rank(1));
     infer.set(1, PartialShape::of_rank(1));

@@ -1,4 +1,4 @@
-//! Reductions along axes, scans, and the positions of extremes.
+//! Reductions over axes, scans, and positions of minima and maxima.
 
 mod gradient;
 
@@ -93,7 +93,7 @@ pub(super) const OPS: &[OpDef] = &[
     scan("Cumprod", Gradient::Defined(gradient::cumprod)),
 ];
 
-/// Which of `rank` axes are reduced.
+/// Returns for each of `rank` axes whether it is reduced.
 fn reduced_axes(axes: &Tensor, rank: usize) -> Result<Vec<bool>> {
     let mut reduced = vec![false; rank];
     for axis in axes.to_i64s()? {

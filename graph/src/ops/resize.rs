@@ -20,7 +20,7 @@ const TO_SINGLE: OpDef = OpDef {
     infer: resized,
     ..OpDef::NEW
 };
-const OF_IMAGE: OpDef = OpDef {
+const RESIZE_GRADIENT: OpDef = OpDef {
     inputs: &["grads: float", "original_image: T"],
     outputs: &["output: T"],
     infer: |infer| {
@@ -39,21 +39,21 @@ pub(super) const OPS: &[OpDef] = &[
             CORNERS,
             CENTERS,
         ],
-        gradient: Gradient::Defined(|s, f, dy| of_image(s, f, dy, "ResizeBilinearGrad")),
+        gradient: Gradient::Defined(|s, f, dy| resize_gradient(s, f, dy, "ResizeBilinearGrad")),
         ..TO_SINGLE
     },
     OpDef {
         name: "ResizeBilinearGrad",
         attrs: &["T: {float, bfloat16, half, double}", CORNERS, CENTERS],
-        ..OF_IMAGE
+        ..RESIZE_GRADIENT
     },
     OpDef {
         name: "ResizeBicubic",
         attrs: &[PLAIN, CORNERS, CENTERS],
-        gradient: Gradient::Defined(|s, f, dy| of_image(s, f, dy, "ResizeBicubicGrad")),
+        gradient: Gradient::Defined(|s, f, dy| resize_gradient(s, f, dy, "ResizeBicubicGrad")),
         ..TO_SINGLE
     },
-    OpDef { name: "ResizeBicubicGrad", attrs: &["T: {float, double}", CORNERS, CENTERS], ..OF_IMAGE },
+    OpDef { name: "ResizeBicubicGrad", attrs: &["T: {float, double}", CORNERS, CENTERS], ..RESIZE_GRADIENT },
     OpDef { name: "ResizeArea", attrs: &[PLAIN, CORNERS], ..TO_SINGLE },
     OpDef {
         name: "ResizeNearestNeighbor",
@@ -107,11 +107,11 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["grads: T", "original_image: T", "scale: float", "translation: float"],
         outputs: &["output: T"],
         attrs: &["T: {float}", "kernel_type: string = 'lanczos3'", "antialias: bool = true"],
-        ..OF_IMAGE
+        ..RESIZE_GRADIENT
     },
 ];
 
-/// Images of the size that input 1 holds: rows and columns.
+/// Sets the output's shape: images with the rows and columns that input 1 holds.
 fn resized(infer: &mut Infer<'_>) -> Result<()> {
     let x = infer.input_of_rank(0, 4)?;
     let size = infer.input_of_rank(1, 1)?;
@@ -130,8 +130,8 @@ fn resized(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The gradient of an op that resizes to `float`, which only images of floats have.
-fn of_image(s: &Scope, f: &Forward, dy: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
+/// Gradient of an op that resizes to `float`; only images of floats have a gradient.
+fn resize_gradient(s: &Scope, f: &Forward, dy: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let Some(dy) = dy[0] else { return Ok(vec![None, None]) };
     if !s.dtype(f.input(0)).is_floating() {
         return Ok(vec![None, None]);

@@ -1,4 +1,4 @@
-//! Variables behind handles: a `resource` tensor names the variable.
+//! Variables behind resource handles.
 
 use super::check::scalar;
 use super::identity::pass;
@@ -123,7 +123,7 @@ fn handle(infer: &mut Infer<'_>) -> Result<()> {
     scalar(infer)
 }
 
-/// What is known of the value behind handle input `i`, whose type must be what attribute `attr` says.
+/// Returns the shape of the variable behind handle input `i`, and checks its type against the attribute `attr`.
 pub(super) fn value_shape(infer: &Infer<'_>, i: usize, attr: &str) -> Result<PartialShape> {
     infer.input_of_rank(i, 0)?;
     let Some((dtype, shape)) = infer.handle(i) else { return Ok(PartialShape::unknown()) };
@@ -160,7 +160,7 @@ fn variable_shape(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `params[:batch] + indices[batch:] + params[batch + 1:]`.
+/// Infers the shape `params[:batch] + indices[batch:] + params[batch + 1:]`.
 fn gather(infer: &mut Infer<'_>) -> Result<()> {
     let params = value_shape(infer, 0, "dtype")?;
     let indices = infer.input(1);
@@ -182,7 +182,7 @@ fn gather(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Adds up, for each row of the variable, the gradients of the places that it was gathered to.
+/// Gradient of ResourceGather: sums the gradients for each row of the variable.
 fn gather_gradient(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dy) = dy[0] else { return Ok(vec![None, None]) };
     if forward.attr::<i64>("batch_dims")? != 0 {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_knows_its_variable() -> Result<()> {
+    fn handles_carry_the_type_and_shape_of_the_variable() -> Result<()> {
         let s = Scope::new();
         let handle = s.var_handle("v", DType::Float, [3, 2]);
         assert_eq!(s.shape(s.variable_shape(s.identity(handle))), [2].into());

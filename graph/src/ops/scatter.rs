@@ -1,4 +1,4 @@
-//! Updates of some rows, or some slices, of a variable, by reference or behind a handle, or of a tensor.
+//! Scatter updates of rows or slices of a variable (by reference or by handle), or of a tensor.
 
 use super::resource::value_shape;
 use super::{Gradient, OpDef, Traits};
@@ -10,7 +10,7 @@ use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 use smallvec::SmallVec;
 
-/// One op on a reference.
+/// Builds the row of an op on a variable by reference.
 macro_rules! by_reference {
     ($name:literal, $types:literal, $infer:ident, $($attr:literal),*) => {
         OpDef {
@@ -25,7 +25,7 @@ macro_rules! by_reference {
     };
 }
 
-/// Rows of the variable behind a handle.
+/// Builds the row of an op on rows of the variable behind a handle.
 macro_rules! rows_by_handle {
     ($name:literal, $types:literal) => {
         OpDef {
@@ -40,7 +40,7 @@ macro_rules! rows_by_handle {
     };
 }
 
-/// Slices of the variable behind a handle.
+/// Builds the row of an op on slices of the variable behind a handle.
 macro_rules! slices_by_handle {
     ($name:literal) => {
         OpDef {
@@ -155,7 +155,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Slices of a tensor.
+/// The row of an op on slices of a tensor.
 const OF_TENSOR: OpDef = OpDef {
     inputs: &["tensor: T", "indices: Tindices", "updates: T"],
     outputs: &["output: T"],
@@ -165,8 +165,8 @@ const OF_TENSOR: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// What came back at the indices.
-fn picked(scope: &Scope, forward: &Forward, from: Output) -> Result<Output> {
+/// Returns the elements of `from` at the op's indices.
+fn gather_at_indices(scope: &Scope, forward: &Forward, from: Output) -> Result<Output> {
     let policy = forward.attr::<bytes::Bytes>("bad_indices_policy")?;
     let call = scope.op("GatherNd").input(from).input(forward.input(1));
     Ok(call.attr("bad_indices_policy", policy).output())
@@ -174,7 +174,7 @@ fn picked(scope: &Scope, forward: &Forward, from: Output) -> Result<Output> {
 
 fn added_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(vec![None; 3]) };
-    Ok(vec![Some(dz), None, Some(picked(scope, forward, dz)?)])
+    Ok(vec![Some(dz), None, Some(gather_at_indices(scope, forward, dz)?)])
 }
 
 fn replaced_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
@@ -183,10 +183,10 @@ fn replaced_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) ->
     let zeros = scope.zeros_like(forward.input(2));
     let kept = scope.op("TensorScatterUpdate").input(dz).input(forward.input(1)).input(zeros);
     let kept = kept.attr("bad_indices_policy", policy).output();
-    Ok(vec![Some(kept), None, Some(picked(scope, forward, dz)?)])
+    Ok(vec![Some(kept), None, Some(gather_at_indices(scope, forward, dz)?)])
 }
 
-/// Of the least or the greatest: shared out among all that are equal to it.
+/// Gradient of a scatter minimum or maximum: `dz` divided equally among all elements that equal the result.
 fn extreme_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(vec![None; 3]) };
     let (x, indices, updates, z) = (forward.input(0), forward.input(1), forward.input(2), forward.output(0));
@@ -195,13 +195,13 @@ fn extreme_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> 
         let equal = scope.op("Equal").input(a).input(b).output();
         scope.op("Cast").input(equal).attr("SrcT", DType::Bool).attr("DstT", dtype).output()
     };
-    let (of_x, of_updates) = (among(x, z), among(updates, picked(scope, forward, z)?));
+    let (of_x, of_updates) = (among(x, z), among(updates, gather_at_indices(scope, forward, z)?));
     let policy = forward.attr::<bytes::Bytes>("bad_indices_policy")?;
     let shape = scope.shape_of_as(x, scope.dtype(indices));
     let placed = scope.op("ScatterNd").input(indices).input(of_updates).input(shape);
     let count = scope.add(of_x, placed.attr("bad_indices_policy", policy).output());
     let share = scope.op("RealDiv").input(dz).input(count).output();
-    let back = scope.mul(picked(scope, forward, share)?, of_updates);
+    let back = scope.mul(gather_at_indices(scope, forward, share)?, of_updates);
     Ok(vec![Some(scope.mul(share, of_x)), None, Some(back)])
 }
 
@@ -217,7 +217,7 @@ fn rows_behind_handle(infer: &mut Infer<'_>) -> Result<()> {
     check_rows(infer, &params)
 }
 
-/// Updates are a scalar, or `indices` with a row of the variable at each.
+/// Checks that the updates are a scalar, or have one row of the variable per index.
 fn check_rows(infer: &Infer<'_>, params: &PartialShape) -> Result<()> {
     let (indices, updates) = (infer.input(1), infer.input(2));
     let (Some(row), Some(at), Some(rank)) = (params.dims(), indices.dims(), updates.rank()) else {
@@ -245,7 +245,8 @@ fn slices_behind_handle(infer: &mut Infer<'_>) -> Result<()> {
     check_slices(infer, &params)
 }
 
-/// The last axis of `indices` picks from the variable's first axes; updates have what remains at each index.
+/// Checks that the last axis of `indices` indexes the variable's first axes, and that the updates have the shape of
+/// the indexed slices.
 fn check_slices(infer: &Infer<'_>, params: &PartialShape) -> Result<()> {
     let (indices, updates) = (infer.input(1), infer.input(2));
     let (Some(params), Some(at), Some(_)) = (params.dims(), indices.dims(), updates.rank()) else {
@@ -267,7 +268,8 @@ fn check_slices(infer: &Infer<'_>, params: &PartialShape) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Shapes of a value, indices into it, and updates: whether both forms of an op take them.
+    /// Returns whether both forms of an op (by reference and by handle) accept these shapes of value, indices and
+    /// updates.
     fn fits(rows: bool, params: &[usize], indices: &[usize], updates: &[usize]) -> bool {
         let shape = |dims: &[usize]| PartialShape::of_dims(dims.iter().map(|&d| Some(d)));
         let run = |by_handle: bool| {
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_have_a_row_or_a_slice_an_index() {
+    fn updates_have_one_row_or_slice_per_index() {
         assert!(fits(true, &[3, 2], &[4, 5], &[4, 5, 2]));
         assert!(fits(true, &[3, 2], &[4, 5], &[]));
         assert!(!fits(true, &[3, 2], &[4, 5], &[4, 5, 3]));

@@ -1,9 +1,9 @@
-//! Sums, means, products and extremes over segments: the rows of one id.
+//! Segment sums, means, products, minima and maxima: a segment is the set of rows with the same id.
 
 use super::constant::scalar;
 use super::shape::first_only;
 use super::{Gradient, OpDef};
-use crate::builder::{Forward, Pick, Scope};
+use crate::builder::{Forward, Scope, SliceIndex};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::Output;
@@ -110,7 +110,7 @@ fn cast(scope: &Scope, x: Output, from: DType, to: DType) -> Output {
     scope.op("Cast").input(x).attr("SrcT", from).attr("DstT", to).output()
 }
 
-/// `1` along as many axes as `x` has more than `ids`, after the sizes of `ids`.
+/// Returns the sizes of `ids`, followed by a 1 for each further axis of `x`.
 fn row_shape(scope: &Scope, x: Output, ids: Output) -> Output {
     let sizes = scope.shape_of(ids);
     let ones = match (scope.shape(x).rank(), scope.shape(ids).rank()) {
@@ -123,7 +123,7 @@ fn row_shape(scope: &Scope, x: Output, ids: Output) -> Output {
     scope.concat(&[sizes, ones], 0)
 }
 
-/// The rows of `x` that `ids` name; zeros for negative ids, which name none.
+/// Returns the rows of `x` at `ids`; zeros for negative ids, which select no row.
 fn gather_or_zero(scope: &Scope, x: Output, ids: Output) -> Output {
     let zero = scope.zeros_like(ids);
     let rows = scope.gather(x, scope.maximum(ids, zero), 0);
@@ -132,15 +132,15 @@ fn gather_or_zero(scope: &Scope, x: Output, ids: Output) -> Output {
     scope.select(named, rows, scope.zeros_like(rows))
 }
 
-/// The number of segments, in the type of the op's own count where it has one.
+/// Returns the number of segments, in the type of the op's own count input if there is one.
 fn segments(scope: &Scope, forward: &Forward) -> Output {
     match forward.inputs.get(2) {
         Some(&count) => count,
-        None => scope.strided_slice(scope.shape_of(forward.output(0)), &[Pick::At(0)]),
+        None => scope.strided_slice(scope.shape_of(forward.output(0)), &[SliceIndex::At(0)]),
     }
 }
 
-/// The elements that are their segment's extreme share its gradient.
+/// Gradient of a segment minimum or maximum: divided equally among the elements that equal the result.
 fn extreme_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let (data, ids) = (forward.input(0), forward.input(1));
@@ -157,7 +157,8 @@ fn extreme_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> 
     Ok(first_only(forward, Some(scope.select(chosen, share, scope.zeros_like(share)))))
 }
 
-/// The product of the others: by division, and by the product of those that are not zero at a lone zero.
+/// Gradient of a segment product: the product of the other elements, computed by division. For a single zero it is
+/// the product of the non-zero elements; with several zeros the gradient is 0.
 fn product_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let (data, ids, count) = (forward.input(0), forward.input(1), segments(scope, forward));

@@ -1,4 +1,4 @@
-//! Choosing elements by condition.
+//! Selection of elements by a condition.
 
 use super::{Gradient, OpDef};
 use crate::builder::{Forward, Scope};
@@ -59,7 +59,7 @@ fn select(infer: &mut Infer<'_>) -> Result<()> {
     let (Some(chosen), Some(dims)) = (condition.dims(), values.dims()) else { return Ok(()) };
     match chosen.len() {
         0 => Ok(()),
-        // A vector chooses rows.
+        // A vector condition selects rows.
         1 if dims.len() != 1 => {
             if dims.is_empty() {
                 crate::invalid!("'then' must be at least a vector, but saw shape: {values}");
@@ -75,7 +75,7 @@ fn select(infer: &mut Infer<'_>) -> Result<()> {
     }
 }
 
-/// The bounds get the gradient of the elements they replaced.
+/// Gradient of ClipByValue: the bounds get the gradients of the elements that they replaced.
 fn clip_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(vec![None; 3]) };
     let (x, low, high) = (forward.input(0), forward.input(1), forward.input(2));

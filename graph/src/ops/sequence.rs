@@ -1,4 +1,4 @@
-//! Elements turned and shifted along axes, and numbers of elements as indices.
+//! Reversal and rotation along axes, and conversion between flat and multi-dimensional indices.
 
 use super::broadcast::arrived;
 use super::shape::first_only;

@@ -1,4 +1,4 @@
-//! Tensors that stay on a server between the steps of a session, by handle.
+//! Tensors that stay on a server between the steps of a session, accessed by handle.
 
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};

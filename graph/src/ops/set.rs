@@ -1,4 +1,4 @@
-//! Sets along the last axis of dense and sparse tensors.
+//! Set operations along the last axis of dense and sparse tensors.
 
 use super::{Gradient, OpDef};
 use crate::error::Result;
@@ -68,7 +68,7 @@ fn set_rank(infer: &Infer<'_>, at: usize) -> Result<Dim> {
     Ok(rank)
 }
 
-/// The rank of the sparse tensor in inputs `at..at + 3`.
+/// Returns the rank of the sparse tensor in inputs `at..at + 3`.
 fn sparse_rank(infer: &Infer<'_>, at: usize) -> Result<Dim> {
     let indices = infer.input_of_rank(at, 2)?;
     infer.input_of_rank(at + 1, 1)?;
@@ -76,7 +76,7 @@ fn sparse_rank(infer: &Infer<'_>, at: usize) -> Result<Dim> {
     Ok(shape.dim(0).or(indices.dim(1)))
 }
 
-/// A sparse tensor of this rank.
+/// Sets the outputs to a sparse tensor of this rank.
 fn result(infer: &mut Infer<'_>, rank: Dim) -> Result<()> {
     infer.set(0, [None, rank]);
     infer.set(1, PartialShape::vector(None));

@@ -1,7 +1,7 @@
-//! Ops that ask for shapes, or give the same elements another shape.
+//! Ops that return shapes, and ops that change the shape of a tensor without changing its elements.
 
 use super::constant::scalar;
-use super::identity::PASSES;
+use super::identity::FORWARDS_REFERENCE;
 use super::{Gradient, GradientFn, OpDef, Traits};
 use crate::builder::{Forward, Scope};
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape, resolve_axis};
 
-/// The gradient of an op that keeps the elements: the same elements in the first input's shape.
+/// The gradient of an op that keeps the elements: the gradient reshaped to the first input's shape.
 const RESHAPE_BACK: GradientFn = |scope, forward, dz| {
     let mut grads = vec![None; forward.inputs.len()];
     grads[0] = dz[0].map(|dz| scope.reshape_like(dz, forward.input(0)));
@@ -64,7 +64,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "Tshape: {int32, int64} = int32"],
         infer: reshape,
         gradient: Gradient::Defined(RESHAPE_BACK),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -74,7 +74,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "Tdim: {int32, int64} = int32"],
         infer: expand_dims,
         gradient: Gradient::Defined(RESHAPE_BACK),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -84,7 +84,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["T: type", "squeeze_dims: list(int) >= 0 = []"],
         infer: squeeze,
         gradient: Gradient::Defined(RESHAPE_BACK),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
     OpDef {
@@ -137,7 +137,7 @@ pub(super) const OPS: &[OpDef] = &[
             Ok(())
         },
         gradient: Gradient::Defined(|_, _, dz| Ok(vec![dz[0]])),
-        traits: PASSES,
+        traits: FORWARDS_REFERENCE,
         ..OpDef::NEW
     },
 ];
@@ -174,7 +174,7 @@ fn reshape(infer: &mut Infer<'_>) -> Result<()> {
             }
             PartialShape::of_dims(dims.iter().map(|d| d.or(Some(elements / known))))
         }
-        // Among no elements, a size that is left to be found is 1; one that is not known yet may be any.
+        // For a tensor without elements, an open size (-1) is 1; an unknown size remains unknown.
         (1, 0) if elements == 0 && infer.value(1).is_some() => {
             PartialShape::of_dims(dims.iter().map(|d| d.or(Some(1))))
         }
@@ -200,10 +200,10 @@ fn expand_dims(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Which axes `Squeeze` drops: those named, or, where none is, those of size 1.
+/// Returns for each axis whether `Squeeze` drops it: the named axes, or if none is named, all axes of size 1.
 ///
 /// # Errors
-/// `InvalidArgument` for an axis that is not there.
+/// `InvalidArgument` for an axis out of range.
 pub fn squeezed_axes(rank: usize, squeeze_dims: &[i64]) -> Result<Vec<bool>> {
     let mut dropped = vec![false; rank];
     for &axis in squeeze_dims {
@@ -220,7 +220,7 @@ fn squeeze(infer: &mut Infer<'_>) -> Result<()> {
     let Some(dims) = input.dims() else { return Ok(()) };
     let named: Vec<i64> = infer.attr("squeeze_dims")?;
     if named.is_empty() {
-        // A dimension that may or may not be 1 leaves even the rank open.
+        // A dimension that may or may not be 1 leaves even the output's rank unknown.
         if dims.iter().all(Option::is_some) {
             infer.set(0, PartialShape::of_dims(dims.iter().copied().filter(|&d| d != Some(1))));
         }
@@ -241,10 +241,10 @@ fn squeeze(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The dimensions of both, from the front, the shorter shape filled up with 1.
+/// Returns the pairs of sizes of two shapes, aligned at the last axis; the shorter shape is padded with ones.
 ///
 /// # Errors
-/// `InvalidArgument` if neither can be broadcast to the other.
+/// `InvalidArgument` if the shapes cannot be broadcast together.
 pub fn pairs(a: &[i64], b: &[i64]) -> Result<Vec<(i64, i64)>> {
     let rank = a.len().max(b.len());
     let at = |dims: &[i64], i: usize| {
@@ -259,11 +259,11 @@ pub fn pairs(a: &[i64], b: &[i64]) -> Result<Vec<(i64, i64)>> {
     Ok(both)
 }
 
-/// Along which axes of the broadcast shape the gradients of both operands are summed. Equal shapes need no sum;
-/// otherwise axes that are 1 in both are summed too, as they may be new.
+/// Returns the axes of the broadcast shape over which the gradients of the two operands are summed. Equal shapes need
+/// no sum. Otherwise axes of size 1 in both operands are included, because an operand may lack the axis.
 ///
 /// # Errors
-/// As [`pairs`].
+/// The errors of [`pairs`].
 pub fn reduced_axes(a: &[i64], b: &[i64]) -> Result<(Vec<i64>, Vec<i64>)> {
     if a == b {
         return Ok((Vec::new(), Vec::new()));
@@ -299,7 +299,7 @@ fn broadcast_to(infer: &mut Infer<'_>) -> Result<()> {
 }
 
 impl Scope {
-    /// The same elements in the shape of `like`.
+    /// Reshapes `x` to the shape of `like`.
     pub(crate) fn reshape_like(&self, x: Output, like: Output) -> Output {
         match self.shape(like).as_shape() {
             Some(shape) if self.shape(x).as_shape().as_ref() == Some(&shape) => x,
@@ -311,8 +311,7 @@ impl Scope {
         }
     }
 
-    /// Undoes the broadcasting of something of `like`'s shape to `dz`'s: sums over the axes that were added or
-    /// repeated.
+    /// Sums `dz` over the axes along which a tensor of the shape of `like` was broadcast to the shape of `dz`.
     pub(crate) fn sum_to_shape_of(&self, dz: Output, like: Output) -> Output {
         if let (Some(from), Some(to)) = (self.shape(dz).as_shape(), self.shape(like).as_shape())
             && from == to
@@ -326,7 +325,7 @@ impl Scope {
         self.op("Reshape").input(summed).input(shape).output()
     }
 
-    /// The sum over all axes.
+    /// Sums over all axes.
     pub(crate) fn sum_to_scalar(&self, dz: Output) -> Output {
         let axes = match self.shape(dz).rank() {
             Some(rank) => self.constant_vector(&(0..rank as i32).collect::<Vec<_>>()),
@@ -340,7 +339,7 @@ impl Scope {
     }
 }
 
-/// Gradients for all inputs: nothing but `dx` for the first.
+/// Returns the gradients of all inputs: `dx` for the first, `None` for the others.
 pub(super) fn first_only(forward: &Forward, dx: Option<Output>) -> Vec<Option<Output>> {
     let mut grads = vec![None; forward.inputs.len()];
     if let Some(first) = grads.first_mut() {

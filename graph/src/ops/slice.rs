@@ -1,4 +1,4 @@
-//! Slices, and the gradients of slices; the arithmetic of strided slices, which inference and kernels share.
+//! Slices and their gradients, and the index arithmetic of strided slices, which shape inference and kernels share.
 
 use super::broadcast::reduce_gradients;
 use super::shape::first_only;
@@ -63,7 +63,7 @@ pub(super) const OPS: &[OpDef] = &[
         name: "StridedSliceAssign",
         inputs: &["ref: Ref(T)", "begin: Index", "end: Index", "strides: Index", "value: T"],
         outputs: &["output_ref: Ref(T)"],
-        ..ASSIGNED
+        ..SLICE_ASSIGNMENT
     },
     OpDef {
         name: "ResourceStridedSliceAssign",
@@ -71,19 +71,19 @@ pub(super) const OPS: &[OpDef] = &[
         outputs: &[],
         infer: |_| Ok(()),
         traits: Traits::STATEFUL,
-        ..ASSIGNED
+        ..SLICE_ASSIGNMENT
     },
     OpDef {
         name: "TensorStridedSliceUpdate",
         inputs: &["input: T", "begin: Index", "end: Index", "strides: Index", "value: T"],
         outputs: &["output: T"],
         gradient: Gradient::Defined(update_gradient),
-        ..ASSIGNED
+        ..SLICE_ASSIGNMENT
     },
 ];
 
-/// What writes into a strided slice.
-const ASSIGNED: OpDef = OpDef {
+/// The row of an op that writes into a strided slice.
+const SLICE_ASSIGNMENT: OpDef = OpDef {
     attrs: &[
         "T: type",
         "Index: {int32, int64}",
@@ -101,22 +101,22 @@ const ASSIGNED: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// The masks of a strided slice: bit `i` speaks of the `i`-th index given.
+/// The masks of a strided slice; bit `i` of each mask applies to the `i`-th index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StridedSliceAttrs {
-    /// The start is the first element in the direction of the stride.
+    /// The slice begins at the first element, in the direction of the stride.
     pub begin_mask: i64,
-    /// The end is beyond the last element in the direction of the stride.
+    /// The slice ends after the last element, in the direction of the stride.
     pub end_mask: i64,
-    /// Stands for all axes that no other index names.
+    /// The index stands for all axes that no other index covers.
     pub ellipsis_mask: i64,
-    /// A new axis of size 1, for which the index takes none of the input's.
+    /// The index adds an axis of size 1 and consumes no input axis.
     pub new_axis_mask: i64,
-    /// One element, and the axis is dropped.
+    /// The index selects one element and drops the axis.
     pub shrink_axis_mask: i64,
 }
 
-/// Which elements of an axis a slice takes: `size` of them, from `begin` in steps of `stride`.
+/// The elements of one axis that a slice selects: `size` elements from `begin` in steps of `stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceAxis {
     pub begin: i64,
@@ -124,32 +124,32 @@ pub struct SliceAxis {
     pub size: usize,
 }
 
-/// A strided slice over a known shape.
+/// A strided slice resolved for a known input shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicePlan {
-    /// One for each axis of the input.
+    /// The selection on each axis of the input.
     pub axes: Vec<SliceAxis>,
-    /// The shape of the result: axes dropped and added.
+    /// The shape of the result, with dropped and added axes.
     pub shape: Vec<usize>,
-    /// For each axis of the result, that of the input it runs along; `None` for one that was added.
+    /// For each axis of the result, the input axis that it comes from; `None` for an added axis.
     pub sources: Vec<Option<usize>>,
 }
 
-/// At most this many indices: their masks are bits.
+/// The largest number of indices, because the masks are 32-bit integers.
 const MAX_INDICES: usize = 32;
 
 /// One axis of the result.
 #[derive(Clone, Copy)]
-enum Final {
-    /// As many elements as the slice takes of this axis of the input.
+enum OutputAxis {
+    /// The elements that the slice selects on this input axis.
     Input(usize),
     New,
 }
 
-/// What the given indices say of one axis of the input.
+/// The indices that apply to one axis of the input.
 #[derive(Clone, Copy)]
 struct Index {
-    /// `None` where the values of the indices are not known.
+    /// Begin and end; `None` if the values of the indices are unknown.
     bounds: Option<(i64, i64)>,
     stride: i64,
     begin_open: bool,
@@ -158,6 +158,7 @@ struct Index {
 }
 
 impl StridedSliceAttrs {
+    /// Reads the masks of a node.
     pub fn of(node: &Node) -> Result<StridedSliceAttrs> {
         Ok(StridedSliceAttrs {
             begin_mask: node.attr("begin_mask")?,
@@ -168,35 +169,35 @@ impl StridedSliceAttrs {
         })
     }
 
-    /// What a slice of an input of these sizes takes.
+    /// Resolves the slice for an input of these sizes.
     ///
     /// # Errors
     /// `InvalidArgument` for indices that do not fit the input.
     pub fn plan(&self, input: &[usize], begin: &[i64], end: &[i64], strides: &[i64]) -> Result<SlicePlan> {
-        let (indices, finals) = self.spread(input.len(), Some((begin, end)), strides)?;
+        let (indices, output_axes) = self.assign_indices(input.len(), Some((begin, end)), strides)?;
         let mut axes = Vec::with_capacity(input.len());
         for (i, (&dim, index)) in input.iter().zip(&indices).enumerate() {
             axes.push(index.resolve(i, dim)?);
         }
-        let sources: Vec<Option<usize>> = finals
+        let sources: Vec<Option<usize>> = output_axes
             .iter()
             .map(|f| match *f {
-                Final::Input(i) => Some(i),
-                Final::New => None,
+                OutputAxis::Input(i) => Some(i),
+                OutputAxis::New => None,
             })
             .collect();
         let shape = sources.iter().map(|source| source.map_or(1, |i| axes[i].size)).collect();
         Ok(SlicePlan { axes, shape, sources })
     }
 
-    /// The shape of a slice of which not all may be known: `bounds` are begin and end, if their values are.
+    /// Returns the shape of a slice as far as it is known; `bounds` are begin and end, if their values are known.
     pub fn partial_shape(
         &self,
         input: &[Dim],
         bounds: Option<(&[i64], &[i64])>,
         strides: &[i64],
     ) -> Result<PartialShape> {
-        let (indices, finals) = self.spread(input.len(), bounds, strides)?;
+        let (indices, output_axes) = self.assign_indices(input.len(), bounds, strides)?;
         let mut sizes = Vec::with_capacity(input.len());
         for (i, (&dim, index)) in input.iter().zip(&indices).enumerate() {
             index.check(i)?;
@@ -207,19 +208,19 @@ impl StridedSliceAttrs {
                 _ => None,
             });
         }
-        Ok(PartialShape::of_dims(finals.iter().map(|f| match *f {
-            Final::Input(i) => sizes[i],
-            Final::New => Some(1),
+        Ok(PartialShape::of_dims(output_axes.iter().map(|f| match *f {
+            OutputAxis::Input(i) => sizes[i],
+            OutputAxis::New => Some(1),
         })))
     }
 
-    /// Spreads the indices over the axes of the input: the ellipsis, or the end, stands for those not named.
-    fn spread(
+    /// Assigns the indices to the axes of the input. The ellipsis (by default at the end) covers the remaining axes.
+    fn assign_indices(
         &self,
         rank: usize,
         bounds: Option<(&[i64], &[i64])>,
         strides: &[i64],
-    ) -> Result<(Vec<Index>, Vec<Final>)> {
+    ) -> Result<(Vec<Index>, Vec<OutputAxis>)> {
         let count = strides.len();
         let (begins, ends) = bounds.map_or((count, count), |(b, e)| (b.len(), e.len()));
         if begins != count || ends != count || count >= MAX_INDICES {
@@ -229,11 +230,11 @@ impl StridedSliceAttrs {
         }
         let bit = |mask: i64, i: usize| mask >> i & 1 != 0;
         let mut ellipses = (0..count).filter(|&i| bit(self.ellipsis_mask, i));
-        // Those beyond the indices count too.
+        // Bits beyond the last index count too, like in TensorFlow.
         if self.ellipsis_mask.count_ones() > 1 {
             crate::invalid!("Multiple ellipses in slice spec not allowed");
         }
-        // Without one there is an ellipsis after the last index.
+        // Without an ellipsis in the indices, there is one after the last index.
         let ellipsis = ellipses.next().unwrap_or(count);
         let takes = |i: usize| i != ellipsis && !bit(self.new_axis_mask, i);
         let named = (0..count).filter(|&i| takes(i)).count();
@@ -242,19 +243,19 @@ impl StridedSliceAttrs {
         }
         let whole =
             Index { bounds: Some((0, 0)), stride: 1, begin_open: true, end_open: true, shrink: false };
-        let (mut indices, mut finals) = (Vec::with_capacity(rank), Vec::with_capacity(rank + count));
+        let (mut indices, mut output_axes) = (Vec::with_capacity(rank), Vec::with_capacity(rank + count));
         for i in 0..count.max(ellipsis + 1) {
             if i == ellipsis {
                 for _ in 0..rank - named {
-                    finals.push(Final::Input(indices.len()));
+                    output_axes.push(OutputAxis::Input(indices.len()));
                     indices.push(whole);
                 }
             } else if bit(self.new_axis_mask, i) {
-                finals.push(Final::New);
+                output_axes.push(OutputAxis::New);
             } else {
                 let shrink = bit(self.shrink_axis_mask, i);
                 if !shrink {
-                    finals.push(Final::Input(indices.len()));
+                    output_axes.push(OutputAxis::Input(indices.len()));
                 }
                 indices.push(Index {
                     bounds: bounds.map(|(b, e)| (b[i], e[i])),
@@ -265,7 +266,7 @@ impl StridedSliceAttrs {
                 });
             }
         }
-        Ok((indices, finals))
+        Ok((indices, output_axes))
     }
 }
 
@@ -286,7 +287,7 @@ impl Index {
         let (begin, end) = self.bounds.unwrap_or((0, 0));
         let from_front = |x: i64| if x < 0 { x.saturating_add(dim) } else { x };
         if self.shrink {
-            // An index taken alone ignores the masks.
+            // An index that selects a single element ignores the begin and end masks.
             let at = from_front(begin);
             if at < 0 || at >= dim {
                 crate::invalid!("slice index {at} of dimension {axis} out of bounds.");
@@ -359,7 +360,7 @@ fn strided_slice(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Zeros around what came back.
+/// Gradient of Slice: `dz` padded with zeros.
 fn slice_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let index = forward.attr::<DType>("Index")?;
@@ -374,7 +375,7 @@ fn slice_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Re
     Ok(first_only(forward, Some(scope.op("Pad").input(dz).input(paddings).output())))
 }
 
-/// The indices of a strided slice in a type that all its ops take.
+/// Returns the index type and indices of a strided slice, cast to a type that all ops on slices accept.
 fn indices(scope: &Scope, forward: &Forward, from: usize) -> Result<(DType, Vec<Output>)> {
     let given = forward.attr::<DType>("Index")?;
     let wanted = if given == DType::Int64 { DType::Int64 } else { DType::Int32 };
@@ -423,7 +424,8 @@ fn strided_slice_grad_gradient(
     Ok(vec![None, None, None, None, Some(call.output())])
 }
 
-/// What was written over gets none; what was written, the slice, summed where it was repeated.
+/// Gradient of a strided slice update: zero for the overwritten elements; for the written value, the slice of `dz`,
+/// summed where the value was broadcast.
 fn update_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(vec![None; 5]) };
     let sliced = |op: &str, last: Option<Output>| {

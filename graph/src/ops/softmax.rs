@@ -1,4 +1,4 @@
-//! Softmax, and cross entropies over it.
+//! Softmax, and cross entropies based on it.
 
 use super::{Gradient, OpDef};
 use crate::builder::{Forward, Scope};
@@ -91,8 +91,8 @@ fn same_of_rank_one_up(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What reaches the logits of a cross entropy: through the loss, the op's own second output; through that
-/// output, the derivative of softmax.
+/// Returns the gradient of the logits of a cross entropy. Through the loss it is the op's second output; through that
+/// second output it is the derivative of softmax.
 fn logits_gradient(s: &Scope, f: &Forward, d: &[Option<Output>]) -> Option<Output> {
     let through_loss = d[0].map(|loss| scale_rows(s, loss, f.output(1)));
     let Some(dd) = d[1] else { return through_loss };
@@ -107,14 +107,14 @@ fn logits_gradient(s: &Scope, f: &Forward, d: &[Option<Output>]) -> Option<Outpu
     })
 }
 
-/// Each row of `matrix` times its element of `vector`.
+/// Multiplies each row of `matrix` by its element of `vector`.
 fn scale_rows(s: &Scope, vector: Output, matrix: Output) -> Output {
     let axis = last_axis(s);
     let column = s.op("ExpandDims").input(vector).input(axis).output();
     s.op("Mul").input(column).input(matrix).output()
 }
 
-/// Sums over the last axis, which stays with size 1.
+/// Sums over the last axis, which is kept with size 1.
 fn sum_last(s: &Scope, x: Output) -> Output {
     let axis = last_axis(s);
     s.op("Sum").input(x).input(axis).attr("keep_dims", true).output()

@@ -1,4 +1,4 @@
-//! Between space and batches: blocks of space moved into the batch and back, and patches of images and volumes.
+//! Ops that move blocks of space into the batch and back, and that extract patches of images and volumes.
 
 use super::window::{Padding, ReadAttr, Window};
 use super::{Gradient, OpDef};
@@ -91,14 +91,14 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// The block of an op whose blocks are squares, as the vector that the general op takes.
+/// Returns the block shape of an op with square blocks, as the vector that the general op takes.
 fn square(node: &impl ReadAttr) -> Result<Tensor> {
     let size: i64 = node.read_attr("block_size")?;
     Tensor::from_slice(&[size, size], crate::Shape::new(&[2])?)
 }
 
-/// How blocks of space and a batch correspond: of each blocked axis the block's size, and what is added (or cut
-/// off) before and after.
+/// The correspondence between blocks of space and the batch: for each blocked axis, the block size and the elements
+/// that are added (or cropped) before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
     pub sizes: Vec<usize>,
@@ -106,10 +106,10 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Of the inputs `block_shape` and `paddings` or `crops`.
+    /// Parses the inputs `block_shape` and `paddings` or `crops`.
     ///
     /// # Errors
-    /// `InvalidArgument` if they do not fit each other, or are out of range.
+    /// `InvalidArgument` if the inputs do not fit each other, or are out of range.
     pub fn new(blocks: &Tensor, margins: &Tensor, name: &str) -> Result<Blocks> {
         let &[count] = blocks.shape().dims() else {
             crate::invalid!("block_shape rank should be 1, got shape {}", blocks.shape());
@@ -128,18 +128,18 @@ impl Blocks {
         Ok(Blocks { sizes: sizes.collect::<Result<_>>()?, margins: margins.collect::<Result<_>>()? })
     }
 
-    /// Elements of a block.
+    /// Returns the number of elements of a block.
     pub fn len(&self) -> Result<usize> {
         let len = self.sizes.iter().try_fold(1usize, |n, &s| n.checked_mul(s));
         len.filter(|&n| n <= i64::MAX as usize).ok_or_else(|| Error::invalid("block_shape overflows"))
     }
 
-    /// Whether a block is one element, or there is none.
+    /// Returns whether no axis is blocked.
     pub fn is_empty(&self) -> bool {
         self.sizes.is_empty()
     }
 
-    /// Batch and spatial sizes after the blocks moved into the batch.
+    /// Returns the batch and spatial sizes after blocks have been moved into the batch.
     pub fn to_batch(&self, batch: Dim, space: &[Dim]) -> Result<Vec<Dim>> {
         let len = self.len()?;
         let grown = |b: usize| b.checked_mul(len).ok_or_else(|| Error::invalid("the batch's size overflows"));
@@ -161,7 +161,7 @@ impl Blocks {
         Ok(out)
     }
 
-    /// Batch and spatial sizes after the blocks moved into space.
+    /// Returns the batch and spatial sizes after blocks have been moved from the batch into space.
     pub fn to_space(&self, batch: Dim, space: &[Dim]) -> Result<Vec<Dim>> {
         let len = self.len()?;
         if let Some(batch) = batch
@@ -234,19 +234,21 @@ fn squares_back(s: &Scope, f: &Forward, dy: &[Option<Output>], op: &str) -> Resu
     Ok(vec![Some(call.output()), None])
 }
 
-/// Which patches to take of data with `N` spatial axes.
+/// The patches to extract from data with `N` spatial axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patches<const N: usize> {
     pub ksizes: [usize; N],
     pub strides: [usize; N],
-    /// How far apart a patch's elements are.
+    /// The distance between neighbouring elements of a patch.
     pub rates: [usize; N],
     pub padding: Padding,
-    /// Whether windows of padding SAME that leave some of an axis over leave it on both sides, not behind them.
+    /// True if windows with SAME padding that do not cover an axis leave elements uncovered on both sides instead of
+    /// at the end.
     pub centred: bool,
 }
 
 impl Patches<2> {
+    /// Parses the attributes of a node that extracts patches of images.
     pub fn of_images(node: &impl ReadAttr) -> Result<Patches<2>> {
         Ok(Patches {
             ksizes: spatial(node, "ksizes")?,
@@ -263,6 +265,7 @@ impl Patches<2> {
 }
 
 impl Patches<3> {
+    /// Parses the attributes of a node that extracts patches of volumes.
     pub fn of_volumes(node: &impl ReadAttr) -> Result<Patches<3>> {
         Ok(Patches {
             ksizes: spatial(node, "ksizes")?,
@@ -279,24 +282,24 @@ impl Patches<3> {
 }
 
 impl<const N: usize> Patches<N> {
-    /// The window on spatial axis `axis`.
+    /// Returns the window along spatial axis `axis`.
     pub fn window(&self, size: usize, axis: usize) -> Result<Window> {
         Window::new(size, self.ksizes[axis], self.strides[axis], self.rates[axis], self.padding, 0)
     }
 
-    /// Elements of a patch of one channel.
+    /// Returns the number of elements of a patch in one channel.
     pub fn len(&self) -> Result<usize> {
         let len = self.ksizes.iter().try_fold(1usize, |n, &k| n.checked_mul(k));
         len.ok_or_else(|| Error::invalid("ksizes overflow"))
     }
 
-    /// Whether a patch has no element: never.
+    /// Returns `false`, because a patch always has elements.
     pub fn is_empty(&self) -> bool {
         false
     }
 }
 
-/// The sizes of an attribute on the spatial axes; that of batches and channels is 1.
+/// Returns the values of an attribute for the spatial axes; those for batch and channels must be 1.
 fn spatial<const N: usize>(node: &impl ReadAttr, name: &str) -> Result<[usize; N]> {
     let values: Vec<i64> = node.read_attr(name)?;
     if values.len() != N + 2 {
@@ -334,7 +337,7 @@ mod tests {
     use crate::Shape;
 
     #[test]
-    fn sizes_of_blocks() -> Result<()> {
+    fn block_sizes_divide_the_padded_space() -> Result<()> {
         let vector = |v: &[i32], dims: &[usize]| Tensor::from_slice(v, Shape::new(dims)?);
         let blocks = Blocks::new(&vector(&[2, 3], &[2])?, &vector(&[1, 0, 0, 2], &[2, 2])?, "paddings")?;
         assert_eq!(blocks.to_batch(Some(2), &[Some(3), Some(4)])?, [Some(12), Some(2), Some(2)]);

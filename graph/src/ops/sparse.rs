@@ -1,4 +1,4 @@
-//! Sparse tensors as three: the indices of what is not zero, row by row; its values; the whole's shape.
+//! Sparse tensors as three dense tensors: the indices of the values, one per row; the values; the dense shape.
 
 use super::broadcast::arrived;
 use super::{Gradient, OpDef, Traits};
@@ -68,7 +68,7 @@ pub(super) const OPS: &[OpDef] = &[
         inputs: &["indices: int64", "values: T", "shape: int64", "start: int64", "size: int64"],
         outputs: &["output_indices: int64", "output_values: T", "output_shape: int64"],
         attrs: &["T: type"],
-        infer: |infer| some_of(infer, 2),
+        infer: |infer| sparse_outputs(infer, 2),
         gradient: Gradient::Defined(slice_gradient),
         ..OpDef::NEW
     },
@@ -122,7 +122,7 @@ pub(super) const OPS: &[OpDef] = &[
         ],
         outputs: &["sum_indices: int64", "sum_values: T", "sum_shape: int64"],
         attrs: &["T: numbertype", "Treal: realnumbertype"],
-        infer: |infer| some_of(infer, 2),
+        infer: |infer| sparse_outputs(infer, 2),
         gradient: Gradient::Defined(add_gradient),
         ..OpDef::NEW
     },
@@ -351,22 +351,22 @@ fn vector() -> PartialShape {
     PartialShape::vector(None)
 }
 
-/// Output 0 has the shape of an input.
+/// Gives output 0 the shape of an input.
 fn pass(infer: &mut Infer<'_>, input: usize) -> Result<()> {
     let shape = infer.input(input);
     infer.set(0, shape);
     Ok(())
 }
 
-/// Output `output` has a value for each row of the indices in input `input`.
+/// Gives output `output` one value per row of the indices in input `input`.
 fn values_of(infer: &mut Infer<'_>, output: usize, input: usize) -> Result<()> {
     let indices = infer.input_of_rank(input, 2)?;
     infer.set(output, PartialShape::vector(indices.dim(0)));
     Ok(())
 }
 
-/// Indices, values and shape of no known number of values, of the rank that the shape in an input has.
-fn some_of(infer: &mut Infer<'_>, shape: usize) -> Result<()> {
+/// Sets the outputs to a sparse tensor with an unknown number of values, of the rank of the shape in input `shape`.
+fn sparse_outputs(infer: &mut Infer<'_>, shape: usize) -> Result<()> {
     let rank = infer.input_of_rank(shape, 1)?.dim(0);
     set_sparse(infer, [0, 1, 2], None, rank);
     Ok(())
@@ -505,7 +505,7 @@ fn unknown_triple(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Gradients by input: those named, none for the others.
+/// Returns the gradients of all inputs: those listed, `None` for the others.
 fn only(forward: &Forward, gradients: &[(usize, Output)]) -> Vec<Option<Output>> {
     let mut out = vec![None; forward.inputs.len()];
     for &(input, gradient) in gradients {
@@ -514,7 +514,7 @@ fn only(forward: &Forward, gradients: &[(usize, Output)]) -> Vec<Option<Output>>
     out
 }
 
-/// The elements of a dense tensor at sparse indices.
+/// Returns the elements of a dense tensor at sparse indices.
 fn at_indices(scope: &Scope, dense: Output, indices: Output) -> Output {
     scope.op("GatherNd").input(dense).input(indices).output()
 }
@@ -530,7 +530,7 @@ fn to_dense_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) ->
     Ok(only(forward, &[(2, values), (3, default)]))
 }
 
-/// The permutation is found by sorting the numbers of the values along.
+/// Gradient of SparseReorder: the permutation is found by reordering the numbers of the values.
 fn reorder_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz.get(1).copied().flatten() else { return Ok(vec![None; 3]) };
     let (indices, shape) = (forward.input(0), forward.input(2));
@@ -577,7 +577,7 @@ fn dense_add_gradient(
     Ok(only(forward, &[(1, at_indices(scope, dz, forward.input(0))), (3, dz)]))
 }
 
-/// To the sparse operand's values; the dense one has none, as in TensorFlow.
+/// Gradient with respect to the sparse operand's values; like in TensorFlow, the dense operand has none.
 fn dense_product_gradient(
     scope: &Scope,
     forward: &Forward,
@@ -606,7 +606,7 @@ fn reduce_sum_gradient(
     };
     let reduced: Vec<Option<usize>> =
         axes.to_i64s()?.iter().map(|&axis| crate::shape::resolve_axis(axis, rank)).collect();
-    // What came back has sizes of 1 along the reduced axes; the indices there become 0.
+    // `dz` has size 1 along the reduced axes, so the indices on those axes become 0.
     let mut dz = dz;
     if !forward.attr::<bool>("keep_dims")? {
         for axis in (0..rank).filter(|&axis| reduced.contains(&Some(axis))) {

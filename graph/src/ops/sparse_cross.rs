@@ -1,4 +1,4 @@
-//! Crosses of features: one of each column, in all combinations, row by row.
+//! Feature crosses: all combinations of one feature from each column, row by row.
 
 use super::{Gradient, OpDef};
 use crate::shape::PartialShape;

@@ -1,25 +1,25 @@
-//! Sums and means, over segments, of rows picked by index.
+//! Segment sums and means of rows that are gathered by index.
 
 use super::broadcast::arrived;
 use super::constant::scalar;
 use super::shape::first_only;
 use super::{Gradient, OpDef};
-use crate::builder::{Forward, Pick, Scope};
+use crate::builder::{Forward, Scope, SliceIndex};
 use crate::error::Result;
 use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 
-/// Rows picked, and put together by segment.
-const PICKED: OpDef = OpDef {
+/// The row of an op that gathers rows and reduces them by segment.
+const SEGMENT_REDUCTION: OpDef = OpDef {
     inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids"],
     outputs: &["output: T"],
     infer: some_rows,
     ..OpDef::NEW
 };
 
-/// The same, of so many segments.
-const COUNTED: OpDef = OpDef {
+/// The row of an op that does the same for a given number of segments.
+const SEGMENT_REDUCTION_WITH_COUNT: OpDef = OpDef {
     inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids", "num_segments: Tnumsegments"],
     outputs: &["output: T"],
     infer: counted_rows,
@@ -34,7 +34,7 @@ const GRAD: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// The same, of the picked rows alone.
+/// The row of a gradient op that returns only the gathered rows.
 const GRAD_V2: OpDef = OpDef {
     inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "dense_output_dim0: int32"],
     outputs: &["output: T", "sorted_unique_indices: Tidx"],
@@ -74,7 +74,7 @@ pub(super) const OPS: &[OpDef] = &[
             "sparse_gradient: bool = false",
         ],
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSumGrad")),
-        ..PICKED
+        ..SEGMENT_REDUCTION
     },
     OpDef {
         name: "SparseSegmentSumWithNumSegments",
@@ -86,7 +86,7 @@ pub(super) const OPS: &[OpDef] = &[
             "sparse_gradient: bool = false",
         ],
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSumGrad")),
-        ..COUNTED
+        ..SEGMENT_REDUCTION_WITH_COUNT
     },
     OpDef { name: "SparseSegmentSumGrad", ..GRAD },
     OpDef { name: "SparseSegmentSumGradV2", ..GRAD_V2 },
@@ -94,13 +94,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "SparseSegmentMean",
         attrs: FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentMeanGrad")),
-        ..PICKED
+        ..SEGMENT_REDUCTION
     },
     OpDef {
         name: "SparseSegmentMeanWithNumSegments",
         attrs: COUNTED_FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentMeanGrad")),
-        ..COUNTED
+        ..SEGMENT_REDUCTION_WITH_COUNT
     },
     OpDef { name: "SparseSegmentMeanGrad", ..GRAD },
     OpDef { name: "SparseSegmentMeanGradV2", ..GRAD_V2 },
@@ -108,13 +108,13 @@ pub(super) const OPS: &[OpDef] = &[
         name: "SparseSegmentSqrtN",
         attrs: FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSqrtNGrad")),
-        ..PICKED
+        ..SEGMENT_REDUCTION
     },
     OpDef {
         name: "SparseSegmentSqrtNWithNumSegments",
         attrs: COUNTED_FLOATS,
         gradient: Gradient::Defined(|scope, forward, dz| back(scope, forward, dz, "SparseSegmentSqrtNGrad")),
-        ..COUNTED
+        ..SEGMENT_REDUCTION_WITH_COUNT
     },
     OpDef { name: "SparseSegmentSqrtNGrad", ..GRAD },
     OpDef { name: "SparseSegmentSqrtNGradV2", ..GRAD_V2 },
@@ -129,7 +129,7 @@ fn counted_rows(infer: &mut Infer<'_>) -> Result<()> {
     rows(infer, count)
 }
 
-/// As many rows as there are segments.
+/// Sets the number of output rows to the number of segments.
 fn rows(infer: &mut Infer<'_>, count: Option<i64>) -> Result<()> {
     infer.input_of_rank(1, 1)?.merge(&infer.input_of_rank(2, 1)?)?;
     let data = infer.input(0);
@@ -150,7 +150,7 @@ fn picked_rows(infer: &mut Infer<'_>) -> Result<()> {
 
 fn back(scope: &Scope, forward: &Forward, dz: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let dz = arrived(forward, dz)?;
-    let count = scope.strided_slice(scope.shape_of(forward.input(0)), &[Pick::At(0)]);
+    let count = scope.strided_slice(scope.shape_of(forward.input(0)), &[SliceIndex::At(0)]);
     let call = scope.op(op).input(dz).input(forward.input(1)).input(forward.input(2)).input(count);
     Ok(first_only(forward, Some(call.output())))
 }

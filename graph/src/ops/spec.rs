@@ -1,9 +1,9 @@
-//! The language in which the op table states signatures, and its parser.
+//! The notation of signatures in the op table, and its parser.
 //!
-//! Arguments: `"x: T"`, `"values: N * T"`, `"ref: Ref(T)"`, `"handle: resource"`, `"data: T"` with `T` a list of
-//! types. Attributes: `"T: {float, int32} = float"`, `"N: int >= 1"`, `"padding: {'SAME', 'VALID'}"`,
-//! `"strides: list(int)"`, `"shape: shape = ?"`, `"shapes: list(shape) >= 0 = []"`. Type sets have names too:
-//! `numbertype`, `realnumbertype`.
+//! Arguments: `"x: T"`, `"values: N * T"`, `"ref: Ref(T)"`, `"handle: resource"`, `"data: T"` where `T` is a list of
+//! types. Attributes: `"T: {float, int32} = float"`, `"N: int >= 1"`, `"padding: {'SAME', 'VALID'}"`, `"strides:
+//! list(int)"`, `"shape: shape = ?"`, `"shapes: list(shape) >= 0 = []"`. The names `numbertype` and `realnumbertype`
+//! stand for sets of types.
 
 use crate::attr::{AttrList, AttrValue};
 use crate::dtype::DType;
@@ -11,38 +11,40 @@ use crate::error::{Error, Result};
 use crate::shape::PartialShape;
 use crate::tensor::Tensor;
 
-/// An input or output of an op.
+/// An input or output argument of an op.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arg {
     pub name: &'static str,
     pub ty: ArgType,
-    /// The attribute that says how many tensors of `ty` there are.
+    /// The attribute that holds the number of tensors of type `ty`.
     pub number_attr: Option<&'static str>,
     pub is_ref: bool,
 }
 
+/// The type of an argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ArgType {
     Fixed(DType),
     /// The attribute that holds the type.
     Attr(&'static str),
-    /// The attribute that holds a list of types, one a tensor.
+    /// The attribute that holds a list of types, one per tensor.
     List(&'static str),
 }
 
-/// An attribute that an op takes.
+/// The declaration of an attribute of an op.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttrSpec {
     pub name: &'static str,
     pub kind: AttrKind,
     pub is_list: bool,
-    /// The smallest int, or the least length of a list.
+    /// The smallest value of an int, or the smallest length of a list.
     pub minimum: Option<i64>,
-    /// The types or strings that are allowed; empty if any is.
+    /// The allowed types or strings; empty if all are allowed.
     pub allowed: Vec<AttrValue>,
     pub default: Option<AttrValue>,
 }
 
+/// The kind of an attribute's value, or of the elements of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttrKind {
     Str,
@@ -57,6 +59,9 @@ pub enum AttrKind {
 
 impl AttrSpec {
     /// Checks a value's kind, minimum and membership in the allowed set.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with TensorFlow's message for the violated condition.
     pub fn check(&self, value: &AttrValue) -> Result<()> {
         let length = match (value, self.is_list) {
             (AttrValue::Placeholder(_), _) => return Ok(()),
@@ -114,7 +119,7 @@ impl AttrSpec {
     }
 }
 
-/// The kind of a value or of a list's elements; an empty list is of any.
+/// Returns the kind of a value or of a list's elements; `None` for an empty list and for a placeholder.
 fn kind_of(value: &AttrValue) -> Option<AttrKind> {
     Some(match value {
         AttrValue::Str(_) | AttrValue::List(AttrList::Str(_)) => AttrKind::Str,
@@ -129,6 +134,7 @@ fn kind_of(value: &AttrValue) -> Option<AttrKind> {
     })
 }
 
+/// Returns the text of a value in error messages.
 fn brief(value: &AttrValue) -> String {
     match value {
         AttrValue::Str(s) => format!("\"{}\"", String::from_utf8_lossy(s)),
@@ -138,6 +144,7 @@ fn brief(value: &AttrValue) -> String {
 }
 
 impl AttrKind {
+    /// Returns the kind's name in signatures.
     pub fn name(self) -> &'static str {
         match self {
             AttrKind::Str => "string",
@@ -165,6 +172,7 @@ const REAL_NUMBER_TYPES: &[DType] = {
     &[Float, Double, Int32, UInt8, Int16, Int8, Int64, BFloat16, UInt16, Half, UInt32, UInt64]
 };
 
+/// Returns the types of a named set.
 fn type_set(name: &str) -> Option<&'static [DType]> {
     match name {
         "numbertype" => Some(NUMBER_TYPES),
@@ -173,6 +181,7 @@ fn type_set(name: &str) -> Option<&'static [DType]> {
     }
 }
 
+/// Parses an argument, such as `values: N * T`.
 pub(super) fn parse_arg(text: &'static str) -> Result<Arg, String> {
     let (name, rest) = text.split_once(':').ok_or_else(|| format!("'{text}' has no ':'"))?;
     let (number_attr, ty) = match rest.split_once('*') {
@@ -187,6 +196,7 @@ pub(super) fn parse_arg(text: &'static str) -> Result<Arg, String> {
     Ok(Arg { name: name.trim(), ty, number_attr, is_ref })
 }
 
+/// Parses an attribute, such as `N: int >= 1`.
 pub(super) fn parse_attr(text: &'static str) -> Result<AttrSpec, String> {
     let (name, rest) = text.split_once(':').ok_or_else(|| format!("'{text}' has no ':'"))?;
     let mut rest = rest.trim();
@@ -218,7 +228,7 @@ pub(super) fn parse_attr(text: &'static str) -> Result<AttrSpec, String> {
     Ok(AttrSpec { name: name.trim(), kind, is_list, minimum, allowed, default })
 }
 
-/// Splits at the `=` of a default, which is not that of `>=`.
+/// Splits the text at the `=` before the default; the `=` of `>=` does not count.
 fn split_default(text: &'static str) -> Option<(&'static str, &'static str)> {
     let at = text.char_indices().rev().find(|&(i, c)| c == '=' && !text[..i].ends_with('>'))?.0;
     Some((text[..at].trim(), text[at + 1..].trim()))
@@ -285,14 +295,14 @@ fn parse_scalar(kind: AttrKind, text: &str) -> Option<AttrValue> {
     })
 }
 
-/// `uint8[1, 2]`: a vector of this type, the only one of which there are defaults.
+/// Parses `uint8[1, 2]`, a vector; op defaults have no tensors of other types.
 fn parse_bytes(text: &str) -> Option<Tensor> {
     let items = text.strip_prefix("uint8[")?.strip_suffix(']')?.split(',');
     let bytes = items.map(|i| i.trim().parse::<u8>().ok()).collect::<Option<Vec<_>>>()?;
     Tensor::vector(&bytes).ok()
 }
 
-/// `?` is a shape of unknown rank, `[2,?]` one of rank 2, `[]` a scalar's.
+/// Parses a shape: `?` has unknown rank, `[2,?]` has rank 2, `[]` is a scalar's.
 fn parse_shape(text: &str) -> Option<PartialShape> {
     if text == "?" {
         return Some(PartialShape::unknown());

@@ -1,4 +1,4 @@
-//! Special functions of two operands, element by element, with broadcasting.
+//! Element-wise special functions of two operands, with broadcasting.
 
 use super::broadcast::{arrived, broadcast, number, reduce_gradients};
 use super::{Gradient, OpDef};
@@ -73,7 +73,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Of the second operand; of the first one there is none.
+/// Gradient of Zeta with respect to the second operand; the first operand has none.
 fn zeta_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let (x, q, dz) = (forward.input(0), forward.input(1), arrived(forward, dz)?);
     let next = scope.add(x, number(scope, scope.dtype(x), 1.0)?);
@@ -81,7 +81,7 @@ fn zeta_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Res
     reduce_gradients(scope, [x, q], [None, Some(scope.mul(dz, slope))])
 }
 
-/// Of `a` by an op of its own; of `x` it is the density.
+/// Gradient of Igamma: a separate op for `a`; for `x` it is the probability density.
 fn lower_gamma_gradient(
     scope: &Scope,
     forward: &Forward,
@@ -96,7 +96,7 @@ fn lower_gamma_gradient(
     reduce_gradients(scope, [a, x], [Some(scope.mul(dz, of_a)), Some(scope.mul(dz, of_x))])
 }
 
-/// Of the second operand; of the order there is none.
+/// Gradient of Polygamma with respect to the second operand; the order has none.
 fn polygamma_gradient(
     scope: &Scope,
     forward: &Forward,

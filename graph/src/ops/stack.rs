@@ -1,4 +1,4 @@
-//! Stacks: values that a loop leaves for the loop of its gradient, last in, first out.
+//! Stacks: values that a loop pushes and the loop of its gradient pops.
 
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
@@ -77,7 +77,7 @@ fn legacy_handle(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The value goes on as it is.
+/// Gives the output the shape of the pushed value, which is passed through.
 fn push(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.input(1);
     infer.set(0, shape);

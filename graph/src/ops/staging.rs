@@ -1,9 +1,9 @@
-//! Staging areas: tensors put by one step and taken by another, in order or by key.
+//! Staging areas: tensors that one step puts and another step takes, in order or by key.
 
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
 
-/// What the rows have in common.
+/// The common part of all rows of this file.
 const STAGING: OpDef = OpDef { gradient: Gradient::Leaf, traits: Traits::STATEFUL, ..OpDef::NEW };
 
 const VALUES: &[&str] = &[

@@ -1,4 +1,4 @@
-//! Pseudo-random numbers of seeds, or of a key and a counter, among the inputs: the same in each step.
+//! Stateless pseudo-random numbers, which depend only on inputs: seeds, or a key and a counter.
 
 use super::random::{gamma_gradient, multinomial, shape_given};
 use super::{Gradient, OpDef, Traits};

@@ -1,4 +1,4 @@
-//! Strings: matched, cut, joined, hashed, and from and to numbers.
+//! String ops: matching, cutting, joining, hashing, and conversion from and to numbers.
 
 use super::identity::same;
 use super::{Gradient, OpDef, unknown_shapes};
@@ -206,7 +206,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Scalars go with any shape; all others are of one.
+/// Infers the shape of StringJoin: all inputs that are not scalars have the same shape.
 fn join(infer: &mut Infer<'_>) -> Result<()> {
     let mut joined = PartialShape::scalar();
     for i in 0..infer.num_inputs() {
@@ -222,7 +222,7 @@ fn join(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A sparse matrix of pieces, a row for each input.
+/// Sets the outputs to a sparse matrix of substrings, with one row per input string.
 fn split(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(0, 1)?;
     infer.input_of_rank(1, 0)?;
@@ -239,7 +239,8 @@ fn substr(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Which axes go is known only where they are constant; their number is known with their shape.
+/// Infers the shape of ReduceJoin. The removed axes are known only if they are constant; their number follows from
+/// their shape.
 fn reduce_join(infer: &mut Infer<'_>) -> Result<()> {
     let (input, axes) = (infer.input(0), infer.input(1));
     let (Some(rank), Some(count)) = (input.rank(), axes.num_elements()) else { return Ok(()) };

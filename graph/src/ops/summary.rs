@@ -1,4 +1,4 @@
-//! Summaries: values as messages that event files hold and clients parse.
+//! Summaries: values as protobuf messages that are stored in event files.
 
 use super::check::scalar;
 use super::{Gradient, OpDef};

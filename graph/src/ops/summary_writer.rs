@@ -1,4 +1,4 @@
-//! Writers of event files behind handles: summaries that steps write themselves.
+//! Writers of event files behind resource handles, for summaries that steps write themselves.
 
 use super::OpDef;
 use super::check::scalar;

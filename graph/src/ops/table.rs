@@ -1,4 +1,4 @@
-//! Lookup tables, behind a handle by reference (`HashTable`) or a resource (`HashTableV2`).
+//! Lookup tables, behind a handle that is a reference (`HashTable`) or a resource (`HashTableV2`).
 
 use super::OpDef;
 use super::check::scalar;

@@ -1,6 +1,6 @@
-//! Arrays of tensors that the turns of a loop write and read, each element once.
+//! Tensor arrays, which the iterations of a loop write and read, each element once.
 //!
-//! The three generations differ in what a handle is: a reference to a string, a string, a resource.
+//! The three generations differ in the type of the handle: a reference to a string, a string, a resource.
 
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
@@ -309,7 +309,7 @@ fn legacy_handle(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The handle knows what its elements are.
+/// Records the dtype and shape of the elements at the handle.
 fn array(infer: &mut Infer<'_>) -> Result<()> {
     infer.set(0, PartialShape::scalar());
     infer.set(1, PartialShape::scalar());

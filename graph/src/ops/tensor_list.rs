@@ -1,4 +1,4 @@
-//! Lists of tensors, held by variants.
+//! Tensor lists, held by variants.
 
 use super::{InferFn, OpDef, Traits};
 use crate::error::Result;
@@ -87,7 +87,7 @@ pub(super) const OPS: &[OpDef] = &[
             Ok(())
         },
     ),
-    // What is asked of a list as a whole is asked where it is.
+    // The length is a property of the variant itself, so the op runs on the device of the list.
     OpDef {
         traits: Traits::METADATA,
         ..of("TensorListLength", &["input_handle: variant"], &["length: int32"], &[], scalar)
@@ -199,7 +199,7 @@ fn scalar(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `count` elements of the shape that input `i` describes.
+/// Sets the shape of `count` elements, each of the shape that input `i` describes.
 fn stacked(infer: &mut Infer<'_>, i: usize, count: Dim) -> Result<()> {
     let element = infer.value_as_shape(i)?;
     if let Some(dims) = element.dims() {
@@ -208,7 +208,7 @@ fn stacked(infer: &mut Infer<'_>, i: usize, count: Dim) -> Result<()> {
     Ok(())
 }
 
-/// Elements one after the other: the first dimension is open.
+/// Sets the shape of concatenated elements, whose first dimension is unknown.
 fn concatenated(infer: &mut Infer<'_>, element: &PartialShape) -> Result<()> {
     if let Some([_, rest @ ..]) = element.dims() {
         infer.set(0, PartialShape::of_dims(std::iter::once(None).chain(rest.iter().copied())));

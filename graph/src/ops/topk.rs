@@ -3,7 +3,7 @@
 use super::constant::scalar;
 use super::shape::first_only;
 use super::{Gradient, OpDef};
-use crate::builder::{Forward, Pick, Scope};
+use crate::builder::{Forward, Scope, SliceIndex};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::Output;
@@ -113,7 +113,7 @@ fn in_top(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What came back goes to the places of the largest, counted over all rows.
+/// Gradient of TopK: scatters `dz` to the positions of the largest elements, counted over all rows.
 fn top_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let input = scope.shape_of(forward.input(0));
@@ -122,8 +122,8 @@ fn top_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Resu
     if index != DType::Int32 {
         indices = scope.op("Cast").input(indices).attr("SrcT", index).attr("DstT", DType::Int32).output();
     }
-    let last = scope.strided_slice(input, &[Pick::At(-1)]);
-    let found = scope.strided_slice(scope.shape_of(indices), &[Pick::At(-1)]);
+    let last = scope.strided_slice(input, &[SliceIndex::At(-1)]);
+    let found = scope.strided_slice(scope.shape_of(indices), &[SliceIndex::At(-1)]);
     let rows = scope.pack(&[scope.constant(-1i32), found], 0);
     let places = scope.op("Reshape").input(indices).input(rows).output();
     let count = scope.size_of(forward.input(0));
@@ -134,7 +134,7 @@ fn top_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Resu
     Ok(first_only(forward, Some(scope.reshape_like(flat, forward.input(0)))))
 }
 
-/// What came back goes to the elements that are equal to the one found, in equal parts.
+/// Gradient of NthElement: `dz` divided equally among the elements that equal the result.
 fn nth_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let input = forward.input(0);

@@ -1,5 +1,5 @@
-//! Optimizer steps. Each optimizer has up to four ops: on variables by reference or behind handles, with a
-//! dense gradient or one of some rows.
+//! Optimizer updates. Each optimizer has up to four ops: on variables by reference or by handle, and with a dense or
+//! a sparse gradient.
 
 use super::resource::value_shape;
 use super::spec::ArgType;
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 
-/// One op of an optimizer: its form, its name, and `(slots) [arguments before] gradient [and after] (attrs)`.
+/// Builds one op of an optimizer: its form, its name, and `(slots) [arguments before] gradient [and after] (attrs)`.
 macro_rules! op {
     (dense $name:literal
      { ($($slot:literal)*) [$($before:literal)*] $grad:literal [$($after:literal)*] ($($attr:literal)*) }) => {
@@ -120,7 +120,8 @@ pub(super) const OPS: &[OpDef] = optimizers! {
         { ("m") ["lr: T" "logbase: T" "sign_decay: T" "beta: T"] "grad" [] () }
 };
 
-/// Variable and slots have one shape; the gradient has it too, or has some rows of it; the rest are scalars.
+/// Checks that the variable and its slots have the same shape, that the gradient has it too or has some of its rows,
+/// and that all other inputs are scalars.
 fn apply(infer: &mut Infer<'_>) -> Result<()> {
     let args = &infer.op().inputs;
     let sparse = args.iter().position(|a| a.name == "indices");
@@ -149,7 +150,7 @@ fn apply(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A sparse gradient has one row of the variable an index.
+/// Checks that a sparse gradient has one row of the variable per index.
 fn check_rows(variable: &PartialShape, grad: &PartialShape, indices: &PartialShape) -> Result<()> {
     let Some(dims) = variable.dims() else { return Ok(()) };
     if dims.is_empty() {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sparse_gradients_have_one_row_an_index() -> Result<()> {
+    fn sparse_gradients_have_one_row_per_index() -> Result<()> {
         let step = |grad: &[usize], indices: &[usize]| {
             let s = Scope::new();
             let v = s.var_handle("v", DType::Float, [3, 2]);

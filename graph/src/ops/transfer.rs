@@ -1,4 +1,4 @@
-//! Values that cross an edge between partitions, and the arguments and results of functions.
+//! Send and Recv between partitions, and the arguments and results of functions.
 
 use super::{Gradient, OpDef, Role, Traits};
 

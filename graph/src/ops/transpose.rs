@@ -1,4 +1,4 @@
-//! Reordering and repeating elements: transpose, tile, reverse, blocks of space and depth.
+//! Reordering and repetition of elements: transpose, tile, reverse, blocks of space and depth.
 
 use super::constant::same;
 use super::shape::first_only;
@@ -103,10 +103,10 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// The axes that a permutation of this rank puts in order, each named once; negative ones count from the back.
+/// Parses a permutation of the axes of a tensor; negative axes count from the back.
 ///
 /// # Errors
-/// `InvalidArgument` if it is no permutation.
+/// `InvalidArgument` if `perm` is not a permutation.
 pub fn permutation(perm: &[i64], rank: usize) -> Result<Vec<usize>> {
     if perm.len() != rank {
         crate::invalid!(
@@ -187,7 +187,7 @@ fn tile(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Every axis is split into (repeat, element), and summed over the repeats.
+/// Gradient of Tile: each axis of `dz` is split into (repeat, element), and summed over the repeats.
 fn tile_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let multiples = forward.input(1);
@@ -202,7 +202,7 @@ fn tile_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Res
     Ok(first_only(forward, Some(scope.op("Reshape").input(summed).input(input).output())))
 }
 
-/// How `SpaceToDepth` and `DepthToSpace` lay out their four-dimensional data.
+/// The attributes of `SpaceToDepth` and `DepthToSpace` on four-dimensional data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockAttrs {
     pub block: usize,
@@ -210,8 +210,10 @@ pub struct BlockAttrs {
 }
 
 impl BlockAttrs {
+    /// Reads the attributes of a node.
+    ///
     /// # Errors
-    /// `InvalidArgument` for layouts of quantised vectors, as where no kernel is registered.
+    /// `InvalidArgument` for layouts of quantized vectors, like in TensorFlow, which has no kernel for them.
     pub fn of(node: &Node) -> Result<BlockAttrs> {
         let block = node.attr::<i64>("block_size")?;
         let channels_last = match node.attr::<String>("data_format")?.as_str() {
@@ -226,7 +228,7 @@ impl BlockAttrs {
         Ok(BlockAttrs { block, channels_last })
     }
 
-    /// The axes of height, width and channels.
+    /// Returns the axes of height, width and channels.
     pub fn axes(&self) -> [usize; 3] {
         if self.channels_last { [1, 2, 3] } else { [2, 3, 1] }
     }

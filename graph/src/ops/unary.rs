@@ -1,4 +1,4 @@
-//! Functions of one operand, element by element, and the element-wise parts of their gradients.
+//! Element-wise functions of one operand, and the element-wise ops of their gradients.
 
 use super::broadcast::{arrived, number};
 use super::{Gradient, GradientFn, OpDef};
@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::graph::Output;
 use crate::infer::Infer;
 
-/// `|scope, x, y, dy| gradient of x`. Of complex numbers `x` and `y` are the conjugates, as the gradient of an
-/// analytic function has the conjugate of its slope.
+/// Builds a gradient from `|scope, x, y, dy| gradient of x`. For complex numbers, `x` and `y` are the conjugates,
+/// because the gradient of an analytic function contains the conjugate of its slope.
 macro_rules! gradient {
     (|$s:ident, $x:ident, $y:ident, $dy:ident| $value:expr) => {{
         const GRADIENT: GradientFn = |$s: &Scope, forward: &Forward, gradients: &[Option<Output>]| {
@@ -23,7 +23,7 @@ macro_rules! gradient {
 
 pub(super) use gradient;
 
-/// As `gradient!`, by an op that conjugates by itself: `y` is the output as it is.
+/// Like `gradient!`, for a gradient op that conjugates by itself, so `y` is the output unchanged.
 macro_rules! gradient_op {
     (|$s:ident, $y:ident, $dy:ident| $value:expr) => {{
         const GRADIENT: GradientFn = |$s: &Scope, forward: &Forward, gradients: &[Option<Output>]| {
@@ -35,7 +35,7 @@ macro_rules! gradient_op {
     }};
 }
 
-/// `|scope, a, b, c, dc| (gradient of a, gradient of b)` of a gradient op `c = f(a, b)`.
+/// Builds the gradient of a gradient op `c = f(a, b)` from `|scope, a, b, c, dc| (gradient of a, gradient of b)`.
 macro_rules! second_gradient {
     (|$s:ident, $a:ident, $b:ident, $c:ident, $dc:ident| $value:expr) => {{
         const GRADIENT: GradientFn = |$s: &Scope, forward: &Forward, gradients: &[Option<Output>]| {
@@ -57,6 +57,7 @@ const SIGNED_COMPLEX: &[&str] =
     &["T: {bfloat16, half, float, double, int8, int16, int32, int64, complex64, complex128}"];
 const INTEGERS: &[&str] = &["T: {int8, int16, int32, int64, uint8, uint16, uint32, uint64}"];
 
+/// Returns the row of an op with one operand.
 pub(super) const fn row(name: &'static str, attrs: &'static [&'static str], gradient: Gradient) -> OpDef {
     OpDef { name, inputs: &["x: T"], outputs: &["y: T"], attrs, infer: same_shape, gradient, ..OpDef::NEW }
 }
@@ -65,7 +66,8 @@ const fn test(name: &'static str) -> OpDef {
     OpDef { outputs: &["y: bool"], ..row(name, FLOAT, Gradient::Leaf) }
 }
 
-/// An op that computes a gradient from another op's output `y` and what arrived there.
+/// Returns the row of an op that computes a gradient from the output `y` of another op and the gradient `dy` of that
+/// output.
 const fn gradient_row(name: &'static str, gradient: Gradient) -> OpDef {
     OpDef { inputs: &["y: T", "dy: T"], outputs: &["z: T"], ..row(name, FLOAT_COMPLEX, gradient) }
 }
@@ -166,7 +168,7 @@ pub(super) const OPS: &[OpDef] = &[
     ),
 ];
 
-/// The output has the first input's shape.
+/// Gives the output the first input's shape.
 pub(super) fn same_shape(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.input(0);
     infer.set(0, shape);
@@ -177,13 +179,13 @@ fn plus(scope: &Scope, value: f64, x: Output) -> Result<Output> {
     Ok(scope.add(number(scope, scope.dtype(x), value)?, x))
 }
 
-/// `1 / sqrt(1 - x^2)`
+/// Returns `1 / sqrt(1 - x^2)`.
 fn arc_slope(scope: &Scope, x: Output) -> Result<Output> {
     let rest = plus(scope, 1.0, scope.neg(scope.square(x)))?;
     Ok(scope.reciprocal(scope.sqrt(rest)))
 }
 
-/// `dy * factor * exp(-x^2)`
+/// Returns `dy * factor * exp(-x^2)`.
 fn bell(scope: &Scope, x: Output, dy: Output, factor: f64) -> Result<Output> {
     let factor = number(scope, scope.dtype(dy), factor)?;
     Ok(scope.mul(scope.mul(factor, scope.exp(scope.neg(scope.square(x)))), dy))

@@ -1,4 +1,4 @@
-//! Distinct elements, and elements that another list lacks.
+//! Distinct elements, and differences of lists.
 
 use super::{Gradient, OpDef};
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! Variables by reference: a node is the variable, and writers take a `Ref` of it.
+//! Reference variables: the node holds the variable, and ops that write take a `Ref` of it.
 
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
@@ -96,7 +96,7 @@ fn declared(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// In graphs as old as this op a scalar's shape may also mean that the shape is unknown.
+/// Infers the shape of the old op `Variable`, where a scalar's shape may also mean an unknown shape.
 fn legacy_declared(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.attr::<PartialShape>("shape")?;
     infer.set(0, if shape.rank() == Some(0) { PartialShape::unknown() } else { shape });

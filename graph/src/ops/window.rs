@@ -1,21 +1,22 @@
-//! Windows that slide over the spatial axes of images and volumes: data formats, padding, output sizes. Shared by
-//! convolution and pooling, in inference and in kernels.
+//! Windows that slide over the spatial axes of images and volumes: data formats, padding, output sizes. Convolution
+//! and pooling share them, in shape inference and in kernels.
 
 use crate::attr::FromAttr;
 use crate::error::{Error, Result};
 use crate::shape::Dim;
 use std::fmt;
 
-/// The order of the axes of a batch of images or, with a further spatial axis before the rows, of volumes.
+/// The order of the axes of a batch of images, or of volumes, which have an additional axis (planes) before the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataFormat {
-    /// Channels last; of volumes, `NDHWC`.
+    /// Channels last; `NDHWC` for volumes.
     Nhwc,
-    /// Channels first; of volumes, `NCDHW`.
+    /// Channels first; `NCDHW` for volumes.
     Nchw,
 }
 
 impl DataFormat {
+    /// Parses the data format of images; other formats are `Unimplemented`.
     pub fn parse(name: &str) -> Result<DataFormat> {
         match name {
             "NHWC" => Ok(DataFormat::Nhwc),
@@ -26,7 +27,7 @@ impl DataFormat {
         }
     }
 
-    /// The format of volumes, batches with three spatial axes.
+    /// Parses the data format of volumes, which have three spatial axes.
     pub fn parse_volumes(name: &str) -> Result<DataFormat> {
         match name {
             "NDHWC" => Ok(DataFormat::Nhwc),
@@ -37,7 +38,7 @@ impl DataFormat {
         }
     }
 
-    /// The axis of channels in a tensor of rank 4.
+    /// Returns the channel axis of a tensor of rank 4.
     pub fn channel_axis(self) -> usize {
         match self {
             DataFormat::Nhwc => 3,
@@ -45,7 +46,7 @@ impl DataFormat {
         }
     }
 
-    /// The axes of rows and of columns.
+    /// Returns the axes of rows and of columns.
     pub fn spatial_axes(self) -> [usize; 2] {
         match self {
             DataFormat::Nhwc => [1, 2],
@@ -53,8 +54,8 @@ impl DataFormat {
         }
     }
 
-    /// Values in the format's order with the channels' moved to the end: `[batch, rows, columns, channels]` of
-    /// images, `[batch, planes, rows, columns, channels]` of volumes.
+    /// Converts values in the order of the format to channels last: `[batch, rows, columns, channels]` for images,
+    /// `[batch, planes, rows, columns, channels]` for volumes.
     pub fn to_nhwc<T: Copy, const N: usize>(self, mut v: [T; N]) -> [T; N] {
         if self == DataFormat::Nchw {
             v[1..].rotate_left(1);
@@ -62,7 +63,7 @@ impl DataFormat {
         v
     }
 
-    /// Values with the channels' at the end in the format's order.
+    /// Converts values in channels-last order to the order of the format.
     pub fn of_nhwc<T: Copy, const N: usize>(self, mut v: [T; N]) -> [T; N] {
         if self == DataFormat::Nchw {
             v[1..].rotate_right(1);
@@ -80,19 +81,22 @@ impl fmt::Display for DataFormat {
     }
 }
 
-/// What is put around an image before the window slides over it.
+/// The padding around an image over which a window slides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padding {
-    /// As much as makes `ceil(input / stride)` outputs, the odd one after.
+    /// Padding for `ceil(input / stride)` outputs; an odd element is added after the data.
     Same,
     Valid,
-    /// `[before, after]` of rows and of columns.
+    /// `[before, after]` for rows and for columns.
     Explicit([[usize; 2]; 2]),
 }
 
 impl Padding {
-    /// Of the attributes `padding` and, for the kind `EXPLICIT`, `explicit_paddings`: two a dimension, in the
-    /// order of the data format.
+    /// Parses the attributes `padding` and, for the kind `EXPLICIT`, `explicit_paddings`: two numbers per dimension,
+    /// in the order of the data format.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for other kinds and malformed paddings.
     pub fn parse(kind: &str, explicit: &[i64], format: DataFormat) -> Result<Padding> {
         if kind != "EXPLICIT" && !explicit.is_empty() {
             crate::invalid!(
@@ -127,7 +131,7 @@ impl Padding {
     }
 }
 
-/// The window along one spatial axis.
+/// The positions of a window along one spatial axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub input: usize,
@@ -136,15 +140,15 @@ pub struct Window {
     pub dilation: usize,
     pub output: usize,
     pub pad_before: usize,
-    /// What lies before the first window, which then has no padding.
+    /// The number of elements before the first window, if they are not covered; there is no padding then.
     pub skip_before: usize,
 }
 
 impl Window {
-    /// Places a window on spatial axis `axis` (0 rows, 1 columns).
+    /// Computes the window on spatial axis `axis` (0 rows, 1 columns).
     ///
     /// # Errors
-    /// `InvalidArgument` if it does not fit even once, or sizes overflow.
+    /// `InvalidArgument` if the window does not fit once, or sizes overflow.
     pub fn new(
         input: usize,
         filter: usize,
@@ -192,14 +196,14 @@ impl Window {
         })
     }
 
-    /// With what no window reaches left over on both sides, not behind the last one: as TensorFlow's patches of volumes
-    /// have it, where padding is SAME.
+    /// Returns the window with uncovered elements divided between both sides instead of at the end, like TensorFlow's
+    /// patches of volumes with SAME padding.
     pub fn centred(self) -> Window {
         let spanned = self.output.saturating_sub(1).saturating_mul(self.stride).saturating_add(self.filter);
         Window { skip_before: self.input.saturating_sub(spanned) / 2, ..self }
     }
 
-    /// The input position under tap `tap` of the window at `output`; `None` in the padding.
+    /// Returns the input position under tap `tap` of the window at `output`; `None` in the padding.
     #[inline]
     pub fn at(&self, output: usize, tap: usize) -> Option<usize> {
         let position =
@@ -207,7 +211,7 @@ impl Window {
         if position < self.input { Some(position) } else { None }
     }
 
-    /// The input positions under an undilated window at `output`, without padding.
+    /// Returns the input positions under an undilated window at `output`, without padding.
     #[inline]
     pub fn range(&self, output: usize) -> std::ops::Range<usize> {
         let start = output * self.stride + self.skip_before;
@@ -215,7 +219,10 @@ impl Window {
         start.saturating_sub(self.pad_before).min(end)..end
     }
 
-    /// The output size, where the sizes are known.
+    /// Returns the output size, if the input and filter sizes are known.
+    ///
+    /// # Errors
+    /// The errors of [`Window::new`].
     pub fn output_dim(
         input: Dim,
         filter: Dim,
@@ -234,7 +241,7 @@ impl Window {
     }
 }
 
-/// Positive integers of a list attribute in the format's order, with the channels' moved to the end.
+/// Parses a list of positive integers in the order of the format, and returns it with the channels last.
 pub(super) fn positive<const N: usize>(
     values: &[i64],
     format: DataFormat,
@@ -254,8 +261,9 @@ pub(super) fn positive<const N: usize>(
     Ok(format.to_nhwc(sizes))
 }
 
-/// Where attributes are read from: a node, or a node in the hands of inference.
+/// A source of attributes: a node, or a node during shape inference.
 pub trait ReadAttr {
+    /// Reads an attribute, or its default.
     fn read_attr<T: FromAttr>(&self, name: &str) -> Result<T>;
 }
 

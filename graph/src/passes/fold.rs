@@ -1,4 +1,4 @@
-//! Constant folding: what follows from constants alone is computed once, when the graph is made.
+//! Constant folding: nodes whose inputs are all constants are computed once, when the graph is prepared.
 
 use super::{checked, is_placeholder};
 use crate::dtype::DType;
@@ -11,27 +11,31 @@ use crate::tensor::Tensor;
 use crate::topology::{Producer, Topology};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What may be folded.
+/// Limits of constant folding, and the nodes it must leave alone.
 #[derive(Clone, Debug)]
 pub struct FoldOptions<'a> {
-    /// Nodes that are fed, fetched or named otherwise from outside: they stay as they are.
+    /// Nodes that are fed, fetched or otherwise named from outside the graph; the pass does not change them.
     pub keep: &'a [NodeId],
-    /// By how many bytes the outputs of a node may exceed its inputs.
+    /// The number of bytes by which the outputs of a node may exceed its inputs.
     pub growth: usize,
-    /// Bytes of all folded values together.
+    /// The limit on the total size of all folded values, in bytes.
     pub total: usize,
 }
 
 impl FoldOptions<'_> {
+    /// No kept nodes; 10 MiB of growth per node, 256 MiB in total.
     pub const DEFAULT: FoldOptions<'static> = FoldOptions { keep: &[], growth: 10 << 20, total: 256 << 20 };
 }
 
-/// Puts constants in the place of stateless nodes whose inputs are all constant.
+/// Replaces stateless nodes whose inputs are all constant by constants.
 ///
-/// A folded node keeps its name, device and colocation; it runs after whatever it and the constants it was
-/// computed from ran after, so that it stays in its loop. Further outputs become nodes `name/output_1` and so
-/// on. What fails to evaluate, or has no kernel, is left to fail, or run, in its step. Constants that nobody
-/// reads any more stay, for [`prune`](super::prune).
+/// A folded node keeps its name, device and colocation. Its constant gets the control inputs of the node and of the
+/// constants folded into it, so that a value inside a loop stays in its loop frame. The second and further outputs
+/// become nodes named `name/output_1` and so on. A node that fails to evaluate, or that has no kernel, stays in the
+/// graph and fails or runs in its step. Constants without readers stay as well; [`prune`](super::prune) removes them.
+///
+/// # Errors
+/// `InvalidArgument` naming a node of a cycle that is not a loop; `Unimplemented` if the op table has no `Const`.
 pub fn fold(graph: &Graph, kernels: &dyn Evaluate, options: &FoldOptions<'_>) -> Result<Graph> {
     let Some(constant) = ops::lookup("Const") else {
         return Err(Error::unimplemented("folding needs the op Const"));
@@ -51,6 +55,7 @@ pub fn fold(graph: &Graph, kernels: &dyn Evaluate, options: &FoldOptions<'_>) ->
     folding.rebuild()
 }
 
+/// The state of one folding pass over a graph.
 struct Folding<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
@@ -60,19 +65,21 @@ struct Folding<'a> {
     left: usize,
 }
 
-/// The values of a node that is constant.
+/// The values of a constant node.
 struct Folded {
     outputs: Vec<Tensor>,
-    /// What it, and the constants it comes from, ran after.
+    /// Control inputs of the node and of the constants folded into it.
     control: Vec<NodeId>,
-    /// Whether the node is to be replaced; a `Const` is not.
+    /// Set when the node is to be replaced; a node that is a `Const` already is not.
     computed: bool,
 }
 
-/// A constant that depends on more nodes than this is not folded on: lists are merged at each step.
+/// The longest list of control inputs that folding carries on; a bound is needed because the lists of all inputs are
+/// merged at each node.
 const MAX_CONTROL: usize = 64;
 
 impl Folding<'_> {
+    /// Records the node's values if it is a constant, or can be computed from constants within the limits.
     fn visit(&mut self, id: NodeId, kernels: &dyn Evaluate, growth: usize) -> Result<()> {
         let node = self.graph.node(id);
         if self.keep.contains(&id) {
@@ -120,8 +127,8 @@ impl Folding<'_> {
         Ok(())
     }
 
-    /// The bytes of the node's outputs as far as shape inference knows them from the inputs' values, so that
-    /// nothing large is computed in vain; `None` if inference refuses the node.
+    /// Returns the size in bytes of the node's outputs as far as shape inference derives it from the input values, so
+    /// that large outputs are refused before they are computed. Returns `None` if shape inference refuses the node.
     fn expected_bytes(&self, node: &Node, inputs: &[Tensor]) -> Result<Option<usize>> {
         let mut alone = Graph::new();
         let mut sources = Vec::with_capacity(inputs.len());
@@ -147,7 +154,8 @@ impl Folding<'_> {
         Node::new(name, self.constant).with_attr("dtype", value.dtype()).with_attr("value", value.clone())
     }
 
-    /// Whether somebody who stays needs the node's value: one that only folded nodes read is not worth a copy.
+    /// Returns whether a node that stays in the graph reads the node's value; a value that only folded nodes read
+    /// needs no constant.
     fn is_needed(&self, id: NodeId) -> bool {
         self.topology
             .consumers(id)
@@ -155,11 +163,12 @@ impl Folding<'_> {
             .any(|c| !c.is_control() && !self.values.get(&c.node).is_some_and(|folded| folded.computed))
     }
 
+    /// Builds the graph in which the folded nodes are constants.
     fn rebuild(self) -> Result<Graph> {
         let graph = self.graph;
         let mut out = Graph::with_capacity(graph.len(), graph.num_edges()).with_settings_of(graph);
         let mut new_ids = Vec::with_capacity(graph.len());
-        // Outputs beyond the first, and the nodes they became.
+        // Maps outputs beyond the first to the constants that replace them.
         let mut further: FxHashMap<Output, NodeId> = FxHashMap::default();
         let mut folded_ids = Vec::new();
         for (id, node) in graph.nodes() {
@@ -221,6 +230,7 @@ impl Folding<'_> {
     }
 }
 
+/// Returns whether the node is stateless, computes only values, and is not a placeholder.
 fn is_foldable(node: &Node) -> Result<bool> {
     let plain = |dtype: DType| !matches!(dtype, DType::Resource | DType::Variant);
     let outputs = node.output_types()?;

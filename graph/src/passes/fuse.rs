@@ -1,7 +1,8 @@
-//! Fusion: element-wise ops whose values only each other reads become one node, which passes over memory once.
+//! Element-wise fusion: element-wise nodes whose values are read only by each other become one node, which passes
+//! over memory once.
 
-use super::join::{Becomes, Joined, Joins, control_of, join};
-use super::waits::Waits;
+use super::fusion::{FusedNode, Fusion, Fusions, apply_fusions, control_inputs_of};
+use super::reference_reads::ReferenceReads;
 use crate::attr::{AttrList, AttrValue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -11,17 +12,21 @@ use crate::ops::{self, Op, Role};
 use crate::topology::Topology;
 use rustc_hash::FxHashMap;
 
-/// So many ops in one node at most: its inputs are held until it has run.
+/// The largest number of ops in one fused node. A bound is needed because all inputs of the fused node stay in memory
+/// until it has run.
 pub const MOST_FUSED_OPS: usize = 64;
 
-/// Puts one node of `_FusedElementwise` in the place of a node and of all those that only it, or others of them,
-/// read; of those that are `fusible`, by their op and attributes, on one device, of one element type. It has the
-/// name of the last, whose value is the only one that anybody else could see, and runs after whatever any of them
-/// ran after. Others keep all their consumers: feeds, fetches and transfers are none of these ops. What may read a
-/// reference joins only where it does not come to read it later than before.
+/// Replaces chains of element-wise nodes by `_FusedElementwise` nodes.
+///
+/// A chain is a node together with the nodes whose values are read only inside the chain. All nodes of a chain
+/// satisfy `fusible`, are on one device and have one element type. The fused node has the name of the chain's last
+/// node, whose value is the only one visible outside, and all control inputs of the chain's nodes. Nodes outside
+/// chains keep their consumers: feeds, fetches and transfers are never `fusible` ops. A node that may read a
+/// reference fusions a chain only if it does not read the reference later than before.
 ///
 /// # Errors
-/// `InvalidArgument` naming a node of a cycle that is no loop.
+/// `InvalidArgument` naming a node of a cycle that is not a loop; `Unimplemented` if the op table has no
+/// `_FusedElementwise`.
 pub fn fuse(graph: Graph, fusible: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     let Some(fused) = ops::lookup("_FusedElementwise") else {
         return Err(Error::unimplemented("fusion needs the op _FusedElementwise"));
@@ -34,27 +39,28 @@ pub fn fuse(graph: Graph, fusible: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     if chains.is_empty() {
         return Ok(graph);
     }
-    let mut joins = Joins::default();
+    let mut fusions = Fusions::default();
     for chain in &chains {
         let (last, inner) = chain.split_last().unwrap_or((&chain[0], &[]));
-        joins.extend(inner.iter().map(|id| (*id, Becomes::PartOf(*last))));
+        fusions.extend(inner.iter().map(|id| (*id, Fusion::PartOf(*last))));
         let program = Program::of(&graph, &topology, chain);
-        let control = control_of(&topology, chain);
+        let control = control_inputs_of(&topology, chain);
         let joined = program.joined(graph.node(*last), fused, control)?;
-        joins.insert(*last, Becomes::One(joined));
+        fusions.insert(*last, Fusion::Node(joined));
     }
-    join(&graph, &topology, &joins)
+    apply_fusions(&graph, &topology, &fusions)
 }
 
-/// What becomes one node, in topological order: the last is the one that others read.
+/// The nodes of one fused node, in topological order; only the last is read from outside.
 type Chain = Vec<NodeId>;
 
-/// Found from the end: a node joins those who read it if they are all in one chain.
+/// Returns the chains of two or more nodes. The search runs from the graph's end: a node fusions a chain if all its
+/// readers are in that chain.
 fn chains(graph: &Graph, topology: &Topology, fusible: &dyn Fn(&Node) -> bool) -> Result<Vec<Chain>> {
     let mut chains: Vec<Chain> = Vec::new();
     let mut chain_of: FxHashMap<NodeId, usize> = FxHashMap::default();
     let order = topology.order(graph)?;
-    let waits = Waits::new(graph, topology, &order)?;
+    let reads = ReferenceReads::new(graph, topology, &order)?;
     for id in order.into_iter().rev() {
         let node = graph.node(id);
         if !fusible(node) || !is_of_one_type(node)? {
@@ -62,7 +68,8 @@ fn chains(graph: &Graph, topology: &Topology, fusible: &dyn Fn(&Node) -> bool) -
         }
         let chain = match readers_chain(topology, id, &chain_of) {
             Some(chain)
-                if takes(graph, &chains[chain], node)? && !waits.would_read_later(id, &chains[chain]) =>
+                if has_room_for(graph, &chains[chain], node)?
+                    && !reads.would_read_later(id, &chains[chain]) =>
             {
                 chain
             }
@@ -79,7 +86,8 @@ fn chains(graph: &Graph, topology: &Topology, fusible: &dyn Fn(&Node) -> bool) -
     Ok(chains)
 }
 
-/// The one chain that all who need the node are in, by its value alone.
+/// Returns the chain that contains all consumers of the node, if there is such a chain and no consumer is a control
+/// edge.
 fn readers_chain(topology: &Topology, id: NodeId, chain_of: &FxHashMap<NodeId, usize>) -> Option<usize> {
     let (first, others) = topology.consumers(id).split_first()?;
     let chain = *chain_of.get(&first.node)?;
@@ -89,14 +97,15 @@ fn readers_chain(topology: &Topology, id: NodeId, chain_of: &FxHashMap<NodeId, u
     (reads(first) && others.iter().all(reads)).then_some(chain)
 }
 
-fn takes(graph: &Graph, chain: &Chain, node: &Node) -> Result<bool> {
+/// Returns whether the chain has room for the node, and both have the same device and element type.
+fn has_room_for(graph: &Graph, chain: &Chain, node: &Node) -> Result<bool> {
     let Some(last) = chain.first().map(|id| graph.node(*id)) else { return Ok(true) };
     Ok(chain.len() < MOST_FUSED_OPS
         && last.device == node.device
         && last.attr::<DType>("T")? == node.attr::<DType>("T")?)
 }
 
-/// Whether it computes one tensor from tensors of the same type.
+/// Returns whether the node computes one tensor from tensors of the same type.
 fn is_of_one_type(node: &Node) -> Result<bool> {
     if node.op.role() != Role::Compute || node.op.is_stateful() {
         return Ok(false);
@@ -107,8 +116,8 @@ fn is_of_one_type(node: &Node) -> Result<bool> {
     Ok(!inputs.is_empty() && inputs.iter().all(same) && same(output))
 }
 
-/// A chain as the attributes of one node, which say of each op what it takes: an input of the whole, or, counted on
-/// from those, the value of an op before it.
+/// A chain encoded as attributes of the fused node. An operand number below `inputs.len()` is an input of the fused
+/// node; a higher number is the value of an earlier op of the chain.
 #[derive(Default)]
 struct Program {
     inputs: Vec<Output>,
@@ -142,8 +151,8 @@ impl Program {
         program
     }
 
-    /// The one node, which stands where the chain's last stood.
-    fn joined(self, last: &Node, fused: &'static Op, control: Vec<NodeId>) -> Result<Joined> {
+    /// Returns the fused node, with the name and device of `last`, the chain's last node.
+    fn joined(self, last: &Node, fused: &'static Op, control: Vec<NodeId>) -> Result<FusedNode> {
         let texts = |texts: &[bytes::Bytes]| AttrValue::List(AttrList::Str(texts.to_vec()));
         let node = Node::new(last.name.clone(), fused)
             .with_attr("T", last.attr::<DType>("T")?)
@@ -152,6 +161,6 @@ impl Program {
             .with_attr("operands", self.operands)
             .with_attr("names", texts(&self.names));
         let node = Node { device: last.device.clone(), ..node };
-        Ok(Joined { node, inputs: self.inputs, control })
+        Ok(FusedNode { node, inputs: self.inputs, control })
     }
 }

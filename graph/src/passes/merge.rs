@@ -1,4 +1,4 @@
-//! Merges nodes that compute the same from the same: common subexpressions.
+//! Common-subexpression elimination: nodes that compute the same value from the same inputs are merged.
 
 use super::{colocation_anchors, is_placeholder, retain};
 use crate::attr::{AttrList, AttrValue, Attrs, FuncAttr};
@@ -14,11 +14,15 @@ use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// Of stateless nodes with the same op, attributes, device, inputs and control inputs, the first in
-/// topological order stays. Inputs of commutative ops may stand in any order, and which node a placed one was to be beside
-/// does not matter any more. Nodes of `keep` (fed, fetched or
-/// named otherwise from outside) are neither dropped nor stand for others, and those that others are
-/// colocated with are not dropped.
+/// Merges stateless nodes that have the same op, attributes, device, inputs and control inputs; the first in
+/// topological order stays.
+///
+/// The inputs of commutative ops may be in any order. The colocation constraints (`_class`) of placed nodes are
+/// ignored, because placement is done. Nodes of `keep` (fed, fetched or otherwise named from outside) are neither
+/// removed nor used in place of others. Nodes that others are colocated with are not removed.
+///
+/// # Errors
+/// `InvalidArgument` naming a node of a cycle that is not a loop.
 pub fn merge(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
     let topology = Topology::new(graph);
     let order = topology.order(graph)?;
@@ -46,19 +50,20 @@ pub fn merge(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
     retain(graph, &topology, &becomes)
 }
 
-/// Of two nodes with one device.
+/// Returns whether two nodes on the same device compute the same values from the same inputs.
 fn compute_the_same(node: &Node, other: &Node) -> bool {
     node.computes_same_as(other)
         || std::ptr::eq(node.op, other.op)
-            && free(&node.attrs).eq(free(&other.attrs))
+            && attrs_without_colocation(&node.attrs).eq(attrs_without_colocation(&other.attrs))
             && DeviceName::parse(&node.device).is_ok()
 }
 
-/// The attributes but for what asks for the device of another node.
-fn free(attrs: &Attrs) -> impl Iterator<Item = (&Arc<str>, &AttrValue)> {
+/// Returns the attributes except `_class`, which asks for the device of another node.
+fn attrs_without_colocation(attrs: &Attrs) -> impl Iterator<Item = (&Arc<str>, &AttrValue)> {
     attrs.iter().filter(|(name, _)| &***name != "_class")
 }
 
+/// Returns whether the node is stateless, computes only values, and is not a placeholder.
 fn is_mergeable(node: &Node) -> Result<bool> {
     let outputs = node.output_types()?;
     Ok(node.op.role() == Role::Compute
@@ -69,8 +74,8 @@ fn is_mergeable(node: &Node) -> Result<bool> {
         && !node.input_types()?.iter().any(|t| t.is_ref))
 }
 
-/// Where a node's inputs come from, once its producers are merged, in an order that does not distinguish
-/// what computes the same.
+/// The sources of a node's inputs after its producers are merged, in a canonical order: two nodes with equal sources
+/// compute the same if their op and attributes agree.
 #[derive(PartialEq, Eq, Hash)]
 struct Sources {
     data: SmallVec<[Output; 3]>,
@@ -97,6 +102,7 @@ impl Sources {
     }
 }
 
+/// Hashes the parts of a node by which it is merged.
 fn hash(node: &Node, sources: &Sources) -> u64 {
     let mut hasher = FxHasher::default();
     node.op.index.hash(&mut hasher);
@@ -107,7 +113,7 @@ fn hash(node: &Node, sources: &Sources) -> u64 {
 }
 
 fn hash_attrs(attrs: &Attrs, hasher: &mut FxHasher) {
-    for (name, value) in free(attrs) {
+    for (name, value) in attrs_without_colocation(attrs) {
         name.hash(hasher);
         match value {
             AttrValue::Str(v) => v.hash(hasher),
@@ -125,7 +131,7 @@ fn hash_attrs(attrs: &Attrs, hasher: &mut FxHasher) {
                 AttrList::Bool(v) => v.hash(hasher),
                 AttrList::Type(v) => v.hash(hasher),
                 AttrList::Shape(v) => v.hash(hasher),
-                // Empty lists of all kinds are equal.
+                // Empty lists of all kinds are equal, so only the lengths of these lists are hashed.
                 AttrList::Float(v) => (v.len() as u64).hash(hasher),
                 AttrList::Tensor(v) => (v.len() as u64).hash(hasher),
                 AttrList::Func(v) => (v.len() as u64).hash(hasher),

@@ -1,20 +1,20 @@
-//! Passes: a graph in, a graph out. They are deterministic and linear in the size of the graph, and in debug
-//! builds each checks the structure of what it made.
+//! Passes over graphs: each takes a graph and returns a new graph. Passes are deterministic and linear in the size of
+//! the graph. In debug builds each pass validates the structure of its result.
 
+mod ancestors;
 mod fold;
 mod fuse;
-mod join;
-mod lineage;
+mod fusion;
 mod lower;
 mod merge;
 mod norms;
 mod products;
 mod prune;
+mod reference_reads;
 mod simplify;
 mod unread;
 mod untie;
 mod validate;
-mod waits;
 
 pub use fold::{FoldOptions, fold};
 pub use fuse::{MOST_FUSED_OPS, fuse};
@@ -34,9 +34,9 @@ use crate::graph::{Graph, NodeId};
 use crate::ops::{Op, Role};
 use crate::topology::Topology;
 
-/// The graph of those nodes that `becomes` maps to themselves, in their order. A node that it maps to another
-/// is dropped, and its consumers take the same outputs of that other, which must be kept; one that it maps to
-/// `None` is dropped and must have no consumers that are kept.
+/// Returns the graph of the nodes that `becomes` maps to themselves, in their order. A node that is mapped to another
+/// node is removed, and its consumers read the same outputs of that other node, which must stay. A node that is
+/// mapped to `None` is removed and must not have consumers that stay.
 fn retain(graph: &Graph, topology: &Topology, becomes: &[Option<NodeId>]) -> Result<Graph> {
     let kept = || graph.ids().filter(|id| becomes[id.index()] == Some(*id));
     let mut out = Graph::with_capacity(kept().count(), graph.num_edges()).with_settings_of(graph);
@@ -66,7 +66,7 @@ fn retain(graph: &Graph, topology: &Topology, becomes: &[Option<NodeId>]) -> Res
     checked(out)
 }
 
-/// The graph, after a look at its structure in debug builds.
+/// Returns the graph unchanged; debug builds validate its structure first.
 fn checked(graph: Graph) -> Result<Graph> {
     if cfg!(debug_assertions) {
         validate(&graph)?;
@@ -74,12 +74,13 @@ fn checked(graph: Graph) -> Result<Graph> {
     Ok(graph)
 }
 
-/// Whether the op stands for a value that comes from outside the graph.
+/// Returns whether the op is a placeholder, whose value comes from outside the graph.
 fn is_placeholder(op: &Op) -> bool {
     op.name().starts_with("Placeholder")
 }
 
-/// Whether each node may give a reference, by its own signature or because it passes on what it takes.
+/// Returns for each node whether an output may be a reference: by the op's signature, or because the op forwards an
+/// input that may be a reference.
 fn references(graph: &Graph, topology: &Topology, order: &[NodeId]) -> Result<Vec<bool>> {
     let mut references = vec![false; graph.len()];
     for id in order {
@@ -91,7 +92,7 @@ fn references(graph: &Graph, topology: &Topology, order: &[NodeId]) -> Result<Ve
     Ok(references)
 }
 
-/// Nodes that the `_class` of others names.
+/// Returns the nodes that other nodes name in their `_class` attributes.
 fn colocation_anchors(graph: &Graph) -> impl Iterator<Item = NodeId> {
     let classes = graph.nodes().filter_map(|(_, node)| match node.attrs.get("_class") {
         Some(AttrValue::List(AttrList::Str(names))) => Some((&node.name, names)),

@@ -1,10 +1,11 @@
-//! Normalisations of batches and what follows them: an activation, with a sum before it or without, becomes part of the
-//! normalisation's node; and where what comes back to an activation goes on to the gradient of a normalisation, that
-//! sees by the data where nothing comes back. Images are read and written half as often.
+//! Fusion of batch normalization. A normalization, an optional sum and the activation after it become one node. The
+//! gradient of an activation and the gradient of the normalization before it become one node, which recomputes from
+//! the normalization's inputs where the activation passes no gradient. Both halve the number of times that images are
+//! read and written.
 
-use super::join::{Becomes, Joined, Joins, control_of, join};
-use super::lineage::{Lineage, needs_all_inputs};
-use super::waits::Waits;
+use super::ancestors::{AncestorForest, needs_all_inputs};
+use super::fusion::{FusedNode, Fusion, Fusions, apply_fusions, control_inputs_of};
+use super::reference_reads::ReferenceReads;
 use crate::attr::AttrValue;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -14,31 +15,33 @@ use crate::ops::{self, Op, Role};
 use crate::topology::Topology;
 use rustc_hash::FxHashSet;
 
-/// What is joined, each with its gradient.
+/// The normalization ops that are fused, each with its gradient op.
 const NORMS: &[(&str, &str)] = &[
     ("FusedBatchNorm", "FusedBatchNormGrad"),
     ("FusedBatchNormV2", "FusedBatchNormGradV2"),
     ("FusedBatchNormV3", "FusedBatchNormGradV3"),
 ];
 
-/// What may follow, each with its gradient.
+/// The activation ops that may follow a normalization, each with its gradient op.
 const ACTIVATIONS: &[(&str, &str)] = &[("Relu", "ReluGrad"), ("Relu6", "Relu6Grad")];
 
-/// What may come between a normalisation and its activation.
+/// The ops that may add a side input between a normalization and its activation.
 const SUMS: &[&str] = &["AddV2", "Add"];
 
-/// So many nodes are looked at to see that a summand is there whenever a normalisation is.
-const MOST_LOOKED_AT: usize = 64;
+/// The largest number of nodes visited to prove that a side input is available before a normalization.
+const MAX_VISITED: usize = 64;
 
-/// Puts one node of `_FusedBatchNormEx` in the place of a normalisation over a batch, of the sum that alone reads its
-/// first output, if there is one, and of the activation that alone reads that; and one of
-/// `_FusedBatchNormActivationGrad` in the place of an activation's gradient and of the normalisation's gradient that
-/// alone reads that: all on one device, of one element type, where `takes` says of the node that it is welcome. The
-/// first has the name of the activation, whose output is its first, and the normalisation's other outputs. What may
-/// read a reference joins only where it does not come to read it later than before.
+/// Fuses batch normalizations with the activations around them.
+///
+/// A normalization, the sum that is the only reader of its first output (if there is one), and the activation that is
+/// the only reader of that become one `_FusedBatchNormEx`. The gradient of an activation and the normalization
+/// gradient that is its only reader become one `_FusedBatchNormActivationGrad`. All nodes of a group are on one
+/// device and have one element type, and `takes` must accept the fused node. `_FusedBatchNormEx` has the name of the
+/// activation; its first output is the activation's output and the others are those of the normalization. A node that
+/// may read a reference is fused only if it does not read the reference later than before.
 ///
 /// # Errors
-/// `InvalidArgument` naming a node of a cycle that is no loop.
+/// `InvalidArgument` naming a node of a cycle that is not a loop; `Unimplemented` if the op table lacks a fused op.
 pub fn fuse_norms(graph: Graph, takes: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     let is_one =
         |node: &Node| NORMS.iter().any(|(norm, gradient)| [*norm, gradient].contains(&node.op.name()));
@@ -50,64 +53,64 @@ pub fn fuse_norms(graph: Graph, takes: &dyn Fn(&Node) -> bool) -> Result<Graph> 
     };
     let (forward, backward) = (op("_FusedBatchNormEx")?, op("_FusedBatchNormActivationGrad")?);
     let topology = Topology::new(&graph);
-    let pass = Norms::new(&graph, &topology)?;
-    let mut joins = Joins::default();
+    let pass = NormFusion::new(&graph, &topology)?;
+    let mut fusions = Fusions::default();
     for (id, node) in graph.nodes() {
         let found = match node.op.name() {
             name if NORMS.iter().any(|(norm, _)| *norm == name) => pass.forward(id, forward)?,
             name if NORMS.iter().any(|(_, gradient)| *gradient == name) => pass.backward(id, backward)?,
             _ => continue,
         };
-        // Two may have one sum: the first gets it.
+        // Two normalizations may feed the same sum; the first one found is fused with it.
         if let Some((others, joined)) = found
-            && !others.iter().any(|other| joins.contains_key(other))
+            && !others.iter().any(|other| fusions.contains_key(other))
             && takes(&joined.node)
         {
-            joins.extend(others.into_iter().map(|other| (other, Becomes::PartOf(id))));
-            joins.insert(id, Becomes::One(joined));
+            fusions.extend(others.into_iter().map(|other| (other, Fusion::PartOf(id))));
+            fusions.insert(id, Fusion::Node(joined));
         }
     }
-    match joins.is_empty() {
+    match fusions.is_empty() {
         true => Ok(graph),
-        false => join(&graph, &topology, &joins),
+        false => apply_fusions(&graph, &topology, &fusions),
     }
 }
 
-/// What a normalisation and its gradient have in common.
-const SHARED: &[&str] = &["T", "epsilon", "data_format", "is_training"];
+/// The attributes that a normalization and its gradient must have in common.
+const SHARED_ATTRS: &[&str] = &["T", "epsilon", "data_format", "is_training"];
 
-/// Given to the node, or left to their defaults.
-fn shared(node: &Node) -> Result<Vec<AttrValue>> {
-    SHARED.iter().map(|name| node.attr(name)).collect()
+/// Returns the values of the shared attributes, defaults included.
+fn shared_attrs(node: &Node) -> Result<Vec<AttrValue>> {
+    SHARED_ATTRS.iter().map(|name| node.attr(name)).collect()
 }
 
-/// A graph that is looked through.
-struct Norms<'a> {
+/// A graph that is searched for normalizations to fuse.
+struct NormFusion<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
-    /// Where each node stands in an order in which all are after their producers.
+    /// Position of each node in a topological order.
     place: Vec<u32>,
-    lineage: Lineage,
-    waits: Waits<'a>,
+    ancestors: AncestorForest,
+    reads: ReferenceReads<'a>,
 }
 
-/// The nodes that become part of another, and what that becomes.
-type Found = Option<(Vec<NodeId>, Joined)>;
+/// The nodes that the fused node absorbs, and the fused node; `None` if the nodes do not match the pattern.
+type Match = Option<(Vec<NodeId>, FusedNode)>;
 
-impl<'a> Norms<'a> {
-    fn new(graph: &'a Graph, topology: &'a Topology) -> Result<Norms<'a>> {
+impl<'a> NormFusion<'a> {
+    fn new(graph: &'a Graph, topology: &'a Topology) -> Result<NormFusion<'a>> {
         let order = topology.order(graph)?;
         let mut place = vec![0; graph.len()];
         for (at, id) in order.iter().enumerate() {
             place[id.index()] = at as u32;
         }
-        let lineage = Lineage::new(graph, topology, &order)?;
-        let waits = Waits::new(graph, topology, &order)?;
-        Ok(Norms { graph, topology, place, lineage, waits })
+        let ancestors = AncestorForest::new(graph, topology, &order)?;
+        let reads = ReferenceReads::new(graph, topology, &order)?;
+        Ok(NormFusion { graph, topology, place, ancestors, reads })
     }
 
-    /// A normalisation with what follows it.
-    fn forward(&self, norm: NodeId, op: &'static Op) -> Result<Found> {
+    /// Matches a normalization, an optional sum and an activation.
+    fn forward(&self, norm: NodeId, op: &'static Op) -> Result<Match> {
         let Some(mut next) = self.only_reader(Output { node: norm, index: 0 }) else { return Ok(None) };
         let (mut others, mut side) = (Vec::new(), None);
         if self.follows(norm, next.node, |name| SUMS.contains(&name))? {
@@ -124,7 +127,7 @@ impl<'a> Norms<'a> {
         let whole = [&[norm][..], &others].concat();
         let (_, inner) = whole.split_last().unwrap_or((&norm, &[]));
         let waits = |side: Output| self.has_other_readers(norm) && !self.is_there_before(side.node, norm);
-        if side.is_some_and(waits) || inner.iter().any(|id| self.waits.would_read_later(*id, &whole)) {
+        if side.is_some_and(waits) || inner.iter().any(|id| self.reads.would_read_later(*id, &whole)) {
             return Ok(None);
         }
         let (of, last) = (self.graph.node(norm), self.graph.node(activation));
@@ -136,8 +139,8 @@ impl<'a> Norms<'a> {
         self.joined(node, of, last.op.name(), whole, inputs)
     }
 
-    /// The gradient of a normalisation, with that of the activation which follows the normalisation.
-    fn backward(&self, gradient: NodeId, op: &'static Op) -> Result<Found> {
+    /// Matches the gradient of a normalization with the gradient of the activation after that normalization.
+    fn backward(&self, gradient: NodeId, op: &'static Op) -> Result<Match> {
         let Some(slope) = self.source(gradient, 0).map(|dy| dy.node) else { return Ok(None) };
         let name = self.graph.node(slope).op.name();
         let Some((activation, _)) = ACTIVATIONS.iter().find(|(_, gradient)| *gradient == name) else {
@@ -148,7 +151,7 @@ impl<'a> Norms<'a> {
         }
         let Some(norm) = self.norm_of(slope, activation) else { return Ok(None) };
         let (of, before) = (self.graph.node(gradient), self.graph.node(norm));
-        if !NORMS.contains(&(before.op.name(), of.op.name())) || shared(before)? != shared(of)? {
+        if !NORMS.contains(&(before.op.name(), of.op.name())) || shared_attrs(before)? != shared_attrs(of)? {
             return Ok(None);
         }
         let used = self.sources(norm, 0..5);
@@ -159,12 +162,13 @@ impl<'a> Norms<'a> {
             true => [3, 4].map(|index| Output { node: norm, index }).to_vec(),
             false => old.to_vec(),
         };
-        // What the normalisation has read is what its gradient is given, and can be read again.
+        // The fused gradient reads the normalization's inputs a second time. The values are the same only if the
+        // gradient has the same inputs, and if none of them is a reference that may have been written in between.
         let is_read_again = given == [&[*x, *scale][..], &statistics].concat()
-            && !used.iter().any(|input| self.waits.may_be_reference(input.node))
+            && !used.iter().any(|input| self.reads.may_be_reference(input.node))
             && (is_training || !self.has_control(norm));
         let whole = vec![gradient, slope];
-        if !is_read_again || self.waits.would_read_later(slope, &whole) {
+        if !is_read_again || self.reads.would_read_later(slope, &whole) {
             return Ok(None);
         }
         let mut inputs = vec![self.topology.producers(slope)[0].source()];
@@ -173,7 +177,8 @@ impl<'a> Norms<'a> {
         self.joined(Node::new(of.name.clone(), op), of, activation, whole, inputs)
     }
 
-    /// The node with the attributes that both have, where `whole` was, whose first gives the place.
+    /// Completes the fused node with the shared attributes and the control inputs; `whole[0]` is the node that it
+    /// replaces.
     fn joined(
         &self,
         node: Node,
@@ -181,34 +186,35 @@ impl<'a> Norms<'a> {
         activation: &'static str,
         whole: Vec<NodeId>,
         inputs: Vec<Output>,
-    ) -> Result<Found> {
+    ) -> Result<Match> {
         let mut node = node
             .with_attr("U", of.attr::<DType>("U").unwrap_or(DType::Float))
             .with_attr("activation_mode", activation);
-        for (name, value) in SHARED.iter().zip(shared(of)?) {
+        for (name, value) in SHARED_ATTRS.iter().zip(shared_attrs(of)?) {
             node = node.with_attr(name, value);
         }
         node.device = of.device.clone();
         if node.op.check_attrs(&node.attrs).is_err() {
             return Ok(None);
         }
-        let control = control_of(self.topology, &whole);
-        Ok(Some((whole[1..].to_vec(), Joined { node, inputs, control })))
+        let control = control_inputs_of(self.topology, &whole);
+        Ok(Some((whole[1..].to_vec(), FusedNode { node, inputs, control })))
     }
 
-    /// Whether the other is of such an op, beside the first, and waits for its inputs alone.
+    /// Returns whether `other` has a matching op, the same device and type as `first`, and no control inputs.
     fn follows(&self, first: NodeId, other: NodeId, is_such: impl Fn(&str) -> bool) -> Result<bool> {
         let is_one = is_such(self.graph.node(other).op.name()) && !self.has_control(other);
         Ok(is_one && self.is_beside(first, other)?)
     }
 
-    /// Whether both are on one device, and of one type.
+    /// Returns whether both nodes are on one device and have one element type.
     fn is_beside(&self, one: NodeId, other: NodeId) -> Result<bool> {
         let (one, other) = (self.graph.node(one), self.graph.node(other));
         Ok(one.device == other.device && one.attr::<DType>("T")? == other.attr::<DType>("T")?)
     }
 
-    /// The normalisation whose first output an activation alone comes from, which is input 1 of its gradient.
+    /// Returns the normalization that produces the input of the activation whose output is input 1 of the gradient
+    /// `slope`.
     fn norm_of(&self, slope: NodeId, activation: &str) -> Option<NodeId> {
         let features = self.source(slope, 1)?.node;
         let is_one = self.graph.node(features).op.name() == activation && !self.has_control(features);
@@ -217,7 +223,7 @@ impl<'a> Norms<'a> {
         NORMS.iter().any(|(norm, _)| *norm == name).then_some(normal)
     }
 
-    /// What is read at a slot.
+    /// Returns the output that the node reads at a data input.
     fn source(&self, id: NodeId, slot: usize) -> Option<Output> {
         let producer = self.topology.producers(id).get(slot)?;
         (!producer.is_control()).then(|| producer.source())
@@ -231,20 +237,20 @@ impl<'a> Norms<'a> {
         self.topology.producers(id).iter().any(|producer| producer.is_control())
     }
 
-    /// Who alone reads an output.
+    /// Returns the consumer of an output if there is exactly one.
     fn only_reader(&self, of: Output) -> Option<Consumer> {
         let mut readers =
             self.topology.consumers(of.node).iter().filter(|c| !c.is_control() && c.output == of.index);
         readers.next().filter(|_| readers.next().is_none()).copied()
     }
 
-    /// Whether anybody needs more of a normalisation than its first output.
+    /// Returns whether a consumer depends on anything except the first output of the normalization.
     fn has_other_readers(&self, norm: NodeId) -> bool {
         self.topology.consumers(norm).iter().any(|consumer| consumer.is_control() || consumer.output != 0)
     }
 
-    /// Whether a value does not come from the normalisation, and is alive whenever that is: so others who need that
-    /// may wait for it.
+    /// Returns whether a value does not depend on the normalization and is alive whenever the normalization is. The
+    /// fused node then waits for the value without delaying or killing other readers of the normalization.
     fn is_there_before(&self, value: NodeId, norm: NodeId) -> bool {
         if self.place[value.index()] >= self.place[norm.index()] {
             return false;
@@ -253,11 +259,11 @@ impl<'a> Norms<'a> {
         let mut open = vec![value];
         while let Some(id) = open.pop() {
             let role = self.graph.node(id).op.role();
-            // One output of a Switch tells nothing of the other.
-            if role == Role::Switch || known.len() > MOST_LOOKED_AT {
+            // The search ends at a Switch, because an ancestor relation does not say which of its outputs is alive.
+            if role == Role::Switch || known.len() > MAX_VISITED {
                 return false;
             }
-            if self.lineage.is_before(id, norm) {
+            if self.ancestors.is_before(id, norm) {
                 continue;
             }
             if !needs_all_inputs(role) {

@@ -1,8 +1,8 @@
-//! Products and what follows them: a bias and an activation become part of the product's node, whose kernel has the
-//! elements at hand when it writes them.
+//! Fusion of matrix products: a bias and an activation become part of the product's node, whose kernel applies both
+//! while it writes the elements.
 
-use super::join::{Becomes, Joined, Joins, control_of, join};
-use super::waits::Waits;
+use super::fusion::{FusedNode, Fusion, Fusions, apply_fusions, control_inputs_of};
+use super::reference_reads::ReferenceReads;
 use crate::attr::{AttrList, AttrValue};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -13,17 +13,20 @@ use crate::ops::window::DataFormat;
 use crate::ops::{self, Op};
 use crate::topology::Topology;
 
-/// What may follow a bias.
+/// The activation ops that may follow a bias.
 const ACTIVATIONS: &[&str] = &["Relu", "Relu6", "Elu", "Selu", "Tanh", "Sigmoid", "LeakyRelu"];
 
-/// Puts one node of `_FusedMatMul` in the place of a `MatMul`, of the `BiasAdd` that alone reads it, and of the
-/// activation that alone reads that, if there is one: all on one device, of one element type, where `takes` says of that
-/// node that it is welcome; without the activation where it is not so otherwise. It has the name of the last, whose
-/// value is the only one that anybody else could see, and runs after whatever any of them ran after. What may read a
-/// reference joins only where it does not come to read it later than before.
+/// Replaces a `MatMul`, the `BiasAdd` that is its only reader, and the activation that is the only reader of that (if
+/// there is one) by one `_FusedMatMul`.
+///
+/// All nodes of a group are on one device and have one element type, and `takes` must accept the fused node; if
+/// `takes` accepts only the node without the activation, the activation stays separate. The fused node has the name
+/// of the group's last node, whose value is the only one visible outside, and all control inputs of the group. A node
+/// that may read a reference is fused only if it does not read the reference later than before.
 ///
 /// # Errors
-/// `InvalidArgument` naming a node of a cycle that is no loop.
+/// `InvalidArgument` naming a node of a cycle that is not a loop; `Unimplemented` if the op table has no
+/// `_FusedMatMul`.
 pub fn fuse_products(graph: Graph, takes: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     let Some(fused) = ops::lookup("_FusedMatMul") else {
         return Err(Error::unimplemented("fusion of products needs the op _FusedMatMul"));
@@ -32,28 +35,28 @@ pub fn fuse_products(graph: Graph, takes: &dyn Fn(&Node) -> bool) -> Result<Grap
         return Ok(graph);
     }
     let topology = Topology::new(&graph);
-    let waits = Waits::new(&graph, &topology, &topology.order(&graph)?)?;
-    let mut joins = Joins::default();
+    let reads = ReferenceReads::new(&graph, &topology, &topology.order(&graph)?)?;
+    let mut fusions = Fusions::default();
     for (product, _) in graph.nodes().filter(|(_, node)| is_product(node)) {
-        let members = followed(&graph, &topology, product)?;
-        // As many as are welcome.
+        let members = group_of(&graph, &topology, product)?;
+        // The longest accepted group is fused.
         for len in (2..=members.len()).rev() {
             let members = &members[..len];
-            let node = node(&graph, members, fused)?;
-            let would_read_later = |id: &NodeId| waits.would_read_later(*id, members);
+            let node = fused_node(&graph, members, fused)?;
+            let would_read_later = |id: &NodeId| reads.would_read_later(*id, members);
             let (last, inner) = members.split_last().unwrap_or((&product, &[]));
             if has_type(fused, &node) && takes(&node) && !inner.iter().any(would_read_later) {
                 let inputs = inputs(&topology, members);
-                let control = control_of(&topology, members);
-                joins.extend(inner.iter().map(|id| (*id, Becomes::PartOf(*last))));
-                joins.insert(*last, Becomes::One(Joined { node, inputs, control }));
+                let control = control_inputs_of(&topology, members);
+                fusions.extend(inner.iter().map(|id| (*id, Fusion::PartOf(*last))));
+                fusions.insert(*last, Fusion::Node(FusedNode { node, inputs, control }));
                 break;
             }
         }
     }
-    match joins.is_empty() {
+    match fusions.is_empty() {
         true => Ok(graph),
-        false => join(&graph, &topology, &joins),
+        false => apply_fusions(&graph, &topology, &fusions),
     }
 }
 
@@ -61,8 +64,8 @@ fn is_product(node: &Node) -> bool {
     node.op.name() == "MatMul"
 }
 
-/// The product, the bias and the activation, as far as they are there.
-fn followed(graph: &Graph, topology: &Topology, product: NodeId) -> Result<Vec<NodeId>> {
+/// Returns the product, followed by the bias and the activation if they are present.
+fn group_of(graph: &Graph, topology: &Topology, product: NodeId) -> Result<Vec<NodeId>> {
     let mut members = vec![product];
     if let Some(bias) = follower(graph, topology, product, &["BiasAdd"])?
         && data_format(graph.node(bias))? == DataFormat::Nhwc
@@ -73,7 +76,8 @@ fn followed(graph: &Graph, topology: &Topology, product: NodeId) -> Result<Vec<N
     Ok(members)
 }
 
-/// Who alone needs the node, and as his first input, if he is one of these ops on the same device.
+/// Returns the only consumer of the node, if it reads the node as its first input, has one of these ops, and has the
+/// same device and type.
 fn follower(graph: &Graph, topology: &Topology, id: NodeId, ops: &[&str]) -> Result<Option<NodeId>> {
     let [only] = topology.consumers(id) else { return Ok(None) };
     let (node, reader) = (graph.node(id), graph.node(only.node));
@@ -82,19 +86,20 @@ fn follower(graph: &Graph, topology: &Topology, id: NodeId, ops: &[&str]) -> Res
     Ok((fits && reader.attr::<DType>("T")? == node.attr::<DType>("T")?).then_some(only.node))
 }
 
-/// Factors and bias.
+/// Returns the data inputs of the group: both factors and the bias.
 fn inputs(topology: &Topology, members: &[NodeId]) -> Vec<crate::graph::Output> {
     let read = members.iter().flat_map(|id| topology.producers(*id)).filter(|p| !p.is_control());
     read.filter(|p| !members.contains(&p.node)).map(|p| p.source()).collect()
 }
 
-/// Whether the op is for elements of the node's type.
+/// Returns whether the op accepts the node's element type.
 fn has_type(fused: &Op, node: &Node) -> bool {
     let spec = fused.attrs.iter().find(|spec| spec.name == "T");
     spec.zip(node.attrs.get("T")).is_some_and(|(spec, dtype)| spec.check(dtype).is_ok())
 }
 
-fn node(graph: &Graph, members: &[NodeId], fused: &'static Op) -> Result<Node> {
+/// Returns the fused node that replaces the members, without its edges.
+fn fused_node(graph: &Graph, members: &[NodeId], fused: &'static Op) -> Result<Node> {
     let product = graph.node(members[0]);
     let last = graph.node(members[members.len() - 1]);
     let names = members[1..].iter().map(|id| graph.node(*id).op.name());

@@ -1,11 +1,11 @@
-//! Leaves out what does not lead to the nodes that are wanted.
+//! Dead-code elimination: nodes that the wanted nodes do not depend on are removed.
 
 use super::retain;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::topology::Topology;
 
-/// The graph of these nodes and their ancestors, by data and by control edges, in their order.
+/// Returns the graph of the wanted nodes and their ancestors over data and control edges, in their order.
 pub fn prune(graph: &Graph, wanted: &[NodeId]) -> Result<Graph> {
     let topology = Topology::new(graph);
     let mut becomes = vec![None; graph.len()];

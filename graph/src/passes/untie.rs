@@ -1,6 +1,6 @@
-//! Control edges that order nothing go, and so do nodes that do nothing but order.
+//! Removal of redundant control edges, and of nodes whose only effect is to order others.
 
-use super::lineage::{Lineage, needs_all_inputs};
+use super::ancestors::{AncestorForest, needs_all_inputs};
 use super::{checked, colocation_anchors, references, stands_for_lowered};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, NodeId, Output};
@@ -10,16 +10,16 @@ use crate::topology::Topology;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-/// The graph with fewer control edges, in which everything still runs after all that it ran after, and lives where it
-/// lived.
+/// Returns the graph with fewer control edges, in which each node still runs after the same nodes and is alive in the
+/// same cases.
 ///
-/// No edge stays that comes twice, that leads from a constant, or whose source runs before something else that its
-/// reader needs. A node that does nothing, or that only passes on what nobody reads, goes where that takes one edge
-/// or gives one, on one device: its readers wait for what it waited for. Nodes of `keep` stay, as do those that others
-/// are colocated with.
+/// The pass removes an edge that is a duplicate, that starts at a constant, or whose source runs before another input
+/// of the same reader. It removes a node that does nothing, or that forwards a value without readers, if its control
+/// edges can be replaced by as many or fewer edges on one device; its readers then wait for its inputs. Nodes of
+/// `keep` stay, and so do nodes that others are colocated with.
 ///
 /// # Errors
-/// `InvalidArgument` naming a node of a cycle that is no loop.
+/// `InvalidArgument` naming a node of a cycle that is not a loop.
 pub fn untie(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
     let topology = Topology::new(graph);
     let order = topology.order(graph)?;
@@ -27,56 +27,66 @@ pub fn untie(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
     fixed.extend(colocation_anchors(graph));
     let references = references(graph, &topology, &order)?;
     let control = graph.ids().map(|id| control(&topology, id)).collect();
-    let mut knots =
-        Knots { graph, topology: &topology, fixed, references, control, loose: vec![None; graph.len()] };
+    let mut edges = ControlEdges {
+        graph,
+        topology: &topology,
+        fixed,
+        references,
+        control,
+        stand_ins: vec![None; graph.len()],
+    };
     for &id in &order {
-        knots.pass_by(id);
+        edges.bypass(id);
     }
-    let lineage = Lineage::new(graph, &topology, &order)?;
+    let ancestors = AncestorForest::new(graph, &topology, &order)?;
     for &id in &order {
-        knots.reduce(id, &lineage);
+        edges.reduce(id, &ancestors);
     }
-    knots.rebuild()
+    edges.rebuild()
 }
 
+/// Returns the control inputs of a node.
 fn control(topology: &Topology, id: NodeId) -> Vec<NodeId> {
     topology.producers(id).iter().filter(|p| p.is_control()).map(|p| p.node).collect()
 }
 
-struct Knots<'a> {
+/// The control edges of a graph while the pass changes them.
+struct ControlEdges<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
     fixed: FxHashSet<NodeId>,
-    /// Whether each node may give a reference.
+    /// Set for nodes that may return a reference.
     references: Vec<bool>,
-    /// What each node waits for, from now on.
+    /// The control inputs of each node in the resulting graph.
     control: Vec<Vec<NodeId>>,
-    /// What stands for each node where others wait for it, if not the node itself.
-    loose: Vec<Option<Stand>>,
+    /// The replacement of each node as a control input; `None` if other nodes wait for the node itself.
+    stand_ins: Vec<Option<StandIn>>,
 }
 
+/// The replacement of a removed node where other nodes wait for it.
 #[derive(Clone)]
-enum Stand {
-    /// Nothing need be waited for.
+enum StandIn {
+    /// No edge is needed.
     Nothing,
+    /// One other node.
     One(NodeId),
-    /// The one that waits for it takes over what it waited for.
+    /// All inputs of the node; its only reader takes the list over.
     All(Vec<NodeId>),
 }
 
-impl Knots<'_> {
-    /// Lets the node wait for what stands for those that it waited for, and finds out what stands for it. Those have
-    /// been visited, but for what comes around a loop.
-    fn pass_by(&mut self, id: NodeId) {
+impl ControlEdges<'_> {
+    /// Replaces the node's control inputs by their stand-ins, then computes the stand-in of the node itself. All
+    /// producers have been visited, except those at the back edge of a loop.
+    fn bypass(&mut self, id: NodeId) {
         let mut before = Vec::new();
         for from in std::mem::take(&mut self.control[id.index()]) {
-            match &mut self.loose[from.index()] {
+            match &mut self.stand_ins[from.index()] {
                 None => before.push(from),
-                Some(Stand::Nothing) => {}
-                Some(Stand::One(stand)) => before.push(*stand),
-                Some(Stand::All(all)) => {
+                Some(StandIn::Nothing) => {}
+                Some(StandIn::One(stand)) => before.push(*stand),
+                Some(StandIn::All(all)) => {
                     let mut all = std::mem::take(all);
-                    // The shorter list moves, so that what goes down a chain of nodes moves seldom.
+                    // The shorter list is moved, so that a chain of nodes does not move its whole list at every node.
                     if all.len() > before.len() {
                         std::mem::swap(&mut all, &mut before);
                     }
@@ -84,11 +94,11 @@ impl Knots<'_> {
                 }
             }
         }
-        self.loose[id.index()] = self.stand_for(id, &mut before);
+        self.stand_ins[id.index()] = self.stand_in_of(id, &mut before);
         self.control[id.index()] = before;
     }
 
-    fn stand_for(&self, id: NodeId, before: &mut Vec<NodeId>) -> Option<Stand> {
+    fn stand_in_of(&self, id: NodeId, before: &mut Vec<NodeId>) -> Option<StandIn> {
         let node = self.graph.node(id);
         if self.fixed.contains(&id) || !only_orders(node) {
             return None;
@@ -99,21 +109,22 @@ impl Knots<'_> {
             return None;
         }
         let values = || self.topology.producers(id).iter().filter(|p| !p.is_control()).map(|p| p.node);
-        // Which way a value took shows, and when a reference is read.
+        // A node that reads a Switch is alive on one side only, and the time at which a reference is read matters;
+        // neither node can be removed.
         let shows = |id: NodeId| self.graph.node(id).op.role() == Role::Switch || self.references[id.index()];
         if values().any(shows) {
             return None;
         }
-        let stand = |id: NodeId| match &self.loose[id.index()] {
-            None | Some(Stand::All(_)) => Some(id),
-            Some(Stand::One(stand)) => Some(*stand),
-            Some(Stand::Nothing) => None,
+        let stand = |id: NodeId| match &self.stand_ins[id.index()] {
+            None | Some(StandIn::All(_)) => Some(id),
+            Some(StandIn::One(stand)) => Some(*stand),
+            Some(StandIn::Nothing) => None,
         };
         let sources: SmallVec<[NodeId; 2]> = values().filter_map(stand).collect();
         let device = |id: NodeId| &self.graph.node(id).device;
         match (sources.as_slice(), before.as_slice()) {
-            ([], []) => Some(Stand::Nothing),
-            ([one], []) | ([], [one]) if device(*one) == device(id) => Some(Stand::One(*one)),
+            ([], []) => Some(StandIn::Nothing),
+            ([one], []) | ([], [one]) if device(*one) == device(id) => Some(StandIn::One(*one)),
             _ => {
                 let (reader, others) = (readers.next()?, readers.len());
                 let is_only = others == 0 && reader.is_control() && device(reader.node) == device(id);
@@ -122,13 +133,13 @@ impl Knots<'_> {
                 }
                 let mut all = std::mem::take(before);
                 all.extend(sources);
-                Some(Stand::All(all))
+                Some(StandIn::All(all))
             }
         }
     }
 
-    /// Takes away edges that follow from others.
-    fn reduce(&mut self, id: NodeId, lineage: &Lineage) {
+    /// Removes control edges that other edges imply.
+    fn reduce(&mut self, id: NodeId, ancestors: &AncestorForest) {
         let before = &mut self.control[id.index()];
         if before.is_empty() {
             return;
@@ -142,13 +153,13 @@ impl Knots<'_> {
         }
         let given: FxHashSet<NodeId> = values().collect();
         let mut places: Vec<u32> =
-            before.iter().copied().chain(values()).map(|from| lineage.place(from)).collect();
+            before.iter().copied().chain(values()).map(|from| ancestors.position(from)).collect();
         places.sort_unstable();
-        before.retain(|from| !given.contains(from) && !lineage.is_before_any(*from, &places));
+        before.retain(|from| !given.contains(from) && !ancestors.is_before_any(*from, &places));
     }
 
-    fn is_gone(&self, id: NodeId) -> bool {
-        self.loose[id.index()].is_some()
+    fn is_removed(&self, id: NodeId) -> bool {
+        self.stand_ins[id.index()].is_some()
             && !self.topology.consumers(id).is_empty()
             && self.topology.consumers(id).iter().all(|reader| reader.is_control())
     }
@@ -157,7 +168,7 @@ impl Knots<'_> {
         let graph = self.graph;
         let mut out = Graph::with_capacity(graph.len(), graph.num_edges()).with_settings_of(graph);
         let mut new_ids = vec![None; graph.len()];
-        for (id, node) in graph.nodes().filter(|(id, _)| !self.is_gone(*id)) {
+        for (id, node) in graph.nodes().filter(|(id, _)| !self.is_removed(*id)) {
             new_ids[id.index()] = Some(out.add_unconnected(node.clone())?);
         }
         let new_id = |id: NodeId| {
@@ -178,7 +189,7 @@ impl Knots<'_> {
     }
 }
 
-/// Whether a node does no work worth waiting for, and cannot fail.
+/// Returns whether a node does no work worth waiting for, and cannot fail.
 fn only_orders(node: &Node) -> bool {
     const OPS: &[&str] = &[
         "Const",

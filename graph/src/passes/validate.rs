@@ -1,11 +1,11 @@
-//! The structure that every graph has: what a pass must not break.
+//! The structural checks of a graph, which every pass must preserve.
 
 use crate::error::{Code, Error, Result};
 use crate::graph::{CONTROL, Graph};
 use crate::topology::Topology;
 
-/// Checks that names are known and unique, that inputs are complete, in order and of the right types, that
-/// attributes are there and allowed, and that only NextIteration closes cycles.
+/// Checks that names are unique and resolve to their nodes, that inputs are complete, in order and of the right
+/// types, that attributes are present and allowed, and that only NextIteration closes cycles.
 ///
 /// # Errors
 /// The first violation, with the node's name.

@@ -1,5 +1,5 @@
-//! Aligned memory of tensors: counted against a limit, and kept for reuse when large, because the page faults
-//! of fresh memory cost more than the work done on it.
+//! Aligned memory for tensors. Large buffers are counted against a limit and cached for reuse, because the page
+//! faults of fresh memory cost more than the work done on it.
 
 use super::region::{Region, Use, large_memory};
 use crate::error::{Error, Result};
@@ -13,24 +13,26 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Buffers start on this boundary, bytes: a cache line, and the widest vector register.
+/// The alignment of buffers in bytes: a cache line, and the widest vector register.
 pub const ALIGNMENT: usize = 64;
 
-/// Buffers from this size on are counted, reused, and mapped by themselves, bytes: the kernel gives pages of
-/// zeros as they are touched, whatever the process's allocator does.
+/// The size in bytes from which buffers are counted, cached for reuse, and mapped separately: the kernel supplies
+/// zero pages when they are touched, independently of the process's allocator.
 pub const LARGE: usize = 1 << 18;
 
-/// From this size on, huge pages are asked for: fewer faults, and at most one page in three of no use, bytes.
+/// The size in bytes from which huge pages are requested: they cause fewer faults, and at this size at most a third
+/// of the memory is wasted.
 const HUGE: usize = 4 << 20;
 
-/// At most this share of the limit is kept for reuse.
-const KEPT_SHARE: u64 = 8;
+/// The divisor of the memory limit that bounds the cached memory.
+const FREE_LIST_SHARE: u64 = 8;
 
+/// The unit of small allocations, which gives them their alignment.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; ALIGNMENT]);
 
-/// Bytes, aligned to [`ALIGNMENT`].
+/// Bytes aligned to [`ALIGNMENT`].
 #[derive(Default)]
 pub struct Buffer {
     memory: Memory,
@@ -38,29 +40,31 @@ pub struct Buffer {
     contents: u64,
 }
 
+/// The storage of a buffer.
 enum Memory {
     Heap(Vec<Line>),
     Large(Block),
-    /// To be read only, and not counted: it is somebody else's.
+    /// Read-only memory of another owner; it is not counted against the limit.
     Borrowed(Box<dyn Region>),
 }
 
-/// Memory of one large buffer, from the operating system or from the process's source of large memory.
+/// Memory of one large buffer, from the operating system or from the source set by
+/// [`set_large_memory`](super::set_large_memory).
 enum Block {
     Anonymous(MmapMut),
     Region(Box<dyn Region>),
 }
 
 impl Block {
-    /// Memory of zeros.
-    fn new(len: usize, what_for: Use) -> Option<Block> {
-        if let Some(region) = large_memory(len, what_for) {
+    /// Allocates zeroed memory.
+    fn new(len: usize, purpose: Use) -> Option<Block> {
+        if let Some(region) = large_memory(len, purpose) {
             return Some(Block::Region(region));
         }
         let mapping = MmapMut::map_anon(len).ok()?;
         #[cfg(target_os = "linux")]
-        if len >= HUGE && what_for == Use::Writing {
-            // A kernel that has no huge pages refuses, and small ones serve.
+        if len >= HUGE && purpose == Use::Writing {
+            // A kernel without huge pages returns an error; the mapping then has small pages, which work as well.
             let _ = mapping.advise(memmap2::Advice::HugePage);
         }
         Some(Block::Anonymous(mapping))
@@ -95,43 +99,44 @@ impl Default for Memory {
 }
 
 impl Buffer {
-    /// `len` bytes of zero. Large ones take memory as they are written, unless as much was there for reuse.
+    /// Allocates `len` zeroed bytes. The pages of a large buffer are allocated when they are first written, unless a
+    /// cached block of this size is reused.
     pub fn zeroed(len: usize) -> Result<Buffer> {
         Buffer::new(len, Use::Zeros)
     }
 
-    /// `len` bytes whose contents are whatever was there (initialised, but meaningless): to be overwritten.
+    /// Allocates `len` bytes with arbitrary (but initialized) contents, for callers that overwrite them.
     pub fn unspecified(len: usize) -> Result<Buffer> {
         Buffer::new(len, Use::Writing)
     }
 
-    fn new(len: usize, what_for: Use) -> Result<Buffer> {
+    fn new(len: usize, purpose: Use) -> Result<Buffer> {
         if len < LARGE {
             let lines = vec![Line::zeroed(); len.div_ceil(ALIGNMENT)];
-            return Ok(Buffer { memory: Memory::Heap(lines), len, contents: fresh() });
+            return Ok(Buffer { memory: Memory::Heap(lines), len, contents: next_contents_number() });
         }
-        let kept = kept().lock().take(len);
-        if let Some(mut block) = kept {
-            if what_for == Use::Zeros {
+        let reused = free_list().lock().take(len);
+        if let Some(mut block) = reused {
+            if purpose == Use::Zeros {
                 block.as_mut_slice().fill(0);
             }
-            return Ok(Buffer { memory: Memory::Large(block), len, contents: fresh() });
+            return Ok(Buffer { memory: Memory::Large(block), len, contents: next_contents_number() });
         }
         reserve(len as u64)?;
-        let block = Block::new(len, what_for).ok_or_else(|| {
+        let block = Block::new(len, purpose).ok_or_else(|| {
             LIVE.fetch_sub(len as u64, Ordering::Relaxed);
             out_of_memory(len as u128)
         })?;
-        Ok(Buffer { memory: Memory::Large(block), len, contents: fresh() })
+        Ok(Buffer { memory: Memory::Large(block), len, contents: next_contents_number() })
     }
 
-    /// A buffer over memory that is somebody else's, and is only read.
+    /// Returns a read-only buffer over memory of another owner.
     pub fn borrowed(region: Box<dyn Region>) -> Buffer {
         let len = region.bytes().len();
-        Buffer { memory: Memory::Borrowed(region), len, contents: fresh() }
+        Buffer { memory: Memory::Borrowed(region), len, contents: next_contents_number() }
     }
 
-    /// Where its memory comes from, unless that is the operating system.
+    /// Returns the region that holds the memory, unless the memory is from the operating system.
     pub fn region(&self) -> Option<&dyn Region> {
         match &self.memory {
             Memory::Large(Block::Region(region)) | Memory::Borrowed(region) => Some(region.as_ref()),
@@ -139,7 +144,7 @@ impl Buffer {
         }
     }
 
-    /// Whether its memory is its own, and nobody else may be reading it.
+    /// Returns whether the buffer owns its memory and no other reader of the memory exists.
     pub fn is_writable(&self) -> bool {
         match &self.memory {
             Memory::Heap(_) => true,
@@ -148,14 +153,17 @@ impl Buffer {
         }
     }
 
+    /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Returns whether the size is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         match &self.memory {
             Memory::Heap(lines) => &bytemuck::cast_slice(lines)[..self.len],
@@ -164,14 +172,14 @@ impl Buffer {
         }
     }
 
-    /// A number that no other buffer has, nor this one before it was written to last.
+    /// Returns a number that identifies the contents: it is unique to this buffer and changes with each write access.
     pub fn contents(&self) -> u64 {
         self.contents
     }
 
-    /// Nothing, if the memory [is not to be written](Buffer::is_writable).
+    /// Returns the bytes for writing; empty if the memory is [not writable](Buffer::is_writable).
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        self.contents = fresh();
+        self.contents = next_contents_number();
         match &mut self.memory {
             Memory::Heap(lines) => &mut bytemuck::cast_slice_mut(lines)[..self.len],
             Memory::Large(block) => block.as_mut_slice(),
@@ -183,7 +191,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Memory::Large(block) = std::mem::take(&mut self.memory) {
-            let freed = kept().lock().put(block);
+            let freed = free_list().lock().put(block);
             drop(freed);
         }
     }
@@ -195,8 +203,9 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// A number that was never given out: each thread takes some at a time.
-fn fresh() -> u64 {
+/// Returns a number that has never been returned before. Each thread reserves a range of numbers at a time, so that
+/// threads do not contend for the counter.
+fn next_contents_number() -> u64 {
     const AT_A_TIME: u64 = 1 << 16;
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
@@ -212,16 +221,18 @@ fn fresh() -> u64 {
     number
 }
 
-/// Bytes of large buffers that exist, those kept for reuse included.
+/// Bytes of all large buffers that exist, including cached ones.
 static LIVE: AtomicU64 = AtomicU64::new(0);
+/// The limit of `LIVE`; 0 if none is set.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
 
-/// The number of bytes that large tensors may take in all; beyond it, allocation is an error.
-/// Unless set, nine tenths of the machine's memory.
+/// Sets the limit in bytes for all large tensors together; an allocation beyond the limit fails. The default limit is
+/// nine tenths of the machine's memory.
 pub fn set_memory_limit(bytes: u64) {
     LIMIT.store(bytes.max(1), Ordering::Relaxed);
 }
 
+/// Returns the limit in bytes for all large tensors together.
 pub fn memory_limit() -> u64 {
     static MACHINE: OnceLock<u64> = OnceLock::new();
     match LIMIT.load(Ordering::Relaxed) {
@@ -230,27 +241,30 @@ pub fn memory_limit() -> u64 {
     }
 }
 
-/// Frees what is kept for reuse and was not wanted within `idle`.
+/// Frees cached memory that has not been reused within `idle`.
 pub fn trim_memory(idle: Duration) {
-    let freed = kept().lock().trim(idle);
+    let freed = free_list().lock().trim(idle);
     drop(freed);
 }
 
-/// Bytes of the machine's memory that nobody needs just now; `None` where the system does not say.
+/// Returns the bytes of machine memory that are available for new allocations; `None` if the system does not report
+/// them.
 pub fn available_memory() -> Option<u64> {
-    of_machine("MemAvailable:")
+    meminfo("MemAvailable:")
 }
 
 fn machine_memory() -> Option<u64> {
-    of_machine("MemTotal:")
+    meminfo("MemTotal:")
 }
 
-fn of_machine(what: &str) -> Option<u64> {
+/// Returns an entry of `/proc/meminfo` in bytes.
+fn meminfo(entry: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|l| l.starts_with(what))?;
+    let line = text.lines().find(|l| l.starts_with(entry))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
+/// Counts `bytes` as live, if the limit allows it; frees all cached memory first if necessary.
 fn reserve(bytes: u64) -> Result<()> {
     let limit = memory_limit();
     let mut retried = false;
@@ -268,25 +282,26 @@ fn reserve(bytes: u64) -> Result<()> {
     }
 }
 
+/// Returns the error of an allocation that does not fit the limit.
 pub(crate) fn out_of_memory(bytes: u128) -> Error {
     Error::OutOfMemory { bytes, live: LIVE.load(Ordering::Relaxed), limit: memory_limit() }
 }
 
-/// Free memory by size, bytes. What is to be given back is returned, to be dropped without the lock: a source of
-/// memory may have to tell others.
+/// Cached large blocks by size in bytes. Methods return blocks to be freed, and the caller drops them without holding
+/// the lock, because a source of memory may have to communicate to free one.
 #[derive(Default)]
-struct Kept {
+struct FreeList {
     by_len: BTreeMap<usize, Vec<(Instant, Block)>>,
     bytes: u64,
 }
 
-fn kept() -> &'static Mutex<Kept> {
-    static KEPT: OnceLock<Mutex<Kept>> = OnceLock::new();
-    KEPT.get_or_init(Mutex::default)
+fn free_list() -> &'static Mutex<FreeList> {
+    static FREE_LIST: OnceLock<Mutex<FreeList>> = OnceLock::new();
+    FREE_LIST.get_or_init(Mutex::default)
 }
 
-impl Kept {
-    /// Memory of exactly `len` bytes: steps repeat, so sizes do.
+impl FreeList {
+    /// Takes a block of exactly `len` bytes. Exact sizes recur, because steps repeat.
     fn take(&mut self, len: usize) -> Option<Block> {
         let stack = self.by_len.get_mut(&len)?;
         let (_, block) = stack.pop()?;
@@ -297,10 +312,11 @@ impl Kept {
         Some(block)
     }
 
+    /// Caches a block. Returns the blocks that must be freed for it.
     #[must_use]
     fn put(&mut self, block: Block) -> Vec<Block> {
         let bytes = block.as_slice().len() as u64;
-        let cap = memory_limit() / KEPT_SHARE;
+        let cap = memory_limit() / FREE_LIST_SHARE;
         let mut freed = Vec::new();
         if !block.is_writable() {
             LIVE.fetch_sub(bytes, Ordering::Relaxed);
@@ -320,6 +336,7 @@ impl Kept {
         freed
     }
 
+    /// Removes the blocks that have been idle for `idle`, and returns them.
     #[must_use]
     fn trim(&mut self, idle: Duration) -> Vec<Block> {
         let (mut freed, mut bytes) = (Vec::new(), 0);
@@ -350,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_have_a_number_of_their_own_until_they_are_written() -> Result<()> {
+    fn contents_numbers_are_unique_and_change_on_writes() -> Result<()> {
         let (mut a, b) = (Buffer::zeroed(8)?, Buffer::zeroed(LARGE)?);
         let before = a.contents();
         assert_eq!((a.as_slice()[0], a.contents()), (0, before));
@@ -358,7 +375,7 @@ mod tests {
         let others = std::thread::spawn(|| Buffer::zeroed(8).map(|c| c.contents()));
         let other = others.join().map_err(|_| Error::invalid("the thread panicked"))??;
         let mut all = vec![before, a.contents(), b.contents(), other];
-        all.extend((0..1 << 17).map(|_| fresh()));
+        all.extend((0..1 << 17).map(|_| next_contents_number()));
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 4 + (1 << 17));
@@ -366,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_cannot_hold_is_an_error() {
+    fn an_allocation_beyond_the_limit_is_an_error() {
         let code = Buffer::zeroed(1 << 50).map_err(|e| e.code()).err();
         assert_eq!(code, Some(crate::Code::ResourceExhausted));
     }

@@ -1,15 +1,15 @@
-//! How a tensor reads in messages: nested brackets, long axes cut, as numpy prints.
+//! Text form of tensors in messages: nested brackets with long axes cut, like numpy.
 
 use super::Tensor;
 use crate::dtype::{Bool8, DType};
 use half::{bf16, f16};
 use std::fmt::{self, Write};
 
-/// Elements shown before a value is cut.
+/// The number of elements shown; further ones are cut.
 const SHOWN: usize = 12;
 
 impl Tensor {
-    /// Element `i`, in row-major order, as text.
+    /// Returns element `i`, in row-major order, as text.
     pub fn element_text(&self, i: usize) -> String {
         macro_rules! text {
             ($($d:ident: $t:ty),*) => {
@@ -27,8 +27,8 @@ impl Tensor {
         .unwrap_or_else(|| "?".to_owned())
     }
 
-    /// The first `limit` elements, without brackets, separated by spaces; `...` if more follow. A negative
-    /// limit shows all.
+    /// Returns the first `limit` elements as text, separated by spaces and without brackets, followed by `...` if
+    /// there are more. A negative limit shows all elements.
     pub fn summarize(&self, limit: i64) -> String {
         let total = self.num_elements();
         let shown = usize::try_from(limit).map_or(total, |l| l.min(total));

@@ -1,15 +1,16 @@
-//! The elements of tensors so small that memory of their own would cost more than they do: most scalars.
+//! Inline storage for the elements of very small tensors, mainly scalars, for which an allocation would cost more
+//! than the elements.
 
-/// From one to [`Inline::CAPACITY`] bytes, aligned for any element that fits. A tensor without elements is none of these:
-/// its elements may be larger, and even none of them have to be aligned.
+/// Storage of 1 to [`Inline::CAPACITY`] bytes, aligned for any element that fits. It is not used for tensors without
+/// elements, whose element type may be larger and need a larger alignment.
 #[derive(Clone, Copy)]
 pub(super) struct Inline {
     len: Len,
     word: u64,
 }
 
-/// A number of bytes. Its unused values tell this kind of storage from the others, without a tag beside it. It fills a word,
-/// as [`crate::DType`] does.
+/// A number of bytes. The compiler uses its invalid values to distinguish this storage from others without a separate
+/// tag. It fills a machine word for the same reason as [`crate::DType`].
 #[derive(Clone, Copy)]
 #[repr(usize)]
 #[rustfmt::skip]
@@ -21,27 +22,30 @@ const LENS: [Len; Inline::CAPACITY] =
 impl Inline {
     const CAPACITY: usize = size_of::<u64>();
 
-    /// So many bytes of zero, if they fit.
+    /// Returns storage of `len` zero bytes, if they fit.
     #[inline]
     pub(super) fn zeroed(len: usize) -> Option<Inline> {
         LENS.get(len.checked_sub(1)?).map(|&len| Inline { len, word: 0 })
     }
 
-    /// These bytes, if they fit.
+    /// Returns storage that holds these bytes, if they fit.
     #[inline]
     pub(super) fn holding(bytes: &[u8]) -> Option<Inline> {
         let &len = LENS.get(bytes.len().checked_sub(1)?)?;
-        // A word made in a register: what is written to memory in parts cannot be read as a whole soon after.
+        // The word is assembled in a register, because a processor cannot quickly load as a whole what was stored in
+        // parts.
         let mut word = [0; Inline::CAPACITY];
         word[..bytes.len()].copy_from_slice(bytes);
         Some(Inline { len, word: u64::from_ne_bytes(word) })
     }
 
+    /// Returns the bytes.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &bytemuck::bytes_of(&self.word)[..self.len as usize]
     }
 
+    /// Returns the bytes for writing.
     #[inline]
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut bytemuck::bytes_of_mut(&mut self.word)[..self.len as usize]

@@ -1,38 +1,40 @@
-//! Lists of tensors.
+//! Lists of tensors, which are elements of variant tensors.
 
-use super::object::{Component, Within};
+use super::object::{Component, Nesting};
 use super::{Tensor, VariantObject};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::shape::PartialShape;
 
-/// A list of tensors of one type, of which some may have no value yet. They are in host memory, or whatever `T` is.
+/// A list of tensors of one type, some of which may be unset. Type `T` tells the memory that the tensors are in, by
+/// default host memory.
 #[derive(Clone, Debug)]
 pub struct TensorList<T = Tensor> {
     pub element_dtype: DType,
-    /// What every element's shape agrees with.
+    /// A partial shape that the shapes of all elements fit.
     pub element_shape: PartialShape,
-    /// The list grows no longer; -1 if it may.
+    /// The largest number of elements; -1 for no limit.
     pub max_num_elements: i32,
     elements: Vec<Option<T>>,
-    within: Within,
+    nesting: Nesting,
 }
 
 impl<T: Component> TensorList<T> {
+    /// Returns an empty list.
     pub fn new(element_dtype: DType, element_shape: PartialShape) -> TensorList<T> {
         TensorList {
             element_dtype,
             element_shape,
             max_num_elements: -1,
             elements: Vec::new(),
-            within: Within::NOTHING,
+            nesting: Nesting::NONE,
         }
     }
 
-    /// A list of these elements.
+    /// Returns a list of these elements.
     ///
     /// # Errors
-    /// As [`TensorList::push`].
+    /// The errors of [`TensorList::push`].
     pub fn of(
         element_dtype: DType,
         element_shape: PartialShape,
@@ -40,28 +42,31 @@ impl<T: Component> TensorList<T> {
     ) -> Result<TensorList<T>> {
         let mut list = TensorList::new(element_dtype, element_shape);
         for element in elements.iter().flatten() {
-            list.within = list.within.with(element)?;
+            list.nesting = list.nesting.with(element)?;
         }
         list.elements = elements;
         Ok(list)
     }
 
+    /// Returns the number of elements, including unset ones.
     pub fn len(&self) -> usize {
         self.elements.len()
     }
 
+    /// Returns whether the list has no elements.
     pub fn is_empty(&self) -> bool {
         self.elements.is_empty()
     }
 
+    /// Returns the elements; `None` for unset ones.
     pub fn elements(&self) -> &[Option<T>] {
         &self.elements
     }
 
-    /// The list of what these become.
+    /// Returns the list of the results of `with` for each element.
     ///
     /// # Errors
-    /// The first of `with`, and as [`TensorList::push`] and [`TensorList::resize`].
+    /// The first error of `with`, and the errors of [`TensorList::push`] and [`TensorList::resize`].
     pub fn map<U: Component, E: From<Error>>(
         &self,
         mut with: impl FnMut(&T) -> Result<U, E>,
@@ -77,41 +82,44 @@ impl<T: Component> TensorList<T> {
         Ok(list)
     }
 
+    /// Appends an element.
+    ///
     /// # Errors
     /// `ResourceExhausted` if variants nest too deep, or hold too many tensors.
     pub fn push(&mut self, element: T) -> Result<()> {
-        self.within = self.within.with(&element)?;
+        self.nesting = self.nesting.with(&element)?;
         self.elements.push(Some(element));
         Ok(())
     }
 
+    /// Removes and returns the last element.
     pub fn pop(&mut self) -> Option<Option<T>> {
         let popped = self.elements.pop();
         if let Some(Some(element)) = &popped {
-            self.within = self.within.without(element);
+            self.nesting = self.nesting.without(element);
         }
         popped
     }
 
-    /// Sets element `i`, which is there.
+    /// Sets element `i`, which must exist.
     ///
     /// # Errors
-    /// As [`TensorList::push`]; `InvalidArgument` if there is no such element.
+    /// The errors of [`TensorList::push`]; `InvalidArgument` if the element does not exist.
     pub fn set(&mut self, i: usize, element: T) -> Result<()> {
         let len = self.elements.len();
         let Some(slot) = self.elements.get_mut(i) else {
             crate::invalid!("there is no element {i} in a list of {len}");
         };
-        let others = slot.as_ref().map_or(self.within, |before| self.within.without(before));
-        self.within = others.with(&element)?;
+        let others = slot.as_ref().map_or(self.nesting, |before| self.nesting.without(before));
+        self.nesting = others.with(&element)?;
         *slot = Some(element);
         Ok(())
     }
 
-    /// Cuts the list, or adds elements without a value.
+    /// Shortens the list, or extends it by unset elements.
     ///
     /// # Errors
-    /// `ResourceExhausted` if there is not enough memory.
+    /// `ResourceExhausted` if the memory is not sufficient.
     pub fn resize(&mut self, len: usize) -> Result<()> {
         let bytes = len as u128 * size_of::<Option<T>>() as u128;
         let more = len.saturating_sub(self.elements.len());
@@ -122,7 +130,7 @@ impl<T: Component> TensorList<T> {
             });
         }
         let cut = self.elements.iter().skip(len).flatten();
-        self.within = cut.fold(self.within, |within, element| within.without(element));
+        self.nesting = cut.fold(self.nesting, |nesting, element| nesting.without(element));
         self.elements.resize(len, None);
         Ok(())
     }
@@ -134,10 +142,10 @@ impl<T: Component> VariantObject for TensorList<T> {
     }
 
     fn nesting(&self) -> usize {
-        self.within.depth + 1
+        self.nesting.depth + 1
     }
 
     fn tensors(&self) -> u64 {
-        self.within.tensors.saturating_add(self.elements.len() as u64)
+        self.nesting.tensors.saturating_add(self.elements.len() as u64)
     }
 }

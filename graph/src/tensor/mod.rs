@@ -1,4 +1,4 @@
-//! Tensors in host memory: a type, a shape, and shared storage that is copied only when written while shared.
+//! Tensors in host memory: a dtype, a shape, and shared storage that is copied on the first write while it is shared.
 
 mod buffer;
 mod display;
@@ -12,7 +12,7 @@ pub use buffer::{ALIGNMENT, Buffer, LARGE, available_memory, memory_limit, set_m
 pub use list::TensorList;
 pub use object::{Component, MAX_NESTING, MAX_TENSORS, ResourceHandle, Variant, VariantObject};
 pub use optional::Optional;
-pub use region::{LargeMemory, Region, Use, set_large_memory};
+pub use region::{LargeMemorySource, Region, Use, set_large_memory};
 
 use crate::dtype::{Bool8, DType, Element};
 use crate::error::{Code, Error, Result};
@@ -21,7 +21,7 @@ use bytes::Bytes;
 use inline::Inline;
 use std::sync::Arc;
 
-/// A value: elements of one type in row-major order. Cloning shares the storage.
+/// A tensor in host memory, with its elements in row-major order. Clones share the storage.
 #[derive(Clone)]
 pub struct Tensor {
     dtype: DType,
@@ -29,6 +29,7 @@ pub struct Tensor {
     storage: Storage,
 }
 
+/// The elements of a tensor.
 #[derive(Clone)]
 enum Storage {
     Inline(Inline),
@@ -39,25 +40,26 @@ enum Storage {
 }
 
 impl Tensor {
-    /// A tensor of zeros: of empty strings for `String`, of nothing for `Variant`.
+    /// Returns a tensor of zeros: empty strings for `String`, empty variants for `Variant`.
     ///
     /// # Errors
-    /// `ResourceExhausted` if memory does not suffice; `Unimplemented` for types without host storage.
+    /// `ResourceExhausted` if the memory is not sufficient; `Unimplemented` for dtypes without host storage.
     pub fn zeros(dtype: DType, shape: Shape) -> Result<Tensor> {
         let storage = match dtype {
             DType::String => Storage::Strings(Arc::new(objects(shape.num_elements(), Bytes::new())?)),
             DType::Variant => Storage::Variants(Arc::new(objects(shape.num_elements(), Variant::EMPTY)?)),
-            _ => plain(plain_bytes(dtype, &shape)?, Buffer::zeroed)?,
+            _ => plain_storage(plain_bytes(dtype, &shape)?, Buffer::zeroed)?,
         };
         Ok(Tensor { dtype, shape, storage })
     }
 
-    /// A tensor of plain elements with unspecified contents, for a kernel to fill.
+    /// Returns a tensor of plain elements with arbitrary contents, for a kernel to overwrite.
     pub fn unspecified(dtype: DType, shape: Shape) -> Result<Tensor> {
-        let storage = plain(plain_bytes(dtype, &shape)?, Buffer::unspecified)?;
+        let storage = plain_storage(plain_bytes(dtype, &shape)?, Buffer::unspecified)?;
         Ok(Tensor { dtype, shape, storage })
     }
 
+    /// Returns a scalar.
     #[inline]
     pub fn scalar<T: Element>(value: T) -> Tensor {
         let bytes = bytemuck::bytes_of(&value);
@@ -69,20 +71,20 @@ impl Tensor {
         Tensor { dtype: T::DTYPE, shape: Shape::scalar(), storage }
     }
 
-    /// A vector of these elements.
+    /// Returns a vector of these elements.
     pub fn vector<T: Element>(values: &[T]) -> Result<Tensor> {
         Tensor::from_slice(values, Shape::new(&[values.len()])?)
     }
 
-    /// A tensor of these elements in row-major order.
+    /// Returns a tensor of these elements in row-major order.
     ///
     /// # Errors
-    /// `InvalidArgument` if the number of elements is not the shape's.
+    /// `InvalidArgument` if the number of elements does not match the shape.
     pub fn from_slice<T: Element>(values: &[T], shape: Shape) -> Result<Tensor> {
         Tensor::from_bytes(T::DTYPE, shape, bytemuck::cast_slice(values))
     }
 
-    /// As [`Tensor::from_slice`], of the elements' little-endian bytes.
+    /// Like [`Tensor::from_slice`], from the elements' little-endian bytes.
     pub fn from_bytes(dtype: DType, shape: Shape, bytes: &[u8]) -> Result<Tensor> {
         let expected = plain_bytes(dtype, &shape)?;
         if bytes.len() != expected {
@@ -102,7 +104,7 @@ impl Tensor {
         Ok(Tensor { dtype, shape, storage })
     }
 
-    /// A tensor over a buffer that is already filled. If that can only be read, writing copies it.
+    /// Returns a tensor over a filled buffer. If the buffer is read-only, a write to the tensor copies it.
     pub fn from_buffer(dtype: DType, shape: Shape, buffer: Buffer) -> Result<Tensor> {
         let expected = plain_bytes(dtype, &shape)?;
         if buffer.len() != expected {
@@ -111,18 +113,20 @@ impl Tensor {
         Ok(Tensor { dtype, shape, storage: Storage::Plain(Arc::new(buffer)) })
     }
 
-    /// Every element is `value`.
+    /// Returns a tensor in which every element is `value`.
     pub fn full<T: Element>(value: T, shape: Shape) -> Result<Tensor> {
         let mut t = Tensor::unspecified(T::DTYPE, shape)?;
         t.values_mut::<T>()?.fill(value);
         Ok(t)
     }
 
+    /// Returns a tensor of booleans; an error if their number does not match the shape.
     pub fn bools(values: &[bool], shape: Shape) -> Result<Tensor> {
         let values: Vec<Bool8> = values.iter().map(|&b| b.into()).collect();
         Tensor::from_slice(&values, shape)
     }
 
+    /// Returns a tensor of strings; an error if their number does not match the shape.
     pub fn strings(values: Vec<Bytes>, shape: Shape) -> Result<Tensor> {
         if values.len() != shape.num_elements() {
             crate::invalid!("{} strings do not make a tensor of shape {shape}", values.len());
@@ -130,6 +134,7 @@ impl Tensor {
         Ok(Tensor { dtype: DType::String, shape, storage: Storage::Strings(Arc::new(values)) })
     }
 
+    /// Returns a scalar string.
     pub fn string(value: impl Into<Bytes>) -> Tensor {
         Tensor {
             dtype: DType::String,
@@ -138,6 +143,7 @@ impl Tensor {
         }
     }
 
+    /// Returns a scalar resource handle.
     pub fn resource(handle: ResourceHandle) -> Tensor {
         Tensor {
             dtype: DType::Resource,
@@ -146,6 +152,7 @@ impl Tensor {
         }
     }
 
+    /// Returns a tensor of resource handles; an error if their number does not match the shape.
     pub fn resources(handles: Vec<ResourceHandle>, shape: Shape) -> Result<Tensor> {
         if handles.len() != shape.num_elements() {
             crate::invalid!("{} handles do not make a tensor of shape {shape}", handles.len());
@@ -153,6 +160,7 @@ impl Tensor {
         Ok(Tensor { dtype: DType::Resource, shape, storage: Storage::Resources(Arc::new(handles)) })
     }
 
+    /// Returns a scalar variant that holds the object.
     pub fn variant<T: VariantObject>(object: T) -> Tensor {
         Tensor {
             dtype: DType::Variant,
@@ -161,6 +169,7 @@ impl Tensor {
         }
     }
 
+    /// Returns a tensor of variants; an error if their number does not match the shape.
     pub fn variants(values: Vec<Variant>, shape: Shape) -> Result<Tensor> {
         if values.len() != shape.num_elements() {
             crate::invalid!("{} variants do not make a tensor of shape {shape}", values.len());
@@ -168,22 +177,25 @@ impl Tensor {
         Ok(Tensor { dtype: DType::Variant, shape, storage: Storage::Variants(Arc::new(values)) })
     }
 
+    /// Returns the type of the elements.
     #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
+    /// Returns the shape.
     #[inline]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
+    /// Returns the number of elements.
     #[inline]
     pub fn num_elements(&self) -> usize {
         self.shape.num_elements()
     }
 
-    /// Bytes of plain elements; of strings, the bytes of their contents.
+    /// Returns the size of the elements in bytes; for strings the total length of their contents.
     pub fn num_bytes(&self) -> usize {
         match &self.storage {
             Storage::Inline(i) => i.bytes().len(),
@@ -194,23 +206,23 @@ impl Tensor {
         }
     }
 
-    /// The elements.
+    /// Returns the elements.
     ///
     /// # Errors
-    /// `InvalidArgument` if the tensor's type is not `T`'s.
+    /// `InvalidArgument` if the tensor's dtype is not that of `T`.
     #[inline]
     pub fn values<T: Element>(&self) -> Result<&[T]> {
         self.expect::<T>()?;
         Ok(bytemuck::cast_slice(self.bytes()?))
     }
 
-    /// The elements for writing; storage that others share is copied first.
+    /// Returns the elements for writing; shared storage is copied first.
     pub fn values_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         self.expect::<T>()?;
         Ok(bytemuck::cast_slice_mut(self.bytes_mut()?))
     }
 
-    /// The one element of a tensor that has just one.
+    /// Returns the only element of a tensor with one element; an error for other tensors.
     #[inline]
     pub fn item<T: Element>(&self) -> Result<T> {
         match self.values::<T>()? {
@@ -219,7 +231,7 @@ impl Tensor {
         }
     }
 
-    /// The elements of an `int32` or `int64` tensor, as sizes, axes and indices come.
+    /// Returns the elements of an `int16`, `int32` or `int64` tensor, the types of sizes, axes and indices.
     pub fn to_i64s(&self) -> Result<Vec<i64>> {
         match self.dtype {
             DType::Int32 => Ok(self.values::<i32>()?.iter().map(|&v| v.into()).collect()),
@@ -229,7 +241,7 @@ impl Tensor {
         }
     }
 
-    /// The elements' little-endian bytes; an error for types without plain elements.
+    /// Returns the elements' little-endian bytes; an error for dtypes without plain elements.
     #[inline]
     pub fn bytes(&self) -> Result<&[u8]> {
         match &self.storage {
@@ -239,13 +251,14 @@ impl Tensor {
         }
     }
 
+    /// Returns the elements' bytes for writing; shared storage is copied first.
     pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
         let shared = match &mut self.storage {
             Storage::Inline(i) => return Ok(i.bytes_mut()),
             Storage::Plain(shared) => shared,
             _ => crate::invalid!("a tensor of {} has no plain bytes", self.dtype),
         };
-        if !is_own(shared) {
+        if !is_unshared(shared) {
             let mut copy = Buffer::unspecified(shared.len())?;
             copy.as_mut_slice().copy_from_slice(shared.as_slice());
             *shared = Arc::new(copy);
@@ -256,8 +269,8 @@ impl Tensor {
         }
     }
 
-    /// The storage of plain elements, to be read elsewhere without a copy; of a few, which have no storage of their
-    /// own, a copy.
+    /// Returns the storage of plain elements, which other readers may share without a copy. The elements of a tensor
+    /// with inline storage are copied into a new buffer.
     pub fn buffer(&self) -> Option<Arc<Buffer>> {
         match &self.storage {
             Storage::Inline(i) => {
@@ -270,7 +283,8 @@ impl Tensor {
         }
     }
 
-    /// A copy, if this is a scalar without storage of its own: a few words, of which nothing has to be counted or freed.
+    /// Returns a copy of a scalar with inline storage, which needs no reference counting and no freeing; `None` for
+    /// other tensors.
     #[inline]
     pub fn as_word(&self) -> Option<Tensor> {
         match self.storage {
@@ -281,8 +295,9 @@ impl Tensor {
         }
     }
 
-    /// A number that tensors share with what they are copies or views of, until one of them is written to: what was made
-    /// of the elements once may be used again. `None` for what has no storage of its own, or objects in it.
+    /// Returns a number that identifies the contents: clones and views share it until one of them is written, so
+    /// results computed from the elements may be cached under it. Returns `None` for inline storage and for elements
+    /// that are objects.
     pub fn contents(&self) -> Option<u64> {
         match &self.storage {
             Storage::Plain(b) => Some(b.contents()),
@@ -290,6 +305,7 @@ impl Tensor {
         }
     }
 
+    /// Returns the elements of a string tensor; an error for other dtypes.
     pub fn as_strings(&self) -> Result<&[Bytes]> {
         match &self.storage {
             Storage::Strings(s) => Ok(s),
@@ -297,6 +313,7 @@ impl Tensor {
         }
     }
 
+    /// Returns the elements of a resource tensor; an error for other dtypes.
     pub fn as_resources(&self) -> Result<&[ResourceHandle]> {
         match &self.storage {
             Storage::Resources(r) => Ok(r),
@@ -304,6 +321,7 @@ impl Tensor {
         }
     }
 
+    /// Returns the elements of a variant tensor; an error for other dtypes.
     pub fn as_variants(&self) -> Result<&[Variant]> {
         match &self.storage {
             Storage::Variants(v) => Ok(v),
@@ -311,7 +329,7 @@ impl Tensor {
         }
     }
 
-    /// The variants for changes; copied first if others read them.
+    /// Returns the elements of a variant tensor for writing; shared storage is copied first.
     pub fn variants_mut(&mut self) -> Result<&mut [Variant]> {
         match &mut self.storage {
             Storage::Variants(v) => Ok(Arc::make_mut(v).as_mut_slice()),
@@ -319,19 +337,19 @@ impl Tensor {
         }
     }
 
-    /// Whether nobody else reads the storage, so that writing needs no copy.
+    /// Returns whether no other reader shares the storage, so that a write needs no copy.
     #[inline]
     pub fn is_unique(&self) -> bool {
         match &self.storage {
             Storage::Inline(_) => true,
-            Storage::Plain(b) => is_own(b),
+            Storage::Plain(b) => is_unshared(b),
             Storage::Strings(s) => Arc::strong_count(s) == 1,
             Storage::Resources(r) => Arc::strong_count(r) == 1,
             Storage::Variants(v) => Arc::strong_count(v) == 1,
         }
     }
 
-    /// The same elements under another shape.
+    /// Returns a tensor that shares the elements under another shape.
     ///
     /// # Errors
     /// `InvalidArgument` if the number of elements differs.
@@ -347,7 +365,8 @@ impl Tensor {
         Ok(Tensor { dtype: self.dtype, shape, storage: self.storage.clone() })
     }
 
-    /// The same bits under another type of the same size.
+    /// Returns a tensor that shares the bits under another dtype of the same element size; an error if the sizes
+    /// differ.
     pub fn with_dtype(&self, dtype: DType) -> Result<Tensor> {
         if dtype.size() != self.dtype.size() || dtype.size().is_none() {
             crate::invalid!("the bits of {} cannot be read as {dtype}", self.dtype);
@@ -355,6 +374,7 @@ impl Tensor {
         Ok(Tensor { dtype, shape: self.shape.clone(), storage: self.storage.clone() })
     }
 
+    /// Checks the dtype against `T`.
     fn expect<T: Element>(&self) -> Result<()> {
         if self.dtype == T::DTYPE {
             Ok(())
@@ -364,7 +384,8 @@ impl Tensor {
     }
 }
 
-/// Equal types, shapes and elements; floating-point elements are compared by their bits, variants by identity.
+/// Two tensors are equal if their dtypes, shapes and elements are. Floats are compared by their bits, variants by
+/// identity.
 impl PartialEq for Tensor {
     fn eq(&self, other: &Tensor) -> bool {
         self.dtype == other.dtype
@@ -410,19 +431,20 @@ impl<T: Element, const R: usize, const C: usize> TryFrom<[[T; C]; R]> for Tensor
     }
 }
 
-/// Storage for so many bytes of plain elements.
-fn plain(len: usize, buffer: impl FnOnce(usize) -> Result<Buffer>) -> Result<Storage> {
+/// Allocates storage for `len` bytes of plain elements.
+fn plain_storage(len: usize, buffer: impl FnOnce(usize) -> Result<Buffer>) -> Result<Storage> {
     match Inline::zeroed(len) {
         Some(inline) => Ok(Storage::Inline(inline)),
         None => Ok(Storage::Plain(Arc::new(buffer(len)?))),
     }
 }
 
-/// Whether nobody else holds the buffer, and it can be written.
-fn is_own(buffer: &Arc<Buffer>) -> bool {
+/// Returns whether the buffer has no other owner and is writable.
+fn is_unshared(buffer: &Arc<Buffer>) -> bool {
     Arc::strong_count(buffer) == 1 && buffer.is_writable()
 }
 
+/// Returns the size in bytes of a tensor of plain elements.
 fn plain_bytes(dtype: DType, shape: &Shape) -> Result<usize> {
     let size = dtype.size().ok_or_else(|| {
         Error::unimplemented(format!("a tensor of {dtype} has no plain elements to allocate"))
@@ -434,6 +456,7 @@ fn plain_bytes(dtype: DType, shape: &Shape) -> Result<usize> {
         .ok_or_else(|| buffer::out_of_memory(bytes))
 }
 
+/// Returns `count` clones of an object; an error if they do not fit the memory limit.
 fn objects<T: Clone>(count: usize, object: T) -> Result<Vec<T>> {
     let bytes = count as u128 * size_of::<T>() as u128;
     if bytes > memory_limit() as u128 {
@@ -463,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_elements_are_as_many() -> Result<()> {
+    fn small_tensors_have_inline_storage() -> Result<()> {
         assert_eq!(size_of::<Storage>(), 2 * size_of::<usize>());
         for len in 0..=20u8 {
             let values: Vec<u8> = (1..=len).collect();
@@ -484,9 +507,9 @@ mod tests {
     }
 
     #[test]
-    fn what_can_only_be_read_is_copied_by_who_writes() -> Result<()> {
-        struct Lent([u8; 4]);
-        impl Region for Lent {
+    fn read_only_buffers_are_copied_before_a_write() -> Result<()> {
+        struct ReadOnlyRegion([u8; 4]);
+        impl Region for ReadOnlyRegion {
             fn bytes(&self) -> &[u8] {
                 &self.0
             }
@@ -499,7 +522,7 @@ mod tests {
                 false
             }
         }
-        let buffer = Buffer::borrowed(Box::new(Lent([1, 2, 3, 4])));
+        let buffer = Buffer::borrowed(Box::new(ReadOnlyRegion([1, 2, 3, 4])));
         let mut t = Tensor::from_buffer(DType::UInt8, Shape::new(&[4])?, buffer)?;
         assert!(!t.is_unique());
         t.values_mut::<u8>()?[0] = 9;

@@ -1,4 +1,4 @@
-//! Elements that are objects and not plain bytes: handles of resources, and variants.
+//! Elements that are objects instead of plain bytes: resource handles and variants.
 
 use super::Tensor;
 use crate::dtype::DType;
@@ -8,39 +8,40 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of an object that lives on a device: what a tensor of dtype `resource` holds.
+/// The name of an object that is stored on a device: an element of dtype `resource`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ResourceHandle {
     pub device: Arc<str>,
     pub container: Arc<str>,
     pub name: Arc<str>,
-    /// A hash of the kind of object, and its name for messages.
+    /// A hash of `type_name`.
     pub hash_code: u64,
     pub type_name: Arc<str>,
-    /// What is known of a variable's value.
+    /// The known dtypes and shapes of a variable's value.
     pub dtypes_and_shapes: Vec<(DType, PartialShape)>,
 }
 
-/// What an element of dtype `variant` may be: a list of tensors, an optional value, a dataset. It is immutable
-/// and shared; a kernel that changes one makes another.
+/// An object in a variant tensor: a list of tensors, an optional value, a dataset. Objects are immutable and shared;
+/// a kernel that changes an object makes a new one.
 pub trait VariantObject: Any + Send + Sync + fmt::Debug {
-    /// The kind's name, as it is on the wire and in messages.
+    /// Returns the name of the object's type on the wire and in messages.
     fn type_name(&self) -> &'static str;
 
-    /// How deep variants nest in it, itself included.
+    /// Returns the depth of nested variants, this object included.
     fn nesting(&self) -> usize {
         1
     }
 
-    /// How many tensors it holds, and places for such, at any depth: each as often as it is held.
+    /// Returns the number of tensors and unset elements in the object at any depth; a tensor that is held several
+    /// times counts each time.
     fn tensors(&self) -> u64 {
         0
     }
 }
 
-/// What lists and optionals hold: tensors, of whichever memory.
+/// A tensor inside a list or an optional value, in host or device memory.
 pub trait Component: Clone + fmt::Debug + Send + Sync + 'static {
-    /// The variants that it is, where it is a tensor of such.
+    /// Returns the elements of a variant tensor; `None` for other dtypes.
     fn variants(&self) -> Option<&[Variant]>;
 }
 
@@ -50,39 +51,41 @@ impl Component for Tensor {
     }
 }
 
-/// Variants within variants go no deeper: each level is one of the stack when the outermost is dropped.
+/// The largest depth of nested variants. A limit is needed because dropping the outermost object recurses through all
+/// levels.
 pub const MAX_NESTING: usize = 64;
 
-/// Variants within variants hold no more tensors together, each counted as often as it is held: who walks through all of them,
-/// to write them down or to make zeros of them, comes to an end.
+/// The largest number of tensors in nested variants, where a tensor that is held several times counts each time. The
+/// limit bounds the time of code that visits all of them, for example to serialize them.
 pub const MAX_TENSORS: u64 = 1 << 24;
 
-/// What the variants within a list or an optional come to.
+/// The depth and the number of tensors of the variants nested in a list or an optional value.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Within {
+pub(super) struct Nesting {
     pub(super) depth: usize,
     pub(super) tensors: u64,
 }
 
-impl Within {
-    pub(super) const NOTHING: Within = Within { depth: 0, tensors: 0 };
+impl Nesting {
+    pub(super) const NONE: Nesting = Nesting { depth: 0, tensors: 0 };
 
-    fn of(component: &impl Component) -> Within {
+    /// Returns the nesting of one component.
+    fn of(component: &impl Component) -> Nesting {
         let objects = component.variants().unwrap_or_default().iter().filter_map(Variant::object);
-        objects.fold(Within::NOTHING, |all, object| Within {
+        objects.fold(Nesting::NONE, |all, object| Nesting {
             depth: all.depth.max(object.nesting()),
             tensors: all.tensors.saturating_add(object.tensors()),
         })
     }
 
-    /// With a component more.
+    /// Returns the totals with one more component.
     ///
     /// # Errors
-    /// `ResourceExhausted` if variants nest too deep, or hold too many tensors.
-    pub(super) fn with(self, component: &impl Component) -> Result<Within> {
-        let more = Within::of(component);
+    /// `ResourceExhausted` if variants are nested too deep or hold too many tensors.
+    pub(super) fn with(self, component: &impl Component) -> Result<Nesting> {
+        let more = Nesting::of(component);
         let all =
-            Within { depth: self.depth.max(more.depth), tensors: self.tensors.saturating_add(more.tensors) };
+            Nesting { depth: self.depth.max(more.depth), tensors: self.tensors.saturating_add(more.tensors) };
         let exhausted = |message: String| Err(Error::Invalid { code: Code::ResourceExhausted, message });
         if all.depth >= MAX_NESTING {
             return exhausted(format!("variants are nested deeper than {MAX_NESTING}"));
@@ -93,33 +96,35 @@ impl Within {
         Ok(all)
     }
 
-    /// Without a component that is no longer held; how deep the others are, nobody looks.
-    pub(super) fn without(self, component: &impl Component) -> Within {
-        Within { tensors: self.tensors.saturating_sub(Within::of(component).tensors), ..self }
+    /// Returns the totals without a removed component. The depth stays as an upper bound, because the other
+    /// components are not visited.
+    pub(super) fn without(self, component: &impl Component) -> Nesting {
+        Nesting { tensors: self.tensors.saturating_sub(Nesting::of(component).tensors), ..self }
     }
 }
 
-/// An element of dtype `variant`: an object, or nothing.
+/// An element of dtype `variant`: an object, or empty.
 #[derive(Clone, Default)]
 pub struct Variant(Option<Arc<dyn VariantObject>>);
 
 impl Variant {
-    /// Nothing: what a tensor of zeros holds.
+    /// The empty variant, the element of a variant tensor of zeros.
     pub const EMPTY: Variant = Variant(None);
 
+    /// Returns a variant that holds the object.
     pub fn new<T: VariantObject>(object: T) -> Variant {
         Variant(Some(Arc::new(object)))
     }
 
-    /// The object, if it is a `T`.
+    /// Returns the object, if it is a `T`.
     pub fn get<T: VariantObject>(&self) -> Option<&T> {
         (self.0.as_deref()? as &dyn Any).downcast_ref()
     }
 
-    /// The object, shared.
+    /// Returns a shared pointer to the object.
     ///
     /// # Errors
-    /// `InvalidArgument` that says what it is instead, where `what` is what is wanted.
+    /// `InvalidArgument` naming the actual type, if the object is not a `T`; `what` describes the expected object.
     pub fn expect<T: VariantObject>(&self, what: &str) -> Result<Arc<T>> {
         match self.0.clone().map(|object| (object.clone() as Arc<dyn Any + Send + Sync>).downcast::<T>()) {
             Some(Ok(object)) => Ok(object),
@@ -127,10 +132,10 @@ impl Variant {
         }
     }
 
-    /// The object for changes; copied first if others hold it.
+    /// Returns the object for writing; a shared object is copied first.
     ///
     /// # Errors
-    /// As [`Variant::expect`].
+    /// The errors of [`Variant::expect`].
     pub fn make_mut<T: VariantObject + Clone>(&mut self, what: &str) -> Result<&mut T> {
         let is_unique = self.0.as_mut().is_some_and(|object| Arc::get_mut(object).is_some());
         if !is_unique {
@@ -144,10 +149,12 @@ impl Variant {
         }
     }
 
+    /// Returns the object; `None` for the empty variant.
     pub fn object(&self) -> Option<&Arc<dyn VariantObject>> {
         self.0.as_ref()
     }
 
+    /// Returns the name of the object's type, or `nothing`.
     pub fn type_name(&self) -> &'static str {
         self.0.as_ref().map_or("nothing", |object| object.type_name())
     }
@@ -162,7 +169,7 @@ impl fmt::Debug for Variant {
     }
 }
 
-/// The same object, not an equal one.
+/// Two variants are equal if they hold the same object, or are both empty.
 impl PartialEq for Variant {
     fn eq(&self, other: &Variant) -> bool {
         match (&self.0, &other.0) {
@@ -186,21 +193,21 @@ mod tests {
     }
 
     #[derive(Debug)]
-    struct Other;
+    struct Unrelated;
 
-    impl VariantObject for Other {
+    impl VariantObject for Unrelated {
         fn type_name(&self) -> &'static str {
             "other"
         }
     }
 
     #[test]
-    fn a_variant_gives_its_object_to_who_knows_its_type() -> Result<()> {
+    fn variants_downcast_to_their_own_type_only() -> Result<()> {
         let variant = Variant::new(Pair(1, 2));
         assert_eq!(variant.get::<Pair>().map(|p| p.0 + p.1), Some(3));
         assert_eq!(variant.expect::<Pair>("a pair")?.1, 2);
-        assert!(variant.get::<Other>().is_none());
-        let refused = variant.expect::<Other>("another").map(|_| ()).map_err(|e| e.to_string());
+        assert!(variant.get::<Unrelated>().is_none());
+        let refused = variant.expect::<Unrelated>("another").map(|_| ()).map_err(|e| e.to_string());
         assert_eq!(refused, Err("expected a variant that holds another, got pair".to_owned()));
         assert!(Variant::EMPTY.expect::<Pair>("a pair").is_err());
         assert_eq!(variant, variant.clone());

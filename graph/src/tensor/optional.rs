@@ -1,35 +1,39 @@
-//! Values that may not be there.
+//! Optional values, which are elements of variant tensors.
 
-use super::object::{Component, Within};
+use super::object::{Component, Nesting};
 use super::{Tensor, VariantObject};
 use crate::error::{Error, Result};
 
-/// Some tensors, or nothing. They are in host memory, or whatever `T` is.
+/// A list of tensors, or no value. Type `T` tells the memory that the tensors are in, by default host memory.
 #[derive(Clone, Debug)]
 pub struct Optional<T = Tensor> {
     components: Option<Vec<T>>,
-    within: Within,
+    nesting: Nesting,
 }
 
 impl<T: Component> Optional<T> {
-    pub const NONE: Optional<T> = Optional { components: None, within: Within::NOTHING };
+    /// No value.
+    pub const NONE: Optional<T> = Optional { components: None, nesting: Nesting::NONE };
 
+    /// Returns an optional that holds the tensors.
+    ///
     /// # Errors
-    /// `ResourceExhausted` if variants nest too deep, or hold too many tensors.
+    /// `ResourceExhausted` if variants are nested too deep or hold too many tensors.
     pub fn of(components: Vec<T>) -> Result<Optional<T>> {
-        let within =
-            components.iter().try_fold(Within::NOTHING, |within, component| within.with(component))?;
-        Ok(Optional { components: Some(components), within })
+        let nesting =
+            components.iter().try_fold(Nesting::NONE, |nesting, component| nesting.with(component))?;
+        Ok(Optional { components: Some(components), nesting })
     }
 
+    /// Returns the tensors; `None` if there is no value.
     pub fn components(&self) -> Option<&[T]> {
         self.components.as_deref()
     }
 
-    /// What these become.
+    /// Returns the optional of the results of `with` for each tensor.
     ///
     /// # Errors
-    /// The first of `with`, and as [`Optional::of`].
+    /// The first error of `with`, and the errors of [`Optional::of`].
     pub fn map<U: Component, E: From<Error>>(
         &self,
         with: impl FnMut(&T) -> Result<U, E>,
@@ -47,10 +51,10 @@ impl<T: Component> VariantObject for Optional<T> {
     }
 
     fn nesting(&self) -> usize {
-        self.within.depth + 1
+        self.nesting.depth + 1
     }
 
     fn tensors(&self) -> u64 {
-        self.within.tensors.saturating_add(self.components().map_or(0, <[T]>::len) as u64)
+        self.nesting.tensors.saturating_add(self.components().map_or(0, <[T]>::len) as u64)
     }
 }

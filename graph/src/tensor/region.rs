@@ -1,43 +1,47 @@
-//! Memory that buffers have from elsewhere: from a source that the process names, or from another process.
+//! Regions: memory for buffers that does not come from the allocator, but from a source of the process or from
+//! another process.
 
 use std::any::Any;
 use std::sync::OnceLock;
 
-/// A block of memory, aligned to [`ALIGNMENT`](super::ALIGNMENT).
+/// A region of memory, aligned to [`ALIGNMENT`](super::ALIGNMENT).
 pub trait Region: Any + Send + Sync {
+    /// Returns the bytes.
     fn bytes(&self) -> &[u8];
 
-    /// For writing; `None` where it can only be read.
+    /// Returns the bytes for writing; `None` if the region is read-only.
     fn bytes_mut(&mut self) -> Option<&mut [u8]>;
 
-    /// Whether there is anything for writing.
+    /// Returns whether the region can be written.
     fn is_writable(&self) -> bool;
 
-    /// The block whose first bytes these are, where that is another.
+    /// Returns the larger region of which this one is the beginning, if there is one.
     fn block(&self) -> Option<&dyn Region> {
         None
     }
 }
 
-/// Gives so many bytes of zeros, or `None` if the buffer is to have common memory.
-pub type LargeMemory = fn(usize, Use) -> Option<Box<dyn Region>>;
+/// A source of large memory: returns a region of so many zero bytes, or `None` if the buffer is to use ordinary
+/// memory.
+pub type LargeMemorySource = fn(usize, Use) -> Option<Box<dyn Region>>;
 
-/// What new memory is for.
+/// The purpose of newly allocated memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// All of it is about to be written.
+    /// All bytes are going to be written.
     Writing,
-    /// It stands for zeros, and may stay untouched: what nobody writes should take no memory.
+    /// The bytes represent zeros and may never be written; untouched pages should not occupy memory.
     Zeros,
 }
 
-static SOURCE: OnceLock<LargeMemory> = OnceLock::new();
+static SOURCE: OnceLock<LargeMemorySource> = OnceLock::new();
 
-/// Names the source of memory for large buffers from now on; the first word holds.
-pub fn set_large_memory(source: LargeMemory) {
+/// Sets the source of memory for large buffers. Only the first call has an effect.
+pub fn set_large_memory(source: LargeMemorySource) {
     let _ = SOURCE.set(source);
 }
 
-pub(super) fn large_memory(len: usize, what_for: Use) -> Option<Box<dyn Region>> {
-    SOURCE.get().and_then(|source| source(len, what_for)).filter(|region| region.bytes().len() == len)
+/// Asks the source for a region of exactly `len` bytes.
+pub(super) fn large_memory(len: usize, purpose: Use) -> Option<Box<dyn Region>> {
+    SOURCE.get().and_then(|source| source(len, purpose)).filter(|region| region.bytes().len() == len)
 }

@@ -1,9 +1,9 @@
-//! Tokens of one line.
+//! The tokenizer of the text format, for one line.
 
 use super::is_name_byte;
 use crate::error::{Error, Result};
 
-/// The rest of a line.
+/// A line and the position of the next token.
 pub(super) struct Cursor<'a> {
     line: usize,
     whole: &'a str,
@@ -15,11 +15,12 @@ impl<'a> Cursor<'a> {
         Cursor { line, whole, at: 0 }
     }
 
+    /// Returns an error at this line.
     pub(super) fn error(&self, message: impl Into<String>) -> Error {
         Error::Text { line: self.line, message: message.into() }
     }
 
-    /// What was expected, and what stands there.
+    /// Returns an error that names the expected token and shows the text found instead.
     pub(super) fn expected<T>(&mut self, what: &str) -> Result<T> {
         self.skip_space();
         let found: String = self.rest().chars().take(20).collect();
@@ -37,13 +38,13 @@ impl<'a> Cursor<'a> {
         self.at += self.rest().len() - self.rest().trim_start().len();
     }
 
-    /// Whether nothing follows but a comment.
+    /// Returns whether only spaces or a comment follow.
     pub(super) fn is_done(&mut self) -> bool {
         self.skip_space();
         self.rest().is_empty() || self.rest().starts_with('#')
     }
 
-    /// Takes the token, if it comes next.
+    /// Consumes the token if it comes next; returns whether it did.
     pub(super) fn take(&mut self, token: &str) -> bool {
         self.skip_space();
         let there = self.rest().starts_with(token);
@@ -53,12 +54,13 @@ impl<'a> Cursor<'a> {
         there
     }
 
-    /// Whether the token comes next.
-    pub(super) fn sees(&mut self, token: &str) -> bool {
+    /// Returns whether the token comes next.
+    pub(super) fn is_next(&mut self, token: &str) -> bool {
         self.skip_space();
         self.rest().starts_with(token)
     }
 
+    /// Consumes the token, or returns an error if it does not come next.
     pub(super) fn expect(&mut self, token: &str) -> Result<()> {
         if self.take(token) { Ok(()) } else { self.expected(&format!("'{token}'")) }
     }
@@ -70,10 +72,10 @@ impl<'a> Cursor<'a> {
         &rest[..end]
     }
 
-    /// A plain or a quoted name.
+    /// Consumes a plain or quoted name.
     pub(super) fn name(&mut self) -> Result<String> {
         self.skip_space();
-        if self.sees("\"") {
+        if self.is_next("\"") {
             let bytes = self.string()?;
             return String::from_utf8(bytes).map_err(|_| self.error("a name must be UTF-8"));
         }
@@ -83,19 +85,19 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A word of letters, digits and underscores; empty if none comes next.
+    /// Consumes a word of letters, digits and underscores; the word is empty if there is none.
     pub(super) fn word(&mut self) -> &'a str {
         self.skip_space();
         self.take_while(|b| b.is_ascii_alphanumeric() || b == b'_')
     }
 
-    /// The characters of a number.
+    /// Consumes the characters of a number.
     pub(super) fn number(&mut self) -> &'a str {
         self.skip_space();
         self.take_while(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.' | b':'))
     }
 
-    /// Goes back to where `earlier` words were.
+    /// Returns the position, for a later [`Cursor::rewind`].
     pub(super) fn position(&self) -> usize {
         self.at
     }
@@ -104,6 +106,7 @@ impl<'a> Cursor<'a> {
         self.at = position;
     }
 
+    /// Consumes and parses a number; `what` describes it in the error message.
     pub(super) fn parse<T: std::str::FromStr>(&mut self, what: &str) -> Result<T> {
         self.skip_space();
         let start = self.at;
@@ -116,7 +119,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A quoted string, unescaped.
+    /// Consumes a quoted string and returns its bytes without escapes.
     pub(super) fn string(&mut self) -> Result<Vec<u8>> {
         self.expect("\"")?;
         let mut out = Vec::new();
@@ -151,7 +154,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// `0x` and two digits a byte.
+    /// Consumes `0x` and two hexadecimal digits per byte.
     pub(super) fn hex(&mut self) -> Result<Vec<u8>> {
         self.expect("0x")?;
         let digits = self.take_while(|b| b.is_ascii_hexdigit()).as_bytes();

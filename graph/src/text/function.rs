@@ -1,4 +1,5 @@
-//! Functions: from `%function` to `%end`, a directive for each part of the signature and a line for each node.
+//! Functions in the text format: from `%function` to `%end`, a directive for each part of the signature, and a line
+//! for each node.
 
 use super::cursor::Cursor;
 use super::{parse, print};
@@ -136,7 +137,7 @@ fn opaque(out: &mut String, opaque: &Option<Arc<[u8]>>) {
     }
 }
 
-/// One line within a function; whether the function has ended.
+/// Parses one line inside a function. Returns whether the line ended the function.
 pub(super) fn parse_line(cursor: &mut Cursor<'_>, function: &mut FunctionDef) -> Result<bool> {
     if !cursor.take("%") {
         let node = parse_node(cursor)?;
@@ -171,7 +172,7 @@ pub(super) fn parse_line(cursor: &mut Cursor<'_>, function: &mut FunctionDef) ->
     Ok(false)
 }
 
-/// What follows `%function`.
+/// Parses the rest of a `%function` line.
 pub(super) fn parse_head(cursor: &mut Cursor<'_>) -> Result<FunctionDef> {
     let mut function = FunctionDef::new(cursor.name()?);
     function.attrs = parse::attrs(cursor, 0)?;

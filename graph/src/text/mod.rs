@@ -1,4 +1,4 @@
-//! The textual form of a graph: a node a line, for people, tests and tools. What is printed parses to the same
+//! The text format of graphs, one node per line, for people, tests and tools. Parsing the printed text gives an equal
 //! graph.
 //!
 //! ```text
@@ -7,9 +7,9 @@
 //! y = MatMul[T=float, transpose_b=true](x, w:0, ^init) @"/job:worker"
 //! ```
 //!
-//! A line is `name = Op[attributes](inputs) @"device" %opaque`, where all that follows the op may be absent.
-//! Names that are not plain are strings. Nodes may stand in any order; `#` starts a comment. Directives `%`
-//! carry what belongs to the whole graph. Attributes are
+//! A line is `name = Op[attributes](inputs) @"device" %opaque`; all parts after the op are optional. Names with other
+//! characters are quoted strings. Nodes may be in any order; `#` starts a comment. Lines that begin with `%` are
+//! directives that hold the settings of the whole graph. The forms of attributes are
 //!
 //! | kind | form |
 //! |---|---|
@@ -30,22 +30,22 @@ use crate::error::Result;
 use crate::graph::Graph;
 
 impl Graph {
-    /// The graph as text, nodes in their order.
+    /// Returns the graph as text, with the nodes in their order.
     pub fn to_text(&self) -> String {
         print::graph(self)
     }
 
-    /// Reads a graph from its textual form.
+    /// Parses a graph from text.
     ///
     /// # Errors
-    /// `Text` with the line's number for what is no sentence of the language, unknown ops and names that are
-    /// taken; for nodes that do not fit together the errors of imports, with the node's name.
+    /// `Text` with the line number for syntax errors, unknown ops and duplicate names; the errors of imports, with
+    /// the node's name, for nodes that do not fit together.
     pub fn from_text(text: &str) -> Result<Graph> {
         parse::graph(text)
     }
 }
 
-/// Whether a name can stand without quotes.
+/// Returns whether a name can be written without quotes.
 fn is_plain(name: &str) -> bool {
     name.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'))
         && name.bytes().all(is_name_byte)

@@ -1,4 +1,4 @@
-//! Parsing.
+//! Parser of the text format.
 
 use super::cursor::Cursor;
 use super::function;
@@ -14,7 +14,7 @@ use half::{bf16, f16};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Functions whose attributes are functions may nest as deep as this.
+/// The depth to which functions may be nested in attributes.
 const MAX_NESTING: usize = 32;
 
 pub(super) fn graph(text: &str) -> Result<Graph> {
@@ -104,7 +104,7 @@ fn node(cursor: &mut Cursor<'_>, importer: &mut Importer) -> Result<()> {
     Ok(())
 }
 
-/// `name`, `name:port` or `^name`, in the form of imports.
+/// Parses `name`, `name:port` or `^name`, and returns it in the form that [`Importer`] takes.
 fn input(cursor: &mut Cursor<'_>) -> Result<String> {
     if cursor.take("^") {
         return Ok(format!("^{}", cursor.name()?));
@@ -114,7 +114,7 @@ fn input(cursor: &mut Cursor<'_>) -> Result<String> {
     Ok(format!("{name}:{port}"))
 }
 
-/// Items separated by commas, up to `end`, which is taken.
+/// Parses items separated by commas, up to and including `end`.
 pub(super) fn list<'a, T>(
     cursor: &mut Cursor<'a>,
     end: &str,
@@ -156,10 +156,10 @@ pub(super) fn value(cursor: &mut Cursor<'_>, nesting: usize) -> Result<AttrValue
     if nesting > MAX_NESTING {
         return Err(cursor.error("attributes are nested too deep"));
     }
-    if cursor.sees("\"") {
+    if cursor.is_next("\"") {
         return Ok(AttrValue::Str(cursor.string()?.into()));
     }
-    if cursor.sees("<") {
+    if cursor.is_next("<") {
         return Ok(AttrValue::Shape(shape(cursor)?));
     }
     if cursor.take("$") {
@@ -178,7 +178,7 @@ pub(super) fn value(cursor: &mut Cursor<'_>, nesting: usize) -> Result<AttrValue
     let start = cursor.position();
     let word = cursor.word();
     if let Some(dtype) = DType::from_name(word) {
-        return match cursor.sees("<") {
+        return match cursor.is_next("<") {
             true => Ok(AttrValue::Tensor(tensor(cursor, dtype)?)),
             false => Ok(AttrValue::Type(dtype)),
         };
@@ -231,7 +231,7 @@ fn shape(cursor: &mut Cursor<'_>) -> Result<PartialShape> {
     Ok(PartialShape::of_dims(dims))
 }
 
-/// A float as it is printed: decimal, `nan`, or `nan:0x…` with the bits.
+/// Parsers of floats as they are printed: decimal, `nan`, or `nan:0x…` with the bits.
 macro_rules! floats {
     ($($name:ident: $t:ty, $bits:ty, $nan:literal, $from:expr;)*) => {
         $(fn $name(text: &str) -> Option<$t> {
@@ -303,7 +303,7 @@ fn tensor(cursor: &mut Cursor<'_>, dtype: DType) -> Result<Tensor> {
     .map_err(|e| line(cursor, e))
 }
 
-/// As many elements as the shape has, up to `}`; `...` repeats the last.
+/// Parses the elements of a tensor of this shape, up to and including `}`; `...` repeats the last element.
 fn elements<'a, T: Clone>(
     cursor: &mut Cursor<'a>,
     shape: &Shape,

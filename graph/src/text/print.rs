@@ -1,4 +1,4 @@
-//! Printing.
+//! Printer of the text format.
 
 use super::{function, is_plain};
 use crate::attr::{AttrList, AttrValue, Attrs, FuncAttr};
@@ -175,7 +175,7 @@ fn float(out: &mut String, v: f32) {
     floating(out, v.is_nan(), v.to_bits() == 0x7fc0_0000, v.to_bits(), format_args!("{v:?}"));
 }
 
-/// A number, or a NaN with its bits where they are not the usual ones.
+/// Prints a number; a NaN with unusual bits is printed with its bits.
 fn floating(
     out: &mut String,
     is_nan: bool,
@@ -238,7 +238,7 @@ fn tensor(out: &mut String, tensor: &Tensor) {
     out.push('}');
 }
 
-/// The elements; a run of three or more equal ones at the end is one and an ellipsis.
+/// Prints the elements; three or more equal elements at the end are printed as one element and an ellipsis.
 fn repeated<T>(out: &mut String, all: &[T], same: impl Fn(&T, &T) -> bool, print: impl Fn(&mut String, &T)) {
     let run = match all.last() {
         None => 0,

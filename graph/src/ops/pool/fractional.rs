@@ -1,5 +1,5 @@
-//! Fractional pooling: windows whose sizes differ, so that an image shrinks by a ratio that is no whole number
-//! (Graham, "Fractional max-pooling", 2014).
+//! Fractional pooling: windows of varying sizes, so that an image shrinks by a ratio that is not an integer (Graham,
+//! "Fractional max-pooling", 2014).
 
 use crate::builder::{Forward, Scope};
 use crate::error::{Error, Result};
@@ -78,11 +78,11 @@ pub(super) const MEAN_GRAD: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// The attributes of a fractional pooling. Its sequences are random: ops that draw are stateful by nature, but
-/// TensorFlow's table says that these are not.
+/// The attributes of a fractional pooling. The window sequences are random, yet the op is not declared stateful,
+/// because TensorFlow's op table does not declare it so.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fractional {
-    /// Of rows and columns.
+    /// The ratios for rows and columns.
     pub ratios: [f32; 2],
     pub pseudo_random: bool,
     pub overlapping: bool,
@@ -92,6 +92,9 @@ pub struct Fractional {
 
 impl Fractional {
     /// Parses the attributes of a node.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for ratios below 1, `Unimplemented` for ratios other than 1 on batch and channels.
     pub fn of(node: &impl ReadAttr) -> Result<Fractional> {
         let ratios: Vec<f32> = node.read_attr("pooling_ratio")?;
         let &[batch, rows, columns, channels] = ratios.as_slice() else {
@@ -119,7 +122,7 @@ impl Fractional {
         })
     }
 
-    /// Rows (axis 0) or columns (1) of the output.
+    /// Returns the number of rows (axis 0) or columns (axis 1) of the output.
     pub fn output_size(&self, input: usize, axis: usize) -> usize {
         (input as f32 / self.ratios[axis]).floor() as usize
     }

@@ -1,4 +1,4 @@
-//! Gradients of reductions: what arrives at a result spreads over the elements that made it up.
+//! Gradients of reductions: the gradient of a result is distributed over the elements that it was computed from.
 
 use super::super::broadcast::{arrived, constant, number, sizes};
 use super::reduced_axes;
@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 
 type Gradients = Result<Vec<Option<Output>>>;
 
-/// The axes input of a reduction, as far as the graph tells.
+/// The axes input of a reduction, with its value as far as it is known when the gradient is built.
 struct Axes {
     input: Output,
     /// For each axis of the operand, whether it is reduced.
@@ -29,7 +29,7 @@ impl Axes {
         Ok(Axes { input, reduced, keep_dims: forward.attr("keep_dims")? })
     }
 
-    /// `y`, of the reduction's output shape, with size 1 where axes of `x` were reduced.
+    /// Reshapes `y`, which has the reduction's output shape, so that reduced axes of `x` have size 1.
     fn restore(&self, scope: &Scope, x: Output, y: Output) -> Result<Output> {
         if self.keep_dims {
             return Ok(y);
@@ -40,7 +40,7 @@ impl Axes {
             let kept = sizes(scope, kept)?;
             return Ok(scope.op("Reshape").input(y).input(kept).output());
         }
-        // In ascending order each axis is where it will stay.
+        // The axes are inserted in ascending order, so that each is inserted at its final position.
         let axes = reduced.iter().enumerate().filter(|(_, r)| **r).map(|(i, _)| i as i32);
         Ok(axes.fold(y, |y, axis| {
             let axis = constant(scope, Tensor::scalar(axis));
@@ -48,7 +48,7 @@ impl Axes {
         }))
     }
 
-    /// As `restore`, from axes that are known only when the graph runs.
+    /// Like `restore`, for axes that are known only at run time.
     fn restore_at_run_time(&self, scope: &Scope, x: Output, y: Output) -> Output {
         let scalar = |v: i32| constant(scope, Tensor::scalar(v));
         let shape = scope.op("Shape").input(x).output();
@@ -71,7 +71,7 @@ fn constant_value(scope: &Scope, output: Output) -> Option<Tensor> {
     })?
 }
 
-/// `y` repeated to the shape of `x`.
+/// Broadcasts `y` to the shape of `x`.
 fn spread(scope: &Scope, x: Output, y: Output) -> Result<Output> {
     let shape = match scope.shape(x).as_shape() {
         Some(shape) if scope.shape(y).as_shape().as_ref() == Some(&shape) => return Ok(y),
@@ -81,13 +81,14 @@ fn spread(scope: &Scope, x: Output, y: Output) -> Result<Output> {
     Ok(scope.op("BroadcastTo").input(y).input(shape).output())
 }
 
+/// Gradient of Sum: `dy` broadcast over the reduced axes.
 pub(super) fn sum(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     let x = forward.input(0);
     let dy = Axes::of(scope, forward)?.restore(scope, x, arrived(forward, gradients)?)?;
     Ok(vec![Some(spread(scope, x, dy)?), None])
 }
 
-/// As that of the sum, over the number of elements that make up one result.
+/// Gradient of Mean: the gradient of Sum divided by the number of elements per result.
 pub(super) fn mean(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     let (x, y) = (forward.input(0), forward.output(0));
     let dtype = scope.dtype(x);
@@ -108,7 +109,7 @@ pub(super) fn mean(scope: &Scope, forward: &Forward, gradients: &[Option<Output>
     Ok(vec![Some(scope.div(spread(scope, x, dy)?, count)), None])
 }
 
-/// To the elements that are the extreme, in equal parts.
+/// Gradient of Max and Min: `dy` divided equally among the elements that equal the result.
 pub(super) fn extreme(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     let x = forward.input(0);
     let axes = Axes::of(scope, forward)?;
@@ -119,6 +120,7 @@ pub(super) fn extreme(scope: &Scope, forward: &Forward, gradients: &[Option<Outp
     Ok(vec![Some(scope.mul(scope.div(chosen, count), dy)), None])
 }
 
+/// Gradient of EuclideanNorm: `dy * x / y`.
 pub(super) fn euclidean_norm(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     let x = forward.input(0);
     let axes = Axes::of(scope, forward)?;
@@ -127,8 +129,8 @@ pub(super) fn euclidean_norm(scope: &Scope, forward: &Forward, gradients: &[Opti
     Ok(vec![Some(scope.div(x, scope.div(y, dy))), None])
 }
 
-/// Times the product of all other elements, found without division so that zeros are no exception: along one
-/// axis after the other, the products of what comes before and after each element.
+/// Gradient of Prod: `dy` times the product of all other elements. The products are computed without division, so
+/// that zeros are handled: along one axis after the other, from the exclusive products before and after each element.
 pub(super) fn prod(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     let x = forward.input(0);
     let axes = Axes::of(scope, forward)?;
@@ -161,10 +163,12 @@ fn scan_again(scope: &Scope, forward: &Forward, x: Output) -> Result<Output> {
     Ok(scan.attr("exclusive", exclusive).attr("reverse", !reverse).output())
 }
 
+/// Gradient of Cumsum: the cumulative sum in the opposite direction.
 pub(super) fn cumsum(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     Ok(vec![Some(scan_again(scope, forward, arrived(forward, gradients)?)?), None])
 }
 
+/// Gradient of Cumprod: the reversed cumulative sum of `y * dy`, divided by `x`.
 pub(super) fn cumprod(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     let weighted = scope.mul(forward.output(0), arrived(forward, gradients)?);
     let sums = scan_again(scope, forward, weighted)?;

@@ -1,6 +1,6 @@
-//! A call becomes the nodes of the body, under the call's name.
+//! Inlining of function calls: a call node is replaced by the nodes of the body, named under the call's name.
 
-use super::{Draft, Within};
+use super::{Draft, EnclosingFunction};
 use crate::attr::{AttrList, AttrValue, FuncAttr};
 use crate::device::DeviceSpec;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 
 impl Draft<'_> {
-    /// Puts the body in the place of a call, unless the function says no or is being put there already.
+    /// Inlines a call, unless the function forbids inlining or the call is inside a body of the same function.
     pub(super) fn inline(&mut self, id: NodeId) -> Result<()> {
         let func: FuncAttr = self.nodes[id.index()].attr("f")?;
         let def = self.graph.library.lookup(&func.name)?;
@@ -22,12 +22,13 @@ impl Draft<'_> {
             return Ok(());
         }
         let body = self.body(&func)?;
-        self.put_body(id, func, &body)
+        self.inline_body(id, func, &body)
     }
 
-    /// Puts a body in the place of a node that gives the body's arguments and takes its results.
-    pub(super) fn put_body(&mut self, id: NodeId, function: FuncAttr, body: &Body) -> Result<()> {
-        let within = Arc::new(Within { function, outer: self.within[id.index()].clone() });
+    /// Replaces a node by a body: the node's inputs become the body's arguments, and readers of the node read the
+    /// body's results.
+    pub(super) fn inline_body(&mut self, id: NodeId, function: FuncAttr, body: &Body) -> Result<()> {
+        let within = Arc::new(EnclosingFunction { function, outer: self.within[id.index()].clone() });
         let call = self.nodes[id.index()].clone();
         let args = self.values(id)?;
         if args.len() != body.args.len() {
@@ -44,8 +45,8 @@ impl Draft<'_> {
         let is_end = |node: NodeId| arg_of[node.index()].is_some() || body.returns.contains(&node);
         let ends: Vec<bool> = body.graph.ids().map(is_end).collect();
         for (inner, node) in body.graph.nodes().filter(|(inner, _)| !ends[inner.index()]) {
-            let node = self.inner(node, &call, body)?;
-            place[inner.index()] = Some(self.put(node, Vec::new(), Vec::new(), Some(within.clone())));
+            let node = self.inlined_node(node, &call, body)?;
+            place[inner.index()] = Some(self.push_node(node, Vec::new(), Vec::new(), Some(within.clone())));
         }
         for inner in body.graph.ids() {
             let Some(to) = place[inner.index()] else { continue };
@@ -89,7 +90,7 @@ impl Draft<'_> {
         self.replace(id, outputs, ran)
     }
 
-    /// Whether the node is within this very function.
+    /// Returns whether the node comes from the body of this function, directly or through nested calls.
     pub(super) fn is_within(&self, id: NodeId, func: &FuncAttr) -> bool {
         let mut next = self.within[id.index()].as_ref();
         while let Some(within) = next {
@@ -101,6 +102,7 @@ impl Draft<'_> {
         false
     }
 
+    /// Returns the instantiated body of a function; bodies are cached per function and attributes.
     pub(super) fn body(&mut self, func: &FuncAttr) -> Result<Arc<Body>> {
         let known = self.bodies.entry(func.name.clone()).or_default();
         if let Some((_, body)) = known.iter().find(|(f, _)| f == func) {
@@ -112,8 +114,10 @@ impl Draft<'_> {
         Ok(body)
     }
 
-    /// What the nodes of a body wait for that have no inputs within it: what the call waits for. Where values are
-    /// steered, also the arguments: the body runs, dies and turns where they do.
+    /// Returns the node that all nodes of the body without inputs inside the body must wait for: it stands for the
+    /// control inputs of the call. In graphs with Switch or Enter nodes it also stands for the arguments, so that the
+    /// whole body is dead when the arguments are dead and runs once per iteration. Returns `None` if no such node is
+    /// needed.
     fn entry(&mut self, id: NodeId, args: &[Output], body: &Body) -> Result<Option<NodeId>> {
         let mut waits = self.controls[id.index()].clone();
         let steers = |role| matches!(role, Role::Switch | Role::Enter);
@@ -128,7 +132,8 @@ impl Draft<'_> {
                 return Ok(None);
             }
             for arg in args {
-                // The value is waited for, which may be fed, not for all that the other call does.
+                // An Identity waits for the one value, which may be fed, and not for all side effects of the other
+                // call.
                 waits.push(if self.is_call(arg.node) {
                     let attrs = [("T", self.type_of(*arg)?.dtype.into())];
                     self.add(id, "input", "Identity", &attrs, vec![*arg], Vec::new())?
@@ -148,10 +153,11 @@ impl Draft<'_> {
         }
     }
 
-    /// A node of a body as it stands in the graph.
-    fn inner(&mut self, node: &Node, call: &Node, body: &Body) -> Result<Node> {
+    /// Returns a node of the body as a node of the calling graph, with its name, device, loop frame and colocation
+    /// adapted.
+    fn inlined_node(&mut self, node: &Node, call: &Node, body: &Body) -> Result<Node> {
         let mut inner = node.clone();
-        inner.name = self.fresh(&format!("{}/{}", call.name, node.name));
+        inner.name = self.reserve_name(&format!("{}/{}", call.name, node.name));
         inner.device = device_within(&node.device, &call.device);
         if node.op.role() == Role::Enter {
             let frame = node.attr::<String>("frame_name")?;
@@ -176,14 +182,14 @@ impl Draft<'_> {
     }
 }
 
-/// The device that a node asks for, with what it leaves open as the call asks.
+/// Returns the device that a node of a body asks for; parts that it leaves open are taken from the call's device.
 fn device_within(own: &Arc<str>, call: &Arc<str>) -> Arc<str> {
     if own.is_empty() || call.is_empty() || own == call {
         return if own.is_empty() { call.clone() } else { own.clone() };
     }
     match (DeviceSpec::parse(own), DeviceSpec::parse(call)) {
         (Ok(own), Ok(call)) => own.or(&call).to_string().into(),
-        // Placing says what is wrong with it.
+        // The placer reports invalid device names.
         _ => own.clone(),
     }
 }

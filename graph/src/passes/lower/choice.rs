@@ -1,4 +1,4 @@
-//! Which nodes are lowered, and which are left to the kernels that call.
+//! The choice between lowering a node and leaving it to a kernel that executes function calls.
 
 use crate::attr::{AttrList, AttrValue};
 use crate::function::{FunctionLibrary, FunctionNode};
@@ -6,9 +6,9 @@ use crate::node::Node;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// What a node that can be lowered is.
+/// The kinds of node that can be lowered.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum LoweredKind {
     Call,
     If,
     Case,
@@ -16,28 +16,29 @@ pub(super) enum Kind {
     Gradient,
 }
 
-pub(super) struct Choice {
-    /// Nothing is lowered that need not be.
+/// The choice of nodes to lower, for one graph.
+pub(super) struct LoweringChoice {
+    /// Set when only those nodes are lowered that must be.
     keeps_calls: bool,
-    /// Functions of which some node, or one of a function that is called there, asks for a device. A kernel that calls
-    /// runs all of a body on one device, so these are lowered whatever says otherwise.
+    /// Functions in whose bodies, directly or through calls, a node asks for a device. A kernel that executes a call
+    /// runs the whole body on one device, so calls of these functions are always lowered.
     placed: FxHashSet<Arc<str>>,
 }
 
-impl Choice {
-    pub(super) fn new(library: &FunctionLibrary, keeps_calls: bool) -> Choice {
-        Choice { keeps_calls, placed: placed(library) }
+impl LoweringChoice {
+    pub(super) fn new(library: &FunctionLibrary, keeps_calls: bool) -> LoweringChoice {
+        LoweringChoice { keeps_calls, placed: placed(library) }
     }
 
-    /// What the node is, if it is to be lowered.
-    pub(super) fn of(&self, node: &Node) -> Option<Kind> {
+    /// Returns the node's kind if the node is to be lowered.
+    pub(super) fn of(&self, node: &Node) -> Option<LoweredKind> {
         let kind = match node.op.name() {
-            "PartitionedCall" | "StatefulPartitionedCall" => Kind::Call,
-            "If" | "StatelessIf" => Kind::If,
-            "Case" | "StatelessCase" => Kind::Case,
-            "While" | "StatelessWhile" => Kind::While,
-            // No kernel computes it.
-            "SymbolicGradient" => return Some(Kind::Gradient),
+            "PartitionedCall" | "StatefulPartitionedCall" => LoweredKind::Call,
+            "If" | "StatelessIf" => LoweredKind::If,
+            "Case" | "StatelessCase" => LoweredKind::Case,
+            "While" | "StatelessWhile" => LoweredKind::While,
+            // SymbolicGradient has no kernel, so it is always lowered.
+            "SymbolicGradient" => return Some(LoweredKind::Gradient),
             _ => return None,
         };
         let flag = |name: &str| match node.attrs.get(name) {
@@ -51,13 +52,13 @@ impl Choice {
         (!is_kept || calls_placed()).then_some(kind)
     }
 
-    /// Whether the function's nodes ask for devices.
+    /// Returns whether nodes of the function, or of functions that it calls, ask for devices.
     pub(super) fn is_placed(&self, function: &str) -> bool {
         self.placed.contains(function)
     }
 }
 
-/// The functions that an attribute names.
+/// Returns the names of the functions that an attribute holds.
 fn functions(value: &AttrValue) -> impl Iterator<Item = &Arc<str>> {
     let all = match value {
         AttrValue::Func(function) => std::slice::from_ref(function),
@@ -67,11 +68,12 @@ fn functions(value: &AttrValue) -> impl Iterator<Item = &Arc<str>> {
     all.iter().map(|function| &function.name)
 }
 
-/// The functions that a node of a body calls, by its attributes or as what it is.
+/// Returns the names of the functions that a node of a body may call, through its attributes or through its op.
 fn called(node: &FunctionNode) -> impl Iterator<Item = &Arc<str>> {
     node.attrs.iter().flat_map(|(_, value)| functions(value)).chain([&node.op])
 }
 
+/// Returns the functions that contain a node with a device, and all their direct and indirect callers.
 fn placed(library: &FunctionLibrary) -> FxHashSet<Arc<str>> {
     let asks = |node: &FunctionNode| !node.device.is_empty();
     let mut open: Vec<&Arc<str>> =

@@ -1,4 +1,4 @@
-//! Branches become values that go one way of several; loops become frames.
+//! Lowering of functional control flow: branches become Switch and Merge nodes, loops become loop frames.
 
 use super::Draft;
 use crate::attr::{AttrValue, FuncAttr};
@@ -9,7 +9,8 @@ use crate::node::Node;
 use crate::topology::Topology;
 
 impl Draft<'_> {
-    /// If and Case. `attrs` name the branches in the order of the Switch's outputs; without any they are a list.
+    /// Lowers If and Case. `attrs` names the branch attributes in the order of the Switch's outputs; if it is empty,
+    /// the branches are the list attribute `branches`.
     pub(super) fn lower_branches(&mut self, id: NodeId, attrs: &[&str]) -> Result<()> {
         let node = self.nodes[id.index()].clone();
         let branches: Vec<FuncAttr> = match attrs {
@@ -54,24 +55,24 @@ impl Draft<'_> {
                 (true, _) => "then".to_owned(),
                 (false, i) => format!("branch{i}"),
             };
-            let way = vec![Output::new(pivot, i)];
-            let way = self.add(
+            let branch_pivot = vec![Output::new(pivot, i)];
+            let branch_pivot = self.add(
                 id,
                 &format!("pivot_{part}"),
                 "Identity",
                 &[("T", choice_type.into())],
-                way,
+                branch_pivot,
                 Vec::new(),
             )?;
             let inputs = switched.iter().map(|s| Output::new(*s, i)).collect();
-            let call = self.call(id, &part, branch, (&types, &out), inputs, vec![way])?;
+            let call = self.call(id, &part, branch, (&types, &out), inputs, vec![branch_pivot])?;
             let done = [("T", choice_type.into())];
             executed.push(self.add(
                 id,
                 &format!("{part}_executed"),
                 "Identity",
                 &done,
-                vec![way.into()],
+                vec![branch_pivot.into()],
                 vec![call],
             )?);
             calls.push(call);
@@ -90,7 +91,7 @@ impl Draft<'_> {
         self.replace(id, outputs, vec![ran])
     }
 
-    /// While: a frame in which what the body does not change is a constant.
+    /// Lowers While to a loop frame. Loop variables that the body returns unchanged become constants of the frame.
     pub(super) fn lower_loop(&mut self, id: NodeId) -> Result<()> {
         let node = self.nodes[id.index()].clone();
         let types: Vec<DType> = node.attr("T")?;
@@ -98,7 +99,7 @@ impl Draft<'_> {
         let parallel: i64 = node.attr("parallel_iterations")?;
         let controls = self.controls[id.index()].clone();
         let constant = self.constants_of(&body, &types)?;
-        // A loop of which nothing turns has no pivot: kernels run it.
+        // A loop whose variables are all constant has no pivot that could drive iterations; a kernel runs it.
         if constant.iter().all(|c| *c) {
             return Ok(());
         }
@@ -118,21 +119,21 @@ impl Draft<'_> {
                 merges.push(None);
                 state.push(enter.into());
             } else {
-                // The way back is added when it is there.
+                // The NextIteration input of the Merge is added when the node exists.
                 let attrs = [("T", AttrValue::Type(*dtype)), ("N", AttrValue::Int(2))];
                 let merge = self.add(id, "merge", "Merge", &attrs, vec![enter.into()], Vec::new())?;
                 merges.push(Some(merge));
                 state.push(merge.into());
             }
         }
-        let turn = self.turn(&cond, &merges)?;
+        let controls = self.condition_controls(&cond, &merges)?;
         let bool_out = self.graph.library.lookup(&cond.name)?.output_types(&cond.attrs)?;
         let [cond_type] = bool_out[..] else {
             crate::invalid!("the condition {} has {} outputs, not 1", cond.name, bool_out.len());
         };
-        let asked = self.call(id, "cond", &cond, (&types, &[cond_type]), state.clone(), turn)?;
-        let truth = self.truth(id, asked.into())?;
-        let after = self.effects_of(&cond, asked)?;
+        let cond_call = self.call(id, "cond", &cond, (&types, &[cond_type]), state.clone(), controls)?;
+        let truth = self.truth(id, cond_call.into())?;
+        let after = self.effects_of(&cond, cond_call)?;
         let again = self.add(id, "LoopCond", "LoopCond", &[], vec![truth], after)?;
         let mut exits: Vec<Output> = Vec::with_capacity(types.len());
         let mut pivot = None;
@@ -154,12 +155,13 @@ impl Draft<'_> {
             inputs.push(into);
             exits.push(self.add(id, "exit", "Exit", &attrs, vec![switch.into()], Vec::new())?.into());
         }
-        let turned = self.call(id, "body", &body, (&types, &types), inputs, pivot.into_iter().collect())?;
-        // What a turn does is done before the next one starts.
-        let after = self.effects_of(&body, turned)?;
+        let body_call =
+            self.call(id, "body", &body, (&types, &types), inputs, pivot.into_iter().collect())?;
+        // The next iteration starts only after the side effects of this one.
+        let after = self.effects_of(&body, body_call)?;
         for (i, merge) in merges.iter().enumerate() {
             let Some(merge) = merge else { continue };
-            let from = vec![Output::new(turned, i)];
+            let from = vec![Output::new(body_call, i)];
             let next =
                 self.add(id, "next_iteration", "NextIteration", &typed(types[i]), from, after.clone())?;
             self.inputs[merge.index()].push(next.into());
@@ -171,10 +173,10 @@ impl Draft<'_> {
         self.replace(id, exits, ended)
     }
 
-    /// What the condition's nodes wait for that have no inputs: they run once a turn. All values of a turn live or die
-    /// together; of those that the condition reads, the first will do, for then constants wait for what their readers
-    /// wait for.
-    fn turn(&mut self, cond: &FuncAttr, merges: &[Option<NodeId>]) -> Result<Vec<NodeId>> {
+    /// Returns the control inputs of the condition, for its nodes without inputs: they must run once per iteration.
+    /// All loop variables of an iteration are alive or dead together, so one Merge is enough. The first one that the
+    /// condition reads is taken, because constants then wait for the node that their readers wait for.
+    fn condition_controls(&mut self, cond: &FuncAttr, merges: &[Option<NodeId>]) -> Result<Vec<NodeId>> {
         let body = self.body(cond)?;
         let topology = Topology::new(&body.graph);
         let mut read = merges.iter().zip(&body.args).filter(|(_, arg)| !topology.consumers(**arg).is_empty());
@@ -182,7 +184,7 @@ impl Draft<'_> {
         Ok(of_read.or_else(|| merges.iter().flatten().next().copied()).into_iter().collect())
     }
 
-    /// What to wait for so that a call has done all that it does besides giving values: nothing, if that is nothing.
+    /// Returns the nodes to wait for until all side effects of a call are done; empty if the function has none.
     fn effects_of(&mut self, func: &FuncAttr, call: NodeId) -> Result<Vec<NodeId>> {
         let body = self.body(func)?;
         let is_port = |inner: NodeId| body.args.contains(&inner) || body.returns.contains(&inner);
@@ -191,7 +193,7 @@ impl Draft<'_> {
         Ok(if has_effects { vec![call] } else { Vec::new() })
     }
 
-    /// What the loop passes on unchanged is there when the loop has ended, not before.
+    /// Makes the loop constants available to readers only after the loop has ended.
     fn order_constants(
         &mut self,
         id: NodeId,
@@ -206,7 +208,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Which of its arguments the body returns as they came.
+    /// Returns for each loop variable whether the body returns it unchanged.
     fn constants_of(&mut self, body: &FuncAttr, types: &[DType]) -> Result<Vec<bool>> {
         let def = self.graph.library.lookup(&body.name)?;
         let (args, returns) = (def.arg_types(&body.attrs)?, def.output_types(&body.attrs)?);
@@ -224,6 +226,7 @@ impl Draft<'_> {
         Ok(same.collect())
     }
 
+    /// Adds a call of a branch, condition or body.
     fn call(
         &mut self,
         id: NodeId,
@@ -240,7 +243,7 @@ impl Draft<'_> {
         self.add(id, part, op, &attrs, inputs, controls)
     }
 
-    /// A value as a bool.
+    /// Returns the value as a bool, through a ToBool node if it has another type.
     fn truth(&mut self, id: NodeId, value: Output) -> Result<Output> {
         let port = self.type_of(value)?;
         if port.dtype == DType::Bool {

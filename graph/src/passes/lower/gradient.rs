@@ -1,5 +1,5 @@
-//! The gradient of a function (`SymbolicGradient`): the function that the library names for it, or the nodes that compute
-//! it from the body's.
+//! Lowering of `SymbolicGradient`: the node is replaced by the gradient function that the library registers for the
+//! function, or by the backward pass of the function's body.
 
 use super::Draft;
 use crate::attr::FuncAttr;
@@ -10,11 +10,11 @@ use crate::graph::{NodeId, Output};
 use crate::passes::prune;
 
 impl Draft<'_> {
-    /// Puts the gradient in its place: of the function's arguments and of the gradients that arrive at its outputs, it
-    /// gives a gradient for each argument.
+    /// Replaces a SymbolicGradient node by the gradient of its function. The inputs are the function's arguments and
+    /// the gradients of its outputs; the outputs are the gradients of its arguments.
     ///
     /// # Errors
-    /// `Unimplemented` for a function whose gradient needs itself; those of gradients.
+    /// `Unimplemented` for a function whose gradient contains the same gradient; the errors of building gradients.
     pub(super) fn lower_gradient(&mut self, id: NodeId) -> Result<()> {
         let func: FuncAttr = self.nodes[id.index()].attr("f")?;
         let named = self.graph.library.gradients().iter().find(|(function, _)| *function == func.name);
@@ -28,13 +28,13 @@ impl Draft<'_> {
         }
         let body = self.body(&source)?;
         match named {
-            Some(_) => self.put_body(id, source, &body),
-            None => self.put_body(id, source, &gradient_of(&body)?),
+            Some(_) => self.inline_body(id, source, &body),
+            None => self.inline_body(id, source, &gradient_of(&body)?),
         }
     }
 }
 
-/// The body of the gradient. Arguments that nothing depends on get zeros.
+/// Returns the body of the gradient. Arguments that no output depends on get zeros.
 fn gradient_of(of: &Body) -> Result<Body> {
     let scope = Scope::over(of.graph.clone())?;
     let argument =

@@ -1,9 +1,9 @@
-//! Calls of functions become the nodes of their bodies, gradients of functions those of the bodies' gradients, and
-//! control flow over functions becomes Switch, Merge and loops: so that bodies are placed, split and optimised as
-//! everything else is.
+//! Lowering: calls become the nodes of the called bodies, gradients of functions become backward passes, and
+//! functional control flow becomes Switch, Merge and loop frames. The nodes of bodies can then be placed, partitioned
+//! and optimised like all others.
 //!
-//! What calls itself, by whatever way, is left to the kernels that call; so is what forbids it (`_noinline`), unless its
-//! nodes ask for devices ([`choice`]).
+//! Recursive calls are left to kernels that execute calls. Functions that forbid inlining (`_noinline`) are too,
+//! unless their nodes ask for devices ([`choice`]).
 
 mod call;
 mod choice;
@@ -20,41 +20,42 @@ use crate::graph::{Graph, NodeId, Output};
 use crate::node::Node;
 use crate::ops::{self, Op, Role};
 use crate::topology::Topology;
-use choice::{Choice, Kind};
+use choice::{LoweredKind, LoweringChoice};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// A graph is grown to no more nodes than this; calls beyond it are left to kernels.
+/// The size above which the graph is not grown any further; the remaining calls are left to kernels.
 const MAX_NODES: usize = 2_000_000;
 
-/// On what stands for a node that was lowered.
+/// Attribute of a node that replaces a lowered one.
 const STANDS_FOR_LOWERED: &str = "_stands_for_lowered";
 
-/// Whether the node stands for one that was lowered: whoever feeds or fetches outputs of that means this one's. Who
-/// plans a step takes each output that is not fed from where it comes, input by input; only what asks for the node
-/// itself waits for all that it did.
+/// Returns whether the node replaces a lowered node: feeds and fetches of the lowered node apply to its outputs. The
+/// planner reads each output that is not fed directly from its source, input by input; only a target of the node
+/// itself waits for all side effects of the lowered node.
 pub fn stands_for_lowered(node: &Node) -> bool {
     matches!(node.attrs.get(STANDS_FOR_LOWERED), Some(AttrValue::Bool(true)))
 }
 
-/// The graph with what can be lowered lowered. A node that was lowered keeps its name: what is in its place
-/// ([`stands_for_lowered`]) gives the same outputs.
+/// Returns the graph with all nodes lowered that can be. The replacement of a lowered node ([`stands_for_lowered`])
+/// has its name and outputs.
 ///
 /// # Errors
-/// What is wrong with a body, with the name of the node that calls it.
+/// The errors of instantiating a body, with the name of the calling node.
 pub fn lower(graph: &Graph) -> Result<Graph> {
-    lower_chosen(graph, Choice::new(&graph.library, false))
+    lower_chosen(graph, LoweringChoice::new(&graph.library, false))
 }
 
-/// As [`lower`], of those alone whose nodes ask for devices: where calls are to stay calls.
+/// Like [`lower`], but lowers only calls of functions whose nodes ask for devices; other calls stay calls.
 ///
 /// # Errors
-/// Those of [`lower`].
+/// The errors of [`lower`].
 pub fn lower_placed(graph: &Graph) -> Result<Graph> {
-    lower_chosen(graph, Choice::new(&graph.library, true))
+    lower_chosen(graph, LoweringChoice::new(&graph.library, true))
 }
 
-fn lower_chosen(graph: &Graph, choice: Choice) -> Result<Graph> {
+/// Lowers the chosen nodes one after the other, including those that lowering adds.
+fn lower_chosen(graph: &Graph, choice: LoweringChoice) -> Result<Graph> {
     if !graph.nodes().any(|(_, node)| choice.of(node).is_some()) {
         return Ok(graph.clone());
     }
@@ -67,42 +68,45 @@ fn lower_chosen(graph: &Graph, choice: Choice) -> Result<Graph> {
         let Some(kind) = draft.choice.of(node) else { continue };
         let name = node.name.clone();
         let lowered = match kind {
-            Kind::Call => draft.inline(id),
-            Kind::If => draft.lower_branches(id, &["else_branch", "then_branch"]),
-            Kind::Case => draft.lower_branches(id, &[]),
-            Kind::While => draft.lower_loop(id),
-            Kind::Gradient => draft.lower_gradient(id),
+            LoweredKind::Call => draft.inline(id),
+            LoweredKind::If => draft.lower_branches(id, &["else_branch", "then_branch"]),
+            LoweredKind::Case => draft.lower_branches(id, &[]),
+            LoweredKind::While => draft.lower_loop(id),
+            LoweredKind::Gradient => draft.lower_gradient(id),
         };
         lowered.map_err(|e| e.at_node(&name))?;
     }
     draft.finish(graph)
 }
 
-/// A graph that changes.
+/// A graph that grows while its nodes are lowered.
 struct Draft<'a> {
     graph: &'a Graph,
-    choice: Choice,
+    choice: LoweringChoice,
     nodes: Vec<Node>,
     inputs: Vec<Vec<Output>>,
     controls: Vec<Vec<NodeId>>,
-    /// Which functions each added node is within.
-    within: Vec<Option<Arc<Within>>>,
+    /// The functions that each added node comes from, innermost first.
+    within: Vec<Option<Arc<EnclosingFunction>>>,
     names: FxHashSet<Arc<str>>,
-    /// What stands for an output, or for the end, of a node that was lowered.
+    /// The replacements of the outputs of lowered nodes.
     outputs: FxHashMap<Output, Output>,
+    /// The node that has run when all side effects of a lowered node are done.
     ends: FxHashMap<NodeId, NodeId>,
     bodies: FxHashMap<Arc<str>, Vec<(FuncAttr, Arc<Body>)>>,
-    /// Some node steers: a node without inputs may not run wherever its body is.
+    /// Set when the graph has Switch or Enter nodes: a node without inputs may then not run in the loop frame and
+    /// iteration of its body.
     has_flow: bool,
 }
 
-struct Within {
+/// A function whose body contains a node, and the function that contains the call.
+struct EnclosingFunction {
     function: FuncAttr,
-    outer: Option<Arc<Within>>,
+    outer: Option<Arc<EnclosingFunction>>,
 }
 
 impl<'a> Draft<'a> {
-    fn new(graph: &'a Graph, choice: Choice) -> Draft<'a> {
+    fn new(graph: &'a Graph, choice: LoweringChoice) -> Draft<'a> {
         let topology = Topology::new(graph);
         let mut draft = Draft {
             graph,
@@ -121,17 +125,18 @@ impl<'a> Draft<'a> {
             let producers = topology.producers(id);
             let data = producers.iter().filter(|p| !p.is_control()).map(|p| p.source()).collect();
             let control = producers.iter().filter(|p| p.is_control()).map(|p| p.node).collect();
-            draft.put(node.clone(), data, control, None);
+            draft.push_node(node.clone(), data, control, None);
         }
         draft
     }
 
-    fn put(
+    /// Appends a node with its edges.
+    fn push_node(
         &mut self,
         node: Node,
         inputs: Vec<Output>,
         controls: Vec<NodeId>,
-        within: Option<Arc<Within>>,
+        within: Option<Arc<EnclosingFunction>>,
     ) -> NodeId {
         self.has_flow |= matches!(node.op.role(), Role::Switch | Role::Enter);
         self.nodes.push(node);
@@ -141,7 +146,7 @@ impl<'a> Draft<'a> {
         NodeId::new(self.nodes.len() - 1)
     }
 
-    /// Adds a node of `of`, on its device, under its name and `part`.
+    /// Adds a helper node for the node `of`: on its device, named after it with the suffix `part`.
     fn add(
         &mut self,
         of: NodeId,
@@ -153,17 +158,17 @@ impl<'a> Draft<'a> {
     ) -> Result<NodeId> {
         let owner = &self.nodes[of.index()];
         let (device, prefix) = (owner.device.clone(), owner.name.clone());
-        let mut node = Node::new(self.fresh(&format!("{prefix}/{part}")), lookup(op)?);
+        let mut node = Node::new(self.reserve_name(&format!("{prefix}/{part}")), lookup(op)?);
         node.device = device;
         for (name, value) in attrs {
             node.attrs.set(name, value.clone());
         }
         let within = self.within[of.index()].clone();
-        Ok(self.put(node, inputs, controls, within))
+        Ok(self.push_node(node, inputs, controls, within))
     }
 
-    /// A name that no node has.
-    fn fresh(&mut self, wanted: &str) -> Arc<str> {
+    /// Reserves a name that no other node has.
+    fn reserve_name(&mut self, wanted: &str) -> Arc<str> {
         let mut name: Arc<str> = wanted.into();
         let mut n = 0;
         while !self.names.insert(name.clone()) {
@@ -173,7 +178,8 @@ impl<'a> Draft<'a> {
         name
     }
 
-    /// What is there now for an output: what it was lowered to, if the client cannot name it, or feed it.
+    /// Returns the replacement of an output of a lowered node. Outputs that the client can name and feed stay as they
+    /// are.
     fn resolve(&self, mut output: Output) -> Output {
         while let Some(&other) = self.outputs.get(&output) {
             let is_fed = |port: PortType| port.dtype != DType::Resource;
@@ -185,12 +191,12 @@ impl<'a> Draft<'a> {
         output
     }
 
-    /// Whether the node was lowered, or may yet be.
+    /// Returns whether the node has been lowered or is going to be.
     fn is_call(&self, id: NodeId) -> bool {
         self.ends.contains_key(&id) || self.choice.of(&self.nodes[id.index()]).is_some()
     }
 
-    /// The type of an output as it stands.
+    /// Returns the current type of an output.
     fn type_of(&self, output: Output) -> Result<PortType> {
         let node = &self.nodes[output.node.index()];
         let types = node.output_types()?;
@@ -200,7 +206,8 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// The inputs of a node, each a value: a reference is read first, once for all.
+    /// Returns the inputs of a node as values. A reference is read once through an Identity, so that all readers see
+    /// the same value.
     fn values(&mut self, id: NodeId) -> Result<Vec<Output>> {
         let inputs: Vec<Output> = self.inputs[id.index()].iter().map(|o| self.resolve(*o)).collect();
         let controls = self.controls[id.index()].clone();
@@ -217,8 +224,8 @@ impl<'a> Draft<'a> {
         Ok(values)
     }
 
-    /// Puts what stands for it in the place of a lowered node. `ran`: what has to have run when the node is said to
-    /// have run.
+    /// Replaces a lowered node by an IdentityN of `outputs` with the same name. `ran` lists the nodes that must have
+    /// run before the node counts as run.
     fn replace(&mut self, id: NodeId, outputs: Vec<Output>, mut ran: Vec<NodeId>) -> Result<()> {
         ran.extend(outputs.iter().map(|o| o.node));
         ran.sort_unstable();

@@ -1,46 +1,46 @@
-//! Outputs that surely have one shape, whatever it is: enough to see that gradients have the shape of what they are
-//! gradients of.
+//! Equality of unknown shapes: groups of outputs that certainly have the same shape, although the sizes are unknown.
+//! This is enough to prove that a gradient has the shape of its variable or activation.
 
-use super::sizes::{Seen, Size, Sizes, Windows};
+use super::sizes::{NodeFacts, Size, Sizes, Windows};
 use crate::graph::Output;
 use crate::ops::Role;
 use crate::shape::{Dim, PartialShape};
 use rustc_hash::FxHashMap;
 
-/// What is known of shapes that are not known.
+/// The relations between unknown shapes that have been derived so far.
 #[derive(Debug, Default)]
-pub(super) struct Classes {
-    /// For each output the one that it has its shape from, by way of ops that keep it.
+pub(super) struct ShapeClasses {
+    /// Maps an output to the output that it has its shape from, through ops that preserve the shape.
     roots: FxHashMap<Output, Output>,
-    /// The sizes of outputs that have some from others.
+    /// The sizes of outputs that share single axes with other outputs.
     sizes: FxHashMap<Output, Sizes>,
     windows: Windows,
 }
 
-impl Classes {
+impl ShapeClasses {
     fn root(&self, output: Output) -> Output {
         self.roots.get(&output).copied().unwrap_or(output)
     }
 
-    /// The output's sizes, if its rank is known.
+    /// Returns the output's sizes, if its rank is known.
     fn sizes(&self, output: Output, shape: &dyn Fn(Output) -> PartialShape) -> Option<Sizes> {
         shape(output).dims().map(|dims| self.sizes_of(output, dims))
     }
 
-    /// The sizes of an output of which this is known.
+    /// Returns the sizes of an output whose shape inference gave `dims`.
     pub(super) fn sizes_of(&self, output: Output, dims: &[Dim]) -> Sizes {
         let root = self.root(output);
         let learnt = self.sizes.get(&root);
         let size = |axis: usize, known: Dim| match (known, learnt.and_then(|sizes| sizes.get(axis))) {
             (Some(known), _) => Size::Known(known),
             (None, Some(size)) => *size,
-            (None, None) => Size::Of(root, axis),
+            (None, None) => Size::OfAxis(root, axis),
         };
         dims.iter().enumerate().map(|(axis, known)| size(axis, *known)).collect()
     }
 
-    /// Whether two outputs surely have one shape.
-    pub(super) fn are_alike(
+    /// Returns whether two outputs certainly have the same shape.
+    pub(super) fn have_same_shape(
         &self,
         one: Output,
         other: Output,
@@ -50,33 +50,33 @@ impl Classes {
         self.root(one) == self.root(other) || sizes(one).is_some_and(|one| Some(one) == sizes(other))
     }
 
-    /// Notes what a node says of its outputs' shapes; of its producers it has been noted already. `described` are, for
-    /// each input that is a shape, the output whose shape that is.
-    pub(super) fn learn(&mut self, seen: &Seen<'_>, described: &[Option<Output>]) {
-        if seen.node.op.role() != Role::Compute {
+    /// Records the relations between a node's output shapes and its input shapes; its producers have been visited.
+    /// For each input that is the shape vector of an output, `described` holds that output.
+    pub(super) fn learn(&mut self, facts: &NodeFacts<'_>, described: &[Option<Output>]) {
+        if facts.node.op.role() != Role::Compute {
             return;
         }
-        if let Some(like) = self.like(seen, described) {
-            self.roots.insert(seen.id.into(), self.root(like));
+        if let Some(like) = self.like(facts, described) {
+            self.roots.insert(facts.id.into(), self.root(like));
             return;
         }
-        let Ok(outputs) = seen.node.output_types() else { return };
+        let Ok(outputs) = facts.node.output_types() else { return };
         let mut windows = std::mem::take(&mut self.windows);
-        let sizes = match BROADCASTING.contains(&seen.node.op.name()) {
-            true => seen.broadcast(self),
-            false => seen.sizes(self, &mut windows),
+        let sizes = match BROADCASTING.contains(&facts.node.op.name()) {
+            true => facts.broadcast(self),
+            false => facts.sizes(self, &mut windows),
         };
         self.windows = windows;
         let is_open = |sizes: &Sizes| sizes.iter().any(|size| !matches!(size, Size::Known(_)));
         let Some(sizes) = sizes.filter(is_open) else { return };
         for index in 0..outputs.len() {
-            self.sizes.insert(Output::new(seen.id, index), sizes.clone());
+            self.sizes.insert(Output::new(facts.id, index), sizes.clone());
         }
     }
 
-    /// The output whose shape the node's first output has.
-    fn like(&self, seen: &Seen<'_>, described: &[Option<Output>]) -> Option<Output> {
-        let (op, inputs) = (seen.node.op.name(), seen.inputs);
+    /// Returns an output that has the same shape as the node's first output.
+    fn like(&self, facts: &NodeFacts<'_>, described: &[Option<Output>]) -> Option<Output> {
+        let (op, inputs) = (facts.node.op.name(), facts.inputs);
         if FIRST.contains(&op) {
             return inputs.first().copied();
         }
@@ -90,16 +90,16 @@ impl Classes {
         if !BROADCASTING.contains(&op) {
             return None;
         }
-        if self.root(x) == self.root(y) || self.takes_up(x, y, seen.shape) {
+        if self.root(x) == self.root(y) || self.keeps_shape(x, y, facts.shape) {
             Some(x)
         } else {
-            self.takes_up(y, x, seen.shape).then_some(y)
+            self.keeps_shape(y, x, facts.shape).then_some(y)
         }
     }
 
-    /// Whether broadcasting with the other surely leaves the shape of the one as it is.
-    fn takes_up(&self, one: Output, other: Output, shape: &dyn Fn(Output) -> PartialShape) -> bool {
-        if takes_up(&shape(one), &shape(other)) {
+    /// Returns whether broadcasting `one` with `other` certainly leaves the shape of `one` unchanged.
+    fn keeps_shape(&self, one: Output, other: Output, shape: &dyn Fn(Output) -> PartialShape) -> bool {
+        if keeps_shape(&shape(one), &shape(other)) {
             return true;
         }
         let (Some(ours), Some(theirs)) = (self.sizes(one, shape), self.sizes(other, shape)) else {
@@ -110,8 +110,8 @@ impl Classes {
     }
 }
 
-/// Whether broadcasting with something of shape `other` surely leaves `own` as it is.
-pub(super) fn takes_up(own: &PartialShape, other: &PartialShape) -> bool {
+/// Returns whether broadcasting with a tensor of shape `other` certainly leaves the shape `own` unchanged.
+pub(super) fn keeps_shape(own: &PartialShape, other: &PartialShape) -> bool {
     let Some(theirs) = other.dims() else { return false };
     if theirs.is_empty() {
         return true;
@@ -121,7 +121,7 @@ pub(super) fn takes_up(own: &PartialShape, other: &PartialShape) -> bool {
     facing.iter().zip(theirs).all(|(own, other)| *other == Some(1) || (other.is_some() && own == other))
 }
 
-/// The output has the shape of the first input.
+/// Ops whose first output has the shape of the first input.
 const FIRST: &[&str] = &[
     "Abs",
     "AddN",
@@ -173,7 +173,7 @@ const FIRST: &[&str] = &[
     "ZerosLike",
 ];
 
-/// The output has the shape of the second input.
+/// Ops whose output has the shape of the second input.
 const SECOND: &[&str] = &[
     "EluGrad",
     "FusedBatchNormGrad",
@@ -187,7 +187,7 @@ const SECOND: &[&str] = &[
     "SoftplusGrad",
 ];
 
-/// The output has the shape that this input describes.
+/// Ops whose output has the shape that the input with this index describes.
 const DESCRIBED: &[(&str, usize)] = &[
     ("AvgPoolGrad", 0),
     ("BroadcastTo", 1),
@@ -200,7 +200,7 @@ const DESCRIBED: &[(&str, usize)] = &[
     ("TruncatedNormal", 0),
 ];
 
-/// The output has the shape that both inputs are broadcast to.
+/// Ops whose output has the broadcast shape of both inputs.
 const BROADCASTING: &[&str] = &[
     "Add",
     "AddV2",

@@ -1,49 +1,53 @@
-//! The graph while rules are applied to it: what became of each node, and what waits for what.
+//! The graph while rules are applied to it: the current form of each node, its inputs and its control inputs.
 
-use super::classes::Classes;
+use super::classes::ShapeClasses;
 use super::rule::Rule;
 use super::site::Site;
-use super::sizes::Seen;
+use super::sizes::NodeFacts;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, NodeId, Output};
 use crate::infer::Shapes;
 use crate::node::Node;
 use crate::ops::{self, Op, Role};
-use crate::passes::lineage::Lineage;
+use crate::passes::ancestors::AncestorForest;
 use crate::passes::{checked, colocation_anchors, is_placeholder, references};
 use crate::topology::Topology;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-/// A node is rewritten so many times at most.
-const MOST_REWRITES: usize = 16;
+/// The number of times that one node may be rewritten.
+const MAX_REWRITES: usize = 16;
 
+/// A graph together with the rewrites applied so far.
 pub(super) struct Draft<'a> {
     pub(super) graph: &'a Graph,
     pub(super) topology: Topology,
-    lineage: Lineage,
+    ancestors: AncestorForest,
     pub(super) shapes: Shapes,
-    pub(super) classes: Classes,
+    pub(super) classes: ShapeClasses,
     order: Vec<NodeId>,
+    /// Nodes of the option `keep`, which are not changed.
     fixed: FxHashSet<NodeId>,
+    /// Nodes that others are colocated with.
     pub(super) anchors: FxHashSet<NodeId>,
-    /// Whether each node may give a reference.
+    /// Set for nodes that may return a reference.
     pub(super) references: Vec<bool>,
     pub(super) has_loops: bool,
-    /// Nodes in another form than before.
-    pub(super) changed: FxHashMap<NodeId, Changed>,
-    /// Nodes that went, by what their readers take.
-    pub(super) gone: FxHashMap<NodeId, Output>,
-    /// Outputs whose readers take another.
-    pub(super) instead: FxHashMap<Output, Output>,
-    /// Constants that are new, numbered on from the graph's nodes; each stands before the node that it is for.
-    pub(super) added: Vec<Added>,
+    /// Nodes whose op, attributes or inputs were rewritten.
+    pub(super) changed: FxHashMap<NodeId, RewrittenNode>,
+    /// Removed nodes, each with the output that its readers read instead.
+    pub(super) removed: FxHashMap<NodeId, Output>,
+    /// Outputs of nodes that stay, each with the output that its readers read instead.
+    pub(super) replaced: FxHashMap<Output, Output>,
+    /// New constants, windows_over after the graph's nodes; each is inserted before the node that reads it.
+    pub(super) added: Vec<AddedConstant>,
     pub(super) identity: &'static Op,
     pub(super) constant: &'static Op,
 }
 
-pub(super) struct Changed {
+/// The current form of a rewritten node.
+pub(super) struct RewrittenNode {
     pub(super) node: Node,
     pub(super) inputs: SmallVec<[Output; 4]>,
     pub(super) control: Control,
@@ -51,7 +55,8 @@ pub(super) struct Changed {
 
 pub(super) type Control = SmallVec<[NodeId; 2]>;
 
-pub(super) struct Added {
+/// A constant that a rewrite adds.
+pub(super) struct AddedConstant {
     pub(super) before: NodeId,
     pub(super) node: Node,
     pub(super) control: Control,
@@ -65,16 +70,16 @@ impl<'a> Draft<'a> {
         let topology = Topology::new(graph);
         let order = topology.order(graph)?;
         Ok(Draft {
-            lineage: Lineage::new(graph, &topology, &order)?,
+            ancestors: AncestorForest::new(graph, &topology, &order)?,
             references: references(graph, &topology, &order)?,
             shapes: Shapes::default(),
-            classes: Classes::default(),
+            classes: ShapeClasses::default(),
             fixed: keep.iter().copied().collect(),
             anchors: colocation_anchors(graph).collect(),
             has_loops: graph.nodes().any(|(_, node)| node.op.role() == Role::Enter),
             changed: FxHashMap::default(),
-            gone: FxHashMap::default(),
-            instead: FxHashMap::default(),
+            removed: FxHashMap::default(),
+            replaced: FxHashMap::default(),
             added: Vec::new(),
             identity: op("Identity")?,
             constant: op("Const")?,
@@ -84,46 +89,45 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// Every node after its producers.
+    /// Takes the topological order out of the draft.
     pub(super) fn order(&mut self) -> Vec<NodeId> {
         std::mem::take(&mut self.order)
     }
 
-    /// Learns what there is to know of the node, and gives it the form that the rules lead to. Its producers have
-    /// been visited.
+    /// Infers the node's shapes and applies rules to it until none matches. All producers have been visited.
     pub(super) fn visit(&mut self, id: NodeId, rules: &[Vec<&'static Rule>]) -> Result<()> {
         let outputs = self.graph.node(id).output_types()?.len();
         if self.fixed.contains(&id) {
             for index in 0..outputs {
-                self.shapes.hide(Output::new(id, index));
+                self.shapes.hide_value(Output::new(id, index));
             }
             return Ok(());
         }
-        // What contradicts itself is left to fail in its step, if it runs.
+        // A node whose shapes contradict each other is left to fail in its step, if it runs.
         if self.shapes.infer_node(self.graph, id).is_err() {
             return Ok(());
         }
-        let is_open = self.is_open(id)?;
-        for _ in 0..MOST_REWRITES {
-            if !is_open || self.gone.contains_key(&id) || !self.simplify_once(id, rules)? {
+        let can_rewrite = self.can_rewrite(id)?;
+        for _ in 0..MAX_REWRITES {
+            if !can_rewrite || self.removed.contains_key(&id) || !self.simplify_once(id, rules)? {
                 break;
             }
         }
         let inputs = self.inputs(id);
-        if !self.gone.contains_key(&id) && !inputs.iter().any(|input| self.may_be_reshaped(*input)) {
+        if !self.removed.contains_key(&id) && !inputs.iter().any(|input| self.may_be_reshaped(*input)) {
             let described: SmallVec<[Option<Output>; 4]> =
                 inputs.iter().map(|input| self.described(*input)).collect();
             let Draft { classes, shapes, changed, graph, .. } = self;
             let node = changed.get(&id).map_or(graph.node(id), |changed| &changed.node);
             let shape = |output| shapes.get(output);
             let integers = |output| shapes.value(graph, output)?.to_i64s().ok();
-            let seen = Seen { id, node, inputs: &inputs, shape: &shape, integers: &integers };
-            classes.learn(&seen, &described);
+            let facts = NodeFacts { id, node, inputs: &inputs, shape: &shape, integers: &integers };
+            classes.learn(&facts, &described);
         }
         Ok(())
     }
 
-    /// The output whose shape a value is.
+    /// Returns the output whose shape vector `value` is.
     fn described(&self, value: Output) -> Option<Output> {
         let is_shape = |op: &str| op == "Shape" || op == "ShapeN";
         let is_known = value.node.index() < self.graph.len() && !self.fixed.contains(&value.node);
@@ -134,12 +138,14 @@ impl<'a> Draft<'a> {
         (!self.may_be_reshaped(of)).then_some(of)
     }
 
-    /// Whether who reads the output later may find another shape: a reference's, unless its variable has but one.
+    /// Returns whether a later read of the output may find another shape, which is so for a reference whose variable
+    /// has no fixed shape.
     fn may_be_reshaped(&self, output: Output) -> bool {
         let is_reference = self.references.get(output.node.index()).is_some_and(|is_one| *is_one);
         is_reference && !self.shapes.get(output).is_fully_defined()
     }
 
+    /// Applies the first rule that matches. Returns whether the node changed.
     fn simplify_once(&mut self, id: NodeId, rules: &[Vec<&'static Rule>]) -> Result<bool> {
         for rule in &rules[self.node(id).op.index] {
             let rewrite = (rule.apply)(&Site::of(self, id));
@@ -152,12 +158,12 @@ impl<'a> Draft<'a> {
         Ok(false)
     }
 
-    /// The node in its present form.
+    /// Returns the current form of a node.
     pub(super) fn node(&self, id: NodeId) -> &Node {
         self.changed.get(&id).map_or_else(|| self.graph.node(id), |changed| &changed.node)
     }
 
-    /// Where its data inputs come from.
+    /// Returns the current sources of a node's data inputs.
     pub(super) fn inputs(&self, id: NodeId) -> SmallVec<[Output; 4]> {
         if let Some(changed) = self.changed.get(&id) {
             return changed.inputs.clone();
@@ -166,7 +172,7 @@ impl<'a> Draft<'a> {
         data.map(|producer| self.resolve(producer.source())).collect()
     }
 
-    /// What it waits for besides.
+    /// Returns the current control inputs of a node.
     pub(super) fn control(&self, id: NodeId) -> Control {
         if let Some(added) = self.added_at(id) {
             return added.control.clone();
@@ -182,32 +188,34 @@ impl<'a> Draft<'a> {
         if self.added_at(id).is_some() { Role::Compute } else { self.graph.node(id).op.role() }
     }
 
-    /// Whether it is a constant, and no value from outside.
+    /// Returns whether the node is a constant that cannot be fed.
     pub(super) fn is_constant(&self, id: NodeId) -> bool {
         self.added_at(id).is_some()
             || (!self.fixed.contains(&id) && std::ptr::eq(self.node(id).op, self.constant))
     }
 
-    fn added_at(&self, id: NodeId) -> Option<&Added> {
+    fn added_at(&self, id: NodeId) -> Option<&AddedConstant> {
         self.added.get(id.index().checked_sub(self.graph.len())?)
     }
 
+    /// Returns the output that readers of `output` read instead.
     fn resolve(&self, output: Output) -> Output {
-        if let Some(instead) = self.instead.get(&output) {
-            return *instead;
+        if let Some(replaced) = self.replaced.get(&output) {
+            return *replaced;
         }
-        match self.gone.get(&output.node) {
+        match self.removed.get(&output.node) {
             Some(source) => *source,
             None => output,
         }
     }
 
     fn resolve_node(&self, id: NodeId) -> NodeId {
-        self.gone.get(&id).map_or(id, |source| source.node)
+        self.removed.get(&id).map_or(id, |source| source.node)
     }
 
-    /// Whether rules may look at the node: it has its values from its inputs alone, and none of them is a reference.
-    fn is_open(&self, id: NodeId) -> Result<bool> {
+    /// Returns whether rules may rewrite the node: its outputs depend on its inputs alone, and none of them is a
+    /// reference.
+    fn can_rewrite(&self, id: NodeId) -> Result<bool> {
         let node = self.graph.node(id);
         let is_value = |types: ops::PortTypes| types.iter().all(|port| !port.is_ref);
         Ok(node.op.role() == Role::Compute
@@ -223,12 +231,13 @@ impl<'a> Draft<'a> {
                 .any(|p| !p.is_control() && self.references[p.node.index()]))
     }
 
-    /// Whether a reader of the node may take what it is made from.
+    /// Returns whether a reader of the node may read the node's inputs instead.
     pub(super) fn may_be_looked_through(&self, id: NodeId) -> bool {
-        id.index() < self.graph.len() && !self.fixed.contains(&id) && self.is_open(id).unwrap_or(false)
+        id.index() < self.graph.len() && !self.fixed.contains(&id) && self.can_rewrite(id).unwrap_or(false)
     }
 
-    /// Whether nobody can tell when the node runs, so that waiting for it is waiting for its inputs.
+    /// Returns whether the time at which the node runs cannot be observed, so that waiting for its inputs is as good
+    /// as waiting for it.
     pub(super) fn is_pure(&self, id: NodeId) -> bool {
         let reads_state = || {
             let types = self.node(id).input_types();
@@ -237,12 +246,12 @@ impl<'a> Draft<'a> {
         self.may_be_looked_through(id) && !reads_state()
     }
 
-    /// Whether the one has surely run before the other, and lives wherever that does.
+    /// Returns whether `one` has certainly run before `other` and is alive whenever `other` is.
     pub(super) fn is_before(&self, one: NodeId, other: NodeId) -> bool {
-        one.index().max(other.index()) < self.graph.len() && self.lineage.is_before(one, other)
+        one.index().max(other.index()) < self.graph.len() && self.ancestors.is_before(one, other)
     }
 
-    /// The graph in the order of its nodes.
+    /// Builds the simplified graph, with the nodes in their original order.
     pub(super) fn finish(self) -> Result<Graph> {
         let graph = self.graph;
         let mut out = Graph::with_capacity(graph.len(), graph.num_edges()).with_settings_of(graph);
@@ -259,7 +268,7 @@ impl<'a> Draft<'a> {
                 }
                 new_ids[graph.len() + at] = Some(out.add_unconnected(node)?);
             }
-            if !self.gone.contains_key(&id) {
+            if !self.removed.contains_key(&id) {
                 new_ids[id.index()] = Some(out.add_unconnected(self.node(id).clone())?);
             }
         }
@@ -287,7 +296,8 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Whether it is not among the last few that were seen: few edges come twice, and those are next to each other.
+/// Returns whether `from` is not among the eight nodes seen last. Duplicate edges are rare and next to each other, so
+/// a full search is not worth its time.
 fn is_first(seen: &mut Control, from: NodeId) -> bool {
     let is_first = !seen.iter().rev().take(8).any(|known| *known == from);
     if is_first {

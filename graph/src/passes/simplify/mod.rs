@@ -1,12 +1,12 @@
-//! Simplification: nodes whose values follow from others, or from shapes, with less work. Rules are data in the tables
-//! of the files beside this one; here is the walk that applies them.
+//! Simplification: nodes whose values follow from other nodes, or from shapes, with less work are replaced. The rules
+//! are tables of data in the other files of this folder; this file holds the walk that applies them.
 
+mod apply;
 mod classes;
+mod control;
 mod draft;
-mod forms;
+mod forward;
 mod operand;
-mod order;
-mod pass_on;
 mod reduce;
 mod reshape;
 mod rule;
@@ -19,20 +19,22 @@ use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use draft::Draft;
 
-/// Rules of a kind are switched together, as TensorFlow's optimizers are.
+/// The kinds of rules; like TensorFlow's optimizers, each kind can be switched on and off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Simplification {
-    /// What passes its input on (`Identity` and its like).
+    /// Removal of nodes that forward their input (`Identity` and similar ops).
     PassingOn,
-    /// What constants and shapes decide: `x * 1`, a reshape to the shape that it has, the shape itself.
+    /// Simplifications that a constant or a shape allows: `x * 1`, a reshape to the shape that the input already has,
+    /// the shape itself.
     Constants,
-    /// What two ops in a row come to: a negation of a negation, one transposition after another.
+    /// Combinations of two ops in a row: a negation of a negation, one transposition after another.
     Arithmetic,
-    /// Arithmetic on shapes.
+    /// Simplifications of arithmetic on shapes.
     Shapes,
 }
 
 impl Simplification {
+    /// All kinds of rules.
     pub const ALL: &'static [Simplification] = &[
         Simplification::PassingOn,
         Simplification::Constants,
@@ -41,28 +43,31 @@ impl Simplification {
     ];
 }
 
-/// What may be simplified.
+/// The nodes that simplification must leave alone, and the rules that it may apply.
 #[derive(Clone, Debug)]
 pub struct SimplifyOptions<'a> {
-    /// Nodes that are fed, fetched or named otherwise from outside: they stay as they are, and what they give is not
-    /// known.
+    /// Nodes that are fed, fetched or otherwise named from outside the graph; the pass does not change them and does
+    /// not rely on their values.
     pub keep: &'a [NodeId],
+    /// The kinds of rules to apply.
     pub kinds: &'a [Simplification],
 }
 
 impl SimplifyOptions<'_> {
+    /// No kept nodes, all kinds of rules.
     pub const DEFAULT: SimplifyOptions<'static> = SimplifyOptions { keep: &[], kinds: Simplification::ALL };
 }
 
-/// Gives nodes another form where rules know one that costs less and has the same values, bit for bit.
+/// Rewrites nodes into cheaper forms that have the same values, bit for bit.
 ///
-/// A node keeps its name, device and colocation, or goes: then its readers take what it stood for, which is on the
-/// same device. Either way they wait for whatever they waited for, are dead where they were dead, and in the same
-/// frame. References are left alone: when they are read shows. Nodes that nobody reads any more stay, for
-/// [`prune`](super::prune).
+/// A node keeps its name, device and colocation, or is removed; then its readers read the output that it equals,
+/// which is on the same device. In both cases the readers still wait for the same nodes, are dead in the same cases,
+/// and belong to the same loop frame. Reads of references are not changed, because the time of a read can be
+/// observed. Nodes without readers stay; [`prune`](super::prune) removes them.
 ///
 /// # Errors
-/// `InvalidArgument` naming a node of a cycle that is no loop.
+/// `InvalidArgument` naming a node of a cycle that is not a loop; `Unimplemented` if the op table lacks `Identity` or
+/// `Const`.
 pub fn simplify(graph: &Graph, options: &SimplifyOptions<'_>) -> Result<Graph> {
     let mut draft = Draft::new(graph, options.keep)?;
     let rules = rule::by_op(options.kinds);

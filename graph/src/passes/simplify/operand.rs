@@ -1,8 +1,8 @@
-//! Element-wise ops of which a constant operand decides: what adds nothing, multiplies by one, or chooses one side. Of
-//! floats only what is so for every one of them, negative zeros and NaNs among them.
+//! Rules for element-wise ops with a constant operand that adds zero, multiplies by one, or selects one side. For
+//! floats, a rule applies only if it holds for every value, including negative zeros and NaNs.
 
 use super::Simplification::Constants;
-use super::classes::takes_up;
+use super::classes::keeps_shape;
 use super::rule::{Input, Rewrite, Rule};
 use super::site::Site;
 use crate::dtype::{Bool8, DType};
@@ -11,105 +11,122 @@ use crate::tensor::Tensor;
 use half::{bf16, f16};
 
 pub(super) const RULES: &[Rule] = &[
-    Rule { ops: &["Mul"], kind: Constants, apply: |site| either(site, is_one) },
-    Rule { ops: &["Add", "AddV2"], kind: Constants, apply: |site| either(site, adds_nothing) },
+    Rule { ops: &["Mul"], kind: Constants, apply: |site| neutral_either(site, is_one) },
+    Rule { ops: &["Add", "AddV2"], kind: Constants, apply: |site| neutral_either(site, is_neutral_summand) },
     Rule {
         ops: &["BitwiseOr", "BitwiseXor"],
         kind: Constants,
-        apply: |site| either(site, |value| all(value, &NUMBERS.zero)),
+        apply: |site| neutral_either(site, |value| all_equal(value, &NUMBERS.zero)),
     },
-    Rule { ops: &["LogicalAnd"], kind: Constants, apply: |site| either(site, |value| is_bool(value, true)) },
-    Rule { ops: &["LogicalOr"], kind: Constants, apply: |site| either(site, |value| is_bool(value, false)) },
-    Rule { ops: &["Sub"], kind: Constants, apply: |site| second(site, |value| all(value, &NUMBERS.zero)) },
-    Rule { ops: &["Sub"], kind: Constants, apply: from_zero },
+    Rule {
+        ops: &["LogicalAnd"],
+        kind: Constants,
+        apply: |site| neutral_either(site, |value| is_bool(value, true)),
+    },
+    Rule {
+        ops: &["LogicalOr"],
+        kind: Constants,
+        apply: |site| neutral_either(site, |value| is_bool(value, false)),
+    },
+    Rule {
+        ops: &["Sub"],
+        kind: Constants,
+        apply: |site| neutral_second(site, |value| all_equal(value, &NUMBERS.zero)),
+    },
+    Rule { ops: &["Sub"], kind: Constants, apply: zero_minus },
     Rule {
         ops: &["Div", "DivNoNan", "FloorDiv", "Pow", "RealDiv", "TruncateDiv"],
         kind: Constants,
         apply: divided_by_one,
     },
-    Rule { ops: &["Mul"], kind: Constants, apply: times_zero },
-    Rule { ops: &["Pow"], kind: Constants, apply: squared },
-    Rule { ops: &["Select", "SelectV2"], kind: Constants, apply: chosen },
+    Rule { ops: &["Mul"], kind: Constants, apply: product_with_zero },
+    Rule { ops: &["Pow"], kind: Constants, apply: pow_to_square },
+    Rule { ops: &["Select", "SelectV2"], kind: Constants, apply: selected_side },
 ];
 
-/// Longer constants are not looked through, element by element.
-const MOST_ELEMENTS: usize = 4096;
+/// The length above which the elements of a constant are not inspected.
+const MAX_ELEMENTS: usize = 4096;
 
 type Test = fn(&Tensor) -> bool;
 
-/// The other operand, if one is such a constant.
-fn either(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
-    second(site, is_neutral).or_else(|| {
+/// Rewrites to the other operand, if one operand is a constant for which `is_neutral` holds.
+fn neutral_either(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
+    neutral_second(site, is_neutral).or_else(|| {
         let (constant, other) = (site.input(0)?, site.input(1)?);
-        if leaves(site, other, constant, is_neutral) { Rewrite::same(other) } else { None }
+        if is_neutral_operand(site, other, constant, is_neutral) { Rewrite::same(other) } else { None }
     })
 }
 
-/// The first operand, if the second is such a constant.
-fn second(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
+/// Rewrites to the first operand, if the second is a constant for which `is_neutral` holds.
+fn neutral_second(site: &Site<'_>, is_neutral: Test) -> Option<Rewrite> {
     let (other, constant) = (site.input(0)?, site.input(1)?);
-    if leaves(site, other, constant, is_neutral) { Rewrite::same(other) } else { None }
+    if is_neutral_operand(site, other, constant, is_neutral) { Rewrite::same(other) } else { None }
 }
 
-/// Whether the constant is neutral, and not broadcast to more than the other operand has.
-fn leaves(site: &Site<'_>, other: Output, constant: Output, is_neutral: Test) -> bool {
-    takes_up(&site.shape(other), &site.shape(constant))
+/// Returns whether the constant is neutral, and broadcasting it does not enlarge the other operand.
+fn is_neutral_operand(site: &Site<'_>, other: Output, constant: Output, is_neutral: Test) -> bool {
+    keeps_shape(&site.shape(other), &site.shape(constant))
         && site.value(constant).is_some_and(|value| is_neutral(&value))
 }
 
 fn is_one(value: &Tensor) -> bool {
-    all(value, &NUMBERS.one)
+    all_equal(value, &NUMBERS.one)
 }
 
-/// A positive zero makes a negative one positive.
-fn adds_nothing(value: &Tensor) -> bool {
+/// Returns whether adding the constant changes nothing. For floats only negative zero qualifies, because adding a
+/// positive zero turns a negative zero into a positive one.
+fn is_neutral_summand(value: &Tensor) -> bool {
     let zero = if value.dtype().is_floating() { &NUMBERS.minus_zero } else { &NUMBERS.zero };
-    all(value, zero)
+    all_equal(value, zero)
 }
 
 fn is_bool(value: &Tensor, wanted: bool) -> bool {
-    all_are(value, Bool8::from(wanted))
+    all_bits_equal(value, Bool8::from(wanted))
 }
 
-/// For floats that are divided and rounded down an infinite one is none any more.
+/// Rewrites a division by 1, or a power with exponent 1, to the operand. Division ops that round are excluded for
+/// floats, because they do not preserve an infinite operand.
 fn divided_by_one(site: &Site<'_>) -> Option<Rewrite> {
     let rounds = matches!(site.op(), "FloorDiv" | "TruncateDiv");
-    if rounds && !site.dtype()?.is_integer() { None } else { second(site, is_one) }
+    if rounds && !site.dtype()?.is_integer() { None } else { neutral_second(site, is_one) }
 }
 
-fn from_zero(site: &Site<'_>) -> Option<Rewrite> {
+/// Rewrites `0 - x` to a negation, for signed integers only: for a float zero the sign would differ.
+fn zero_minus(site: &Site<'_>) -> Option<Rewrite> {
     let (zero, x) = (site.input(0)?, site.input(1)?);
     let dtype = site.dtype()?;
-    if !dtype.is_signed_integer() || !leaves(site, x, zero, |value| all(value, &NUMBERS.zero)) {
+    if !dtype.is_signed_integer()
+        || !is_neutral_operand(site, x, zero, |value| all_equal(value, &NUMBERS.zero))
+    {
         return None;
     }
     Rewrite::other("Neg", [("T", dtype.into())], [Input::From(x)])
 }
 
-/// Whole numbers by zero are zeros, of as many as are known.
-fn times_zero(site: &Site<'_>) -> Option<Rewrite> {
+/// Rewrites a product of integers with zero to zeros, if the shape is known and small.
+fn product_with_zero(site: &Site<'_>) -> Option<Rewrite> {
     let dtype = site.dtype().filter(|dtype| dtype.is_integer())?;
-    let is_zero = |input| site.value(input).is_some_and(|value| all(&value, &NUMBERS.zero));
+    let is_zero = |input| site.value(input).is_some_and(|value| all_equal(&value, &NUMBERS.zero));
     if !is_zero(site.input(1)?) && !is_zero(site.input(0)?) {
         return None;
     }
-    let shape = site.shape(site.output()).as_shape().filter(|shape| shape.num_elements() <= MOST_ELEMENTS)?;
+    let shape = site.shape(site.output()).as_shape().filter(|shape| shape.num_elements() <= MAX_ELEMENTS)?;
     Rewrite::values(vec![Tensor::zeros(dtype, shape).ok()])
 }
 
-/// Of whole numbers alone: the power of a float is rounded elsewhere.
-fn squared(site: &Site<'_>) -> Option<Rewrite> {
+/// Rewrites a power with exponent 2 to `Square`, for integers only: the power of a float is rounded differently.
+fn pow_to_square(site: &Site<'_>) -> Option<Rewrite> {
     let (x, two) = (site.input(0)?, site.input(1)?);
     let dtype = site.dtype().filter(|dtype| dtype.is_integer())?;
     let is_two = |value: &Tensor| value.to_i64s().is_ok_and(|values| values.iter().all(|v| *v == 2));
-    if site.shape(two).num_elements()? > MOST_ELEMENTS || !leaves(site, x, two, is_two) {
+    if site.shape(two).num_elements()? > MAX_ELEMENTS || !is_neutral_operand(site, x, two, is_two) {
         return None;
     }
     Rewrite::other("Square", [("T", dtype.into())], [Input::From(x)])
 }
 
-/// One side, if the condition chooses it everywhere and it is not broadcast.
-fn chosen(site: &Site<'_>) -> Option<Rewrite> {
+/// Rewrites a selection to one side, if the condition is constant and uniform, and that side is not broadcast.
+fn selected_side(site: &Site<'_>) -> Option<Rewrite> {
     let condition = site.value(site.input(0)?)?;
     let side = match () {
         () if is_bool(&condition, true) => site.input(1)?,
@@ -122,12 +139,13 @@ fn chosen(site: &Site<'_>) -> Option<Rewrite> {
     if is_sure { Rewrite::same(side) } else { None }
 }
 
-/// A number in each of the types that rules know.
+/// A number as a float and as an integer, for comparison with constants of any type.
 struct Number {
     float: f32,
     whole: u8,
 }
 
+/// The numbers that rules compare constants with.
 struct Numbers {
     zero: Number,
     minus_zero: Number,
@@ -140,29 +158,29 @@ const NUMBERS: Numbers = Numbers {
     one: Number { float: 1.0, whole: 1 },
 };
 
-/// Whether all elements, of which there are some, are the number. Complex ones never are: their products have more
-/// terms.
-fn all(value: &Tensor, number: &Number) -> bool {
+/// Returns whether the tensor is not empty and all its elements equal the number. Returns `false` for complex
+/// tensors, because complex products have more terms.
+fn all_equal(value: &Tensor, number: &Number) -> bool {
     let Number { float, whole } = *number;
     match value.dtype() {
-        DType::Float => all_are(value, float),
-        DType::Double => all_are(value, f64::from(float)),
-        DType::Half => all_are(value, f16::from_f32(float)),
-        DType::BFloat16 => all_are(value, bf16::from_f32(float)),
-        DType::Int8 => all_are(value, whole as i8),
-        DType::Int16 => all_are(value, i16::from(whole)),
-        DType::Int32 => all_are(value, i32::from(whole)),
-        DType::Int64 => all_are(value, i64::from(whole)),
-        DType::UInt8 => all_are(value, whole),
-        DType::UInt16 => all_are(value, u16::from(whole)),
-        DType::UInt32 => all_are(value, u32::from(whole)),
-        DType::UInt64 => all_are(value, u64::from(whole)),
+        DType::Float => all_bits_equal(value, float),
+        DType::Double => all_bits_equal(value, f64::from(float)),
+        DType::Half => all_bits_equal(value, f16::from_f32(float)),
+        DType::BFloat16 => all_bits_equal(value, bf16::from_f32(float)),
+        DType::Int8 => all_bits_equal(value, whole as i8),
+        DType::Int16 => all_bits_equal(value, i16::from(whole)),
+        DType::Int32 => all_bits_equal(value, i32::from(whole)),
+        DType::Int64 => all_bits_equal(value, i64::from(whole)),
+        DType::UInt8 => all_bits_equal(value, whole),
+        DType::UInt16 => all_bits_equal(value, u16::from(whole)),
+        DType::UInt32 => all_bits_equal(value, u32::from(whole)),
+        DType::UInt64 => all_bits_equal(value, u64::from(whole)),
         _ => false,
     }
 }
 
-/// Bit by bit.
-fn all_are<T: crate::dtype::Element>(value: &Tensor, wanted: T) -> bool {
+/// Returns whether all elements are equal to `wanted` bit by bit, for tensors of 1 to [`MAX_ELEMENTS`] elements.
+fn all_bits_equal<T: crate::dtype::Element>(value: &Tensor, wanted: T) -> bool {
     let (Ok(values), wanted) = (value.values::<T>(), bytemuck::bytes_of(&wanted)) else { return false };
-    (1..=MOST_ELEMENTS).contains(&values.len()) && values.iter().all(|v| bytemuck::bytes_of(v) == wanted)
+    (1..=MAX_ELEMENTS).contains(&values.len()) && values.iter().all(|v| bytemuck::bytes_of(v) == wanted)
 }

@@ -1,4 +1,4 @@
-//! Reductions along no axes, or along such as have one element.
+//! Rules for reductions over no axes, or over axes of size 1.
 
 use super::Simplification::Constants;
 use super::rule::{Input, Rewrite, Rule};
@@ -11,7 +11,7 @@ pub(super) const RULES: &[Rule] = &[Rule {
     apply: reduces_nothing,
 }];
 
-/// A value that is the only one of its group is left as it is.
+/// Rewrites a reduction in which each group has one element to its input, or to a `Squeeze` of the reduced axes.
 fn reduces_nothing(site: &Site<'_>) -> Option<Rewrite> {
     let x = site.input(0)?;
     let axes = site.integers(site.input(1)?)?;
@@ -22,7 +22,7 @@ fn reduces_nothing(site: &Site<'_>) -> Option<Rewrite> {
     let mut single = Vec::with_capacity(axes.len());
     for axis in axes {
         let at = resolve_axis(axis, shape.rank()?)?;
-        // An axis that is named twice is an error.
+        // An axis that is named twice is an error, which the node must report in its step.
         if shape.dim(at) != Some(1) || single.contains(&(at as i64)) {
             return None;
         }

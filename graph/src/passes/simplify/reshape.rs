@@ -1,4 +1,4 @@
-//! Ops that move or repeat elements, where they leave them as they are.
+//! Rules for ops that move or repeat elements, where they have no effect.
 
 use super::Simplification::{Arithmetic, Constants};
 use super::rule::{Input, Rewrite, Rule};
@@ -9,10 +9,10 @@ use crate::shape::{PartialShape, resolve_axis};
 use crate::tensor::Tensor;
 
 pub(super) const RULES: &[Rule] = &[
-    Rule { ops: &["Reshape"], kind: Constants, apply: to_the_same_shape },
-    Rule { ops: &["Reshape"], kind: Constants, apply: to_the_shape_of_its_like },
+    Rule { ops: &["Reshape"], kind: Constants, apply: reshape_to_same_shape },
+    Rule { ops: &["Reshape"], kind: Constants, apply: reshape_to_equal_shape },
     Rule { ops: &["Reshape"], kind: Arithmetic, apply: reshape_of_reshape },
-    Rule { ops: &["Reshape"], kind: Arithmetic, apply: back_to_an_operand },
+    Rule { ops: &["Reshape"], kind: Arithmetic, apply: gradient_reshape_of_operand },
     Rule { ops: &["Squeeze"], kind: Constants, apply: squeezes_nothing },
     Rule { ops: &["Squeeze"], kind: Arithmetic, apply: squeeze_of_expanded },
     Rule { ops: &["BroadcastTo"], kind: Constants, apply: keeps_known_shape },
@@ -28,13 +28,13 @@ pub(super) const RULES: &[Rule] = &[
     Rule { ops: &["Pack"], kind: Constants, apply: pack_of_one },
 ];
 
-/// The input, if all of the numbers in another input are such.
+/// Rewrites to the first input, if all numbers in another input are neutral.
 fn if_all(site: &Site<'_>, input: usize, is_neutral: fn(i64) -> bool) -> Option<Rewrite> {
     let numbers = site.integers(site.input(input)?)?;
     if numbers.into_iter().all(is_neutral) { Rewrite::same(site.input(0)?) } else { None }
 }
 
-/// The input, if it has the shape of the output, and all of that is known.
+/// Rewrites to the input, if its shape is fully known and equals the output's.
 fn keeps_known_shape(site: &Site<'_>) -> Option<Rewrite> {
     let x = site.input(0)?;
     let shape = site.shape(x);
@@ -42,8 +42,9 @@ fn keeps_known_shape(site: &Site<'_>) -> Option<Rewrite> {
     if is_kept { Rewrite::same(x) } else { None }
 }
 
-/// A size that neither shape tells is the same in both, if all others are: there are as many elements.
-fn to_the_same_shape(site: &Site<'_>) -> Option<Rewrite> {
+/// Rewrites a reshape to the same shape. One size may be unknown, because the equal number of elements determines it
+/// if all other sizes are equal.
+fn reshape_to_same_shape(site: &Site<'_>) -> Option<Rewrite> {
     let x = site.input(0)?;
     let (from, to) = (site.shape(x), site.shape(site.output()));
     let (from, to) = (from.dims()?, to.dims()?);
@@ -55,15 +56,15 @@ fn to_the_same_shape(site: &Site<'_>) -> Option<Rewrite> {
     if from.len() == to.len() && agree && open <= 1 { Rewrite::same(x) } else { None }
 }
 
-/// To the shape of something that surely has the same.
-fn to_the_shape_of_its_like(site: &Site<'_>) -> Option<Rewrite> {
-    let (x, like) = (site.input(0)?, site.origin(site.input(1)?, &["Shape"])?.input(0)?);
-    if site.are_alike(x, like) { Rewrite::same(x) } else { None }
+/// Rewrites a reshape to the shape of an output that certainly has the same shape as the input.
+fn reshape_to_equal_shape(site: &Site<'_>) -> Option<Rewrite> {
+    let (x, like) = (site.input(0)?, site.any_producer_of(site.input(1)?, &["Shape"])?.input(0)?);
+    if site.have_same_shape(x, like) { Rewrite::same(x) } else { None }
 }
 
-/// What lies between does not show, if it surely fits.
+/// Combines two reshapes, if the one in between certainly cannot fail.
 fn reshape_of_reshape(site: &Site<'_>) -> Option<Rewrite> {
-    let inner = site.maker(site.input(0)?, &["ExpandDims", "Reshape"])?;
+    let inner = site.producer_of(site.input(0)?, &["ExpandDims", "Reshape"])?;
     let x = inner.input(0)?;
     let fits = match inner.op() {
         "Reshape" => surely_fits(&site.shape(x), &site.sizes(inner.input(1)?)),
@@ -74,11 +75,10 @@ fn reshape_of_reshape(site: &Site<'_>) -> Option<Rewrite> {
     }
     let shape = site.input(1)?;
     let attrs = [("T", site.dtype()?.into()), ("Tshape", site.attr::<crate::DType>("Tshape")?.into())];
-    Some(Rewrite::other("Reshape", attrs, [Input::From(x), Input::From(shape)])?.through(&inner))
+    Some(Rewrite::other("Reshape", attrs, [Input::From(x), Input::From(shape)])?.bypassing(&inner))
 }
 
-/// Whether as many elements as a shape has, as far as it is known, are surely as many as another shape has, in which one
-/// size may be left to be found.
+/// Returns whether a reshape from `from` to `to` certainly succeeds; one size of `to` may be open (-1).
 fn surely_fits(from: &PartialShape, to: &PartialShape) -> bool {
     let (Some(from), Some(to)) = (from.dims(), to.dims()) else { return false };
     let known = |dims: &[Option<usize>]| dims.iter().flatten().try_fold(1usize, |n, d| n.checked_mul(*d));
@@ -91,14 +91,15 @@ fn surely_fits(from: &PartialShape, to: &PartialShape) -> bool {
     }
 }
 
-/// The sum and the reshape that take a gradient back to an operand that was not repeated.
-fn back_to_an_operand(site: &Site<'_>) -> Option<Rewrite> {
-    let sum = site.maker(site.input(0)?, &["Sum"])?;
+/// Removes the sum and the reshape that bring a gradient back to the shape of an operand, if that operand was not
+/// broadcast.
+fn gradient_reshape_of_operand(site: &Site<'_>) -> Option<Rewrite> {
+    let sum = site.producer_of(site.input(0)?, &["Sum"])?;
     let (gradient, axes) = (sum.input(0)?, sum.input(1)?);
     if !sums_nothing(site, gradient, axes, site.input(1)?) {
         return None;
     }
-    Some(Rewrite::same(gradient)?.through(&sum))
+    Some(Rewrite::same(gradient)?.bypassing(&sum))
 }
 
 fn squeezes_nothing(site: &Site<'_>) -> Option<Rewrite> {
@@ -106,16 +107,16 @@ fn squeezes_nothing(site: &Site<'_>) -> Option<Rewrite> {
     if site.shape(x).rank()? == site.shape(site.output()).rank()? { Rewrite::same(x) } else { None }
 }
 
-/// The axis that was added is the one that goes.
+/// Removes a squeeze of the axis that an ExpandDims has added.
 fn squeeze_of_expanded(site: &Site<'_>) -> Option<Rewrite> {
-    let inner = site.maker(site.input(0)?, &["ExpandDims"])?;
+    let inner = site.producer_of(site.input(0)?, &["ExpandDims"])?;
     let rank = site.shape(inner.output()).rank()?;
     let [added] = site.integers(inner.input(1)?)?[..] else { return None };
     let [gone] = site.attr::<Vec<i64>>("squeeze_dims")?[..] else { return None };
     if resolve_axis(added, rank)? != resolve_axis(gone, rank)? {
         return None;
     }
-    Some(Rewrite::same(inner.input(0)?)?.through(&inner))
+    Some(Rewrite::same(inner.input(0)?)?.bypassing(&inner))
 }
 
 fn slice_of_all(site: &Site<'_>) -> Option<Rewrite> {
@@ -126,7 +127,7 @@ fn slice_of_all(site: &Site<'_>) -> Option<Rewrite> {
     if_all(site, 2, |size| size == -1).or_else(|| keeps_known_shape(site))
 }
 
-/// As many elements, each after the one before.
+/// Rewrites a slice with all strides 1 and as many elements as its input to the input.
 fn strided_slice_of_all(site: &Site<'_>) -> Option<Rewrite> {
     let strides = site.integers(site.input(3)?)?;
     if strides.into_iter().any(|stride| stride != 1) { None } else { keeps_known_shape(site) }
@@ -150,7 +151,7 @@ fn reverses_nothing(site: &Site<'_>) -> Option<Rewrite> {
     Rewrite::same(x)
 }
 
-/// One tensor is not copied to get an axis of one.
+/// Rewrites a pack of one tensor to ExpandDims, which does not copy.
 fn pack_of_one(site: &Site<'_>) -> Option<Rewrite> {
     let &[x]: &[Output] = site.inputs.as_slice() else { return None };
     let axis = i32::try_from(site.attr::<i64>("axis")?).ok()?;

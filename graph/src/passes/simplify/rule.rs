@@ -1,71 +1,78 @@
-//! Rules as data: for which ops, of which kind, and what they make of a node.
+//! The format of rules: the ops a rule applies to, its kind, and the rewrite that it makes of a node.
 
 use super::site::Site;
-use super::{Simplification, operand, pass_on, reduce, reshape, shape_values, transpose};
+use super::{Simplification, forward, operand, reduce, reshape, shape_values, transpose};
 use crate::attr::AttrValue;
 use crate::graph::{NodeId, Output};
 use crate::ops::{self, Op};
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
-/// One row of a table. What a rule gives is at least as good as what was there and is not undone by another rule, so
-/// that applying them again and again ends.
+/// One row of a rule table. A rewrite is at least as cheap as the old form and is not undone by another rule, so that
+/// repeated application ends.
 pub(super) struct Rule {
     pub(super) ops: &'static [&'static str],
     pub(super) kind: Simplification,
-    /// Looks at a bounded number of nodes.
+    /// The rule's function; it visits a bounded number of nodes.
     pub(super) apply: fn(&Site<'_>) -> Option<Rewrite>,
 }
 
-/// What a rule makes of a node.
+/// The rewrite that a rule makes of a node.
 pub(super) struct Rewrite {
     pub(super) form: Form,
-    /// Nodes on the way from the node to what it now takes: their inputs counted, and what they wait for still does.
-    pub(super) through: SmallVec<[NodeId; 2]>,
+    /// Bypassed nodes between the node and the outputs that it reads after the rewrite; the inputs and control inputs
+    /// of these nodes must still be waited for.
+    pub(super) bypassed: SmallVec<[NodeId; 2]>,
 }
 
+/// The new form of a node.
 pub(super) enum Form {
-    /// Its one output is this.
+    /// The node's only output equals this output.
     Same(Output),
-    /// It is of another op, or takes something else.
+    /// The node has another op, other attributes or other inputs.
     Other { op: &'static Op, attrs: Vec<(&'static str, AttrValue)>, inputs: Vec<Input> },
-    /// The values of its outputs, of those that are known.
+    /// The values of the node's outputs; `None` for values that are unknown.
     Values(Vec<Option<Tensor>>),
 }
 
+/// An input of a node in its new form.
 pub(super) enum Input {
     From(Output),
     Constant(Tensor),
 }
 
+/// Returns a rewrite to an existing output.
 impl Rewrite {
     pub(super) fn same(output: Output) -> Option<Rewrite> {
-        Some(Rewrite { form: Form::Same(output), through: SmallVec::new() })
+        Some(Rewrite { form: Form::Same(output), bypassed: SmallVec::new() })
     }
 
+    /// Returns a rewrite to constants, one entry per output of the node.
     pub(super) fn values(values: Vec<Option<Tensor>>) -> Option<Rewrite> {
-        Some(Rewrite { form: Form::Values(values), through: SmallVec::new() })
+        Some(Rewrite { form: Form::Values(values), bypassed: SmallVec::new() })
     }
 
+    /// Returns a rewrite to a node of the op, or `None` if the op table has no such op.
     pub(super) fn other(
         op: &str,
         attrs: impl IntoIterator<Item = (&'static str, AttrValue)>,
         inputs: impl IntoIterator<Item = Input>,
     ) -> Option<Rewrite> {
         let (attrs, inputs) = (attrs.into_iter().collect(), inputs.into_iter().collect());
-        Some(Rewrite { form: Form::Other { op: ops::lookup(op)?, attrs, inputs }, through: SmallVec::new() })
+        Some(Rewrite { form: Form::Other { op: ops::lookup(op)?, attrs, inputs }, bypassed: SmallVec::new() })
     }
 
-    pub(super) fn through(mut self, site: &Site<'_>) -> Rewrite {
-        self.through.push(site.id);
+    /// Adds the node of `site` to the bypassed nodes.
+    pub(super) fn bypassing(mut self, site: &Site<'_>) -> Rewrite {
+        self.bypassed.push(site.id);
         self
     }
 }
 
 const TABLES: &[&[Rule]] =
-    &[pass_on::RULES, shape_values::RULES, operand::RULES, reduce::RULES, reshape::RULES, transpose::RULES];
+    &[forward::RULES, shape_values::RULES, operand::RULES, reduce::RULES, reshape::RULES, transpose::RULES];
 
-/// The rules of these kinds for each op, by its index; the first that applies is taken.
+/// Returns the rules of these kinds, indexed by op; for each op the first rule that matches is applied.
 pub(super) fn by_op(kinds: &[Simplification]) -> Vec<Vec<&'static Rule>> {
     let mut by_op = vec![Vec::new(); ops::all().len()];
     for rule in TABLES.iter().copied().flatten().filter(|rule| kinds.contains(&rule.kind)) {
@@ -81,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_name_ops_that_there_are() {
+    fn rules_name_existing_stateless_ops() {
         for name in TABLES.iter().copied().flatten().flat_map(|rule| rule.ops) {
             let op = ops::lookup(name);
             assert!(op.is_some_and(|op| !op.is_stateful()), "{name}");

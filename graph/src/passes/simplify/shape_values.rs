@@ -1,7 +1,7 @@
-//! Shapes, and what is computed from them, where it is known before anything runs.
+//! Rules for shapes, and for values computed from shapes, that are known before the step runs.
 
 use super::Simplification::{Constants, Shapes};
-use super::classes::takes_up;
+use super::classes::keeps_shape;
 use super::rule::{Input, Rewrite, Rule};
 use super::site::Site;
 use crate::dtype::DType;
@@ -29,7 +29,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { ops: &["Prod"], kind: Shapes, apply: product_of_sizes },
 ];
 
-/// Each output's value, or `None` if none is known.
+/// Returns the value of each output, as far as known; `None` if all are unknown.
 fn known_outputs(site: &Site<'_>) -> Option<Vec<Option<Tensor>>> {
     let count = site.node.output_types().ok()?.len();
     let value = |index| {
@@ -40,8 +40,9 @@ fn known_outputs(site: &Site<'_>) -> Option<Vec<Option<Tensor>>> {
     values.iter().any(Option::is_some).then_some(values)
 }
 
-/// Along which axes the gradients of two operands are summed, as far as it is known: for each operand where its own
-/// sizes are, if the shapes are surely different; along none if they are surely the same.
+/// Rewrites the axes over which the gradients of two broadcast operands are summed, as far as they are known. If the
+/// shapes are certainly equal, there are no axes. If they certainly differ, the axes of one operand are known as soon
+/// as its own sizes are.
 fn axes_of_gradients(site: &Site<'_>) -> Option<Rewrite> {
     let (x, y) = (site.input(0)?, site.input(1)?);
     let axes = |values: &[i64]| integers(site.dtype()?, values.iter().copied());
@@ -61,7 +62,7 @@ fn axes_of_gradients(site: &Site<'_>) -> Option<Rewrite> {
     if values.iter().all(Option::is_none) { None } else { Rewrite::values(values.to_vec()) }
 }
 
-/// The axes along which a shape, brought to a rank, is 1, if it says so of each.
+/// Returns the axes along which a shape, padded to `rank` with ones, is 1; `None` if a size is unknown.
 fn single(own: &PartialShape, rank: usize) -> Option<Vec<i64>> {
     let dims = own.dims()?;
     let missing = rank - dims.len();
@@ -70,31 +71,33 @@ fn single(own: &PartialShape, rank: usize) -> Option<Vec<i64>> {
     Some((0..).zip(added.chain(sizes)).filter(|(_, size)| *size == 1).map(|(axis, _)| axis).collect())
 }
 
-/// Whether both are the shape of one tensor, or of two that have one shape.
+/// Returns whether both are shape vectors of the same tensor, or of two tensors that certainly have the same shape.
 fn is_one_shape(site: &Site<'_>, x: Output, y: Output) -> bool {
-    let shaped = |output| site.origin(output, &["Shape"])?.input(0);
-    x == y || shaped(x).zip(shaped(y)).is_some_and(|(x, y)| site.are_alike(x, y))
+    let shaped = |output| site.any_producer_of(output, &["Shape"])?.input(0);
+    x == y || shaped(x).zip(shaped(y)).is_some_and(|(x, y)| site.have_same_shape(x, y))
 }
 
-/// The product of all sizes is the number of elements.
+/// Rewrites the product of all sizes to the number of elements, `Size`.
 fn product_of_sizes(site: &Site<'_>) -> Option<Rewrite> {
-    let shape = site.maker(site.input(0)?, &["Shape"])?;
+    let shape = site.producer_of(site.input(0)?, &["Shape"])?;
     let axes = site.integers(site.input(1)?)?;
     let is_whole = axes.len() == 1 && resolve_axis(axes[0], 1).is_some();
     if !is_whole || site.attr::<bool>("keep_dims")? {
         return None;
     }
     let attrs = [("T", shape.attr::<DType>("T")?.into()), ("out_type", site.dtype()?.into())];
-    Some(Rewrite::other("Size", attrs, [Input::From(shape.input(0)?)])?.through(&shape))
+    Some(Rewrite::other("Size", attrs, [Input::From(shape.input(0)?)])?.bypassing(&shape))
 }
 
-/// Whether a sum along the axes that are for one of two operands, brought to that operand's shape, leaves what has that
-/// shape as it is. `axes` and `shape` are the axes and the shape as they are computed.
+/// Returns whether summing `summed` over the axes for one of two broadcast operands, and reshaping it to that
+/// operand's shape, changes nothing. `axes` and `shape` are the outputs that hold the axes and the shape.
 pub(super) fn sums_nothing(site: &Site<'_>, summed: Output, axes: Output, shape: Output) -> bool {
-    let Some(args) = site.origin(axes, &["BroadcastGradientArgs"]) else { return false };
+    let Some(args) = site.any_producer_of(axes, &["BroadcastGradientArgs"]) else { return false };
     let (own, other) = (axes.index as usize, 1 - (axes.index as usize).min(1));
     let (Some(own), Some(other)) = (args.input(own), args.input(other)) else { return false };
-    let Some(of) = site.origin(shape, &["Shape"]).and_then(|shape| shape.input(0)) else { return false };
+    let Some(of) = site.any_producer_of(shape, &["Shape"]).and_then(|shape| shape.input(0)) else {
+        return false;
+    };
     let is_own = own == shape || is_one_shape(site, own, shape);
-    is_own && site.are_alike(of, summed) && takes_up(&site.sizes(own), &site.sizes(other))
+    is_own && site.have_same_shape(of, summed) && keeps_shape(&site.sizes(own), &site.sizes(other))
 }

@@ -1,4 +1,4 @@
-//! A node as a rule sees it, with what is known of its inputs.
+//! The view of a node that rules work on, with the shapes and values of its inputs.
 
 use super::draft::Draft;
 use crate::attr::FromAttr;
@@ -9,7 +9,7 @@ use crate::shape::PartialShape;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
-/// One node in its present form.
+/// A node in its current form.
 pub(super) struct Site<'a> {
     draft: &'a Draft<'a>,
     pub(super) id: NodeId,
@@ -46,29 +46,29 @@ impl<'a> Site<'a> {
         self.draft.shapes.get(output)
     }
 
-    /// An output's value, where it is a constant or follows from shapes.
+    /// Returns an output's value, if it is a constant or follows from shapes.
     pub(super) fn value(&self, output: Output) -> Option<Tensor> {
         self.draft.shapes.value(self.draft.graph, output)
     }
 
-    /// As [`Site::value`], of whole numbers.
+    /// Like [`Site::value`], for tensors of integers.
     pub(super) fn integers(&self, output: Output) -> Option<Vec<i64>> {
         self.value(output)?.to_i64s().ok()
     }
 
-    /// An output, a vector of sizes, as the shape that it describes, as far as it is known.
+    /// Returns the shape that a vector of sizes describes, as far as known.
     pub(super) fn sizes(&self, output: Output) -> PartialShape {
         self.draft.shapes.value_as_shape(self.draft.graph, output).unwrap_or_default()
     }
 
-    /// Whether both surely have one shape.
-    pub(super) fn are_alike(&self, one: Output, other: Output) -> bool {
-        self.draft.classes.are_alike(one, other, &|output| self.shape(output))
+    /// Returns whether both outputs certainly have the same shape.
+    pub(super) fn have_same_shape(&self, one: Output, other: Output) -> bool {
+        self.draft.classes.have_same_shape(one, other, &|output| self.shape(output))
     }
 
-    /// The node that makes the output, if it is of one of these ops and may be looked through: its own readers cannot
-    /// tell that somebody takes its inputs instead.
-    pub(super) fn maker(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
+    /// Returns the node that computes the output, if it has one of these ops, is on the same device, and a reader may
+    /// read its inputs instead.
+    pub(super) fn producer_of(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
         let id = output.node;
         let is_open = output.index == 0 && self.draft.may_be_looked_through(id);
         if !is_open || !ops.contains(&self.draft.node(id).op.name()) {
@@ -78,8 +78,9 @@ impl<'a> Site<'a> {
         (site.node.device == self.node.device).then_some(site)
     }
 
-    /// As [`Site::maker`], by whatever output, on whatever device: only to learn what the output is.
-    pub(super) fn origin(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
+    /// Like [`Site::producer_of`], for any output index and any device: only to learn how the output is computed, not to
+    /// read its inputs.
+    pub(super) fn any_producer_of(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
         let id = output.node;
         let is_open = self.draft.may_be_looked_through(id) && ops.contains(&self.draft.node(id).op.name());
         is_open.then(|| Site::of(self.draft, id))

@@ -1,31 +1,29 @@
-//! Sizes of axes that are not known, and still surely those of others: a batch that flows through a model, rows behind
-//! equal windows.
+//! Symbolic sizes of axes: an unknown size may certainly equal the size of another axis, such as the batch size
+//! throughout a model, or the number of rows after equal windows.
 
-use super::classes::Classes;
+use super::classes::ShapeClasses;
 use crate::graph::{NodeId, Output};
 use crate::node::Node;
 use crate::shape::{PartialShape, resolve_axis};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// What is known of the size of an axis.
+/// The size of one axis, as a number or in terms of another axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Size {
+    /// A known size.
     Known(usize),
-    /// That of an axis of this output, whatever it is.
-    Of(Output, usize),
-    /// `(size - reach) / stride + 1`, rounded down, of a size that [`Windows`] has.
-    Behind {
-        size: u32,
-        stride: i64,
-        reach: i64,
-    },
+    /// The unknown size of an axis of this output.
+    OfAxis(Output, usize),
+    /// The number of windows over an axis: `(size - reach) / stride + 1`, rounded down, where `size` is an index into
+    /// [`Windows`].
+    Windows { size: u32, stride: i64, reach: i64 },
 }
 
-/// Of each axis.
+/// The size of each axis of an output.
 pub(super) type Sizes = SmallVec<[Size; 4]>;
 
-/// Sizes that windows slide over.
+/// Interned sizes of axes that windows slide over.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     sizes: Vec<Size>,
@@ -33,34 +31,34 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// How many windows there are in a size: so far apart, each reaching over so many, less the padding. `None` for
-    /// numbers that nobody means.
-    fn behind(&mut self, size: Size, stride: i64, reach: i64) -> Option<Size> {
+    /// Returns the number of windows over an axis of the given size. `stride` is the distance between windows,
+    /// `reach` the width of a window less the padding. Returns `None` on overflow.
+    fn count(&mut self, size: Size, stride: i64, reach: i64) -> Option<Size> {
         if stride == 1 && reach == 1 {
             return Some(size);
         }
-        // Windows over windows that are side by side are wider windows.
-        if let Size::Behind { size, stride: 1, reach: inner } = size {
-            return Some(self.numbered(size, stride, reach.checked_add(inner)?.checked_sub(1)?));
+        // Windows over adjacent windows (stride 1) are equal to wider windows.
+        if let Size::Windows { size, stride: 1, reach: inner } = size {
+            return Some(self.windows_over(size, stride, reach.checked_add(inner)?.checked_sub(1)?));
         }
         let next = self.sizes.len() as u32;
         let number = *self.numbers.entry(size).or_insert(next);
         if number == next {
             self.sizes.push(size);
         }
-        Some(self.numbered(number, stride, reach))
+        Some(self.windows_over(number, stride, reach))
     }
 
-    fn numbered(&self, size: u32, stride: i64, reach: i64) -> Size {
+    fn windows_over(&self, size: u32, stride: i64, reach: i64) -> Size {
         match (stride, reach, self.sizes.get(size as usize)) {
             (1, 1, Some(size)) => *size,
-            _ => Size::Behind { size, stride, reach },
+            _ => Size::Windows { size, stride, reach },
         }
     }
 }
 
-/// A node, and what is known of its inputs.
-pub(super) struct Seen<'a> {
+/// A node with the shapes and the integer values of its inputs.
+pub(super) struct NodeFacts<'a> {
     pub(super) id: NodeId,
     pub(super) node: &'a Node,
     pub(super) inputs: &'a [Output],
@@ -68,9 +66,9 @@ pub(super) struct Seen<'a> {
     pub(super) integers: &'a dyn Fn(Output) -> Option<Vec<i64>>,
 }
 
-impl Seen<'_> {
-    /// The sizes of each of its outputs, of an op that keeps sizes of its inputs.
-    pub(super) fn sizes(&self, classes: &Classes, windows: &mut Windows) -> Option<Sizes> {
+impl NodeFacts<'_> {
+    /// Returns the sizes of each output (all outputs have the same), for ops that carry over sizes of their inputs.
+    pub(super) fn sizes(&self, classes: &ShapeClasses, windows: &mut Windows) -> Option<Sizes> {
         match self.node.op.name() {
             "Conv2D" | "DepthwiseConv2dNative" => {
                 let filter = self.shape_of(1)?;
@@ -116,7 +114,7 @@ impl Seen<'_> {
                     let pad = pads.get(2 * axis)?.checked_add(*pads.get(2 * axis + 1)?)?;
                     *size = match self.own(axis) {
                         Size::Known(known) => Size::Known(known),
-                        _ => windows.behind(*size, 1, 1i64.checked_sub(pad)?)?,
+                        _ => windows.count(*size, 1, 1i64.checked_sub(pad)?)?,
                     };
                 }
                 Some(sizes)
@@ -151,8 +149,8 @@ impl Seen<'_> {
         }
     }
 
-    /// Of what two shapes are broadcast to.
-    pub(super) fn broadcast(&self, classes: &Classes) -> Option<Sizes> {
+    /// Returns the sizes of the broadcast shape of the first two inputs.
+    pub(super) fn broadcast(&self, classes: &ShapeClasses) -> Option<Sizes> {
         let (mut long, mut short) = (self.of_input(classes, 0)?, self.of_input(classes, 1)?);
         if long.len() < short.len() {
             std::mem::swap(&mut long, &mut short);
@@ -173,13 +171,13 @@ impl Seen<'_> {
         Some((self.shape)(*self.inputs.get(input)?))
     }
 
-    fn of_input(&self, classes: &Classes, input: usize) -> Option<Sizes> {
+    fn of_input(&self, classes: &ShapeClasses, input: usize) -> Option<Sizes> {
         let output = *self.inputs.get(input)?;
         Some(classes.sizes_of(output, (self.shape)(output).dims()?))
     }
 
-    /// The same of an input that is of this rank, or an error.
-    fn of_rank(&self, classes: &Classes, input: usize, rank: usize) -> Option<Sizes> {
+    /// Returns the sizes of an input that must have this rank (otherwise the node fails in its step).
+    fn of_rank(&self, classes: &ShapeClasses, input: usize, rank: usize) -> Option<Sizes> {
         let output = *self.inputs.get(input)?;
         let shape = (self.shape)(output).with_rank(rank).ok()?;
         Some(classes.sizes_of(output, shape.dims()?))
@@ -189,24 +187,30 @@ impl Seen<'_> {
         (self.integers)(*self.inputs.get(input)?)
     }
 
-    /// The axis that an input names.
+    /// Returns the axis that a scalar input names.
     fn axis(&self, input: usize, rank: usize) -> Option<usize> {
         let [axis] = self.integers_of(input)?[..] else { return None };
         resolve_axis(axis, rank)
     }
 
-    /// What the first output's shape says, or nothing but that it is its own.
+    /// Returns the size of an axis of the first output: its number if shape inference knows it, otherwise a new
+    /// symbolic size.
     fn own(&self, axis: usize) -> Size {
         let output = Output::from(self.id);
-        (self.shape)(output).dim(axis).map_or(Size::Of(output, axis), Size::Known)
+        (self.shape)(output).dim(axis).map_or(Size::OfAxis(output, axis), Size::Known)
     }
 
     fn spatial_axes(&self) -> Option<[usize; 2]> {
         Some(if self.node.attr::<String>("data_format").ok()? == "NCHW" { [2, 3] } else { [1, 2] })
     }
 
-    /// Behind windows of these rows and columns over images.
-    fn images(&self, classes: &Classes, windows: &mut Windows, reach: [Option<usize>; 2]) -> Option<Sizes> {
+    /// Returns the sizes after windows over the rows and columns of images; `reach` is the window's size.
+    fn images(
+        &self,
+        classes: &ShapeClasses,
+        windows: &mut Windows,
+        reach: [Option<usize>; 2],
+    ) -> Option<Sizes> {
         let integers = |name: &str| self.node.attr::<Vec<i64>>(name).unwrap_or_default();
         let (strides, dilations, pads) =
             (integers("strides"), integers("dilations"), integers("explicit_paddings"));
@@ -232,15 +236,15 @@ impl Seen<'_> {
             };
             *size = match (self.own(axis), strides.get(axis), reach) {
                 (Size::Known(known), ..) => Size::Known(known),
-                (_, Some(stride), Some(reach)) if *stride > 0 => windows.behind(*size, *stride, reach)?,
+                (_, Some(stride), Some(reach)) if *stride > 0 => windows.count(*size, *stride, reach)?,
                 (own, ..) => own,
             };
         }
         Some(sizes)
     }
 
-    /// Products of matrices whose batches are alike.
-    fn products(&self, classes: &Classes) -> Option<Sizes> {
+    /// Returns the sizes of a batch matrix product, if the batch sizes of both factors are equal.
+    fn products(&self, classes: &ShapeClasses) -> Option<Sizes> {
         let [a, b] = [self.of_input(classes, 0)?, self.of_input(classes, 1)?];
         let batch =
             a.len().checked_sub(2).filter(|batch| a.len() == b.len() && a[..*batch] == b[..*batch])?;
@@ -251,7 +255,7 @@ impl Seen<'_> {
         Some(sizes)
     }
 
-    fn reduced(&self, classes: &Classes) -> Option<Sizes> {
+    fn reduced(&self, classes: &ShapeClasses) -> Option<Sizes> {
         let (sizes, axes) = (self.of_input(classes, 0)?, self.integers_of(1)?);
         let axes = resolved(&axes, sizes.len())?;
         let keeps = self.node.attr::<bool>("keep_dims").ok()?;
@@ -263,16 +267,17 @@ impl Seen<'_> {
         Some(sizes.into_iter().enumerate().filter_map(of).collect())
     }
 
-    /// Rows of a table.
-    fn gathered(&self, classes: &Classes) -> Option<Sizes> {
+    /// Returns the sizes of rows gathered from a table.
+    fn gathered(&self, classes: &ShapeClasses) -> Option<Sizes> {
         let (table, mut sizes) = (self.of_input(classes, 0)?, self.of_input(classes, 1)?);
         let is_plain = self.axis(2, table.len())? == 0 && self.node.attr::<i64>("batch_dims").ok()? == 0;
         sizes.extend(table.into_iter().skip(1));
         is_plain.then_some(sizes)
     }
 
-    /// One size that is not known goes on as it was, if as many elements are beside it as before.
-    fn reshaped(&self, classes: &Classes) -> Option<Sizes> {
+    /// Returns the sizes after a reshape. One unknown size is carried over, if the known sizes have the same product
+    /// before and after.
+    fn reshaped(&self, classes: &ShapeClasses) -> Option<Sizes> {
         let (from, to) = (self.of_input(classes, 0)?, (self.shape)(self.id.into()));
         let known = |size: &Size| if let Size::Known(known) = size { Some(*known) } else { None };
         let mut open = from.iter().filter(|size| known(size).is_none());

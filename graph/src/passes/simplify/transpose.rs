@@ -1,5 +1,5 @@
-//! Transpositions: such as change nothing, and two in a row. A product of matrices could do one itself, but might add up in
-//! another order then, and give other bits.
+//! Rules for transpositions that have no effect, and for two in a row. A transposition is not folded into a matrix
+//! product, because the product might then add in another order and give other bits.
 
 use super::Simplification::{Arithmetic, Constants};
 use super::rule::{Input, Rewrite, Rule};
@@ -12,7 +12,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { ops: &["Transpose"], kind: Arithmetic, apply: transpose_of_transpose },
 ];
 
-/// Axes of one element may stand anywhere.
+/// Rewrites a transposition to its input, if it moves only axes of size 1.
 fn keeps_order(site: &Site<'_>) -> Option<Rewrite> {
     let x = site.input(0)?;
     let order = order(site, site)?;
@@ -27,14 +27,14 @@ fn keeps_order(site: &Site<'_>) -> Option<Rewrite> {
     if is_in_place || is_in_order() { Rewrite::same(x) } else { None }
 }
 
-/// Which axis of its input each axis of a transposition is.
+/// Returns for each output axis of a transposition the input axis that it is.
 fn order(site: &Site<'_>, transpose: &Site<'_>) -> Option<Vec<usize>> {
     let given = site.integers(transpose.input(1)?)?;
     permutation(&given, given.len()).ok()
 }
 
 fn transpose_of_transpose(site: &Site<'_>) -> Option<Rewrite> {
-    let inner = site.maker(site.input(0)?, &["Transpose"])?;
+    let inner = site.producer_of(site.input(0)?, &["Transpose"])?;
     let (outer_order, inner_order) = (order(site, site)?, order(site, &inner)?);
     let x = inner.input(0)?;
     let both = outer_order.iter().map(|axis| inner_order.get(*axis).map(|axis| *axis as i64));
@@ -47,5 +47,5 @@ fn transpose_of_transpose(site: &Site<'_>) -> Option<Rewrite> {
             Rewrite::other("Transpose", attrs, [Input::From(x), Input::Constant(integers(tperm, both)?)])
         }
     };
-    Some(rewrite?.through(&inner))
+    Some(rewrite?.bypassing(&inner))
 }

@@ -1,6 +1,6 @@
-//! Nodes get other forms: what they are replaced by, or become, and what that waits for.
+//! Application of a rewrite to a node: its new form, and the control inputs that the new form needs.
 
-use super::draft::{Added, Changed, Control, Draft};
+use super::draft::{AddedConstant, Control, Draft, RewrittenNode};
 use super::rule::{Form, Input, Rewrite};
 use crate::attr::{AttrValue, Attrs};
 use crate::error::Result;
@@ -11,20 +11,22 @@ use crate::tensor::Tensor;
 use smallvec::{SmallVec, smallvec};
 
 impl Draft<'_> {
-    /// Gives the node the form, if all that it waited for can still be waited for; says whether anything changed.
+    /// Applies a rewrite, if control edges can preserve the node's ordering and aliveness. Returns whether anything
+    /// changed.
     pub(super) fn apply(&mut self, id: NodeId, rewrite: Rewrite) -> Result<bool> {
         match rewrite.form {
-            Form::Same(source) => self.pass_on(id, source, &rewrite.through),
-            Form::Other { op, attrs, inputs } => self.change(id, op, attrs, inputs, &rewrite.through),
-            Form::Values(values) => self.know(id, values),
+            Form::Same(source) => self.replace_by(id, source, &rewrite.bypassed),
+            Form::Other { op, attrs, inputs } => self.change(id, op, attrs, inputs, &rewrite.bypassed),
+            Form::Values(values) => self.set_values(id, values),
         }
     }
 
-    fn pass_on(&mut self, id: NodeId, source: Output, through: &[NodeId]) -> Result<bool> {
+    /// Replaces a node by the output that it equals, or by an Identity of it where the node has to stay.
+    fn replace_by(&mut self, id: NodeId, source: Output, bypassed: &[NodeId]) -> Result<bool> {
         if source.node.index() < self.graph.len() && self.references[source.node.index()] {
             return Ok(false);
         }
-        let Some(control) = self.still_awaited(id, through, &[source]) else { return Ok(false) };
+        let Some(control) = self.remaining_control(id, bypassed, &[source]) else { return Ok(false) };
         let is_switch = self.role(source.node) == Role::Switch;
         let orders = || self.topology.consumers(id).iter().any(|consumer| consumer.is_control());
         let goes = control.is_empty()
@@ -34,7 +36,7 @@ impl Draft<'_> {
             && !(is_switch && orders());
         if goes {
             self.changed.remove(&id);
-            self.gone.insert(id, source);
+            self.removed.insert(id, source);
             return Ok(true);
         }
         let old = self.node(id);
@@ -43,17 +45,18 @@ impl Draft<'_> {
         }
         let Some(port) = old.output_types()?.first().copied() else { return Ok(false) };
         let node = self.with_form(id, self.identity, [("T", port.dtype.into())]);
-        self.changed.insert(id, Changed { node, inputs: smallvec![source], control });
+        self.changed.insert(id, RewrittenNode { node, inputs: smallvec![source], control });
         Ok(true)
     }
 
+    /// Gives a node another op, other attributes or other inputs.
     fn change(
         &mut self,
         id: NodeId,
         op: &'static Op,
         attrs: Vec<(&'static str, AttrValue)>,
         inputs: Vec<Input>,
-        through: &[NodeId],
+        bypassed: &[NodeId],
     ) -> Result<bool> {
         let taken: SmallVec<[Output; 4]> = inputs
             .iter()
@@ -66,8 +69,8 @@ impl Draft<'_> {
         if taken.iter().any(is_reference) {
             return Ok(false);
         }
-        let Some(control) = self.still_awaited(id, through, &taken) else { return Ok(false) };
-        // Within a loop a constant belongs to its turn by what it waits for.
+        let Some(control) = self.remaining_control(id, bypassed, &taken) else { return Ok(false) };
+        // In a loop, a constant belongs to an iteration through its control input.
         let is_plain =
             |output: &&Output| self.role(output.node) != Role::Switch && !self.is_constant(output.node);
         let beside = match taken.iter().find(is_plain) {
@@ -81,36 +84,39 @@ impl Draft<'_> {
             Input::Constant(value) => self.add_constant(id, "constant", value, beside.clone()),
         });
         let inputs = sources.collect();
-        self.changed.insert(id, Changed { node, inputs, control });
+        self.changed.insert(id, RewrittenNode { node, inputs, control });
         Ok(true)
     }
 
-    fn know(&mut self, id: NodeId, values: Vec<Option<Tensor>>) -> Result<bool> {
-        let Some(control) = self.still_awaited(id, &[], &[]) else { return Ok(false) };
+    /// Records values of the node's outputs, which become constants.
+    fn set_values(&mut self, id: NodeId, values: Vec<Option<Tensor>>) -> Result<bool> {
+        let Some(control) = self.remaining_control(id, &[], &[]) else { return Ok(false) };
         let mut is_read = vec![false; values.len()];
         for consumer in self.topology.consumers(id).iter().filter(|consumer| !consumer.is_control()) {
             is_read[consumer.output as usize] = true;
         }
         let is_wanted =
-            |index: &usize| is_read[*index] && !self.instead.contains_key(&Output::new(id, *index));
+            |index: &usize| is_read[*index] && !self.replaced.contains_key(&Output::new(id, *index));
         let wanted: Vec<usize> = (0..values.len()).filter(is_wanted).collect();
         let is_whole = wanted.iter().all(|index| values[*index].is_some());
         let mut is_new = false;
         for index in wanted {
             let Some(value) = &values[index] else { continue };
             is_new = true;
-            self.shapes.tell(Output::new(id, index), value.clone());
+            self.shapes.set_value(Output::new(id, index), value.clone());
             if is_whole && index == 0 {
                 let node = self.with_form(id, self.constant, constant_attrs(value.clone()));
-                self.changed.insert(id, Changed { node, inputs: SmallVec::new(), control: control.clone() });
+                self.changed
+                    .insert(id, RewrittenNode { node, inputs: SmallVec::new(), control: control.clone() });
                 continue;
             }
             let constant = self.add_constant(id, &format!("output_{index}"), value.clone(), control.clone());
-            self.instead.insert(Output::new(id, index), constant);
+            self.replaced.insert(Output::new(id, index), constant);
         }
         Ok(is_new)
     }
 
+    /// Adds a constant that is inserted before the node `id`.
     fn add_constant(&mut self, id: NodeId, what: &str, value: Tensor, control: Control) -> Output {
         let of = self.graph.node(id);
         let mut node = Node::new(format!("{}/{what}", of.name), self.constant);
@@ -119,12 +125,13 @@ impl Draft<'_> {
             node.attrs.set(name, attr);
         }
         let output = Output::from(NodeId::new(self.graph.len() + self.added.len()));
-        self.shapes.tell(output, value);
-        self.added.push(Added { before: id, node, control });
+        self.shapes.set_value(output, value);
+        self.added.push(AddedConstant { before: id, node, control });
         output
     }
 
-    /// The node with another op; its name, device and what stands beside its own attributes stay.
+    /// Returns the node with another op and attributes; its name, its device and its attributes that begin with an
+    /// underscore stay.
     fn with_form(
         &self,
         id: NodeId,

@@ -1,4 +1,4 @@
-//! One node in the place of several whose values only each other reads.
+//! The graph rewrite that all fusion passes share: a group of nodes is replaced by one fused node.
 
 use super::checked;
 use crate::error::{Error, Result};
@@ -7,57 +7,60 @@ use crate::node::Node;
 use crate::topology::Topology;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What becomes of nodes that are joined.
-pub(super) type Joins = FxHashMap<NodeId, Becomes>;
+/// The role of each node that takes part in a fusion.
+pub(super) type Fusions = FxHashMap<NodeId, Fusion>;
 
-pub(super) enum Becomes {
-    One(Joined),
-    /// Part of this one: whoever needs an output that others may see takes the same output of that.
+/// The role of a node in a fusion.
+pub(super) enum Fusion {
+    /// The node is replaced by this fused node.
+    Node(FusedNode),
+    /// The node is absorbed by the fused node that replaces this one; readers of an output of the absorbed node read
+    /// the output with the same index of the fused node.
     PartOf(NodeId),
 }
 
-/// The one node, which stands where one of them stood.
-pub(super) struct Joined {
+/// The node that replaces a fused group, at the position of one of the group's nodes.
+pub(super) struct FusedNode {
     pub(super) node: Node,
-    /// What it reads, by slot.
+    /// The outputs that the node reads, by input slot.
     pub(super) inputs: Vec<Output>,
-    /// What it runs after besides.
+    /// The node's control inputs.
     pub(super) control: Vec<NodeId>,
 }
 
-/// What any of the nodes runs after by control, but for each other; each once.
-pub(super) fn control_of(topology: &Topology, joined: &[NodeId]) -> Vec<NodeId> {
+/// Returns the control inputs of the nodes without duplicates, except edges between the nodes themselves.
+pub(super) fn control_inputs_of(topology: &Topology, joined: &[NodeId]) -> Vec<NodeId> {
     let mut before = FxHashSet::default();
     let producers = joined.iter().flat_map(|id| topology.producers(*id));
     let control = producers.filter(|p| p.is_control() && !joined.contains(&p.node)).map(|p| p.node);
     control.filter(|node| before.insert(*node)).collect()
 }
 
-/// The graph with nodes joined.
+/// Returns the graph with each fused group replaced by its fused node.
 ///
 /// # Errors
-/// `InvalidArgument` naming a node that is part of none.
-pub(super) fn join(graph: &Graph, topology: &Topology, joins: &Joins) -> Result<Graph> {
+/// `InvalidArgument` naming a node whose fused node is missing.
+pub(super) fn apply_fusions(graph: &Graph, topology: &Topology, fusions: &Fusions) -> Result<Graph> {
     let mut out = Graph::with_capacity(graph.len(), graph.num_edges()).with_settings_of(graph);
     let mut new_ids = vec![None; graph.len()];
     for (id, node) in graph.nodes() {
-        let node = match joins.get(&id) {
-            Some(Becomes::PartOf(_)) => continue,
-            Some(Becomes::One(joined)) => joined.node.clone(),
+        let node = match fusions.get(&id) {
+            Some(Fusion::PartOf(_)) => continue,
+            Some(Fusion::Node(joined)) => joined.node.clone(),
             None => node.clone(),
         };
         new_ids[id.index()] = Some(out.add_unconnected(node)?);
     }
     let new_id = |id: NodeId| {
-        let whole = match joins.get(&id) {
-            Some(Becomes::PartOf(whole)) => *whole,
+        let whole = match fusions.get(&id) {
+            Some(Fusion::PartOf(whole)) => *whole,
             _ => id,
         };
         new_ids[whole.index()].ok_or_else(|| Error::invalid(format!("fusion lost '{}'", graph.node(id).name)))
     };
     for id in graph.ids() {
         let Some(to) = new_ids[id.index()] else { continue };
-        if let Some(Becomes::One(joined)) = joins.get(&id) {
+        if let Some(Fusion::Node(joined)) = fusions.get(&id) {
             for (slot, input) in joined.inputs.iter().enumerate() {
                 out.connect(Output { node: new_id(input.node)?, index: input.index }, to, slot);
             }

@@ -1,4 +1,4 @@
-//! Nodes that pass their input on.
+//! Rules for nodes that forward their input.
 
 use super::Simplification::{Arithmetic, PassingOn};
 use super::rule::{Rewrite, Rule};
@@ -14,7 +14,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { ops: &["AddN"], kind: PassingOn, apply: sum_of_one },
     Rule { ops: &["Cast"], kind: Arithmetic, apply: cast_to_the_same },
     Rule { ops: &["Cast"], kind: Arithmetic, apply: cast_of_cast },
-    Rule { ops: &["Conj", "Invert", "LogicalNot", "Neg"], kind: Arithmetic, apply: twice },
+    Rule { ops: &["Conj", "Invert", "LogicalNot", "Neg"], kind: Arithmetic, apply: self_inverse_twice },
 ];
 
 fn sum_of_one(site: &Site<'_>) -> Option<Rewrite> {
@@ -29,9 +29,9 @@ fn cast_to_the_same(site: &Site<'_>) -> Option<Rewrite> {
     Rewrite::same(site.input(0)?)
 }
 
-/// By way of a type that holds every value of the first, among types of one kind, is the same as directly.
+/// Combines two casts, if all types are of one kind and the type in between holds every value of the first.
 fn cast_of_cast(site: &Site<'_>) -> Option<Rewrite> {
-    let inner = site.maker(site.input(0)?, &["Cast"])?;
+    let inner = site.producer_of(site.input(0)?, &["Cast"])?;
     let (from, by, to) = (inner.attr("SrcT")?, inner.attr("DstT")?, site.attr::<DType>("DstT")?);
     let is_one_kind = from == to
         || [from, by, to].iter().all(|t| t.is_integer())
@@ -48,10 +48,10 @@ fn cast_of_cast(site: &Site<'_>) -> Option<Rewrite> {
             Rewrite::other("Cast", attrs, [super::rule::Input::From(source)])
         }
     };
-    Some(rewrite?.through(&inner))
+    Some(rewrite?.bypassing(&inner))
 }
 
-/// Whether each value of the type `from` is one of the type `by`.
+/// Returns whether each value of the type `from` is representable in the type `by`.
 fn holds(by: DType, from: DType) -> bool {
     use DType::*;
     let bits = |dtype: DType| dtype.size().unwrap_or(0) * 8;
@@ -67,8 +67,8 @@ fn holds(by: DType, from: DType) -> bool {
     }
 }
 
-/// What is undone by being done again.
-fn twice(site: &Site<'_>) -> Option<Rewrite> {
-    let inner = site.maker(site.input(0)?, &[site.op()])?;
-    Some(Rewrite::same(inner.input(0)?)?.through(&inner))
+/// Removes two applications of an op that is its own inverse.
+fn self_inverse_twice(site: &Site<'_>) -> Option<Rewrite> {
+    let inner = site.producer_of(site.input(0)?, &[site.op()])?;
+    Some(Rewrite::same(inner.input(0)?)?.bypassing(&inner))
 }

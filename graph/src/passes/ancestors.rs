@@ -1,24 +1,26 @@
-//! What surely has run before what: one path back from each node, so that a question takes no walk.
+//! An index of nodes that certainly run before others. It stores one path of ancestors per node, so that a query
+//! needs no walk over the graph.
 
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::ops::Role;
 use crate::topology::Topology;
 
-/// A forest of the nodes in which each hangs from the producer that comes last: the one with the longest way behind
-/// it. Whatever a node hangs from, near or far, has run before it, lives wherever it lives, and is in its frame and
-/// turn. Others may have run before it as well.
+/// A forest in which the parent of each node is its producer with the longest path of ancestors. Each ancestor of a
+/// node in the forest has run before the node, is alive whenever the node is alive, and belongs to the same loop
+/// frame and iteration. The index is incomplete: nodes that are not ancestors in the forest may have run before as
+/// well.
 #[derive(Debug)]
-pub(super) struct Lineage {
-    /// Where each node stands in a walk of the forest, parents before children.
+pub(super) struct AncestorForest {
+    /// Position of each node in a pre-order walk of the forest.
     first: Vec<u32>,
-    /// Where the last of those that hang from it stands.
+    /// Position of the last descendant of each node in that walk.
     last: Vec<u32>,
 }
 
-impl Lineage {
-    /// `order` has every node after its producers.
-    pub(super) fn new(graph: &Graph, topology: &Topology, order: &[NodeId]) -> Result<Lineage> {
+impl AncestorForest {
+    /// Builds the forest. `order` lists every node after its producers.
+    pub(super) fn new(graph: &Graph, topology: &Topology, order: &[NodeId]) -> Result<AncestorForest> {
         let mut length = vec![0u32; graph.len()];
         let mut parent: Vec<Option<NodeId>> = vec![None; graph.len()];
         for &id in order.iter().filter(|id| needs_all_inputs(graph.node(**id).op.role())) {
@@ -30,7 +32,8 @@ impl Lineage {
                 }
             }
         }
-        // How many hang from each, itself included; then each one's place, behind its parent and elder siblings.
+        // Size of each subtree including its root; with it, positions are assigned after the parent and the elder
+        // siblings.
         let mut size = vec![1u32; graph.len()];
         for &id in order.iter().rev() {
             if let Some(parent) = parent[id.index()] {
@@ -50,28 +53,30 @@ impl Lineage {
             next_child[id.index()] = first[id.index()] + 1;
         }
         let last = first.iter().zip(&size).map(|(first, size)| first + size - 1).collect();
-        Ok(Lineage { first, last })
+        Ok(AncestorForest { first, last })
     }
 
-    /// Where a node stands, for [`Lineage::is_before_any`].
-    pub(super) fn place(&self, id: NodeId) -> u32 {
+    /// Returns the node's position in the walk, for [`AncestorForest::is_before_any`].
+    pub(super) fn position(&self, id: NodeId) -> u32 {
         self.first[id.index()]
     }
 
-    /// Whether a node is before one of those at these places, which are sorted.
+    /// Returns whether a node is an ancestor of a node at one of these positions, which must be sorted.
     pub(super) fn is_before_any(&self, one: NodeId, places: &[u32]) -> bool {
         let next = places.partition_point(|place| *place <= self.first[one.index()]);
         places.get(next).is_some_and(|place| *place <= self.last[one.index()])
     }
 
-    /// Whether the one is among those that the other hangs from. `false` says nothing.
+    /// Returns whether `one` is an ancestor of `other` in the forest. `false` means that the order of the two is
+    /// unknown.
     pub(super) fn is_before(&self, one: NodeId, other: NodeId) -> bool {
         let place = self.first[other.index()];
         self.first[one.index()] < place && place <= self.last[one.index()]
     }
 }
 
-/// Whether a node of this role lives only if all that it waits for does, in the same frame and turn.
+/// Returns whether a node of this role is alive only if all its producers are alive, in the same loop frame and
+/// iteration.
 pub(super) fn needs_all_inputs(role: Role) -> bool {
     matches!(role, Role::Compute | Role::Switch | Role::LoopCond | Role::Send)
 }

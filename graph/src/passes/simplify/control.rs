@@ -1,28 +1,34 @@
-//! What a node in a new form has to wait for, so that whoever reads it still waits for what the old form did.
+//! The control inputs of a rewritten node: they make its readers wait for the same nodes as before.
 
 use super::draft::{Control, Draft};
 use crate::graph::{NodeId, Output};
 use crate::ops::Role;
 
-/// What is waited for is followed back so far, and so many nodes are looked at.
-const MOST_STEPS: u32 = 4;
-const MOST_NODES: usize = 64;
+/// The depth to which the inputs of a node are followed, and the number of nodes visited in one search.
+const MAX_DEPTH: u32 = 4;
+const MAX_VISITED: usize = 64;
 
-/// A node that would have to wait for more than this stays as it was.
-const MOST_AWAITED: usize = 64;
+/// The largest number of control inputs that a rewrite may add; a node that needs more is left unchanged.
+const MAX_CONTROL: usize = 64;
 
 impl Draft<'_> {
-    /// What a node that takes these outputs must wait for besides, to run after all that it, and the nodes that it
-    /// looked through, ran after, and to live only where they did. `None` if no control edges say that.
-    pub(super) fn still_awaited(&self, id: NodeId, through: &[NodeId], taken: &[Output]) -> Option<Control> {
-        let mut awaited = Awaited { draft: self, taken, left: MOST_NODES, control: Control::new() };
-        for member in std::iter::once(&id).chain(through) {
+    /// Returns the control inputs that the node needs when it reads the outputs `taken`: it must still run after all
+    /// inputs of itself and of the bypassed nodes `bypassed`, and be alive only in the same cases. Returns `None` if
+    /// control edges cannot express that.
+    pub(super) fn remaining_control(
+        &self,
+        id: NodeId,
+        bypassed: &[NodeId],
+        taken: &[Output],
+    ) -> Option<Control> {
+        let mut awaited = ControlSearch { draft: self, taken, left: MAX_VISITED, control: Control::new() };
+        for member in std::iter::once(&id).chain(bypassed) {
             for before in self.control(*member) {
                 awaited.wait_for(before)?;
             }
             for input in self.inputs(*member) {
-                if !through.contains(&input.node) {
-                    awaited.wait_for_value(input, MOST_STEPS)?;
+                if !bypassed.contains(&input.node) {
+                    awaited.wait_for_value(input, MAX_DEPTH)?;
                 }
             }
         }
@@ -30,21 +36,22 @@ impl Draft<'_> {
     }
 }
 
-struct Awaited<'d, 'a> {
+/// A bounded search for the control inputs that a rewritten node needs.
+struct ControlSearch<'d, 'a> {
     draft: &'d Draft<'a>,
     taken: &'d [Output],
-    /// How many nodes may still be looked at.
+    /// The number of nodes that may still be visited.
     left: usize,
     control: Control,
 }
 
-impl Awaited<'_, '_> {
+impl ControlSearch<'_, '_> {
     fn wait_for_value(&mut self, value: Output, steps: u32) -> Option<()> {
         if self.has_value(value, steps) {
             return Some(());
         }
         let id = value.node;
-        // A control edge from a Switch does not tell which way the value went.
+        // A control edge from a Switch does not depend on which of its outputs is alive.
         if self.draft.role(id) == Role::Switch {
             return None;
         }
@@ -60,14 +67,14 @@ impl Awaited<'_, '_> {
     }
 
     fn wait_for(&mut self, id: NodeId) -> Option<()> {
-        if self.has(id, MOST_STEPS) { Some(()) } else { self.push(id) }
+        if self.has(id, MAX_DEPTH) { Some(()) } else { self.push(id) }
     }
 
     fn push(&mut self, id: NodeId) -> Option<()> {
         if !self.control.contains(&id) {
             self.control.push(id);
         }
-        (self.control.len() <= MOST_AWAITED).then_some(())
+        (self.control.len() <= MAX_CONTROL).then_some(())
     }
 
     fn has_value(&mut self, value: Output, steps: u32) -> bool {
@@ -75,7 +82,7 @@ impl Awaited<'_, '_> {
             || (self.draft.role(value.node) != Role::Switch && self.has(value.node, steps))
     }
 
-    /// Whether the node has surely run before what is taken, and lives wherever that does.
+    /// Returns whether the node has certainly run before the outputs in `taken`, and is alive whenever they are.
     fn has(&mut self, id: NodeId, steps: u32) -> bool {
         let Some(left) = self.left.checked_sub(1) else { return false };
         self.left = left;
@@ -89,7 +96,7 @@ impl Awaited<'_, '_> {
         }
         steps > 0
             && draft.is_pure(id)
-            && draft.topology.producers(id).len() <= MOST_NODES
+            && draft.topology.producers(id).len() <= MAX_VISITED
             && draft.inputs(id).into_iter().all(|input| self.has_value(input, steps - 1))
             && draft.control(id).into_iter().all(|before| self.has(before, steps - 1))
     }

@@ -1,0 +1,61 @@
+//! The times at which nodes read references: a reader of a reference sees all writes that ran before it, so fusion
+//! must not delay a read.
+
+use super::references;
+use crate::error::Result;
+use crate::graph::{Graph, NodeId};
+use crate::topology::Topology;
+use rustc_hash::FxHashSet;
+
+/// For each node of a graph, the facts that decide whether fusion would delay its read of a reference.
+pub(super) struct ReferenceReads<'a> {
+    topology: &'a Topology,
+    /// Set for nodes that may return a reference, by the op's signature or by forwarding an input.
+    references: Vec<bool>,
+    /// Set for nodes that are ready when the step starts: constants, variables, and nodes that forward only those.
+    is_ready_at_start: Vec<bool>,
+}
+
+impl<'a> ReferenceReads<'a> {
+    /// Collects the facts. `order` lists every node after its producers.
+    pub(super) fn new(graph: &Graph, topology: &'a Topology, order: &[NodeId]) -> Result<ReferenceReads<'a>> {
+        let references = references(graph, topology, order)?;
+        let mut is_ready_at_start = vec![false; graph.len()];
+        for id in order {
+            let (node, producers) = (graph.node(*id), topology.producers(*id));
+            is_ready_at_start[id.index()] = match producers {
+                [] => node.op.name() == "Const" || references[id.index()],
+                _ => {
+                    let passes_on = node.op.def.traits.passes_reference;
+                    passes_on && producers.iter().all(|p| is_ready_at_start[p.node.index()])
+                }
+            };
+        }
+        Ok(ReferenceReads { topology, references, is_ready_at_start })
+    }
+
+    /// Returns whether the node may return a reference.
+    pub(super) fn may_be_reference(&self, id: NodeId) -> bool {
+        self.references[id.index()]
+    }
+
+    /// Returns whether the node may read a reference and would read it later when fused with `others`, because the
+    /// others wait for a node that it does not wait for.
+    pub(super) fn would_read_later(&self, id: NodeId, others: &[NodeId]) -> bool {
+        let producers = self.topology.producers(id);
+        if !producers.iter().any(|p| self.references[p.node.index()]) {
+            return false;
+        }
+        // The node waits for the members that it reads, and so for the producers of those members.
+        let mut known = FxHashSet::from_iter([id]);
+        let mut open = vec![id];
+        while let Some(member) = open.pop() {
+            let from = self.topology.producers(member).iter().map(|producer| producer.node);
+            open.extend(from.filter(|from| known.insert(*from) && others.contains(from)));
+        }
+        let is_known = |from: NodeId| {
+            known.contains(&from) || others.contains(&from) || self.is_ready_at_start[from.index()]
+        };
+        !others.iter().flat_map(|other| self.topology.producers(*other)).all(|p| is_known(p.node))
+    }
+}
