@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use worker::gpus::GpuOptions;
-use worker::{Device, HostEvaluator, KernelTables, Standby, Transport, Worker, WorkerConfig};
+use worker::{Device, KernelTables, Standby, Transport, Worker, WorkerConfig};
 
 /// Who the task is and what it offers.
 #[derive(Clone, Debug)]
@@ -125,7 +125,7 @@ impl Server {
             default_config: config.session_config,
             connect_deadline: config.connect_deadline,
             kernels: Arc::new(KernelTables),
-            evaluator: Arc::new(HostEvaluator::new()),
+            evaluator: Arc::new(worker::host_evaluator()),
         });
         Ok(Server { worker, master })
     }

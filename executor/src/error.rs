@@ -1,6 +1,7 @@
 //! Why a step, or the registration of a graph, failed.
 
-use graph::Code;
+use graph::{Code, Node};
+use std::any::Any;
 
 /// A failure, with as much of its place as the layers it passed knew.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -36,6 +37,16 @@ impl Error {
 
     pub fn internal(message: impl Into<String>) -> Error {
         Error::new(Code::Internal, message)
+    }
+
+    /// The error of a kernel that panicked with this payload.
+    pub fn panicked(node: &Node, payload: &(dyn Any + Send)) -> Error {
+        let text = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no message");
+        Error::internal(format!("the kernel of {} panicked: {text}", node.op.name()))
     }
 
     pub fn code(&self) -> Code {

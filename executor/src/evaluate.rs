@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::lone;
+use crate::single_node;
 use crate::value::Value;
 use graph::ops::Evaluate;
 use graph::{AttrList, AttrValue, Node, Role, Tensor};
@@ -16,14 +16,15 @@ pub struct HostEvaluator {
 }
 
 impl HostEvaluator {
-    pub fn new() -> HostEvaluator {
-        HostEvaluator { device: lone::device() }
+    /// An evaluator that runs the kernels of this device, which has host memory.
+    pub fn new(device: Arc<Device>) -> HostEvaluator {
+        HostEvaluator { device }
     }
 
     fn run(&self, node: &Node, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let inputs = inputs.iter().cloned().map(Value::Host).collect();
-        let outputs = catch_unwind(AssertUnwindSafe(|| lone::run(&self.device, node, inputs)))
-            .unwrap_or_else(|payload| Err(crate::executor::panicked(node, payload.as_ref())))?;
+        let outputs = catch_unwind(AssertUnwindSafe(|| single_node::run(&self.device, node, inputs)))
+            .unwrap_or_else(|payload| Err(Error::panicked(node, payload.as_ref())))?;
         outputs
             .into_iter()
             .map(|output| match output {
@@ -31,12 +32,6 @@ impl HostEvaluator {
                 other => Err(Error::internal(format!("no host tensor but {other:?}"))),
             })
             .collect()
-    }
-}
-
-impl Default for HostEvaluator {
-    fn default() -> HostEvaluator {
-        HostEvaluator::new()
     }
 }
 
@@ -85,7 +80,7 @@ mod tests {
     fn folds_what_has_a_kernel_and_reports_what_is_wrong() -> Result<()> {
         let op = graph::ops::lookup("AddV2").ok_or_else(|| Error::internal("AddV2 is not in the table"))?;
         let node = Node::new("sum", op).with_attr("T", DType::Float);
-        let evaluator = HostEvaluator::new();
+        let evaluator = HostEvaluator::new(Arc::new(crate::kernels::cpu::lone_device()));
         let sum = evaluator.evaluate(&node, &[Tensor::scalar(1.0f32), Tensor::scalar(2.0f32)]);
         assert_eq!(sum, Some(Ok(vec![Tensor::scalar(3.0f32)])));
         let wrong = evaluator.evaluate(&node, &[Tensor::scalar(1.0f32), Tensor::scalar(2i32)]);

@@ -3,10 +3,8 @@
 
 use crate::device::Device;
 use crate::error::Result;
+use crate::kernel::ON_HOST;
 use graph::{Graph, Node, NodeId, Topology};
-
-/// What marks a node that is given truth values of the host, and gives one.
-pub(crate) const ON_HOST: &str = "_on_host";
 
 /// Ops of nothing but truth values.
 const OPS: &[&str] = &["LogicalAnd", "LogicalOr", "LogicalNot"];

@@ -37,6 +37,9 @@ pub struct KernelDef {
     pub is_absent: bool,
 }
 
+/// The attribute of a node whose kernel computes truth values in host memory on a device with memory of its own.
+pub const ON_HOST: &str = "_on_host";
+
 /// All of a kernel's arguments: for `host_memory`, of one that runs on the host, whatever its device.
 pub const ALL_ARGUMENTS: &[&str] = &["*"];
 

@@ -2,7 +2,6 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::executor::panicked;
 use crate::function::Functions;
 use crate::kernel::{Kernel, KernelInit};
 use crate::kernel_table::no_kernel;
@@ -64,7 +63,7 @@ fn make(device: &Arc<Device>, node: &Node, functions: &Arc<dyn Functions>) -> Re
     let (inputs, outputs) = (node.input_types()?, node.output_types()?);
     let init = KernelInit { node, inputs: &inputs, outputs: &outputs, device, functions };
     catch_unwind(AssertUnwindSafe(|| (def.make)(&init)))
-        .unwrap_or_else(|payload| Err(panicked(node, payload.as_ref())))
+        .unwrap_or_else(|payload| Err(Error::panicked(node, payload.as_ref())))
         .map(Arc::new)
         .map_err(|error: Error| error.at_node(&node.name))
 }

@@ -26,7 +26,7 @@ pub mod kernel;
 mod kernel_cache;
 pub mod kernel_table;
 pub mod kernels;
-mod lone;
+pub mod single_node;
 mod pool;
 pub mod priority;
 pub mod queue;

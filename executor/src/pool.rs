@@ -113,7 +113,6 @@ impl Pool {
     }
 
     /// Whether the thread [was lent](Pool::lend_thread): what waits here keeps its owner from what may have to come first.
-    #[cfg(feature = "cuda")]
     pub(crate) fn is_of_others() -> bool {
         IS_OF_OTHERS.get()
     }

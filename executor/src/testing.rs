@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernel::{AsyncContext, Kernel};
-use crate::lone;
+use crate::single_node;
 use crate::value::Value;
 use graph::{Node, Tensor};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub use crate::kernels::cpu::lone_device;
 
 /// Runs a node's CPU kernel on these inputs.
 pub fn run_node(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
-    lone::run(&lone::device(), node, inputs)
+    single_node::run(&Arc::new(kernels::cpu::lone_device()), node, inputs)
 }
 
 /// As [`run_node`], on a device whose resources persist between calls; of a kernel that answers later, the answer is
@@ -26,7 +26,7 @@ pub fn run_node_on(device: &Arc<Device>, node: &Node, inputs: Vec<Value>) -> Res
     start(AsyncContext {
         node: Arc::new(node.clone()),
         device: device.clone(),
-        step: lone::step(),
+        step: single_node::step(),
         inputs: inputs.into(),
         done,
     });
@@ -36,7 +36,7 @@ pub fn run_node_on(device: &Arc<Device>, node: &Node, inputs: Vec<Value>) -> Res
 
 /// Makes a node's CPU kernel.
 pub fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
-    lone::make_kernel(device, node)
+    single_node::make_kernel(device, node)
 }
 
 /// Runs a kernel that was made for this node: one that keeps state between runs shows it.
@@ -46,11 +46,11 @@ pub fn run_kernel(
     node: &Node,
     inputs: Vec<Value>,
 ) -> Result<Vec<Value>> {
-    lone::run_kernel(kernel, device, node, inputs)
+    single_node::run_kernel(kernel, device, node, inputs)
 }
 
 #[cfg(test)]
-pub(crate) use lone::step as lone_step;
+pub(crate) use single_node::step as lone_step;
 
 /// A folder for the files of one test, removed with what is in it.
 #[cfg(test)]
@@ -88,7 +88,7 @@ impl Drop for TempDir {
 
 /// As [`run_node`]; of a kernel that answers later, the answer is waited for.
 pub fn run_to_end(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
-    run_node_on(&lone::device(), node, inputs)
+    run_node_on(&Arc::new(kernels::cpu::lone_device()), node, inputs)
 }
 
 /// A kernel that has not answered by then never will.

@@ -1,6 +1,5 @@
 //! What running a node means, decided once.
 
-use super::panicked;
 use crate::cancel::Cancellation;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -229,7 +228,7 @@ pub(super) fn constant(
     let mut outputs = vec![Value::None; num_outputs];
     let mut ctx = KernelContext { node, device, step, inputs: &mut [], outputs: &mut outputs };
     let result = catch_unwind(AssertUnwindSafe(|| compute(&mut ctx)))
-        .unwrap_or_else(|payload| Err(panicked(node, payload.as_ref())));
+        .unwrap_or_else(|payload| Err(Error::panicked(node, payload.as_ref())));
     let is_complete = result.is_ok() && !outputs.iter().any(|v| matches!(v, Value::None));
     is_complete.then_some(outputs)
 }

@@ -239,13 +239,3 @@ impl fmt::Debug for Executor {
         write!(f, "Executor({} nodes on {})", self.plan.nodes.len(), self.device.name())
     }
 }
-
-/// The error of a kernel that panicked, for its node.
-pub(crate) fn panicked(node: &Node, payload: &(dyn Any + Send)) -> Error {
-    let what = payload
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
-    Error::internal(format!("the kernel of {} panicked: {what}", node.op.name()))
-}

@@ -88,7 +88,6 @@ impl Plan {
 
     /// Returns, for each axis from the outermost, its size and the elements from one index to the next in each
     /// tensor.
-    #[cfg(feature = "cuda")]
     pub(crate) fn axes(&self) -> impl Iterator<Item = (usize, [usize; 2])> {
         self.axes.iter().map(|axis| (axis.size, axis.step))
     }

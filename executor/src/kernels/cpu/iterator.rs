@@ -69,7 +69,7 @@ pub(super) fn dataset_thread_kernel(
             let Some(mut ctx) = shared.lock().take() else { return };
             let result = ctx.step.cancellation.check().and_then(|()| {
                 catch_unwind(AssertUnwindSafe(|| compute(&mut ctx)))
-                    .unwrap_or_else(|payload| Err(crate::executor::panicked(&ctx.node, payload.as_ref())))
+                    .unwrap_or_else(|payload| Err(Error::panicked(&ctx.node, payload.as_ref())))
             });
             ctx.done(result);
         });

@@ -14,9 +14,7 @@ mod source;
 mod words;
 
 pub(super) use self::bounded::bounded_by_batch;
-#[cfg(feature = "cuda")]
 pub(in crate::kernels) use self::distribution::RESERVED;
-#[cfg(feature = "cuda")]
 pub(in crate::kernels) use self::fill::shape_input;
 pub(super) use self::fill::{bits, integers, normal, truncated, uniform};
 pub(super) use self::gamma::gamma;

@@ -10,10 +10,8 @@ mod map;
 mod matmul;
 mod reduce;
 
-#[cfg(feature = "cuda")]
 pub(in crate::kernels) use arrange::dense_shape;
 pub(super) use coo::{Coo, check_sorted, matrix};
-#[cfg(feature = "cuda")]
 pub(in crate::kernels) use matmul::product_sizes;
 
 use super::dispatch::{FLOATS, INDEX, NUMBERS, REALS};

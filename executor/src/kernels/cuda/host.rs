@@ -3,8 +3,7 @@
 //! tensors never leave the host.
 
 use crate::error::{Error, Result};
-use crate::hosted::ON_HOST;
-use crate::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
+use crate::kernel::{ON_HOST, ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
 use crate::kernels;
 use crate::repeat::Capture;
 use graph::DType;

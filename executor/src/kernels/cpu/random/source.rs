@@ -206,7 +206,6 @@ impl Generator {
     }
 
     /// Returns an error unless the variable can hold a state without the number of the algorithm.
-    #[cfg(feature = "cuda")]
     pub(in crate::kernels) fn check_state(dtype: DType, shape: &Shape) -> Result<()> {
         check_words(dtype, shape)?;
         if shape.num_elements() < 3 { Err(too_short(shape.num_elements())) } else { Ok(()) }

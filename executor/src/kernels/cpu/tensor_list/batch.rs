@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::invalid;
 use crate::kernel::{Kernel, KernelContext, KernelInit};
-use crate::lone;
+use crate::single_node;
 use crate::value::Held;
 use graph::{DType, Node, Optional, Tensor, TensorList, Variant};
 use smallvec::SmallVec;
@@ -195,14 +195,14 @@ impl VariantAdder<'_> {
             None => {
                 let op = graph::ops::lookup("AddN").ok_or_else(|| Error::internal("there is no AddN"))?;
                 let node = Node::new("add", op).with_attr("T", dtype).with_attr("N", 2i64);
-                let kernel = lone::make_kernel(self.device, &node)?;
+                let kernel = single_node::make_kernel(self.device, &node)?;
                 self.kernels.push((dtype, node, kernel));
                 self.kernels.len() - 1
             }
         };
         let (_, node, kernel) = &self.kernels[known];
         let both = vec![a.clone().into(), b.clone().into()];
-        T::of(lone::run_kernel(kernel, self.device, node, both)?.pop().unwrap_or_default())
+        T::of(single_node::run_kernel(kernel, self.device, node, both)?.pop().unwrap_or_default())
     }
 }
 

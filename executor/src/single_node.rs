@@ -6,21 +6,16 @@ use crate::error::{Error, Result};
 use crate::function::no_functions;
 use crate::kernel::{Kernel, KernelContext, KernelInit, Step};
 use crate::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
-use crate::kernels;
 use crate::value::Value;
 use graph::Node;
 use std::sync::Arc;
 
-pub(crate) fn device() -> Arc<Device> {
-    Arc::new(kernels::cpu::lone_device())
-}
-
 /// Runs a node's kernel on these inputs, in a step of its own.
-pub(crate) fn run(device: &Arc<Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
+pub fn run(device: &Arc<Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
     run_kernel(&make_kernel(device, node)?, device, node, inputs)
 }
 
-pub(crate) fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
+pub fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
     let (input_types, output_types) = (node.input_types()?, node.output_types()?);
     let def = device.find_kernel(node).ok_or_else(|| {
         Error::unimplemented(format!("no {} kernel for {}", device.name().device_type, node.op.name()))
@@ -35,7 +30,7 @@ pub(crate) fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
 }
 
 /// Runs a kernel that was made for this node: one that keeps state between runs shows it.
-pub(crate) fn run_kernel(
+pub fn run_kernel(
     kernel: &Kernel,
     device: &Arc<Device>,
     node: &Node,
@@ -59,7 +54,7 @@ pub(crate) fn run_kernel(
 }
 
 /// A step of its own, never cancelled.
-pub(crate) fn step() -> Arc<Step> {
+pub fn step() -> Arc<Step> {
     Arc::new(Step::new(1, Arc::new(Nowhere), Arc::new(Cancellation::new())))
 }
 
