@@ -138,7 +138,7 @@ pub struct ReplicaDeviceSetter {
     pub ps_device: DeviceSpec,
     /// The device of all other ops.
     pub worker_device: DeviceSpec,
-    /// Whether an op that requests some fields of a device gets the remaining fields from the setter.
+    /// True if an op that requests some fields of a device gets the remaining fields from the setter.
     pub merge_devices: bool,
     pub ps_ops: Vec<String>,
     /// The strategy that chooses the parameter server task; [`RoundRobin`] by default.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub struct PlaceRequest<'a> {
     pub devices: &'a DeviceSet,
     pub kernels: &'a dyn Kernels,
-    /// Whether a missing device type or number and an impossible colocation are tolerated instead of reported
+    /// True if a missing device type or number and an impossible colocation are tolerated instead of reported
     /// as errors.
     pub allow_soft_placement: bool,
     /// Nodes that keep the device of an earlier placement.

@@ -69,6 +69,7 @@ pub fn devices(names: &[&str]) -> Result<DeviceSet> {
     Ok(DeviceSet::new(all))
 }
 
+/// Parses a short device name such as `ps:0/CPU:0`.
 pub fn device(name: &str) -> Result<DeviceName> {
     let (task, device) = name.split_once('/').ok_or("no /")?;
     let (job, task) = task.split_once(':').ok_or("no :")?;
