@@ -1,11 +1,11 @@
-//! What the demo shows: progress while it trains, and the outcome.
+//! The output of the demo: progress during training, and the outcome.
 
 use graph::{Output, Tensor};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Instant;
 use train::{Hook, HookContext, RunArgs, RunValues};
 
-/// The bar: steps done, steps a second, the last loss.
+/// The progress bar: finished steps, steps per second and the last loss.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: ProgressBar,
@@ -31,7 +31,7 @@ impl Progress {
         }
     }
 
-    /// Shows the steps of a replica with this loss.
+    /// Returns a hook that shows the steps of a replica with this loss.
     pub(super) fn hook(&self, loss: Output) -> impl Hook + use<> {
         Shows { bar: self.bar.clone(), loss }
     }
@@ -56,7 +56,7 @@ impl Hook for Shows {
 
     fn after_run(&mut self, _: &HookContext<'_>, run: &RunValues<'_>) -> train::Result<()> {
         if let Some(step) = run.global_step.and_then(|step| u64::try_from(step).ok()) {
-            // Replicas hear of steps in any order.
+            // Replicas report their steps in any order.
             self.bar.set_position(step.max(self.bar.position()));
         }
         if let Some(loss) = run.values.first().map(Tensor::item::<f32>).transpose()? {
@@ -66,16 +66,16 @@ impl Hook for Shows {
     }
 }
 
-/// What training came to.
+/// The results of training.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) right: usize,
     pub(super) asked: usize,
-    /// What was asked.
+    /// Name of the examples.
     pub(super) examples: &'static str,
-    /// Of all replicas, as the shared counter says.
+    /// Steps of all replicas, from the shared global step.
     pub(super) steps: i64,
-    /// Devices that computed what was asked, and how many nodes each.
+    /// Devices that ran the evaluation, with their numbers of nodes.
     pub(super) nodes: Vec<(String, usize)>,
     /// Variables and the devices that hold them.
     pub(super) variables: Vec<(String, String)>,

@@ -1,4 +1,4 @@
-//! `anabranch run`: a program that starts servers of TensorFlow's itself gets ours in their place.
+//! `anabranch run`: runs a program that starts TensorFlow's servers itself, with our servers in their place.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Goes before whatever the program's path says.
+/// The Python module that replaces the servers, which is first on the program's path.
 const SITE: &str = include_str!("sitecustomize.py");
 
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,7 @@ pub(crate) struct RunFlags {
     program: Vec<OsString>,
 }
 
-/// Runs the program to its end, and ends as it does.
+/// Runs the program to its end, and returns its exit code.
 pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let status = runtime.block_on(supervise(flags))?;
@@ -41,7 +41,7 @@ async fn supervise(flags: &RunFlags) -> Result<ExitStatus, Box<dyn Error + Send 
     loop {
         tokio::select! {
             status = &mut ended => return Ok(status??),
-            // The program stops its server, and then itself.
+            // The program stops its server, and then exits.
             _ = terminate.recv() => terminate_process(id),
             // A terminal sends Ctrl-C to the program as well.
             _ = interrupt.recv() => {}
@@ -72,15 +72,15 @@ fn terminate_process(id: u32) {
     }
 }
 
-/// The folder that stands first on the program's path; gone when dropped.
+/// The temporary folder that is first on the program's path; it is removed on drop.
 struct Site {
     folder: PathBuf,
 }
 
 impl Site {
-    /// A new folder, for this user alone: what others put there must not be loaded.
+    /// Creates a folder that only this user can write to, because its files are executed.
     fn new() -> std::io::Result<Site> {
-        // An earlier process of this number may have left one behind.
+        // An earlier process with the same id may have left its folder behind.
         for attempt in 0..MAX_LEFT_BEHIND {
             let name = format!("anabranch-run-{}-{attempt}", std::process::id());
             let folder = std::env::temp_dir().join(name);
@@ -102,7 +102,7 @@ impl Site {
     }
 }
 
-/// More folders of one process number than this are no accident.
+/// Maximum number of left-over folders of one process id that are skipped.
 const MAX_LEFT_BEHIND: u32 = 1000;
 
 impl Drop for Site {

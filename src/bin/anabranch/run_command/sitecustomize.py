@@ -21,8 +21,8 @@ import time
 MODULE = "tensorflow.python.training.server_lib"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# Seconds until a server must listen, until it must have ended once told to, and in which a signal is handled by a program
-# that waits for nothing.
+# Time limits in seconds: for a server to listen, for a server to end once asked to, and for the program to
+# handle a signal if it waits for nothing.
 START_DEADLINE = 30.0
 STOP_DEADLINE = 20.0
 HANDLER_DEADLINE = 1.0
@@ -61,7 +61,7 @@ def server_class(server_lib):
                 self.start()
 
         def __del__(self):
-            # The process outlives this object, as TensorFlow's server does: the program's end stops it.
+            # The process outlives this object, like TensorFlow's server, and is stopped at the program's end.
             pass
 
         @property
@@ -130,7 +130,7 @@ class ServerProcess:
             *json.loads(os.environ.get("ANABRANCH_RUN_FLAGS", "[]")),
         ]
         self.joined = False
-        # A group of its own: a Ctrl-C in the terminal is this program's to answer.
+        # A separate process group, because the program itself handles a Ctrl-C in the terminal.
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         atexit.register(self.stop)
         self.end_with_the_program()
@@ -166,7 +166,7 @@ class ServerProcess:
             handled.set()
             if not self.joined:
                 sys.exit(128 + number)
-            # Nothing but that: the wait that this interrupts goes on, and ends with the server.
+            # Closing the input is enough: the interrupted wait continues, and ends with the server.
             self.process.stdin.close()
 
         told, tells = os.pipe()
@@ -174,7 +174,7 @@ class ServerProcess:
         signal.signal(signal.SIGTERM, terminate)
         others = signal.set_wakeup_fd(tells, warn_on_full_buffer=False)
         if others != -1:
-            # The program's own loop hears of signals by it, and waits in no call.
+            # The program's event loop gets signals through this descriptor and does not block in a call.
             signal.set_wakeup_fd(others)
             return
         threading.Thread(target=self.end_what_waits, args=(told, handled), daemon=True).start()

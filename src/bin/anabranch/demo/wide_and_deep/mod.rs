@@ -1,7 +1,7 @@
-//! Clicks, and a model of them with two parts (Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016): a
-//! wide one that remembers single values and crosses of columns, a deep one that learns what values have in common.
-//! Tables of both are cut into parts, one after the other on another parameter server; only rows that a batch names are
-//! looked up there, and only those are changed.
+//! The problem of clicks, and a model with two parts (Cheng et al., "Wide & Deep Learning for Recommender
+//! Systems", 2016): a wide part that memorises single values and crosses of columns, and a deep part that
+//! generalises over values. The tables of both are cut into shards on alternating parameter servers, and only
+//! the rows that a batch uses are looked up and updated there.
 
 mod clicks;
 
@@ -12,10 +12,10 @@ use graph::{DType, Output, Scope};
 use std::error::Error;
 use train::{Initializer, LearningRate, Optimizer, Partitioner, Spread, Variables};
 
-/// Parts of each table.
+/// Number of shards of each table.
 const PARTS: usize = 2;
 
-/// Numbers that stand for a value in the deep part.
+/// Size of the embedding of a value.
 const EMBEDDING: usize = 8;
 
 /// Units of the hidden layers.
@@ -29,13 +29,14 @@ pub(super) fn problem() -> Result<Problem, Box<dyn Error + Send + Sync>> {
     Ok(Problem { name: "clicks", training, held_out, scores, optimizer, rate: 0.3, steps: 500, batch: 128 })
 }
 
-/// A rate for each row, which falls with each gradient that it gets: rare values learn as fast as frequent ones.
+/// Returns an optimizer with a learning rate for each row that decays with the row's gradients, so that rare
+/// values learn as fast as frequent ones.
 fn optimizer(learning_rate: LearningRate) -> Optimizer {
-    // Gradients are means over a batch, in which most rows do not come up: their squares are this small.
+    // Gradients are means over a batch in which most rows do not occur, so their squares are this small.
     Optimizer::Adagrad { learning_rate, initial_accumulator_value: 1e-5 }
 }
 
-/// Scores of no click and of a click `[n, 2]`, for ids `[n, 4]` and numbers `[n, 2]`.
+/// Returns the scores of no click and of a click `[n, 2]`, for ids `[n, 4]` and numbers `[n, 2]`.
 fn scores(scope: &Scope, variables: &Variables, features: &[Output]) -> Output {
     let ids = scope.unpack(features[0], COLUMNS.len(), 1);
     let wide = wide(scope, variables, &ids);
@@ -43,12 +44,12 @@ fn scores(scope: &Scope, variables: &Variables, features: &[Output]) -> Output {
     of_log_odds(scope, scope.add(wide, deep))
 }
 
-/// Scores `[n, 2]` whose difference is this, `[n, 1]`.
+/// Returns scores `[n, 2]` whose difference is `odds`, `[n, 1]`.
 fn of_log_odds(scope: &Scope, odds: Output) -> Output {
     scope.concat(&[scope.zeros_like(odds), odds], 1)
 }
 
-/// A weight for each value of each column, and for each pair of a place and an hour: `[n, 1]`.
+/// Returns the sum of the weights of each column's value and of the pair of place and hour: `[n, 1]`.
 fn wide(scope: &Scope, variables: &Variables, ids: &[Output]) -> Output {
     let hours = COLUMNS[HOUR].ids;
     let place_and_hour = scope.add(scope.mul(ids[PLACE], scope.constant(hours as i32)), ids[HOUR]);
@@ -63,7 +64,7 @@ fn wide(scope: &Scope, variables: &Variables, ids: &[Output]) -> Output {
     scope.op("AddN").input(weights).output()
 }
 
-/// Layers over what stands for each value, beside the numbers: `[n, 1]`.
+/// Returns the log odds of dense layers over the embeddings and the numbers: `[n, 1]`.
 fn deep(scope: &Scope, variables: &Variables, ids: &[Output], numbers: Output) -> Output {
     let embedded = (1..).zip(COLUMNS).zip(ids).map(|((seed, column), &ids)| {
         let first = Initializer::TruncatedNormal { stddev: 0.2, seed: seed * PARTS as i64 };
@@ -78,7 +79,7 @@ fn deep(scope: &Scope, variables: &Variables, ids: &[Output], numbers: Output) -
     dense(scope, variables, "deep/odds", layer, units, 1)
 }
 
-/// The rows at `ids` of a table in parts.
+/// Returns the rows at `ids` of a sharded table.
 fn looked_up(
     scope: &Scope,
     variables: &Variables,
@@ -102,7 +103,7 @@ mod tests {
 
     type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-    /// Held-out accuracy of a model of clicks, percent.
+    /// Returns the held-out accuracy of a model of clicks, in percent.
     fn accuracy(scores: Scores) -> Fallible<f64> {
         let outcome =
             training::run(&Problem { scores, ..problem()? }, Mode::Local, Compute::Anywhere, None, None)?;
@@ -128,7 +129,7 @@ mod tests {
         Ok(())
     }
 
-    /// Beside parameter servers a step reads and changes no table as a whole.
+    /// With parameter servers, a step must neither read nor update a whole table.
     #[test]
     fn only_rows_of_tables_travel() -> Fallible {
         let problem = problem()?;
@@ -149,7 +150,7 @@ mod tests {
                     users.push(node.op.name());
                 }
                 users.sort_unstable();
-                // What a synchronous step changes is the chief's business.
+                // In synchronous modes only the chief's step updates the tables.
                 let wanted: &[&str] = match mode {
                     Mode::BetweenGraph => &["ResourceGather", "ResourceSparseApplyAdagrad"],
                     _ => &["ResourceGather"],
