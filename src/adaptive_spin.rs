@@ -119,7 +119,7 @@ impl SpinState {
     fn spin(&self) {
         if let Err(error) = run_when_idle() {
             // With normal priority the thread would take time from others.
-            return tracing::info!(%error, "no core is kept awake: the system does not let a thread be idle");
+            return tracing::info!(%error, "the adaptive spin is disabled: the system does not support threads of idle priority");
         }
         loop {
             // A core that runs this thread takes over no other work, and a computing thread may need the

@@ -50,7 +50,7 @@ impl GpuFlags {
 }
 
 /// Logs the available GPUs among `visible` in one line, or the reason why there is none.
-pub fn tell(visible: &Visible) {
+pub fn log_available(visible: &Visible) {
     match gpus::found(visible) {
         Ok(found) if found.is_empty() => tracing::info!("no GPU is offered: none is asked for"),
         Ok(found) => tracing::info!("GPUs: {}", found.join("; ")),

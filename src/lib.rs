@@ -7,8 +7,8 @@
 
 pub use {client, executor, graph, master, placer, proto, train, worker};
 
-mod allocator;
 mod adaptive_spin;
+mod allocator;
 pub mod gpu_flags;
 pub mod serve;
 pub mod server_options;

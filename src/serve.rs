@@ -4,7 +4,7 @@
 use crate::adaptive_spin::AdaptiveSpin;
 use crate::gpu_flags::{self, GpuFlags};
 use crate::server_options::ServerOptions;
-use crate::task_flags::{TaskIdentity, Replica};
+use crate::task_flags::{Replica, TaskIdentity};
 use crate::{TaskFlags, allocator};
 use client::{Server, ServerConfig};
 use graph::TaskName;
@@ -96,7 +96,9 @@ pub enum ServeError {
     Runtime(io::Error),
     #[error("{0}")]
     Start(proto::Status),
-    #[error("the other process of {0} serves it, with all that there was: start this one again, to stand by")]
+    #[error(
+        "the other process of {0} serves the task with its complete state: restart this process as its standby"
+    )]
     Yielded(TaskName),
 }
 
@@ -160,7 +162,7 @@ async fn serve(
     let task = config.task.clone();
     // A process that cannot listen must fail before it acquires other resources.
     let listener = if replica.is_none() { Some(at.listen()?) } else { None };
-    gpu_flags::tell(&config.gpus.visible);
+    gpu_flags::log_available(&config.gpus.visible);
     let server = Server::in_runtime(config).map_err(ServeError::Start)?;
     let input_ended = Arc::new(Notify::new());
     if flags.stop_with_stdin {
@@ -184,7 +186,7 @@ async fn serve(
                 (listener, Some(standby))
             }
             () = &mut stop_requested => {
-                tracing::info!("{task} stops, which this process did not serve");
+                tracing::info!("the standby of {task} stops");
                 return Ok(());
             }
             never = give_back_memory() => match never {},
@@ -228,8 +230,8 @@ fn watch_stdin(ended: Arc<Notify>) -> std::io::Result<()> {
 
 /// How long a process waits for the other process of its task to serve when both start: the first one waits
 /// less.
-const FIRST_PATIENCE: Duration = Duration::from_secs(1);
-const SECOND_PATIENCE: Duration = Duration::from_secs(3);
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const SECOND_WAIT: Duration = Duration::from_secs(3);
 /// Delay between two attempts to listen.
 const LISTEN_RETRY_DELAY: Duration = Duration::from_millis(500);
 
@@ -247,13 +249,17 @@ async fn stand_by_until_serving(
     // The port is bound early so that no other program takes it; connections to it are refused meanwhile.
     let mut bound = Some(at.bind_port()?);
     loop {
-        let patience = if replica.is_first { FIRST_PATIENCE } else { SECOND_PATIENCE };
-        standby.until_nobody_serves(patience).await;
-        let listener = match bound.take().map_or_else(|| at.bind_port(), Ok).and_then(|port| at.listen_on(port)) {
+        let wait = if replica.is_first { FIRST_WAIT } else { SECOND_WAIT };
+        standby.until_nobody_serves(wait).await;
+        let listener = match bound
+            .take()
+            .map_or_else(|| at.bind_port(), Ok)
+            .and_then(|port| at.listen_on(port))
+        {
             Ok(listener) => listener,
             // Only this process has the task's state, so it must not give up.
             Err(error) if standby.holds_state() => {
-                tracing::error!("{error}; tried again, for this process alone has what {} had", at.task);
+                tracing::error!("{error}; retrying, because only this process has the state of {}", at.task);
                 tokio::time::sleep(LISTEN_RETRY_DELAY).await;
                 continue;
             }
@@ -263,7 +269,7 @@ async fn stand_by_until_serving(
         // other.
         if standby.may_serve(replica.is_first).await {
             match standby.holds_state() {
-                true => tracing::warn!("{} is served here from now on, with all that it had", at.task),
+                true => tracing::warn!("{} is served here from now on, with its complete state", at.task),
                 false => tracing::info!("{} is served here", at.task),
             }
             return Ok((listener, standby));

@@ -36,7 +36,8 @@ impl ServerOptions {
     fn split(mut config: pb::ConfigProto) -> Result<ServerOptions, String> {
         let mut server = ServerOptions::default();
         if let Some(count) = config.device_count.remove("CPU") {
-            server.cpu_devices = Some(count.try_into().map_err(|_| format!("device_count of CPU is {count}"))?);
+            server.cpu_devices =
+                Some(count.try_into().map_err(|_| format!("device_count of CPU is {count}"))?);
         }
         if config.device_count.get("GPU") == Some(&0) {
             config.device_count.remove("GPU");
@@ -104,7 +105,8 @@ mod tests {
             allow_growth: true,
             ..Default::default()
         };
-        let options = ServerOptions::split(pb::ConfigProto { gpu_options: Some(gpus), ..Default::default() })?;
+        let options =
+            ServerOptions::split(pb::ConfigProto { gpu_options: Some(gpus), ..Default::default() })?;
         // No option is left that would be reported as ineffective.
         assert_eq!(options.session_config.gpu_options, Some(pb::GpuOptions::default()));
         let open = options.gpus(GpuOptions::default());

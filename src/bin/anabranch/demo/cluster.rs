@@ -121,7 +121,7 @@ impl Task {
 
     fn terminate(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         let killed = Command::new("kill").arg(self.process.id().to_string()).status()?;
-        if killed.success() { Ok(()) } else { Err(format!("{} could not be told to stop", self.name).into()) }
+        if killed.success() { Ok(()) } else { Err(format!("{} could not be stopped", self.name).into()) }
     }
 }
 

@@ -100,10 +100,10 @@ impl Replica {
         // reports.
         let step = session.step().fetch(self.guesses).fetch(self.training.global_step);
         let step = self.training.probes.iter().fold(step, |step, (_, probe)| step.target(*probe));
-        let asked = step.options(options).run()?;
-        let guesses = asked.values[0].values::<i32>()?;
-        let right = guesses.iter().zip(problem.held_out.labels.values::<i32>()?).filter(|(g, l)| g == l);
-        let placed = asked.metadata.map(|m| m.partition_graphs).unwrap_or_default();
+        let outcome = step.options(options).run()?;
+        let guesses = outcome.values[0].values::<i32>()?;
+        let correct = guesses.iter().zip(problem.held_out.labels.values::<i32>()?).filter(|(g, l)| g == l);
+        let placed = outcome.metadata.map(|m| m.partition_graphs).unwrap_or_default();
         let device_of = |name: &str| {
             let found = placed.iter().flat_map(|g| &g.node).find(|n| n.name == name);
             found.map_or_else(|| "unknown".to_owned(), |n| n.device.clone())
@@ -115,10 +115,10 @@ impl Replica {
         }
         Ok(Outcome {
             nodes: nodes.into_iter().collect(),
-            right: right.count(),
-            asked: guesses.len(),
+            correct: correct.count(),
+            evaluated: guesses.len(),
             examples: problem.name,
-            steps: asked.values[1].item::<i64>()?,
+            steps: outcome.values[1].item::<i64>()?,
             variables: variables
                 .iter()
                 .map(|v| (v.name.clone(), device_of(&self.graph.node(v.handle.node).name)))
@@ -144,7 +144,7 @@ mod tests {
 
     /// Only the requested devices can be checked in all modes, because the test machine may have no GPU.
     #[test]
-    fn the_model_asks_for_a_gpu_and_its_variables_do_not() -> Fallible<()> {
+    fn the_model_requests_a_gpu_and_its_variables_do_not() -> Fallible<()> {
         let problem = digits::problem()?;
         for mode in Mode::value_variants() {
             let replica = Replica::build(&problem, *mode, Compute::OnGpu, 1, 10, 64)?;

@@ -23,7 +23,7 @@ impl Progress {
         Progress { bar, started: Instant::now() }
     }
 
-    pub(super) fn say(&self, line: &str) {
+    pub(super) fn print_line(&self, line: &str) {
         if self.bar.is_hidden() {
             eprintln!("{line}");
         } else {
@@ -33,23 +33,23 @@ impl Progress {
 
     /// Returns a hook that shows the steps of a replica with this loss.
     pub(super) fn hook(&self, loss: Output) -> impl Hook + use<> {
-        Shows { bar: self.bar.clone(), loss }
+        ProgressHook { bar: self.bar.clone(), loss }
     }
 
     pub(super) fn finish(&self) {
         let steps = self.bar.position();
         self.bar.finish();
         let rate = steps as f64 / self.started.elapsed().as_secs_f64().max(1e-9);
-        self.say(&format!("{steps} steps, {rate:.0} steps/s, {}", self.bar.message()));
+        self.print_line(&format!("{steps} steps, {rate:.0} steps/s, {}", self.bar.message()));
     }
 }
 
-struct Shows {
+struct ProgressHook {
     bar: ProgressBar,
     loss: Output,
 }
 
-impl Hook for Shows {
+impl Hook for ProgressHook {
     fn before_run(&mut self, _: &HookContext<'_>) -> train::Result<RunArgs> {
         Ok(RunArgs { fetches: vec![self.loss], ..RunArgs::default() })
     }
@@ -69,8 +69,8 @@ impl Hook for Shows {
 /// The results of training.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    pub(super) right: usize,
-    pub(super) asked: usize,
+    pub(super) correct: usize,
+    pub(super) evaluated: usize,
     /// Name of the examples.
     pub(super) examples: &'static str,
     /// Steps of all replicas, from the shared global step.
@@ -83,15 +83,15 @@ pub(super) struct Outcome {
 
 impl Outcome {
     pub(super) fn percent(&self) -> f64 {
-        100.0 * self.right as f64 / self.asked.max(1) as f64
+        100.0 * self.correct as f64 / self.evaluated.max(1) as f64
     }
 }
 
 #[allow(clippy::print_stdout)]
 pub(super) fn print(outcome: &Outcome) {
-    let Outcome { right, asked, examples, steps, .. } = outcome;
+    let Outcome { correct, evaluated, examples, steps, .. } = outcome;
     println!(
-        "after {steps} steps, {right} of {asked} held-out {examples} are right: {:.2} %",
+        "after {steps} steps, {correct} of {evaluated} held-out {examples} are right: {:.2} %",
         outcome.percent()
     );
     let nodes: Vec<String> =

@@ -32,7 +32,7 @@ pub(super) fn run(
         return Ok(outcome);
     }
     let cluster = Cluster::start(SERVERS, mode.clients())?;
-    progress.say(&format!("started {}", cluster.describe()));
+    progress.print_line(&format!("started {}", cluster.describe()));
     let outcomes = thread::scope(|scope| {
         let clients: Vec<_> = (0..)
             .zip(cluster.targets())

@@ -34,7 +34,7 @@ pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode, Box<dyn Error + Send + S
 
 async fn supervise(flags: &RunFlags) -> Result<ExitStatus, Box<dyn Error + Send + Sync>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let site = Site::new()?;
+    let site = SiteFolder::new()?;
     let mut program = start(flags, &site.folder)?;
     let id = program.id();
     let mut ended = tokio::task::spawn_blocking(move || program.wait());
@@ -68,27 +68,27 @@ fn start(flags: &RunFlags, site: &Path) -> Result<Child, Box<dyn Error + Send + 
 fn terminate_process(id: u32) {
     let told = Command::new("kill").arg(id.to_string()).status();
     if !told.is_ok_and(|status| status.success()) {
-        eprintln!("anabranch run: the program (process {id}) could not be told to stop");
+        eprintln!("anabranch run: the program (process {id}) could not be stopped");
     }
 }
 
 /// The temporary folder that is first on the program's path; it is removed on drop.
-struct Site {
+struct SiteFolder {
     folder: PathBuf,
 }
 
-impl Site {
+impl SiteFolder {
     /// Creates a folder that only this user can write to, because its files are executed.
-    fn new() -> std::io::Result<Site> {
+    fn new() -> std::io::Result<SiteFolder> {
         // An earlier process with the same id may have left its folder behind.
-        for attempt in 0..MAX_LEFT_BEHIND {
+        for attempt in 0..MAX_LEFTOVER_FOLDERS {
             let name = format!("anabranch-run-{}-{attempt}", std::process::id());
             let folder = std::env::temp_dir().join(name);
             match DirBuilder::new().mode(0o700).create(&folder) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 made => {
                     made?;
-                    let site = Site { folder };
+                    let site = SiteFolder { folder };
                     fs::write(site.folder.join("sitecustomize.py"), SITE)?;
                     return Ok(site);
                 }
@@ -97,18 +97,18 @@ impl Site {
         let folder = std::env::temp_dir();
         Err(std::io::Error::new(
             ErrorKind::AlreadyExists,
-            format!("{} holds too many of them", folder.display()),
+            format!("{} has too many folders of earlier runs", folder.display()),
         ))
     }
 }
 
 /// Maximum number of left-over folders of one process id that are skipped.
-const MAX_LEFT_BEHIND: u32 = 1000;
+const MAX_LEFTOVER_FOLDERS: u32 = 1000;
 
-impl Drop for Site {
+impl Drop for SiteFolder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.folder) {
-            eprintln!("anabranch run: {} stays behind: {error}", self.folder.display());
+            eprintln!("anabranch run: {} could not be removed: {error}", self.folder.display());
         }
     }
 }

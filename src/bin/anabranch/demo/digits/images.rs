@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_image_is_in_one_part() -> Result<(), Box<dyn Error + Send + Sync>> {
+    fn every_image_is_in_one_set() -> Result<(), Box<dyn Error + Send + Sync>> {
         let digits = Digits::load()?;
         assert_eq!(digits.training.len() + digits.held_out.len(), 1797);
         assert_eq!(digits.held_out.len(), 360);

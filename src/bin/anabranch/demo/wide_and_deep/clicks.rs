@@ -31,22 +31,22 @@ pub(super) const COLUMNS: [Column; 4] = [
 /// Number of numeric columns.
 pub(super) const NUMBERS: usize = 2;
 
-/// Whether a kind of user (row) likes a kind of item (column).
+/// The table of likes: true if a kind of user (row) likes a kind of item (column).
 const LIKES: [[bool; 3]; 3] = [[true, false, false], [true, true, false], [false, true, true]];
 
 /// The hidden parameters that determine clicks.
 #[derive(Debug)]
-struct World {
+struct ClickParameters {
     kinds_of_users: Vec<usize>,
     kinds_of_items: Vec<usize>,
     /// Indexed by place, then by hour.
     is_good_hour: Vec<bool>,
 }
 
-impl World {
-    fn new(random: &mut Sequence) -> World {
+impl ClickParameters {
+    fn new(random: &mut Sequence) -> ClickParameters {
         let kinds = LIKES.len();
-        World {
+        ClickParameters {
             kinds_of_users: (0..COLUMNS[USER].ids).map(|_| random.below(kinds)).collect(),
             kinds_of_items: (0..COLUMNS[ITEM].ids).map(|_| random.below(kinds)).collect(),
             is_good_hour: (0..COLUMNS[PLACE].ids * COLUMNS[HOUR].ids).map(|_| random.below(2) == 1).collect(),
@@ -83,6 +83,6 @@ impl World {
 /// Returns training and held-out examples, which are the same in every run.
 pub(super) fn clicks(training: usize, held_out: usize) -> Result<(Examples, Examples)> {
     let mut random = Sequence(2016);
-    let world = World::new(&mut random);
-    Ok((world.examples(training, &mut random)?, world.examples(held_out, &mut random)?))
+    let parameters = ClickParameters::new(&mut random);
+    Ok((parameters.examples(training, &mut random)?, parameters.examples(held_out, &mut random)?))
 }

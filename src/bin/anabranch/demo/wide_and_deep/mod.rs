@@ -41,11 +41,11 @@ fn scores(scope: &Scope, variables: &Variables, features: &[Output]) -> Output {
     let ids = scope.unpack(features[0], COLUMNS.len(), 1);
     let wide = wide(scope, variables, &ids);
     let deep = deep(scope, variables, &ids, features[1]);
-    of_log_odds(scope, scope.add(wide, deep))
+    scores_of_log_odds(scope, scope.add(wide, deep))
 }
 
 /// Returns scores `[n, 2]` whose difference is `odds`, `[n, 1]`.
-fn of_log_odds(scope: &Scope, odds: Output) -> Output {
+fn scores_of_log_odds(scope: &Scope, odds: Output) -> Output {
     scope.concat(&[scope.zeros_like(odds), odds], 1)
 }
 
@@ -58,7 +58,7 @@ fn wide(scope: &Scope, variables: &Variables, ids: &[Output]) -> Output {
     let weights: Vec<Output> = single
         .chain([crossed])
         .map(|(name, rows, ids)| {
-            looked_up(scope, variables, &format!("wide/{name}"), [rows, 1], &Initializer::Zeros, ids)
+            embedding_rows(scope, variables, &format!("wide/{name}"), [rows, 1], &Initializer::Zeros, ids)
         })
         .collect();
     scope.op("AddN").input(weights).output()
@@ -68,7 +68,14 @@ fn wide(scope: &Scope, variables: &Variables, ids: &[Output]) -> Output {
 fn deep(scope: &Scope, variables: &Variables, ids: &[Output], numbers: Output) -> Output {
     let embedded = (1..).zip(COLUMNS).zip(ids).map(|((seed, column), &ids)| {
         let first = Initializer::TruncatedNormal { stddev: 0.2, seed: seed * PARTS as i64 };
-        looked_up(scope, variables, &format!("deep/{}", column.name), [column.ids, EMBEDDING], &first, ids)
+        embedding_rows(
+            scope,
+            variables,
+            &format!("deep/{}", column.name),
+            [column.ids, EMBEDDING],
+            &first,
+            ids,
+        )
     });
     let mut layer = scope.concat(&embedded.chain([numbers]).collect::<Vec<_>>(), 1);
     let mut units = COLUMNS.len() * EMBEDDING + NUMBERS;
@@ -80,7 +87,7 @@ fn deep(scope: &Scope, variables: &Variables, ids: &[Output], numbers: Output) -
 }
 
 /// Returns the rows at `ids` of a sharded table.
-fn looked_up(
+fn embedding_rows(
     scope: &Scope,
     variables: &Variables,
     name: &str,
@@ -111,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn either_part_alone_is_worse() -> Fallible {
+    fn each_part_alone_is_less_accurate() -> Fallible {
         let wide = accuracy(|scope, variables, features| {
             let ids = scope.unpack(features[0], COLUMNS.len(), 1);
-            of_log_odds(scope, wide(scope, variables, &ids))
+            scores_of_log_odds(scope, wide(scope, variables, &ids))
         })?;
         let deep = accuracy(|scope, variables, features| {
             let ids = scope.unpack(features[0], COLUMNS.len(), 1);
-            of_log_odds(scope, deep(scope, variables, &ids, features[1]))
+            scores_of_log_odds(scope, deep(scope, variables, &ids, features[1]))
         })?;
         let both = accuracy(scores)?;
         let clicked = problem()?.held_out.labels.values::<i32>()?.iter().filter(|&&c| c == 1).count();
@@ -131,7 +138,7 @@ mod tests {
 
     /// With parameter servers, a step must neither read nor update a whole table.
     #[test]
-    fn only_rows_of_tables_travel() -> Fallible {
+    fn steps_use_only_rows_of_tables() -> Fallible {
         let problem = problem()?;
         for mode in [Mode::BetweenGraph, Mode::Synchronous, Mode::Accumulators] {
             let replica = Replica::build(&problem, mode, Compute::Anywhere, 1, problem.steps, problem.batch)?;
