@@ -177,7 +177,7 @@ async fn serve(
             () = server.yields() => has_yielded.store(true, Ordering::Relaxed),
         }
     });
-    // The standby of this process keeps its presence port open.
+    // The standby is kept alive while this process serves, so that its presence port stays open.
     let (listener, _standby) = match (listener, &replica) {
         (Some(listener), _) => (listener, None),
         (None, Some(replica)) => tokio::select! {

@@ -36,7 +36,7 @@ impl Examples {
         self.labels.num_elements()
     }
 
-    /// The features, then the labels.
+    /// Returns the features, followed by the labels.
     pub(super) fn tensors(&self) -> Vec<Tensor> {
         self.features.iter().chain([&self.labels]).cloned().collect()
     }
