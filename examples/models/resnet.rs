@@ -13,7 +13,7 @@ pub(crate) struct ResNet {
     pub(crate) classes: usize,
 }
 
-/// A block's output has so many times the channels of its filters.
+/// Ratio of the channels of a block's output to those of its filters.
 const EXPANSION: usize = 4;
 
 impl ResNet {

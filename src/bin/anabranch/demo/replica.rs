@@ -18,7 +18,7 @@ type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 /// Seed of the order of examples.
 const SEED: i64 = 1998;
 
-/// One step in so many is part of the warm-up before the full learning rate.
+/// Divisor of the number of steps that gives the length of the warm-up to the full learning rate.
 const WARMUP: u64 = 4;
 
 /// Batches that are prefetched.

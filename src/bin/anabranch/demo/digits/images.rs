@@ -13,7 +13,7 @@ pub(super) const PIXELS: usize = 64;
 /// Number of different digits.
 pub(super) const CLASSES: usize = 10;
 
-/// One image in so many, after shuffling, is held out.
+/// Interval of held-out images: every fifth image after shuffling.
 const HELD_OUT: usize = 5;
 
 /// Value of the brightest pixel.
