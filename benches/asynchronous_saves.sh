@@ -1,8 +1,8 @@
 #!/bin/sh
-# A table of 1 GiB on two parameter servers is saved while a worker's steps go on, ten times: prints the rate of steps by
-# themselves and while it is saved, the longest step of each, and the rate of the save. The first argument is another
-# size, in MiB, the second another number of rounds; with a third the worker multiplies matrices of so many rows and columns
-# in each step, four times.
+# Saves a table of 1 GiB on two parameter servers while a worker runs steps, ten times. It prints the rate of
+# steps without and during a save, the longest step of each, and the rate of the save. The first argument is
+# the size in MiB, the second the number of rounds. With a third argument the worker multiplies matrices with
+# that many rows and columns four times in each step.
 set -e
 cd "$(dirname "$0")/.."
 cargo build --release --bins

@@ -1,6 +1,7 @@
-//! Times of steps on a GPU: a product, models in training, copies. `benches/peer/gpu/compare.py` runs this and PyTorch in
-//! turn; `cargo bench --bench gpu -- mlp` runs one workload, `--no-cuda-graphs` launches each kernel by itself, `--cpu` runs
-//! all of them in small sizes on a CPU, to see that they run. Without a GPU it says so.
+//! Benchmarks of steps on a GPU: a product, models in training, copies. `benches/peer/gpu/compare.py` runs
+//! them and PyTorch in turn. `cargo bench --bench gpu -- mlp` runs one workload, `--no-cuda-graphs` launches
+//! each kernel separately, and `--cpu` runs all workloads in small sizes on a CPU as a functional check.
+//! Without a GPU the program says so.
 #![allow(clippy::print_stdout)]
 
 #[path = "../examples/models/mod.rs"]
@@ -20,10 +21,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Fallible<T = ()> = Result<T, Box<dyn Error>>;
 
-/// What a workload is called, and what measures it.
-type Workload = (&'static str, fn(Place) -> Fallible<Figure>);
+/// The name of a workload and the function that measures it.
+type Workload = (&'static str, fn(DeviceMode) -> Fallible<Figure>);
 
-/// What is run, by name, and what is measured of it.
+/// All workloads by name.
 const WORKLOADS: &[Workload] = &[
     ("product", product),
     ("mlp", perceptron),
@@ -36,13 +37,13 @@ const WORKLOADS: &[Workload] = &[
     ("copy_from_device", copy_from_device),
 ];
 
-/// Bytes that are copied.
-const COPIED: usize = 256 << 20;
+/// Bytes copied in the copy workloads.
+const COPY_BYTES: usize = 256 << 20;
 
-/// Steps before any is timed: kernels are compiled, plans are made, memory is kept.
+/// Steps before the measurement, in which kernels are compiled, plans are made and memory is allocated.
 const WARM_UP: usize = 10;
 
-/// How often so long is timed.
+/// Number of timed windows; each has this duration.
 const WINDOWS: usize = 15;
 const WINDOW: Duration = Duration::from_millis(200);
 
@@ -53,15 +54,15 @@ fn main() -> Fallible {
     if let Some(unknown) = names.iter().find(|name| WORKLOADS.iter().all(|(known, _)| known != *name)) {
         return Err(format!("there is no workload {unknown}").into());
     }
-    let place = match gpus::found(&Visible::All) {
-        _ if has("--cpu") => Place::SmallOnCpu,
-        // `cargo test` starts benches too, and measures nothing.
+    let mode = match gpus::found(&Visible::All) {
+        _ if has("--cpu") => DeviceMode::SmallOnCpu,
+        // `cargo test` starts benches too, and must not measure.
         Ok(_) if names.is_empty() && !has("--bench") => {
             println!("nothing is measured: --bench, or names of workloads, are not given");
             return Ok(());
         }
-        Ok(_) => Place::Gpu { graphs: !has("--no-cuda-graphs") },
-        // The suite is for machines that have one.
+        Ok(_) => DeviceMode::Gpu { graphs: !has("--no-cuda-graphs") },
+        // The suite runs on machines that have a GPU, so a missing one is an error.
         Err(error) if std::env::var_os("ANABRANCH_GPU_SUITE").is_some() => return Err(error.into()),
         Err(error) => {
             println!("nothing is measured, for there is no GPU: {error}");
@@ -69,62 +70,62 @@ fn main() -> Fallible {
         }
     };
     for (name, measure) in WORKLOADS.iter().filter(|(name, _)| names.is_empty() || names.contains(name)) {
-        let Figure { what, value } = measure(place).map_err(|error| format!("{name}: {error}"))?;
-        println!("RESULT {}", serde_json::json!({ "workload": name, what: value }));
+        let Figure { unit, value } = measure(mode).map_err(|error| format!("{name}: {error}"))?;
+        println!("RESULT {}", serde_json::json!({ "workload": name, unit: value }));
     }
     Ok(())
 }
 
-/// Where workloads run.
+/// The device on which workloads run.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum DeviceMode {
     Gpu { graphs: bool },
     SmallOnCpu,
 }
 
-impl Place {
+impl DeviceMode {
     fn device(self) -> &'static str {
         match self {
-            Place::Gpu { .. } => "/device:GPU:0",
-            Place::SmallOnCpu => "/device:CPU:0",
+            DeviceMode::Gpu { .. } => "/device:GPU:0",
+            DeviceMode::SmallOnCpu => "/device:CPU:0",
         }
     }
 
     fn size(self, full: usize, small: usize) -> usize {
         match self {
-            Place::Gpu { .. } => full,
-            Place::SmallOnCpu => small,
+            DeviceMode::Gpu { .. } => full,
+            DeviceMode::SmallOnCpu => small,
         }
     }
 
     fn windows(self) -> (usize, Duration) {
         match self {
-            Place::Gpu { .. } => (WINDOWS, WINDOW),
-            Place::SmallOnCpu => (1, Duration::ZERO),
+            DeviceMode::Gpu { .. } => (WINDOWS, WINDOW),
+            DeviceMode::SmallOnCpu => (1, Duration::ZERO),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Figure {
-    /// `step_us`, or `MBps`.
-    what: &'static str,
+    /// `step_us` or `MBps`.
+    unit: &'static str,
     value: f64,
 }
 
 impl Figure {
     fn step(seconds: f64) -> Figure {
-        Figure { what: "step_us", value: 1e6 * seconds }
+        Figure { unit: "step_us", value: 1e6 * seconds }
     }
 
     fn rate(bytes: usize, seconds: f64) -> Figure {
-        Figure { what: "MBps", value: bytes as f64 / 1e6 / seconds }
+        Figure { unit: "MBps", value: bytes as f64 / 1e6 / seconds }
     }
 }
 
-/// A session in this process. What has no kernel on the device runs on the CPU.
-fn session(place: Place, graph: Graph) -> Fallible<Session> {
-    let graphs = matches!(place, Place::Gpu { graphs: true });
+/// Opens a session in this process. Nodes without a kernel on the device run on the CPU.
+fn session(mode: DeviceMode, graph: Graph) -> Fallible<Session> {
+    let graphs = matches!(mode, DeviceMode::Gpu { graphs: true });
     let server =
         ServerConfig { gpus: GpuOptions { graphs, ..GpuOptions::default() }, ..ServerConfig::default() };
     let config = pb::ConfigProto { allow_soft_placement: true, ..Default::default() };
@@ -132,9 +133,9 @@ fn session(place: Place, graph: Graph) -> Fallible<Session> {
     Ok(Session::local_with(graph, server, options)?)
 }
 
-/// The median time of a step, seconds. Steps are run one after the other, and only the last of a window is waited for: it
-/// ends when the device has done all of them.
-fn step_time(place: Place, step: &Callable<'_>, last: &Callable<'_>, values: &[Tensor]) -> Fallible<f64> {
+/// Returns the median time of a step in seconds. Within a window, steps are enqueued one after the other and
+/// only the last is waited for, which ends when the device has finished all of them.
+fn step_time(mode: DeviceMode, step: &Callable<'_>, last: &Callable<'_>, values: &[Tensor]) -> Fallible<f64> {
     let run = |steps: usize| -> Fallible<f64> {
         let started = Instant::now();
         for _ in 1..steps {
@@ -144,29 +145,29 @@ fn step_time(place: Place, step: &Callable<'_>, last: &Callable<'_>, values: &[T
         Ok(started.elapsed().as_secs_f64() / steps as f64)
     };
     run(WARM_UP)?;
-    let (windows, window) = place.windows();
+    let (windows, window) = mode.windows();
     let steps = (window.as_secs_f64() / run(WARM_UP)?).clamp(1.0, 10_000.0) as usize;
     let mut times = (0..windows).map(|_| run(steps)).collect::<Fallible<Vec<f64>>>()?;
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])
 }
 
-/// Times a step after `first` has run; who fetches `end` runs a step and waits for it.
-fn time(place: Place, graph: Graph, first: NodeId, step: NodeId, end: Output) -> Fallible<f64> {
-    let session = session(place, graph)?;
+/// Returns the time of a step after `first` has run. Fetching `end` runs a step and waits for it.
+fn time(mode: DeviceMode, graph: Graph, first: NodeId, step: NodeId, end: Output) -> Fallible<f64> {
+    let session = session(mode, graph)?;
     session.run(&[], &[], &[first])?;
     let (step, last) = (session.callable(&[], &[], &[step])?, session.callable(&[], &[end], &[])?);
-    step_time(place, &step, &last, &[])
+    step_time(mode, &step, &last, &[])
 }
 
-/// The median time of calls that are waited for one by one, seconds.
-fn call_time(place: Place, call: &Callable<'_>, values: &[Tensor]) -> Fallible<f64> {
+/// Returns the median time in seconds of calls that are waited for one by one.
+fn call_time(mode: DeviceMode, call: &Callable<'_>, values: &[Tensor]) -> Fallible<f64> {
     let one = || -> Fallible<f64> {
         let started = Instant::now();
         call.call(values)?;
         Ok(started.elapsed().as_secs_f64())
     };
-    let (windows, _) = place.windows();
+    let (windows, _) = mode.windows();
     for _ in 0..windows.min(WARM_UP) {
         one()?;
     }
@@ -175,10 +176,10 @@ fn call_time(place: Place, call: &Callable<'_>, values: &[Tensor]) -> Fallible<f
     Ok(times[times.len() / 2])
 }
 
-/// A square matrix times another, in bfloat16.
-fn product(place: Place) -> Fallible<Figure> {
-    let size = place.size(8192, 64);
-    let scope = Scope::new().device(place.device());
+/// The product of two square matrices in bfloat16.
+fn product(mode: DeviceMode) -> Fallible<Figure> {
+    let size = mode.size(8192, 64);
+    let scope = Scope::new().device(mode.device());
     let variables = Variables::new(&scope);
     let factor = |name: &str, seed| {
         let first = Initializer::TruncatedNormal { stddev: 1.0, seed };
@@ -187,58 +188,58 @@ fn product(place: Place) -> Fallible<Figure> {
     let product = scope.matmul(factor("a", 1), factor("b", 2));
     let corner = scope.slice(product, &[0, 0], &[1, 1]);
     let first = variables.initializer();
-    Ok(Figure::step(time(place, scope.finish()?, first, product.node, corner)?))
+    Ok(Figure::step(time(mode, scope.finish()?, first, product.node, corner)?))
 }
 
-/// A model's training step.
+/// Measures a model's training step.
 fn training(
-    place: Place,
+    mode: DeviceMode,
     batch: Batch<'_>,
     optimizer: &Optimizer,
     scores: impl Fn(&Layers<'_>, Output) -> Output,
 ) -> Fallible<Figure> {
-    let Model { graph, training, step, done, .. } = Model::build(place.device(), batch, optimizer, scores)?;
-    Ok(Figure::step(time(place, graph, training.initialize, step, done)?))
+    let Model { graph, training, step, done, .. } = Model::build(mode.device(), batch, optimizer, scores)?;
+    Ok(Figure::step(time(mode, graph, training.initialize, step, done)?))
 }
 
-fn perceptron(place: Place) -> Fallible<Figure> {
-    let (examples, hidden) = (place.size(128, 8), place.size(4096, 16));
+fn perceptron(mode: DeviceMode) -> Fallible<Figure> {
+    let (examples, hidden) = (mode.size(128, 8), mode.size(4096, 16));
     let batch = Batch { shape: &[examples, 784], examples, classes: 10 };
-    training(place, batch, &Optimizer::gradient_descent(0.01), |layers, x| mlp(layers, x, hidden, 10))
+    training(mode, batch, &Optimizer::gradient_descent(0.01), |layers, x| mlp(layers, x, hidden, 10))
 }
 
-fn convolutional(place: Place) -> Fallible<Figure> {
-    let (examples, filters) = (place.size(64, 4), place.size(32, 2));
+fn convolutional(mode: DeviceMode) -> Fallible<Figure> {
+    let (examples, filters) = (mode.size(64, 4), mode.size(32, 2));
     let batch = Batch { shape: &[examples, 28, 28, 1], examples, classes: 10 };
-    training(place, batch, &Optimizer::adam(0.001), |layers, x| small_cnn(layers, x, filters, 10))
+    training(mode, batch, &Optimizer::adam(0.001), |layers, x| small_cnn(layers, x, filters, 10))
 }
 
-fn residual(place: Place) -> Fallible<Figure> {
-    let (examples, side) = (place.size(64, 2), place.size(224, 32));
+fn residual(mode: DeviceMode) -> Fallible<Figure> {
+    let (examples, side) = (mode.size(64, 2), mode.size(224, 32));
     let small = ResNet { blocks: [1; 4], width: 4, classes: 10 };
-    let model = if matches!(place, Place::Gpu { .. }) { ResNet::FIFTY } else { small };
+    let model = if matches!(mode, DeviceMode::Gpu { .. }) { ResNet::FIFTY } else { small };
     let batch = Batch { shape: &[examples, side, side, 3], examples, classes: model.classes };
-    training(place, batch, &Optimizer::momentum(0.1, 0.9), |layers, x| model.scores(layers, x))
+    training(mode, batch, &Optimizer::momentum(0.1, 0.9), |layers, x| model.scores(layers, x))
 }
 
-fn recurrent(place: Place) -> Fallible<Figure> {
-    let (turns, examples, units) = (place.size(32, 3), place.size(64, 4), place.size(512, 8));
+fn recurrent(mode: DeviceMode) -> Fallible<Figure> {
+    let (turns, examples, units) = (mode.size(32, 3), mode.size(64, 4), mode.size(512, 8));
     let batch = Batch { shape: &[turns, examples, units], examples, classes: 10 };
-    training(place, batch, &Optimizer::gradient_descent(0.1), |layers, x| {
+    training(mode, batch, &Optimizer::gradient_descent(0.1), |layers, x| {
         let (last, _) = lstm(layers, "lstm", x, units);
         layers.dense("scores", last, 10)
     })
 }
 
-/// Float32 elements that are copied, and the shape of so many.
-fn copied(place: Place) -> Fallible<Shape> {
-    Ok(Shape::new(&[place.size(COPIED, 4096) / size_of::<f32>()])?)
+/// Returns the shape of the float32 tensor that is copied.
+fn copied_shape(mode: DeviceMode) -> Fallible<Shape> {
+    Ok(Shape::new(&[mode.size(COPY_BYTES, 4096) / size_of::<f32>()])?)
 }
 
-/// Two tensors joined.
-fn copy_on_device(place: Place) -> Fallible<Figure> {
-    let count = copied(place)?.num_elements();
-    let scope = Scope::new().device(place.device());
+/// The concatenation of two tensors.
+fn copy_on_device(mode: DeviceMode) -> Fallible<Figure> {
+    let count = copied_shape(mode)?.num_elements();
+    let scope = Scope::new().device(mode.device());
     let variables = Variables::new(&scope);
     let half = |name: &str, value| {
         let first = Initializer::Constant(value);
@@ -247,47 +248,48 @@ fn copy_on_device(place: Place) -> Fallible<Figure> {
     let joined = scope.concat(&[half("a", 1.0), half("b", 2.0)], 0);
     let corner = scope.slice(joined, &[0], &[1]);
     let first = variables.initializer();
-    let seconds = time(place, scope.finish()?, first, joined.node, corner)?;
+    let seconds = time(mode, scope.finish()?, first, joined.node, corner)?;
     Ok(Figure::rate(count * size_of::<f32>(), seconds))
 }
 
-/// A tensor that lies in pinned memory, as one does that came from the device, is fed, and a number of it comes back.
-fn copy_to_device(place: Place) -> Fallible<Figure> {
-    feed(place, |session, held| Ok(session.run(&[], &[held], &[])?.remove(0)))
+/// Feeds a tensor in pinned memory, like one fetched from the device, and fetches one element of it.
+fn copy_to_device(mode: DeviceMode) -> Fallible<Figure> {
+    feed(mode, |session, variable| Ok(session.run(&[], &[variable], &[])?.remove(0)))
 }
 
-/// The same of a tensor that lies anywhere.
-fn copy_pageable_to_device(place: Place) -> Fallible<Figure> {
-    let shape = copied(place)?;
-    feed(place, |_, _| Ok(Tensor::full(1.0f32, shape)?))
+/// Feeds a tensor in pageable memory.
+fn copy_pageable_to_device(mode: DeviceMode) -> Fallible<Figure> {
+    let shape = copied_shape(mode)?;
+    feed(mode, |_, _| Ok(Tensor::full(1.0f32, shape)?))
 }
 
-/// Times feeds of a tensor that is made of a session and of a variable of as many elements.
-fn feed(place: Place, make: impl FnOnce(&Session, Output) -> Fallible<Tensor>) -> Fallible<Figure> {
-    let shape = copied(place)?;
-    let scope = Scope::new().device(place.device());
+/// Times feeds of a tensor that `make` creates from a session and a variable with the same number of
+/// elements.
+fn feed(mode: DeviceMode, make: impl FnOnce(&Session, Output) -> Fallible<Tensor>) -> Fallible<Figure> {
+    let shape = copied_shape(mode)?;
+    let scope = Scope::new().device(mode.device());
     let variables = Variables::new(&scope);
-    let held = variables.get_untrained("held", DType::Float, shape.dims(), &Initializer::Constant(1.0));
+    let variable = variables.get_untrained("held", DType::Float, shape.dims(), &Initializer::Constant(1.0));
     let fed = scope.placeholder("fed", DType::Float, PartialShape::from(&shape));
     let corner = scope.slice(fed, &[0], &[1]);
     let first = variables.initializer();
-    let session = session(place, scope.finish()?)?;
+    let session = session(mode, scope.finish()?)?;
     session.run(&[], &[], &[first])?;
-    let value = make(&session, held.value)?;
-    let seconds = call_time(place, &session.callable(&[fed], &[corner], &[])?, &[value])?;
+    let value = make(&session, variable.value)?;
+    let seconds = call_time(mode, &session.callable(&[fed], &[corner], &[])?, &[value])?;
     Ok(Figure::rate(shape.num_elements() * size_of::<f32>(), seconds))
 }
 
-/// A variable that is fetched.
-fn copy_from_device(place: Place) -> Fallible<Figure> {
-    let shape = copied(place)?;
-    let scope = Scope::new().device(place.device());
+/// Fetches a variable.
+fn copy_from_device(mode: DeviceMode) -> Fallible<Figure> {
+    let shape = copied_shape(mode)?;
+    let scope = Scope::new().device(mode.device());
     let variables = Variables::new(&scope);
     let first = Initializer::Constant(1.0);
-    let held = variables.get_untrained("held", DType::Float, shape.dims(), &first);
+    let variable = variables.get_untrained("held", DType::Float, shape.dims(), &first);
     let first = variables.initializer();
-    let session = session(place, scope.finish()?)?;
+    let session = session(mode, scope.finish()?)?;
     session.run(&[], &[], &[first])?;
-    let seconds = call_time(place, &session.callable(&[], &[held.value], &[])?, &[])?;
+    let seconds = call_time(mode, &session.callable(&[], &[variable.value], &[])?, &[])?;
     Ok(Figure::rate(shape.num_elements() * size_of::<f32>(), seconds))
 }

@@ -1,7 +1,7 @@
-//! Placing and partitioning graphs of 10^4 to 10^6 nodes over 2, 16 and 256 devices.
+//! Benchmarks of placing and partitioning graphs of 10^4 to 10^6 nodes over 2, 16 and 256 devices.
 //!
-//! `ANABRANCH_LARGE=all` prints the wall time and peak memory of the largest graphs once, instead of sampling; the
-//! name of one kind of graph in place of `all` does so for that kind.
+//! With `ANABRANCH_LARGE=all` it prints the wall time and peak memory of the largest graphs once, instead of
+//! sampling; with the name of a kind of graph in place of `all`, only those of that kind.
 #![allow(clippy::print_stdout)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -15,13 +15,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// As the servers have it.
+/// The allocator of the server programs.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Every device has every kernel.
+/// Kernels for every op on every device.
 struct AllKernels;
 
 impl Kernels for AllKernels {
@@ -39,7 +39,7 @@ fn devices(count: u32) -> DeviceSet {
     DeviceSet::new(all).with_local(TaskName::new("worker", 0))
 }
 
-struct Build {
+struct GraphBuilder {
     nodes: Vec<Node>,
     edges: Vec<Edge>,
     texts: Vec<Arc<str>>,
@@ -50,14 +50,14 @@ struct Build {
     read: Attrs,
 }
 
-impl Build {
-    fn new(devices: usize, size: usize) -> Result<Build> {
+impl GraphBuilder {
+    fn new(devices: usize, size: usize) -> Result<GraphBuilder> {
         let attrs = |list: &[(&str, AttrValue)]| -> Attrs {
             list.iter().map(|(name, value)| ((*name).into(), value.clone())).collect()
         };
         let float = AttrValue::Type(DType::Float);
         let value = AttrValue::Tensor(Tensor::zeros(DType::Float, Shape::scalar())?);
-        Ok(Build {
+        Ok(GraphBuilder {
             nodes: Vec::with_capacity(size),
             edges: Vec::with_capacity(2 * size),
             texts: (0..devices).map(|i| format!("/job:worker/task:{i}").into()).collect(),
@@ -89,24 +89,25 @@ fn op(name: &str) -> Result<&'static Op> {
     ops::lookup(name).ok_or_else(|| format!("no op {name}").into())
 }
 
-/// One after the other, a thousand on each device in turn.
+/// Returns a chain of nodes, a thousand on each device in turn.
 fn chain(size: usize, devices: usize) -> Result<Graph> {
-    let mut build = Build::new(devices, size)?;
+    let mut builder = GraphBuilder::new(devices, size)?;
     let (constant, identity) = (op("Const")?, op("Identity")?);
-    let (typed, first) = (build.typed.clone(), build.constant.clone());
-    let mut last = build.add(constant, Some(0), &first, &[]);
+    let (typed, first) = (builder.typed.clone(), builder.constant.clone());
+    let mut last = builder.add(constant, Some(0), &first, &[]);
     for i in 1..size {
-        last = build.add(identity, Some(i / 1000 % devices), &typed, &[last]);
+        last = builder.add(identity, Some(i / 1000 % devices), &typed, &[last]);
     }
-    build.finish()
+    builder.finish()
 }
 
-/// Layers of a thousand nodes, cut into a block a device; one input in `far` comes from anywhere in the layer before.
+/// Returns layers of a thousand nodes, cut into one block for each device. One input in `far` comes from a
+/// random node of the previous layer.
 fn layers(size: usize, devices: usize, far: usize) -> Result<Graph> {
     const WIDTH: usize = 1000;
-    let mut build = Build::new(devices, size)?;
+    let mut builder = GraphBuilder::new(devices, size)?;
     let (constant, add) = (op("Const")?, op("AddV2")?);
-    let (typed, first) = (build.typed.clone(), build.constant.clone());
+    let (typed, first) = (builder.typed.clone(), builder.constant.clone());
     let mut random = 1u64;
     let mut below = |n: usize| {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -116,46 +117,49 @@ fn layers(size: usize, devices: usize, far: usize) -> Result<Graph> {
         let (layer, column) = (i / WIDTH, i % WIDTH);
         let device = Some(column * devices / WIDTH);
         if layer == 0 {
-            build.add(constant, device, &first, &[]);
+            builder.add(constant, device, &first, &[]);
             continue;
         }
         let before = (layer - 1) * WIDTH;
         let mut input = || NodeId::new(before + if below(far) == 0 { below(WIDTH) } else { column });
         let inputs = [input(), input()];
-        build.add(add, device, &typed, &inputs);
+        builder.add(add, device, &typed, &inputs);
     }
-    build.finish()
+    builder.finish()
 }
 
-/// A tower of blocks a device, each block with variables that live on another device and are tied by resources.
+/// Returns a tower of blocks on each device. Each block has variables on another device, connected by
+/// resource edges.
 fn towers(size: usize, devices: usize) -> Result<Graph> {
-    let mut build = Build::new(devices, size)?;
+    let mut builder = GraphBuilder::new(devices, size)?;
     let (constant, add, identity) = (op("Const")?, op("AddV2")?, op("Identity")?);
     let (handle, read) = (op("VarHandleOp")?, op("ReadVariableOp")?);
-    let attrs = (build.typed.clone(), build.constant.clone(), build.handle.clone(), build.read.clone());
+    let attrs =
+        (builder.typed.clone(), builder.constant.clone(), builder.handle.clone(), builder.read.clone());
     let mut tops = Vec::with_capacity(devices);
     for tower in 0..devices {
-        tops.push(build.add(constant, Some(tower), &attrs.1, &[]));
+        tops.push(builder.add(constant, Some(tower), &attrs.1, &[]));
     }
     let mut block = 0;
-    while build.nodes.len() + 12 <= size {
+    while builder.nodes.len() + 12 <= size {
         let tower = block % devices;
         let home = (block * 7 + 1) % devices;
-        let variable = build.add(handle, Some(home), &attrs.2, &[]);
-        let value = build.add(read, None, &attrs.3, &[variable]);
-        let bias = build.add(constant, None, &attrs.1, &[]);
+        let variable = builder.add(handle, Some(home), &attrs.2, &[]);
+        let value = builder.add(read, None, &attrs.3, &[variable]);
+        let bias = builder.add(constant, None, &attrs.1, &[]);
         let mut x = tops[tower];
         for i in 0..8 {
             let inputs = [x, if i % 4 == 0 { value } else { bias }];
-            x = build.add(add, Some(tower), &attrs.0, &inputs);
+            x = builder.add(add, Some(tower), &attrs.0, &inputs);
         }
-        tops[tower] = build.add(identity, Some(tower), &attrs.0, &[x]);
+        tops[tower] = builder.add(identity, Some(tower), &attrs.0, &[x]);
         block += 1;
     }
-    build.finish()
+    builder.finish()
 }
 
-/// As [`layered`], but every input from anywhere in the layer before: most edges cross.
+/// Like [`layered`], with every input from a random node of the previous layer, so that most edges cross
+/// devices.
 fn scattered(size: usize, devices: usize) -> Result<Graph> {
     layers(size, devices, 1)
 }
@@ -168,8 +172,8 @@ type Make = fn(usize, usize) -> Result<Graph>;
 
 const GRAPHS: &[(&str, Make)] = &[("chain", chain), ("layered", layered), ("towers", towers)];
 
-/// Taken once, at the largest size: a cut that no one would choose.
-const WORST: (&str, Make) = ("scattered", scattered);
+/// The worst case, measured once at the largest size: a partition that no user would choose.
+const WORST_CASE: (&str, Make) = ("scattered", scattered);
 
 fn placed(graph: &Graph, set: &DeviceSet) -> Result<Placement> {
     let request =
@@ -215,7 +219,7 @@ fn bench(c: &mut Criterion) {
 
 fn print_large(kind: &str) -> Result<()> {
     let size = 1_000_000;
-    for (name, make) in GRAPHS.iter().chain([&WORST]).filter(|g| kind == "all" || kind == g.0) {
+    for (name, make) in GRAPHS.iter().chain([&WORST_CASE]).filter(|g| kind == "all" || kind == g.0) {
         for count in [2u32, 16, 256] {
             let set = devices(count);
             let graph = make(size, count as usize)?;
@@ -237,7 +241,7 @@ fn print_large(kind: &str) -> Result<()> {
     Ok(())
 }
 
-/// The process's peak resident memory, where the system tells.
+/// Returns the process's peak resident memory in MiB, or 0 if the system does not report it.
 fn peak_memory_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or("0");

@@ -1,5 +1,5 @@
-//! Parameter servers, each worker at its own pace:
-//! `cargo run --example asynchronous`.
+//! Asynchronous training with parameter servers: each worker updates the variables at its own pace. Run it
+//! with `cargo run --example asynchronous`.
 #![allow(clippy::print_stdout)]
 
 mod support;
@@ -7,7 +7,7 @@ mod support;
 use anabranch::train::{Strategy, SyncMode, VariablePlacement};
 
 fn main() -> support::Fallible {
-    let cluster = support::InProcess::start(&[("ps", 2), ("worker", 2)])?;
+    let cluster = support::InProcessCluster::start(&[("ps", 2), ("worker", 2)])?;
     let strategy = |worker| Strategy::ParameterServer {
         ps_tasks: 2,
         worker,

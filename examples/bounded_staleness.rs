@@ -1,5 +1,5 @@
-//! Parameter servers, no worker more than three steps ahead of the slowest:
-//! `cargo run --example bounded_staleness`.
+//! Training with parameter servers and bounded staleness: no worker is more than three steps ahead of the
+//! slowest. Run it with `cargo run --example bounded_staleness`.
 #![allow(clippy::print_stdout)]
 
 mod support;
@@ -7,7 +7,7 @@ mod support;
 use anabranch::train::{Strategy, SyncMode, VariablePlacement};
 
 fn main() -> support::Fallible {
-    let cluster = support::InProcess::start(&[("ps", 2), ("worker", 2)])?;
+    let cluster = support::InProcessCluster::start(&[("ps", 2), ("worker", 2)])?;
     let strategy = |worker| Strategy::ParameterServer {
         ps_tasks: 2,
         worker,

@@ -1,6 +1,6 @@
-//! A client of a cluster: `cargo run --example cluster -- grpc://localhost:2223`, where a task of a cluster with
-//! jobs `ps` and `worker` listens (README.md says how to start one). Without an address it starts such a cluster
-//! in this process, one server a task, each behind a port of its own.
+//! A client of a cluster: `cargo run --example cluster -- grpc://localhost:2223`, with the address of a task
+//! of a cluster with jobs `ps` and `worker` (README.md explains how to start one). Without an address the
+//! example starts such a cluster in this process, with one server and one port for each task.
 #![allow(clippy::print_stdout)]
 
 mod support;
@@ -14,14 +14,15 @@ fn main() -> support::Fallible {
     match std::env::args().nth(1) {
         Some(target) => train(&target),
         None => {
-            let cluster = support::InProcess::start(&[("ps", 1), ("worker", 1)])?;
+            let cluster = support::InProcessCluster::start(&[("ps", 1), ("worker", 1)])?;
             train(&cluster.targets("worker")[0])?;
             cluster.stop()
         }
     }
 }
 
-/// Pulls a variable on the parameter server to 3 from the worker, and shows which device ran what.
+/// Trains a variable on the parameter server towards 3 from the worker, and prints the ops that each device
+/// ran.
 fn train(target: &str) -> support::Fallible {
     let root = Scope::new();
     let strategy = Strategy::ParameterServer {

@@ -1,4 +1,4 @@
-//! Fits a line to noisy points, in this process: `cargo run --example linear_regression`.
+//! Fits a line to noisy points in this process: `cargo run --example linear_regression`.
 #![allow(clippy::print_stdout)]
 
 use anabranch::client::Session;
@@ -9,7 +9,7 @@ use std::error::Error;
 const POINTS: usize = 100;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Build: nothing runs yet. A scope adds nodes, and knows their types and shapes.
+    // Build the graph without running it. A scope adds nodes and infers their types and shapes.
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let x = scope.placeholder("x", DType::Float, PartialShape::from([None]));
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         },
     )?;
 
-    // Run: a session holds the graph; each run is one step.
+    // Run steps in a session, which holds the graph.
     let session = Session::local(scope.finish()?)?;
     session.run(&[], &[], &[training.initialize])?;
     let xs: Vec<f32> = (0..POINTS).map(|i| i as f32 / POINTS as f32).collect();
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Something small that sums to about 0.
+/// Returns a small number; the numbers sum to about 0.
 fn noise(i: usize) -> f32 {
     ((i * 37) % 11) as f32 / 1000.0 - 0.005
 }

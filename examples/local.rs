@@ -1,4 +1,4 @@
-//! One device: `cargo run --example local`.
+//! Training on one device: `cargo run --example local`.
 #![allow(clippy::print_stdout)]
 
 mod support;

@@ -1,5 +1,5 @@
-//! Parameter servers, workers in step: one update a step, with the mean gradient of all:
-//! `cargo run --example synchronous`.
+//! Synchronous training with parameter servers: one update for each step, with the mean gradient of all
+//! workers. Run it with `cargo run --example synchronous`.
 #![allow(clippy::print_stdout)]
 
 mod support;
@@ -7,7 +7,7 @@ mod support;
 use anabranch::train::{Aggregation, Strategy, SyncMode, VariablePlacement};
 
 fn main() -> support::Fallible {
-    let cluster = support::InProcess::start(&[("ps", 2), ("worker", 2)])?;
+    let cluster = support::InProcessCluster::start(&[("ps", 2), ("worker", 2)])?;
     let strategy = |worker| Strategy::ParameterServer {
         ps_tasks: 2,
         worker,

@@ -1,4 +1,5 @@
-//! Towers: a copy of the model a device, each with its share of the batch, in one graph: `cargo run --example towers`.
+//! Training with towers: one graph with a copy of the model on each device, which computes its share of the
+//! batch: `cargo run --example towers`.
 #![allow(clippy::print_stdout)]
 
 mod support;
@@ -8,7 +9,7 @@ use anabranch::train::{Averaging, Master, Strategy};
 use std::sync::Arc;
 
 fn main() -> support::Fallible {
-    // Two towers, and the variables on a device of their own.
+    // Two towers, with the variables on a third device.
     let strategy = Strategy::Towers {
         devices: vec!["/device:CPU:1".into(), "/device:CPU:2".into()],
         variables: "/device:CPU:0".into(),

@@ -1,28 +1,28 @@
-//! Compiles `protos/` and generates messages, clients and servers from them.
+//! Compiles `protos/` and generates messages, clients and servers.
 
 use protox::prost_reflect::{DescriptorPool, Kind};
 use std::fmt::Write as _;
 use std::{env, error::Error, fs, io, path::PathBuf};
 
-/// Fields whose bytes are shared with the buffer they were received in.
+/// Fields whose bytes share the receive buffer.
 const SHARED_BYTES: [&str; 3] = [
     ".tensorflow.TensorProto.tensor_content",
     ".tensorflow.RecvBufRespExtra.tensor_content",
     ".google.protobuf.Any.value",
 ];
 
-/// Graphs within requests: they are large, and read and written without a message between their bytes and our own
-/// form (`src/convert/graph`). On the wire there is no difference.
+/// Graphs in requests, generated as bytes. They are large, and `src/convert/graph` converts their bytes
+/// directly, without an intermediate message. The wire format is the same.
 const GRAPHS: [&str; 3] = [
     ".tensorflow.CreateSessionRequest.graph_def",
     ".tensorflow.ExtendSessionRequest.graph_def",
     ".tensorflow.RegisterGraphRequest.graph_def",
 ];
 
-/// The number of the type `bytes` in descriptors.
+/// Number of the type `bytes` in descriptors.
 const TYPE_BYTES: i32 = 12;
 
-/// Messages of options, whose fields that are set can be named (`src/fields.rs`).
+/// Messages of options, for which `src/fields.rs` lists the fields that are set.
 const OPTIONS: [&str; 2] = ["tensorflow.ConfigProto", "tensorflow.RunOptions"];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -54,9 +54,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let mut builder = tonic_prost_build::configure()
-        // `Any` is generated too, so that its value can be shared bytes.
+        // `Any` is generated too, so that its value can share the receive buffer.
         .compile_well_known_types(true)
-        // Ordered maps: the same message is always the same bytes.
+        // Ordered maps make the encoding of a message deterministic.
         .btree_map(".");
     for field in SHARED_BYTES.iter().chain(&GRAPHS) {
         builder = builder.bytes(field);
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The fields of the messages of options and of those within them, as source of a constant.
+/// Returns the source of a constant with the fields of the option messages and of the messages within them.
 fn options_table(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
     let mut table = String::from("pub(super) const MESSAGES: &[Message] = &[\n");
     let mut open = OPTIONS.map(str::to_owned).to_vec();

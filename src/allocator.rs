@@ -1,10 +1,10 @@
-//! What servers ask of mimalloc, which their programs allocate with.
+//! Calls into mimalloc, the allocator of the server programs.
 
-/// Gives all freed memory back to the system. By itself mimalloc does so a while later, when next memory is freed: in a
-/// process that has come to rest, that would be never.
+/// Returns all freed memory to the system. mimalloc itself does this some time later, at a subsequent free,
+/// which would never happen in an idle process.
 #[allow(unsafe_code)]
 pub(crate) fn give_back() {
-    // SAFETY: it takes no pointer, any thread may call it at any time, and in a program with another allocator it finds
-    // nothing to do.
+    // SAFETY: `mi_collect` takes no pointer and may be called by any thread at any time; in a program with
+    // another allocator it has no memory to collect.
     unsafe { libmimalloc_sys::mi_collect(true) }
 }

@@ -1,38 +1,41 @@
-//! How a process is told which GPUs to offer, and how to use them.
+//! The flags that select the GPUs of a process and their options.
 
 use executor::gpus::{self, GpuOptions, Visible};
 
-/// The GPUs of a process: what TensorFlow's `GPUOptions` say.
+/// The GPU flags of a process, which correspond to TensorFlow's `GPUOptions`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct GpuFlags {
-    /// GPUs to offer as GPU:0, GPU:1 and so on: all, none, or their numbers on the machine with commas. None is opened
-    /// before a node is placed on it
+    /// GPUs to offer as GPU:0, GPU:1 and so on: all, none, or a comma-separated list of their numbers on the
+    /// machine. A GPU is opened when the first node is placed on it
     #[arg(long, default_value = "all")]
     gpus: Visible,
 
-    /// How much of each GPU's memory may be taken, from 0 to 1; 0 is all but a reserve
+    /// Fraction of each GPU's memory that may be used, from 0 to 1; 0 means all except a reserve
     #[arg(long, default_value_t = 0.0)]
     gpu_memory_fraction: f64,
 
-    /// Take all of that when a GPU is opened, not as it is needed
+    /// Allocate all of that memory when a GPU is opened, instead of on demand
     #[arg(long)]
     gpu_take_all: bool,
 
-    /// Do not round float32 factors of products and convolutions to TF32
+    /// Do not round the float32 factors of products and convolutions to TF32
     #[arg(long)]
     gpu_no_tf32: bool,
 
-    /// Launch each kernel by itself: those that are enqueued again and again are else captured into CUDA graphs
+    /// Launch each kernel separately. By default, kernels that are enqueued repeatedly are captured into CUDA
+    /// graphs
     #[arg(long)]
     gpu_no_graphs: bool,
 
-    /// Take the algorithm for a product or a convolution that NVIDIA's libraries expect to be the fastest: else several are
-    /// tried when it first comes, so that which is taken, and with it the last bits, may differ from run to run
+    /// Use the algorithm for a product or a convolution that NVIDIA's libraries estimate to be the fastest.
+    /// By default, several are timed at first use, so the chosen one, and with it the last bits of results,
+    /// may differ from run to run
     #[arg(long)]
     gpu_no_autotune: bool,
 }
 
 impl GpuFlags {
+    /// Returns the options of GPUs that the flags select.
     pub fn options(&self) -> GpuOptions {
         GpuOptions {
             visible: self.gpus.clone(),
@@ -46,8 +49,8 @@ impl GpuFlags {
     }
 }
 
-/// Logs, in a line, which of these GPUs there are, or why there is none.
-pub fn tell(visible: &Visible) {
+/// Logs the available GPUs among `visible` in one line, or the reason why there is none.
+pub fn log_available(visible: &Visible) {
     match gpus::found(visible) {
         Ok(found) if found.is_empty() => tracing::info!("no GPU is offered: none is asked for"),
         Ok(found) => tracing::info!("GPUs: {}", found.join("; ")),

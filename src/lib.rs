@@ -1,14 +1,14 @@
 //! Anabranch: a distributed dataflow-graph runtime, and a drop-in server for TensorFlow-1-style clusters.
 //!
-//! A program builds a graph in a [`graph::Scope`], and runs it in a [`client::Session`]: in this process, or on a
-//! cluster of `anabranch-worker` processes. [`train`] holds variables, optimizers and the strategies that spread
-//! a model over devices and tasks.
+//! A program builds a graph in a [`graph::Scope`], and runs it in a [`client::Session`]: in this process, or
+//! on a cluster of `anabranch-worker` processes. [`train`] has variables, optimizers and the strategies that
+//! distribute a model over devices and tasks.
 #![deny(unsafe_code)]
 
 pub use {client, executor, graph, master, placer, proto, train, worker};
 
+mod adaptive_spin;
 mod allocator;
-mod awake;
 pub mod gpu_flags;
 pub mod serve;
 pub mod server_options;
@@ -16,7 +16,7 @@ mod task_flags;
 
 pub use task_flags::TaskFlags;
 
-/// The README's program runs as it stands there.
+/// Runs the README's program as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -1,5 +1,5 @@
-//! What a server is told by a `tf.ConfigProto`, as `tf.train.Server(config=…)` takes one: some of it is the server's own,
-//! the rest is for sessions that say nothing else.
+//! Options split a server given as a `tf.ConfigProto`, as `tf.train.Server(config=…)` takes one. Some options
+//! configure the server itself, and the others are defaults for its session_config.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use executor::gpus::{GpuOptions, Visible};
@@ -7,61 +7,62 @@ use prost::Message;
 use proto::pb;
 use std::str::FromStr;
 
-/// A `tf.ConfigProto`, taken apart.
+/// The options of a server, read from a `tf.ConfigProto`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerOptions {
     pub cpu_devices: Option<u32>,
     pub threads: Option<usize>,
     pub visible_gpus: Option<Visible>,
     pub gpu_memory_fraction: Option<f64>,
-    /// It had device filters, which have no effect, as with TensorFlow's servers.
-    pub ignores_filters: bool,
-    /// Of sessions.
-    pub sessions: pb::ConfigProto,
+    /// Set if device filters were given, which have no effect, like in TensorFlow's servers.
+    pub has_ignored_filters: bool,
+    /// Defaults of the options of sessions.
+    pub session_config: pb::ConfigProto,
 }
 
 impl FromStr for ServerOptions {
     type Err = String;
 
-    /// Reads a serialized `tf.ConfigProto` in base64.
+    /// Parses a serialized `tf.ConfigProto` in base64.
     fn from_str(text: &str) -> Result<ServerOptions, String> {
         let bytes = BASE64_STANDARD.decode(text).map_err(|e| format!("this is not base64: {e}"))?;
         let config = pb::ConfigProto::decode(bytes.as_slice());
-        ServerOptions::of(config.map_err(|e| format!("this is no tf.ConfigProto: {e}"))?)
+        ServerOptions::split(config.map_err(|e| format!("this is no tf.ConfigProto: {e}"))?)
     }
 }
 
 impl ServerOptions {
-    /// Takes from the options what is the server's.
-    fn of(mut config: pb::ConfigProto) -> Result<ServerOptions, String> {
-        let mut own = ServerOptions::default();
+    /// Splits the options into those of the server and those of sessions.
+    fn split(mut config: pb::ConfigProto) -> Result<ServerOptions, String> {
+        let mut server = ServerOptions::default();
         if let Some(count) = config.device_count.remove("CPU") {
-            own.cpu_devices = Some(count.try_into().map_err(|_| format!("device_count of CPU is {count}"))?);
+            server.cpu_devices =
+                Some(count.try_into().map_err(|_| format!("device_count of CPU is {count}"))?);
         }
         if config.device_count.get("GPU") == Some(&0) {
             config.device_count.remove("GPU");
-            own.visible_gpus = Some(Visible::These(Vec::new()));
+            server.visible_gpus = Some(Visible::These(Vec::new()));
         }
         if config.intra_op_parallelism_threads > 0 {
-            own.threads = usize::try_from(std::mem::take(&mut config.intra_op_parallelism_threads)).ok();
+            server.threads = usize::try_from(std::mem::take(&mut config.intra_op_parallelism_threads)).ok();
         }
         if let Some(gpus) = &mut config.gpu_options {
             let list = std::mem::take(&mut gpus.visible_device_list);
-            if own.visible_gpus.is_none() && !list.is_empty() {
-                own.visible_gpus = Some(list.parse()?);
+            if server.visible_gpus.is_none() && !list.is_empty() {
+                server.visible_gpus = Some(list.parse()?);
             }
             let fraction = std::mem::take(&mut gpus.per_process_gpu_memory_fraction);
-            own.gpu_memory_fraction = (fraction > 0.0).then_some(fraction);
-            // It grows unless a flag says otherwise: no more is asked for by this.
+            server.gpu_memory_fraction = (fraction > 0.0).then_some(fraction);
+            // Memory grows on demand unless a flag disables it, so this option requests nothing more.
             gpus.allow_growth = false;
         }
-        // A server's own are not for sessions; what sessions may not see, they say themselves.
-        own.ignores_filters = !std::mem::take(&mut config.device_filters).is_empty();
-        own.sessions = config;
-        Ok(own)
+        // A server's device filters do not apply to sessions, which have their own.
+        server.has_ignored_filters = !std::mem::take(&mut config.device_filters).is_empty();
+        server.session_config = config;
+        Ok(server)
     }
 
-    /// These options of GPUs, where flags leave them open.
+    /// Returns the GPU options of the flags, completed by these options.
     pub fn gpus(&self, mut flags: GpuOptions) -> GpuOptions {
         if let (Visible::All, Some(visible)) = (&flags.visible, &self.visible_gpus) {
             flags.visible = visible.clone();
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_the_servers_is_taken_and_the_rest_is_for_sessions() -> Result<(), String> {
+    fn server_options_are_separated_from_session_options() -> Result<(), String> {
         let config = pb::ConfigProto {
             device_count: [("CPU".to_owned(), 3), ("GPU".to_owned(), 0)].into(),
             intra_op_parallelism_threads: 2,
@@ -90,37 +91,38 @@ mod tests {
         assert_eq!((options.cpu_devices, options.threads), (Some(3), Some(2)));
         let visible = options.gpus(GpuOptions::default()).visible;
         assert_eq!(visible, Visible::These(Vec::new()));
-        assert!(options.ignores_filters);
+        assert!(options.has_ignored_filters);
         let rest = pb::ConfigProto { allow_soft_placement: true, ..Default::default() };
-        assert_eq!(options.sessions, rest);
+        assert_eq!(options.session_config, rest);
         Ok(())
     }
 
     #[test]
-    fn flags_go_before_options_of_gpus() -> Result<(), String> {
+    fn flags_take_precedence_over_gpu_options() -> Result<(), String> {
         let gpus = pb::GpuOptions {
             visible_device_list: "2,0".into(),
             per_process_gpu_memory_fraction: 0.5,
             allow_growth: true,
             ..Default::default()
         };
-        let options = ServerOptions::of(pb::ConfigProto { gpu_options: Some(gpus), ..Default::default() })?;
-        // Nothing is left to be told of as without effect.
-        assert_eq!(options.sessions.gpu_options, Some(pb::GpuOptions::default()));
+        let options =
+            ServerOptions::split(pb::ConfigProto { gpu_options: Some(gpus), ..Default::default() })?;
+        // No option is left that would be reported as ineffective.
+        assert_eq!(options.session_config.gpu_options, Some(pb::GpuOptions::default()));
         let open = options.gpus(GpuOptions::default());
         assert_eq!(
             (open.visible, open.memory_fraction, open.allow_growth),
             (Visible::These(vec![2, 0]), 0.5, true)
         );
-        let told =
+        let flags =
             GpuOptions { visible: Visible::These(vec![1]), memory_fraction: 0.25, ..Default::default() };
-        let told = options.gpus(told);
-        assert_eq!((told.visible, told.memory_fraction), (Visible::These(vec![1]), 0.25));
+        let flags = options.gpus(flags);
+        assert_eq!((flags.visible, flags.memory_fraction), (Visible::These(vec![1]), 0.25));
         Ok(())
     }
 
     #[test]
-    fn what_is_no_config_is_refused() {
+    fn malformed_configs_are_refused() {
         let refused = |text: &str| text.parse::<ServerOptions>().err().unwrap_or_default();
         assert!(refused("%").contains("base64"));
         assert!(refused("/w==").contains("ConfigProto"));

@@ -1,15 +1,15 @@
-//! How a process is told which task of which cluster it is: by flags of its own, by the flags of TensorFlow's
-//! tutorials, or by `TF_CONFIG`.
+//! The flags that give a process its task and its cluster: our own flags, the flags of TensorFlow's
+//! tutorials, or `TF_CONFIG`.
 
 use graph::TaskName;
 use proto::Cluster;
 use proto::cluster::addresses;
 
-/// The place of a process in a cluster.
+/// The flags that select the task of a process.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct TaskFlags {
-    /// The cluster: `ps=host:port;worker=host:port,host:port`, or JSON: `{"ps": ["host:port"], …}`, or a whole
-    /// TF_CONFIG
+    /// The cluster: `ps=host:port;worker=host:port,host:port`, or JSON: `{"ps": ["host:port"], …}`, or a
+    /// whole TF_CONFIG
     #[arg(long)]
     cluster: Option<String>,
 
@@ -29,54 +29,56 @@ pub struct TaskFlags {
     #[arg(long = "worker_hosts", visible_alias = "worker-hosts")]
     worker_hosts: Option<String>,
 
-    /// How many processes hold each parameter server: 1, or 2, of which one stands by and takes over, with all that the
-    /// other held, when that one dies. Then the cluster names two addresses for each, first all tasks', then, in the same
-    /// order, their standbys'; every process of the cluster is told the same
+    /// Number of processes for each parameter server: 1, or 2, of which one is a standby that replicates the
+    /// state and takes over when the other one dies. With 2, the cluster names two addresses for each task,
+    /// first those of all tasks, then those of their standbys in the same order; every process of the cluster
+    /// needs the same value
     #[arg(long = "ps-replicas", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     ps_replicas: u32,
 
-    /// `{"cluster": {"ps": ["host:port"], …}, "task": {"type": "ps", "index": 0}}`; flags go before it
+    /// `{"cluster": {"ps": ["host:port"], …}, "task": {"type": "ps", "index": 0}}`; other flags take
+    /// precedence
     #[arg(long = "tf-config", env = "TF_CONFIG", hide_env_values = true)]
     tf_config: Option<String>,
 }
 
-/// The job of which two processes may hold each task.
+/// The job whose tasks may have standbys.
 const REPLICATED: &str = "ps";
 
-/// Who a process is.
+/// The task of a process, with its cluster and its address.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct TaskIdentity {
     pub cluster: Cluster,
     pub task: TaskName,
-    /// Where this process listens when it serves its task, `host:port`.
+    /// The address, `host:port`, on which this process listens when it serves its task.
     pub address: String,
-    /// Of a task that two processes hold.
+    /// The other process of the task, if the task has two.
     pub replica: Option<Replica>,
 }
 
-/// One of two processes that hold a task.
+/// The role of a process among the two that can serve its task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// Whether it is the one that serves if both have just come.
+    /// True for the process that serves if both have just started.
     pub is_first: bool,
-    /// Where the other listens when it serves.
+    /// The address on which the other process listens when it serves.
     pub other: String,
 }
 
 impl TaskFlags {
-    /// The cluster and this process's place in it.
+    /// Returns the task of this process and its cluster.
     ///
     /// # Errors
-    /// What is missing or contradictory, with the flag to set.
-    pub fn resolve(&self, default_job: Option<&str>) -> Result<Place, String> {
-        let (cluster, task) = self.named(default_job)?;
+    /// A description of the missing or contradictory value, with the flag to set.
+    pub fn resolve(&self, default_job: Option<&str>) -> Result<TaskIdentity, String> {
+        let (cluster, task) = self.resolve_task(default_job)?;
         let address = cluster.address(&task).unwrap_or_default().to_owned();
         if self.ps_replicas < 2 || !cluster.jobs().any(|job| job == REPLICATED) {
-            return Ok(Place { cluster, task, address, replica: None });
+            return Ok(TaskIdentity { cluster, task, address, replica: None });
         }
         let cluster = cluster.with_standbys(REPLICATED).map_err(|e| format!("--ps-replicas: {e}"))?;
         if &*task.job != REPLICATED {
-            return Ok(Place { cluster, task, address, replica: None });
+            return Ok(TaskIdentity { cluster, task, address, replica: None });
         }
         let count = cluster.tasks().filter(|(task, _)| &*task.job == REPLICATED).count() as u32;
         let is_first = task.task < count;
@@ -85,29 +87,29 @@ impl TaskFlags {
         let other =
             other.ok_or_else(|| format!("--ps-replicas: both processes of {task} are at {address}"))?;
         let replica = Some(Replica { is_first, other: other.to_owned() });
-        Ok(Place { cluster, task, address, replica })
+        Ok(TaskIdentity { cluster, task, address, replica })
     }
 
-    /// The cluster as it is given, and the task in that.
-    fn named(&self, default_job: Option<&str>) -> Result<(Cluster, TaskName), String> {
-        let (cluster, told) = self.cluster()?;
-        let job = self.job.as_deref().or(told.as_ref().map(|t| &*t.job)).or(default_job);
+    /// Returns the cluster and the task as given, without standbys resolved.
+    fn resolve_task(&self, default_job: Option<&str>) -> Result<(Cluster, TaskName), String> {
+        let (cluster, configured) = self.cluster()?;
+        let job = self.job.as_deref().or(configured.as_ref().map(|t| &*t.job)).or(default_job);
         let job = job
             .ok_or("this process's job is not given: set --job (or --job_name), or TF_CONFIG's task.type")?;
-        let task = TaskName::new(job, self.task.or(told.as_ref().map(|t| t.task)).unwrap_or(0));
+        let task = TaskName::new(job, self.task.or(configured.as_ref().map(|t| t.task)).unwrap_or(0));
         if cluster.address(&task).is_none() {
             return Err(format!("the cluster has no task {task}: it has {cluster}"));
         }
         Ok((cluster, task))
     }
 
-    /// The cluster of the flags, or else that of `TF_CONFIG`; and the task that either names.
+    /// Returns the cluster of the flags, or else of `TF_CONFIG`, and the task named by either.
     fn cluster(&self) -> Result<(Cluster, Option<TaskName>), String> {
-        let told = self.tf_config.as_deref().map(Cluster::from_tf_config).transpose();
-        let told = told.map_err(|e| format!("TF_CONFIG: {e}"))?;
+        let configured = self.tf_config.as_deref().map(Cluster::from_tf_config).transpose();
+        let configured = configured.map_err(|e| format!("TF_CONFIG: {e}"))?;
         if let Some(text) = &self.cluster {
             let (cluster, task) = Cluster::read(text).map_err(|e| format!("--cluster: {e}"))?;
-            return Ok((cluster, task.or(told.and_then(|(_, task)| task))));
+            return Ok((cluster, task.or(configured.and_then(|(_, task)| task))));
         }
         let hosts = [("ps", &self.ps_hosts), ("worker", &self.worker_hosts)];
         let given: Vec<String> =
@@ -115,9 +117,9 @@ impl TaskFlags {
         if !given.is_empty() {
             let cluster =
                 Cluster::parse(&given.join(";")).map_err(|e| format!("--ps_hosts, --worker_hosts: {e}"))?;
-            return Ok((cluster, told.and_then(|(_, task)| task)));
+            return Ok((cluster, configured.and_then(|(_, task)| task)));
         }
-        told.ok_or_else(|| {
+        configured.ok_or_else(|| {
             "the cluster is not given: set --cluster, or --ps_hosts and --worker_hosts, or TF_CONFIG"
                 .to_owned()
         })
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
 
     fn resolved(flags: TaskFlags) -> Result<String, String> {
-        flags.resolve(None).map(|Place { cluster, task, .. }| format!("{task} of {cluster}"))
+        flags.resolve(None).map(|TaskIdentity { cluster, task, .. }| format!("{task} of {cluster}"))
     }
 
     fn some(text: &str) -> Option<String> {
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_says_the_same() {
+    fn all_kinds_of_flags_give_the_same_task() {
         let own = TaskFlags {
             cluster: some("ps=a:1;worker=b:1,b:2"),
             job: some("worker"),
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_is_told_of_its_task() {
+    fn a_standby_gets_its_task_and_primary() {
         let flags = |job, task| TaskFlags {
             cluster: some("ps=a:1,b:2,c:3,d:4;worker=e:5"),
             job: some(job),
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said() {
+    fn missing_values_are_named_in_errors() {
         for (flags, expected) in [
             (TaskFlags::default(), "the cluster is not given"),
             (TaskFlags { cluster: some("ps=a:1"), ..Default::default() }, "job is not given"),

@@ -1,15 +1,15 @@
-"""What steps do while the link of a parameter server is down, on hosts of their own (network.py).
+"""Test steps while the network link of a parameter server is down, with each task on its own host (network.py).
 
     python link_cuts.py path/to/worker-binary
 
-A client on the worker's host adds one to every element of 10 MB on the server, with a deadline of 3 s a step, while that
-server's link goes down for a while and up again: shorter than the deadline, and longer. Then it reads the variable: all
-elements are the same, each step that was answered is in them, and none twice. At last the link goes down for good, under
-steps without a deadline, that transfer or wait for something on the server. It prints what it met, and fails where that
-is not so, where an error does not name the server, or where something took too long.
+A client on the worker's host adds one to every element of 10 MB on the server, with a deadline of 3 s for each step,
+while the server's link goes down and up again, for less and for more than the deadline. Then it reads the variable: all
+elements must be equal, and each answered step must be included exactly once. Finally the link goes down permanently during
+steps without a deadline that transfer a tensor from the server or wait for one. The script prints errors and durations, and
+fails if a value is wrong, if an error does not name the server, or if a step took too long.
 
-Then the same with a standby of the server on a third host (`--ps-replicas 2`): the link of the one that serves goes down,
-the standby takes over, the link comes up again, and the one that served is nobody's any more.
+The test is repeated with a standby of the server on a third host (`--ps-replicas 2`): the primary's link goes down, the
+standby takes over, the link comes up again, and the former primary must not serve any client.
 """
 import pathlib
 import subprocess
@@ -20,11 +20,12 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 DEADLINE_S = 3.0
 CUTS_S = [0.3, 1.0, 2.0, 5.0, 9.0]
-# After a cut, steps are answered again within this and as long as the cut was: what was lost is sent again ever later.
+# After a cut, steps are answered again within this time plus the length of the cut, because TCP retransmits at growing
+# intervals.
 BACK_S = 4.0
-# A standby has taken over after this, and steps are answered again.
+# Time within which a standby has taken over and steps are answered again.
 TAKES_OVER_S = 20.0
-# A host that is silent for so long is dead.
+# Time after which a silent host is considered dead.
 DEAD_S = 40.0
 
 
@@ -64,7 +65,7 @@ def keep_adding(tf, connect, session, there, add):
         except tf.errors.OpError as error:
             failed += 1
             say(error)
-            # Another process is the server now.
+            # The standby is the server from here on.
             session = connect() if isinstance(error, tf.errors.AbortedError) else session
         took = time.monotonic() - start
         longest = max(longest, took)
@@ -95,7 +96,7 @@ def say(error):
 
 
 def case(server, cut, what):
-    """The link is down for so long; `None` for good."""
+    """Tests a link that is down for `cut` seconds, or permanently if `cut` is None."""
     from cluster import Cluster
     from network import DEVICE, Network, ip
 

@@ -1,4 +1,4 @@
-"""What servers hold in memory while an unmodified tf.compat.v1 client trains: two workers, asynchronous, one ps.
+"""Measure the memory of servers while an unmodified tf.compat.v1 client trains: two asynchronous workers, one ps.
 
     python memory.py [--steps N] path/to/worker-binary
 """
@@ -18,7 +18,7 @@ POINTS = 5
 
 
 class Replica:
-    """One worker's client: its own graph and session, variables shared on the ps."""
+    """The client of one worker, with its own graph and session and with variables shared on the ps."""
 
     def __init__(self, cluster, worker):
         graph = tf.Graph()
@@ -62,7 +62,7 @@ def main():
         took, growth = time.perf_counter() - start, 100 * (noted[-1] / noted[0] - 1)
         print(f"{args.steps} steps in {took:.1f} s; MiB after each fifth:", *(f"{m:.1f}" for m in noted))
         print(f"growth after the first: {growth:+.2f} %")
-        # While there is somebody to tell: sessions that outlive their servers keep the script from ending.
+        # Sessions are closed while their servers run, because a session that outlives its server blocks the script's exit.
         for replica in replicas:
             replica.session.close()
 

@@ -1,13 +1,14 @@
-"""Hosts on one machine, each in a network namespace of its own, joined by a switch whose links have a rate and a delay.
+"""Simulate hosts on one machine, each in its own network namespace, connected by a switch whose links have a rate and a
+delay.
 
     with Network(3, gbit=1.0, round_trip_ms=2.0) as network:
         with network.inside(0):           # this thread, and the processes that it starts, are on that host
             ...
         network.address(0)                # "192.0.2.1"
 
-Each host has one link to the switch, of this rate each way. The switch drops nothing: what waits for a link waits in
-order, as long as it takes. Needs root and /dev/net/tun. The switch is a process, and takes processor time: on a small
-machine a good part of it when all links are full.
+Each host has one link to the switch, with this rate in each direction. The switch drops no packets: packets wait for a
+link in order, without a limit. The script needs root and /dev/net/tun. The switch is a process and takes processor time,
+a large part of it on a small machine when all links are saturated.
 """
 import contextlib
 import ctypes
@@ -22,8 +23,8 @@ import time
 
 CLONE_NEWNET = 0x40000000
 TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
-# The hosts leave it to the network to cut what they send into packets, as they do with real adapters: the switch passes
-# up to 64 KiB of a connection at once, behind a header of 10 bytes that says how to.
+# The hosts leave segmentation to the network device, like with real adapters: the switch forwards up to 64 KiB of a
+# connection at once, preceded by a header of 10 bytes that describes the segmentation.
 TUNSETOFFLOAD, TUN_F_CSUM, TUN_F_TSO4 = 0x400454D0, 0x01, 0x02
 OFFLOAD_HEADER = 10
 LARGEST = OFFLOAD_HEADER + (64 << 10)
@@ -37,7 +38,7 @@ def ip(*arguments):
 
 
 def enter(namespace):
-    """Move this thread into a network namespace, an open file."""
+    """Moves this thread into a network namespace, given as an open file."""
     if LIBC.setns(namespace.fileno(), CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "setns")
 
@@ -79,7 +80,7 @@ class Network:
                 ip("link", "set", "lo", "up")
                 ip("address", "add", f"{self.address(host)}/24", "dev", DEVICE)
                 ip("link", "set", DEVICE, "up")
-                # The usual congestion control, whatever this machine's is.
+                # CUBIC is the usual congestion control; this machine's default may be another.
                 ip("route", "replace", "192.0.2.0/24", "dev", DEVICE, "src", self.address(host), "congctl", "cubic")
             links.append(link)
         self.switch = multiprocessing.get_context("fork").Process(target=self.forward, args=(links,), daemon=True)
@@ -96,18 +97,18 @@ class Network:
                 ip("netns", "delete", name)
 
     def forward(self, links):
-        """Carry packets, each no earlier than its links and the way allow."""
+        """Forwards packets, each no earlier than its links' rates and the delay allow."""
         with contextlib.suppress(OSError):
             os.nice(-10)
         up_free, down_free = [0.0] * len(links), [0.0] * len(links)
         host_of = {link: host for host, link in enumerate(links)}
-        # When each packet has come to the switch, or to its host; in that order.
+        # A heap of packets by the time at which they arrive at the switch or at their host.
         on_the_way, number = [], 0
         while True:
             wait = max(on_the_way[0][0] - time.monotonic(), 0) if on_the_way else None
             for link in select.select(links, [], [], wait)[0]:
                 while (packet := receive(link)) is not None:
-                    # IPv4, to a host of this network.
+                    # Only IPv4 packets to a host of this network are forwarded.
                     destination = packet[OFFLOAD_HEADER + 16 : OFFLOAD_HEADER + 20]
                     to = destination[3] - 1
                     if packet[OFFLOAD_HEADER] >> 4 != 4 or destination[:3] != NETWORK or not 0 <= to < len(links):
@@ -123,12 +124,12 @@ class Network:
             while on_the_way and on_the_way[0][0] <= now:
                 at, _, takes, to, packet = heapq.heappop(on_the_way)
                 if takes:
-                    # It passes through while it comes in, unless others are before it.
+                    # The packet is forwarded while it arrives, unless others are queued before it.
                     down_free[to] = max(at, down_free[to] + takes)
                     number += 1
                     heapq.heappush(on_the_way, (down_free[to] + self.delay_s, number, 0, to, packet))
                     continue
-                # A host that takes nothing loses it, as it would on a wire.
+                # A packet that the host does not accept is lost, like on a wire.
                 with contextlib.suppress(OSError):
                     os.write(links[to], packet)
 

@@ -1,9 +1,9 @@
-"""What a standby of a parameter server costs: steps with `--ps-replicas 2` against the same without, in turn.
+"""Measure the cost of a standby of a parameter server: steps with `--ps-replicas 2` and without it, alternately.
 
     python replicas.py --server 'path/to/worker-binary' [--rounds 5]
 
-All processes are on this machine, so that a standby takes memory bandwidth and cores that it would have of its own
-elsewhere. Memory is that of both processes of the parameter server.
+All processes run on this machine, so the standby competes for memory bandwidth and cores, which it would not do on a
+separate machine. Memory is the sum of both processes of the parameter server.
 """
 import argparse
 import pathlib
@@ -19,7 +19,7 @@ from workloads import PS, WORKER, session, tf
 
 
 def rows():
-    """32 rows of a table change."""
+    """A step that changes 32 rows of a table."""
     with tf.device(PS):
         table = tf.Variable(tf.zeros([200_000, 256]), use_resource=False)
     with tf.device(WORKER):
@@ -30,7 +30,7 @@ def rows():
 
 
 def dense():
-    """100 MB change."""
+    """A step that changes 100 MB."""
     with tf.device(PS):
         there = tf.Variable(tf.zeros([25_000_000]), use_resource=False)
     with tf.device(WORKER):

@@ -1,12 +1,12 @@
-"""Training throughput with 1, 2, 4 and 8 workers on hosts of their own, on TensorFlow's own servers and on others.
+"""Measure training throughput with 1, 2, 4 and 8 workers on separate hosts, on TensorFlow's own servers and on others.
 
     python scaling.py --server 'path/to/worker-binary' [async | sync | towers] [--rounds 1]
 
-A parameter server and the workers stand on hosts of their own (network.py), 1 Gbit/s and 2 ms of round trip. The same
-client script (scaling_job.py) trains a model of 3.2 MB on either side. The figure is gradients a second, of all workers
-together; `most` is what the links allow: a worker's own for one, the parameter server's for many or in step. `busy` is
-how much of this machine's processors was in use meanwhile, by the job, the hosts' network and the switch: near 1, the
-machine is what is measured.
+The parameter server and each worker have their own hosts (network.py), with 1 Gbit/s and a round trip of 2 ms. The same
+client script (scaling_job.py) trains a model of 3.2 MB on both sides. The figure is gradients per second of all workers
+together; `most` is the maximum that the links allow, limited by the worker's link for one worker and by the parameter
+server's link for many or synchronous workers. `busy` is the share of this machine's processors used by the job, the hosts'
+network and the switch: if it is near 1, the machine is the bottleneck.
 """
 import argparse
 import json
@@ -39,8 +39,8 @@ class Client:
         self.errors = []
         threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True).start()
 
-    def hear(self, word):
-        """What follows the word on a line that begins with it."""
+    def wait_for_line(self, word):
+        """Waits for a line that begins with the word, and returns the rest of the line."""
         for line in self.process.stdout:
             if line.startswith(word):
                 return line[len(word):]
@@ -49,11 +49,11 @@ class Client:
     def measure(self):
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return float(self.hear("RESULT"))
+        return float(self.wait_for_line("RESULT"))
 
 
 def measure(command, mode, workers, timeout_s):
-    """Gradients a second, and the part of the processors in use meanwhile."""
+    """Returns the gradients per second, and the share of the processors in use meanwhile."""
     with Network(SERVERS + workers) as network:
         with Cluster(command, {"ps": SERVERS, "worker": workers}, network=network) as cluster:
             clients = [Client(cluster, mode, w) for w in range(1 if mode == "towers" else workers)]
@@ -61,7 +61,7 @@ def measure(command, mode, workers, timeout_s):
             end.start()
             try:
                 for client in clients:
-                    client.hear("READY")
+                    client.wait_for_line("READY")
                 before = processor_time()
                 updates = clients[0].measure()
                 used, total = (after - b for after, b in zip(processor_time(), before))
@@ -74,16 +74,17 @@ def measure(command, mode, workers, timeout_s):
 
 
 def processor_time():
-    """Of all processors since the start: in use, and in all."""
+    """Returns the busy time and the total time of all processors since boot."""
     times = [int(t) for t in open("/proc/stat").readline().split()[1:9]]
     idle = times[3] + times[4]
     return sum(times) - idle, sum(times)
 
 
 def most(mode, workers, gbit=1.0):
-    """Gradients a second that the links allow, if each is pulled and pushed whole and nothing overlaps in a worker.
+    """Returns the gradients per second that the links allow, if a worker pulls and pushes whole gradients without overlap.
 
-    Workers in step use the server's link one way at a time; more only if some are ahead of others.
+    Synchronous workers use the server's link in one direction at a time; they exceed this figure only if some workers are
+    ahead of others.
     """
     one_way = MODEL_BYTES * 8e-9 / gbit
     of_server = SERVERS / one_way if mode == "async" else SERVERS / (2 * one_way)

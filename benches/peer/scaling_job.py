@@ -1,7 +1,7 @@
 """One client of a training job, for scaling.py: `scaling_job.py MODE WORKER`, the cluster in SCALING_CLUSTER.
 
-It trains until it is killed. It says READY after its first steps; the first worker measures when it is told to by a
-line on its input, and says RESULT with the updates of the variables a second.
+It trains until it is killed. It prints READY after its first steps. The first worker measures when it reads a line from
+its input, and prints RESULT with the number of variable updates per second.
 """
 import json
 import os
@@ -23,7 +23,7 @@ WINDOW_S = float(os.environ.get("SCALING_WINDOW_S", "8"))
 
 
 def variables():
-    """Two matrices of 1.6 MB."""
+    """Creates two matrices of 1.6 MB."""
     shapes = zip(SIZES, SIZES[1:])
     return [tf.get_variable(f"w{i}", s, initializer=tf.random_normal_initializer(0, 0.01)) for i, s in enumerate(shapes)]
 
@@ -37,7 +37,7 @@ def loss(matrices):
 
 
 def between_graph():
-    """The worker's own graph; variables are shared by name."""
+    """Builds the worker's own graph, whose variables are shared with other workers by name."""
     placed = tf.train.replica_device_setter(cluster=CLUSTER, worker_device=f"/job:worker/task:{WORKER}")
     with tf.device(placed):
         matrices = variables()
@@ -51,7 +51,7 @@ def between_graph():
 
 
 def towers():
-    """One graph with a tower on each worker; the mean of their gradients is taken beside the variables."""
+    """Builds one graph with a tower on each worker; the mean of the gradients is computed on the variables' devices."""
     with tf.device(tf.train.replica_device_setter(cluster=CLUSTER, worker_device="/job:worker/task:0")):
         matrices = variables()
         step = tf.train.get_or_create_global_step()

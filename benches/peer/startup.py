@@ -1,4 +1,4 @@
-"""How soon a server listens after its start, and what it holds in memory while idle.
+"""Measure the time from a server's start until it listens, and its memory while idle.
 
     python startup.py path/to/worker-binary
 """
@@ -14,7 +14,7 @@ from cluster import free_ports
 
 
 def once(command):
-    """Seconds until it listens, and resident MiB a second later."""
+    """Returns the seconds until the server listens, and its resident MiB one second later."""
     (port,) = free_ports(1)
     config = {"cluster": {"worker": [f"127.0.0.1:{port}"]}, "task": {"type": "worker", "index": 0}}
     start = time.perf_counter()

@@ -1,8 +1,8 @@
-"""What a short step over two tasks asks of the servers' threads: how often each slept and was woken, and its CPU time.
+"""Measure the servers' threads during short steps over two tasks: how often each slept and was woken, and its CPU time.
 
     python turns.py --server 'path/to/worker-binary' [pull | push | many | sparse] [--steps 2000]
 
-Unlike its wall time, the number of turns does not depend on what else the machine does.
+Unlike the wall time, the number of turns (voluntary context switches) does not depend on the machine's other load.
 """
 import argparse
 import os
@@ -52,14 +52,14 @@ STEPS = {f.__name__: f for f in (pull, push, many, sparse)}
 
 
 def threads(pid):
-    """Name, voluntary switches and nanoseconds on a CPU, by thread."""
+    """Returns name, voluntary context switches and nanoseconds on a CPU of each thread."""
     found = {}
     for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
         try:
             status = dict(line.split(":\t", 1) for line in (thread / "status").read_text().splitlines() if ":\t" in line)
             nanos = int((thread / "schedstat").read_text().split()[0])
         except FileNotFoundError:
-            continue  # it has ended
+            continue  # the thread has ended
         found[thread.name] = status["Name"], int(status["voluntary_ctxt_switches"]), nanos
     return found
 

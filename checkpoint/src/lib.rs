@@ -1,6 +1,6 @@
-//! Checkpoints of variables as files, in TensorFlow's formats byte for byte, the stores that the files are in, and the
-//! pieces that its other files share with them: masked checksums, the protocol-buffer codec, patterns of file names,
-//! errors of files.
+//! Checkpoint files in TensorFlow's formats, byte for byte, and the stores that hold them. Other files of
+//! TensorFlow share parts of this crate: masked checksums, the protocol-buffer codec, file name patterns and
+//! file errors.
 #![forbid(unsafe_code)]
 
 pub mod bundle;

@@ -1,4 +1,4 @@
-//! NumPy's format of one array: a header in Python's syntax, then plain bytes.
+//! NumPy's file format of one array: a header in Python syntax, then the bytes of the elements.
 
 use crate::error::{Error, Result, invalid};
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use graph::{DType, Shape, Tensor};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The types that NumPy has too, as its little-endian descriptions.
+/// The dtypes that NumPy supports, with their little-endian type descriptions.
 const TYPES: &[(&str, DType)] = &[
     ("<f4", DType::Float),
     ("<f8", DType::Double),
@@ -24,11 +24,11 @@ const TYPES: &[(&str, DType)] = &[
     ("<c16", DType::Complex128),
 ];
 
-/// The array in a file's bytes.
+/// Decodes the array in the bytes of an .npy file.
 ///
 /// # Errors
-/// `InvalidArgument` of bytes that are no array, `Unimplemented` of one of a type that tensors do not have, or in
-/// another order than C's or another byte order.
+/// `InvalidArgument` if the bytes are not an array; `Unimplemented` if the array has an unsupported type,
+/// Fortran order or big-endian elements.
 pub fn decode(bytes: &[u8]) -> Result<Tensor> {
     let malformed = || Error::invalid("is no .npy file");
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(malformed)?;
@@ -63,10 +63,10 @@ pub fn decode(bytes: &[u8]) -> Result<Tensor> {
     Ok(Tensor::from_bytes(dtype, shape, data)?)
 }
 
-/// The bytes of a file that holds the tensor.
+/// Encodes a tensor as the bytes of an .npy file.
 ///
 /// # Errors
-/// `Unimplemented` of a type that NumPy does not have.
+/// `Unimplemented` for a type that NumPy does not have.
 pub fn encode(tensor: &Tensor) -> Result<Bytes> {
     let described = TYPES.iter().find(|(_, dtype)| *dtype == tensor.dtype()).map(|(name, _)| *name);
     let described = described
@@ -74,7 +74,7 @@ pub fn encode(tensor: &Tensor) -> Result<Bytes> {
     let sizes: String = tensor.shape().iter().map(|d| format!("{d}, ")).collect();
     let mut header =
         format!("{{'descr': '{described}', 'fortran_order': False, 'shape': ({}), }}", sizes.trim_end());
-    // The data starts at a multiple of 64.
+    // The data starts at a multiple of 64 bytes.
     let unpadded = MAGIC.len() + 4 + header.len() + 1;
     header.extend(std::iter::repeat_n(' ', unpadded.next_multiple_of(64) - unpadded));
     header.push('\n');
@@ -89,7 +89,7 @@ pub fn encode(tensor: &Tensor) -> Result<Bytes> {
     Ok(out.into())
 }
 
-/// What follows `'name':` in a header.
+/// Returns the text after `'name':` in a header.
 fn field<'a>(header: &'a str, name: &str) -> Option<&'a str> {
     let key = format!("'{name}':");
     header.split_once(&key).map(|(_, value)| value.trim_start())
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() -> Result<()> {
+    fn encoded_arrays_are_read_back() -> Result<()> {
         for dims in [&[][..], &[3], &[2, 3], &[0, 4]] {
             let shape = Shape::new(dims)?;
             let tensor = Tensor::full(1.5f32, shape)?;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_is_refused() -> Result<()> {
+    fn malformed_files_are_refused() -> Result<()> {
         let good = encode(&Tensor::full(1.5f32, Shape::new(&[4])?)?)?;
         assert!(decode(b"rubbish").is_err());
         for cut in [1, 7, 9, 40, good.len() - 1] {

@@ -1,6 +1,6 @@
-//! The encoding of slice keys: bytes that sort as what they encode does.
+//! The order-preserving encoding of slice keys: encoded keys sort like the values they encode.
 
-/// A number that is not negative: how many bytes, and those, the highest first.
+/// Appends an unsigned number as the count of its bytes, then the bytes in big-endian order.
 pub(crate) fn put_unsigned(out: &mut Vec<u8>, value: u64) {
     let bytes = value.to_be_bytes();
     let start = value.leading_zeros() as usize / 8;
@@ -8,7 +8,7 @@ pub(crate) fn put_unsigned(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&bytes[start..]);
 }
 
-/// A string: zeros and 255s are escaped, so that the end marks itself.
+/// Appends a string with zeros and 255s escaped, followed by a terminator.
 pub(crate) fn put_string(out: &mut Vec<u8>, value: &[u8]) {
     for &byte in value {
         out.push(byte);
@@ -21,17 +21,17 @@ pub(crate) fn put_string(out: &mut Vec<u8>, value: &[u8]) {
     out.extend_from_slice(&[0, 1]);
 }
 
-/// A signed number in 1 to 10 bytes, of which each carries seven bits: as many leading ones (zeros for a negative
-/// number) as there are bytes, then the number.
+/// Appends a signed number in 1 to 10 bytes that carry seven bits each. The number follows a header of one 1
+/// bit per byte (0 bits for a negative number).
 pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     let magnitude = if value < 0 { !value } else { value };
-    // One bit is the sign's.
+    // One bit is needed for the sign.
     let bits = 64 - magnitude.leading_zeros() as usize + 1;
     let len = bits.div_ceil(7);
     let mut bytes = [if value < 0 { 0xff } else { 0 }; 10];
     bytes[2..].copy_from_slice(&value.to_be_bytes());
     let bytes = &mut bytes[10 - len..];
-    // The header: `len` ones from the top, across the first two bytes where there are more than eight.
+    // The header is `len` ones from the top, which reach into the second byte if there are more than eight.
     let header = (0xffffu32 << (16 - len)) as u16;
     for (byte, ones) in bytes.iter_mut().zip(header.to_be_bytes()) {
         *byte ^= ones;
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_and_numbers() {
+    fn strings_and_numbers_have_their_encodings() {
         let mut out = Vec::new();
         put_unsigned(&mut out, 0);
         put_unsigned(&mut out, 300);

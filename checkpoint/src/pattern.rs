@@ -1,11 +1,12 @@
-//! Patterns of file names: `*`, `?` and `[…]` within a folder's or file's name, `\` before what is meant literally.
+//! File name patterns: `*`, `?` and `[…]` match within one component of a path, and `\` escapes the next
+//! character.
 
 use crate::error::Result;
 use crate::store;
 use std::path::{Path, PathBuf};
 
-/// The files and folders whose names match, sorted. A folder that is not there holds none. What is not in folders of
-/// this machine is found by patterns in its path, but not in its scheme and host.
+/// Returns the files and folders whose paths match, sorted. A missing folder counts as empty. For a name with
+/// a scheme, only the path may contain patterns, not the scheme and the host.
 pub fn matching(pattern: &str) -> Result<Vec<String>> {
     if pattern.is_empty() {
         return Ok(Vec::new());
@@ -23,7 +24,7 @@ pub fn matching(pattern: &str) -> Result<Vec<String>> {
         for folder in found {
             if !part.contains(['*', '?', '[', '\\']) {
                 let path = folder.join(part);
-                // A folder that is not there is found out when something is looked for in it.
+                // The existence of a folder is checked when its entries are listed.
                 if parts.peek().is_some() || store.exists(&path)? {
                     next.push(path);
                 }
@@ -40,10 +41,11 @@ pub fn matching(pattern: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether a name matches, in time proportional to the product of the lengths.
+/// Returns whether a name matches a pattern, in time proportional to the product of their lengths.
 pub fn is_match(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // Where to go on if what follows the last star does not match: the star's place, and one more byte for it.
+    // The position to resume from if the text after the last star does not match: the pattern index after the
+    // star, and the number of bytes of the name before the star's match ends.
     let mut star = None;
     loop {
         if p == pattern.len() && n == name.len() {
@@ -72,7 +74,7 @@ pub fn is_match(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// The place after the pattern's element at `p`, if that matches the byte.
+/// Returns the pattern index after the element at `p` if that element matches the byte.
 fn step(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     match *pattern.get(p)? {
         b'?' => Some(p + 1),
@@ -85,7 +87,8 @@ fn step(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     }
 }
 
-/// Whether a byte is of a class, and the class's length with its end; `None` if it has none.
+/// Returns whether a byte belongs to the character class at the start of `text`, and the length of the class
+/// including its `]`; `None` if the class is not closed.
 fn class(text: &[u8], byte: u8) -> Option<(bool, usize)> {
     let is_negated = matches!(text.first(), Some(b'!' | b'^'));
     let mut i = usize::from(is_negated);
@@ -118,7 +121,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn names_match_as_in_a_shell() {
+    fn names_match_like_in_a_shell() {
         let yes = [
             ("*", ""),
             ("*", "abc"),
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_found_in_any_folder() -> Result<()> {
+    fn files_are_found_in_several_folders() -> Result<()> {
         let dir = TempDir::new()?;
         for name in ["x1/a", "x1/b", "x2/a", "y/a"] {
             let path = dir.path().join(name);

@@ -1,19 +1,21 @@
-//! The wire form of protocol buffers, written and read field by field: for the few messages that stand in files
-//! and in strings that clients parse.
+//! A codec for the wire format of protocol buffers that writes and reads field by field, for the few messages
+//! in files and in strings that clients parse.
 
 use std::fmt;
 
-/// Writes the fields of a message in the order of the calls.
+/// A writer of a message whose fields are written in the order of the calls.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
 }
 
 impl Writer {
+    /// Creates a writer of an empty message.
     pub fn new() -> Writer {
         Writer::default()
     }
 
+    /// Returns the encoded message.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
@@ -22,14 +24,14 @@ impl Writer {
         put_varint(&mut self.bytes, u64::from(field) << 3 | u64::from(kind));
     }
 
-    /// An integer or enum, even if it is zero.
+    /// Writes an integer or enum, even if it is zero.
     pub fn varint(&mut self, field: u32, value: u64) -> &mut Self {
         self.tag(field, 0);
         put_varint(&mut self.bytes, value);
         self
     }
 
-    /// A signed integer, left out if it is zero, as proto3 does.
+    /// Writes a signed integer unless it is zero, like proto3.
     pub fn int(&mut self, field: u32, value: i64) -> &mut Self {
         if value != 0 {
             self.varint(field, value as u64);
@@ -37,7 +39,7 @@ impl Writer {
         self
     }
 
-    /// Bytes, a string or an encoded message, even if there are none.
+    /// Writes bytes, a string or an encoded message, even if empty.
     pub fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
         self.tag(field, 2);
         put_varint(&mut self.bytes, value.len() as u64);
@@ -45,7 +47,7 @@ impl Writer {
         self
     }
 
-    /// A string, left out if it is empty.
+    /// Writes a string unless it is empty.
     pub fn string(&mut self, field: u32, value: &[u8]) -> &mut Self {
         if !value.is_empty() {
             self.bytes(field, value);
@@ -53,14 +55,14 @@ impl Writer {
         self
     }
 
-    /// A message within this one.
+    /// Writes an embedded message.
     pub fn message(&mut self, field: u32, write: impl FnOnce(&mut Writer)) -> &mut Self {
         let mut inner = Writer::new();
         write(&mut inner);
         self.bytes(field, &inner.bytes)
     }
 
-    /// Left out if it is zero (minus zero is not).
+    /// Writes a float unless it is positive zero.
     pub fn float(&mut self, field: u32, value: f32) -> &mut Self {
         if value.to_bits() != 0 {
             self.fixed32(field, value.to_bits());
@@ -68,7 +70,7 @@ impl Writer {
         self
     }
 
-    /// Left out if it is zero (minus zero is not).
+    /// Writes a double unless it is positive zero.
     pub fn double(&mut self, field: u32, value: f64) -> &mut Self {
         if value.to_bits() != 0 {
             self.tag(field, 1);
@@ -77,14 +79,14 @@ impl Writer {
         self
     }
 
-    /// Even if it is zero.
+    /// Writes four bytes, even if the value is zero.
     pub fn fixed32(&mut self, field: u32, value: u32) -> &mut Self {
         self.tag(field, 5);
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
-    /// Packed numbers of eight bytes each; nothing if there are none.
+    /// Writes packed doubles; nothing if there are no values.
     pub fn packed_doubles(&mut self, field: u32, values: &[f64]) -> &mut Self {
         if !values.is_empty() {
             let packed: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -93,7 +95,7 @@ impl Writer {
         self
     }
 
-    /// Packed integers; nothing if there are none.
+    /// Writes packed integers; nothing if there are no values.
     pub fn packed_ints(&mut self, field: u32, values: impl IntoIterator<Item = i64>) -> &mut Self {
         let mut packed = Vec::new();
         for value in values {
@@ -102,14 +104,14 @@ impl Writer {
         self.string(field, &packed)
     }
 
-    /// Fields that are encoded already.
+    /// Appends fields that are already encoded.
     pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(bytes);
         self
     }
 }
 
-/// Appends a number in groups of seven bits, the lowest first.
+/// Appends a varint: groups of seven bits, the lowest first.
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -118,7 +120,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes a number in groups of seven bits off the front; `None` if there is no whole one.
+/// Reads a varint from the front of `bytes`; `None` if it is incomplete or too long.
 pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;
     for i in 0..10 {
@@ -135,7 +137,7 @@ pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// The bytes are no message.
+/// The error for bytes that are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -147,7 +149,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// A field's value as it stands on the wire.
+/// The value of a field in its wire type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Field<'a> {
     Varint(u64),
@@ -156,11 +158,12 @@ pub enum Field<'a> {
     Fixed32(u32),
 }
 
-/// The fields of a message in their order: numbers and values. Groups are refused.
+/// An iterator over the fields of a message, as field numbers and values. Groups are rejected.
 #[derive(Clone, Debug)]
 pub struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
+    /// Iterates over the fields of the encoded message.
     pub fn of(message: &'a [u8]) -> Fields<'a> {
         Fields(message)
     }
@@ -206,6 +209,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Field<'a> {
+    /// Returns the value as a signed integer.
     pub fn int(self) -> Result<i64, Malformed> {
         match self {
             Field::Varint(value) => Ok(value as i64),
@@ -213,6 +217,7 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// Returns the value as bytes.
     pub fn bytes(self) -> Result<&'a [u8], Malformed> {
         match self {
             Field::Bytes(value) => Ok(value),
@@ -220,11 +225,12 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// Returns the fields of the value as an embedded message.
     pub fn fields(self) -> Result<Fields<'a>, Malformed> {
         Ok(Fields(self.bytes()?))
     }
 
-    /// Calls `each` for every integer of a repeated field, packed or not.
+    /// Calls `each` for every integer of a repeated field, packed or unpacked.
     pub fn ints(self, mut each: impl FnMut(i64)) -> Result<(), Malformed> {
         let mut packed = match self {
             Field::Bytes(packed) => packed,
@@ -239,7 +245,7 @@ impl<'a> Field<'a> {
         Ok(())
     }
 
-    /// Calls `each` for every float of a repeated field, packed or not.
+    /// Calls `each` for every float of a repeated field, packed or unpacked.
     pub fn floats(self, mut each: impl FnMut(f32)) -> Result<(), Malformed> {
         match self {
             Field::Fixed32(bits) => each(f32::from_bits(bits)),
@@ -261,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() -> Result<(), Malformed> {
+    fn written_fields_are_read_back() -> Result<(), Malformed> {
         let mut w = Writer::new();
         w.int(1, -1).int(2, 0).string(3, b"x").float(4, 1.5).fixed32(5, 0).packed_ints(6, [1, 300]);
         w.message(7, |inner| {
@@ -281,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_messages_are_refused() {
+    fn truncated_messages_are_refused() {
         let mut w = Writer::new();
         w.string(1, b"abc").float(2, 1.0);
         let bytes = w.finish();

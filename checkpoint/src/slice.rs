@@ -1,4 +1,4 @@
-//! Slices of tensors: which part of a whole a stored tensor is, or is wanted.
+//! Tensor slices: the part of a whole tensor that a stored tensor holds or that a reader requests.
 
 use crate::error::{Error, Result, invalid};
 use crate::ordered_code;
@@ -7,22 +7,22 @@ use graph::shape::MAX_RANK;
 use graph::{Code, Shape};
 use std::fmt;
 
-/// A range of indices of each dimension.
+/// A range of indices for each dimension of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorSlice {
     extents: Vec<Extent>,
 }
 
-/// Start and length; `None` is the whole dimension.
+/// Start and length of a range; `None` is the whole dimension.
 type Extent = Option<(u64, u64)>;
 
 impl TensorSlice {
-    /// The whole of a tensor of this rank.
+    /// Returns the slice that covers a whole tensor of this rank.
     pub fn full(rank: usize) -> TensorSlice {
         TensorSlice { extents: vec![None; rank] }
     }
 
-    /// From its text: `-` for a whole dimension or `start,length`, with `:` in between.
+    /// Parses the text of a slice: `-` for a whole dimension or `start,length`, separated by `:`.
     pub fn parse(text: &str) -> Result<TensorSlice> {
         let mut extents = Vec::new();
         for part in text.split(':').filter(|part| !part.is_empty()) {
@@ -49,16 +49,17 @@ impl TensorSlice {
         Ok(TensorSlice { extents })
     }
 
+    /// Returns the number of dimensions.
     pub fn rank(&self) -> usize {
         self.extents.len()
     }
 
-    /// Whether it is written as the whole of every dimension.
+    /// Returns whether every dimension is written as `-`.
     pub fn is_full(&self) -> bool {
         self.extents.iter().all(Option::is_none)
     }
 
-    /// Whether it is the whole of a tensor of this shape, however it is written.
+    /// Returns whether the slice covers a whole tensor of this shape, however its ranges are written.
     pub fn covers(&self, shape: &Shape) -> bool {
         self.rank() == shape.rank()
             && self
@@ -68,10 +69,10 @@ impl TensorSlice {
                 .all(|(extent, &size)| extent.is_none_or(|e| e == (0, size as u64)))
     }
 
-    /// Start and length of each dimension, in a tensor of this shape.
+    /// Returns the start and length of each dimension, in a tensor of this shape.
     ///
     /// # Errors
-    /// `Internal` if the slice is not within it.
+    /// `Internal` if the slice is not within the shape.
     pub fn ranges(&self, shape: &Shape) -> Result<Vec<(usize, usize)>> {
         let internal = |message: String| Error::Invalid { code: Code::Internal, message };
         if self.rank() != shape.rank() {
@@ -89,13 +90,13 @@ impl TensorSlice {
         self.extents.iter().zip(shape.iter()).enumerate().map(range).collect()
     }
 
-    /// The shape of the part of a tensor of this shape.
+    /// Returns the shape of the slice of a tensor of this shape.
     pub fn shape_in(&self, shape: &Shape) -> Result<Shape> {
         let lengths: Vec<usize> = self.ranges(shape)?.into_iter().map(|(_, length)| length).collect();
         Ok(Shape::new(&lengths)?)
     }
 
-    /// The key under which the slice of a tensor is stored.
+    /// Returns the key under which the slice of the tensor `name` is stored.
     pub(crate) fn key(&self, name: &[u8]) -> Vec<u8> {
         let mut key = Vec::new();
         ordered_code::put_unsigned(&mut key, 0);
@@ -109,7 +110,7 @@ impl TensorSlice {
         key
     }
 
-    /// As a `TensorSliceProto`.
+    /// Writes the fields of a `TensorSliceProto`.
     pub(crate) fn write(&self, proto: &mut Writer) {
         for extent in &self.extents {
             proto.message(1, |e| {
@@ -120,6 +121,7 @@ impl TensorSlice {
         }
     }
 
+    /// Reads the fields of a `TensorSliceProto`.
     pub(crate) fn read(proto: Fields<'_>) -> Result<TensorSlice, Malformed> {
         let mut extents = Vec::new();
         for field in proto {
@@ -155,7 +157,7 @@ impl fmt::Display for TensorSlice {
     }
 }
 
-/// What an element of a `shape_and_slices` input says: of a tensor of which shape, which part.
+/// An element of a `shape_and_slices` input: the shape of a whole tensor, and a slice of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceSpec {
     pub shape: Shape,
@@ -163,7 +165,7 @@ pub struct SliceSpec {
 }
 
 impl SliceSpec {
-    /// From its text: the sizes of the whole, and the slice, with blanks in between.
+    /// Parses the dimensions of the whole tensor and the slice, separated by blanks.
     pub fn parse(text: &str) -> Result<SliceSpec> {
         let parts: Vec<&str> = text.split(' ').filter(|part| !part.is_empty()).collect();
         let (slice, sizes) = match parts.split_last() {
@@ -180,13 +182,13 @@ impl SliceSpec {
         Ok(SliceSpec { shape, slice })
     }
 
-    /// The shape of the part.
+    /// Returns the shape of the slice.
     pub fn slice_shape(&self) -> Result<Shape> {
         self.slice.shape_in(&self.shape)
     }
 }
 
-/// The dimensions of a `TensorShapeProto`.
+/// Writes the dimensions of a `TensorShapeProto`.
 pub(crate) fn write_shape(proto: &mut Writer, shape: &Shape) {
     for &size in shape.iter() {
         proto.message(2, |dim| {
@@ -213,14 +215,15 @@ pub(crate) fn read_shape(proto: Fields<'_>) -> Result<Shape, Malformed> {
     Shape::from_i64(&sizes).map_err(|_| Malformed)
 }
 
-/// Copies what a stored slice and a wanted one have in common. Each is given by its ranges in the whole; `copy`
-/// gets runs of elements: where in the stored, where in the wanted, how many. Gives the number of elements.
+/// Copies the elements that a stored slice and a requested slice have in common. Both are given by their
+/// ranges in the whole tensor. `copy` gets runs of elements: offset in the stored slice, offset in the
+/// requested slice, and length. Returns the number of elements.
 pub(crate) fn intersect(
     stored: &[(usize, usize)],
     wanted: &[(usize, usize)],
     mut copy: impl FnMut(usize, usize, usize),
 ) -> usize {
-    // Start in the whole and length of the common part.
+    // Start in the whole tensor and length of the common range.
     let mut common = Vec::with_capacity(stored.len());
     for (&(a, a_len), &(b, b_len)) in stored.iter().zip(wanted) {
         let (start, end) = (a.max(b), (a + a_len).min(b + b_len));
@@ -237,7 +240,8 @@ pub(crate) fn intersect(
         strides
     };
     let (from, to) = (strides(stored), strides(wanted));
-    // Dimensions that both have whole join the one before them: runs get as long as they can.
+    // Innermost dimensions that both slices cover completely are merged with the next outer dimension, for
+    // the longest possible runs.
     let mut inner = common.len();
     let mut run = 1;
     while inner > 0 {
@@ -268,7 +272,7 @@ pub(crate) fn intersect(
     total
 }
 
-/// Reads a whole message as a slice or shape would be: for callers that hold a field.
+/// Reads the slice in a field that holds a `TensorSliceProto`.
 pub(crate) fn slice_field(field: Field<'_>) -> Result<TensorSlice, Malformed> {
     TensorSlice::read(field.fields()?)
 }
@@ -278,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_key_are_tensorflows() -> Result<()> {
+    fn text_and_key_have_tensorflows_form() -> Result<()> {
         let spec = SliceSpec::parse("4 3 0,2:-")?;
         assert_eq!(spec.slice.to_string(), "0,2:-");
         assert_eq!(spec.slice_shape()?, Shape::new(&[2, 3])?);
@@ -291,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn common_parts_are_copied_run_by_run() {
+    fn common_ranges_are_copied_in_runs() {
         let copies = |stored: &[(usize, usize)], wanted: &[(usize, usize)]| {
             let mut runs = Vec::new();
             let total = intersect(stored, wanted, |a, b, n| runs.push((a, b, n)));

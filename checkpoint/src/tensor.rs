@@ -1,4 +1,4 @@
-//! Tensors as `TensorProto` messages: their elements either as plain bytes or in the value field of their type.
+//! Tensors as `TensorProto` messages, with their elements as plain bytes or in the value field of their type.
 
 use crate::error::{Error, Result};
 use crate::proto::{Field, Fields, Malformed, Writer};
@@ -6,10 +6,10 @@ use crate::slice::{read_shape, write_shape};
 use bytes::Bytes;
 use graph::{DType, Shape, Tensor};
 
-/// A tensor as a message, its elements as plain bytes where they have any.
+/// Encodes a tensor as a message; numeric elements are written as plain bytes.
 ///
 /// # Errors
-/// `Unimplemented` for handles and variants.
+/// `Unimplemented` for resource handles and variants.
 pub fn encode(tensor: &Tensor) -> Result<Vec<u8>> {
     let mut proto = Writer::new();
     proto.int(1, tensor.dtype().number().into());
@@ -24,7 +24,7 @@ pub fn encode(tensor: &Tensor) -> Result<Vec<u8>> {
     Ok(proto.finish())
 }
 
-/// The tensor of a message. The last value stands for all that are missing.
+/// Decodes the tensor of a message. If there are fewer values than elements, the last value is repeated.
 pub fn decode(bytes: &[u8]) -> Result<Tensor, Malformed> {
     let (mut dtype, mut shape, mut content) = (0, Shape::scalar(), &b""[..]);
     for field in Fields::of(bytes) {
@@ -43,7 +43,7 @@ pub fn decode(bytes: &[u8]) -> Result<Tensor, Malformed> {
     values.filled(dtype, shape)
 }
 
-/// The field that holds elements of a type; `None` if there is none for it.
+/// Returns the number of the field that holds elements of a type, or `None` if there is no such field.
 fn field_of(dtype: DType) -> Option<u32> {
     use DType::*;
     Some(match dtype {
@@ -87,7 +87,7 @@ pub(crate) fn write_values(proto: &mut Writer, tensor: &Tensor) -> graph::Result
     Ok(())
 }
 
-/// A little-endian integer of this type.
+/// Sign-extends a little-endian integer of this type.
 fn widened(dtype: DType, element: &[u8]) -> i64 {
     use DType::*;
     let is_signed = matches!(dtype, Int32 | Int16 | Int8 | QInt8 | QInt32 | QInt16 | Int64 | Int4 | Int2);
@@ -99,10 +99,10 @@ fn widened(dtype: DType, element: &[u8]) -> i64 {
     i64::from_le_bytes(bytes)
 }
 
-/// The tensor of exactly these values.
+/// Decodes a tensor whose values are all listed.
 ///
 /// # Errors
-/// `Malformed` if they are not as many as the shape wants, or of another type.
+/// `Malformed` if the number of values does not match the shape, or they are of another type.
 pub(crate) fn read_values(proto: &[u8], dtype: DType, shape: Shape) -> Result<Tensor, Malformed> {
     let values = Values::read(proto, dtype)?;
     let tensor = match dtype {
@@ -112,7 +112,7 @@ pub(crate) fn read_values(proto: &[u8], dtype: DType, shape: Shape) -> Result<Te
     tensor.map_err(|_| Malformed)
 }
 
-/// What stands in the field of a type.
+/// The values in the field of a type.
 #[derive(Default)]
 struct Values {
     strings: Vec<Bytes>,
@@ -143,7 +143,8 @@ impl Values {
         Ok(Values { strings, bytes })
     }
 
-    /// A tensor of these values; the last stands for what is missing, zero where there is none.
+    /// Builds a tensor from the values. Missing elements repeat the last value, or are zero if there are no
+    /// values.
     fn filled(mut self, dtype: DType, shape: Shape) -> Result<Tensor, Malformed> {
         let mut tensor = Tensor::zeros(dtype, shape.clone()).map_err(|_| Malformed)?;
         let count = shape.num_elements();
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_those_that_tensorflow_writes() -> Result<()> {
+    fn messages_are_identical_to_tensorflows() -> Result<()> {
         let floats = Tensor::try_from([1f32, 2.0])?;
         let expected = b"\x08\x01\x12\x04\x12\x02\x08\x02\"\x08\x00\x00\x80?\x00\x00\x00@";
         assert_eq!(encode(&floats)?, expected);
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_every_type_are_read_and_the_last_fills_up() -> Result<()> {
+    fn values_of_every_type_are_read_and_the_last_is_repeated() -> Result<()> {
         for &dtype in DType::ALL.iter().filter(|&&d| field_of(d).is_some() && d.size().is_some()) {
             let mut tensor = Tensor::zeros(dtype, Shape::new(&[3])?)?;
             let size = dtype.size().unwrap_or(1);

@@ -1,10 +1,10 @@
-//! A folder for the files of one test.
+//! A temporary folder for the files of a test.
 
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Removed with what is in it.
+/// A temporary folder that is removed with its contents on drop.
 #[derive(Debug)]
 pub(crate) struct TempDir(PathBuf);
 
@@ -21,7 +21,7 @@ impl TempDir {
         &self.0
     }
 
-    /// The names of the files, sorted.
+    /// Returns the names of the files, sorted.
     pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = std::fs::read_dir(&self.0)
             .into_iter()

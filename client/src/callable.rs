@@ -1,4 +1,5 @@
-//! A step whose feeds, fetches and targets are fixed: planned once, run many times.
+//! Callables: steps whose feeds, fetches and targets are fixed, which the master plans once and runs many
+//! times.
 
 use crate::error::Result;
 use crate::runtime;
@@ -7,7 +8,7 @@ use graph::{NodeId, Output, Tensor};
 use proto::link::{MakeCallable, RunCallable};
 use proto::pb;
 
-/// A prepared step. Dropping it lets the master forget it.
+/// A prepared step. Dropping it releases the master's plan.
 #[derive(Debug)]
 pub struct Callable<'a> {
     session: &'a Session,
@@ -33,10 +34,10 @@ impl<'a> Callable<'a> {
         Ok(Callable { session, handle })
     }
 
-    /// Runs the step with these values for the feeds, in order.
+    /// Runs the step with one value for each feed, in order.
     ///
     /// # Errors
-    /// `InvalidArgument` unless there is one value a feed.
+    /// `InvalidArgument` if the number of values differs from the number of feeds.
     pub fn call(&self, values: &[Tensor]) -> Result<Vec<Tensor>> {
         let (session, feeds) = (self.session.handle().clone(), values.to_vec());
         let run = RunCallable { session, handle: self.handle, feeds, deadline: None };
@@ -49,7 +50,7 @@ impl Drop for Callable<'_> {
     fn drop(&mut self) {
         let (master, runtime) = (self.session.master(), runtime::handle());
         let (session, handle) = (self.session.handle().clone(), self.handle);
-        // A session that is closed has forgotten it already.
+        // A closed session has released its callables already.
         if let (Ok(master), Ok(runtime)) = (master, runtime) {
             runtime.spawn(async move { master.release_callable(&session, handle).await });
         }

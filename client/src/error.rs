@@ -1,12 +1,13 @@
-//! What a client is told when something failed.
+//! The error type of clients.
 
 use graph::Code;
 use proto::Status;
 
-/// A failure of a session or a step, or of the graph before it was sent.
+/// An error of a session, of a step, or of a graph that was not sent yet.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// The master, a worker or a kernel failed; the text names task, node and op as far as they are known.
+    /// An error of the master, a worker or a kernel. The text names task, node and op as far as they are
+    /// known.
     #[error("{0}")]
     Status(Status),
 
@@ -21,6 +22,7 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns the status code of the error.
     pub fn code(&self) -> Code {
         match self {
             Error::Status(status) => status.code,

@@ -1,5 +1,5 @@
-//! Sessions: run graphs in this process, or on a cluster through its master. One API for both. And the server
-//! that makes a process a task of a cluster: a master and a worker on one port.
+//! Sessions, which run graphs in this process or on a cluster through its master, with the same API. The
+//! server, which makes a process a task of a cluster with a master and a worker on one port, is here too.
 #![forbid(unsafe_code)]
 
 mod callable;

@@ -1,4 +1,4 @@
-//! A step that runs in parts: each feeds and fetches some of what was announced.
+//! Partial runs: steps that run in parts, each with some of the feeds and fetches declared at the start.
 
 use crate::error::Result;
 use crate::runtime;
@@ -7,8 +7,8 @@ use graph::{NodeId, Output, Tensor};
 use proto::link::{PartialRunSetup, RunStep};
 use std::sync::Arc;
 
-/// A step in parts. It ends when all that was announced has been fed and fetched, or with the first part that
-/// fails; else with the session.
+/// A partial run. It ends when all declared tensors have been fed and fetched, with the first part that
+/// fails, or with the session.
 #[derive(Debug)]
 pub struct PartialRun<'a> {
     session: &'a Session,
@@ -33,11 +33,11 @@ impl<'a> PartialRun<'a> {
         Ok(PartialRun { session, handle })
     }
 
-    /// Feeds more values, and gives the fetched ones in order.
+    /// Feeds values, and returns the fetched values in the order of `fetches`.
     ///
     /// # Errors
-    /// `InvalidArgument` for what was not announced, has been fed or fetched before, or needs what has not been
-    /// fed; the step goes on. Any other failure ends it.
+    /// `InvalidArgument` for a tensor that was not declared or has been fed or fetched before, and for a
+    /// fetch that depends on a missing feed; the partial run continues. Any other error ends the partial run.
     pub fn run(&self, feeds: &[(Output, Tensor)], fetches: &[Output]) -> Result<Vec<Tensor>> {
         let names = self.session.names_of(&feeds.iter().map(|f| f.0).collect::<Vec<_>>())?;
         let step = RunStep {

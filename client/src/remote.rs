@@ -1,4 +1,4 @@
-//! A master in another process.
+//! The client of a master in another process.
 
 use crate::error::{Error, Result};
 use async_trait::async_trait;
@@ -18,20 +18,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
-/// How long a call may take that asks for nothing to be computed.
+/// Time limit of calls that compute nothing.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(60);
 
-/// The connection keeps a call's deadline, too, and may be ahead by so much; it speaks of cancellation.
+/// The transport enforces a call's deadline too and may be ahead by this much; it then reports a
+/// cancellation.
 const LATE_MARGIN: Duration = Duration::from_millis(20);
 
-/// The client's end of MasterService.
+/// The client of a MasterService.
 pub struct RemoteMaster {
     address: String,
     client: MasterServiceClient<Channel>,
 }
 
 impl RemoteMaster {
-    /// The master at `grpc://host:port`; connects at the first call.
+    /// Creates the client of the master at `grpc://host:port`. It connects at the first call.
     pub fn new(target: &str) -> Result<RemoteMaster> {
         let wrong = || Error::Target { target: target.to_owned() };
         let address = target.strip_prefix("grpc://").ok_or_else(wrong)?;
@@ -45,10 +46,10 @@ impl RemoteMaster {
         Ok(RemoteMaster { address: address.to_owned(), client })
     }
 
-    /// What a failed call means to the caller, with the master's address where it could not be reached or was
-    /// late.
+    /// Converts the status of a failed call. If the master was unreachable or late, the status names its
+    /// address.
     fn status(&self, status: tonic::Status, deadline: Option<Instant>) -> Status {
-        // An error of this end, not an answer: the connection broke.
+        // A status with a source was created by this end because the connection broke; it is not a response.
         let cause = std::error::Error::source(&status).map(proto::channel::innermost);
         let mut status = Status::from(status);
         let is_late = deadline.is_some_and(|d| Instant::now() + LATE_MARGIN >= d);
@@ -74,7 +75,7 @@ fn request<T>(message: T, deadline: Option<Instant>) -> tonic::Request<T> {
     request
 }
 
-/// Calls an RPC until it is answered by anything but "not reachable", or the deadline has passed.
+/// Repeats a call while the master is unreachable, until the deadline.
 async fn until_reachable<T, F: Future<Output = Result<T, tonic::Status>>>(
     deadline: Instant,
     mut call: impl FnMut() -> F,
@@ -220,12 +221,13 @@ impl MasterLink for RemoteMaster {
     }
 }
 
-/// The protocol wants each fetch once.
+/// Returns the fetches without duplicates, because the protocol requires each fetch once.
 fn unique(fetches: &[String]) -> Vec<String> {
     let mut seen = std::collections::BTreeSet::new();
     fetches.iter().filter(|f| seen.insert(f.as_str())).cloned().collect()
 }
 
+/// Returns the fetched tensors in the order of `fetches`.
 fn in_order(fetches: &[String], fetched: Vec<(String, Tensor)>) -> Result<Vec<(String, Tensor)>, Status> {
     let find = |name: &String| {
         let found = fetched.iter().find(|(n, _)| n == name);

@@ -1,4 +1,4 @@
-//! Where the calls of blocking sessions run: one small runtime a process, started at first use.
+//! The shared runtime of blocking sessions: one small tokio runtime for each process, started at first use.
 
 use crate::error::{Error, Result};
 use graph::Code;
@@ -8,10 +8,10 @@ use std::sync::{OnceLock, mpsc};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
-/// The runtime's handle.
+/// Returns the runtime's handle.
 ///
 /// # Errors
-/// `Internal` if the system gives no threads.
+/// `Internal` if the operating system cannot start its threads.
 pub(crate) fn handle() -> Result<&'static Handle> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let runtime = RUNTIME.get_or_init(|| {
@@ -28,7 +28,8 @@ pub(crate) fn handle() -> Result<&'static Handle> {
     }
 }
 
-/// Runs a future on the runtime and waits for it. The caller's thread may itself belong to another runtime.
+/// Runs a future on the runtime and blocks until it is ready. The calling thread may belong to another
+/// runtime.
 pub(crate) fn wait<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Result<T> {
     let (answer, answered) = mpsc::sync_channel(1);
     handle()?.spawn(async move {
@@ -40,17 +41,18 @@ pub(crate) fn wait<T: Send + 'static>(future: impl Future<Output = T> + Send + '
         .map_err(|_| Error::Status(Status::new(Code::Internal, "the session's call ended without an answer")))
 }
 
-/// Runs a future on the runtime for as long as it is awaited, from code of any runtime.
+/// Runs a future on the runtime from asynchronous code of any runtime. Dropping the returned future cancels
+/// it.
 pub(crate) async fn run<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Result<T> {
-    let mut task = Awaited(handle()?.spawn(future));
+    let mut task = AbortOnDrop(handle()?.spawn(future));
     let ended = (&mut task.0).await;
     ended.map_err(|e| Error::Status(Status::new(Code::Internal, format!("the session's call ended: {e}"))))
 }
 
-/// A task that ends with whoever awaits it.
-struct Awaited<T>(JoinHandle<T>);
+/// A spawned task that is aborted when its handle is dropped.
+struct AbortOnDrop<T>(JoinHandle<T>);
 
-impl<T> Drop for Awaited<T> {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }

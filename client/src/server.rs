@@ -1,5 +1,5 @@
-//! One task of a cluster: a worker over this process's devices, and a master that reaches every worker, the
-//! local one without the wire.
+//! The server of one task of a cluster: a worker with the devices of this process, and a master that reaches
+//! the workers of all tasks. Calls to the local worker stay within the process.
 
 use crate::error::Result;
 use crate::runtime;
@@ -20,32 +20,34 @@ use tokio::net::TcpListener;
 use worker::gpus::GpuOptions;
 use worker::{Device, KernelTables, Standby, Transport, Worker, WorkerConfig};
 
-/// Who the task is and what it offers.
+/// The identity and the resources of a server's task.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     pub task: TaskName,
-    /// Every task of the cluster with its address; empty for a process by itself.
+    /// The address of every task of the cluster; empty for a process without a cluster.
     pub cluster: Cluster,
-    /// How many CPU devices to offer: `CPU:0`, `CPU:1`, … share the same cores.
+    /// Number of CPU devices. `CPU:0`, `CPU:1`, … share the same cores.
     pub cpu_devices: u32,
-    /// Which GPUs of the machine to offer, and how to use them.
+    /// The GPUs that the task offers, and their options.
     pub gpus: GpuOptions,
-    /// Threads that run kernels.
+    /// Number of threads that run kernels.
     pub threads: usize,
-    /// How long a session's start, or a step's first contact with a task, waits for a task that is not there.
+    /// Time limit for connecting to a task that does not respond, at a session's start or at a step's first
+    /// contact.
     pub connect_deadline: Duration,
-    /// Which ways tensors may take between tasks of this kind.
+    /// The transports allowed for tensors between tasks of this kind.
     pub transport: Transport,
-    /// Where this process serves, of a task that two hold ([`Server::standby`]): the cluster names both.
+    /// The address at which this process serves its task if a standby replicates it ([`Server::standby`]).
+    /// The cluster then names the addresses of both processes.
     pub replica_at: Option<String>,
-    /// Under the options that sessions bring.
+    /// The defaults of the options of sessions.
     pub session_config: pb::ConfigProto,
-    /// As [`WorkerConfig::give_back`].
+    /// A function that returns freed memory to the system, as in [`WorkerConfig::give_back`].
     pub give_back: fn(),
 }
 
 impl Default for ServerConfig {
-    /// A process by itself: `/job:localhost/task:0` with one CPU device over all cores.
+    /// A process without a cluster: `/job:localhost/task:0` with one CPU device for all cores.
     fn default() -> ServerConfig {
         ServerConfig {
             task: TaskName::new("localhost", 0),
@@ -62,15 +64,16 @@ impl Default for ServerConfig {
     }
 }
 
-/// Memory that tensors have left is looked for so often, as are steps that take long; it is given back when it was not
-/// wanted for so long: longer than the pauses between the steps of a job.
-const KEEP_HOUSE_EVERY: Duration = Duration::from_secs(5);
-const WANTED_WITHIN: Duration = Duration::from_secs(10);
+/// Interval of maintenance: trimming memory and logging slow steps. Cached memory that was not used for
+/// [`MEMORY_RETENTION`] is returned to the system; the retention exceeds the pauses between the steps of a
+/// job.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
+const MEMORY_RETENTION: Duration = Duration::from_secs(10);
 
-/// After all steps have ended, answers have so long to leave before connections are cut.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Time for responses to be sent after all steps have ended, before connections are closed.
+const RESPONSE_FLUSH_TIME: Duration = Duration::from_secs(1);
 
-/// A task's worker and master.
+/// The worker and the master of a task.
 #[derive(Debug)]
 pub struct Server {
     worker: Arc<Worker>,
@@ -91,20 +94,20 @@ fn worker_config(config: &ServerConfig) -> WorkerConfig {
 }
 
 impl Server {
-    /// Makes the devices and the ways to the other tasks; contacts nobody yet.
+    /// Creates the devices and the links to the other tasks, without connecting.
     pub fn new(config: ServerConfig) -> Result<Server> {
         let _in_runtime = runtime::handle()?.enter();
         Ok(Server::in_runtime(config)?)
     }
 
-    /// As [`Server::new`], over devices of the caller's, as [`Worker::with_devices`] takes them.
+    /// Creates a server with devices made by the caller, like [`Worker::with_devices`].
     pub fn with_devices(config: ServerConfig, devices: Vec<Arc<Device>>) -> Result<Server> {
         let _in_runtime = runtime::handle()?.enter();
         let worker = Worker::with_devices(worker_config(&config), devices)?;
         Ok(Server::over(worker, config)?)
     }
 
-    /// As [`Server::new`], for a caller that is inside a tokio runtime, which will carry the calls.
+    /// Creates a server for a caller inside a tokio runtime, which runs the server's calls.
     pub fn in_runtime(config: ServerConfig) -> Result<Server, Status> {
         let worker = Worker::new(worker_config(&config))?;
         Server::over(worker, config)
@@ -130,27 +133,29 @@ impl Server {
         Ok(Server { worker, master })
     }
 
-    /// The master, for sessions of this process.
+    /// Returns the master, for sessions of this process.
     pub fn master(&self) -> Arc<dyn MasterLink> {
         self.master.clone()
     }
 
-    /// The part of a process that does not serve its task yet: it follows the one that does, at `other`. That one sees
-    /// by a port at `host`, held open on `bind`, that this one lives.
+    /// Creates a standby that replicates the state of the primary, which serves the task at `other`. The
+    /// standby keeps a presence port open at `host`, bound to `bind`, by which the primary detects that the
+    /// standby is alive.
     ///
     /// # Errors
-    /// `Unavailable` if no port can be had.
+    /// `Unavailable` if no port is available.
     pub async fn standby(&self, other: &str, host: &str, bind: IpAddr) -> Result<Standby, Status> {
         Standby::new(&self.worker, other, host, bind).await
     }
 
-    /// Ends when this process has nothing and its standby what the task had: it is to serve no longer.
+    /// Waits until this process must stop serving, because its standby has the task's state and this process
+    /// does not.
     pub async fn yields(&self) {
         self.worker.yields().await;
     }
 
-    /// Answers calls on the listener until `stop` is ready; then ends steps in flight, which have `grace` to
-    /// finish by themselves, and returns, whatever the other ends of open connections do.
+    /// Answers calls on the listener until `stop` is ready. Then steps in progress have `grace` to finish
+    /// before they are cancelled, and the function returns even if peers keep their connections open.
     pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>, grace: Duration) {
         let (drained, when_drained) = tokio::sync::oneshot::channel::<()>();
         let serving = Services::default()
@@ -158,28 +163,28 @@ impl Server {
             .with(self.worker.service())
             .with(self.worker.replication_service())
             .serve(channel::incoming(listener), async {
-                // The sender going away means the same.
+                // An error means that the sender was dropped, which signals the same.
                 let _ = when_drained.await;
             });
         let stopping = async {
             stop.await;
-            // Both refuse new steps from now on, and wait for the same ones.
+            // The worker and the master reject new steps from here on, and wait for the same steps.
             tokio::join!(self.worker.shutdown(grace), self.master.shutdown(grace));
             drop(drained);
-            tokio::time::sleep(LAST_WORDS).await;
+            tokio::time::sleep(RESPONSE_FLUSH_TIME).await;
         };
         tokio::select! {
             () = serving => {}
             () = stopping => {}
-            never = self.keep_house() => match never {},
+            never = self.run_maintenance() => match never {},
         }
     }
 
-    /// Gives back what the tensors of earlier steps have left, and says what steps wait for that take long.
-    async fn keep_house(&self) -> Infallible {
+    /// Periodically returns unused memory of tensors to the system, and logs the waits of slow steps.
+    async fn run_maintenance(&self) -> Infallible {
         loop {
-            tokio::time::sleep(KEEP_HOUSE_EVERY).await;
-            graph::tensor::trim_memory(WANTED_WITHIN);
+            tokio::time::sleep(MAINTENANCE_INTERVAL).await;
+            graph::tensor::trim_memory(MEMORY_RETENTION);
             self.worker.tell_slow_steps();
         }
     }

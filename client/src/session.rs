@@ -16,58 +16,59 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a session may be told at its start.
+/// Options for the start of a session.
 #[derive(Clone, Debug, Default)]
 pub struct SessionOptions {
     /// TensorFlow's session options.
     pub config: pb::ConfigProto,
-    /// How long the start may take: connecting to the master, and the master to its workers. Without it, the
-    /// master's own limit holds (60 s unless configured).
+    /// Time limit for connecting to the master, and for the master to connect to its workers. Without a limit
+    /// the master's own applies (60 s unless configured).
     pub deadline: Option<Duration>,
 }
 
-/// Runs steps of one graph.
+/// A client's session, which runs steps of one graph.
 ///
-/// Variables live on the devices, under their containers and names, and outlive the session.
+/// Variables are stored on the devices by container and name, and outlive the session.
 pub struct Session {
     master: Arc<dyn MasterLink>,
     handle: Arc<str>,
-    state: Mutex<State>,
-    /// One extension at a time; steps go on meanwhile.
+    state: Mutex<SessionState>,
+    /// Serialises extensions. Steps can run meanwhile.
     extending: Mutex<()>,
-    /// Keeps an in-process cluster alive.
+    /// The server of an in-process session, which lives as long as the session.
     _server: Option<Arc<Server>>,
 }
 
-struct State {
+struct SessionState {
     graph: Arc<Graph>,
     version: i64,
     closed: bool,
 }
 
 impl Session {
-    /// A session in this process: a master whose only worker is local, over one CPU device.
+    /// Opens a session in this process, whose master has one local worker with one CPU device.
     ///
     /// # Errors
-    /// What cannot be placed, by node.
+    /// The placement errors of the graph, by node.
     pub fn local(graph: Graph) -> Result<Session> {
         Session::local_with(graph, ServerConfig::default(), SessionOptions::default())
     }
 
-    /// As [`Session::local`], with several virtual CPU devices and options.
+    /// Opens a session in this process with a server configuration and session options.
     pub fn local_with(graph: Graph, server: ServerConfig, options: SessionOptions) -> Result<Session> {
         Session::on(&Arc::new(Server::new(server)?), graph, options)
     }
 
-    /// Another session in a server of this process: its sessions share its variables.
+    /// Opens a session on a server of this process. Sessions of one server share its variables.
     pub fn on(server: &Arc<Server>, graph: Graph, options: SessionOptions) -> Result<Session> {
         Session::open(server.master(), String::new(), graph, options, Some(server.clone()))
     }
 
-    /// A session on a cluster, through the master at `grpc://host:port`.
+    /// Opens a session on a cluster through the master at `grpc://host:port`.
     ///
     /// # Errors
-    /// `Unavailable`, by task and address, if the master or a worker that it needs does not answer in time.
+    /// `Unavailable` naming task and address if the master, or a worker that it needs, does not respond in
+    /// time.
     pub fn connect(target: &str, graph: Graph, options: SessionOptions) -> Result<Session> {
         let master = Arc::new(RemoteMaster::new(target)?);
         Session::open(master, target.to_owned(), graph, options, None)
@@ -84,7 +85,7 @@ impl Session {
         let request = CreateSession { graph: graph.clone(), config: options.config, target, deadline };
         let link = master.clone();
         let created = runtime::wait(async move { link.create_session(request).await })??;
-        let state = State { graph: Arc::new(graph), version: created.graph_version, closed: false };
+        let state = SessionState { graph: Arc::new(graph), version: created.graph_version, closed: false };
         Ok(Session {
             master,
             handle: created.session,
@@ -94,7 +95,8 @@ impl Session {
         })
     }
 
-    /// Adds what `graph` has more than the session's graph: nodes are only ever added to the end.
+    /// Adds the nodes that `graph` has in addition to the session's graph. `graph` must be the session's
+    /// graph with nodes appended.
     pub fn extend(&self, graph: Graph) -> Result<()> {
         let _one = self.extending.lock();
         let (known, graph_version) = {
@@ -114,10 +116,10 @@ impl Session {
         Ok(())
     }
 
-    /// Runs one step: feeds values, runs targets, and gives the fetched values in order.
+    /// Runs one step: feeds values, runs targets, and returns the fetched values in the order of `fetches`.
     ///
     /// # Errors
-    /// The failure's root cause, with the node's name.
+    /// The root cause of the failure, with the node's name.
     pub fn run(
         &self,
         feeds: &[(Output, Tensor)],
@@ -129,21 +131,21 @@ impl Session {
         Ok(targets.iter().fold(step, |step, node| step.target(*node)).run()?.values)
     }
 
-    /// A step in the making.
+    /// Returns the builder of a step.
     pub fn step(&self) -> Step<'_> {
         Step::new(self)
     }
 
-    /// A step whose feeds, fetches and targets are fixed, to be run many times: the master plans it now, on the
-    /// graph as it is now.
+    /// Prepares a step with fixed feeds, fetches and targets. The master plans the step with the current
+    /// graph.
     pub fn callable(&self, feeds: &[Output], fetches: &[Output], targets: &[NodeId]) -> Result<Callable<'_>> {
         Callable::new(self, feeds, fetches, targets)
     }
 
-    /// A step that will run in parts: all that they will feed and fetch, and the nodes that run besides.
+    /// Starts a partial run with all feeds and fetches of its parts, and the nodes that run besides.
     ///
     /// # Errors
-    /// Those of a step that feeds and fetches all of it.
+    /// The errors of a step with the same feeds and fetches.
     pub fn partial_run(
         &self,
         feeds: &[Output],
@@ -153,7 +155,7 @@ impl Session {
         PartialRun::new(self, feeds, fetches, targets)
     }
 
-    /// The devices that the session may use.
+    /// Lists the devices that the session may use.
     pub fn list_devices(&self) -> Result<Vec<DeviceAttributes>> {
         drop(self.open_state()?);
         let (link, handle) = (self.master.clone(), self.handle.clone());
@@ -162,8 +164,8 @@ impl Session {
         Ok(listed.local)
     }
 
-    /// Ends the session; steps in flight are cancelled, later ones refused. Dropping it does the same without
-    /// reporting failures.
+    /// Closes the session; steps in progress are cancelled, and later steps are rejected. Dropping the
+    /// session does the same without reporting errors.
     pub fn close(&self) -> Result<()> {
         if std::mem::replace(&mut self.state.lock().closed, true) {
             return Ok(());
@@ -172,18 +174,18 @@ impl Session {
         Ok(runtime::wait(async move { link.close_session(&handle).await })??)
     }
 
-    /// Whether the session has been closed from this side.
+    /// Returns whether the client has closed the session.
     pub fn is_closed(&self) -> bool {
         self.state.lock().closed
     }
 
-    /// The master, for calls of a session that is open.
+    /// Returns the master, or an error if the session is closed.
     pub(crate) fn master(&self) -> Result<Arc<dyn MasterLink>> {
         drop(self.open_state()?);
         Ok(self.master.clone())
     }
 
-    fn open_state(&self) -> Result<MutexGuard<'_, State>> {
+    fn open_state(&self) -> Result<MutexGuard<'_, SessionState>> {
         let state = self.state.lock();
         if state.closed { Err(Error::Closed) } else { Ok(state) }
     }
@@ -196,13 +198,13 @@ impl Session {
         outputs.iter().map(|o| self.name_of(&(*o).into())).collect()
     }
 
-    /// Names of nodes to run.
+    /// Returns the names of nodes to run.
     pub(crate) fn targets_of(&self, nodes: &[NodeId]) -> Result<Vec<String>> {
         let bare = |name: String| name.rsplit_once(':').map_or(name.clone(), |(node, _)| node.to_owned());
         nodes.iter().map(|n| Ok(bare(self.name_of(&TensorRef::Output((*n).into()))?))).collect()
     }
 
-    /// The name by which the master knows a tensor.
+    /// Returns the name of a tensor at the master.
     pub(crate) fn name_of(&self, tensor: &TensorRef) -> Result<String> {
         let state = self.open_state()?;
         match tensor {
@@ -219,7 +221,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Nobody is left to tell.
+        // A destructor cannot report the error.
         let _ = self.close();
     }
 }

@@ -1,4 +1,4 @@
-//! One step of a session: what goes in, what comes out.
+//! The builder of a single step of a session.
 
 use crate::error::Result;
 use crate::runtime;
@@ -28,7 +28,7 @@ impl From<&str> for TensorRef {
     }
 }
 
-/// A step in the making. Errors in names are kept until it runs.
+/// The builder of a step. An invalid name is reported when the step runs.
 #[derive(Debug)]
 pub struct Step<'a> {
     session: &'a Session,
@@ -36,12 +36,12 @@ pub struct Step<'a> {
     timeout: Option<Duration>,
 }
 
-/// What a step gave back.
+/// The results of a step.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutcome {
-    /// In the order of the fetches.
+    /// The fetched values, in the order of the fetches.
     pub values: Vec<Tensor>,
-    /// What the options asked to be recorded.
+    /// The records that the run options asked for.
     pub metadata: Option<pb::RunMetadata>,
 }
 
@@ -51,18 +51,18 @@ impl<'a> Step<'a> {
         Step { session, request: Ok(request), timeout: None }
     }
 
-    /// Puts a value in the place of a tensor.
+    /// Adds a feed: `value` replaces the tensor.
     pub fn feed(self, tensor: impl Into<TensorRef>, value: impl Into<Tensor>) -> Step<'a> {
         let value = value.into();
         self.with_name(tensor.into(), |request, name| request.feeds.push((name, value)))
     }
 
-    /// Returns a tensor's value.
+    /// Adds a fetch of a tensor's value.
     pub fn fetch(self, tensor: impl Into<TensorRef>) -> Step<'a> {
         self.with_name(tensor.into(), |request, name| request.fetches.push(name))
     }
 
-    /// Runs a node without returning anything.
+    /// Adds a node to run without returning its outputs.
     pub fn target(self, node: impl Into<Target>) -> Step<'a> {
         match node.into() {
             Target::Node(node) => self.with_name(TensorRef::Output(node.into()), |request, name| {
@@ -73,12 +73,13 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Ends the step with `DeadlineExceeded` when it takes longer.
+    /// Sets a time limit, after which the step fails with `DeadlineExceeded`.
     pub fn timeout(mut self, timeout: Duration) -> Step<'a> {
         self.timeout = Some(timeout);
         self
     }
 
+    /// Sets TensorFlow's options of a run.
     pub fn options(mut self, options: pb::RunOptions) -> Step<'a> {
         if let Ok(request) = &mut self.request {
             request.options = options;
@@ -86,7 +87,7 @@ impl<'a> Step<'a> {
         self
     }
 
-    /// Runs the step and waits for it.
+    /// Runs the step and blocks until it ends.
     pub fn run(self) -> Result<StepOutcome> {
         let mut request = self.request?;
         request.deadline = self.timeout.map(|t| Instant::now() + t);
@@ -94,7 +95,7 @@ impl<'a> Step<'a> {
         runtime::wait(async move { run(master, request).await })?
     }
 
-    /// Runs the step from asynchronous code of any runtime; dropping the future cancels it.
+    /// Runs the step from asynchronous code of any runtime; dropping the future cancels the step.
     pub async fn run_async(self) -> Result<StepOutcome> {
         let mut request = self.request?;
         request.deadline = self.timeout.map(|t| Instant::now() + t);

@@ -1,13 +1,14 @@
-//! A small convolutional network for small images, as tutorials have it for handwritten digits.
+//! A small convolutional network for small images, like those of tutorials on handwritten digits.
 
 use super::Layers;
 use graph::Output;
 
-/// Scores `[n, classes]` of images: twice filters and a maximum over two by two places, then two dense layers.
+/// Returns the scores `[n, classes]` of images: two blocks of convolution and 2 x 2 max pooling, then two
+/// dense layers.
 pub(crate) fn small_cnn(layers: &Layers<'_>, images: Output, filters: usize, classes: usize) -> Output {
     let scope = layers.scope;
     let block = |name: &str, x, filters| {
-        let x = layers.biased(name, layers.conv(name, x, filters, 5, 1));
+        let x = layers.add_bias(name, layers.conv(name, x, filters, 5, 1));
         scope.max_pool(scope.relu(x), [2, 2], [2, 2], "SAME")
     };
     let x = block("conv_1", images, filters);

@@ -1,13 +1,14 @@
-//! What models are made of. Images are `[n, rows, columns, channels]`.
+//! Layers of models. Images are `[n, rows, columns, channels]`.
 
 use graph::{DType, NodeId, Output, Scope};
 use std::cell::RefCell;
 use train::{Initializer, Variables};
 
-/// How much of a batch goes into the averages of a normalisation.
-const NEW: f32 = 0.1;
+/// Weight of a new batch in the running averages of batch normalisation.
+const NEW_BATCH_WEIGHT: f32 = 0.1;
 
-/// Adds layers: their nodes to a scope, their weights to variables. Sizes of inputs are taken from the graph.
+/// A builder of layers, which adds their nodes to a scope and their weights to variables. Input sizes are
+/// inferred from the graph.
 #[derive(Debug)]
 pub(crate) struct Layers<'a> {
     pub(crate) scope: &'a Scope,
@@ -21,15 +22,16 @@ impl<'a> Layers<'a> {
         Layers { scope, variables, seed: RefCell::new(0), averages: RefCell::default() }
     }
 
-    /// `[n, k]` to `[n, units]`, without an activation.
+    /// Adds a dense layer from `[n, k]` to `[n, units]`, without an activation.
     pub(crate) fn dense(&self, name: &str, x: Output, units: usize) -> Output {
         let inputs = self.size(x, 1);
         let weights = self.weights(&format!("{name}/weights"), &[inputs, units], inputs);
-        let biases = self.filled(&format!("{name}/biases"), units, 0.0);
+        let biases = self.constant_vector(&format!("{name}/biases"), units, 0.0);
         self.scope.bias_add(self.scope.matmul(x, weights), biases)
     }
 
-    /// Filters of `size` rows and columns, `stride` apart, over images whose edges are padded; without biases.
+    /// Adds a convolution without biases, with filters of `size` rows and columns, a stride, and padded
+    /// edges.
     pub(crate) fn conv(&self, name: &str, x: Output, filters: usize, size: usize, stride: i64) -> Output {
         let channels = self.size(x, 3);
         let shape = [size, size, channels, filters];
@@ -37,18 +39,18 @@ impl<'a> Layers<'a> {
         self.scope.conv2d(x, weights, [stride, stride], "SAME")
     }
 
-    /// Adds to each channel of images, or to each unit.
-    pub(crate) fn biased(&self, name: &str, x: Output) -> Output {
+    /// Adds a bias to each channel of images.
+    pub(crate) fn add_bias(&self, name: &str, x: Output) -> Output {
         let channels = self.size(x, 3);
-        self.scope.bias_add(x, self.filled(&format!("{name}/biases"), channels, 0.0))
+        self.scope.bias_add(x, self.constant_vector(&format!("{name}/biases"), channels, 0.0))
     }
 
-    /// Normalises each channel over the batch (Ioffe and Szegedy, 2015). Its mean and variance go into running
-    /// averages, by what [`Layers::averages`] gives.
+    /// Normalises each channel over the batch (Ioffe and Szegedy, 2015). The ops returned by
+    /// [`Layers::averages`] update the running averages of mean and variance.
     pub(crate) fn batch_norm(&self, name: &str, x: Output) -> Output {
         let channels = self.size(x, 3);
-        let scale = self.filled(&format!("{name}/scale"), channels, 1.0);
-        let offset = self.filled(&format!("{name}/offset"), channels, 0.0);
+        let scale = self.constant_vector(&format!("{name}/scale"), channels, 1.0);
+        let offset = self.constant_vector(&format!("{name}/offset"), channels, 0.0);
         let average = |which: &str, first| {
             let first = Initializer::Constant(first);
             self.variables.get_untrained(&format!("{name}/{which}"), DType::Float, &[channels], &first)
@@ -63,7 +65,7 @@ impl<'a> Layers<'a> {
             .input(mean.value)
             .input(variance.value)
             .attr("epsilon", 1e-5f32)
-            .attr("exponential_avg_factor", NEW)
+            .attr("exponential_avg_factor", NEW_BATCH_WEIGHT)
             .outputs();
         let [normal, new_mean, new_variance, ..] = outputs[..] else { return x };
         self.averages.borrow_mut().extend([
@@ -73,12 +75,12 @@ impl<'a> Layers<'a> {
         normal
     }
 
-    /// What takes the batch into the running averages of all normalisations so far.
+    /// Returns the ops that update the running averages of all batch normalisations so far.
     pub(crate) fn averages(&self) -> Vec<NodeId> {
         self.averages.borrow().clone()
     }
 
-    /// Weights that keep the size of what flows through them and a ReLU (He et al., 2015).
+    /// Returns weights initialised to preserve the variance of activations through a ReLU (He et al., 2015).
     pub(crate) fn weights(&self, name: &str, shape: &[usize], inputs: usize) -> Output {
         *self.seed.borrow_mut() += 1;
         let stddev = (2.0 / inputs as f64).sqrt();
@@ -86,12 +88,12 @@ impl<'a> Layers<'a> {
         self.variables.get(name, DType::Float, shape, &first).value
     }
 
-    /// A trained vector that begins with one number everywhere.
-    pub(crate) fn filled(&self, name: &str, size: usize, first: f64) -> Output {
+    /// Returns a trainable vector that is initialised to a constant.
+    pub(crate) fn constant_vector(&self, name: &str, size: usize, first: f64) -> Output {
         self.variables.get(name, DType::Float, &[size], &Initializer::Constant(first)).value
     }
 
-    /// The size of an axis. A graph that does not know it is in error.
+    /// Returns the size of an axis. An unknown size is an error of the graph.
     pub(crate) fn size(&self, x: Output, axis: usize) -> usize {
         self.scope.shape(x).dim(axis).unwrap_or_else(|| {
             self.scope.fail(graph::Error::invalid(format!("axis {axis} of {x:?} has no size")));

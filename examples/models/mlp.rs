@@ -3,7 +3,7 @@
 use super::Layers;
 use graph::Output;
 
-/// Scores `[n, classes]` of vectors `[n, k]`, behind two hidden layers.
+/// Returns the scores `[n, classes]` of vectors `[n, k]`, computed with two hidden layers.
 pub(crate) fn mlp(layers: &Layers<'_>, x: Output, hidden: usize, classes: usize) -> Output {
     let x = layers.scope.relu(layers.dense("hidden_1", x, hidden));
     let x = layers.scope.relu(layers.dense("hidden_2", x, hidden));

@@ -1,10 +1,11 @@
-//! Residual networks of bottleneck blocks (He et al., "Deep Residual Learning for Image Recognition", 2015), whose 3 x 3
-//! filters have the strides, as is usual by now.
+//! Residual networks of bottleneck blocks (He et al., "Deep Residual Learning for Image Recognition", 2015).
+//! Like in most implementations, the strides are in the 3 x 3 convolutions.
 
 use super::Layers;
 use graph::Output;
 
-/// How deep and how wide: of each stage the number of blocks, and the channels that the first one's filters have.
+/// The size of a residual network: the number of blocks of each stage, and the channels of the first stage's
+/// filters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResNet {
     pub(crate) blocks: [usize; 4],
@@ -12,14 +13,14 @@ pub(crate) struct ResNet {
     pub(crate) classes: usize,
 }
 
-/// A block ends in so many times the channels of its filters.
+/// Ratio of the channels of a block's output to those of its filters.
 const EXPANSION: usize = 4;
 
 impl ResNet {
     /// ResNet-50, for ImageNet's 1000 classes.
     pub(crate) const FIFTY: ResNet = ResNet { blocks: [3, 4, 6, 3], width: 64, classes: 1000 };
 
-    /// Scores `[n, classes]` of images.
+    /// Returns the scores `[n, classes]` of images.
     pub(crate) fn scores(&self, layers: &Layers<'_>, images: Output) -> Output {
         let scope = layers.scope;
         let x = layers.conv("stem", images, self.width, 7, 2);
@@ -41,7 +42,8 @@ impl ResNet {
     }
 }
 
-/// Fewer channels, filters, more channels again; what came in is added, through a projection where its shape is another.
+/// Adds a bottleneck block: a 1 x 1 convolution to fewer channels, a 3 x 3 convolution, and a 1 x 1
+/// convolution to more channels. The block's input is added, projected if its shape differs.
 fn bottleneck(layers: &Layers<'_>, name: &str, x: Output, filters: usize, stride: i64) -> Output {
     let scope = layers.scope;
     let normal_conv = |part: &str, x, filters, size, stride| {

@@ -1,14 +1,14 @@
-//! A model in training, on a batch that is always the same and lies where the model is computed.
+//! A model with its training step, on a constant batch that is stored on the model's device.
 
 use super::Layers;
 use graph::{DType, Graph, NodeId, Output, Result, Scope, Shape, Tensor};
 use train::{Initializer, Optimizer, Strategy, Training, Variables};
 
-/// What a model is trained with: random inputs of this shape, and random labels.
+/// The training data: random inputs of this shape, and random labels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch<'a> {
     pub(crate) shape: &'a [usize],
-    /// How many labels: the inputs' first axis, or their second where the first is time.
+    /// Number of labels: the first axis of the inputs, or their second axis if the first one is time.
     pub(crate) examples: usize,
     pub(crate) classes: usize,
 }
@@ -20,17 +20,19 @@ pub(crate) struct Model {
     pub(crate) training: Training,
     /// The inputs of the batch.
     pub(crate) inputs: Output,
-    /// Steps, which running averages of the model follow.
+    /// The op of a step, which also updates the running averages of the model.
     pub(crate) step: NodeId,
-    /// How many steps are done, `int64`, once this one is: who fetches it runs a step, and waits for it.
+    /// The number of finished steps including this one, `int64`. Fetching it runs a step and waits for its
+    /// end.
     pub(crate) done: Output,
 }
 
 impl Model {
-    /// `scores` gives scores `[examples, classes]` of the batch's inputs.
+    /// Builds a model with its training step. `scores` returns the scores `[examples, classes]` of the
+    /// batch's inputs.
     ///
     /// # Errors
-    /// Those of the model's graph.
+    /// The errors of the model's graph.
     pub(crate) fn build(
         device: &str,
         batch: Batch<'_>,
@@ -59,13 +61,13 @@ impl Model {
         Ok(Model { graph: scope.finish()?, training, inputs: inputs.value, step, done })
     }
 
-    /// Numbers that training changes.
+    /// Returns the number of trained parameters.
     pub(crate) fn parameters(&self) -> usize {
         self.training.variables.trainable().iter().map(|variable| variable.shape.num_elements()).sum()
     }
 }
 
-/// Labels that follow no rule.
+/// Returns labels without a pattern.
 fn labels(batch: Batch<'_>) -> Result<Tensor> {
     let label = |i: usize| (i.wrapping_mul(2_654_435_761) >> 7) % batch.classes;
     let labels: Vec<i64> = (0..batch.examples).map(|i| label(i) as i64).collect();

@@ -1,4 +1,5 @@
-//! What the examples of strategies share: a model, and a cluster whose tasks are servers of this process.
+//! Parts shared by the examples of strategies: a model, and a cluster whose tasks are servers of this
+//! process.
 #![allow(dead_code)]
 
 use anabranch::client::{Server, ServerConfig};
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 
 pub(crate) type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The mean square error of a line, `x * w + b`, at a batch of points.
+/// Returns the mean squared error of the line `x * w + b` at a batch of points.
 pub(crate) fn line(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     let w = variables.get("w", DType::Float, &[], &Initializer::Zeros);
     let b = variables.get("b", DType::Float, &[], &Initializer::Zeros);
@@ -24,7 +25,7 @@ pub(crate) fn line(scope: &Scope, variables: &Variables, batch: &[Output]) -> Ou
     scope.mean(scope.square(error), &[0], false)
 }
 
-/// A hundred points on a line, in batches of twenty, again and again, another order each time.
+/// Returns batches of twenty from a hundred points on a line, repeated and in a different order each time.
 pub(crate) fn points(scope: &Scope) -> Fallible<Input> {
     let x: Vec<f32> = (0..100).map(|i| i as f32 / 100.0).collect();
     let y: Vec<f32> = x.iter().map(|x| 0.1 * x + 0.3).collect();
@@ -33,7 +34,7 @@ pub(crate) fn points(scope: &Scope) -> Fallible<Input> {
     Ok(points.batch(20, true).prefetch(2).input("points"))
 }
 
-/// Trains the line under a strategy, and gives `w` and `b`. The strategy is all that differs between the examples.
+/// Trains the line with a strategy, and returns `w` and `b`. The examples differ only in the strategy.
 pub(crate) fn train(strategy: &Strategy, master: Master, is_chief: bool, steps: i64) -> Fallible<Vec<f32>> {
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
@@ -55,9 +56,10 @@ pub(crate) fn train(strategy: &Strategy, master: Master, is_chief: bool, steps: 
     Ok(values?)
 }
 
-/// Trains with a thread a worker, each a client of its own task; what the first one, the chief, came to.
+/// Trains with one thread for each worker, which is the client of its own task. Returns the result of the
+/// first worker, the chief.
 pub(crate) fn train_on(
-    cluster: &InProcess,
+    cluster: &InProcessCluster,
     strategy: impl Fn(u32) -> Strategy + Sync,
     steps: i64,
 ) -> Fallible<Vec<f32>> {
@@ -76,16 +78,16 @@ pub(crate) fn train_on(
     Ok(found.swap_remove(0))
 }
 
-/// A cluster whose tasks are servers of this process, each behind a port of its own.
-pub(crate) struct InProcess {
+/// A cluster whose tasks are servers of this process, each with its own port.
+pub(crate) struct InProcessCluster {
     runtime: Runtime,
     serving: Vec<tokio::task::JoinHandle<Result<(), Status>>>,
     stop: watch::Sender<bool>,
     cluster: Cluster,
 }
 
-impl InProcess {
-    pub(crate) fn start(jobs: &[(&str, u32)]) -> Fallible<InProcess> {
+impl InProcessCluster {
+    pub(crate) fn start(jobs: &[(&str, u32)]) -> Fallible<InProcessCluster> {
         let runtime = Runtime::new()?;
         let mut cluster = Cluster::new();
         let mut listeners = Vec::new();
@@ -103,16 +105,16 @@ impl InProcess {
             let mut stopped = stopped.clone();
             serving.push(runtime.spawn(async move {
                 let server = Server::in_runtime(config)?;
-                // The sender going away means the same.
+                // An error means that the sender was dropped, which signals the same.
                 let stop = async move { drop(stopped.wait_for(|stop| *stop).await) };
                 server.serve(listener, stop, Duration::from_secs(5)).await;
                 Ok(())
             }));
         }
-        Ok(InProcess { runtime, serving, stop, cluster })
+        Ok(InProcessCluster { runtime, serving, stop, cluster })
     }
 
-    /// What clients of a job's tasks connect to.
+    /// Returns the targets by which clients connect to a job's tasks.
     pub(crate) fn targets(&self, job: &str) -> Vec<String> {
         let of_job = self.cluster.tasks().filter(|(task, _)| *task.job == *job);
         of_job.map(|(_, address)| format!("grpc://{address}")).collect()

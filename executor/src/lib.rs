@@ -16,6 +16,8 @@ pub mod event_file;
 mod executor;
 pub mod function;
 mod fusion;
+pub mod gpu_options;
+#[cfg(feature = "cuda")]
 pub mod gpus;
 pub mod handle;
 mod hosted;

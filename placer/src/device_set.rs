@@ -1,10 +1,10 @@
-//! The devices that a graph may be spread over.
+//! The set of devices on which a graph may be placed.
 
 use graph::{DeviceName, DeviceSpec, TaskName};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The devices of a session, numbered densely. Tasks and device types have numbers too.
+/// The devices of a session, numbered densely, with dense numbers of their tasks and device types.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceSet {
     devices: Vec<SetDevice>,
@@ -19,18 +19,20 @@ pub struct DeviceSet {
 #[derive(Clone, Debug)]
 pub struct SetDevice {
     pub name: DeviceName,
-    /// The full name as text, one allocation for all who write it.
+    /// The full device name, in one allocation that all nodes on the device share.
     pub text: Arc<str>,
-    /// Tells a restarted device from the old one; it goes into every Send and Recv.
+    /// The random number that distinguishes a restarted device from its predecessor; it is part of every Send
+    /// and Recv.
     pub incarnation: u64,
-    /// The device's type, as an index into [`DeviceSet::types`].
+    /// Index of the device's type in [`DeviceSet::types`].
     pub type_index: u32,
-    /// The device's task, as an index into [`DeviceSet::tasks`].
+    /// Index of the device's task in [`DeviceSet::tasks`].
     pub task_index: u32,
 }
 
 impl DeviceSet {
-    /// A set of devices with their incarnations. Of two devices with one name the first stays.
+    /// Creates a set from device names and incarnations. The first of several devices of the same name is
+    /// kept.
     pub fn new(devices: impl IntoIterator<Item = (DeviceName, u64)>) -> DeviceSet {
         let mut set = DeviceSet::default();
         for (name, incarnation) in devices {
@@ -46,49 +48,57 @@ impl DeviceSet {
         set
     }
 
-    /// The set with one task as the own process: nodes that may go anywhere go there.
+    /// Returns the set with `task` as the local process, which is preferred for nodes without a device.
     pub fn with_local(mut self, task: TaskName) -> DeviceSet {
         self.local = Some(task);
         self
     }
 
-    /// The set with a device that is preferred to all others wherever it is allowed.
+    /// Returns the set with a default device, which is preferred to all other devices wherever it is allowed.
     pub fn with_default(mut self, device: usize) -> DeviceSet {
         self.default = (device < self.devices.len()).then_some(device as u32);
         self
     }
 
+    /// Returns the number of devices.
     pub fn len(&self) -> usize {
         self.devices.len()
     }
 
+    /// Returns whether the set has no devices.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
 
+    /// Returns the device with an index.
+    ///
     /// # Panics
     /// If the index is out of range.
     pub fn get(&self, index: u32) -> &SetDevice {
         &self.devices[index as usize]
     }
 
+    /// Iterates over the devices in the order of their indices.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &SetDevice> {
         self.devices.iter()
     }
 
+    /// Returns the index of the device with a name.
     pub fn find(&self, name: &DeviceName) -> Option<u32> {
         self.by_name.get(name).copied()
     }
 
-    /// The distinct device types, in the order of their first devices.
+    /// Returns the distinct device types, in the order of their first devices.
     pub fn types(&self) -> &[Arc<str>] {
         &self.types
     }
 
+    /// Returns the distinct tasks, in the order of their first devices.
     pub fn tasks(&self) -> &[TaskName] {
         &self.tasks
     }
 
+    /// Returns the task of the local process, if the set has one.
     pub fn local(&self) -> Option<&TaskName> {
         self.local.as_ref()
     }
@@ -97,7 +107,8 @@ impl DeviceSet {
         self.default
     }
 
-    /// The device where feeds enter and fetches leave: the local task's first CPU, or its first device.
+    /// Returns the device of the Recvs of feeds and the Sends of fetches: the local task's first CPU, or else
+    /// its first device.
     pub fn client_device(&self) -> Option<u32> {
         let local = self.local.as_ref()?;
         let here = |d: &&SetDevice| d.name.task_name() == *local;
@@ -110,7 +121,7 @@ impl DeviceSet {
         self.local.as_ref().is_some_and(|local| self.get(device).name.task_name() == *local)
     }
 
-    /// Whether a specification names another process than the own.
+    /// Returns whether a specification names a task other than the local one.
     pub(crate) fn is_remote(&self, spec: &DeviceSpec) -> bool {
         self.local.as_ref().is_some_and(|local| {
             spec.job.as_ref().is_some_and(|j| *j != local.job)
@@ -119,14 +130,14 @@ impl DeviceSet {
         })
     }
 
-    /// All names, in their order, for messages.
+    /// Returns all device names, sorted, for error messages.
     pub(crate) fn names(&self) -> String {
         let mut names: Vec<&str> = self.devices.iter().map(|d| &*d.text).collect();
         names.sort_unstable();
         names.join(", ")
     }
 
-    /// The types, in their order, for messages.
+    /// Returns all device types, sorted, for error messages.
     pub(crate) fn type_names(&self) -> String {
         let mut names: Vec<&str> = self.types.iter().map(|t| &**t).collect();
         names.sort_unstable();
@@ -134,6 +145,7 @@ impl DeviceSet {
     }
 }
 
+/// Returns the index of `item`, which is appended if it is missing.
 fn position<T: PartialEq>(all: &mut Vec<T>, item: &T, owned: T) -> u32 {
     match all.iter().position(|t| t == item) {
         Some(index) => index as u32,

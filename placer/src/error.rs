@@ -1,9 +1,10 @@
-//! What can be wrong with a placement, a run's feeds and fetches, or a partition.
+//! Errors of placement, of a run's feeds and fetches, and of partitioning.
 
 use graph::Code;
 use std::fmt;
 
-/// Messages are TensorFlow's, and carry the `{{node …}}` tags that its clients turn into source lines.
+/// The error of this crate. Its messages are TensorFlow's and contain the `{{node …}}` tags that TensorFlow's
+/// clients turn into source lines.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -30,7 +31,7 @@ pub enum Error {
     )]
     IncompatibleEdge {
         kind: Pin,
-        /// What the source's group and the destination's are held to.
+        /// Device specifications of the source's group and of the destination's group.
         devices: Box<[String; 2]>,
         source_node: Box<str>,
         source_op: &'static str,
@@ -91,7 +92,7 @@ pub enum Error {
     #[error("FetchOutputs {endpoint}: output index too large, must be < {outputs}")]
     FetchIndex { endpoint: String, outputs: usize },
 
-    /// Each name is followed by a space.
+    /// Names of the missing nodes, each followed by a space.
     #[error("PruneForTargets: Some target nodes not found: {names}")]
     TargetsNotFound { names: String },
 
@@ -99,12 +100,12 @@ pub enum Error {
     Invalid { message: String },
 }
 
-/// What holds a colocation group to a device so that an edge does not move it.
+/// The reason why a reference or resource edge may not move a colocation group to another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pin {
-    /// A wish on a node that makes state.
+    /// The device requested on a node that creates state.
     Resource,
-    /// An earlier placement.
+    /// The device assigned by an earlier placement.
     Assigned,
 }
 
@@ -118,6 +119,7 @@ impl fmt::Display for Pin {
 }
 
 impl Error {
+    /// Returns the status code of the error.
     pub fn code(&self) -> Code {
         match self {
             Error::Graph(error) => error.code(),
@@ -144,7 +146,8 @@ fn no_kernel(node: &str, op: &str, attrs: &str, device_types: &str, kernels: &st
     )
 }
 
-/// The message with the node at its end, tagged unless the message has the tag already: clients expand each.
+/// Appends the node's name to the message. The name is tagged unless the message has the tag already, because
+/// clients expand every tag into a source line.
 fn located(node: &str, message: String) -> String {
     let tag = format!("{{{{node {node}}}}}");
     if message.contains(&tag) {

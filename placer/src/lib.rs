@@ -1,6 +1,7 @@
-//! From one graph to the graphs that devices run: where each node goes ([`place()`]), what a run needs of the graph
-//! ([`rewrite_for_run`]), and the part that each task or device gets ([`partition()`]). Device functions, which say
-//! where variables go while a graph is built, are here too. Nothing here runs anything or talks to anyone.
+//! The compiler passes between a session's graph and the graphs that devices run: the placer ([`place()`]),
+//! the pruning of a graph for one run ([`rewrite_for_run`]) and the partitioner ([`partition()`]). Device
+//! functions, which choose a device for each variable while a graph is built, are here too. The crate runs no
+//! kernel and opens no connection.
 #![forbid(unsafe_code)]
 
 mod device_set;

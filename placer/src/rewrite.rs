@@ -1,4 +1,5 @@
-//! What one kind of run needs of a placed graph: feeds become Recvs, fetches get Sends, the rest goes.
+//! The graph of one kind of run, made from a placed graph: feeds become Recvs, fetches get Sends, and nodes
+//! that the run does not need are removed.
 
 use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
@@ -7,7 +8,8 @@ use graph::passes::stands_for_lowered;
 use graph::{Edge, Graph, Node, NodeId, Output, PortType, Producer, Topology, parse_output_name};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// `p` and `p:0` are one endpoint, which keys write as `p:0`. What is no endpoint stays as it is.
+/// Returns the canonical form of an endpoint: `p` and `p:0` both become `p:0`, as rendezvous keys write them.
+/// Text that is not an endpoint is returned unchanged.
 pub fn normalise_endpoint(text: &str) -> String {
     match parse_output_name(text) {
         Some((name, index)) => format!("{name}:{index}"),
@@ -15,14 +17,15 @@ pub fn normalise_endpoint(text: &str) -> String {
     }
 }
 
-/// The graph of a run: each fed endpoint is replaced by `_recv_<node>_<port>`, each fetched one goes into
-/// `_send_<node>_<port>`, both on the client device and terminated by the client under the endpoint's name as
-/// `tensor_name`; of the rest the nodes stay that fetches and targets need.
+/// Returns the graph of a run. Each fed endpoint is replaced by `_recv_<node>_<port>` and each fetched
+/// endpoint is connected to `_send_<node>_<port>`. Both are on the client device and terminated by the
+/// client, with the endpoint as `tensor_name`. Nodes that no fetch or target needs are removed.
 ///
 /// `client_device` is an index into `devices`.
 ///
 /// # Errors
-/// Those of a run that names what is not there, feeds an endpoint twice or fetches what it feeds.
+/// `NotFound` or `InvalidArgument` if the run names a missing node or output, feeds an endpoint twice, or
+/// fetches a fed endpoint.
 pub fn rewrite_for_run(
     graph: &Graph,
     feeds: &[impl AsRef<str>],
@@ -60,7 +63,7 @@ pub fn rewrite_for_run(
     rewriting.finish()
 }
 
-/// One output, as a run names it.
+/// An output named by a feed or a fetch.
 struct Endpoint {
     /// `name:index`.
     text: String,
@@ -71,7 +74,7 @@ struct Endpoint {
 impl Endpoint {
     fn read(texts: &[impl AsRef<str>]) -> Vec<Endpoint> {
         let read = |text: &str| {
-            // What names no output names no node either: the look-up will say so.
+            // A text that is not an endpoint names no node either, so looking it up reports the error.
             let (name, index) = parse_output_name(text).unwrap_or((text, 0));
             Endpoint { text: normalise_endpoint(text), name: name.to_owned(), index }
         };
@@ -79,23 +82,25 @@ impl Endpoint {
     }
 }
 
+/// A fed endpoint and the Recv that replaces it.
 struct Feed {
-    /// It replaces a reference, which it is not.
+    /// Set if the fed output is a reference; the Recv's output is not.
     is_ref: bool,
     recv: Node,
-    /// Its number in the new graph, once something needs it.
+    /// The Recv's number in the new graph; `None` until a node needs it.
     id: Option<NodeId>,
 }
 
+/// The state of one rewrite.
 struct Rewriting<'a> {
     graph: &'a Graph,
     topology: Topology,
     transfers: Transfers,
     client: u32,
     feeds: Vec<Feed>,
-    /// Which feed replaces an output.
+    /// Index of the feed that replaces an output.
     fed: FxHashMap<Output, usize>,
-    /// Which feed stands for the end of a placeholder, which never runs when it is fed.
+    /// Index of the feed that replaces a placeholder's control output, because a fed placeholder never runs.
     fed_placeholders: FxHashMap<NodeId, usize>,
     fetches: Vec<(Output, Node)>,
     targets: Vec<NodeId>,
@@ -116,6 +121,7 @@ impl<'a> Rewriting<'a> {
         })
     }
 
+    /// Returns `<prefix><node>_<port>`, with underscores appended until the graph has no node of that name.
     fn new_name(&self, prefix: &str, endpoint: &Endpoint) -> String {
         let mut name = format!("{prefix}{}_{}", endpoint.name, endpoint.index);
         while self.graph.find(&name).is_some() {
@@ -132,8 +138,8 @@ impl<'a> Rewriting<'a> {
         let not_found = || Error::FeedNotFound { endpoint: endpoint.text.clone() };
         let id = self.graph.find(&endpoint.name).ok_or_else(not_found)?;
         let port = self.port(id, endpoint).map_err(|outputs| match outputs {
-            Bad::Index(outputs) => Error::FeedIndex { endpoint: endpoint.text.clone(), outputs },
-            Bad::Other(error) => error.into(),
+            EndpointError::Index(outputs) => Error::FeedIndex { endpoint: endpoint.text.clone(), outputs },
+            EndpointError::Other(error) => error.into(),
         })?;
         let source = Output { node: id, index: endpoint.index };
         let recv =
@@ -150,8 +156,8 @@ impl<'a> Rewriting<'a> {
         let not_found = || Error::FetchNotFound { endpoint: endpoint.text.clone() };
         let id = self.graph.find(&endpoint.name).ok_or_else(not_found)?;
         let port = self.port(id, endpoint).map_err(|outputs| match outputs {
-            Bad::Index(outputs) => Error::FetchIndex { endpoint: endpoint.text.clone(), outputs },
-            Bad::Other(error) => error.into(),
+            EndpointError::Index(outputs) => Error::FetchIndex { endpoint: endpoint.text.clone(), outputs },
+            EndpointError::Other(error) => error.into(),
         })?;
         let send =
             self.transfers.send(self.new_name("_send_", endpoint), &self.key(endpoint), port.dtype, true);
@@ -162,7 +168,7 @@ impl<'a> Rewriting<'a> {
     fn targets(&mut self, names: &[impl AsRef<str>]) -> Result<()> {
         let mut missing = String::new();
         for name in names {
-            // A tensor's name stands for its node.
+            // A tensor name given as a target stands for its node.
             let name = name.as_ref();
             let node = parse_output_name(name).map_or(name, |(node, _)| node);
             match self.graph.find(node) {
@@ -176,12 +182,13 @@ impl<'a> Rewriting<'a> {
         if missing.is_empty() { Ok(()) } else { Err(Error::TargetsNotFound { names: missing }) }
     }
 
-    fn port(&self, id: NodeId, endpoint: &Endpoint) -> Result<PortType, Bad> {
-        let types = self.graph.node(id).output_types().map_err(Bad::Other)?;
-        types.get(endpoint.index as usize).copied().ok_or(Bad::Index(types.len()))
+    /// Returns the type of the endpoint's output on node `id`.
+    fn port(&self, id: NodeId, endpoint: &Endpoint) -> Result<PortType, EndpointError> {
+        let types = self.graph.node(id).output_types().map_err(EndpointError::Other)?;
+        types.get(endpoint.index as usize).copied().ok_or(EndpointError::Index(types.len()))
     }
 
-    /// Which feed, if any, an edge comes from instead of its source.
+    /// Returns the index of the feed that replaces the source of an edge, if any.
     fn feed_of(&self, producer: &Producer) -> Option<usize> {
         if producer.is_control() {
             self.fed_placeholders.get(&producer.node).copied()
@@ -190,7 +197,8 @@ impl<'a> Rewriting<'a> {
         }
     }
 
-    /// The edge as the run has it: a value of a node that was lowered comes, unless it is fed, from where it is made.
+    /// Returns the edge as the run has it: an edge from a node that stands for a lowered one is redirected to
+    /// the node that computes the value, unless the value is fed.
     fn edge(&self, producer: &Producer) -> Producer {
         let mut edge = *producer;
         while !edge.is_control()
@@ -203,8 +211,8 @@ impl<'a> Rewriting<'a> {
         edge
     }
 
-    /// The nodes, and the feeds, that fetches and targets need.
-    fn reach(&self) -> Result<(Vec<bool>, Vec<bool>)> {
+    /// Marks the nodes and the feeds that fetches and targets need.
+    fn mark_needed(&self) -> Result<(Vec<bool>, Vec<bool>)> {
         let mut needed = vec![false; self.graph.len()];
         let mut feed_needed = vec![false; self.feeds.len()];
         let mut open: Vec<NodeId> = self.targets.clone();
@@ -219,7 +227,7 @@ impl<'a> Rewriting<'a> {
                     Some(feed) => {
                         feed_needed[feed] = true;
                         if self.feeds[feed].is_ref {
-                            self.check_value_will_do(id, producer, feed)?;
+                            self.check_reference_not_required(id, producer, feed)?;
                         }
                     }
                     None if !needed[producer.node.index()] => open.push(producer.node),
@@ -230,8 +238,8 @@ impl<'a> Rewriting<'a> {
         Ok((needed, feed_needed))
     }
 
-    /// Fails if the input, which a feed replaces, must be a reference.
-    fn check_value_will_do(&self, id: NodeId, producer: &Producer, feed: usize) -> Result<()> {
+    /// Fails if the input, whose source a feed replaces, requires a reference.
+    fn check_reference_not_required(&self, id: NodeId, producer: &Producer, feed: usize) -> Result<()> {
         let node = self.graph.node(id);
         let types = node.input_types()?;
         match types.get(producer.input as usize).filter(|t| t.is_ref) {
@@ -245,8 +253,9 @@ impl<'a> Rewriting<'a> {
         }
     }
 
+    /// Assembles the new graph: needed feeds, needed nodes, then the Sends of the fetches.
     fn finish(mut self) -> Result<Graph> {
-        let (needed, feed_needed) = self.reach()?;
+        let (needed, feed_needed) = self.mark_needed()?;
         let kept = needed.iter().filter(|n| **n).count();
         let mut nodes = Vec::with_capacity(kept + self.feeds.len() + self.fetches.len());
         for (feed, _) in self.feeds.iter_mut().zip(feed_needed).filter(|f| f.1) {
@@ -279,9 +288,9 @@ impl<'a> Rewriting<'a> {
     }
 }
 
-/// Why an endpoint has no type.
-enum Bad {
-    /// The node has only so many outputs.
+/// The reason why an endpoint has no type.
+enum EndpointError {
+    /// The output index is too large; the node has this number of outputs.
     Index(usize),
     Other(graph::Error),
 }

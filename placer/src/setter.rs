@@ -1,10 +1,11 @@
-//! Device functions: where variables and the rest go while a graph of replicas is built.
+//! Device functions that place variables on parameter servers and other ops on a worker while a graph of
+//! replicas is built.
 
 use graph::{DType, DeviceSpec, Node, PartialShape};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
-/// Ops that go to parameter servers unless said otherwise.
+/// The default list of ops that are placed on parameter servers.
 pub const STANDARD_PS_OPS: &[&str] = &[
     "Variable",
     "VariableV2",
@@ -22,8 +23,9 @@ pub const STANDARD_PS_OPS: &[&str] = &[
     "DecisionTreeResource",
 ];
 
-/// Chooses the parameter server task of one op after another.
+/// A strategy that chooses the parameter server task of each op in turn.
 pub trait PsStrategy {
+    /// Returns the task index for `node`.
     fn task(&self, node: &Node) -> u32;
 }
 
@@ -33,7 +35,7 @@ impl<F: Fn(&Node) -> u32> PsStrategy for F {
     }
 }
 
-/// One task after the other.
+/// A strategy that cycles through the tasks.
 #[derive(Clone, Debug)]
 pub struct RoundRobin {
     tasks: u32,
@@ -41,7 +43,7 @@ pub struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// Over `tasks` tasks, at least one.
+    /// Creates a strategy over `tasks` tasks, at least one.
     pub fn new(tasks: u32) -> RoundRobin {
         RoundRobin { tasks: tasks.max(1), next: Cell::new(0) }
     }
@@ -55,19 +57,20 @@ impl PsStrategy for RoundRobin {
     }
 }
 
-/// The task with the least load so far, the first of them where several are equal.
+/// A strategy that chooses the task with the least accumulated load, and the first of equally loaded tasks.
 pub struct GreedyLoadBalancing {
     loads: RefCell<Vec<f64>>,
     load: Box<dyn Fn(&Node) -> f64>,
 }
 
 impl GreedyLoadBalancing {
-    /// Over `tasks` tasks, at least one; `load` is what an op adds to its task, [`byte_size_load`] for example.
+    /// Creates a strategy over `tasks` tasks, at least one. `load` returns the load that an op adds to its
+    /// task, for example [`byte_size_load`].
     pub fn new(tasks: u32, load: impl Fn(&Node) -> f64 + 'static) -> GreedyLoadBalancing {
         GreedyLoadBalancing { loads: RefCell::new(vec![0.0; tasks.max(1) as usize]), load: Box::new(load) }
     }
 
-    /// What each task has to carry.
+    /// Returns the accumulated load of each task.
     pub fn loads(&self) -> Vec<f64> {
         self.loads.borrow().clone()
     }
@@ -94,7 +97,8 @@ impl fmt::Debug for GreedyLoadBalancing {
     }
 }
 
-/// The bytes of a variable: elements of its `shape` times the size of its `dtype`, 0 where either is not known.
+/// Returns the bytes of a variable: the number of elements of its `shape` times the size of its `dtype`, or 0
+/// if either is unknown.
 pub fn byte_size_load(node: &Node) -> f64 {
     let Ok(dtype) = node.attr::<DType>("dtype") else { return 0.0 };
     let Ok(shape) = node.attr::<PartialShape>("shape") else { return 0.0 };
@@ -104,7 +108,8 @@ pub fn byte_size_load(node: &Node) -> f64 {
     }
 }
 
-/// A task that follows from the op's name: equal for one name and seed, spread evenly over names.
+/// A strategy that derives the task from a hash of the op's name and a seed: equal names get equal tasks, and
+/// different names are spread evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomTask {
     tasks: u32,
@@ -112,7 +117,7 @@ pub struct RandomTask {
 }
 
 impl RandomTask {
-    /// Over `tasks` tasks, at least one.
+    /// Creates a strategy over `tasks` tasks, at least one.
     pub fn new(tasks: u32, seed: i64) -> RandomTask {
         RandomTask { tasks: tasks.max(1), seed }
     }
@@ -125,18 +130,18 @@ impl PsStrategy for RandomTask {
     }
 }
 
-/// What [`replica_device_setter`] takes.
+/// Parameters of [`replica_device_setter`].
 pub struct ReplicaDeviceSetter {
-    /// Tasks of the parameter server job; with a cluster, the size of the job that `ps_device` names.
+    /// Number of tasks of the parameter server job, which is the job of `ps_device`.
     pub ps_tasks: u32,
-    /// Where `ps_ops` go; empty for nowhere in particular.
+    /// The device of `ps_ops`; if empty, they are placed like all other ops.
     pub ps_device: DeviceSpec,
-    /// Where the rest goes.
+    /// The device of all other ops.
     pub worker_device: DeviceSpec,
-    /// Whether an op that asks for some part of a device gets the other parts.
+    /// True if an op that requests some fields of a device gets the remaining fields from the setter.
     pub merge_devices: bool,
     pub ps_ops: Vec<String>,
-    /// Without one, [`RoundRobin`].
+    /// The strategy that chooses the parameter server task; [`RoundRobin`] by default.
     pub strategy: Option<Box<dyn PsStrategy>>,
 }
 
@@ -155,8 +160,8 @@ impl Default for ReplicaDeviceSetter {
 }
 
 impl ReplicaDeviceSetter {
-    /// The setter with the number of tasks that a cluster, as jobs and their numbers of tasks, has for its
-    /// parameter server job: 0 if it has no such job.
+    /// Returns the setter with `ps_tasks` taken from a cluster, given as job names and task counts: 0 if the
+    /// cluster has no parameter server job.
     pub fn with_cluster<'a>(mut self, jobs: impl IntoIterator<Item = (&'a str, u32)>) -> ReplicaDeviceSetter {
         let job = self.ps_device.job.as_deref();
         self.ps_tasks = jobs.into_iter().find(|(name, _)| Some(*name) == job).map_or(0, |(_, tasks)| tasks);
@@ -176,10 +181,11 @@ impl fmt::Debug for ReplicaDeviceSetter {
     }
 }
 
-/// A function for `Scope::device_fn` that spreads variables over parameter servers and keeps the rest at the
-/// worker: what it returns is merged under what the op itself asks for. `None` if there are no parameter servers.
+/// Returns a function for `Scope::device_fn` that spreads variables over parameter servers and places other
+/// ops on the worker, or `None` if there are no parameter servers. The scope merges the returned device with
+/// the op's own request, which takes precedence.
 ///
-/// The strategy is asked only where its task can count: not for an op that asks for another job.
+/// The strategy is called only if its task can take effect, so not for an op that requests another job.
 pub fn replica_device_setter(setter: ReplicaDeviceSetter) -> Option<impl Fn(&Node) -> DeviceSpec + 'static> {
     if setter.ps_tasks == 0 {
         return None;
@@ -187,7 +193,7 @@ pub fn replica_device_setter(setter: ReplicaDeviceSetter) -> Option<impl Fn(&Nod
     let ReplicaDeviceSetter { ps_tasks, ps_device, worker_device, merge_devices, ps_ops, strategy } = setter;
     let strategy = strategy.unwrap_or_else(|| Box::new(RoundRobin::new(ps_tasks)));
     Some(move |node: &Node| {
-        // What is no device specification is reported where the node is added.
+        // An invalid device specification is reported where the node is added to the graph.
         let own = DeviceSpec::parse(&node.device).unwrap_or_default();
         if !merge_devices && !own.is_empty() {
             return DeviceSpec::default();

@@ -1,33 +1,38 @@
-//! Variable partitioners: into how many shards a variable is cut along one axis, and which rows each one gets.
+//! Variable partitioners: the number of shards of a variable along an axis, and the offset and shape of each
+//! shard.
 
 use crate::error::{Error, Result};
 use graph::{DType, Shape};
 
-/// How a variable is cut. The numbers are those of TensorFlow 1's partitioners.
+/// The rule that gives the number of shards, with the parameters of TensorFlow 1's partitioners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partitioner {
-    /// So many shards, but none empty.
+    /// A fixed number of shards, reduced if shards would be empty.
     FixedSize { shards: usize, axis: usize },
-    /// As few shards as keep each below a size, where slices of one allow it.
+    /// The smallest number of shards that keeps each shard within `max_shard_bytes`, as far as one slice fits
+    /// in it.
     AxisSize { max_shard_bytes: usize, axis: usize, bytes_per_string: usize, max_shards: Option<usize> },
-    /// As many shards as keep each above a size.
+    /// The largest number of shards that keeps each shard at `min_slice_size` bytes or more.
     MinMax { max_partitions: usize, axis: usize, min_slice_size: usize, bytes_per_string: usize },
 }
 
 impl Partitioner {
+    /// Creates a partitioner with a fixed number of shards along axis 0.
     pub fn fixed_size(shards: usize) -> Partitioner {
         Partitioner::FixedSize { shards, axis: 0 }
     }
 
+    /// Creates a partitioner along axis 0 whose shards have at most `max_shard_bytes` bytes.
     pub fn axis_size(max_shard_bytes: usize) -> Partitioner {
         Partitioner::AxisSize { max_shard_bytes, axis: 0, bytes_per_string: 16, max_shards: None }
     }
 
+    /// Creates a partitioner along axis 0 with at most `max_partitions` shards of at least 256 KiB each.
     pub fn min_max(max_partitions: usize) -> Partitioner {
         Partitioner::MinMax { max_partitions, axis: 0, min_slice_size: 256 << 10, bytes_per_string: 16 }
     }
 
-    /// The number of shards along each axis; all but one are 1.
+    /// Returns the number of shards along each axis; all except one are 1.
     ///
     /// # Errors
     /// `InvalidArgument` if the shape has no such axis, or a size that must be positive is 0.
@@ -75,12 +80,14 @@ fn positive(what: &str, size: usize) -> Result<()> {
     if size == 0 { Err(Error::invalid(format!("{what} must be positive"))) } else { Ok(()) }
 }
 
-/// Elements of a shape, or of one slice of an axis. Dimensions fit in 63 bits together, so this does in 128.
+/// Returns the number of elements of a shape, or of one slice along the axis `without`. The product of the
+/// dimensions fits in 63 bits, so the number fits in 128.
 fn element_count(shape: &Shape, without: Option<usize>) -> u128 {
     let dims = shape.dims().iter().enumerate().filter(|(i, _)| Some(*i) != without);
     dims.fold(1u128, |product, (_, &d)| product.saturating_mul(d as u128)).min(u128::from(u64::MAX))
 }
 
+/// Returns the bytes of an element of type `dtype`.
 fn element_size(dtype: DType, bytes_per_string: usize) -> Result<u128> {
     match (dtype, dtype.size()) {
         (DType::String, _) => Ok(bytes_per_string as u128),
@@ -89,15 +96,15 @@ fn element_size(dtype: DType, bytes_per_string: usize) -> Result<u128> {
     }
 }
 
-/// One shard of a variable: where it starts in the whole, and its shape.
+/// A shard of a variable: its offset in the whole variable, and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     pub offset: Vec<usize>,
     pub shape: Vec<usize>,
 }
 
-/// The shards of a variable that is cut as [`Partitioner::partitions`] says: equal parts, of which the first take
-/// one row more where they do not go round.
+/// Returns the shards of a variable that is cut as [`Partitioner::partitions`] specifies. If the rows cannot
+/// be divided equally, the first shards have one row more.
 ///
 /// # Errors
 /// `InvalidArgument` if more than one axis is cut, or the numbers do not fit the shape.

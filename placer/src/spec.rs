@@ -1,14 +1,14 @@
-//! Device specifications as small numbers, and the merging of two of them.
+//! Interned device specifications, and how two of them are merged.
 
 use crate::error::Result;
 use graph::{DeviceSpec, Graph, NodeId};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// A specification in a [`Specs`] table; 0 is the empty one.
+/// The index of a specification in a [`Specs`] table; 0 is the empty specification.
 pub(crate) type SpecId = u32;
 
-/// Why two specifications have no common device, with both.
+/// Describes the first field in which two incompatible specifications differ, and both specifications.
 pub(crate) fn conflict(a: &DeviceSpec, b: &DeviceSpec) -> String {
     let what = if differ(&a.job, &b.job) {
         "jobs"
@@ -24,12 +24,14 @@ pub(crate) fn conflict(a: &DeviceSpec, b: &DeviceSpec) -> String {
     format!("Cannot merge devices with incompatible {what}: '{a}' and '{b}'")
 }
 
+/// Returns whether both fields are set and differ.
 pub(crate) fn differ<T: PartialEq>(a: &Option<T>, b: &Option<T>) -> bool {
     a.is_some() && b.is_some() && a != b
 }
 
-/// Both specifications at once; `None` if they exclude each other. Soft merging gives up a type that differs,
-/// with its number, or a number that does.
+/// Returns the specification that requires both `a` and `b`, or `None` if they contradict each other. A soft
+/// merge resolves a conflict of device types by dropping the type and the device number, and a conflict of
+/// numbers by dropping the number.
 fn merge(a: &DeviceSpec, b: &DeviceSpec, soft: bool) -> Option<DeviceSpec> {
     if a.is_compatible(b) {
         return Some(a.or(b));
@@ -47,7 +49,7 @@ fn merge(a: &DeviceSpec, b: &DeviceSpec, soft: bool) -> Option<DeviceSpec> {
     Some(merged)
 }
 
-/// The distinct specifications of a graph.
+/// The table of the distinct device specifications of a graph.
 #[derive(Debug)]
 pub(crate) struct Specs {
     all: Vec<DeviceSpec>,
@@ -76,7 +78,7 @@ impl Specs {
         id
     }
 
-    /// Both at once; `None` if they exclude each other.
+    /// Returns the specification that requires both `a` and `b`, or `None` if they contradict each other.
     pub(crate) fn merge(&mut self, a: SpecId, b: SpecId, soft: bool) -> Option<SpecId> {
         if a == b || b == 0 {
             return Some(a);
@@ -92,7 +94,8 @@ impl Specs {
         merged
     }
 
-    /// The parts of `strong`, and those of `weak` that it leaves open. A number goes only with its own type.
+    /// Returns `strong` completed with the fields of `weak` that `strong` leaves open. A device number is
+    /// only taken over together with its device type.
     pub(crate) fn override_with(&mut self, strong: SpecId, weak: SpecId) -> SpecId {
         if strong == 0 || strong == weak {
             return weak;
@@ -106,7 +109,7 @@ impl Specs {
     }
 }
 
-/// Reads the device of each node, each distinct text once.
+/// A cache of the parsed device field of nodes, so that each distinct text is parsed once.
 pub(crate) struct DeviceTexts<T> {
     by_address: FxHashMap<usize, T>,
     by_text: FxHashMap<Arc<str>, T>,
@@ -118,7 +121,8 @@ impl<T: Copy> DeviceTexts<T> {
         DeviceTexts { by_address: FxHashMap::default(), by_text: FxHashMap::default(), last: None }
     }
 
-    /// What `read` makes of the node's device text. The graph's texts must stay alive between calls.
+    /// Returns the result of `read` for the node's device text, from the cache if the text is in it. The
+    /// graph's device texts must stay alive between calls, because the cache is keyed by their addresses.
     pub(crate) fn of(
         &mut self,
         graph: &Graph,
@@ -126,7 +130,8 @@ impl<T: Copy> DeviceTexts<T> {
         read: impl FnOnce(&Arc<str>) -> Result<T>,
     ) -> Result<T> {
         let text = &graph.node(id).device;
-        // Two addresses may hold one text, but one address holds one text while the graph is borrowed.
+        // Equal texts may be stored at two addresses, but while the graph is borrowed an address holds the
+        // same text.
         let address = Arc::as_ptr(text).cast::<u8>() as usize;
         if let Some((last, value)) = self.last
             && last == address
@@ -163,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn merging() -> Result<()> {
+    fn specifications_are_merged() -> Result<()> {
         for (a, b, soft, expected) in [
             ("/job:ps", "/task:1", false, "/job:ps/task:1"),
             (

@@ -1,20 +1,20 @@
-//! Send and Recv nodes with the attributes from which both ends build one rendezvous key.
+//! Builders of Send and Recv nodes, whose attributes give both ends the same rendezvous key.
 
 use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
 use graph::{AttrValue, Attrs, DType, Node, Op, Role, Shape, Tensor, ops};
 use std::sync::Arc;
 
-/// One end of a transfer, without its type.
+/// The rendezvous key of a transfer, without its dtype.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
-    /// The edge's name in the rendezvous key.
+    /// Name of the edge in the rendezvous key.
     pub(crate) tensor_name: AttrValue,
     pub(crate) from: u32,
     pub(crate) to: u32,
 }
 
-/// What all transfers of one pass share: ops, attribute names, device names as attributes.
+/// Ops, attribute names and device names that all transfers of one pass share.
 pub(crate) struct Transfers {
     send: &'static Op,
     recv: &'static Op,
@@ -22,9 +22,10 @@ pub(crate) struct Transfers {
     identity: &'static Op,
     names: AttrNames,
     devices: Vec<(Arc<str>, AttrValue, AttrValue)>,
-    nothing: Tensor,
+    empty_constant: Tensor,
 }
 
+/// Interned names of attributes.
 struct AttrNames {
     send_type: Arc<str>,
     recv_type: Arc<str>,
@@ -63,7 +64,7 @@ impl Transfers {
                 .iter()
                 .map(|d| (d.text.clone(), (&*d.text).into(), AttrValue::Int(d.incarnation as i64)))
                 .collect(),
-            nothing: Tensor::zeros(DType::Float, Shape::new(&[0])?)?,
+            empty_constant: Tensor::zeros(DType::Float, Shape::new(&[0])?)?,
         })
     }
 
@@ -78,7 +79,7 @@ impl Transfers {
             (names.incarnation.clone(), incarnation.clone()),
             (names.tensor_name.clone(), key.tensor_name.clone()),
         ];
-        // False is the default, and left out.
+        // False is the default value, which is left out.
         let flag = client.then(|| (names.client_terminated.clone(), AttrValue::Bool(true)));
         always.into_iter().chain(flag).collect()
     }
@@ -87,33 +88,33 @@ impl Transfers {
         Node { name: name.into(), op, device: self.devices[device as usize].0.clone(), attrs, opaque: None }
     }
 
-    /// The sending end. `client` if the other end is the step's caller.
+    /// Builds the Send of a transfer. `client` is set if the step's caller receives the tensor.
     pub(crate) fn send(&self, name: String, key: &Key, dtype: DType, client: bool) -> Node {
         self.node(name, self.send, key.from, self.attrs(key, &self.names.send_type, dtype, client))
     }
 
-    /// The receiving end.
+    /// Builds the Recv of a transfer. `client` is set if the step's caller sends the tensor.
     pub(crate) fn recv(&self, name: String, key: &Key, dtype: DType, client: bool) -> Node {
         self.node(name, self.recv, key.to, self.attrs(key, &self.names.recv_type, dtype, client))
     }
 
-    /// Whether a node receives what the step is fed.
+    /// Returns whether a node is the Recv of a feed.
     pub(crate) fn is_feed(&self, node: &Node) -> bool {
         let is_fed = node.attrs.get(&self.names.client_terminated);
         node.op.role() == Role::Recv && matches!(is_fed, Some(AttrValue::Bool(true)))
     }
 
-    /// What is sent where only an order crosses.
-    pub(crate) fn nothing(&self, name: String, device: u32) -> Node {
+    /// Builds the empty constant that is sent for a control edge.
+    pub(crate) fn empty_constant(&self, name: String, device: u32) -> Node {
         let attrs = [
             (self.names.dtype.clone(), AttrValue::Type(DType::Float)),
-            (self.names.value.clone(), AttrValue::Tensor(self.nothing.clone())),
+            (self.names.value.clone(), AttrValue::Tensor(self.empty_constant.clone())),
         ];
         self.node(name, self.constant, device, attrs.into_iter().collect())
     }
 
-    /// What stands for the far node where only an order crosses.
-    pub(crate) fn arrival(&self, name: String, device: u32) -> Node {
+    /// Builds the Identity that is the source of a control edge in the receiving partition.
+    pub(crate) fn control_arrival(&self, name: String, device: u32) -> Node {
         let attrs = [(self.names.send_type.clone(), AttrValue::Type(DType::Float))];
         self.node(name, self.identity, device, attrs.into_iter().collect())
     }

@@ -1,4 +1,4 @@
-//! Depth is no limit: a chain of a million nodes through every pass.
+//! Tests that every pass handles a chain of a million nodes, so none recurses over a graph's depth.
 
 mod support;
 
@@ -37,7 +37,7 @@ fn a_chain_of_a_million_nodes() -> Result<()> {
     let options = PartitionOptions { devices: &set, split: Split::Task, names: &names };
     let parts = partition(&run, &anabranch_placer::placed_devices(&run, &set)?, &options)?;
     let sizes: Vec<usize> = parts.iter().map(|p| p.graph.len()).collect();
-    // Each stretch but the first begins with a transfer, and the fetch comes back to the first task.
+    // Each stretch except the first begins with a transfer, and the fetch is sent back to the first task.
     assert_eq!(sizes.iter().sum::<usize>(), LENGTH + 1 + 2 * (LENGTH / STRETCH - 1) + 2);
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Loops: they pass through a part whole, their borders may cross, and where their turns do, control loops go
-//! round with them.
+//! Tests of loops in the partitioner: a loop on one device stays whole, edges at its border may cross, and a
+//! loop whose iterations cross devices gets control loops.
 
 mod support;
 
@@ -10,8 +10,8 @@ use support::{Result, device, devices, graph_of, print};
 
 const CLUSTER: &[&str] = &["ps:0/CPU:0", "w:0/CPU:0", "w:0/CPU:1"];
 
-/// A loop whose body is on `body`.
-fn looping(body: &str) -> String {
+/// Returns the text of a loop whose body is on the device `body`.
+fn loop_text(body: &str) -> String {
     format!(
         "start = Const() @ps:0/CPU:0
          enter = Enter(start) @ps:0/CPU:0 frame_name=loop
@@ -49,9 +49,9 @@ fn check(text: &str, split: Split, expected: Expect) -> Result<()> {
 }
 
 #[test]
-fn a_loop_goes_where_its_body_is() -> Result<()> {
+fn control_flow_nodes_move_to_the_device_of_the_loop_body() -> Result<()> {
     check(
-        &looping("w:0/CPU:0"),
+        &loop_text("w:0/CPU:0"),
         Split::Task,
         expect![[r#"
         -- /job:ps/replica:0/task:0
@@ -75,9 +75,9 @@ fn a_loop_goes_where_its_body_is() -> Result<()> {
 }
 
 #[test]
-fn a_loop_over_two_tasks_has_a_control_loop_where_it_receives() -> Result<()> {
+fn a_loop_over_two_tasks_gets_control_loops_on_receiving_devices() -> Result<()> {
     check(
-        &looping("ps:0/CPU:0"),
+        &loop_text("ps:0/CPU:0"),
         Split::Task,
         expect![[r#"
         -- /job:ps/replica:0/task:0
@@ -117,9 +117,9 @@ fn a_loop_over_two_tasks_has_a_control_loop_where_it_receives() -> Result<()> {
 }
 
 #[test]
-fn a_loop_over_two_devices_of_a_task_has_its_control_loops_before_its_part_is_split() -> Result<()> {
+fn the_split_by_task_adds_control_loops_for_devices_of_one_task() -> Result<()> {
     check(
-        &looping("w:0/CPU:1"),
+        &loop_text("w:0/CPU:1"),
         Split::Task,
         expect![[r#"
         -- /job:ps/replica:0/task:0
@@ -150,8 +150,8 @@ fn a_loop_over_two_devices_of_a_task_has_its_control_loops_before_its_part_is_sp
         exit_S12 = _Send(exit) @w:0/CPU:0 T=float recv_device=ps:0/CPU:0 send_device=w:0/CPU:0 incarnation=2 tensor_name=edge_12_exit
     "#]],
     )?;
-    // What the split by task leaves to the split by device.
-    let (set, graph) = (devices(CLUSTER)?, placed(&looping("w:0/CPU:1"))?);
+    // The partition of the split by task, split by device.
+    let (set, graph) = (devices(CLUSTER)?, placed(&loop_text("w:0/CPU:1"))?);
     let placement = placed_devices(&graph, &set)?;
     let names = Names::master();
     let options = PartitionOptions { devices: &set, split: Split::Task, names: &names };
@@ -195,7 +195,7 @@ fn a_loop_over_two_devices_of_a_task_has_its_control_loops_before_its_part_is_sp
 }
 
 #[test]
-fn a_loop_in_a_loop_has_a_control_loop_in_a_control_loop() -> Result<()> {
+fn nested_loops_get_nested_control_loops() -> Result<()> {
     let text = "
         start = Const() @w:0/CPU:0
         enter = Enter(start) @w:0/CPU:0 frame_name=outer
@@ -266,8 +266,8 @@ fn a_loop_in_a_loop_has_a_control_loop_in_a_control_loop() -> Result<()> {
 }
 
 #[test]
-fn a_loop_that_crosses_without_a_condition_is_refused() -> Result<()> {
-    let text = looping("ps:0/CPU:0").replace("condition = LoopCond(more)", "condition = Identity(more)");
+fn a_loop_without_a_condition_that_crosses_devices_is_refused() -> Result<()> {
+    let text = loop_text("ps:0/CPU:0").replace("condition = LoopCond(more)", "condition = Identity(more)");
     let text = text.replace("(more) @w:0/CPU:0", "(more) @w:0/CPU:0 T=bool");
     check(
         &text,
@@ -275,7 +275,7 @@ fn a_loop_that_crosses_without_a_condition_is_refused() -> Result<()> {
         expect!["InvalidArgument: A cross-device loop must have a pivot predicate: loop"],
     )?;
     check(
-        &looping("w:0/CPU:1"),
+        &loop_text("w:0/CPU:1"),
         Split::Device,
         expect![[r#"
         InvalidArgument: The edge from {{node enter}} to {{node merge}} crosses devices inside loop 'loop', which has no control loop there

@@ -1,4 +1,4 @@
-//! What crosses between parts, and that parts together are the graph.
+//! Tests of the transfers between partitions, and that the partitions together are equivalent to the graph.
 
 mod support;
 
@@ -10,7 +10,7 @@ use graph::{AttrValue, CONTROL, Graph, Node, NodeId, Origin, Output, ops};
 use rustc_hash::FxHashMap;
 use support::{Result, device, devices, graph_of, print, small_cluster};
 
-/// Full names for the short ones that the texts of tests use.
+/// Expands the short device names of test graphs to full names.
 fn place(graph: &mut Graph) -> Result<()> {
     for id in graph.ids() {
         let full = device(&graph.node(id).device)?.to_string();
@@ -26,7 +26,7 @@ fn split(text: &str, set: &DeviceSet, split: Split, names: &Names) -> Result<Vec
     Ok(partition(&graph, &placement, &PartitionOptions { devices: set, split, names })?)
 }
 
-/// A graph whose nodes' devices are short names.
+/// Parses a graph whose nodes have short device names.
 fn graph_of_placed(text: &str) -> Result<Graph> {
     let mut graph = graph_of(text)?;
     graph.versions.producer = 27;
@@ -52,7 +52,7 @@ fn check(text: &str, expected: Expect) -> Result<()> {
 }
 
 #[test]
-fn a_graph_in_one_place_stays_whole() -> Result<()> {
+fn a_graph_on_one_device_is_one_partition() -> Result<()> {
     check(
         "a = Const() @ps:0/CPU:0\nb = Identity(a, ^a) @ps:0/CPU:0",
         expect![[r#"
@@ -64,7 +64,7 @@ fn a_graph_in_one_place_stays_whole() -> Result<()> {
 }
 
 #[test]
-fn a_tensor_crosses_once_to_each_task() -> Result<()> {
+fn a_tensor_is_sent_once_to_each_task() -> Result<()> {
     check(
         "a = Const() @worker:0/CPU:0
          x = Identity(a) @worker:1/CPU:0
@@ -89,7 +89,7 @@ fn a_tensor_crosses_once_to_each_task() -> Result<()> {
 }
 
 #[test]
-fn each_port_crosses_by_itself() -> Result<()> {
+fn each_output_is_sent_separately() -> Result<()> {
     check(
         "a = Const() @ps:0/CPU:0
          d = Const() @ps:0/CPU:0 dtype=int32
@@ -111,7 +111,7 @@ fn each_port_crosses_by_itself() -> Result<()> {
 }
 
 #[test]
-fn an_order_crosses_as_an_empty_tensor() -> Result<()> {
+fn a_control_edge_crosses_as_an_empty_tensor() -> Result<()> {
     check(
         "a = Const() @worker:0/CPU:0
          x = NoOp(^a) @worker:1/CPU:0
@@ -166,7 +166,7 @@ fn a_reference_is_read_for_each_reader_after_its_other_inputs() -> Result<()> {
 }
 
 #[test]
-fn a_reference_does_not_cross_as_a_reference() -> Result<()> {
+fn a_reference_input_cannot_cross_devices() -> Result<()> {
     check(
         "v = VariableV2() @ps:0/CPU:0\nk = Const() @ps:0/CPU:0\na = Assign(v, k) @worker:0/CPU:0",
         expect![[r#"
@@ -176,7 +176,7 @@ fn a_reference_does_not_cross_as_a_reference() -> Result<()> {
 }
 
 #[test]
-fn new_names_avoid_those_of_the_graph() -> Result<()> {
+fn new_names_avoid_names_of_the_graph() -> Result<()> {
     check(
         "a = Const() @ps:0/CPU:0\na_S0 = Identity(a) @worker:0/CPU:0",
         expect![[r#"
@@ -191,7 +191,7 @@ fn new_names_avoid_those_of_the_graph() -> Result<()> {
 }
 
 #[test]
-fn a_worker_splits_a_part_again() -> Result<()> {
+fn a_worker_splits_its_partition_by_device() -> Result<()> {
     let set = devices(&["w:0/CPU:0", "w:0/GPU:0", "w:1/CPU:0"])?;
     let text = "a = Const() @w:1/CPU:0
          x = Identity(a) @w:0/GPU:0
@@ -228,7 +228,7 @@ fn a_worker_splits_a_part_again() -> Result<()> {
 }
 
 #[test]
-fn within_a_task_what_is_received_is_noted_to_come_from_a_node_or_a_feed() -> Result<()> {
+fn recvs_within_a_task_record_their_source_node_or_feed() -> Result<()> {
     let set = devices(&["w:0/CPU:0", "w:0/GPU:0"])?;
     let mut graph = graph_of_placed(
         "p = Placeholder() @w:0/CPU:0
@@ -277,7 +277,7 @@ fn nodes_without_a_device_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// Numbers that follow from a seed.
+/// A pseudorandom generator with a seed.
 struct Random(u64);
 
 impl Random {
@@ -312,7 +312,7 @@ fn random_graph(seed: u64, size: usize, set: &DeviceSet) -> Result<(Graph, Vec<u
     Ok((graph, placement))
 }
 
-/// Text of an attribute.
+/// Returns an attribute as text.
 fn text(node: &Node, attr: &str) -> String {
     match node.attrs.get(attr) {
         Some(AttrValue::Str(s)) => String::from_utf8_lossy(s).into_owned(),
@@ -320,8 +320,8 @@ fn text(node: &Node, attr: &str) -> String {
     }
 }
 
-/// Where an input of a part comes from in the graph that was split: through Recv, its Send, and what carries an
-/// order.
+/// Returns the node of the original graph that an input of a partition comes from, traced back through Recv,
+/// Send and the nodes of control transfers.
 fn origin(
     parts: &[Partition],
     senders: &FxHashMap<String, (usize, NodeId)>,
@@ -353,7 +353,7 @@ fn key(node: &Node) -> String {
 }
 
 #[test]
-fn parts_joined_at_their_transfers_are_the_graph() -> Result<()> {
+fn partitions_joined_at_their_transfers_are_the_graph() -> Result<()> {
     let set = devices(&["w:0/CPU:0", "w:0/GPU:0", "w:1/CPU:0", "w:2/CPU:0", "w:2/CPU:1"])?;
     for seed in 0..40 {
         let (graph, placement) = random_graph(seed, 60, &set)?;
@@ -362,7 +362,7 @@ fn parts_joined_at_their_transfers_are_the_graph() -> Result<()> {
                 partition(&graph, &placement, &PartitionOptions { devices: &set, split: how, names })
             };
             let parts = split(&Names::master())?;
-            joined(&graph, &placement, &set, &parts)?;
+            check_equivalence(&graph, &placement, &set, &parts)?;
             let again = split(&Names::master())?;
             assert_eq!(show(&parts), show(&again), "seed {seed}");
         }
@@ -370,7 +370,7 @@ fn parts_joined_at_their_transfers_are_the_graph() -> Result<()> {
     Ok(())
 }
 
-fn joined(graph: &Graph, placement: &[u32], set: &DeviceSet, parts: &[Partition]) -> Result<()> {
+fn check_equivalence(graph: &Graph, placement: &[u32], set: &DeviceSet, parts: &[Partition]) -> Result<()> {
     let mut senders = FxHashMap::default();
     let mut receivers = FxHashMap::default();
     let mut places = FxHashMap::default();

@@ -1,4 +1,4 @@
-//! Each rule of placing, and each refusal, as texts.
+//! Tests of each placement rule and each placement error, on graphs given as text.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn outcome(text: &str, set: &DeviceSet, kernels: &TestKernels, soft: bool) -> Re
     })
 }
 
-/// On one parameter server and two workers, without soft placement.
+/// Places on one parameter server and two workers without soft placement.
 fn check(text: &str, expected: Expect) -> Result<()> {
     expected.assert_eq(&outcome(text, &small_cluster()?, &KERNELS, false)?);
     Ok(())
@@ -32,7 +32,8 @@ fn check_soft(text: &str, expected: Expect) -> Result<()> {
     Ok(())
 }
 
-/// On two workers with a CPU and two GPUs each; `Identity` and `AddV2` have kernels on both.
+/// Places on two workers with a CPU and two GPUs each. `Identity` has kernels on both device types, `AddV2`
+/// only on GPUs.
 fn check_gpu(text: &str, soft: bool, expected: Expect) -> Result<()> {
     let set = devices(&["w:0/CPU:0", "w:0/GPU:1", "w:0/GPU:0", "w:1/CPU:0", "w:1/GPU:0", "w:1/GPU:1"])?
         .with_local(graph::TaskName::new("w", 0));
@@ -43,7 +44,7 @@ fn check_gpu(text: &str, soft: bool, expected: Expect) -> Result<()> {
 }
 
 #[test]
-fn unconstrained_nodes_go_to_the_own_process() -> Result<()> {
+fn unconstrained_nodes_go_to_the_local_process() -> Result<()> {
     check(
         "p = Placeholder()\ni = Identity(p)",
         expect![[r#"
@@ -70,7 +71,7 @@ fn partial_specifications_are_completed() -> Result<()> {
 }
 
 #[test]
-fn gpus_are_preferred_where_there_are_kernels() -> Result<()> {
+fn gpus_with_kernels_are_preferred() -> Result<()> {
     check_gpu(
         "p = Placeholder()\ni = Identity(p)\nj = Identity(i) @/task:1\nk = AddV2(i, j) @/gpu:1",
         false,
@@ -108,7 +109,7 @@ fn a_default_device_comes_first() -> Result<()> {
 }
 
 #[test]
-fn generators_follow_their_consumers_and_shapes_their_inputs() -> Result<()> {
+fn nodes_without_inputs_follow_consumers_and_shape_ops_follow_inputs() -> Result<()> {
     check(
         "g = Const()
          h = Const()
@@ -127,7 +128,7 @@ fn generators_follow_their_consumers_and_shapes_their_inputs() -> Result<()> {
 }
 
 #[test]
-fn references_tie_and_the_destination_gives_way() -> Result<()> {
+fn reference_edges_colocate_and_the_source_request_wins() -> Result<()> {
     check(
         "v = VariableV2() @/job:ps
          k = Const() @/task:1
@@ -144,7 +145,7 @@ fn references_tie_and_the_destination_gives_way() -> Result<()> {
 }
 
 #[test]
-fn resources_tie_and_the_first_wish_counts_where_the_handle_has_none() -> Result<()> {
+fn resource_edges_colocate_and_the_first_request_wins_if_the_handle_has_none() -> Result<()> {
     check(
         "h = VarHandleOp()
          k = Const()
@@ -159,7 +160,7 @@ fn resources_tie_and_the_first_wish_counts_where_the_handle_has_none() -> Result
 }
 
 #[test]
-fn state_on_two_devices_cannot_meet() -> Result<()> {
+fn resources_on_two_devices_cannot_share_an_op() -> Result<()> {
     let text = "v = VarHandleOp() @/job:ps/task:0
          w = VarHandleOp() @/job:worker/task:1
          k = Const()
@@ -179,7 +180,7 @@ fn state_on_two_devices_cannot_meet() -> Result<()> {
 }
 
 #[test]
-fn classes_tie() -> Result<()> {
+fn class_attributes_colocate() -> Result<()> {
     check(
         "b = Placeholder() [a]
          a = Placeholder() @/job:ps
@@ -194,7 +195,7 @@ fn classes_tie() -> Result<()> {
 }
 
 #[test]
-fn classes_that_exclude_each_other() -> Result<()> {
+fn contradicting_classes_are_refused() -> Result<()> {
     let text = "a = Const() @/job:worker/task:0
          b = Const() @/job:worker/task:1
          c = Identity(a) [a, b]";
@@ -242,7 +243,7 @@ fn classes_that_exclude_each_other() -> Result<()> {
 }
 
 #[test]
-fn classes_without_a_common_kernel() -> Result<()> {
+fn classes_without_a_common_device_type_are_refused() -> Result<()> {
     check_gpu(
         "p = Placeholder()\na = AddV2(p, p) [p]",
         false,
@@ -276,7 +277,7 @@ fn classes_without_a_common_kernel() -> Result<()> {
 }
 
 #[test]
-fn devices_that_are_not_there() -> Result<()> {
+fn missing_devices_are_refused() -> Result<()> {
     check(
         "a = NoOp() @/job:ps/task:9",
         expect![[r#"
@@ -306,7 +307,7 @@ fn devices_that_are_not_there() -> Result<()> {
 }
 
 #[test]
-fn malformed_devices() -> Result<()> {
+fn malformed_device_names_are_refused() -> Result<()> {
     check(
         "a = NoOp() @/job:!!",
         expect!["InvalidArgument: Malformed device specification '/job:!!' in node: {{node a}}"],
@@ -314,7 +315,7 @@ fn malformed_devices() -> Result<()> {
 }
 
 #[test]
-fn kernels_that_are_not_there() -> Result<()> {
+fn nodes_without_a_kernel_are_refused() -> Result<()> {
     let kernels = TestKernels { without: &["Identity"], gpu: &[] };
     let set = small_cluster()?;
     expect![[r#"
@@ -324,7 +325,7 @@ fn kernels_that_are_not_there() -> Result<()> {
           <no registered kernels>
 
         	 [[i]]"#]].assert_eq(&outcome("p = Placeholder()\ni = Identity(p) [p]", &set, &kernels, false)?);
-    // Another task may have kernels that are not known here.
+    // Another task may have kernels that this process does not know.
     expect![[r#"
         p: (Placeholder): /job:worker/replica:0/task:1/device:CPU:0 [where its consumer i is]
         i: (Identity): /job:worker/replica:0/task:1/device:CPU:0 [as requested]"#]]
@@ -357,7 +358,7 @@ fn kernels_that_are_not_there() -> Result<()> {
 }
 
 #[test]
-fn groups_that_no_device_satisfies() -> Result<()> {
+fn groups_that_no_device_satisfies_are_refused() -> Result<()> {
     let text = "v = VarHandleOp() @/job:ps/task:0/device:GPU:0
          k = Const()
          as = AssignVariableOp(v, k) @/job:worker/task:1";
@@ -443,7 +444,7 @@ fn soft_placement_moves_state_only_as_a_last_resort() -> Result<()> {
 }
 
 #[test]
-fn earlier_assignments_hold() -> Result<()> {
+fn assigned_devices_are_kept() -> Result<()> {
     let graph = graph_of("v = VariableV2() @/job:ps\nk = Const()\nas = Assign(v, k)\ni = Identity(k) [as]")?;
     let set = small_cluster()?;
     let of = |name: &str, at: &str| -> Result<String> {
@@ -472,7 +473,7 @@ fn earlier_assignments_hold() -> Result<()> {
 }
 
 #[test]
-fn no_devices() -> Result<()> {
+fn an_empty_device_set_is_refused() -> Result<()> {
     expect!["FailedPrecondition: No devices are registered"].assert_eq(&outcome(
         "a = NoOp()",
         &DeviceSet::new([]),
@@ -483,7 +484,7 @@ fn no_devices() -> Result<()> {
 }
 
 #[test]
-fn placing_is_applied_and_deterministic() -> Result<()> {
+fn placement_is_applied_and_deterministic() -> Result<()> {
     let mut graph = graph_of("a = Const() @/job:ps\nb = Identity(a)")?;
     let set = small_cluster()?;
     let request =

@@ -1,4 +1,4 @@
-//! Feeds, fetches and targets, and what is refused.
+//! Tests of feeds, fetches and targets, and of their errors.
 
 mod support;
 
@@ -41,7 +41,7 @@ fn check_in(
 }
 
 #[test]
-fn what_is_not_needed_goes() -> Result<()> {
+fn unneeded_nodes_are_removed() -> Result<()> {
     check(
         &[],
         &["a:0"],
@@ -65,7 +65,7 @@ fn what_is_not_needed_goes() -> Result<()> {
 }
 
 #[test]
-fn feeds_replace_endpoints_and_the_order_after_placeholders() -> Result<()> {
+fn feeds_replace_endpoints_and_control_edges_of_placeholders() -> Result<()> {
     check(
         &["p:0"],
         &["b"],
@@ -117,7 +117,7 @@ fn references_are_fetched_by_value() -> Result<()> {
 }
 
 #[test]
-fn spellings_of_one_endpoint_are_one() -> Result<()> {
+fn endpoint_spellings_are_normalised() -> Result<()> {
     assert_eq!(normalise_endpoint("p"), "p:0");
     assert_eq!(normalise_endpoint("p:0"), "p:0");
     assert_eq!(normalise_endpoint("s/x:1"), "s/x:1");
@@ -161,7 +161,8 @@ fn a_fed_variable_is_read_but_not_written() -> Result<()> {
     )
 }
 
-/// A call whose body has an effect besides its value, and what takes that value: another call, and a node.
+/// A call whose body has a side effect besides its value, and two consumers of the value: another call and a
+/// node.
 const CALLS: &str = r#"
 %function doubled stateful
   %arg x: float
@@ -179,7 +180,7 @@ after = Neg[T=float](first) @"/job:ps/replica:0/task:0/device:CPU:0"
 "#;
 
 #[test]
-fn the_value_of_a_lowered_node_is_fed_to_all_who_take_it_or_comes_from_where_it_is_made() -> Result<()> {
+fn a_lowered_node_is_replaced_by_its_feed_or_its_computing_node() -> Result<()> {
     let graph = lower(&Graph::from_text(CALLS)?)?;
     check_in(
         &graph,
@@ -226,7 +227,7 @@ fn the_value_of_a_lowered_node_is_fed_to_all_who_take_it_or_comes_from_where_it_
 }
 
 #[test]
-fn refusals() -> Result<()> {
+fn invalid_feeds_fetches_and_targets_are_refused() -> Result<()> {
     check(
         &["p:0"],
         &[],

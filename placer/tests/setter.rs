@@ -1,4 +1,4 @@
-//! Device functions and variable partitioners, against what TensorFlow's give.
+//! Tests of device functions and variable partitioners against results of TensorFlow.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn variable(name: &str, device: &str) -> Result<Node> {
     Ok(node)
 }
 
-/// Where variables, and a constant at the end, go: what the setter returns, under what they ask for.
+/// Returns the merged devices of eight variables with various requested devices, and of a NoOp at the end.
 fn devices(setter: ReplicaDeviceSetter) -> Result<Vec<String>> {
     let function = replica_device_setter(setter).ok_or("no function")?;
     let asked = ["", "", "", "/job:worker/task:1", "/job:ps/task:7", "/cpu:0", "/task:5", ""];
@@ -40,7 +40,7 @@ fn two_servers() -> Result<ReplicaDeviceSetter> {
 }
 
 #[test]
-fn variables_go_round_the_servers_and_the_task_counts_up_even_where_another_is_asked_for() -> Result<()> {
+fn variables_are_assigned_round_robin_even_if_a_task_is_requested() -> Result<()> {
     assert_eq!(
         devices(two_servers()?)?,
         [
@@ -59,7 +59,7 @@ fn variables_go_round_the_servers_and_the_task_counts_up_even_where_another_is_a
 }
 
 #[test]
-fn without_merging_a_device_that_is_asked_for_stays() -> Result<()> {
+fn a_requested_device_is_unchanged_without_merging() -> Result<()> {
     assert_eq!(
         devices(ReplicaDeviceSetter { merge_devices: false, ..two_servers()? })?,
         [
@@ -78,14 +78,14 @@ fn without_merging_a_device_that_is_asked_for_stays() -> Result<()> {
 }
 
 #[test]
-fn the_cluster_says_how_many_servers_there_are() {
+fn the_cluster_gives_the_number_of_parameter_servers() {
     let setter = ReplicaDeviceSetter::default().with_cluster([("worker", 4), ("ps", 3)]);
     assert_eq!(setter.ps_tasks, 3);
     assert!(replica_device_setter(ReplicaDeviceSetter::default().with_cluster([("worker", 4)])).is_none());
 }
 
 #[test]
-fn the_function_works_in_a_scope() -> Result<()> {
+fn a_scope_calls_the_device_function() -> Result<()> {
     let function = replica_device_setter(two_servers()?).ok_or("no function")?;
     let scope = Scope::new().device_fn(function);
     for _ in 0..3 {
@@ -122,7 +122,7 @@ fn the_greedy_strategy_takes_the_least_loaded_task() -> Result<()> {
 }
 
 #[test]
-fn the_random_strategy_follows_from_name_and_seed() -> Result<()> {
+fn the_random_strategy_depends_on_name_and_seed() -> Result<()> {
     for (name, seed, task) in
         [("v", 0, 2), ("v", 7, 2), ("w/kernel", 0, 2), ("w/kernel", 7, 1), ("x", 0, 4), ("x", 7, 0)]
     {
@@ -131,9 +131,9 @@ fn the_random_strategy_follows_from_name_and_seed() -> Result<()> {
     Ok(())
 }
 
-/// Shapes, and for each partitioner in turn the number of shards along the axis that it cuts.
+/// For each shape, the number of shards along the axis that each partitioner cuts.
 #[test]
-fn partitioners_cut_as_tensorflow_does() -> Result<()> {
+fn partitioners_give_tensorflows_shard_counts() -> Result<()> {
     let axis = |max_shard_bytes, axis, max_shards| Partitioner::AxisSize {
         max_shard_bytes,
         axis,
@@ -189,7 +189,7 @@ fn partitioners_cut_as_tensorflow_does() -> Result<()> {
 }
 
 #[test]
-fn the_first_shards_take_the_rest() -> Result<()> {
+fn the_first_shards_have_one_row_more() -> Result<()> {
     let all = shards(&Shape::new(&[10, 3])?, &[4, 1])?;
     let cut: Vec<_> = all.iter().map(|s| (&s.offset[..], &s.shape[..])).collect();
     let expected: [(&[usize], &[usize]); 4] =

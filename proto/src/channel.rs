@@ -1,4 +1,4 @@
-//! Connections to another task.
+//! gRPC connections to another task.
 
 use crate::cluster::addresses;
 use crate::pb::GetStatusRequest;
@@ -22,40 +22,43 @@ use tokio::time::{sleep, timeout_at};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint};
 
-/// How long a task that does not answer is tried, unless told otherwise.
+/// The default time for which a connection to an unresponsive task is attempted.
 pub const CONNECT_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long one attempt to connect to one of several processes takes at most.
-const ATTEMPT: Duration = Duration::from_secs(2);
-/// A call of one of several processes that is late after so long may be to one that is stopped.
-const FROZEN: Duration = Duration::from_secs(3);
-/// How long a task that refuses connections is tried by calls that do not wait for it to start.
-const REFUSED_FOR: Duration = Duration::from_secs(1);
+/// Time limit of one connection attempt if several processes may serve the task.
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(2);
+/// If a call takes longer than this and several processes may serve the task, its process may be suspended.
+const SUSPENDED_AFTER: Duration = Duration::from_secs(3);
+/// How long connections to a task that refuses them are attempted by calls that do not wait for the task to
+/// start.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
 
-/// Flow-control windows, bytes: the protocol's largest, since a tensor is wanted whole.
+/// Flow-control windows in bytes: the protocol's maximum, because a tensor is needed as a whole.
 const WINDOW: u32 = (1 << 31) - 1;
-/// Frames that the other side may send, bytes: larger ones measure no better.
+/// Maximum frame size in bytes that the peer may send; larger frames measured no faster.
 const FRAME: u32 = 1 << 20;
-/// gRPC servers close connections that ping more often than every five minutes without data; a dead host is
-/// found sooner by [`TCP_PROBE_AFTER`].
+/// gRPC servers close connections that ping more often than every five minutes without data. A dead host is
+/// detected earlier by [`TCP_PROBE_AFTER`].
 const PING_INTERVAL: Duration = Duration::from_secs(330);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 pub const TCP_PROBE_AFTER: Duration = Duration::from_secs(10);
 pub const TCP_PROBE_INTERVAL: Duration = Duration::from_secs(5);
 pub const TCP_PROBES: u32 = 3;
-/// While bytes are on their way nothing is probed: a host that has not acknowledged them for so long is dead, ms.
+/// Time in ms after which a host that has not acknowledged sent bytes is dead. While bytes are in flight, TCP
+/// sends no keepalive probes.
 pub const TCP_UNACKNOWLEDGED: u32 = 25_000;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// The other end's clock may be ahead by so much.
+/// Tolerance for the peer's clock being ahead.
 const LATE_MARGIN: Duration = Duration::from_millis(20);
-/// Attempts at one call on connections that stood at first.
-const ATTEMPTS: usize = 10;
+/// Maximum attempts of one call on connections that were established before.
+const MAX_ATTEMPTS: usize = 10;
 
-/// The connections of a listener, with what finds dead hosts.
+/// Returns the incoming connections of a listener, with TCP options that detect dead hosts.
 pub fn incoming(listener: TcpListener) -> TcpIncoming {
-    // They have it from the listener. A system that has no such limit finds a dead host later.
+    // The connections inherit the option from the listener. A system without this option detects a dead host
+    // later.
     let _ = sockopt::set_tcp_user_timeout(&listener, TCP_UNACKNOWLEDGED);
     TcpIncoming::from(listener)
         .with_nodelay(Some(true))
@@ -64,8 +67,8 @@ pub fn incoming(listener: TcpListener) -> TcpIncoming {
         .with_keepalive_retries(Some(TCP_PROBES))
 }
 
-/// The calling end of a connection with the same settings, to be made by a [`connector`]; `None` if `address` is not
-/// `host:port`.
+/// Returns the client end of a connection with the same settings, to be used with a [`connector`]; `None` if
+/// `address` is not `host:port`.
 pub fn endpoint(address: &str) -> Option<Endpoint> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
     endpoint.uri().port()?;
@@ -78,7 +81,7 @@ pub fn endpoint(address: &str) -> Option<Endpoint> {
     Some(endpoint)
 }
 
-/// How an [`endpoint`] is to make its connections.
+/// Returns the connector that an [`endpoint`] needs to make its connections.
 pub fn connector() -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
@@ -90,27 +93,28 @@ pub fn connector() -> HttpConnector {
     connector
 }
 
-/// Another task and the connections to it, made at first use and again when they broke.
+/// Another task and the connections to it, which are made at first use and again after they broke.
 pub struct Peer {
     task: TaskName,
     address: Arc<str>,
-    /// Of the processes that may serve the task; one of them takes connections.
+    /// Endpoints of the processes that may serve the task; one of them accepts connections.
     endpoints: Box<[Endpoint]>,
     connect_deadline: Duration,
-    /// Calls take turns: one connection is one TCP stream, and one core at either end.
-    lanes: Box<[Lane]>,
+    /// Connections that calls use in rotation, because one connection is limited to one TCP stream and one
+    /// core at each end.
+    channels: Box<[ChannelCell]>,
     next: AtomicUsize,
-    /// It was there once: who refuses now has gone.
+    /// Set once a connection was made; a task that refuses connections after that has exited.
     connected: AtomicBool,
 }
 
-type Lane = Mutex<Arc<OnceCell<Channel>>>;
+type ChannelCell = Mutex<Arc<OnceCell<Channel>>>;
 
 impl Peer {
-    /// `address` is `host:port`, or several of those ([`addresses`]).
+    /// Creates a peer without connecting. `address` is `host:port`, or several of those (see [`addresses`]).
     ///
     /// # Errors
-    /// `InvalidArgument` if that is no address.
+    /// `InvalidArgument` if an address is malformed.
     pub fn new(
         task: TaskName,
         address: &str,
@@ -120,94 +124,101 @@ impl Peer {
         let endpoints = addresses(address).map(endpoint).collect::<Option<_>>();
         let endpoints =
             endpoints.ok_or_else(|| Status::invalid(format!("'{address}' is no address for {task}")))?;
-        let lanes = (0..connections.max(1)).map(|_| Lane::default()).collect();
+        let channels = (0..connections.max(1)).map(|_| ChannelCell::default()).collect();
         Ok(Peer {
             task,
             address: address.into(),
             endpoints,
             connect_deadline,
-            lanes,
+            channels,
             next: AtomicUsize::new(0),
             connected: AtomicBool::new(false),
         })
     }
 
+    /// Returns the name of the task.
     pub fn task(&self) -> &TaskName {
         &self.task
     }
 
+    /// Returns the address of the task, as it was passed to [`Peer::new`].
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// A connection that stood when it was last used.
+    /// Returns the next connection in rotation, and connects if there is none.
     ///
     /// # Errors
-    /// `Unavailable` naming task and address after the connect deadline, or as soon as `repeat` says;
-    /// `DeadlineExceeded` if `deadline` is sooner.
+    /// `Unavailable` naming task and address after the connect deadline, or earlier if `repeat` does not wait
+    /// for the task; `DeadlineExceeded` if `deadline` is earlier.
     async fn channel(&self, repeat: Repeat, deadline: Option<Instant>) -> Result<Channel, Status> {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
-        let cell = self.lanes[turn].lock().clone();
+        let index = self.next.fetch_add(1, Ordering::Relaxed) % self.channels.len();
+        let cell = self.channels[index].lock().clone();
         Ok(cell.get_or_try_init(|| self.connect(repeat, deadline)).await?.clone())
     }
 
     async fn connect(&self, repeat: Repeat, deadline: Option<Instant>) -> Result<Channel, Status> {
         let start = Instant::now();
-        let own = start + self.connect_deadline;
-        let end = deadline.map_or(own, |d| d.min(own));
-        let patience = match repeat {
+        let own_end = start + self.connect_deadline;
+        let end = deadline.map_or(own_end, |d| d.min(own_end));
+        let refused_until = match repeat {
             Repeat::UntilThere => None,
             _ if self.connected.load(Ordering::Relaxed) => Some(start),
-            _ => Some(start + REFUSED_FOR),
+            _ => Some(start + REFUSAL_LIMIT),
         };
-        let code = if end < own { Code::DeadlineExceeded } else { Code::Unavailable };
+        let code = if end < own_end { Code::DeadlineExceeded } else { Code::Unavailable };
         let mut pause = Pause::default();
         let mut last = String::from("it does not answer");
         loop {
-            // One that is silent does not keep another from being found that has begun to serve.
-            let attempt = if self.endpoints.len() > 1 { end.min(Instant::now() + ATTEMPT) } else { end };
-            match timeout_at(attempt.into(), self.whoever_serves()).await {
+            // The time limit of an attempt lets the loop find another process that starts to serve while one
+            // is silent.
+            let attempt =
+                if self.endpoints.len() > 1 { end.min(Instant::now() + ATTEMPT_LIMIT) } else { end };
+            match timeout_at(attempt.into(), self.connect_any()).await {
                 Ok(Ok(channel)) => {
                     self.connected.store(true, Ordering::Relaxed);
                     return Ok(channel);
                 }
                 Ok(Err(error)) => {
                     last = innermost(&*error);
-                    if is_refusal(&*error) && patience.is_some_and(|until| Instant::now() >= until) {
-                        return Err(self.not_there(Code::Unavailable, &last));
+                    if is_refusal(&*error) && refused_until.is_some_and(|until| Instant::now() >= until) {
+                        return Err(self.cannot_reach(Code::Unavailable, &last));
                     }
                 }
                 Err(_) => {}
             }
             let next = pause.next();
             if Instant::now() + next >= end {
-                return Err(self.not_there(code, &last));
+                return Err(self.cannot_reach(code, &last));
             }
             sleep(next).await;
         }
     }
 
-    /// A connection to the task's process; of several, to whichever answers, or why the last of them did not.
-    async fn whoever_serves(&self) -> Result<Channel, Box<dyn StdError + Send + Sync>> {
+    /// Connects to the task's process; if several may serve the task, to the first that connect_and_probe. The error is
+    /// that of the last attempt.
+    async fn connect_any(&self) -> Result<Channel, Box<dyn StdError + Send + Sync>> {
         if let [only] = &*self.endpoints {
             return Ok(only.connect_with_connector(connector()).await?);
         }
-        select_ok(self.endpoints.iter().map(|each| Box::pin(answers(each)))).await.map(|(channel, _)| channel)
+        select_ok(self.endpoints.iter().map(|each| Box::pin(connect_and_probe(each))))
+            .await
+            .map(|(channel, _)| channel)
     }
 
-    fn not_there(&self, code: Code, cause: &str) -> Status {
+    fn cannot_reach(&self, code: Code, cause: &str) -> Status {
         Status::new(code, format!("{} at {} cannot be reached: {cause}", self.task, self.address))
     }
 
-    /// Makes the next calls connect anew.
+    /// Drops the connections, so that later calls connect again.
     fn reset(&self) {
-        for lane in &self.lanes {
-            *lane.lock() = Arc::default();
+        for cell in &self.channels {
+            *cell.lock() = Arc::default();
         }
     }
 
-    /// One call with its deadline: on a connection of its own turn, tried again while that is safe and useful.
-    /// Failures of the way there, unlike the callee's own, name task and address.
+    /// Makes one call with its deadline on the next connection in rotation, and repeats it while that is safe
+    /// and useful. Errors of the transport, unlike the callee's errors, name task and address.
     pub async fn call<T, F>(
         &self,
         method: &str,
@@ -231,29 +242,29 @@ impl Peer {
                 Ok(Ok(reply)) => return Ok(reply),
                 Ok(Err(status)) => self.failure(method, status, deadline),
                 Err(_) => {
-                    if self.endpoints.len() > 1 && start.elapsed() > FROZEN {
-                        // Another process may serve the task by now.
+                    if self.endpoints.len() > 1 && start.elapsed() > SUSPENDED_AFTER {
+                        // Another process may serve the task by this time.
                         self.reset();
                     }
-                    return Err(self.late(method));
+                    return Err(self.deadline_exceeded(method));
                 }
             };
             let again = status.code == Code::Unavailable && (never_sent || repeat != Repeat::Never);
-            let rest = pause.next();
-            if !again || attempt == ATTEMPTS || deadline.is_some_and(|d| Instant::now() + rest >= d) {
+            let delay = pause.next();
+            if !again || attempt == MAX_ATTEMPTS || deadline.is_some_and(|d| Instant::now() + delay >= d) {
                 return Err(status);
             }
             attempt += 1;
-            sleep(rest).await;
+            sleep(delay).await;
         }
     }
 
-    /// The failure in our terms, and whether no byte of the call left this process.
+    /// Converts the status of a failed call, and returns whether no byte of the call left this process.
     fn failure(&self, method: &str, received: tonic::Status, deadline: Option<Instant>) -> (Status, bool) {
-        // Both ends keep the deadline; whichever is first, to the caller it is one and the same.
+        // Both ends enforce the deadline; whichever ends the call first, the caller gets the same error.
         let is_late = deadline.is_some_and(|d| Instant::now() + LATE_MARGIN >= d);
         if is_late && received.code() == tonic::Code::Cancelled {
-            return (self.late(method), false);
+            return (self.deadline_exceeded(method), false);
         }
         let Some(source) = StdError::source(&received) else {
             if received.code() != tonic::Code::Unavailable {
@@ -270,7 +281,7 @@ impl Peer {
         Status::new(Code::Unavailable, text)
     }
 
-    fn late(&self, method: &str) -> Status {
+    fn deadline_exceeded(&self, method: &str) -> Status {
         Status::new(
             Code::DeadlineExceeded,
             format!("{method} to {} at {} did not end by its deadline", self.task, self.address),
@@ -284,28 +295,28 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// A connection to a process that answers: one that is stopped takes connections, too.
-async fn answers(endpoint: &Endpoint) -> Result<Channel, Box<dyn StdError + Send + Sync>> {
+/// Connects to a process and makes a call, because a suspended process accepts connections too.
+async fn connect_and_probe(endpoint: &Endpoint) -> Result<Channel, Box<dyn StdError + Send + Sync>> {
     let channel = endpoint.connect_with_connector(connector()).await?;
     WorkerServiceClient::new(channel.clone()).get_status(GetStatusRequest::default()).await?;
     Ok(channel)
 }
 
-/// Whether a call may be sent again when its fate is unknown, and how long it waits for a task that refuses
+/// The rule whether a call may be sent again if its outcome is unknown, and how long it waits for a task that refuses
 /// connections.
 ///
-/// A task that was there before and refuses has gone, with all that a session had there: only who opens a session
-/// waits for it to come back.
+/// A task that was connected before and refuses connections has exited, and its session state is lost.
+/// Therefore only calls that open a session wait for it to restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
-    /// It may be sent again.
+    /// The call may be sent again.
     Harmless,
-    /// It may be sent again, and waits until the task is there, up to its deadline.
+    /// The call may be sent again, and waits until the task runs, up to its deadline.
     UntilThere,
     Never,
 }
 
-/// Pauses between attempts, each longer than the last.
+/// Delays between attempts, each twice the previous one up to a limit.
 #[derive(Debug)]
 struct Pause(Duration);
 
@@ -337,7 +348,7 @@ fn is_refusal(error: &(dyn StdError + 'static)) -> bool {
     })
 }
 
-/// What was at the bottom of a failure, in words.
+/// Returns the message of the innermost source of an error.
 pub fn innermost(error: &(dyn StdError + 'static)) -> String {
     chain(error).last().map(ToString::to_string).unwrap_or_default()
 }

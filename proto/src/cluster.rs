@@ -1,4 +1,4 @@
-//! The tasks of a cluster and where each listens.
+//! The cluster: its tasks and their addresses.
 
 use crate::pb;
 use crate::status::Status;
@@ -6,13 +6,14 @@ use graph::TaskName;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Addresses (`host:port`) by job and task. Tasks of a job may be sparse.
+/// The addresses (`host:port`) of a cluster by job and task index. The task indices of a job may be sparse.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
     jobs: BTreeMap<String, BTreeMap<u32, String>>,
 }
 
 impl Cluster {
+    /// Creates a cluster without tasks.
     pub fn new() -> Cluster {
         Cluster::default()
     }
@@ -20,7 +21,7 @@ impl Cluster {
     /// Adds a task, or replaces its address.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no job name or no `host:port`.
+    /// `InvalidArgument` for a malformed job name or address.
     pub fn insert(&mut self, job: &str, task: u32, address: &str) -> Result<(), Status> {
         check_job(job)?;
         check_address(job, task, address)?;
@@ -28,11 +29,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Reads `ps=h:p,h:p;worker=h:p`: jobs by semicolons, tasks by commas. A task's index is its place, or
-    /// stands before its address: `worker=3@h:p`, after which counting goes on from there.
+    /// Parses `ps=h:p,h:p;worker=h:p`: jobs separated by semicolons, tasks by commas. The index of a task is
+    /// its position, or is given before its address: `worker=3@h:p`; the next task then continues from that
+    /// index.
     ///
     /// # Errors
-    /// `InvalidArgument` naming the part that is wrong.
+    /// `InvalidArgument` naming the malformed part.
     pub fn parse(text: &str) -> Result<Cluster, Status> {
         let mut cluster = Cluster::new();
         for part in text.split([';', '\n']).map(str::trim).filter(|p| !p.is_empty()) {
@@ -56,7 +58,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Reads the wire's form.
+    /// Converts a `ClusterDef`.
     pub fn from_def(def: &pb::ClusterDef) -> Result<Cluster, Status> {
         let mut cluster = Cluster::new();
         for job in &def.job {
@@ -70,6 +72,7 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Converts the cluster to a `ClusterDef`.
     pub fn to_def(&self) -> pb::ClusterDef {
         let job = self.jobs.iter().map(|(name, tasks)| pb::JobDef {
             name: name.clone(),
@@ -78,18 +81,18 @@ impl Cluster {
         pb::ClusterDef { job: job.collect() }
     }
 
-    /// Reads a cluster as people write it: in the form of [`Cluster::parse`], as JSON of its jobs, or as a whole
-    /// `TF_CONFIG`, which may name a task too.
+    /// Reads a cluster from user input: in the form of [`Cluster::parse`], as JSON of its jobs, or as a whole
+    /// `TF_CONFIG`, which may also name a task.
     ///
     /// # Errors
-    /// As those of [`Cluster::parse`] and [`Cluster::from_tf_config`].
+    /// The errors of [`Cluster::parse`] and [`Cluster::from_tf_config`].
     pub fn read(text: &str) -> Result<(Cluster, Option<TaskName>), Status> {
         if !text.trim_start().starts_with('{') {
             return Ok((Cluster::parse(text)?, None));
         }
         let json = json(text)?;
         match json.get("cluster") {
-            // A job of this name would be a list.
+            // If "cluster" were a job, its value would be a list.
             Some(serde_json::Value::Object(_)) => Cluster::from_config(&json),
             _ => Ok((Cluster::from_jobs(&json)?, None)),
         }
@@ -99,7 +102,7 @@ impl Cluster {
     /// `task`, if it names one.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is not JSON of that form.
+    /// `InvalidArgument` for text that is not JSON of that form.
     pub fn from_tf_config(text: &str) -> Result<(Cluster, Option<TaskName>), Status> {
         Cluster::from_config(&json(text)?)
     }
@@ -146,12 +149,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// As people write it: an address of one process.
+    /// Adds a task from user input, whose address must name a single process.
     fn insert_new(&mut self, job: &str, index: u32, address: &str) -> Result<(), Status> {
         check_one(job, index, address)?;
         self.insert_once(job, index, address)
     }
 
+    /// Adds a task that must not be in the cluster yet.
     fn insert_once(&mut self, job: &str, index: u32, address: &str) -> Result<(), Status> {
         if self.address_of(job, index).is_some() {
             return Err(Status::invalid(format!("task {index} of job '{job}' stands twice in the cluster")));
@@ -163,19 +167,19 @@ impl Cluster {
         Some(self.jobs.get(job)?.get(&task)?.as_str())
     }
 
-    /// Where the task listens.
+    /// Returns the address of a task.
     pub fn address(&self, task: &TaskName) -> Option<&str> {
         if task.replica != 0 { None } else { self.address_of(&task.job, task.task) }
     }
 
-    /// All tasks, by job and index.
+    /// Iterates over all tasks by job and index.
     pub fn tasks(&self) -> impl Iterator<Item = (TaskName, &str)> {
         self.jobs.iter().flat_map(|(job, tasks)| {
             tasks.iter().map(move |(&index, address)| (TaskName::new(job, index), address.as_str()))
         })
     }
 
-    /// Whether another task is on the host of this one, as the addresses say.
+    /// Returns whether another task has the same host in its address as this one.
     pub fn shares_host(&self, task: &TaskName) -> bool {
         let host = |address: &str| address.rsplit_once(':').map(|(host, _)| host.to_owned());
         let own: Vec<_> = self.address(task).into_iter().flat_map(addresses).filter_map(host).collect();
@@ -183,11 +187,11 @@ impl Cluster {
         self.tasks().any(|(other, all)| other != *task && addresses(all).any(is_own))
     }
 
-    /// The cluster in which two processes hold each task of a job: the first half of the job's addresses are the tasks',
-    /// and those of the second half stand by, one for each of the first, in their order.
+    /// Returns the cluster in which two processes serve each task of a job. The first half of the job's
+    /// addresses become the primaries, and the second half their standbys, in the same order.
     ///
     /// # Errors
-    /// `InvalidArgument` if these are no halves, or not tasks from 0 on.
+    /// `InvalidArgument` if the number of addresses is odd, or the task indices do not count up from 0.
     pub fn with_standbys(mut self, job: &str) -> Result<Cluster, Status> {
         let tasks =
             self.jobs.get_mut(job).ok_or_else(|| Status::invalid(format!("there is no job '{job}'")))?;
@@ -205,21 +209,23 @@ impl Cluster {
         Ok(self)
     }
 
+    /// Iterates over the names of the jobs.
     pub fn jobs(&self) -> impl Iterator<Item = &str> {
         self.jobs.keys().map(String::as_str)
     }
 
-    /// The number of tasks.
+    /// Returns the number of tasks.
     pub fn len(&self) -> usize {
         self.jobs.values().map(BTreeMap::len).sum()
     }
 
+    /// Returns whether the cluster has no tasks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The form that [`Cluster::parse`] reads.
+/// Formats the cluster in the form that [`Cluster::parse`] reads.
 impl fmt::Display for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (job, tasks)) in self.jobs.iter().enumerate() {
@@ -273,10 +279,11 @@ fn check_job(job: &str) -> Result<(), Status> {
     if good { Ok(()) } else { Err(Status::invalid(format!("'{job}' is no job name"))) }
 }
 
-/// Between the addresses of a task that one of several processes serves.
+/// The separator between the addresses of the processes that may serve a task.
 const OR: char = '|';
 
-/// Where a task may be served, of an address in a [`Cluster`]: one of these takes connections.
+/// Returns the addresses of the processes that may serve a task, from its address in a [`Cluster`]. One of
+/// them accepts connections.
 pub fn addresses(address: &str) -> impl Iterator<Item = &str> {
     address.split(OR)
 }
@@ -304,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_round_trips() -> Result<(), Status> {
+    fn cluster_text_round_trips() -> Result<(), Status> {
         for text in ["ps=a:1,b:2;worker=c:3", "worker=2@a:1,b:2,7@c:3", "ps=[::1]:2222", ""] {
             assert_eq!(Cluster::parse(text)?.to_string(), text);
         }
@@ -316,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_and_its_standby_are_one() -> Result<(), Status> {
+    fn a_task_and_its_standby_share_an_entry() -> Result<(), Status> {
         let cluster = Cluster::parse("ps=a:1,b:2,c:3,d:4;worker=e:5")?.with_standbys("ps")?;
         assert_eq!(cluster.to_string(), "ps=a:1|c:3,b:2|d:4;worker=e:5");
         assert_eq!(Cluster::from_def(&cluster.to_def())?, cluster);
@@ -331,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn malformed_clusters_are_refused() {
         for text in [
             "ps",
             "ps=",
@@ -343,7 +350,7 @@ mod tests {
             "ps=a:1;ps=b:1",
             "ps=0@a:1,0@b:1",
             "ps=::1:5",
-            // Two processes of a task stand apart.
+            // Users cannot name two processes for a task.
             "ps=a:1|b:1",
         ] {
             assert!(Cluster::parse(text).is_err(), "{text}");
@@ -351,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn tf_config_with_lists_and_maps() -> Result<(), Status> {
+    fn tf_config_is_read_with_lists_and_maps() -> Result<(), Status> {
         let (cluster, task) = Cluster::from_tf_config(
             r#"{"cluster": {"ps": ["a:1"], "worker": {"3": "b:2", "10": "c:3"}},
                 "task": {"type": "worker", "index": "3"}, "environment": "cloud"}"#,
@@ -377,8 +384,8 @@ mod tests {
                 Some(TaskName::new("ps", 0)),
             ),
         ] {
-            let (cluster, told) = Cluster::read(&text)?;
-            assert_eq!((cluster.to_string(), told), (expected.to_owned(), task), "{text}");
+            let (cluster, named_task) = Cluster::read(&text)?;
+            assert_eq!((cluster.to_string(), named_task), (expected.to_owned(), task), "{text}");
         }
         for text in [r#"{"ps": ["a:1"]"#, r#"{"ps": 3}"#, r#"{"ps": ["a"]}"#, r#"["a:1"]"#] {
             assert!(Cluster::read(text).is_err(), "{text}");

@@ -1,16 +1,16 @@
-//! How long a call may take, as gRPC's header says it.
+//! Deadlines of calls, in gRPC's timeout header.
 
 use std::time::{Duration, Instant};
 use tonic::codegen::http::HeaderValue;
 
-/// The header.
+/// The name of gRPC's timeout header.
 pub const TIMEOUT: &str = "grpc-timeout";
 
-/// Of a caller's time so much is left for the answer's way, at most: it says more than the caller's own timer
-/// would.
+/// Maximum part of a caller's timeout that is reserved for the response. With it the callee can report a
+/// timeout itself, in more detail than the caller's own timer.
 const MARGIN: Duration = Duration::from_millis(200);
 
-/// The header's value: at most eight digits and a unit.
+/// Formats a timeout as the header's value: at most eight digits and a unit.
 pub fn to_timeout(left: Duration) -> HeaderValue {
     const MOST: u128 = 99_999_999;
     let (micros, millis) = (left.as_micros(), left.as_millis());
@@ -24,7 +24,7 @@ pub fn to_timeout(left: Duration) -> HeaderValue {
     HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("99999999S"))
 }
 
-/// `None` for what is no timeout.
+/// Parses the header's value; `None` for a malformed value.
 pub fn from_timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -42,17 +42,17 @@ pub fn from_timeout(text: &str) -> Option<Duration> {
     }
 }
 
-/// When a call has to end here, for its answer to arrive in time.
+/// Returns the time by which a call has to end at the callee for its response to arrive in time.
 pub fn of_answer<T>(request: &tonic::Request<T>) -> Option<Instant> {
     of_timeout(request.metadata().get(TIMEOUT)?.to_str().ok()?)
 }
 
-/// As [`of_answer`], by the header's value.
+/// Does the same as [`of_answer`] for the header's value.
 pub fn of_timeout(text: &str) -> Option<Instant> {
     within(from_timeout(text)?)
 }
 
-/// As [`of_answer`], of a caller who waits for so long.
+/// Does the same as [`of_answer`] for a caller that waits for `left`.
 pub fn within(left: Duration) -> Option<Instant> {
     Instant::now().checked_add(left - MARGIN.min(left / 10))
 }
@@ -62,7 +62,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_round_trip_and_rubbish_is_none() -> Result<(), tonic::codegen::http::header::ToStrError> {
+    fn timeouts_round_trip_and_malformed_ones_are_none()
+    -> Result<(), tonic::codegen::http::header::ToStrError> {
         for left in [0, 1, 99_999_999, 100_000_000].map(Duration::from_micros) {
             assert_eq!(from_timeout(to_timeout(left).to_str()?), Some(left));
         }

@@ -1,12 +1,12 @@
-//! The fields of a message of options that are set, by name: what the generated structs alone cannot say.
+//! Lists the option fields that are set in a message, by name, which the generated structs cannot do.
 
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
-/// A message's name, and its fields.
+/// The name of a message, and its fields.
 type Message = (&'static str, &'static [Field]);
 
-/// A field's number, its name, the name of its type unless that is a scalar, and whether it is one message whose
-/// own fields count.
+/// The number of a field, its name, the name of its type (empty for scalars), and whether it is a single
+/// message whose own fields are listed.
 type Field = (u32, &'static str, &'static str, bool);
 
 mod table {
@@ -14,20 +14,20 @@ mod table {
     include!(concat!(env!("OUT_DIR"), "/fields.rs"));
 }
 
-/// A field that is set.
+/// An option field that is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetField {
-    /// From the message down: `graph_options.optimizer_options.opt_level`. Lists and maps are one field.
+    /// Path from the top message: `graph_options.optimizer_options.opt_level`. A list or map is one field.
     pub path: String,
-    /// The name of its type, with its package; empty for scalars.
+    /// Name of the field's type, with its package; empty for scalars.
     pub type_name: &'static str,
-    /// Its value, of a number, an enum or a bool; 0 for others.
+    /// The value of a number, an enum or a bool; 0 for other types.
     pub value: u64,
 }
 
 /// A message of options.
 pub trait Options: prost::Message {
-    /// With its package.
+    /// Name of the message, with its package.
     const NAME: &'static str;
 }
 
@@ -39,11 +39,11 @@ impl Options for crate::pb::RunOptions {
     const NAME: &'static str = "tensorflow.RunOptions";
 }
 
-/// The fields that are set, and not to their defaults; each once.
+/// Returns the fields that are set to other values than their defaults, each once.
 pub fn set_fields<T: Options>(options: &T) -> Vec<SetField> {
     let mut found = Vec::new();
     let bytes = options.encode_to_vec();
-    // What was just encoded can be read.
+    // Decoding cannot fail, because the bytes were encoded above.
     let _ = walk(T::NAME, "", &bytes, &mut found);
     found
 }

@@ -1,5 +1,5 @@
-//! What gRPC needs to know beside the messages: their largest size, and where the structure of a failure goes
-//! that travels in a response's body.
+//! Limits of gRPC messages, and the metadata that carries the flags of a failure whose code and text are in a
+//! response's body.
 
 use crate::pb::distributed_runtime::GrpcPayloadContainer;
 use crate::status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
@@ -7,29 +7,29 @@ use graph::Code;
 use prost::Message;
 use tonic::metadata::{BinaryMetadataValue, MetadataMap};
 
-/// Metadata with the payloads of a failure in a body, in the form of the trailer `grpc-status-details-bin`:
-/// the messages have no place for them.
+/// The metadata key of the flags of a failure in a body, in the format of the trailer
+/// `grpc-status-details-bin`. The messages have no fields for them.
 const BODY_PAYLOADS: &str = "anabranch-status-bin";
 
-/// Largest message either way, bytes: the format's own limit.
+/// Maximum message size in both directions, in bytes; the limit of the protobuf format.
 pub const MAX_MESSAGE_SIZE: usize = i32::MAX as usize;
 
-/// Bytes of gRPC's own head of a message: whether it is compressed, and its length.
+/// Bytes of the gRPC prefix of a message: the compression flag and the length.
 pub const PREFIX: usize = 5;
 
-/// A message with tensors, if it can be one.
+/// Returns the message if it is within the size limit.
 ///
 /// # Errors
-/// As [`checked_len`].
+/// The errors of [`checked_len`].
 pub fn sized<M: Message>(message: M) -> Result<M, Status> {
     checked_len(&message)?;
     Ok(message)
 }
 
-/// The length of a message, bytes.
+/// Returns the length of a message in bytes.
 ///
 /// # Errors
-/// `Internal`, in the peer's words, beyond the format's limit.
+/// `Internal`, with TensorFlow's message, beyond the format's limit.
 pub fn checked_len(message: &impl Message) -> Result<usize, Status> {
     match message.encoded_len() {
         len @ ..=MAX_MESSAGE_SIZE => Ok(len),
@@ -38,7 +38,7 @@ pub fn checked_len(message: &impl Message) -> Result<usize, Status> {
 }
 
 impl Status {
-    /// Leaves what [`Status::read_metadata`] reads, when code and text travel in a body.
+    /// Writes the flags `derived` and `restarted` into metadata, for [`Status::read_metadata`].
     pub fn write_metadata(&self, metadata: &mut MetadataMap) {
         let mut container = GrpcPayloadContainer::default();
         for (url, present) in [(DERIVED_STATUS, self.derived), (WORKER_POSSIBLY_RESTARTED, self.restarted)] {
@@ -51,7 +51,7 @@ impl Status {
         }
     }
 
-    /// Adds what came beside a failure in a body. Without anything, a cancellation is a consequence.
+    /// Reads the flags of a failure in a body from metadata. Without flags, a cancellation counts as derived.
     pub fn read_metadata(mut self, metadata: &MetadataMap) -> Status {
         match metadata.get_bin(BODY_PAYLOADS).and_then(|value| value.to_bytes().ok()) {
             Some(bytes) => {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structure_crosses_beside_a_body() {
+    fn flags_round_trip_through_metadata() {
         for status in [
             Status::invalid("x"),
             Status::new(Code::Aborted, "gone").restarted(),

@@ -1,8 +1,9 @@
-//! The wire: messages and services, generated at build time from `protos/`; conversions to and from the types of
-//! `graph`; and the interface between master and worker, on whichever side of the wire the worker is.
+//! The wire protocol: messages and services, generated at build time from `protos/`; conversions to and from
+//! the types of `graph`; and the interface between master and worker, which is the same within a process and
+//! over the network.
 //!
-//! Nothing is decided here; what options mean to both sides is read here ([`Rewrites`]). Names are the peer's, so that
-//! both ends of a cluster may be of either kind.
+//! The only decisions made in this crate are the interpretations of options that master and worker share
+//! ([`Rewrites`]). Names are TensorFlow's, so that both ends of a cluster may be TensorFlow or this project.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +28,7 @@ pub use rewrites::{Rewrite, Rewrites};
 pub use seen_ids::SeenIds;
 pub use status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
 
-/// Messages of package `tensorflow`, and its services as modules for client and server.
+/// Messages of the package `tensorflow`, and its services as modules for client and server.
 #[allow(clippy::all, deprecated)]
 pub mod pb {
     tonic::include_proto!("tensorflow");
@@ -37,27 +38,28 @@ pub mod pb {
         tonic::include_proto!("tensorflow.error");
     }
 
-    /// Status payloads between tasks.
+    /// Payloads of statuses between tasks.
     pub mod distributed_runtime {
         tonic::include_proto!("tensorflow.distributed_runtime");
     }
 
     /// Packages below `tensorflow.core`.
     pub mod core {
-        /// Status payloads that name the part that failed.
+        /// Payloads that name the component that failed.
         pub mod platform {
             tonic::include_proto!("tensorflow.core.platform");
         }
     }
 }
 
-/// How a standby follows the process that serves its task: messages and service of our own.
+/// Messages and service by which a standby replicates the process that serves its task. They are specific to
+/// this project.
 #[allow(clippy::all)]
 pub mod replication {
     tonic::include_proto!("anabranch");
 }
 
-/// What the messages of [`replication`] refer to.
+/// Messages of TensorFlow that those of [`replication`] refer to.
 mod tensorflow {
     pub(crate) use crate::pb::{DataType, TensorProto, TensorShapeProto};
 }
@@ -70,7 +72,7 @@ pub mod google {
     }
 }
 
-/// Clients and servers of the two services, and the traits that a server is made from.
+/// Clients and servers of the two services, and the traits that a server implements.
 pub mod service {
     pub use crate::pb::{
         master_service_client::MasterServiceClient,

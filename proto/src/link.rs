@@ -1,4 +1,4 @@
-//! What a master asks of a worker, and how, whether both are one process or the wire is between them.
+//! The interfaces between clients, masters and workers, which are the same within a process and over gRPC.
 
 use crate::epoch::Epoch;
 use crate::pb;
@@ -10,53 +10,57 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A worker as its master sees it. Every call ends by `deadline`, where there is one, with `DeadlineExceeded`
-/// naming the task; dropping a call's future cancels it on the worker.
+/// The interface of a worker for its master. Every call with a `deadline` ends by it with `DeadlineExceeded`
+/// naming the task. Dropping the future of a call cancels the call on the worker.
 #[async_trait]
 pub trait WorkerLink: Send + Sync + fmt::Debug {
-    /// The worker's own devices.
+    /// Returns the worker's own devices.
     async fn status(&self, deadline: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status>;
 
     async fn create_session(&self, session: CreateWorkerSession) -> Result<(), Status>;
 
     async fn delete_session(&self, session: &str, deadline: Option<Instant>) -> Result<(), Status>;
 
-    /// Hands over the worker's part of a graph, every node placed in full; gives the handle to run it by.
+    /// Registers the worker's partition of a graph, in which every node has a full device name; returns the
+    /// handle to run it.
     async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status>;
 
     async fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status>;
 
-    /// Runs a registered part once.
+    /// Runs a registered partition once.
     async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status>;
 
-    /// Forgets what a step left behind.
+    /// Removes the state that a step left on the worker.
     async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status>;
 
-    /// As [`WorkerLink::cleanup_graph`], if the worker can be told without waiting; false if it was not told.
+    /// Does the same as [`WorkerLink::cleanup_graph`] without waiting. Returns `false` if the worker was not
+    /// notified.
     fn forget_step(&self, _step_id: i64) -> bool {
         false
     }
 
-    /// Switches the record of transfers between tasks, and gives what it has of the steps asked for.
+    /// Switches the logging of transfers between tasks on or off, and returns the logged transfers of the
+    /// requested steps.
     async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status>;
 
     /// Clears resource containers; an empty name is the default container.
     async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status>;
 }
 
-/// Opens a master's session on a worker.
+/// Parameters of a master's session on a worker.
 #[derive(Clone, Debug, Default)]
 pub struct CreateWorkerSession {
-    /// Chosen by the master.
+    /// The session handle, chosen by the master.
     pub session: Arc<str>,
     pub server_def: pb::ServerDef,
-    /// Whether the session has resources of its own.
+    /// True if the session has its own resources.
     pub isolate_session_state: bool,
     pub cluster_devices: Vec<DeviceAttributes>,
     pub master_task: String,
-    /// The master's own incarnation: a new one from the same task ends the sessions of the old.
+    /// Incarnation of the master's process. A new incarnation of the same task ends the sessions of the old
+    /// one.
     pub master_incarnation: u64,
-    /// All calls that name the session are of this epoch; the worker refuses them once it has seen a later one.
+    /// Epoch of all calls that name the session; the worker rejects them once it has received a later epoch.
     pub epoch: Option<Epoch>,
     pub deadline: Option<Instant>,
 }
@@ -85,40 +89,40 @@ pub struct RunGraph {
     pub deadline: Option<Instant>,
 }
 
-/// How much of a step a call runs.
+/// The extent of a step that a call runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Extent {
     #[default]
     Whole,
-    /// A step in parts: this call, the first or a later one, feeds and fetches, and leaves the step running.
+    /// A part of a partial run: the call feeds and fetches, and leaves the step running.
     Part,
-    /// The last part: this call also waits for the step's end.
+    /// The last part of a partial run: the call also waits for the end of the step.
     LastPart,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct RunGraphOutcome {
-    /// In the order of the request.
+    /// The fetched values, in the order of the request.
     pub recv: Vec<(Arc<str>, Tensor)>,
     pub step_stats: Option<pb::StepStats>,
     pub partition_graphs: Vec<pb::GraphDef>,
 }
 
-/// A master as its clients see it. Dropping a call's future cancels it.
+/// The interface of a master for its clients. Dropping the future of a call cancels the call.
 #[async_trait]
 pub trait MasterLink: Send + Sync + fmt::Debug {
-    /// Opens a session over a graph, which is placed in whole.
+    /// Opens a session with a graph, all of whose nodes are placed.
     async fn create_session(&self, request: CreateSession) -> Result<CreatedSession, Status>;
 
-    /// Adds nodes to a session's graph; gives the new version.
+    /// Adds nodes to a session's graph; returns the new version.
     async fn extend_session(&self, request: ExtendSession) -> Result<i64, Status>;
 
     async fn run_step(&self, request: RunStep) -> Result<RunStepOutcome, Status>;
 
-    /// Announces a step that will run in parts; gives the handle for [`RunStep::partial_run`].
+    /// Sets up a step that runs in parts; returns the handle for [`RunStep::partial_run`].
     async fn partial_run_setup(&self, request: PartialRunSetup) -> Result<Arc<str>, Status>;
 
-    /// Prepares a step that will be run many times; gives its handle.
+    /// Prepares a step that will be run many times; returns its handle.
     async fn make_callable(&self, request: MakeCallable) -> Result<i64, Status>;
 
     async fn run_callable(&self, request: RunCallable) -> Result<RunCallableOutcome, Status>;
@@ -127,7 +131,7 @@ pub trait MasterLink: Send + Sync + fmt::Debug {
 
     async fn close_session(&self, session: &str) -> Result<(), Status>;
 
-    /// The devices of a session, or of the whole cluster.
+    /// Lists the devices of a session, or of the whole cluster.
     async fn list_devices(&self, session: Option<&str>) -> Result<ListedDevices, Status>;
 
     /// Clears containers on the matching workers and closes every session.
@@ -151,27 +155,27 @@ pub struct CreatedSession {
 #[derive(Clone, Debug)]
 pub struct ExtendSession {
     pub session: Arc<str>,
-    /// A serialised GraphDef of the new nodes alone; they name older ones as inputs.
+    /// A serialised GraphDef of only the new nodes, which may name older nodes as inputs.
     pub nodes: Bytes,
-    /// The version that the client believes to be current.
+    /// The graph version that the client believes to be current.
     pub graph_version: i64,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct RunStep {
     pub session: Arc<str>,
-    /// By `name` or `name:port`.
+    /// Fed values by `name` or `name:port`.
     pub feeds: Vec<(String, Tensor)>,
     pub fetches: Vec<String>,
-    /// Nodes to run without returning anything.
+    /// Nodes to run without returning their outputs.
     pub targets: Vec<String>,
     pub options: pb::RunOptions,
-    /// The step that this is a part of.
+    /// Handle of the partial run that this call is a part of.
     pub partial_run: Option<Arc<str>>,
     pub deadline: Option<Instant>,
 }
 
-/// Everything that the parts of a step will feed, fetch and run.
+/// All feeds, fetches and targets of the parts of a partial run.
 #[derive(Clone, Debug, Default)]
 pub struct PartialRunSetup {
     pub session: Arc<str>,
@@ -190,21 +194,21 @@ pub struct MakeCallable {
 pub struct RunCallable {
     pub session: Arc<str>,
     pub handle: i64,
-    /// In the order of the callable's feeds.
+    /// Values in the order of the callable's feeds.
     pub feeds: Vec<Tensor>,
     pub deadline: Option<Instant>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct RunCallableOutcome {
-    /// In the order of the callable's fetches.
+    /// Values in the order of the callable's fetches.
     pub fetches: Vec<Tensor>,
     pub metadata: Option<pb::RunMetadata>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct RunStepOutcome {
-    /// In the order of the request, under the names of the request.
+    /// Fetched values in the order of the request, under the names of the request.
     pub fetches: Vec<(String, Tensor)>,
     pub metadata: Option<pb::RunMetadata>,
 }

@@ -1,5 +1,5 @@
-//! Answers with tensors, as they are written to a connection: elements of large ones are not copied, but written where
-//! they lie. gRPC's head stands before the message.
+//! Responses with tensors, encoded as pieces for a connection. The elements of large tensors are not copied,
+//! but written from the tensor's memory. The gRPC prefix precedes the message.
 
 use crate::grpc::{PREFIX, checked_len};
 use crate::pb;
@@ -10,16 +10,18 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use smallvec::SmallVec;
 
-/// Parts of a message, one behind the other.
+/// The consecutive pieces of an encoded message.
 pub type Pieces = SmallVec<[Bytes; 2]>;
 
-/// Elements of so many bytes and fewer are copied.
-const COPIED: usize = 4 << 10;
-/// `tensor_content` of a TensorProto.
+/// Elements up to this size in bytes are copied.
+const MAX_COPIED: usize = 4 << 10;
+/// The field number of `tensor_content` in a TensorProto.
 const CONTENT: u32 = 4;
 
+/// Encodes the response of a RunStep call.
+///
 /// # Errors
-/// As [`checked_len`].
+/// The errors of [`checked_len`].
 pub fn of_step(mut response: pb::RunStepResponse) -> Result<Pieces, Status> {
     let mut out = Writer::new(checked_len(&response)?);
     for mut named in std::mem::take(&mut response.tensor) {
@@ -34,8 +36,10 @@ pub fn of_step(mut response: pb::RunStepResponse) -> Result<Pieces, Status> {
     Ok(out.end())
 }
 
+/// Encodes the response of a RunCallable call.
+///
 /// # Errors
-/// As [`of_step`].
+/// The errors of [`checked_len`].
 pub fn of_callable(mut response: pb::RunCallableResponse) -> Result<Pieces, Status> {
     let mut out = Writer::new(checked_len(&response)?);
     for tensor in std::mem::take(&mut response.fetch) {
@@ -45,21 +49,22 @@ pub fn of_callable(mut response: pb::RunCallableResponse) -> Result<Pieces, Stat
     Ok(out.end())
 }
 
+/// An encoder of one message into pieces.
 struct Writer {
     pieces: Pieces,
     tail: BytesMut,
 }
 
 impl Writer {
-    /// For a message of so many bytes.
+    /// Starts a message of `len` bytes with its gRPC prefix.
     fn new(len: usize) -> Writer {
-        let mut tail = BytesMut::with_capacity(PREFIX + len.min(COPIED));
+        let mut tail = BytesMut::with_capacity(PREFIX + len.min(MAX_COPIED));
         tail.put_u8(0);
         tail.put_u32(len as u32);
         Writer { pieces: Pieces::new(), tail }
     }
 
-    /// The head of a field of so many bytes.
+    /// Writes the key and the length of a field whose value has `len` bytes.
     fn begin(&mut self, tag: u32, len: usize) {
         encode_key(tag, WireType::LengthDelimited, &mut self.tail);
         encode_varint(len as u64, &mut self.tail);
@@ -71,10 +76,10 @@ impl Writer {
 
     fn put_tensor(&mut self, tag: u32, mut tensor: pb::TensorProto) -> Result<(), Status> {
         self.begin(tag, tensor.encoded_len());
-        if tensor.tensor_content.len() <= COPIED {
+        if tensor.tensor_content.len() <= MAX_COPIED {
             return self.put(&tensor);
         }
-        // Fields may come in any order.
+        // The fields of a message may be in any order, so the content can be written last.
         let content = std::mem::take(&mut tensor.tensor_content);
         self.put(&tensor)?;
         self.begin(CONTENT, content.len());
@@ -105,7 +110,7 @@ mod tests {
         })
     }
 
-    /// What was written, behind its head.
+    /// Decodes the message behind its gRPC prefix.
     fn read<M: Message + Default>(pieces: &Pieces) -> Result<M, prost::DecodeError> {
         let bytes = pieces.concat();
         let (head, message) = bytes.split_at(PREFIX);
@@ -114,8 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_the_message() -> Result<(), Box<dyn std::error::Error>> {
-        for lens in [&[][..], &[0], &[3], &[COPIED], &[COPIED + 1], &[100_000, 5, 70_000], &[5, 9000, 0]] {
+    fn concatenated_pieces_are_the_message() -> Result<(), Box<dyn std::error::Error>> {
+        for lens in
+            [&[][..], &[0], &[3], &[MAX_COPIED], &[MAX_COPIED + 1], &[100_000, 5, 70_000], &[5, 9000, 0]]
+        {
             let tensors = lens.iter().map(|&len| tensor(len)).collect::<Result<Vec<_>, _>>()?;
             let named = |(i, tensor): (usize, &pb::TensorProto)| pb::NamedTensorProto {
                 name: format!("x:{i}"),
@@ -132,7 +139,7 @@ mod tests {
             let callable = pb::RunCallableResponse { fetch: tensors.clone(), metadata };
             let pieces = of_callable(callable.clone())?;
             assert_eq!(read::<pb::RunCallableResponse>(&pieces)?, callable);
-            for large in tensors.iter().filter(|tensor| tensor.tensor_content.len() > COPIED) {
+            for large in tensors.iter().filter(|tensor| tensor.tensor_content.len() > MAX_COPIED) {
                 let at = large.tensor_content.as_ptr();
                 assert!(pieces.iter().any(|piece| piece.as_ptr() == at), "{lens:?}: elements were copied");
             }

@@ -1,4 +1,4 @@
-//! A worker on the other side of the wire.
+//! The client of a worker in another process.
 
 use crate::channel::{Peer, Repeat};
 use crate::convert::{devices_from_proto, worker as convert};
@@ -15,34 +15,36 @@ use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use tonic::{Request, Response};
 
-/// Ends calls of which the caller did not say how long they may take, except steps: those may take any time.
+/// Time limit of calls without a deadline, except steps, which may take any time.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Ends a call that a step waits for and could do without.
+/// Time limit of the Logging call, whose results are optional for the step that waits for it.
 const LOGGING_DEADLINE: Duration = Duration::from_secs(5);
 
 type Client = WorkerServiceClient<Channel>;
 type Reply<T> = Result<Response<T>, tonic::Status>;
 
-/// [`WorkerLink`] over gRPC.
+/// A [`WorkerLink`] over gRPC.
 #[derive(Debug)]
 pub struct RemoteWorker {
     peer: Peer,
 }
 
 impl RemoteWorker {
-    /// A worker at `address`, `host:port`; nothing is sent yet.
+    /// Creates the client of a worker at `address`, `host:port`, without connecting.
     ///
     /// # Errors
-    /// `InvalidArgument` if that is no address.
+    /// `InvalidArgument` if the address is malformed.
     pub fn new(task: TaskName, address: &str, connect_deadline: Duration) -> Result<RemoteWorker, Status> {
         Ok(RemoteWorker { peer: Peer::new(task, address, connect_deadline, 1)? })
     }
 
+    /// Returns the name of the worker's task.
     pub fn task(&self) -> &TaskName {
         self.peer.task()
     }
 
+    /// Returns the address of the worker.
     pub fn address(&self) -> &str {
         self.peer.address()
     }
@@ -73,6 +75,7 @@ impl RemoteWorker {
     }
 }
 
+/// Returns the deadline of a control call, by default [`CONTROL_DEADLINE`] from the current time.
 fn control(deadline: Option<Instant>) -> Option<Instant> {
     Some(deadline.unwrap_or_else(|| Instant::now() + CONTROL_DEADLINE))
 }
@@ -103,7 +106,8 @@ impl WorkerLink for RemoteWorker {
 
     async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
         let deadline = control(part.deadline);
-        // Away from the runtime's threads: the graph may be large, and other workers are to have theirs meanwhile.
+        // The graph may be large, so it is encoded off the runtime's threads, which serve other workers
+        // meanwhile.
         let written = tokio::task::spawn_blocking(move || convert::register_graph_to_proto(&part)).await;
         let request = written
             .unwrap_or_else(|e| Err(Status::new(Code::Internal, format!("writing a graph failed: {e}"))))?;
@@ -156,7 +160,7 @@ impl WorkerLink for RemoteWorker {
     }
 }
 
-/// Random and non-zero: zero means that repeats are not checked for.
+/// Returns a random request id other than zero, which would disable the check for repeated requests.
 pub fn request_id() -> i64 {
     loop {
         let id: i64 = rand::random();

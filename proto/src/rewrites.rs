@@ -1,26 +1,26 @@
-//! Which rewrites of graphs a session's options allow: those that master and workers make alike.
+//! The graph rewrites that a session's options allow, among those that master and workers both make.
 
 use crate::pb;
 use pb::optimizer_options::Level;
 use pb::rewriter_config::Toggle;
 
-/// A rewrite of the graph that runs, by what switches it in `RewriterConfig`.
+/// A rewrite of a graph before it runs, named after its switch in `RewriterConfig`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rewrite {
     ConstantFolding,
     CommonSubexpressions,
     Pruning,
     Arithmetic,
-    /// Arithmetic on shapes.
+    /// Simplification of shape arithmetic.
     Shapes,
-    /// Control edges, and work whose results nobody reads.
+    /// Removal of control edges, and of ops whose results are not used.
     Dependencies,
-    /// Several ops in one node.
+    /// Fusion of several ops into one node.
     Fusion,
 }
 
 impl Rewrite {
-    /// What `RewriterConfig.optimizers` calls it.
+    /// Returns the names of the rewrite in `RewriterConfig.optimizers`.
     fn names(self) -> &'static [&'static str] {
         match self {
             Rewrite::ConstantFolding => &["constfold", "constant_folding"],
@@ -41,14 +41,14 @@ impl Rewrite {
             Rewrite::Shapes => config.shape_optimization,
             Rewrite::Dependencies => config.dependency_optimization,
             Rewrite::Fusion => config.remapping,
-            // By a field of its own, which what is listed does not override.
+            // Pruning has its own switch, which the list of optimizers does not override.
             Rewrite::Pruning => return false,
         };
         toggle == Toggle::Off as i32
     }
 }
 
-/// The options of a session that say which rewrites are made.
+/// The options of a session that select graph rewrites.
 #[derive(Clone, Debug)]
 pub struct Rewrites {
     config: pb::RewriterConfig,
@@ -56,6 +56,7 @@ pub struct Rewrites {
 }
 
 impl Rewrites {
+    /// Reads the options of a session.
     pub fn of(config: &pb::ConfigProto) -> Rewrites {
         let options = config.graph_options.clone().unwrap_or_default();
         let config = options.rewrite_options.unwrap_or_default();
@@ -64,8 +65,8 @@ impl Rewrites {
         Rewrites { config, are_off }
     }
 
-    /// Whether the rewrite is made: where some are listed, if it is one of those, and otherwise if it is not switched
-    /// off.
+    /// Returns whether the options allow a rewrite: if the options list optimizers, only the listed ones,
+    /// otherwise all that are not switched off.
     pub fn allow(&self, rewrite: Rewrite) -> bool {
         if self.are_off || (rewrite == Rewrite::Pruning && self.config.disable_model_pruning) {
             return false;
@@ -77,12 +78,12 @@ impl Rewrites {
         }
     }
 
-    /// Whether a rewrite that fails fails the step.
+    /// Returns whether a step fails if one of its rewrites fails.
     pub fn fail_on_errors(&self) -> bool {
         self.config.fail_on_optimizer_errors
     }
 
-    /// Graphs of fewer nodes are left alone, if the options say so.
+    /// Returns the minimum number of nodes of graphs that are rewritten, if the options give one.
     pub fn least_nodes(&self) -> Option<usize> {
         match self.config.min_graph_nodes {
             0 => None,
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn all_rewrites_are_made_unless_the_options_say_otherwise() {
+    fn the_options_select_the_rewrites() {
         assert_eq!(Rewrites::of(&pb::ConfigProto::default()).least_nodes(), None);
         assert_eq!(allowed(|_, _| {}), ALL);
         assert_eq!(allowed(|rewriter, _| rewriter.disable_meta_optimizer = true), []);

@@ -1,27 +1,28 @@
-//! Ids that were seen, the oldest forgotten when there are too many: so a request that comes twice runs once.
+//! A bounded set of request ids, so that a request that is received twice runs once.
 
 use crate::status::Status;
 use graph::Code;
 use rustc_hash::{FxBuildHasher, FxHashSet};
 
-/// The last ids that came: at least as many as its capacity, and at most twice as many. Its memory is taken at the
-/// start and stays as it is.
+/// The most recent request ids: at least `capacity` and at most twice as many. The memory is allocated at
+/// creation and does not grow.
 #[derive(Debug)]
 pub struct SeenIds {
     recent: FxHashSet<i64>,
-    /// Those that came before; forgotten together once as many have come since.
+    /// The ids before those in `recent`; they are dropped together when `recent` is full.
     before: FxHashSet<i64>,
     capacity: usize,
 }
 
 impl SeenIds {
+    /// Creates a set that holds at least `capacity` ids.
     pub fn new(capacity: usize) -> SeenIds {
         let capacity = capacity.max(1);
         let set = || FxHashSet::with_capacity_and_hasher(capacity, FxBuildHasher);
         SeenIds { recent: set(), before: set(), capacity }
     }
 
-    /// Whether the id is new.
+    /// Adds an id. Returns whether it is new.
     pub fn insert(&mut self, id: i64) -> bool {
         if self.contains(id) {
             return false;
@@ -33,10 +34,10 @@ impl SeenIds {
         self.recent.insert(id)
     }
 
-    /// Lets a request pass that did not come before. Zero is the id of those who do not ask for the check.
+    /// Accepts a request whose id is new. Zero is the id of clients that do not ask for the check.
     ///
     /// # Errors
-    /// `Aborted` with the method, `step`, and the id.
+    /// `Aborted` with the method, `step` and the id if the request was received before.
     pub fn accept(&mut self, method: &str, step: Option<i64>, id: i64) -> Result<(), Status> {
         if id == 0 || self.insert(id) {
             return Ok(());
@@ -46,6 +47,7 @@ impl SeenIds {
         Err(Status::new(Code::Aborted, text))
     }
 
+    /// Returns whether the set contains an id.
     pub fn contains(&self, id: i64) -> bool {
         self.recent.contains(&id) || self.before.contains(&id)
     }
@@ -56,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_as_the_capacity_are_remembered_and_the_oldest_forgotten() {
+    fn at_least_capacity_ids_are_kept_and_the_oldest_are_dropped() {
         let mut ids = SeenIds::new(2);
         for id in 0..100 {
             assert!(ids.insert(id) && !ids.insert(id));
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_request_is_refused_until_it_is_forgotten() {
+    fn a_repeated_request_is_refused_until_its_id_is_dropped() {
         let mut ids = SeenIds::new(2);
         assert_eq!(ids.accept("RunStep (Master)", None, 7), Ok(()));
         let text = "The same RunStep (Master) request was received twice. request_id: 7";

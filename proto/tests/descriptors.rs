@@ -1,4 +1,4 @@
-//! Holds our `.proto` files against the descriptors of a TensorFlow 2.21 build, in both directions.
+//! Compares our `.proto` files with the descriptors of a TensorFlow 2.21 build, in both directions.
 
 use std::{
     collections::BTreeMap,
@@ -13,21 +13,22 @@ use protox::{
 };
 use serde_json::Value;
 
-/// What there is to agree on: the name of each message, field, enum value and method, and all that is said of it.
-type Facts = BTreeMap<String, String>;
+/// The compared properties: for the name of each message, field, enum value and method, a description of it.
+type Properties = BTreeMap<String, String>;
 
 #[test]
-fn protos_agree_with_the_peer() {
-    let differences = differences(&peer_facts(), &our_facts(None));
+fn protos_match_tensorflows() {
+    let differences = differences(&tensorflow_properties(), &our_properties(None));
     assert!(differences.is_empty(), "\n{}", differences.join("\n"));
 }
 
-/// Each alteration of our files must show, and under the right name: the check above can fail.
+/// Checks that the comparison above can fail: each alteration of our files must be reported under the right
+/// name.
 #[test]
-fn every_kind_of_difference_is_found() {
-    let peer = peer_facts();
+fn every_kind_of_difference_is_reported() {
+    let peer = tensorflow_properties();
     let check = |file: &'static str, from: &'static str, to: &'static str, expected: &str| {
-        let found = differences(&peer, &our_facts(Some(Alteration { file, from, to })));
+        let found = differences(&peer, &our_properties(Some(Alteration { file, from, to })));
         assert!(found.iter().any(|line| line.contains(expected)), "{from} as {to} in {file} gave {found:?}");
     };
     check(
@@ -113,45 +114,46 @@ fn every_kind_of_difference_is_found() {
     );
 }
 
-/// One line for each fact that only one side has or that the sides state differently.
-fn differences(peer: &Facts, ours: &Facts) -> Vec<String> {
+/// Returns one line for each property that only one side has or that differs.
+fn differences(peer: &Properties, ours: &Properties) -> Vec<String> {
     let missing = peer.iter().filter(|(name, _)| !ours.contains_key(*name));
     let extra = ours.iter().filter(|(name, _)| !peer.contains_key(*name));
-    let changed =
-        peer.iter().filter_map(|(name, fact)| Some((name, fact, ours.get(name).filter(|o| *o != fact)?)));
+    let changed = peer
+        .iter()
+        .filter_map(|(name, property)| Some((name, property, ours.get(name).filter(|o| *o != property)?)));
     missing
-        .map(|(name, fact)| format!("missing: {name}: {fact}"))
-        .chain(extra.map(|(name, fact)| format!("extra: {name}: {fact}")))
+        .map(|(name, property)| format!("missing: {name}: {property}"))
+        .chain(extra.map(|(name, property)| format!("extra: {name}: {property}")))
         .chain(changed.map(|(name, peer, ours)| format!("differs: {name}: peer {peer}; ours {ours}")))
         .collect()
 }
 
-// The peer's side: tests/descriptors.json.
+// TensorFlow's side: tests/descriptors.json.
 
-fn peer_facts() -> Facts {
+fn tensorflow_properties() -> Properties {
     let text =
         fs::read_to_string(root().join("tests/descriptors.json")).expect("descriptors.json is readable");
     let all: Value = serde_json::from_str(&text).expect("descriptors.json is JSON");
-    let mut facts = Facts::new();
+    let mut properties = Properties::new();
     for (name, message) in entries(&all["messages"]) {
         let syntax = string(&message["syntax"]);
         let reserved =
             array(&message["reserved_ranges"]).iter().map(|range| (int(&range[0]), int(&range[1])));
         let reserved_names = array(&message["reserved_names"]).iter().map(string);
-        let fact = message_fact(
+        let property = message_property(
             syntax,
             message["map_entry"].as_bool().expect("a boolean"),
             reserved.collect(),
             reserved_names.collect(),
             array(&message["oneofs"]).iter().map(string).collect(),
         );
-        facts.insert(format!("message {name}"), fact);
+        properties.insert(format!("message {name}"), property);
         for field in array(&message["fields"]) {
             let kind = field.get("type_name").map_or(string(&field["type"]), string);
             let repeated = string(&field["label"]) == "repeated";
             let packable = !matches!(string(&field["type"]), "message" | "string" | "bytes");
             let packed = field.get("packed").map_or(syntax == "proto3", |packed| packed == true);
-            let fact = FieldFact {
+            let property = FieldProperties {
                 number: int(&field["number"]),
                 label: string(&field["label"]),
                 kind,
@@ -159,22 +161,25 @@ fn peer_facts() -> Facts {
                 deprecated: field.get("deprecated").is_some_and(|deprecated| deprecated == true),
                 oneof: field.get("oneof").map(string),
             };
-            facts.insert(format!("field {name}.{}", string(&field["name"])), format!("{fact:?}"));
+            properties.insert(format!("field {name}.{}", string(&field["name"])), format!("{property:?}"));
         }
     }
     for (name, declared) in entries(&all["enums"]) {
         for value in array(&declared["values"]) {
-            facts.insert(format!("value {name}.{}", string(&value[0])), int(&value[1]).to_string());
+            properties.insert(format!("value {name}.{}", string(&value[0])), int(&value[1]).to_string());
         }
     }
     for (service, methods) in entries(&all["services"]) {
         for (name, method) in entries(methods) {
-            let fact =
-                method_fact(string(&method["path"]), string(&method["request"]), string(&method["response"]));
-            facts.insert(format!("method {service}.{name}"), fact);
+            let property = method_property(
+                string(&method["path"]),
+                string(&method["request"]),
+                string(&method["response"]),
+            );
+            properties.insert(format!("method {service}.{name}"), property);
         }
     }
-    facts
+    properties
 }
 
 fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
@@ -193,21 +198,21 @@ fn int(value: &Value) -> i64 {
     value.as_i64().expect("an integer")
 }
 
-// Our side: protos/, compiled here and now.
+// Our side: protos/, compiled by the test.
 
-fn our_facts(alteration: Option<Alteration>) -> Facts {
+fn our_properties(alteration: Option<Alteration>) -> Properties {
     let pool = compile(alteration);
-    let mut facts = Facts::new();
+    let mut properties = Properties::new();
     for message in pool.all_messages() {
         let name = message.full_name();
-        facts.insert(format!("message {name}"), our_message_fact(&message));
+        properties.insert(format!("message {name}"), our_message_property(&message));
         for field in message.fields() {
-            facts.insert(format!("field {name}.{}", field.name()), our_field_fact(&field));
+            properties.insert(format!("field {name}.{}", field.name()), our_field_property(&field));
         }
     }
     for declared in pool.all_enums() {
         for value in declared.values() {
-            facts.insert(
+            properties.insert(
                 format!("value {}.{}", declared.full_name(), value.name()),
                 value.number().to_string(),
             );
@@ -218,23 +223,23 @@ fn our_facts(alteration: Option<Alteration>) -> Facts {
             let (service, name) = (service.full_name(), method.name());
             let (request, response) = (method.input(), method.output());
             let path = format!("/{service}/{name}");
-            let mut fact = method_fact(&path, request.full_name(), response.full_name());
+            let mut property = method_property(&path, request.full_name(), response.full_name());
             if method.is_client_streaming() || method.is_server_streaming() {
-                fact.push_str(", streaming");
+                property.push_str(", streaming");
             }
-            facts.insert(format!("method {service}.{name}"), fact);
+            properties.insert(format!("method {service}.{name}"), property);
         }
     }
-    facts
+    properties
 }
 
-fn our_message_fact(message: &MessageDescriptor) -> String {
+fn our_message_property(message: &MessageDescriptor) -> String {
     let syntax = match message.parent_file().syntax() {
         Syntax::Proto2 => "proto2",
         Syntax::Proto3 => "proto3",
     };
     let oneofs: Vec<_> = message.oneofs().collect();
-    message_fact(
+    message_property(
         syntax,
         message.is_map_entry(),
         message.reserved_ranges().map(|range| (i64::from(range.start), i64::from(range.end) - 1)).collect(),
@@ -243,7 +248,7 @@ fn our_message_fact(message: &MessageDescriptor) -> String {
     )
 }
 
-fn our_field_fact(field: &FieldDescriptor) -> String {
+fn our_field_property(field: &FieldDescriptor) -> String {
     let (kind, oneof) = (field.kind(), field.containing_oneof());
     let options = field.field_descriptor_proto().options.as_ref();
     let packed = options.and_then(|options| options.packed);
@@ -254,7 +259,7 @@ fn our_field_fact(field: &FieldDescriptor) -> String {
         Kind::Enum(declared) => declared.full_name().to_owned(),
         scalar => format!("{scalar:?}").to_lowercase(),
     };
-    let fact = FieldFact {
+    let property = FieldProperties {
         number: i64::from(field.number()),
         label: match field.cardinality() {
             Cardinality::Optional => "optional",
@@ -262,15 +267,15 @@ fn our_field_fact(field: &FieldDescriptor) -> String {
             Cardinality::Repeated => "repeated",
         },
         kind: &kind,
-        // Not `field.is_packed()`, which is settled before the option is read.
+        // `field.is_packed()` cannot be used, because it is computed before the option is read.
         packed: field.is_list() && packable && packed.unwrap_or(proto3),
         deprecated: options.is_some_and(|options| options.deprecated()),
         oneof: oneof.as_ref().map(|oneof| oneof.name()),
     };
-    format!("{fact:?}")
+    format!("{property:?}")
 }
 
-/// Replaces text in one file before it is compiled.
+/// A replacement of text in one file before it is compiled.
 #[derive(Debug)]
 struct Alteration {
     file: &'static str,
@@ -278,7 +283,7 @@ struct Alteration {
     to: &'static str,
 }
 
-/// Reads the files of a folder, one of them altered.
+/// A reader of the files of a folder that alters one of them.
 #[derive(Debug)]
 struct Sources {
     folder: PathBuf,
@@ -306,7 +311,7 @@ fn compile(alteration: Option<Alteration>) -> DescriptorPool {
     let mut files: Vec<_> = fs::read_dir(&folder)
         .expect("protos is a folder")
         .map(|entry| entry.expect("an entry").file_name())
-        // Between our own processes: the peer has nothing like it.
+        // The messages between our own processes have no counterpart in TensorFlow.
         .filter(|file| file != "replication.proto")
         .collect();
     files.sort();
@@ -323,12 +328,12 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-// Both sides: facts are worded in one place.
+// Descriptions of properties, shared by both sides.
 
-/// All that is said of a field.
+/// The properties of a field.
 #[derive(Debug)]
 #[expect(dead_code, reason = "read by Debug alone")]
-struct FieldFact<'a> {
+struct FieldProperties<'a> {
     number: i64,
     label: &'a str,
     kind: &'a str,
@@ -337,7 +342,7 @@ struct FieldFact<'a> {
     oneof: Option<&'a str>,
 }
 
-fn message_fact(
+fn message_property(
     syntax: &str,
     map_entry: bool,
     mut reserved: Vec<(i64, i64)>,
@@ -350,6 +355,6 @@ fn message_fact(
     format!("{syntax}, map entry {map_entry}, reserved {reserved:?} {reserved_names:?}, oneofs {oneofs:?}")
 }
 
-fn method_fact(path: &str, request: &str, response: &str) -> String {
+fn method_property(path: &str, request: &str, response: &str) -> String {
     format!("{path}: {request} to {response}")
 }

@@ -1,4 +1,4 @@
-//! Graphs cross the wire without loss, and bytes that are no graph are refused.
+//! Tests that graphs are encoded and decoded without loss, and that bytes that are not a graph are rejected.
 
 use anabranch_proto::convert::{
     Budget, DefaultAttrs, GRAPH_DEF_VERSION, attr_from_proto, attr_to_proto, extend_graph, graph_from_bytes,
@@ -25,7 +25,7 @@ fn bytes(def: &GraphDef) -> Bytes {
     def.encode_to_vec().into()
 }
 
-/// Adds `text` to the graph of `before`, by way of the wire: what comes of it, as text.
+/// Adds the nodes in `text` to the graph `before` through the wire format, and compares the result as text.
 fn check(before: &str, text: &str, expected: Expect) -> Result<()> {
     let graph = Graph::from_text(before)?;
     let versions = graph.versions.clone();
@@ -44,7 +44,7 @@ fn check(before: &str, text: &str, expected: Expect) -> Result<()> {
     Ok(())
 }
 
-/// `name op input input …`, all floats.
+/// Parses `name op input input …` as a node whose dtypes are all float.
 fn node(line: &str) -> NodeDef {
     let mut words = line.split_whitespace().map(str::to_owned);
     let (name, op) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -60,7 +60,7 @@ const BASE: &str = "
 ";
 
 #[test]
-fn an_extension_names_what_is_there() -> Result<()> {
+fn an_extension_may_name_existing_nodes() -> Result<()> {
     check(
         BASE,
         "z AddV2 y:0 w ^init\n w Identity x\n init NoOp",
@@ -76,7 +76,7 @@ fn an_extension_names_what_is_there() -> Result<()> {
 }
 
 #[test]
-fn what_does_not_fit_is_named() -> Result<()> {
+fn invalid_nodes_are_named_in_errors() -> Result<()> {
     check(BASE, "y Identity x", expect!["InvalidArgument: Node name 'y' already exists in the Graph"])?;
     check(BASE, "z Identity nobody", expect!["InvalidArgument: Node 'z': Unknown input node 'nobody'"])?;
     check(
@@ -109,8 +109,8 @@ fn what_does_not_fit_is_named() -> Result<()> {
     )
 }
 
-/// What is wrong with an identity that has this attribute.
-fn refused(name: &str, value: Option<Value>, expected: Expect) -> Result<()> {
+/// Compares the error for an identity node that has this attribute.
+fn check_refusal(name: &str, value: Option<Value>, expected: Expect) -> Result<()> {
     let mut def = graph_to_proto(&Graph::from_text(BASE)?, DefaultAttrs::Keep)?;
     def.node[1].attr.insert(name.to_owned(), pb::AttrValue { value });
     let error = graph_from_proto(def, &mut budget()).map(|g| g.to_text()).map_err(|e| e.to_string());
@@ -119,8 +119,8 @@ fn refused(name: &str, value: Option<Value>, expected: Expect) -> Result<()> {
 }
 
 #[test]
-fn attributes_that_cannot_be_read_are_refused_by_name() -> Result<()> {
-    refused(
+fn malformed_attributes_are_named_in_errors() -> Result<()> {
+    check_refusal(
         "T",
         Some(Value::Type(101)),
         expect![[r#"
@@ -128,7 +128,7 @@ fn attributes_that_cannot_be_read_are_refused_by_name() -> Result<()> {
         	 for attr 'T'
         	 [[{{node y}}]]"#]],
     )?;
-    refused(
+    check_refusal(
         "T",
         Some(Value::Type(0)),
         expect![[r#"
@@ -136,7 +136,7 @@ fn attributes_that_cannot_be_read_are_refused_by_name() -> Result<()> {
         	 for attr 'T'
         	 [[{{node y}}]]"#]],
     )?;
-    refused(
+    check_refusal(
         "T",
         None,
         expect![[r#"
@@ -148,7 +148,7 @@ fn attributes_that_cannot_be_read_are_refused_by_name() -> Result<()> {
     let huge = pb::tensor_shape_proto::Dim { size: 1 << 40, name: String::new() };
     let shape = pb::TensorShapeProto { dim: vec![huge], unknown_rank: false };
     let splat = pb::TensorProto { tensor_shape: Some(shape), float_val: vec![1.0], ..float };
-    refused(
+    check_refusal(
         "other",
         Some(Value::Tensor(splat)),
         expect![[r#"
@@ -157,7 +157,7 @@ fn attributes_that_cannot_be_read_are_refused_by_name() -> Result<()> {
         	 [[{{node y}}]]"#]],
     )?;
     let mixed = pb::attr_value::ListValue { i: vec![1], b: vec![true], ..Default::default() };
-    refused(
+    check_refusal(
         "other",
         Some(Value::List(mixed)),
         expect![[r#"
@@ -168,7 +168,7 @@ fn attributes_that_cannot_be_read_are_refused_by_name() -> Result<()> {
 }
 
 #[test]
-fn versions_that_cannot_be_read_or_joined_are_refused() -> Result<()> {
+fn unsupported_and_contradicting_versions_are_refused() -> Result<()> {
     let with = |producer, min_consumer, bad: &[i32]| GraphDef {
         versions: Some(pb::VersionDef { producer, min_consumer, bad_consumers: bad.to_vec() }),
         ..Default::default()
@@ -197,7 +197,7 @@ fn with_functions(function: Vec<pb::FunctionDef>) -> GraphDef {
 }
 
 #[test]
-fn functions_are_joined_unless_they_contradict() -> Result<()> {
+fn functions_are_merged_unless_they_contradict() -> Result<()> {
     let graph = graph_from_proto(with_functions(vec![function("f", false)]), &mut budget())?;
     let more = with_functions(vec![function("g", false), function("f", false)]);
     let joined =
@@ -208,8 +208,8 @@ fn functions_are_joined_unless_they_contradict() -> Result<()> {
     Ok(())
 }
 
-/// A function that says everything a FunctionDef can say.
-fn everything() -> pb::FunctionDef {
+/// A function that uses every field of FunctionDef.
+fn function_with_all_fields() -> pb::FunctionDef {
     let value = |value| pb::AttrValue { value: Some(value) };
     let unreadable = || [("_ref".to_owned(), value(Value::Type(101)))];
     let arg = |name: &str| pb::op_def::ArgDef { name: name.into(), r#type: 1, ..Default::default() };
@@ -258,9 +258,9 @@ fn everything() -> pb::FunctionDef {
     }
 }
 
-/// Everything that a GraphDef can say and nothing here looks at comes back.
+/// Fields of a GraphDef that this project does not interpret are preserved.
 #[test]
-fn what_means_nothing_here_travels_along() -> Result<()> {
+fn uninterpreted_fields_are_preserved() -> Result<()> {
     let mut def = graph_to_proto(&Graph::from_text(BASE)?, DefaultAttrs::Keep)?;
     #[allow(deprecated)]
     {
@@ -270,7 +270,7 @@ fn what_means_nothing_here_travels_along() -> Result<()> {
     let traces = [("x".to_owned(), trace)].into();
     def.debug_info = Some(pb::GraphDebugInfo { traces, files: vec!["f.py".into()], ..Default::default() });
     def.library = Some(pb::FunctionDefLibrary {
-        function: vec![everything(), function("g", true)],
+        function: vec![function_with_all_fields(), function("g", true)],
         gradient: vec![pb::GradientDef { function_name: "f".into(), gradient_func: "g".into() }],
         registered_gradients: vec![pb::RegisteredGradient {
             gradient_func: "g".into(),
@@ -300,9 +300,9 @@ fn what_means_nothing_here_travels_along() -> Result<()> {
     Ok(())
 }
 
-/// Attributes that were read before are known by their bytes; what only travels along belongs to each node.
+/// Cached attributes are looked up by their bytes, but opaque fields belong to a single node.
 #[test]
-fn neighbours_with_like_attributes_keep_their_own() -> Result<()> {
+fn nodes_with_equal_attributes_keep_their_opaque_fields() -> Result<()> {
     let mut def = graph_to_proto(&Graph::from_text(BASE)?, DefaultAttrs::Keep)?;
     let unset = pb::AttrValue { value: None };
     let number = |i| pb::AttrValue { value: Some(Value::I(i)) };
@@ -328,9 +328,9 @@ fn neighbours_with_like_attributes_keep_their_own() -> Result<()> {
     Ok(())
 }
 
-/// Encoders may write parts of a message apart, in any order, and fields that nobody knows.
+/// Encoders may split a message into parts, in any order, and write unknown fields.
 #[test]
-fn fields_come_in_any_order() -> Result<()> {
+fn fields_are_decoded_in_any_order() -> Result<()> {
     let def = graph_to_proto(&Graph::from_text(BASE)?, DefaultAttrs::Keep)?;
     let versions = |v| GraphDef { versions: Some(v), ..Default::default() }.encode_to_vec();
     let nodes = GraphDef { node: def.node.clone(), ..Default::default() }.encode_to_vec();
@@ -346,7 +346,7 @@ fn fields_come_in_any_order() -> Result<()> {
 }
 
 #[test]
-fn defaults_can_be_left_out() -> Result<()> {
+fn default_attributes_can_be_stripped() -> Result<()> {
     let text = r#"x = Placeholder[dtype=float, shape=<*>]
 v = VarHandleOp[container="", dtype=float, shape=<2>, shared_name="v"]
 "#;
@@ -356,7 +356,7 @@ v = VarHandleOp[container="", dtype=float, shape=<2>, shared_name="v"]
     Ok(())
 }
 
-/// SplitMix64: the same numbers in every run.
+/// The SplitMix64 generator, which gives the same numbers in every run.
 struct Random(u64);
 
 impl Random {
@@ -396,7 +396,7 @@ impl Random {
         Ok(FuncAttr { name: "f".into(), attrs })
     }
 
-    /// A graph of identities and sums, with attributes, devices and control inputs at random.
+    /// Returns a graph of identities and sums with random attributes, devices and control inputs.
     fn graph(&mut self, nodes: usize) -> Result<Graph> {
         let mut def =
             GraphDef { node: vec![], ..graph_to_proto(&Graph::from_text(BASE)?, DefaultAttrs::Keep)? };
@@ -418,7 +418,7 @@ impl Random {
             }
             def.node.push(next);
         }
-        // Order does not matter to a reader, and is kept.
+        // The reader accepts nodes in any order, and preserves it.
         for i in (1..def.node.len()).rev() {
             def.node.swap(i, self.below(i + 1));
         }
@@ -451,9 +451,9 @@ fn random_graphs_round_trip() -> Result<()> {
     Ok(())
 }
 
-/// Cut and damaged encodings are read or refused, and take no more memory than the budget has.
+/// Truncated and corrupted encodings are decoded or rejected, within the memory of the budget.
 #[test]
-fn damaged_bytes_do_no_harm() -> Result<()> {
+fn damaged_bytes_are_decoded_or_refused() -> Result<()> {
     let mut random = Random(9);
     let (mut read, mut refused) = (0, 0);
     for seed in 0..30 {
@@ -482,8 +482,8 @@ fn damaged_bytes_do_no_harm() -> Result<()> {
     Ok(())
 }
 
-/// Work that grows with the square of the nodes would take minutes here; this takes a second without
-/// optimisation, and less than a twentieth of it with.
+/// An algorithm that is quadratic in the number of nodes would take minutes. The linear one takes a second
+/// without optimisation, and less than a twentieth of that with it.
 #[test]
 fn large_graphs_are_read_in_linear_time() -> Result<()> {
     let graph = Random(5).graph(100)?;

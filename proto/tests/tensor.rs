@@ -1,5 +1,5 @@
-//! Tensors cross the wire unchanged, in every form in which they may be written, and none that is malformed or
-//! too large is taken.
+//! Tests that tensors are encoded and decoded unchanged, in all supported forms, and that malformed or
+//! oversized messages are rejected.
 
 use anabranch_proto::convert::{
     Budget, named_tensor_from_proto, named_tensor_to_proto, tensor_from_proto, tensor_from_proto_within,
@@ -15,7 +15,7 @@ use graph::{
 };
 use prost::Message;
 
-/// SplitMix64: the same numbers in every run.
+/// The SplitMix64 generator, which gives the same numbers in every run.
 struct Random(u64);
 
 impl Random {
@@ -94,14 +94,14 @@ fn random_tensors_of_every_dtype_round_trip() -> Result<()> {
 }
 
 #[test]
-fn large_contents_share_the_tensors_storage() -> Result<()> {
+fn large_contents_share_the_tensors_buffer() -> Result<()> {
     let tensor = Tensor::full(1.5f32, Shape::new(&[1000])?)?;
     let proto = tensor_to_proto(&tensor);
     assert_eq!(proto.tensor_content.as_ptr(), tensor.bytes()?.as_ptr());
     assert!(!tensor.is_unique());
     drop(proto);
     assert!(tensor.is_unique());
-    // A small one is free to be written at once.
+    // A small tensor can be written in place at once, because its contents were copied.
     let tensor = Tensor::scalar(1i32);
     let proto = tensor_to_proto(&tensor);
     assert!(tensor.is_unique());
@@ -170,7 +170,7 @@ fn typed_lists_are_read_and_their_last_element_repeats() -> Result<()> {
             TensorProto { float8_val: vec![3, 4], ..two(DataType::DtFloat8E5m2) },
             Tensor::from_bytes(DType::Float8E5M2, Shape::new(&[2])?, &[3, 4])?,
         ),
-        // No shape is a scalar's; the strings' contents are lengths, then bytes.
+        // A missing shape is that of a scalar. The content of string tensors is all lengths, then all bytes.
         (
             TensorProto { tensor_shape: None, int_val: vec![4], ..of(DataType::DtInt32, &[]) },
             Tensor::scalar(4i32),
@@ -200,7 +200,7 @@ fn typed_lists_are_read_and_their_last_element_repeats() -> Result<()> {
 }
 
 #[test]
-fn what_is_malformed_or_too_large_is_refused_before_memory_is_taken() {
+fn malformed_and_oversized_tensors_are_refused_before_allocation() {
     let code = |proto| tensor_from_proto(proto).map_err(|e| e.code()).err();
     let content = |dtype, sizes: &[i64], bytes: &'static [u8]| TensorProto {
         tensor_content: Bytes::from_static(bytes),
@@ -242,7 +242,7 @@ fn what_is_malformed_or_too_large_is_refused_before_memory_is_taken() {
 }
 
 #[test]
-fn a_budget_holds_for_all_tensors_of_a_message() -> Result<()> {
+fn a_budget_covers_all_tensors_of_a_message() -> Result<()> {
     let mut budget = Budget::new(1000);
     let splat = || TensorProto { float_val: vec![1.0], ..of(DataType::DtFloat, &[200]) };
     tensor_from_proto_within(splat(), &mut budget)?;
@@ -253,7 +253,7 @@ fn a_budget_holds_for_all_tensors_of_a_message() -> Result<()> {
 }
 
 #[test]
-fn named_tensors_name_what_is_wrong() -> Result<()> {
+fn errors_of_named_tensors_have_the_name() -> Result<()> {
     let named = named_tensor_to_proto("x:0", &Tensor::scalar(3i64));
     let budget = &mut Budget::default();
     assert_eq!(named_tensor_from_proto(named, budget)?, ("x:0".to_owned(), Tensor::scalar(3i64)));
@@ -263,9 +263,9 @@ fn named_tensors_name_what_is_wrong() -> Result<()> {
     Ok(())
 }
 
-/// Lists and optionals, within each other too, come back as they were, in the peer's layout.
+/// Lists and optionals, also nested, are decoded unchanged, and their encoding is TensorFlow's.
 #[test]
-fn variants_cross_with_what_they_hold() -> Result<()> {
+fn variants_round_trip_with_their_tensors() -> Result<()> {
     let mut inner = TensorList::new(DType::Int32, PartialShape::from([None]));
     inner.push(Tensor::vector(&[1i32, 2])?)?;
     let elements = vec![None, Some(Tensor::variant(inner)), None];
@@ -280,7 +280,8 @@ fn variants_cross_with_what_they_hold() -> Result<()> {
         tensor_from_proto(TensorProto::decode(&proto.encode_to_vec()[..]).map_err(wrong)?)?.as_variants()?
     );
     assert_eq!(text, format!("{all:?}"));
-    // Two of the elements have no value: 0 and 2. Then variant's number, the limit, and a shape of unknown rank.
+    // Elements 0 and 2 have no value. The missing indices are followed by the number of DT_VARIANT, the
+    // limit, and a shape of unknown rank.
     let list = &proto.variant_val[0].tensors[1].variant_val[0];
     assert_eq!(
         (&list.type_name[..], &list.metadata[..]),
@@ -294,7 +295,7 @@ fn wrong(error: prost::DecodeError) -> graph::Error {
 }
 
 #[test]
-fn variants_that_are_malformed_are_refused() -> Result<()> {
+fn malformed_variants_are_refused() -> Result<()> {
     let read = |type_name: &str, metadata: &[u8], tensors: Vec<TensorProto>| {
         let variant =
             VariantTensorDataProto { type_name: type_name.into(), metadata: metadata.to_vec(), tensors };

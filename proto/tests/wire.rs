@@ -1,4 +1,4 @@
-//! Bytes as they are seen between TensorFlow processes, read and written by the generated code.
+//! Tests that the generated code reads and writes bytes exchanged between TensorFlow processes.
 
 use anabranch_proto::{
     google::protobuf::Any,
@@ -17,7 +17,7 @@ const SCALAR: &[u8] = b"\x18\xc6\xca\x92\xe8\xd4\x96\x98\x03\x0a\x08\x08\x03\x22
 const EMPTY: &[u8] = b"\x0a\x0e\x08\x01\x12\x08\x12\x02\x08\x00\x12\x02\x08\x03\x22\x00";
 
 #[test]
-fn recv_tensor_answers_of_the_peer_are_read() {
+fn recv_tensor_responses_of_tensorflow_are_decoded() {
     let scalar = RecvTensorResponse::decode(SCALAR).expect("the peer's bytes");
     let expected = RecvTensorResponse {
         tensor: Some(TensorProto {
@@ -37,9 +37,9 @@ fn recv_tensor_answers_of_the_peer_are_read() {
     assert!(empty.tensor_content.is_empty());
 }
 
-/// The value of a tensor is not copied out of the buffer that it was received in.
+/// The contents of a received tensor are not copied out of the receive buffer.
 #[test]
-fn received_bytes_are_shared() {
+fn received_contents_share_the_receive_buffer() {
     let content = Bytes::from(vec![7; 4096]);
     let sent = TensorProto { tensor_content: content.clone(), ..Default::default() };
     let received = Bytes::from(sent.encode_to_vec());
@@ -56,9 +56,9 @@ fn received_bytes_are_shared() {
     assert!(received.as_ptr_range().contains(&extra.tensor_content[0].as_ptr()));
 }
 
-/// A map is written in the order of its keys, whatever order it was filled in.
+/// The entries of a map are encoded in the order of their keys, whatever the insertion order.
 #[test]
-fn maps_are_written_in_order() {
+fn maps_are_encoded_in_key_order() {
     let value = |i| AttrValue { value: Some(attr_value::Value::I(i)) };
     let node = |keys: [&str; 3]| NodeDef {
         attr: keys.map(|key| (key.to_owned(), value(key.len() as i64))).into(),
@@ -81,14 +81,14 @@ fn repeated_numbers_are_packed() {
 }
 
 #[test]
-fn services_have_the_names_that_clients_dial() {
+fn services_have_tensorflows_names() {
     assert_eq!(master_service_server::SERVICE_NAME, "tensorflow.MasterService");
     assert_eq!(worker_service_server::SERVICE_NAME, "tensorflow.WorkerService");
 }
 
-/// Status codes of messages and of gRPC are one and the same.
+/// Status codes in messages have the same numbers as gRPC's codes.
 #[test]
-fn codes_are_those_of_grpc() {
+fn codes_equal_grpcs() {
     for number in 0..=16 {
         let code = Code::try_from(number).expect("codes 0 to 16 are declared");
         let grpc = format!("{:?}", tonic::Code::from(number));

@@ -1,5 +1,5 @@
-//! A master by itself: sessions on its port use the workers of the cluster; of its own it has one CPU device,
-//! where feeds enter and fetches leave.
+//! The program of a task that only serves as a master. Sessions on its port use the workers of the cluster;
+//! its own CPU device is only used for feeds and fetches.
 
 use anabranch::serve::{self, ServeFlags};
 use clap::Parser;

@@ -1,4 +1,5 @@
-//! A task of a cluster: WorkerService and MasterService on one port, as TensorFlow's server has them.
+//! The program of a task of a cluster, which serves WorkerService and MasterService on one port, like
+//! TensorFlow's server.
 
 use anabranch::serve::{self, ServeFlags};
 use clap::Parser;
@@ -7,7 +8,7 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A worker of a cluster, with a master on the same port. Told its place by flags or by TF_CONFIG
+/// A worker of a cluster, with a master on the same port. Its task is given by flags or by TF_CONFIG
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {

@@ -1,13 +1,13 @@
-"""Run benches/gpu.rs and PyTorch on one card, in turn, and print the ratios.
+"""Run benches/gpu.rs and PyTorch on one GPU, alternately, and print the ratios.
 
     cargo bench --bench gpu --no-run                                        # prints where the binary is
     python benches/peer/gpu/compare.py --bench target/release/deps/gpu-...   # every workload
-    python benches/peer/gpu/compare.py --bench ... mlp cnn                   # some of them
-    python benches/peer/gpu/compare.py --bench ... --cpu                     # small sizes on a CPU, to see that it runs
+    python benches/peer/gpu/compare.py --bench ... mlp cnn                   # some workloads
+    python benches/peer/gpu/compare.py --bench ... --cpu                     # small sizes on a CPU, as a functional check
 
-Each figure is of a process of its own, in turn (ours, eager, compiled, ours, ...), and each side's median is kept. A
-ratio over 1 means that ours is better; beside it is the ratio that is wanted, and whether it is reached. The last line
-has all of it as JSON. It ends with 1 if a side failed or a ratio is not reached.
+Each figure is measured in a separate process, alternately (ours, eager, compiled, ours, ...), and the median of each side
+is reported. A ratio over 1 means that ours is better; next to it is the required ratio, marked if it is missed. The last
+line has all figures as JSON. The exit code is 1 if a side failed or a ratio is missed.
 """
 import argparse
 import json
@@ -19,7 +19,7 @@ import sys
 
 TORCH = [sys.executable, str(pathlib.Path(__file__).parent / "torch_side.py")]
 
-# The least ratio of ours to each side of the peer, by workload; None where there is nothing to reach.
+# The required ratio of ours to each side of the peer, by workload; None if there is no requirement.
 WANTED = {
     "product": {"eager": 0.95, "compiled": None},
     "mlp": {"eager": 2.0, "compiled": 1.0},
@@ -34,7 +34,7 @@ WANTED = {
 
 
 def measure(command, timeout):
-    """A side's figure and its value; or an error."""
+    """Returns a side's figure and its value, or an error."""
     try:
         out = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -49,13 +49,13 @@ def measure(command, timeout):
 
 
 def median(results):
-    """The median of one figure, whose name comes with it."""
+    """Returns the name and the median of a figure."""
     got = [(figure, value) for result in results for figure, value in result.items() if figure in ("step_us", "MBps")]
     return (got[0][0], statistics.median(value for _, value in got)) if got else ("", math.nan)
 
 
 def compare(wanted, got):
-    """A row a side of the peer."""
+    """Yields one row for each side of the peer."""
     figure, ours = median(got["ours"])
     for side, wanted in wanted.items():
         _, peer = median(got[side])
@@ -101,7 +101,7 @@ def main():
         for side, results in got.items():
             for error in [r["error"] for r in results if "error" in r][:1]:
                 print(f"{name:23} {side}: {error}", flush=True)
-        # Small sizes on a CPU are no measure of anything.
+        # Figures of small sizes on a CPU are not meaningful.
         wanted = dict.fromkeys(WANTED[name]) if a.cpu else WANTED[name]
         for row in compare(wanted, got):
             rows.append({"workload": name, **row})

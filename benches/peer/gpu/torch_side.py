@@ -1,11 +1,11 @@
-"""The workloads of benches/gpu.rs in PyTorch: same shapes, optimizers and precision, data on the card.
+"""Run the workloads of benches/gpu.rs in PyTorch: same shapes, optimizers and precision, with the data on the GPU.
 
     python torch_side.py mlp              # eager
     python torch_side.py --compile mlp    # torch.compile with CUDA graphs
-    python torch_side.py --cpu            # all of them in small sizes on a CPU, to see that they run
+    python torch_side.py --cpu            # all workloads in small sizes on a CPU, as a functional check
 
-Each prints a line RESULT with a step's median time in microseconds, or megabytes a second. float32 is computed with
-TF32 factors and images are channels last, as on the other side.
+Each workload prints a line RESULT with a step's median time in microseconds, or megabytes per second. float32 is computed
+with TF32 factors and images are channels last, like in benches/gpu.rs.
 """
 import argparse
 import json
@@ -27,7 +27,7 @@ def workload(make):
 
 
 class Place:
-    """Where workloads run, and whether they are small there."""
+    """The device on which workloads run, and whether they have small sizes there."""
 
     def __init__(self, cpu):
         self.device = "cpu" if cpu else "cuda"
@@ -42,7 +42,7 @@ class Place:
 
 
 def step_time(place, step):
-    """The median time of a step: of windows of steps of which only the last is waited for."""
+    """Returns the median time of a step over windows of steps, in which only the last step is waited for."""
 
     def run(steps):
         start = time.perf_counter()
@@ -83,7 +83,7 @@ def product(place, compile):
 
 
 def training(place, compile, model, x, classes, optimizer):
-    """A step of a model: loss, gradients, update."""
+    """Measures a training step of a model: loss, gradients, update."""
     examples = x.shape[0]
     x = x.to(place.device)
     labels = torch.randint(classes, (examples,), device=place.device)
@@ -177,7 +177,7 @@ def resnet50(place, compile):
 
 
 class Last(nn.Module):
-    """Scores of what a recurrent layer says last; examples come first."""
+    """The scores of a recurrent layer's last output; the first axis is that of examples."""
 
     def __init__(self, units, classes):
         super().__init__()

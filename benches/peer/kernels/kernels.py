@@ -1,12 +1,12 @@
-"""Kernels of the two sides, case by case and in turn: milliseconds, and how many times faster ours is.
+"""Compare kernels with TensorFlow's, case by case and alternately: milliseconds, and how many times faster ours is.
 
     cargo bench -p anabranch-executor --bench kernels --no-run       # prints where the binary is
     python benches/peer/kernels/kernels.py --bench target/release/deps/kernels-... [--threads 1 2] [pattern ...]
 
-TensorFlow runs each case in a graph of several copies, one after the other, so that neither the client nor a session's
-start counts. Each side is a process for each number of threads, and runs for a tenth of a second at a time: what else the
-machine does, and what its clock is at, is the same for both. The ratio is the median of the turns'; milliseconds are those
-of the best turn.
+TensorFlow runs each case in a graph of several consecutive copies, so that the cost of the client and of a session's
+start is negligible. Each side is a process for each number of threads, and runs for a tenth of a second at a time, so that
+the machine's other load and its clock rate are the same for both. The ratio is the median over the turns; milliseconds are
+those of the best turn.
 """
 import argparse
 import pathlib
@@ -19,15 +19,15 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 
-# How long a side runs at a time, seconds; as in the bench.
+# Time in seconds for which a side runs in a turn, the same as in the bench.
 TURN = 0.1
 
-# How long a side may take to answer, seconds: it makes a case ready first.
+# Time limit in seconds for a side's answer, which includes the preparation of a case.
 DEADLINE = 120
 
 
 def operations(op, n):
-    """Multiplications and additions of a product or convolution."""
+    """Returns the number of multiplications and additions of a product or convolution."""
     if op == "MatMul":
         return 2 * n[0] * n[1] * n[2]
     if op.startswith("Conv2D"):
@@ -37,7 +37,7 @@ def operations(op, n):
 
 
 def peer(threads):
-    """Answers as `Side` asks, until nothing more comes."""
+    """Runs the cases that a `Side` sends on standard input, until the input ends."""
     import numpy as np
     import tensorflow.compat.v1 as tf
 
@@ -51,7 +51,7 @@ def peer(threads):
         return tf.Variable(rng.random(dims, np.float32) + np.float32(0.5), use_resource=False)
 
     def build(op, n):
-        """What makes a copy of the case."""
+        """Returns a function that adds a copy of the case to the graph."""
         raw = tf.raw_ops
         if op == "MatMul":
             m, k, columns, flip_a, flip_b = n
@@ -119,7 +119,7 @@ def peer(threads):
         return lambda: getattr(raw, op)(x=x)
 
     def prepare(line):
-        """The session of a case, and what runs it and tells the seconds that it took."""
+        """Returns the session of a case, and a function that runs the case and returns the seconds of one copy."""
         op, *n = line.split()
         with tf.Graph().as_default():
             copy = build(op, [int(v) for v in n])
@@ -156,16 +156,16 @@ def peer(threads):
 
 
 class Side:
-    """A process that makes ready the case that it is told, and runs it for a while for each empty line."""
+    """A process that prepares the case in a line of its input, and runs the case for one turn for each empty line."""
 
     def __init__(self, command, **how):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **how)
         self.case = ""
 
     def turn(self, line=""):
-        """Seconds, the median of some runs."""
+        """Runs one turn, and returns the median seconds of its runs."""
         self.case = line or self.case
-        # Its output ends with it.
+        # Killing the process ends its output, and so the loop below.
         alarm = threading.Timer(DEADLINE, self.process.kill)
         alarm.start()
         try:
@@ -204,7 +204,7 @@ def main():
     lines = [line for line in lines if not a.patterns or any(re.search(p, line) for p in a.patterns)]
     print(f"{'case':50} {'threads':>7} {'TensorFlow ms':>14} {'ours ms':>9} {'GFLOP/s':>8} {'ratio':>6}")
     for threads in a.threads:
-        # TensorFlow tells much that is no error.
+        # TensorFlow logs much that is not an error.
         theirs = Side([sys.executable, __file__, "--peer", str(threads)], stderr=subprocess.DEVNULL)
         sides = [theirs, Side([a.bench, "--answer", str(threads)])]
         for line in lines:

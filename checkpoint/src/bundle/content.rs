@@ -1,5 +1,5 @@
-//! Tensors as bytes of a data file: plain elements as they are; strings as lengths, a checksum of those, and the
-//! strings one after the other.
+//! Tensors as bytes of a data file. Numeric elements are stored as they are in memory; strings as their
+//! lengths, a checksum of the lengths, and the concatenated strings.
 
 use crate::checksum::Checksum;
 use crate::error::Result;
@@ -9,17 +9,17 @@ use bytes::Bytes;
 use graph::{DType, Shape, Tensor};
 use std::sync::Arc;
 
-/// What is stored under a name: a tensor, or plain elements that are to be had one piece after the other.
+/// A value that a bundle can store: a tensor, or numeric elements that are produced piece by piece.
 pub trait Content {
     fn dtype(&self) -> DType;
 
     fn shape(&self) -> &Shape;
 
-    /// Gives all bytes to the sink, in order.
+    /// Writes all bytes to the sink, in order.
     fn give(&self, sink: &mut Sink<'_>) -> Result<()>;
 }
 
-/// Takes the bytes of one tensor to a file.
+/// The writer of the bytes of one tensor to a file.
 #[derive(Debug)]
 pub struct Sink<'a> {
     file: &'a mut dyn Pending,
@@ -32,14 +32,14 @@ impl<'a> Sink<'a> {
         Sink { file, size: 0, checksum: Checksum::default() }
     }
 
-    /// Adds plain elements.
+    /// Adds bytes of numeric elements.
     pub fn add(&mut self, bytes: &[u8]) -> Result<()> {
         self.checksum.add(bytes);
         self.put(bytes)
     }
 
-    /// Adds the plain elements that `read` puts at the start of places that it is given and says to have put there,
-    /// until that is none.
+    /// Adds bytes of numeric elements from `read`, which fills the start of the buffer passed to it and
+    /// returns the number of bytes, until it returns 0.
     pub fn add_from(&mut self, mut read: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
         let (checksum, size) = (&mut self.checksum, &mut self.size);
         self.file.write_from(&mut |space| {
@@ -50,7 +50,7 @@ impl<'a> Sink<'a> {
         })
     }
 
-    /// Bytes that do not enter the checksum as they are.
+    /// Writes bytes without adding them to the checksum.
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.size += bytes.len() as u64;
         self.file.write(bytes)
@@ -64,7 +64,7 @@ impl<'a> Sink<'a> {
         strings.iter().try_for_each(|string| self.add(string))
     }
 
-    /// Number and masked checksum of the bytes.
+    /// Returns the number of bytes and their masked checksum.
     pub(super) fn finish(self) -> (u64, u32) {
         (self.size, self.checksum.masked())
     }
@@ -102,11 +102,11 @@ impl<C: Content> Content for Arc<C> {
     }
 }
 
-/// The lengths of strings as they are stored, and as they enter the checksum.
+/// The lengths of the strings of a tensor, in the form that is stored and in the form that is checksummed.
 struct Lengths {
     encoded: Vec<u8>,
     checked: Vec<u8>,
-    /// Masked.
+    /// Masked checksum of `checked`.
     checksum: [u8; 4],
 }
 
@@ -135,39 +135,41 @@ impl Lengths {
     }
 }
 
-/// What a tensor's bytes turned out not to be.
-pub(super) enum Bad {
+/// The reason why a tensor's bytes are invalid.
+pub(super) enum ContentError {
     Layout(&'static str),
     Checksum { stored: u32, actual: u32 },
     Tensor(graph::Error),
 }
 
-impl From<graph::Error> for Bad {
-    fn from(error: graph::Error) -> Bad {
-        Bad::Tensor(error)
+impl From<graph::Error> for ContentError {
+    fn from(error: graph::Error) -> ContentError {
+        ContentError::Tensor(error)
     }
 }
 
-/// The tensor that strings of this shape were stored as.
-pub(super) fn strings(bytes: Bytes, shape: &Shape, stored: u32) -> Result<Tensor, Bad> {
+/// Decodes a tensor of strings from its stored bytes.
+pub(super) fn strings(bytes: Bytes, shape: &Shape, stored: u32) -> Result<Tensor, ContentError> {
     let count = shape.num_elements();
-    // Each has a length of a byte at least: what is claimed is bounded by what is there.
+    // The length of each string takes at least a byte, so the claimed count is bounded by the actual size.
     if count > bytes.len() {
-        return Err(Bad::Layout("has fewer bytes than strings"));
+        return Err(ContentError::Layout("has fewer bytes than strings"));
     }
     let mut rest = &bytes[..];
     let mut lengths = Lengths { encoded: Vec::new(), checked: Vec::new(), checksum: [0; 4] };
     let mut ends = Vec::with_capacity(count);
     for _ in 0..count {
-        let length = take_varint(&mut rest).ok_or(Bad::Layout("has a malformed length"))?;
+        let length = take_varint(&mut rest).ok_or(ContentError::Layout("has a malformed length"))?;
         lengths.push(length);
-        ends.push(usize::try_from(length).map_err(|_| Bad::Layout("has a string that is too long"))?);
+        ends.push(
+            usize::try_from(length).map_err(|_| ContentError::Layout("has a string that is too long"))?,
+        );
     }
     lengths.close();
     let (checksum, content) =
-        rest.split_first_chunk::<4>().ok_or(Bad::Layout("is cut off in its lengths"))?;
+        rest.split_first_chunk::<4>().ok_or(ContentError::Layout("is cut off in its lengths"))?;
     if *checksum != lengths.checksum {
-        return Err(Bad::Checksum {
+        return Err(ContentError::Checksum {
             stored: u32::from_le_bytes(*checksum),
             actual: u32::from_le_bytes(lengths.checksum),
         });
@@ -177,19 +179,19 @@ pub(super) fn strings(bytes: Bytes, shape: &Shape, stored: u32) -> Result<Tensor
     actual.add(&lengths.checksum);
     actual.add(content);
     if actual.masked() != stored {
-        return Err(Bad::Checksum { stored, actual: actual.masked() });
+        return Err(ContentError::Checksum { stored, actual: actual.masked() });
     }
     let mut at = bytes.len() - content.len();
     let mut strings = Vec::with_capacity(count);
     for length in ends {
         let end = at.checked_add(length).filter(|&end| end <= bytes.len());
-        let end = end.ok_or(Bad::Layout("is shorter than its strings"))?;
-        // A copy of its own: it should not keep the bytes of all alive.
+        let end = end.ok_or(ContentError::Layout("is shorter than its strings"))?;
+        // Each string is copied, so that it does not keep the bytes of the whole tensor alive.
         strings.push(Bytes::copy_from_slice(&bytes[at..end]));
         at = end;
     }
     if at != bytes.len() {
-        return Err(Bad::Layout("is longer than its strings"));
+        return Err(ContentError::Layout("is longer than its strings"));
     }
     Ok(Tensor::strings(strings, shape.clone())?)
 }

@@ -1,16 +1,16 @@
-//! What an index says of a tensor (`BundleEntryProto`) and of the bundle (`BundleHeaderProto`).
+//! The entries of a bundle's index: a tensor (`BundleEntryProto`) and the header (`BundleHeaderProto`).
 
 use crate::proto::{Field, Fields, Malformed, Writer};
 use crate::slice::{TensorSlice, read_shape, slice_field, write_shape};
 use graph::{DType, Shape};
 
-/// The key of the header; it comes before every name.
+/// The key of the header, which sorts before every name.
 pub(super) const HEADER_KEY: &[u8] = b"";
 
-/// The version of the format that is written.
+/// The format version of the bundles that are written.
 const PRODUCER: u64 = 1;
 
-/// Where a tensor, or a slice of one, is.
+/// The index entry of a tensor or of a slice: its type, shape and location.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     pub(super) dtype: DType,
@@ -18,14 +18,15 @@ pub(super) struct Entry {
     pub(super) shard: u32,
     pub(super) offset: u64,
     pub(super) size: u64,
-    /// Masked.
+    /// Masked checksum of the bytes.
     pub(super) checksum: u32,
-    /// The parts of a tensor that is stored in slices, each under a key of its own: then there is nothing here.
+    /// The slices of a tensor that is stored in slices, each under its own key. Such an entry has no bytes
+    /// itself.
     pub(super) slices: Vec<TensorSlice>,
 }
 
 impl Entry {
-    /// A tensor that is stored in slices.
+    /// Creates the entry of a tensor that is stored in slices.
     pub(super) fn sliced(dtype: DType, shape: Shape) -> Entry {
         Entry { dtype, shape, shard: 0, offset: 0, size: 0, checksum: 0, slices: Vec::new() }
     }
@@ -64,12 +65,12 @@ impl Entry {
     }
 }
 
-/// What holds for a whole bundle.
+/// The header of a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) shards: u32,
     pub(super) is_big_endian: bool,
-    /// Readers of formats before this one cannot read it.
+    /// The lowest reader version that can read the bundle.
     pub(super) min_consumer: i64,
 }
 
@@ -101,7 +102,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Whether this code reads the format.
+    /// Returns whether this code can read the format version.
     pub(super) fn is_readable(&self) -> bool {
         self.min_consumer <= PRODUCER as i64
     }

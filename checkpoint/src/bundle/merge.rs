@@ -1,4 +1,5 @@
-//! Joins bundles, each written by another task, into one: their data files get new names, and one index leads to all.
+//! Merges bundles of several tasks into one: the data files are renamed, and a new index refers to all of
+//! them.
 
 use super::entry::Entry;
 use super::reader::{Reader, is_slice_key};
@@ -11,19 +12,20 @@ use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::path::{Path, PathBuf};
 
-/// How bundles are joined.
+/// Options of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeOptions {
-    /// Whether the folders that the parts were in go, once they are empty.
+    /// True if the folders of the merged bundles are removed once they are empty.
     pub delete_old_dirs: bool,
-    /// Whether parts that are not there are left out.
+    /// True if missing bundles are skipped.
     pub allow_missing_files: bool,
 }
 
-/// Joins the bundles with these prefixes, in this order. Their files are gone after it.
+/// Merges the bundles with these prefixes, in this order, and deletes their files.
 ///
 /// # Errors
-/// `InvalidArgument` if a part is missing or two hold a tensor of one name; then nothing has changed.
+/// `InvalidArgument` if a bundle is missing or two bundles contain a tensor of the same name; no file is
+/// changed then.
 pub fn merge(parts: &[PathBuf], destination: impl AsRef<Path>, options: MergeOptions) -> Result<()> {
     let destination = destination.as_ref();
     let mut entries = BTreeMap::new();
@@ -58,8 +60,8 @@ pub fn merge(parts: &[PathBuf], destination: impl AsRef<Path>, options: MergeOpt
         store::relocate(from, &to)?;
     }
     index.commit()?;
-    store.settle(destination);
-    // The checkpoint is whole: what remains of its parts does no harm.
+    store.sync_folder(destination);
+    // The checkpoint is complete at this point, so files that cannot be deleted do no harm.
     let into: Vec<PathBuf> = (0..shards).map(|shard| data_file(destination, shard, shards)).collect();
     let indexes = found.iter().map(index_file).filter(|index| *index != index_file(destination));
     for left in indexes.chain(sources.into_iter().filter(|from| !into.contains(from))) {
@@ -77,6 +79,7 @@ pub fn merge(parts: &[PathBuf], destination: impl AsRef<Path>, options: MergeOpt
     Ok(())
 }
 
+/// Adds an index entry of the bundle `prefix`, whose data files are numbered from `first_shard`.
 fn add(
     all: &mut BTreeMap<Vec<u8>, Entry>,
     key: Vec<u8>,

@@ -1,4 +1,5 @@
-//! Bundles (checkpoint format V2): an index, a table from names to entries, and data files of plain bytes.
+//! Bundles (checkpoint format V2): an index file, which is a table from names to entries, and data files of
+//! plain bytes.
 
 mod content;
 mod entry;
@@ -8,18 +9,18 @@ mod writer;
 
 pub use content::{Content, Sink};
 pub use merge::{MergeOptions, merge};
-pub(crate) use reader::Part;
 pub use reader::Reader;
+pub(crate) use reader::SliceAssembler;
 pub use writer::Writer;
 
 use std::path::{Path, PathBuf};
 
-/// The index of the bundle with this prefix: whether a checkpoint is there is whether this file is.
+/// Returns the path of the index file. A checkpoint exists if and only if its index file exists.
 pub fn index_file(prefix: impl AsRef<Path>) -> PathBuf {
     with_suffix(prefix, ".index")
 }
 
-/// One of the data files.
+/// Returns the path of one of the data files.
 pub fn data_file(prefix: impl AsRef<Path>, shard: u32, shards: u32) -> PathBuf {
     with_suffix(prefix, &format!(".data-{shard:05}-of-{shards:05}"))
 }

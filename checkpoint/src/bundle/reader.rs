@@ -1,6 +1,7 @@
-//! Reads tensors of a bundle, whole or any part of them, in whatever parts they are stored.
+//! A reader of bundles that reads whole tensors and slices, regardless of the slices in which they are
+//! stored.
 
-use super::content::{self, Bad};
+use super::content::{self, ContentError};
 use super::entry::{Entry, HEADER_KEY, Header};
 use super::{data_file, index_file};
 use crate::checksum;
@@ -12,7 +13,7 @@ use graph::{DType, Shape, Tensor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A bundle's index in memory, and its data files.
+/// A bundle with its index in memory and its data files opened on demand.
 #[derive(Debug)]
 pub struct Reader {
     prefix: PathBuf,
@@ -22,10 +23,11 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads the index.
+    /// Opens a bundle and reads its index.
     ///
     /// # Errors
-    /// `NotFound` if it is not there, `DataLoss` if it is damaged, `Unimplemented` for a format that is not read.
+    /// `NotFound` if the index does not exist, `DataLoss` if it is damaged, `Unimplemented` for an
+    /// unsupported format.
     pub fn open(prefix: impl AsRef<Path>) -> Result<Reader> {
         let prefix = prefix.as_ref().to_owned();
         let mut table = Table::open(index_file(&prefix))?;
@@ -59,7 +61,7 @@ impl Reader {
         Ok(Reader { prefix, shards: header.shards, entries, files: BTreeMap::new() })
     }
 
-    /// The tensors by name; one that is stored in slices is there once, as a whole.
+    /// Iterates over the tensors by name. A tensor stored in slices occurs once.
     pub fn tensors(&self) -> impl Iterator<Item = (&[u8], DType, &Shape)> {
         self.entries
             .iter()
@@ -67,10 +69,10 @@ impl Reader {
             .map(|(key, entry)| (key.as_slice(), entry.dtype, &entry.shape))
     }
 
-    /// The type and shape of a tensor.
+    /// Returns the type and shape of a tensor.
     ///
     /// # Errors
-    /// `NotFound` if there is none of this name.
+    /// `NotFound` if the bundle has no tensor of this name.
     pub fn lookup(&self, name: &[u8]) -> Result<(DType, &Shape)> {
         self.entry(name).map(|entry| (entry.dtype, &entry.shape))
     }
@@ -79,18 +81,19 @@ impl Reader {
         self.entries.get(name).ok_or_else(|| Error::MissingKey { key: shown(name) })
     }
 
-    /// A whole tensor.
+    /// Reads a whole tensor.
     pub fn read(&mut self, name: &[u8]) -> Result<Tensor> {
         let shape = self.entry(name)?.shape.clone();
         let slice = TensorSlice::full(shape.rank());
         self.read_slice(name, &SliceSpec { shape, slice })
     }
 
-    /// A part of a tensor.
+    /// Reads a slice of a tensor.
     ///
     /// # Errors
-    /// `NotFound` if there is no such tensor or data file, `DataLoss` if the data is damaged, `InvalidArgument` if
-    /// the tensor's shape is another or its slices do not cover the part.
+    /// `NotFound` if the tensor or its data file does not exist, `DataLoss` if the data is damaged,
+    /// `InvalidArgument` if the shape differs from the stored one or the stored slices do not cover the
+    /// requested slice.
     pub fn read_slice(&mut self, name: &[u8], spec: &SliceSpec) -> Result<Tensor> {
         let whole = self.entry(name)?.clone();
         if whole.shape != spec.shape {
@@ -106,11 +109,11 @@ impl Reader {
             if spec.slice.covers(&spec.shape) {
                 return Ok(tensor);
             }
-            let mut part = Part::new(whole.dtype, spec)?;
+            let mut part = SliceAssembler::new(whole.dtype, spec)?;
             part.copy(&tensor, &TensorSlice::full(whole.shape.rank()))?;
             return part.finish(name);
         }
-        let mut part = Part::new(whole.dtype, spec)?;
+        let mut part = SliceAssembler::new(whole.dtype, spec)?;
         for slice in &whole.slices {
             let at = slice
                 .ranges(&whole.shape)
@@ -134,10 +137,11 @@ impl Reader {
         part.finish(name)
     }
 
-    /// That all bytes which the index leads to are there; what they are is checked when they are read.
+    /// Checks that the data files are long enough for all index entries. The contents are checked when they
+    /// are read.
     ///
     /// # Errors
-    /// `NotFound` of a data file that is not there, `DataLoss` of one that is cut off.
+    /// `NotFound` if a data file does not exist, `DataLoss` if it is truncated.
     pub fn check_extents(&mut self) -> Result<()> {
         let mut ends = BTreeMap::new();
         for entry in self.entries.values().filter(|entry| entry.slices.is_empty()) {
@@ -153,7 +157,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The tensor that an entry leads to.
+    /// Reads the tensor of an index entry.
     fn load(&mut self, name: &[u8], entry: &Entry) -> Result<Tensor> {
         let (path, file) = self.data(entry.shard)?;
         let size = file.size()?;
@@ -174,11 +178,13 @@ impl Reader {
             bytes.try_reserve_exact(size).map_err(|_| wrong("is too large for memory"))?;
             bytes.resize(size, 0);
             file.read_at(entry.offset, &mut bytes)?;
-            return content::strings(bytes.into(), &entry.shape, entry.checksum).map_err(|bad| match bad {
-                Bad::Layout(what) => wrong(what),
-                Bad::Checksum { stored, actual } => mismatch(stored, actual),
-                Bad::Tensor(error) => error.into(),
-            });
+            return content::strings(bytes.into(), &entry.shape, entry.checksum).map_err(
+                |error| match error {
+                    ContentError::Layout(what) => wrong(what),
+                    ContentError::Checksum { stored, actual } => mismatch(stored, actual),
+                    ContentError::Tensor(error) => error.into(),
+                },
+            );
         }
         let Some(element) = entry.dtype.size() else {
             return Err(Error::unimplemented(format!(
@@ -219,36 +225,42 @@ impl Reader {
     }
 }
 
-/// A part of a tensor that is put together from what is stored.
-pub(crate) struct Part<'a> {
+/// A slice of a tensor that is assembled from stored slices.
+pub(crate) struct SliceAssembler<'a> {
     spec: &'a SliceSpec,
     ranges: Vec<(usize, usize)>,
     tensor: Tensor,
-    /// Elements that have come.
+    /// Number of elements copied so far.
     filled: usize,
-    /// What they have come from.
-    seen: Vec<Vec<(usize, usize)>>,
+    /// The ranges of the stored slices copied so far.
+    copied: Vec<Vec<(usize, usize)>>,
 }
 
-impl<'a> Part<'a> {
-    pub(crate) fn new(dtype: DType, spec: &'a SliceSpec) -> Result<Part<'a>> {
+impl<'a> SliceAssembler<'a> {
+    pub(crate) fn new(dtype: DType, spec: &'a SliceSpec) -> Result<SliceAssembler<'a>> {
         let shape = spec.slice_shape()?;
         let tensor = match dtype.size() {
             Some(_) => Tensor::unspecified(dtype, shape)?,
             None => Tensor::zeros(dtype, shape)?,
         };
-        Ok(Part { spec, ranges: spec.slice.ranges(&spec.shape)?, tensor, filled: 0, seen: Vec::new() })
+        Ok(SliceAssembler {
+            spec,
+            ranges: spec.slice.ranges(&spec.shape)?,
+            tensor,
+            filled: 0,
+            copied: Vec::new(),
+        })
     }
 
-    /// Start and length in each dimension of the whole.
+    /// Returns the start and length of the slice in each dimension of the whole tensor.
     pub(crate) fn ranges(&self) -> &[(usize, usize)] {
         &self.ranges
     }
 
-    /// Takes what it has in common with a stored slice.
+    /// Copies the elements that the slice has in common with a stored slice.
     pub(crate) fn copy(&mut self, stored: &Tensor, slice: &TensorSlice) -> Result<()> {
         let from = slice.ranges(&self.spec.shape)?;
-        if self.seen.iter().any(|seen| intersect(seen, &from, |_, _, _| {}) > 0) {
+        if self.copied.iter().any(|copied| intersect(copied, &from, |_, _, _| {}) > 0) {
             invalid!("Overlapping slices: {slice} shares elements with another stored slice");
         }
         if stored.dtype() == DType::String {
@@ -264,12 +276,14 @@ impl<'a> Part<'a> {
                 out[b * size..(b + n) * size].copy_from_slice(&all[a * size..(a + n) * size]);
             });
         }
-        self.seen.push(from);
+        self.copied.push(from);
         Ok(())
     }
 
+    /// Returns the assembled slice.
+    ///
     /// # Errors
-    /// `InvalidArgument` if not every element has come.
+    /// `InvalidArgument` if an element was not covered by a stored slice.
     pub(crate) fn finish(self, name: &[u8]) -> Result<Tensor> {
         if self.filled < self.tensor.num_elements() {
             invalid!(
@@ -282,7 +296,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Keys of slices start with an encoded zero, which no name does.
+/// Returns whether a key is that of a slice. The keys of slices start with an encoded zero, and names never
+/// do.
 pub(super) fn is_slice_key(key: &[u8]) -> bool {
     key.first() == Some(&0)
 }

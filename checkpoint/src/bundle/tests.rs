@@ -1,4 +1,4 @@
-//! Bundles against the bytes that TensorFlow writes, and against damage.
+//! Tests of bundles against bytes written by TensorFlow, and against damaged files.
 
 use super::*;
 use crate::error::{Error, Result};
@@ -9,7 +9,8 @@ use graph::{Code, DType, Shape, Tensor};
 use std::fs;
 use std::path::Path;
 
-/// The index of `w` = [[0, 1, 2], [3, 4, 5]], `b` = 7, `s` = "ab", "", 200 times "x", and `e`, which is empty.
+/// The index of `w` = [[0, 1, 2], [3, 4, 5]], `b` = 7, `s` = "ab", "", 200 times "x", and the empty tensor
+/// `e`.
 const INDEX: &[u8] = b"\x00\x00\x06\x08\x01\x1a\x02\x08\x01\x00\x01\rb\x08\t\x12\x00 \x18(\x085\xbb\xd7\x9f\x11\x00\
     \x01\x12e\x08\x01\x12\x06\x12\x00\x12\x02\x08\x03 \xf2\x015\xd8\xea\x82\xa2\x00\x01\x12s\x08\x07\x12\x04\x12\
     \x02\x08\x03  (\xd2\x015\x1bJ&4\x00\x01\x13w\x08\x01\x12\x08\x12\x02\x08\x02\x12\x02\x08\x03(\x185\xc0\xdb=\
@@ -18,7 +19,7 @@ const INDEX: &[u8] = b"\x00\x00\x06\x08\x01\x1a\x02\x08\x01\x00\x01\rb\x08\t\x12
     \x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00W\
     \xfb\x80\x8b$uG\xdb";
 
-/// The index of `w`, four rows of three in two slices, and `v`, stored as a slice that is the whole.
+/// The index of `w`, four rows of three in two slices, and `v`, stored as one slice that covers the tensor.
 const SLICED: &[u8] = b"\x00\x00\x06\x08\x01\x1a\x02\x08\x01\x00\n\x13\x00w\x00\x01\x01\x02\x80\x82\x80\x7f\x08\x01\
     \x12\x08\x12\x02\x08\x02\x12\x02\x08\x03(\x185\xc0\xdb=\x17\x06\x04\x15\x82\x82\x80\x7f\x08\x01\x12\x08\x12\
     \x02\x08\x02\x12\x02\x08\x03 \x18(\x185\xde\xd4V\x00\x00\x01\x15v\x08\x01\x12\x08\x12\x02\x08\x04\x12\x02\x08\
@@ -69,7 +70,7 @@ fn write_slices(prefix: &Path) -> Result<()> {
 }
 
 #[test]
-fn files_are_those_that_tensorflow_writes() -> Result<()> {
+fn files_are_identical_to_tensorflows() -> Result<()> {
     let dir = TempDir::new()?;
     let prefix = dir.path().join("a");
     write(&prefix, &small()?)?;
@@ -83,7 +84,7 @@ fn files_are_those_that_tensorflow_writes() -> Result<()> {
 }
 
 #[test]
-fn what_is_written_is_read() -> Result<()> {
+fn written_tensors_are_read_back() -> Result<()> {
     let dir = TempDir::new()?;
     let prefix = dir.path().join("a");
     let mut all = small()?;
@@ -105,7 +106,7 @@ fn what_is_written_is_read() -> Result<()> {
 }
 
 #[test]
-fn any_part_is_read_from_any_slices() -> Result<()> {
+fn any_slice_is_read_from_stored_slices() -> Result<()> {
     let dir = TempDir::new()?;
     let prefix = dir.path().join("p");
     write_slices(&prefix)?;
@@ -124,7 +125,7 @@ fn any_part_is_read_from_any_slices() -> Result<()> {
 }
 
 #[test]
-fn slices_that_leave_holes_or_come_twice_are_refused() -> Result<()> {
+fn missing_and_duplicate_slices_are_refused() -> Result<()> {
     let dir = TempDir::new()?;
     let mut writer = Writer::create(dir.path().join("p"))?;
     let spec = SliceSpec::parse("4 3 0,2:-")?;
@@ -139,7 +140,7 @@ fn slices_that_leave_holes_or_come_twice_are_refused() -> Result<()> {
 }
 
 #[test]
-fn a_writer_that_gives_up_leaves_nothing() -> Result<()> {
+fn a_dropped_writer_leaves_no_files() -> Result<()> {
     let dir = TempDir::new()?;
     let mut writer = Writer::create(dir.path().join("a"))?;
     writer.add(b"w", &rows(0..6)?)?;
@@ -151,9 +152,9 @@ fn a_writer_that_gives_up_leaves_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Every byte of both files, changed, and both files, cut off anywhere.
+/// Changes every byte of both files, and truncates both files at every length.
 #[test]
-fn damage_anywhere_is_an_error_that_names_the_file() -> Result<()> {
+fn damage_at_any_byte_is_an_error_that_names_the_file() -> Result<()> {
     let dir = TempDir::new()?;
     let prefix = dir.path().join("a");
     write(&prefix, &small()?)?;
@@ -188,7 +189,7 @@ fn damage_anywhere_is_an_error_that_names_the_file() -> Result<()> {
 }
 
 #[test]
-fn merged_bundles_are_one_and_their_parts_are_gone() -> Result<()> {
+fn merging_leaves_one_bundle_and_deletes_the_inputs() -> Result<()> {
     let dir = TempDir::new()?;
     let folder = dir.path().join("temp");
     let parts = [folder.join("a"), folder.join("b")];

@@ -1,4 +1,4 @@
-//! Writes a bundle of one data file.
+//! A writer of bundles with one data file.
 
 use super::entry::{Entry, HEADER_KEY, Header};
 use super::{Content, Sink, data_file, index_file};
@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Writes tensors as they come; nothing bears the bundle's name until all are written, and the index comes last.
-/// Dropped before that, it leaves nothing behind.
+/// A writer of tensors to a new bundle. The files get their names when all tensors are written, and the index
+/// is last. If the writer is dropped before that, it deletes its temporary files.
 #[derive(Debug)]
 pub struct Writer {
     prefix: PathBuf,
@@ -22,13 +22,15 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// Starts a bundle, and creates the folder of its files if it is missing.
+    ///
     /// # Errors
-    /// `NotFound` if the folder of the files' folder is not there; their own folder is made.
+    /// `NotFound` if the parent of the folder does not exist.
     pub fn create(prefix: impl AsRef<Path>) -> Result<Writer> {
         Writer::create_with(prefix, |store, path| store.create(path))
     }
 
-    /// As [`Writer::create`]; `create` begins the file of data.
+    /// Does the same as [`Writer::create`], with `create` to start the data file.
     pub fn create_with(
         prefix: impl AsRef<Path>,
         create: impl FnOnce(&dyn Store, &Path) -> Result<Box<dyn Pending>>,
@@ -43,13 +45,13 @@ impl Writer {
     /// Adds a whole tensor.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is one of this name, `ResourceExhausted` if the disk is full, `Unimplemented` for
-    /// types that are not stored.
+    /// `InvalidArgument` if the bundle has a tensor of this name, `ResourceExhausted` if the disk is full,
+    /// `Unimplemented` for types that a checkpoint cannot store.
     pub fn add(&mut self, name: &[u8], tensor: &impl Content) -> Result<()> {
         self.add_under(name.to_owned(), tensor)
     }
 
-    /// Adds a part of a tensor.
+    /// Adds a slice of a tensor, or the whole tensor if the slice covers it.
     pub fn add_slice(&mut self, name: &[u8], spec: &SliceSpec, tensor: &impl Content) -> Result<()> {
         if spec.slice.covers(&spec.shape) {
             return self.add(name, tensor);
@@ -103,19 +105,19 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives the files their names.
+    /// Commits the data file and then the index.
     pub fn finish(self) -> Result<()> {
         let mut data = self.data;
         data.sync()?;
         let index = write_index(&*self.store, &self.prefix, 1, &self.entries)?;
         data.commit()?;
         index.commit()?;
-        self.store.settle(&self.prefix);
+        self.store.sync_folder(&self.prefix);
         Ok(())
     }
 }
 
-/// Writes an index, whole but not committed.
+/// Writes an index file without committing it.
 pub(super) fn write_index(
     store: &dyn Store,
     prefix: &Path,

@@ -1,4 +1,4 @@
-//! Checkpoints of the first format (V1): one table a file, tensors as messages in it.
+//! Checkpoints of the first format (V1): each file is one table, with tensors as messages in it.
 
 mod reader;
 mod writer;
@@ -6,7 +6,7 @@ mod writer;
 pub use reader::Reader;
 pub use writer::{Item, write};
 
-/// The key of what is said of all tensors of a file.
+/// The key of the metadata of all tensors in a file.
 const META_KEY: &[u8] = b"";
 
 #[cfg(test)]

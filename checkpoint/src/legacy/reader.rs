@@ -1,7 +1,7 @@
-//! Reads checkpoints of the first format: all files that a pattern matches, as one.
+//! A reader of V1 checkpoints that reads all files matching a pattern as one checkpoint.
 
 use super::META_KEY;
-use crate::bundle::Part;
+use crate::bundle::SliceAssembler;
 use crate::error::{Error, Result, invalid};
 use crate::pattern;
 use crate::proto::{Fields, Malformed};
@@ -11,25 +11,27 @@ use crate::tensor::read_values;
 use graph::{Code, DType, Shape, Tensor};
 use std::collections::BTreeMap;
 
-/// What the files say of themselves, and the files.
+/// The files of a checkpoint and the metadata of their tensors.
 #[derive(Debug)]
 pub struct Reader {
     pattern: String,
-    tensors: BTreeMap<Vec<u8>, Stored>,
+    tensors: BTreeMap<Vec<u8>, StoredTensor>,
     files: Vec<Table>,
 }
 
 #[derive(Debug)]
-struct Stored {
+struct StoredTensor {
     dtype: DType,
     shape: Shape,
-    /// Each with its file.
+    /// The slices, each with the index of its file.
     slices: Vec<(TensorSlice, usize)>,
 }
 
 impl Reader {
+    /// Opens all files that match a pattern.
+    ///
     /// # Errors
-    /// `NotFound` if no file matches, `DataLoss` if one is damaged.
+    /// `NotFound` if no file matches, `DataLoss` if a file is damaged.
     pub fn open(pattern: &str) -> Result<Reader> {
         let paths = pattern::matching(pattern)?;
         if paths.is_empty() {
@@ -52,7 +54,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Takes over what a file says of its tensors; `false` if it contradicts another's.
+    /// Adds the metadata of a file. Returns `false` if the metadata contradicts that of another file.
     fn add(&mut self, meta: &[u8], file: usize) -> Result<bool, Malformed> {
         for field in Fields::of(meta) {
             let (1, meta) = field? else { continue };
@@ -71,8 +73,11 @@ impl Reader {
                 }
                 let dtype = i32::try_from(dtype).ok().and_then(DType::from_number).ok_or(Malformed)?;
                 let stored = self.tensors.entry(name.to_owned());
-                let stored =
-                    stored.or_insert_with(|| Stored { dtype, shape: shape.clone(), slices: Vec::new() });
+                let stored = stored.or_insert_with(|| StoredTensor {
+                    dtype,
+                    shape: shape.clone(),
+                    slices: Vec::new(),
+                });
                 if stored.dtype != dtype || stored.shape != shape {
                     return Ok(false);
                 }
@@ -82,20 +87,20 @@ impl Reader {
         Ok(true)
     }
 
-    /// The tensors by name.
+    /// Iterates over the tensors by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&[u8], DType, &Shape)> {
         self.tensors.iter().map(|(name, stored)| (name.as_slice(), stored.dtype, &stored.shape))
     }
 
-    /// The type and shape of a tensor.
+    /// Returns the type and shape of a tensor.
     ///
     /// # Errors
-    /// `NotFound` if there is none of this name.
+    /// `NotFound` if the checkpoint has no tensor of this name.
     pub fn lookup(&self, name: &[u8]) -> Result<(DType, &Shape)> {
         self.stored(name).map(|stored| (stored.dtype, &stored.shape))
     }
 
-    fn stored(&self, name: &[u8]) -> Result<&Stored> {
+    fn stored(&self, name: &[u8]) -> Result<&StoredTensor> {
         self.tensors.get(name).ok_or_else(|| Error::Invalid {
             code: Code::NotFound,
             message: format!(
@@ -106,14 +111,14 @@ impl Reader {
         })
     }
 
-    /// A whole tensor.
+    /// Reads a whole tensor.
     pub fn read(&mut self, name: &[u8]) -> Result<Tensor> {
         let shape = self.stored(name)?.shape.clone();
         let slice = TensorSlice::full(shape.rank());
         self.read_slice(name, &SliceSpec { shape, slice })
     }
 
-    /// A part of a tensor.
+    /// Reads a slice of a tensor.
     pub fn read_slice(&mut self, name: &[u8], spec: &SliceSpec) -> Result<Tensor> {
         let stored = self.stored(name)?;
         if stored.shape != spec.shape {
@@ -124,7 +129,7 @@ impl Reader {
             );
         }
         let (dtype, slices) = (stored.dtype, stored.slices.clone());
-        let mut part = Part::new(dtype, spec)?;
+        let mut part = SliceAssembler::new(dtype, spec)?;
         for (slice, file) in &slices {
             let table = &mut self.files[*file];
             let wrong = |table: &Table| {
@@ -143,7 +148,7 @@ impl Reader {
     }
 }
 
-/// The tensor in a `SavedTensorSlices`.
+/// Decodes the tensor in a `SavedTensorSlices` message.
 fn decode(value: &[u8], dtype: DType, shape: Shape) -> Result<Tensor, Malformed> {
     for field in Fields::of(value) {
         let (2, saved) = field? else { continue };

@@ -1,4 +1,4 @@
-//! Files of the first format against the bytes that TensorFlow writes.
+//! Tests of V1 files against bytes written by TensorFlow.
 
 use super::*;
 use crate::error::{Error, Result};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use graph::{Code, DType, Shape, Tensor};
 use std::fs;
 
-/// `w` = [[0, 1, 2], [3, 4, 5]], `b` = 7, `s` = "ab", "".
+/// The file of `w` = [[0, 1, 2], [3, 4, 5]], `b` = 7, `s` = "ab", "".
 const PLAIN: &[u8] = b"\x00\x009\n7\n\t\n\x01b\x12\x00\x18\t\"\x00\n\x0f\n\x01s\x12\x04\x12\x02\x08\x02\x18\x07\"\
     \x02\n\x00\n\x15\n\x01w\x12\x08\x12\x02\x08\x02\x12\x02\x08\x03\x18\x01\"\x04\n\x00\n\x00\x12\x02\x08\x01\x00\
     \x05\x0c\x00b\x00\x01\x00\x12\n\n\x01b\x12\x00\x1a\x03R\x01\x07\x01\x07\x11s\x00\x01\x01\x01\x80\x7f\x12\x0f\n\
@@ -34,7 +34,7 @@ fn put(path: &std::path::Path, tensors: &[(&[u8], Tensor)]) -> Result<()> {
 }
 
 #[test]
-fn files_are_those_that_tensorflow_writes() -> Result<()> {
+fn files_are_identical_to_tensorflows() -> Result<()> {
     let dir = TempDir::new()?;
     let path = dir.path().join("v1");
     put(&path, &items()?)?;
@@ -51,7 +51,7 @@ fn files_are_those_that_tensorflow_writes() -> Result<()> {
 }
 
 #[test]
-fn every_type_of_the_format_returns_and_others_are_refused() -> Result<()> {
+fn supported_types_are_read_back_and_others_are_refused() -> Result<()> {
     let dir = TempDir::new()?;
     for &dtype in DType::ALL.iter().filter(|d| d.size().is_some()) {
         let mut tensor = Tensor::unspecified(dtype, Shape::new(&[5])?)?;
@@ -71,7 +71,7 @@ fn every_type_of_the_format_returns_and_others_are_refused() -> Result<()> {
 }
 
 #[test]
-fn slices_of_several_files_are_one_tensor() -> Result<()> {
+fn slices_in_several_files_form_one_tensor() -> Result<()> {
     let dir = TempDir::new()?;
     let halves = [Tensor::try_from([[0f32, 1.0], [2.0, 3.0]])?, Tensor::try_from([[4f32, 5.0], [6.0, 7.0]])?];
     for (i, tensor) in halves.iter().enumerate() {
@@ -86,7 +86,7 @@ fn slices_of_several_files_are_one_tensor() -> Result<()> {
 }
 
 #[test]
-fn damage_anywhere_is_an_error() -> Result<()> {
+fn damage_at_any_byte_is_an_error() -> Result<()> {
     let dir = TempDir::new()?;
     let path = dir.path().join("v1");
     let read_all = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Writes a checkpoint of the first format.
+//! The writer of V1 checkpoints.
 
 use super::META_KEY;
 use crate::error::{Error, Result, invalid};
@@ -11,7 +11,7 @@ use graph::{Code, DType, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A tensor to be written, or a part of one.
+/// A tensor to be written, or a slice of a tensor.
 #[derive(Clone, Debug)]
 pub struct Item<'a> {
     pub name: &'a [u8],
@@ -19,14 +19,14 @@ pub struct Item<'a> {
     pub tensor: &'a Tensor,
 }
 
-/// Messages beyond this size cannot be read back, bytes.
+/// Maximum bytes of a message that can be read back.
 const LARGEST: usize = i32::MAX as usize - 1024;
 
-/// Writes these tensors into one file.
+/// Writes the tensors into one file.
 ///
 /// # Errors
-/// `InvalidArgument` if two have one name and slice, if slices of one name do not fit together, or for types that
-/// the format lacks.
+/// `InvalidArgument` if two items have the same name and slice, if slices of one name contradict each other,
+/// or for types that the format does not support.
 pub fn write(path: impl AsRef<Path>, items: &[Item<'_>]) -> Result<()> {
     let path = path.as_ref();
     let mut of_name: BTreeMap<&[u8], Vec<(TensorSlice, &Item<'_>)>> = BTreeMap::new();
@@ -84,7 +84,7 @@ pub fn write(path: impl AsRef<Path>, items: &[Item<'_>]) -> Result<()> {
         table.add(key, &value.finish())?;
     }
     table.finish()?.commit()?;
-    store.settle(path);
+    store.sync_folder(path);
     Ok(())
 }
 
@@ -92,7 +92,7 @@ fn whole_shape<'a>(item: &'a Item<'_>) -> &'a graph::Shape {
     item.spec.as_ref().map_or(item.tensor.shape(), |spec| &spec.shape)
 }
 
-/// Whether the format has a place for the type.
+/// Returns whether the format supports the type.
 pub(super) fn is_stored(dtype: DType) -> bool {
     use DType::*;
     matches!(
@@ -118,6 +118,7 @@ pub(super) fn is_stored(dtype: DType) -> bool {
     )
 }
 
+/// Fails if the format cannot store the item.
 fn check(item: &Item<'_>) -> Result<()> {
     if item.name.is_empty() {
         invalid!("a tensor in a checkpoint must have a name");
@@ -130,7 +131,7 @@ fn check(item: &Item<'_>) -> Result<()> {
         let message = format!("Saving data type {dtype} not yet supported");
         return Err(Error::Invalid { code: Code::Unimplemented, message });
     }
-    // An integer takes ten bytes at most.
+    // An integer takes at most ten bytes.
     let largest = item.tensor.num_elements().saturating_mul(10).max(item.tensor.num_bytes());
     if largest > LARGEST {
         invalid!("Tensor slice is too large to serialize (conservative estimate: {largest} bytes)");

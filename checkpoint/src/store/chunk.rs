@@ -1,47 +1,49 @@
-//! Bytes on their way to a file.
+//! The write buffer of files.
 
 use std::fmt::{self, Debug};
 
-/// Bytes that gather before they are written. They begin at a whole block of memory, so that a disk can take them from
-/// there.
+/// A buffer that collects bytes before they are written. It is aligned to a memory block, so that a disk can
+/// read it directly.
 pub struct Chunk {
     memory: Vec<u8>,
-    /// Where the first block begins.
+    /// Offset of the first aligned byte in `memory`.
     start: usize,
     filled: usize,
 }
 
 impl Chunk {
-    /// Bytes that it has room for.
+    /// Capacity in bytes.
     pub const SIZE: usize = 1 << 20;
 
-    /// What the places of such bytes, in memory and in the file, are multiples of: no disk wants more.
+    /// Alignment in memory and in the file for direct writes; no disk requires more.
     pub const BLOCK: usize = 4096;
 
-    /// What is in it.
+    /// Returns the bytes in the buffer.
     pub fn filled(&self) -> &[u8] {
         &self.memory[self.start..self.start + self.filled]
     }
 
-    /// Where more may be put, before [`Chunk::advance`].
+    /// Returns the free space, into which bytes may be written before [`Chunk::advance`].
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.memory[self.start + self.filled..self.start + Chunk::SIZE]
     }
 
-    /// So many bytes of [`Chunk::space`] have been filled.
+    /// Marks the first `count` bytes of [`Chunk::space`] as filled.
     pub fn advance(&mut self, count: usize) {
         self.filled = (self.filled + count).min(Chunk::SIZE);
     }
 
+    /// Returns whether the buffer has no free space.
     pub fn is_full(&self) -> bool {
         self.filled == Chunk::SIZE
     }
 
+    /// Removes all bytes from the buffer.
     pub fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// Adds the first of these bytes, as many as there is room for: how many those are.
+    /// Adds as many of the bytes as fit, and returns their number.
     pub fn add(&mut self, bytes: &[u8]) -> usize {
         let space = self.space();
         let count = bytes.len().min(space.len());

@@ -1,5 +1,5 @@
-//! Where files of checkpoints are. A name's scheme says it: `s3://bucket/key` is in an object store; a name without a
-//! scheme is a path on this machine's disks.
+//! The stores that hold checkpoint files. A file name's scheme selects the store: `s3://bucket/key` is in an
+//! object store, and a name without a scheme is a path on a local disk.
 
 mod chunk;
 mod local;
@@ -16,14 +16,16 @@ use std::time::SystemTime;
 
 pub use chunk::Chunk;
 
-/// A place that holds files by their names. Names are whole ones, with scheme. Every call ends: what does not answer
-/// is an error that names file and store.
+/// A store of files, addressed by whole names with the scheme. Every call ends: if the store does not
+/// respond, the call returns an error that names the file and the store.
 pub trait Store: Debug + Send + Sync {
+    /// Opens a file.
+    ///
     /// # Errors
-    /// `NotFound` if there is no such file.
+    /// `NotFound` if the file does not exist.
     fn open(&self, path: &Path) -> Result<Box<dyn Readable>>;
 
-    /// All of a file.
+    /// Reads a whole file.
     fn read(&self, path: &Path) -> Result<Vec<u8>> {
         let mut file = self.open(path)?;
         let mut bytes = Vec::new();
@@ -38,71 +40,74 @@ pub trait Store: Debug + Send + Sync {
         Ok(bytes)
     }
 
-    /// Begins a file. It has its name, in place of one that had it, when it is committed, and not before.
+    /// Starts a file. The file gets its name, and replaces an existing file of that name, only when it is
+    /// committed.
     fn create(&self, path: &Path) -> Result<Box<dyn Pending>>;
 
-    /// As [`Store::create`], of a file that nobody reads soon, written while others need the processor and its caches.
+    /// Does the same as [`Store::create`] for a file that is not read soon. Its bytes bypass the page cache,
+    /// to leave processor time and caches to other threads.
     fn create_direct(&self, path: &Path) -> Result<Box<dyn Pending>> {
         self.create(path)
     }
 
-    /// Whether a file is there.
+    /// Returns whether a file exists.
     fn exists(&self, path: &Path) -> Result<bool>;
 
-    /// When a file was written last.
+    /// Returns the time of the last modification of a file.
     fn modified(&self, path: &Path) -> Result<SystemTime>;
 
-    /// The names, each without its folder, of what is in a folder: files and folders, in no order. A folder that is not
-    /// there holds none.
+    /// Lists the names, without their folder, of the files and folders in a folder, in no particular order. A
+    /// missing folder counts as empty.
     fn list(&self, folder: &Path) -> Result<Vec<OsString>>;
 
-    /// Gives a file another name of this store, in place of a file that has it. A store that cannot copies, and the
-    /// file has its old name too until that is deleted.
+    /// Renames a file within the store, and replaces an existing file of the new name. A store that cannot
+    /// rename copies the file, which then keeps its old name too until it is deleted.
     fn relocate(&self, from: &Path, to: &Path) -> Result<()>;
 
-    /// Deletes a file, if it is there.
+    /// Deletes a file if it exists.
     fn delete(&self, path: &Path) -> Result<()>;
 
-    /// Makes the folder of a file, where files need one; that folder's own must be there.
+    /// Creates the folder of a file, if the store needs folders. The parent of the folder must exist.
     fn prepare(&self, _path: &Path) -> Result<()> {
         Ok(())
     }
 
-    /// Makes a folder and those that it is in, where files need one.
+    /// Creates a folder and its missing parents, if the store needs folders.
     fn create_folders(&self, _folder: &Path) -> Result<()> {
         Ok(())
     }
 
-    /// Removes a folder that nothing is in.
+    /// Removes an empty folder.
     fn remove_folder(&self, _folder: &Path) -> Result<()> {
         Ok(())
     }
 
-    /// Makes the names that files have been given in the folder of this one last. Not every store can, nor has to.
-    fn settle(&self, _path: &Path) {}
+    /// Makes the names of files in the folder of `path` durable. Some stores cannot do this or do not need
+    /// to.
+    fn sync_folder(&self, _path: &Path) {}
 }
 
-/// A file that is there.
+/// An existing file that is open for reading.
 pub trait Readable: Debug + Send {
-    /// Bytes in the file.
+    /// Returns the number of bytes in the file.
     fn size(&self) -> Result<u64>;
 
-    /// Fills `out` with what is at `offset`.
+    /// Fills `out` with the bytes at `offset`.
     ///
     /// # Errors
     /// `DataLoss` if the file ends before.
     fn read_at(&mut self, offset: u64, out: &mut [u8]) -> Result<()>;
 }
 
-/// A file that is being written. Dropped before it is committed, it leaves nothing behind.
+/// A file that is being written. If it is dropped before it is committed, it is deleted.
 pub trait Pending: Debug + Send {
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     fn written(&self) -> u64;
 
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
 
-    /// Writes what `read` puts at the start of places that it is given and says to have put there, until that is
-    /// nothing.
+    /// Writes bytes from `read`, which fills the start of the buffer passed to it and returns the number of
+    /// bytes, until it returns 0.
     fn write_from(&mut self, read: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
         let mut chunk = Chunk::default();
         loop {
@@ -118,14 +123,14 @@ pub trait Pending: Debug + Send {
         }
     }
 
-    /// Makes sure that all bytes are in the store; nothing is written after it.
+    /// Waits until all bytes are in the store; no bytes may be written afterwards.
     fn sync(&mut self) -> Result<()>;
 
     /// Gives the file its name.
     fn commit(self: Box<Self>) -> Result<()>;
 }
 
-/// Schemes of the stores that there are, and the feature that each is built with.
+/// The schemes of all stores, and the feature that each store is built with.
 const SCHEMES: &[(&str, &str)] = &[
     ("memory", "store-memory"),
     ("s3", "store-s3"),
@@ -139,11 +144,11 @@ const SCHEMES: &[(&str, &str)] = &[
     ("hdfs", "store-hdfs"),
 ];
 
-/// The store that holds the file or folder of this name.
+/// Returns the store that holds the file or folder of this name.
 ///
 /// # Errors
-/// `Unimplemented` for a scheme that is not known or not built in, `InvalidArgument` if the store cannot be set up from
-/// what the environment says.
+/// `Unimplemented` for a scheme that is unknown or not built in, `InvalidArgument` if the store cannot be set
+/// up from the environment variables.
 pub fn of(path: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
     let path = path.as_ref();
     let Some(scheme) = scheme(path) else { return Ok(Arc::new(local::Local)) };
@@ -158,20 +163,20 @@ pub fn of(path: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
     Err(Error::unimplemented(message))
 }
 
-/// All of a file.
+/// Reads a whole file.
 ///
 /// # Errors
-/// `NotFound` if there is none.
+/// `NotFound` if the file does not exist.
 pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
     of(&path)?.read(path.as_ref())
 }
 
-/// Whether a file is there.
+/// Returns whether a file exists.
 pub fn exists(path: impl AsRef<Path>) -> Result<bool> {
     of(&path)?.exists(path.as_ref())
 }
 
-/// Writes a file, at once: it is the old one or the new one, never a part.
+/// Writes a file atomically: a reader gets the old contents or the new ones, never a part.
 pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     let path = path.as_ref();
     let mut file = of(path)?.create(path)?;
@@ -179,12 +184,12 @@ pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     file.commit()
 }
 
-/// Whether a name is a path on this machine's disks.
+/// Returns whether a name is a path on a local disk.
 pub fn is_local(path: &Path) -> bool {
     scheme(path).is_none()
 }
 
-/// A name that stays right when the process goes to another folder.
+/// Returns a name that stays valid if the process changes its working directory.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     match scheme(path) {
         Some(_) => Ok(path.to_owned()),
@@ -192,12 +197,12 @@ pub fn absolute(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// A name that is meant within a folder, unless it says where it is itself.
+/// Returns `name` relative to a folder, or `name` itself if it has a scheme.
 pub fn within(folder: &Path, name: &str) -> PathBuf {
     if scheme(Path::new(name)).is_some() { name.into() } else { folder.join(name) }
 }
 
-/// Gives a file another name, wherever that is; the old one may be there after it too.
+/// Moves a file to another name, possibly in another store. The old file may still exist afterwards.
 pub(crate) fn relocate(from: &Path, to: &Path) -> Result<()> {
     match () {
         () if from == to => Ok(()),
@@ -206,24 +211,24 @@ pub(crate) fn relocate(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// Bytes that are copied at a time.
-const COPIED: usize = 32 << 20;
+/// Bytes copied at a time.
+const COPY_CHUNK: usize = 32 << 20;
 
-/// Reads a file and writes it under another name.
+/// Copies a file to another name by reading and writing it.
 fn copy_through(from: &Path, to: &Path) -> Result<()> {
     let mut source = of(from)?.open(from)?;
     let size = source.size()?;
     let mut file = of(to)?.create(to)?;
-    let mut bytes = vec![0; COPIED.min(usize::try_from(size).unwrap_or(COPIED))];
+    let mut bytes = vec![0; COPY_CHUNK.min(usize::try_from(size).unwrap_or(COPY_CHUNK))];
     while file.written() < size {
-        let rest = usize::try_from(size - file.written()).unwrap_or(COPIED).min(bytes.len());
+        let rest = usize::try_from(size - file.written()).unwrap_or(COPY_CHUNK).min(bytes.len());
         source.read_at(file.written(), &mut bytes[..rest])?;
         file.write(&bytes[..rest])?;
     }
     file.commit()
 }
 
-/// The scheme of a name: a letter, then letters, digits and dots, before `://`.
+/// Returns the scheme of a name: a letter, then letters, digits and dots, before `://`.
 fn scheme(path: &Path) -> Option<&str> {
     let (scheme, _) = path.to_str()?.split_once("://")?;
     let is_named = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -231,7 +236,7 @@ fn scheme(path: &Path) -> Option<&str> {
     is_named.then_some(scheme)
 }
 
-/// What comes before the path in a name with a scheme: `s3://bucket`.
+/// Returns the part of a name before the path, if the name has a scheme: `s3://bucket`.
 pub(crate) fn root(path: &Path) -> Option<&str> {
     let start = scheme(path)?.len() + "://".len();
     let name = path.to_str()?;

@@ -1,11 +1,11 @@
-//! What names mean, and the store that every build has. Others are tested with those that they need, in the root
-//! package.
+//! Tests of file names and of the local store, which every build has. Other stores are tested in the root
+//! package, which has their dependencies.
 
 use super::*;
 use crate::testing::TempDir;
 
 #[test]
-fn names_say_where_files_are() {
+fn schemes_select_the_store() {
     let of = |name: &'static str| (scheme(Path::new(name)), root(Path::new(name)));
     assert_eq!(of("s3://bucket/a/b"), (Some("s3"), Some("s3://bucket")));
     assert_eq!(of("s3://bucket"), (Some("s3"), Some("s3://bucket")));
@@ -20,18 +20,18 @@ fn names_say_where_files_are() {
 }
 
 #[test]
-fn a_scheme_that_is_not_there_is_named_with_its_feature() -> Result<()> {
-    let said = |name: &str| match of(name) {
+fn the_error_of_a_missing_scheme_names_its_feature() -> Result<()> {
+    let error_text = |name: &str| match of(name) {
         Err(error) => (error.code() == Code::Unimplemented).then(|| error.to_string()),
         Ok(_) => None,
     };
     let text = "File system scheme 'wasb' not implemented (file: 'wasb://a/b')";
-    assert_eq!(said("wasb://a/b").as_deref(), Some(text));
+    assert_eq!(error_text("wasb://a/b").as_deref(), Some(text));
     #[cfg(not(feature = "store-s3"))]
     {
         let text = "File system scheme 's3' not implemented (file: 's3://a/b'); it is there in builds with the feature \
                     store-s3";
-        assert_eq!(said("s3://a/b").as_deref(), Some(text));
+        assert_eq!(error_text("s3://a/b").as_deref(), Some(text));
         assert_eq!(
             crate::bundle::Writer::create("s3://a/b").err().map(|e| e.to_string()).as_deref(),
             Some(text)
@@ -41,7 +41,7 @@ fn a_scheme_that_is_not_there_is_named_with_its_feature() -> Result<()> {
 }
 
 #[test]
-fn a_file_on_disk_is_there_whole_or_not_at_all() -> Result<()> {
+fn local_files_are_replaced_atomically() -> Result<()> {
     let dir = TempDir::new()?;
     let name = dir.path().join("file");
     let store = of(&name)?;

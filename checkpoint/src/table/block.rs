@@ -1,13 +1,14 @@
-//! Blocks: entries that leave out what their key shares with the one before, except at restarts.
+//! Blocks of a table: entries whose keys are stored without the prefix shared with the previous key, except
+//! at restarts.
 
 use crate::proto::{put_varint, take_varint};
 
-/// Builds a block.
+/// A builder of one block.
 #[derive(Debug)]
 pub(super) struct BlockBuilder {
     bytes: Vec<u8>,
     restarts: Vec<u32>,
-    /// Entries from one restart to the next.
+    /// Number of entries from one restart to the next.
     interval: usize,
     since_restart: usize,
     last_key: Vec<u8>,
@@ -28,7 +29,7 @@ impl BlockBuilder {
         self.bytes.is_empty()
     }
 
-    /// The size that the block would have now.
+    /// Returns the size that the block would have if it were finished at this point.
     pub(super) fn size(&self) -> usize {
         self.bytes.len() + 4 * self.restarts.len() + 4
     }
@@ -50,7 +51,7 @@ impl BlockBuilder {
         self.since_restart += 1;
     }
 
-    /// The block; the builder is empty after it.
+    /// Returns the block and empties the builder.
     pub(super) fn finish(&mut self) -> Vec<u8> {
         let done = std::mem::replace(self, BlockBuilder::new(self.interval));
         let mut bytes = done.bytes;
@@ -62,39 +63,40 @@ impl BlockBuilder {
     }
 }
 
-/// The entries of a block in their order; an item that is an error is the last.
+/// A reader of the entries of a block in order. An error ends it.
 #[derive(Debug)]
 pub(super) struct Entries<'a> {
     rest: &'a [u8],
     key: Vec<u8>,
 }
 
-/// A key, which the next overwrites, and its value.
+/// A key, which is valid until the next entry is read, and its value.
 pub(super) type Entry<'k, 'a> = (&'k [u8], &'a [u8]);
 
-/// The block is not what a builder makes.
+/// The error for bytes that are not a valid block.
 #[derive(Debug)]
-pub(super) struct BadBlock;
+pub(super) struct MalformedBlock;
 
 impl<'a> Entries<'a> {
-    pub(super) fn of(block: &'a [u8]) -> Result<Entries<'a>, BadBlock> {
-        let (rest, count) = block.split_last_chunk::<4>().ok_or(BadBlock)?;
-        let restarts = (u32::from_le_bytes(*count) as usize).checked_mul(4).ok_or(BadBlock)?;
-        let entries = rest.len().checked_sub(restarts).ok_or(BadBlock)?;
+    pub(super) fn of(block: &'a [u8]) -> Result<Entries<'a>, MalformedBlock> {
+        let (rest, count) = block.split_last_chunk::<4>().ok_or(MalformedBlock)?;
+        let restarts = (u32::from_le_bytes(*count) as usize).checked_mul(4).ok_or(MalformedBlock)?;
+        let entries = rest.len().checked_sub(restarts).ok_or(MalformedBlock)?;
         Ok(Entries { rest: &rest[..entries], key: Vec::new() })
     }
 
-    /// The next key and value.
-    pub(super) fn next(&mut self) -> Result<Option<Entry<'_, 'a>>, BadBlock> {
+    /// Returns the next key and value.
+    pub(super) fn next(&mut self) -> Result<Option<Entry<'_, 'a>>, MalformedBlock> {
         if self.rest.is_empty() {
             return Ok(None);
         }
-        let mut size = || take_varint(&mut self.rest).and_then(|n| usize::try_from(n).ok()).ok_or(BadBlock);
+        let mut size =
+            || take_varint(&mut self.rest).and_then(|n| usize::try_from(n).ok()).ok_or(MalformedBlock);
         let (shared, unshared, value) = (size()?, size()?, size()?);
-        let (delta, rest) = self.rest.split_at_checked(unshared).ok_or(BadBlock)?;
-        let (value, rest) = rest.split_at_checked(value).ok_or(BadBlock)?;
+        let (delta, rest) = self.rest.split_at_checked(unshared).ok_or(MalformedBlock)?;
+        let (value, rest) = rest.split_at_checked(value).ok_or(MalformedBlock)?;
         if shared > self.key.len() {
-            return Err(BadBlock);
+            return Err(MalformedBlock);
         }
         self.key.truncate(shared);
         self.key.extend_from_slice(delta);

@@ -1,4 +1,4 @@
-//! Writes tables, uncompressed.
+//! A writer of uncompressed tables.
 
 use super::block::BlockBuilder;
 use super::{FOOTER, Handle, MAGIC, UNCOMPRESSED};
@@ -7,17 +7,18 @@ use crate::error::Result;
 use crate::proto::put_varint;
 use crate::store::Pending;
 
-/// A block is full from this size on, bytes.
+/// Size in bytes at which a block is full.
 const BLOCK_SIZE: usize = 256 << 10;
 const RESTART_INTERVAL: usize = 16;
 
-/// Writes a table; keys must come in rising order.
+/// A writer of a table; keys must be added in ascending order.
 #[derive(Debug)]
 pub(crate) struct Builder {
     file: Box<dyn Pending>,
     block: BlockBuilder,
     index: BlockBuilder,
-    /// A block that is written; the index gets it when the next key is known, so that its own key can be short.
+    /// The last finished block. Its index entry is added when the next key is known, so that a short
+    /// separator key can be chosen.
     written: Option<Handle>,
     last_key: Vec<u8>,
 }
@@ -54,7 +55,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Writes the rest; the file is whole, but not committed.
+    /// Writes the remaining blocks and the footer; returns the file uncommitted.
     pub(crate) fn finish(mut self) -> Result<Box<dyn Pending>> {
         self.flush()?;
         let meta_index = self.write(&BlockBuilder::new(RESTART_INTERVAL).finish())?;
@@ -79,7 +80,7 @@ impl Builder {
     }
 }
 
-/// The end of a table.
+/// Encodes the footer of a table.
 pub(super) fn footer(meta_index: Handle, index: Handle) -> [u8; FOOTER] {
     let mut footer = [0; FOOTER];
     let handles = [encoded(meta_index), encoded(index)].concat();
@@ -95,7 +96,7 @@ fn encoded(handle: Handle) -> Vec<u8> {
     out
 }
 
-/// A short key that is not before `start` and before `limit`.
+/// Returns a short key `k` with `start <= k < limit`.
 fn separator(start: &[u8], limit: &[u8]) -> Vec<u8> {
     let shared = start.iter().zip(limit).take_while(|(a, b)| a == b).count();
     match (start.get(shared), limit.get(shared)) {
@@ -104,7 +105,7 @@ fn separator(start: &[u8], limit: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A short key that is not before `key`.
+/// Returns a short key that is not less than `key`.
 fn successor(key: &[u8]) -> Vec<u8> {
     match key.iter().position(|&b| b != 0xff) {
         Some(i) => [&key[..i], &[key[i] + 1]].concat(),

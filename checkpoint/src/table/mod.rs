@@ -1,5 +1,5 @@
-//! Sorted tables of keys and values, as LevelDB lays them out: blocks of entries that share prefixes, an index
-//! block that leads to them, and a footer.
+//! Sorted tables of keys and values in LevelDB's format: blocks of prefix-compressed entries, an index block
+//! that locates them, and a footer.
 
 mod block;
 mod builder;
@@ -8,19 +8,19 @@ mod reader;
 pub(crate) use builder::Builder;
 pub(crate) use reader::Table;
 
-/// The last bytes of a table.
+/// The magic number in the last bytes of a table.
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
 
-/// Two block handles, padded, and the magic number.
+/// Size of the footer in bytes: two padded block handles and the magic number.
 const FOOTER: usize = 48;
 
-/// Behind each block: how it is compressed, and a checksum.
+/// Size of a block's trailer in bytes: the compression type and a checksum.
 const TRAILER: usize = 5;
 
 const UNCOMPRESSED: u8 = 0;
 const SNAPPY: u8 = 1;
 
-/// Where a block is, without its trailer.
+/// The location of a block, without its trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Handle {
     offset: u64,

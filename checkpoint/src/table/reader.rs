@@ -1,6 +1,6 @@
-//! Reads tables, block by block.
+//! A reader of tables that reads block by block.
 
-use super::block::{BadBlock, Entries};
+use super::block::{Entries, MalformedBlock};
 use super::{FOOTER, Handle, MAGIC, SNAPPY, TRAILER, UNCOMPRESSED};
 use crate::checksum::Checksum;
 use crate::error::{Error, Result};
@@ -8,22 +8,25 @@ use crate::proto::take_varint;
 use crate::store::{self, Readable};
 use std::path::{Path, PathBuf};
 
-/// A table's file, and where its blocks are.
+/// A table file and the locations of its blocks.
 #[derive(Debug)]
 pub(crate) struct Table {
     path: PathBuf,
     file: Box<dyn Readable>,
     size: u64,
-    /// Of each block, a key that none of its keys is beyond.
+    /// For each block, a key not less than all of its keys, and its location.
     blocks: Vec<(Vec<u8>, Handle)>,
 }
 
-/// Snappy's longest copy takes three bytes for 64: more than this times the size is a lie.
+/// Maximum plausible ratio of Snappy decompression: the longest copy takes three bytes for 64. A block that
+/// claims a larger ratio is corrupt.
 const SNAPPY_RATIO: usize = 32;
 
 impl Table {
+    /// Opens a table and reads its index.
+    ///
     /// # Errors
-    /// `DataLoss` for a file that is no whole table.
+    /// `DataLoss` for a file that is not a complete table.
     pub(crate) fn open(path: impl AsRef<Path>) -> Result<Table> {
         let path = path.as_ref().to_owned();
         let file = store::of(&path)?.open(&path)?;
@@ -44,16 +47,16 @@ impl Table {
         let mut rest = handles;
         let found = take_handle(&mut rest).zip(take_handle(&mut rest));
         let (meta_index, index) = found.ok_or_else(|| table.corrupt("bad block handle"))?;
-        // Nothing else guards the footer: it has to be as a builder writes it.
+        // The footer has no checksum, so it is compared to the footer that a builder would write.
         if super::builder::footer(meta_index, index) != footer {
             return Err(table.corrupt("bad footer"));
         }
-        // Nothing in it is of use, but a file that is damaged there is damaged.
+        // The meta index is not used, but reading it detects damage there.
         table.block(meta_index)?;
         let block = table.block(index)?;
         let mut blocks = Vec::new();
         table.each(&block, |key, mut value| {
-            let handle = take_handle(&mut value).ok_or(BadBlock)?;
+            let handle = take_handle(&mut value).ok_or(MalformedBlock)?;
             blocks.push((key.to_owned(), handle));
             Ok(())
         })?;
@@ -69,7 +72,7 @@ impl Table {
         Error::corrupt(&self.path, what)
     }
 
-    /// Calls `visit` with every key and value, in the keys' order.
+    /// Calls `visit` with every key and value, in key order.
     pub(crate) fn for_each(&mut self, mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
         let mut last: Option<Vec<u8>> = None;
         for i in 0..self.blocks.len() {
@@ -77,18 +80,18 @@ impl Table {
             let mut failed = Ok(());
             self.each(&block, |key, value| {
                 if last.as_deref().is_some_and(|last| last >= key) {
-                    return Err(BadBlock);
+                    return Err(MalformedBlock);
                 }
                 last = Some(key.to_owned());
                 failed = visit(key, value);
-                if failed.is_err() { Err(BadBlock) } else { Ok(()) }
+                if failed.is_err() { Err(MalformedBlock) } else { Ok(()) }
             })
             .or_else(|bad| failed.and(Err(bad)))?;
         }
         Ok(())
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let at = self.blocks.partition_point(|(last, _)| last.as_slice() < key);
         let Some(&(_, handle)) = self.blocks.get(at) else { return Ok(None) };
@@ -103,7 +106,11 @@ impl Table {
         Ok(found)
     }
 
-    fn each(&self, block: &[u8], mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), BadBlock>) -> Result<()> {
+    fn each(
+        &self,
+        block: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), MalformedBlock>,
+    ) -> Result<()> {
         let mut walk = || {
             let mut entries = Entries::of(block)?;
             while let Some((key, value)) = entries.next()? {
@@ -111,10 +118,10 @@ impl Table {
             }
             Ok(())
         };
-        walk().map_err(|_: BadBlock| self.corrupt("bad entry in block"))
+        walk().map_err(|_: MalformedBlock| self.corrupt("bad entry in block"))
     }
 
-    /// A block, checked and decompressed.
+    /// Reads a block, verifies its checksum and decompresses it.
     fn block(&mut self, handle: Handle) -> Result<Vec<u8>> {
         let stored = handle.size.checked_add(TRAILER as u64);
         let end = stored.and_then(|size| handle.offset.checked_add(size));
@@ -163,7 +170,7 @@ mod tests {
     use crate::testing::TempDir;
 
     #[test]
-    fn a_table_of_many_blocks_gives_back_its_entries() -> Result<()> {
+    fn entries_of_several_blocks_are_read_back() -> Result<()> {
         let dir = TempDir::new()?;
         let path = dir.path().join("table");
         let entries: Vec<(Vec<u8>, Vec<u8>)> =
@@ -190,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_others_have_compressed_are_read() -> Result<()> {
+    fn snappy_blocks_are_read() -> Result<()> {
         let dir = TempDir::new()?;
         let path = dir.path().join("table");
         let mut builder = Builder::new(store::of(&path)?.create(&path)?);

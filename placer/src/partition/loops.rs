@@ -1,8 +1,10 @@
-//! Control flow before a split: nodes that only steer go where their neighbours are, and a loop whose turns cross
-//! devices gets a *control loop* on each device that receives in it.
+//! Control flow in a graph that is about to be split. Control-flow ops without computation move to the device
+//! of a neighbour, and a loop whose iterations cross devices gets a *control loop* on each device that
+//! receives tensors in it.
 //!
-//! A control loop is a loop of the same frame whose variable is of no interest: it goes round as often as the
-//! loop does, for its condition is the loop's, and what the device receives in a turn waits for its Merge.
+//! A control loop is a loop of the same loop frame whose loop variable carries no data. It runs as many
+//! iterations as the original loop because it has the same condition, and each Recv within the loop waits for
+//! its Merge.
 
 use super::Names;
 use crate::device_set::DeviceSet;
@@ -10,15 +12,16 @@ use crate::error::{Error, Result};
 use graph::{DType, Edge, Graph, Node, NodeId, Op, Output, Role, Shape, Tensor, Topology, ops};
 use rustc_hash::FxHashMap;
 
-/// Whether the graph has any node that a split must look at here.
+/// Returns whether the graph has a control-flow node that the split must handle.
 pub(super) fn has_control_flow(graph: &Graph) -> bool {
     graph.nodes().any(|(_, node)| {
         matches!(node.op.role(), Role::Switch | Role::Enter | Role::Exit | Role::NextIteration)
     })
 }
 
-/// The placement with Switch and Exit where their data input is, and NextIteration and Enter (unless it hands on
-/// a reference) where their first consumer is, whatever they asked for: so a loop's edges cross at its border.
+/// Returns the placement with Switch and Exit on the device of their data input, and NextIteration and Enter
+/// (except an Enter of a reference) on the device of their first consumer. Requested devices are ignored, so
+/// that only the edges at a loop's border cross devices.
 pub(super) fn move_to_neighbours(graph: &Graph, topology: &Topology, placement: &[u32]) -> Result<Vec<u32>> {
     let mut placement = placement.to_vec();
     let order = topology.order(graph)?;
@@ -43,9 +46,9 @@ pub(super) fn move_to_neighbours(graph: &Graph, topology: &Topology, placement: 
     Ok(placement)
 }
 
-/// Which loop each node is in.
+/// The loop frame of each node.
 pub(super) struct Frames {
-    /// Per node, an index into `frames`; 0 is outside of loops.
+    /// Index into `frames` for each node; 0 is the frame outside of all loops.
     of: Vec<u32>,
     of_outputs: Vec<u32>,
     frames: Vec<Frame>,
@@ -55,7 +58,7 @@ struct Frame {
     name: String,
     parent: u32,
     parallel_iterations: i64,
-    /// The condition of the loop.
+    /// The loop's LoopCond node.
     pivot: Option<NodeId>,
 }
 
@@ -63,11 +66,12 @@ impl Frames {
     pub(super) fn new(graph: &Graph, topology: &Topology) -> Result<Frames> {
         let outside = Frame { name: String::new(), parent: 0, parallel_iterations: 1, pivot: None };
         let mut frames = vec![outside];
-        let mut known: FxHashMap<(u32, String), u32> = FxHashMap::default();
+        let mut indices: FxHashMap<(u32, String), u32> = FxHashMap::default();
         let mut of = vec![0u32; graph.len()];
         let mut of_outputs = vec![0u32; graph.len()];
         for id in topology.order(graph)? {
-            // A back edge's source has no frame yet; the other input of the loop's Merge has.
+            // The source of a back edge has no frame at this point, but the other input of the loop's Merge
+            // has.
             let inside = topology.producers(id).iter().map(|p| of_outputs[p.node.index()]).find(|f| *f != 0);
             let inside = inside.unwrap_or(0);
             of[id.index()] = inside;
@@ -76,7 +80,7 @@ impl Frames {
                 Role::Enter => {
                     let key = (inside, node.attr::<String>("frame_name")?);
                     let parallel_iterations = node.attr("parallel_iterations")?;
-                    *known.entry(key).or_insert_with_key(|(parent, name)| {
+                    *indices.entry(key).or_insert_with_key(|(parent, name)| {
                         let (parent, name) = (*parent, name.clone());
                         frames.push(Frame { name, parent, parallel_iterations, pivot: None });
                         (frames.len() - 1) as u32
@@ -93,31 +97,32 @@ impl Frames {
         Ok(Frames { of, of_outputs, frames })
     }
 
-    /// Whether the node is in a loop.
+    /// Returns whether the node is in a loop.
     pub(super) fn is_inside(&self, id: NodeId) -> bool {
         self.of[id.index()] != 0
     }
 
-    /// The loop, if any, that an edge stays in.
+    /// Returns the loop frame that contains both ends of an edge, if the edge stays in a loop.
     fn of_edge(&self, from: NodeId, to: NodeId) -> Option<u32> {
         let frame = self.of_outputs[from.index()];
         (frame != 0 && frame == self.of[to.index()]).then_some(frame)
     }
 
-    /// The name of the loop, if any, that an edge stays in.
+    /// Returns the name of the loop that contains both ends of an edge, if the edge stays in a loop.
     pub(super) fn name_of_edge(&self, from: NodeId, to: NodeId) -> Option<&str> {
         self.of_edge(from, to).map(|frame| &*self.frames[frame as usize].name)
     }
 }
 
-/// What the names of a control loop's nodes begin with: it is known by that to the splits that follow.
+/// The prefix of the names of a control loop's nodes, by which later splits recognise them.
 const PREFIX: &str = "_cloop";
 
-/// The graph and its placement with control loops for what crosses devices within loops: each node that takes
-/// such an edge waits for the Merge of its device's. `None` if nothing does.
+/// Adds control loops for the edges that cross devices within loops, and returns the graph and its placement:
+/// each node that consumes such an edge waits for the Merge of its device's control loop. Returns `None` if
+/// no edge crosses devices within a loop.
 ///
 /// # Errors
-/// `InvalidArgument` for a loop that crosses devices without a condition.
+/// `InvalidArgument` for a loop that crosses devices and has no condition.
 pub(super) fn with_control_loops(
     graph: &Graph,
     topology: &Topology,
@@ -198,16 +203,16 @@ struct ControlLoops<'a> {
     nodes: Vec<Node>,
     edges: Vec<Edge>,
     placement: Vec<u32>,
-    /// The Merge of each frame's control loop on each device.
+    /// The Merge of the control loop of each (loop frame, device).
     merges: FxHashMap<(u32, u32), NodeId>,
 }
 
 impl ControlLoops<'_> {
-    /// The Merge of the frame's control loop on a device, made with those of the frames around it if it is not
-    /// there; `name` is a node that needs it.
+    /// Returns the Merge of the frame's control loop on a device. If the control loop does not exist, adds it
+    /// together with those of the enclosing frames, named after the node `needed_by`.
     fn merge(&mut self, frame: u32, device: u32, needed_by: NodeId) -> Result<NodeId> {
-        if let Some(&known) = self.merges.get(&(frame, device)) {
-            return Ok(known);
+        if let Some(&existing) = self.merges.get(&(frame, device)) {
+            return Ok(existing);
         }
         let mut inner: Option<NodeId> = None;
         let mut innermost = None;
@@ -215,8 +220,8 @@ impl ControlLoops<'_> {
         loop {
             if at == 0 {
                 if let Some(enter) = inner {
-                    let start = self.start(device, needed_by)?;
-                    self.edges.push(Edge::data(start.into(), enter, 0));
+                    let variable = self.add_loop_variable(device, needed_by)?;
+                    self.edges.push(Edge::data(variable.into(), enter, 0));
                 }
                 break;
             }
@@ -237,7 +242,8 @@ impl ControlLoops<'_> {
         innermost.ok_or_else(|| Error::invalid("a control loop of no loop"))
     }
 
-    /// Adds the nodes of one control loop; returns its Enter, which lacks its input, and its Merge.
+    /// Adds the nodes of one control loop. Returns its Enter, whose input is not connected yet, and its
+    /// Merge.
     fn control_loop(&mut self, frame: u32, device: u32, needed_by: NodeId) -> Result<(NodeId, NodeId)> {
         let info = &self.frames.frames[frame as usize];
         let Some(pivot) = info.pivot else {
@@ -266,14 +272,15 @@ impl ControlLoops<'_> {
         Ok((enter, merge))
     }
 
-    /// What goes round in control loops.
-    fn start(&mut self, device: u32, needed_by: NodeId) -> Result<NodeId> {
+    /// Adds the empty constant that is the loop variable of control loops.
+    fn add_loop_variable(&mut self, device: u32, needed_by: NodeId) -> Result<NodeId> {
         let nothing = Tensor::zeros(DType::Float, Shape::new(&[0])?)?;
         let node =
             Node::new("", self.ops.constant).with_attr("dtype", DType::Float).with_attr("value", nothing);
         Ok(self.add(node, device, needed_by))
     }
 
+    /// Adds a node that is named after `needed_by`.
     fn add(&mut self, mut node: Node, device: u32, needed_by: NodeId) -> NodeId {
         let source = [PREFIX, &self.graph.node(needed_by).name].concat();
         node.name = self.names.new_name(&source, "", |name| self.graph.find(name).is_some()).into();
@@ -284,8 +291,8 @@ impl ControlLoops<'_> {
     }
 }
 
-/// Whether the edge is the control edge by which a node waits for a control loop.
-pub(super) fn is_marker(graph: &Graph, producer: &graph::Producer) -> bool {
+/// Returns whether the edge is the control edge by which a node waits for the Merge of a control loop.
+pub(super) fn is_control_loop_edge(graph: &Graph, producer: &graph::Producer) -> bool {
     let source = graph.node(producer.node);
     producer.is_control() && source.op.role() == Role::Merge && source.name.starts_with(PREFIX)
 }

@@ -1,5 +1,5 @@
-//! The partitioner: a placed graph becomes one graph a task or device, and what crosses between them a pair of
-//! Send and Recv nodes.
+//! The partitioner, which splits a placed graph into one graph for each task or device and replaces each edge
+//! that crosses partitions by a pair of Send and Recv nodes.
 
 mod loops;
 
@@ -16,18 +16,18 @@ use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the parts are.
+/// The unit by which a graph is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// One a task, as a master splits: a tensor crosses once to each task.
+    /// One partition for each task, as a master splits a graph: a tensor is sent once to each task.
     Task,
-    /// One a device, as a worker splits its part again.
+    /// One partition for each device, as a worker splits its own partition again.
     Device,
 }
 
-/// Names of the nodes that a split adds: `<source>_S<n>` of a master, `<source>_G<n>` of a worker. The numbers go
-/// on from split to split: workers keep the kernels of stateful nodes by name for as long as a session lives, so
-/// one name must not come back with another edge.
+/// The generator of names for nodes that a split adds: `<source>_S<n>` at a master, `<source>_G<n>` at a
+/// worker. The numbers continue from split to split, because a worker caches the kernels of stateful nodes by
+/// name for the life of a session, so a name must not be reused for another edge.
 #[derive(Debug)]
 pub struct Names {
     infix: &'static str,
@@ -35,17 +35,17 @@ pub struct Names {
 }
 
 impl Names {
-    /// For the splits of one session at its master.
+    /// Creates the generator for the splits of one session at its master.
     pub fn master() -> Names {
         Names { infix: "_S", next: AtomicU64::new(0) }
     }
 
-    /// For the splits of one session at one worker.
+    /// Creates the generator for the splits of one session at a worker.
     pub fn worker() -> Names {
         Names { infix: "_G", next: AtomicU64::new(0) }
     }
 
-    /// A name that no split has given yet; `taken` says which ones the graph has.
+    /// Returns a name that no split has used; `taken` returns whether the graph has a node of a given name.
     fn new_name(&self, source: &str, middle: &str, taken: impl Fn(&str) -> bool) -> String {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -56,33 +56,34 @@ impl Names {
         }
     }
 
-    /// Whether a name is of the kind that splits give.
-    fn may_give(&self, name: &str) -> bool {
+    /// Returns whether a name has the form of generated names.
+    fn could_generate(&self, name: &str) -> bool {
         name.trim_end_matches(|c: char| c.is_ascii_digit()).ends_with(self.infix)
     }
 }
 
+/// Parameters of a split.
 #[derive(Clone, Copy, Debug)]
 pub struct PartitionOptions<'a> {
-    /// The set whose indices the placement holds.
+    /// The set into which the placement's indices point.
     pub devices: &'a DeviceSet,
     pub split: Split,
     pub names: &'a Names,
 }
 
-/// One part of a graph. Its nodes carry full device names.
+/// One partition of a graph. Its nodes carry full device names.
 #[derive(Clone, Debug)]
 pub struct Partition {
     pub task: TaskName,
-    /// With [`Split::Device`], the device.
+    /// The partition's device if the graph was split by [`Split::Device`].
     pub device: Option<DeviceName>,
     pub graph: Graph,
 }
 
-/// The device of each node of a graph whose nodes carry full device names.
+/// Returns the device of each node of a graph whose nodes carry full device names.
 ///
 /// # Errors
-/// `InvalidArgument` if a node has none, or one that is not in the set.
+/// `InvalidArgument` if a node has no device, or a device that is not in the set.
 pub fn placed_devices(graph: &Graph, devices: &DeviceSet) -> Result<Vec<u32>> {
     let mut texts = DeviceTexts::new();
     graph
@@ -103,16 +104,18 @@ pub fn placed_devices(graph: &Graph, devices: &DeviceSet) -> Result<Vec<u32>> {
         .collect()
 }
 
-/// Splits a graph. Parts come in the order of their first devices; tasks and devices without nodes get none.
+/// Splits a graph into partitions, in the order of their first devices. A task or device without nodes gets
+/// no partition.
 ///
-/// A tensor crosses once for each part that reads it, whatever the number of readers; a reference crosses as a
-/// read of its own for each reader. The same graph and state of `names` give the same
-/// parts, byte for byte.
+/// A tensor is sent once to each partition that reads it, whatever the number of readers. A reference is sent
+/// separately, as a value, to each reader. The same graph and the same state of `names` give the same
+/// partitions, byte for byte.
 ///
-/// A split by task gives loops that cross devices their control loops, for itself and for the splits of its parts.
+/// A split by task also adds the control loops of loops that cross devices, both for the split itself and for
+/// the later splits of its partitions.
 ///
 /// # Errors
-/// `InvalidArgument` if a loop without a condition crosses devices, or a reference crosses parts.
+/// `InvalidArgument` if a loop without a condition crosses devices, or a reference crosses partitions.
 pub fn partition(graph: &Graph, placement: &[u32], options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {
     if placement.len() != graph.len() {
         return Err(Error::invalid(format!(
@@ -149,7 +152,7 @@ pub fn partition(graph: &Graph, placement: &[u32], options: &PartitionOptions<'_
     Splitting::new(&graph, &topology, &placement, frames, options)?.split(options)
 }
 
-/// The only part of a graph that is on one device.
+/// Returns the only partition of a graph whose nodes are all on one device.
 fn whole(graph: &Graph, device: u32, options: &PartitionOptions<'_>) -> Partition {
     let device = options.devices.get(device);
     let mut part = graph.clone();
@@ -162,48 +165,52 @@ fn whole(graph: &Graph, device: u32, options: &PartitionOptions<'_>) -> Partitio
     Partition { task: device.name.task_name(), device: of_device, graph: part }
 }
 
+/// A partition under construction.
 #[derive(Default)]
-struct Part {
-    /// The graph's own nodes in their order, then what transfers add.
+struct PartitionBuilder {
+    /// The partition's nodes in the order of the graph, followed by the nodes of transfers.
     nodes: Vec<Node>,
     edges: Vec<Edge>,
-    /// Some device of the part.
+    /// The lowest index of the partition's devices.
     device: u32,
 }
 
+/// The state of one split.
 struct Splitting<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
     placement: &'a [u32],
     frames: Option<Frames>,
-    /// The Merge of the control loop, if any, of the node that is being connected.
-    marker: Option<NodeId>,
+    /// The Merge of the control loop, if any, that the current node's Recvs wait for.
+    control_merge: Option<NodeId>,
     transfers: Transfers,
     names: &'a Names,
-    /// The parts are of one task.
+    /// Set if all partitions belong to one task.
     within_task: bool,
-    /// Whether the graph has names like those that splits give.
+    /// Set if the graph has a name in the form of generated names, so that new names must be checked against
+    /// it.
     look_up_names: bool,
-    /// Which part each device belongs to.
+    /// Index of the partition of each device.
     part_of: Vec<u32>,
-    parts: Vec<Part>,
-    /// Each node's number within its part.
+    parts: Vec<PartitionBuilder>,
+    /// Each node's number within its partition.
     local: Vec<NodeId>,
-    /// What stands for an output ([`CONTROL`] for the node's end) in a part that it was sent to.
-    arrived: FxHashMap<(Output, u32), NodeId>,
+    /// The local node that replaces a remote output ([`CONTROL`] for the control output) in a partition, by
+    /// output and partition.
+    local_sources: FxHashMap<(Output, u32), NodeId>,
 }
 
-/// What stands in a part for something of another part.
-enum Arrival {
-    /// One for all who need it.
+/// The local node that replaces the source of an edge from another partition.
+enum LocalSource {
+    /// A node that all consumers in the partition share.
     Shared(NodeId),
-    /// The value behind a reference, read for one reader.
-    Read(Read),
+    /// A value read from a reference for a single consumer.
+    Reference(ReferenceRead),
 }
 
-/// Both ends of the transfer of a value behind a reference.
-struct Read {
-    /// The node that gives the reference.
+/// The Send and the Recv of the value of a reference.
+struct ReferenceRead {
+    /// The node whose output is the reference.
     variable: NodeId,
     sent: NodeId,
     received: NodeId,
@@ -225,10 +232,10 @@ impl<'a> Splitting<'a> {
         for &device in placement {
             sizes[part_of[device as usize] as usize] += 1;
         }
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<PartitionBuilder> = Vec::new();
         for size in sizes {
             let nodes = Vec::with_capacity(size);
-            parts.push(Part { nodes, edges: Vec::with_capacity(size), device: u32::MAX });
+            parts.push(PartitionBuilder { nodes, edges: Vec::with_capacity(size), device: u32::MAX });
         }
         let mut look_up_names = false;
         let mut local = Vec::with_capacity(graph.len());
@@ -236,7 +243,7 @@ impl<'a> Splitting<'a> {
             let part = &mut parts[part_of[device as usize] as usize];
             local.push(NodeId::new(part.nodes.len()));
             part.device = part.device.min(device);
-            look_up_names |= options.names.may_give(&node.name);
+            look_up_names |= options.names.could_generate(&node.name);
             let mut node = node.clone();
             node.device = options.devices.get(device).text.clone();
             part.nodes.push(node);
@@ -246,7 +253,7 @@ impl<'a> Splitting<'a> {
             topology,
             placement,
             frames,
-            marker: None,
+            control_merge: None,
             transfers: Transfers::new(options.devices)?,
             names: options.names,
             within_task: options.split == Split::Device,
@@ -254,10 +261,11 @@ impl<'a> Splitting<'a> {
             part_of,
             parts,
             local,
-            arrived: FxHashMap::default(),
+            local_sources: FxHashMap::default(),
         })
     }
 
+    /// Connects all nodes and returns the partitions.
     fn split(mut self, options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {
         for id in self.graph.ids() {
             self.connect(id)?;
@@ -265,20 +273,21 @@ impl<'a> Splitting<'a> {
         self.finish(options)
     }
 
+    /// Returns the index of the partition of a node.
     fn part(&self, id: NodeId) -> u32 {
         self.part_of[self.placement[id.index()] as usize]
     }
 
-    /// Adds the edges into a node, and what it takes to have them in its part.
+    /// Adds the edges into a node, and the transfers that bring remote inputs into the node's partition.
     fn connect(&mut self, id: NodeId) -> Result<()> {
         let topology = self.topology;
         let part = self.part(id);
         let device = self.placement[id.index()];
         let to = self.local[id.index()];
-        let mut reads: SmallVec<[Read; 1]> = SmallVec::new();
+        let mut reads: SmallVec<[ReferenceRead; 1]> = SmallVec::new();
         let mut others: SmallVec<[NodeId; 4]> = SmallVec::new();
         if self.frames.is_some() {
-            self.marker = self.marker_of(id);
+            self.control_merge = self.control_merge_of(id);
         }
         for (place, producer) in topology.producers(id).iter().enumerate() {
             let (from, output) = if self.part(producer.node) == part {
@@ -286,12 +295,12 @@ impl<'a> Splitting<'a> {
                 (self.local[producer.node.index()], producer.output)
             } else {
                 let edge = topology.first_edge(id) + place;
-                let from = match self.arrival(id, device, producer, edge)? {
-                    Arrival::Shared(from) => {
+                let from = match self.local_source(id, device, producer, edge)? {
+                    LocalSource::Shared(from) => {
                         others.push(from);
                         from
                     }
-                    Arrival::Read(read) => {
+                    LocalSource::Reference(read) => {
                         let from = read.received;
                         reads.push(read);
                         from
@@ -310,17 +319,17 @@ impl<'a> Splitting<'a> {
         Ok(())
     }
 
-    /// The Merge of the control loop that what the node receives waits for.
-    fn marker_of(&self, id: NodeId) -> Option<NodeId> {
+    /// Returns the Merge of the control loop that the node's Recvs wait for.
+    fn control_merge_of(&self, id: NodeId) -> Option<NodeId> {
         let producers = self.topology.producers(id).iter();
-        let mut markers = producers.filter(|p| loops::is_marker(self.graph, p));
-        markers.find(|p| self.part(p.node) == self.part(id)).map(|p| p.node)
+        let mut control_merges = producers.filter(|p| loops::is_control_loop_edge(self.graph, p));
+        control_merges.find(|p| self.part(p.node) == self.part(id)).map(|p| p.node)
     }
 
-    /// Lets a reference be read, where its variable is, after what its reader waits for by control: another
-    /// order would show the variable as it was before an update that the reader was told to follow. A read in a
-    /// loop is not delayed: its variable is outside.
-    fn delay(&mut self, id: NodeId, read: &Read) -> Result<()> {
+    /// Makes the Send of a reference wait, in the variable's partition, for the control inputs of its reader.
+    /// Otherwise the value could be read before an update that the reader must follow. A read in a loop is
+    /// not delayed, because its variable is outside of the loop.
+    fn delay(&mut self, id: NodeId, read: &ReferenceRead) -> Result<()> {
         if self.frames.as_ref().is_some_and(|frames| frames.is_inside(id)) {
             return Ok(());
         }
@@ -334,9 +343,9 @@ impl<'a> Splitting<'a> {
                 self.local[producer.node.index()]
             } else {
                 let device = self.placement[read.variable.index()];
-                match self.arrival(id, device, producer, topology.first_edge(id) + place)? {
-                    Arrival::Shared(after) => after,
-                    Arrival::Read(_) => continue,
+                match self.local_source(id, device, producer, topology.first_edge(id) + place)? {
+                    LocalSource::Shared(after) => after,
+                    LocalSource::Reference(_) => continue,
                 }
             };
             self.parts[part as usize].edges.push(Edge::control(after, read.sent));
@@ -344,16 +353,23 @@ impl<'a> Splitting<'a> {
         Ok(())
     }
 
-    /// What stands on `device`, in its part, for the far end of an edge into `id`.
-    fn arrival(&mut self, id: NodeId, device: u32, producer: &Producer, edge: usize) -> Result<Arrival> {
+    /// Returns the node in the partition of `device` that replaces the source of an edge into `id`, and adds
+    /// the transfer if there is none.
+    fn local_source(
+        &mut self,
+        id: NodeId,
+        device: u32,
+        producer: &Producer,
+        edge: usize,
+    ) -> Result<LocalSource> {
         let part = self.part_of[device as usize];
         let key = (producer.source(), part);
-        if let Some(&known) = self.arrived.get(&key) {
-            return Ok(Arrival::Shared(known));
+        if let Some(&existing) = self.local_sources.get(&key) {
+            return Ok(LocalSource::Shared(existing));
         }
         let source = self.graph.node(producer.node);
         let within = self.frames.as_ref().and_then(|frames| frames.name_of_edge(producer.node, id));
-        let waits_for = match (within, self.marker) {
+        let waits_for = match (within, self.control_merge) {
             (None, _) => None,
             (Some(_), Some(merge)) => Some(self.local[merge.index()]),
             (Some(frame), None) => {
@@ -373,17 +389,17 @@ impl<'a> Splitting<'a> {
         let from = self.local[producer.node.index()];
         if producer.is_control() {
             let name = self.new_name(&source.name, "/ctrl");
-            let signal = self.add(from_part, self.transfers.nothing(name, transfer.from));
+            let signal = self.add(from_part, self.transfers.empty_constant(name, transfer.from));
             self.parts[from_part as usize].edges.push(Edge::control(from, signal));
             let (_, received) =
                 self.transfer(&source.name, &transfer, DType::Float, from_part, signal.into(), part);
             self.note_origin(part, received, producer.node);
             self.wait(part, received, waits_for);
             let name = self.new_name(&source.name, "");
-            let arrival = self.add(part, self.transfers.arrival(name, transfer.to));
-            self.parts[part as usize].edges.push(Edge::data(received.into(), arrival, 0));
-            self.arrived.insert(key, arrival);
-            return Ok(Arrival::Shared(arrival));
+            let local_source = self.add(part, self.transfers.control_arrival(name, transfer.to));
+            self.parts[part as usize].edges.push(Edge::data(received.into(), local_source, 0));
+            self.local_sources.insert(key, local_source);
+            return Ok(LocalSource::Shared(local_source));
         }
         let port = self.graph.output_type(producer.source())?;
         if port.is_ref && self.takes_reference(id, producer.input)? {
@@ -396,14 +412,15 @@ impl<'a> Splitting<'a> {
         let (sent, received) = self.transfer(&source.name, &transfer, port.dtype, from_part, output, part);
         self.wait(part, received, waits_for);
         if port.is_ref {
-            return Ok(Arrival::Read(Read { variable: producer.node, sent, received }));
+            return Ok(LocalSource::Reference(ReferenceRead { variable: producer.node, sent, received }));
         }
         self.note_origin(part, received, producer.node);
-        self.arrived.insert(key, received);
-        Ok(Arrival::Shared(received))
+        self.local_sources.insert(key, received);
+        Ok(LocalSource::Shared(received))
     }
 
-    /// Within a task, what a node gives is received at one time, and dead or not as one, unless the node chooses.
+    /// Records the source of a Recv within a task. All outputs of a node arrive together and are all alive or
+    /// all dead, except those of a control-flow node, which is not recorded.
     fn note_origin(&mut self, part: u32, received: NodeId, source: NodeId) {
         let node = self.graph.node(source);
         let is_fed = self.transfers.is_feed(node);
@@ -413,19 +430,20 @@ impl<'a> Splitting<'a> {
         }
     }
 
-    /// Lets a receive within a loop wait for each turn.
+    /// Makes a Recv within a loop wait for each iteration of the control loop.
     fn wait(&mut self, part: u32, received: NodeId, waits_for: Option<NodeId>) {
         if let Some(merge) = waits_for {
             self.parts[part as usize].edges.push(Edge::control(merge, received));
         }
     }
 
+    /// Returns whether an input of the node requires a reference.
     fn takes_reference(&self, id: NodeId, input: u32) -> Result<bool> {
         let types = self.graph.node(id).input_types()?;
         Ok(types.get(input as usize).is_some_and(|t| t.is_ref))
     }
 
-    /// Adds both ends of a transfer; returns the sending and the receiving one.
+    /// Adds the Send and the Recv of a transfer and returns both.
     fn transfer(
         &mut self,
         source: &str,
@@ -452,11 +470,12 @@ impl<'a> Splitting<'a> {
         self.names.new_name(source, middle, |name| self.look_up_names && self.graph.find(name).is_some())
     }
 
+    /// Assembles the partitions that have nodes.
     fn finish(self, options: &PartitionOptions<'_>) -> Result<Vec<Partition>> {
-        let Splitting { graph, parts, arrived, local, .. } = self;
-        drop((arrived, local));
+        let Splitting { graph, parts, local_sources, local, .. } = self;
+        drop((local_sources, local));
         let mut partitions = Vec::new();
-        for Part { nodes, edges, device } in parts {
+        for PartitionBuilder { nodes, edges, device } in parts {
             if nodes.is_empty() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The devices that a group of nodes may go to, the preferred ones first.
+//! The candidate devices of each colocation group, in order of preference.
 
 use super::groups::Groups;
 use super::kernels::{Kernels, Types, TypesId};
@@ -9,16 +9,17 @@ use crate::spec::SpecId;
 use graph::{DeviceSpec, Node, NodeId};
 use rustc_hash::FxHashMap;
 
-/// A list of devices in [`Candidates`].
+/// The index of a device list in [`Candidates`].
 pub(super) type CandidatesId = u32;
 
+/// The table of candidate device lists: one list for each distinct constraint of a colocation group.
 pub(super) struct Candidates<'a> {
     devices: &'a DeviceSet,
     kernels: &'a dyn Kernels,
     soft: bool,
     lists: Vec<Vec<u32>>,
-    known: FxHashMap<(SpecId, SpecId, TypesId), CandidatesId>,
-    /// Each device's place in the order of own process first, then name.
+    cached: FxHashMap<(SpecId, SpecId, TypesId), CandidatesId>,
+    /// Rank of each device in the tie-breaking order: the default device, the local process, then the name.
     order: Vec<u32>,
     pub(super) warnings: Vec<String>,
 }
@@ -38,38 +39,41 @@ impl<'a> Candidates<'a> {
             kernels,
             soft,
             lists: Vec::new(),
-            known: FxHashMap::default(),
+            cached: FxHashMap::default(),
             order,
             warnings: Vec::new(),
         }
     }
 
+    /// Returns the preferred device of a list.
     pub(super) fn first(&self, id: CandidatesId) -> u32 {
         self.lists[id as usize][0]
     }
 
+    /// Returns whether a list contains `device`.
     pub(super) fn has(&self, id: CandidatesId, device: u32) -> bool {
         self.lists[id as usize].contains(&device)
     }
 
-    /// The devices for the group of `root`, for its member `id`; never an empty list.
-    pub(super) fn of_group(
+    /// Returns the candidate devices of the group with root `root`, which is never an empty list. `id` is the
+    /// member that an error message names.
+    pub(super) fn for_group(
         &mut self,
         groups: &mut Groups<'_>,
         id: NodeId,
         root: usize,
     ) -> Result<CandidatesId> {
-        let wish = groups.wishes[root];
-        let key = (wish.requested, wish.resource, wish.types);
-        if let Some(&known) = self.known.get(&key) {
-            return Ok(known);
+        let constraint = groups.constraints[root];
+        let key = (constraint.requested, constraint.resource, constraint.types);
+        if let Some(&cached) = self.cached.get(&key) {
+            return Ok(cached);
         }
-        let types = groups.signatures.types(wish.types).clone();
-        let requested = groups.specs.get(wish.requested).clone();
+        let types = groups.signatures.types(constraint.types).clone();
+        let requested = groups.specs.get(constraint.requested).clone();
         let mut list = self.matching(&requested, &types);
         if list.is_empty() && self.soft && !requested.is_empty() {
             let anywhere = DeviceSpec { device_type: None, id: None, ..requested.clone() };
-            let state = groups.specs.get(wish.resource).clone();
+            let state = groups.specs.get(constraint.resource).clone();
             list = self.matching(&state.or(&anywhere), &types);
             if list.is_empty() && !state.is_empty() {
                 list = self.matching(&anywhere, &types);
@@ -83,11 +87,12 @@ impl<'a> Candidates<'a> {
         }
         let found = self.lists.len() as CandidatesId;
         self.lists.push(list);
-        self.known.insert(key, found);
+        self.cached.insert(key, found);
         Ok(found)
     }
 
-    /// The devices that fit, by kernel priority, type, and then their order; the default device before all.
+    /// Returns the devices that match `spec` and have a kernel: the default device first, then by kernel
+    /// priority, device type and the tie-breaking order.
     fn matching(&self, spec: &DeviceSpec, types: &Types) -> Vec<u32> {
         let mut found: Vec<(bool, i32, usize, u32, u32)> = Vec::new();
         for (index, device) in self.devices.iter().enumerate() {
@@ -123,12 +128,12 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// Says why no device fits.
+    /// Builds the error that explains why no device satisfies the group's constraint.
     fn unplaceable(&self, groups: &mut Groups<'_>, id: NodeId, root: usize) -> Error {
         let node = groups.graph.node(id);
-        let wish = groups.wishes[root];
+        let constraint = groups.constraints[root];
         let own = groups.own[id.index()];
-        let requested = groups.specs.get(wish.requested).clone();
+        let requested = groups.specs.get(constraint.requested).clone();
         let reason = if requested.is_empty() {
             let types = node.input_types().unwrap_or_default();
             let types: Vec<String> = types.iter().map(|t| message::port_name(*t)).collect();
@@ -138,7 +143,7 @@ impl<'a> Candidates<'a> {
                 types.join(", "),
                 message::debug_info(groups, root)
             )
-        } else if own != wish.requested {
+        } else if own != constraint.requested {
             format!(
                 "Could not satisfy explicit device specification '{}' because the node \
                  {{{{colocation_node {}}}}} was colocated with a group of nodes that required incompatible device \

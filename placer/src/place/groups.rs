@@ -1,4 +1,4 @@
-//! Nodes that must share a device: sets that join, each with what its members ask for.
+//! Colocation groups: disjoint sets of nodes that must share a device, with the constraint of each set.
 
 use super::kernels::{Signatures, TypesId};
 use super::message;
@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Ops whose resource inputs may be on other devices than the op: they hand them on into functions.
-const SPREAD_OVER_DEVICES: &[&str] = &[
+/// Ops whose resource inputs may be on other devices, because the op only passes the handles into a function.
+const FUNCTION_CALL_OPS: &[&str] = &[
     "PartitionedCall",
     "StatefulPartitionedCall",
     "If",
@@ -23,30 +23,30 @@ const SPREAD_OVER_DEVICES: &[&str] = &[
     "ReduceDataset",
 ];
 
-/// What one set of nodes asks for. Only a root's is current.
+/// The device constraint of a group of nodes. Only the constraint at the group's root is current.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
-    /// What users asked for; refines the other two.
+pub(super) struct Constraint {
+    /// The specification requested by users; it refines `resource` and `device`.
     pub(super) requested: SpecId,
-    /// What users asked for on nodes that make state: it is not overridden along edges.
+    /// The specification requested by users on nodes that create state; an edge cannot override it.
     pub(super) resource: SpecId,
-    /// The device where some member is; [`NONE`] if none is placed.
+    /// The device on which a member is placed; [`NONE`] if no member is placed.
     pub(super) device: u32,
     pub(super) types: TypesId,
-    /// The node that asked for `requested`; [`NONE`] if that is empty.
+    /// The node that requested `requested`; [`NONE`] if `requested` is empty.
     pub(super) requester: u32,
 }
 
-/// All sets of one graph.
+/// All colocation groups of one graph, as a union-find structure.
 pub(super) struct Groups<'a> {
     pub(super) graph: &'a Graph,
     pub(super) devices: &'a DeviceSet,
     pub(super) specs: Specs,
     pub(super) signatures: Signatures<'a>,
-    pub(super) wishes: Vec<Wish>,
-    /// The specification that each node itself asks for.
+    pub(super) constraints: Vec<Constraint>,
+    /// The device specification of each node itself.
     pub(super) own: Vec<SpecId>,
-    /// Members tied by an edge, for which state decides.
+    /// Set for nodes that a reference or resource edge joined to their group.
     pub(super) on_edge: Vec<bool>,
     parent: Vec<u32>,
     rank: Vec<u8>,
@@ -67,7 +67,7 @@ impl<'a> Groups<'a> {
             devices,
             specs,
             signatures,
-            wishes: Vec::with_capacity(len),
+            constraints: Vec::with_capacity(len),
             own: Vec::with_capacity(len),
             on_edge: vec![false; len],
             parent: (0..len as u32).collect(),
@@ -76,6 +76,7 @@ impl<'a> Groups<'a> {
         }
     }
 
+    /// Returns the root of the node's group, and shortens the path to it.
     pub(super) fn root(&mut self, id: NodeId) -> usize {
         let mut at = id.index();
         while self.parent[at] as usize != at {
@@ -86,10 +87,10 @@ impl<'a> Groups<'a> {
         at
     }
 
-    /// Joins nodes along edges of references and resources.
+    /// Joins the node with the producers of its reference and resource inputs.
     pub(super) fn join_edges(&mut self, id: NodeId, topology: &Topology) -> Result<()> {
         let node = self.graph.node(id);
-        if SPREAD_OVER_DEVICES.contains(&node.op.name()) {
+        if FUNCTION_CALL_OPS.contains(&node.op.name()) {
             return Ok(());
         }
         let types = node.input_types()?;
@@ -106,13 +107,13 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    /// Joins both ends of an edge. What the destination's side asked for gives way to the source's.
+    /// Joins both ends of an edge. If the requested devices contradict each other, the source's request wins.
     fn join_edge(&mut self, from: NodeId, to: NodeId) -> Result<()> {
         let (source, target) = (self.root(from), self.root(to));
         if source == target {
             return Ok(());
         }
-        let (s, t) = (self.wishes[source], self.wishes[target]);
+        let (s, t) = (self.constraints[source], self.constraints[target]);
         let incompatible = |kind, from_text: String, to_text: String| Error::IncompatibleEdge {
             kind,
             devices: Box::new([from_text, to_text]),
@@ -138,15 +139,16 @@ impl<'a> Groups<'a> {
             None => (s.requested, s.requester),
         };
         let types = self.merge_types(from, to, s.types, t.types)?;
-        let wish = self.refined(Wish { requested, resource, device, types, requester });
-        self.link(source, target, wish);
+        let constraint = self.refined(Constraint { requested, resource, device, types, requester });
+        self.link(source, target, constraint);
         Ok(())
     }
 
-    /// Joins nodes as their `_class` attributes ask.
+    /// Joins nodes as their `_class` attributes require.
     pub(super) fn join_classes(&mut self) -> Result<()> {
         let graph = self.graph;
-        // The first node met of each class, by the node whose name the class has, or by name if there is none.
+        // The first member of each class: indexed by the node that the class is named after, or by the class
+        // name if there is no such node.
         let mut first = vec![NONE; graph.len()];
         let mut nameless: FxHashMap<String, u32> = FxHashMap::default();
         for (id, node) in graph.nodes() {
@@ -183,7 +185,7 @@ impl<'a> Groups<'a> {
 
     fn join_class(&mut self, id: NodeId, with: NodeId) -> Result<()> {
         match self.colocate(id, with) {
-            // A wish that cannot be met is no error under soft placement.
+            // Under soft placement an impossible colocation is ignored.
             Err(_) if self.soft => Ok(()),
             other => other,
         }
@@ -194,9 +196,9 @@ impl<'a> Groups<'a> {
         if x == y {
             return Ok(());
         }
-        // Conflicts name the larger set's wish first.
+        // The error message names the specification of the larger group first.
         let (first, second) = if self.rank[x] < self.rank[y] { (y, x) } else { (x, y) };
-        let (a, b) = (self.wishes[first], self.wishes[second]);
+        let (a, b) = (self.constraints[first], self.constraints[second]);
         let error = |this: &Groups<'_>, reason: String| Error::Colocation {
             node: this.graph.node(id).name.to_string(),
             with: this.graph.node(with).name.to_string(),
@@ -219,8 +221,8 @@ impl<'a> Groups<'a> {
         let resource = merge(self, a.resource, b.resource, false)?;
         let types = self.merge_types(id, with, a.types, b.types)?;
         let requester = if a.requester == NONE { b.requester } else { a.requester };
-        let wish = self.refined(Wish { requested, resource, device, types, requester });
-        self.link(first, second, wish);
+        let constraint = self.refined(Constraint { requested, resource, device, types, requester });
+        self.link(first, second, constraint);
         Ok(())
     }
 
@@ -240,21 +242,23 @@ impl<'a> Groups<'a> {
         })
     }
 
-    /// The wish with `requested` refining the others again: merging may have given up what they fix.
-    fn refined(&mut self, mut wish: Wish) -> Wish {
-        wish.requested = self.specs.override_with(wish.resource, wish.requested);
-        if wish.device != NONE {
-            wish.requested = self.specs.intern(self.devices.get(wish.device).name.to_spec());
+    /// Returns the constraint with `requested` refined by the resource and the assigned device again, because
+    /// a soft merge may have dropped their fields.
+    fn refined(&mut self, mut constraint: Constraint) -> Constraint {
+        constraint.requested = self.specs.override_with(constraint.resource, constraint.requested);
+        if constraint.device != NONE {
+            constraint.requested = self.specs.intern(self.devices.get(constraint.device).name.to_spec());
         }
-        wish
+        constraint
     }
 
-    fn link(&mut self, a: usize, b: usize, wish: Wish) {
+    /// Makes one root the parent of the other, by rank, and stores the joint constraint at the new root.
+    fn link(&mut self, a: usize, b: usize, constraint: Constraint) {
         let (root, child) = if self.rank[a] < self.rank[b] { (b, a) } else { (a, b) };
         self.parent[child] = root as u32;
         if self.rank[root] == self.rank[child] {
             self.rank[root] += 1;
         }
-        self.wishes[root] = wish;
+        self.constraints[root] = constraint;
     }
 }

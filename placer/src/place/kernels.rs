@@ -1,4 +1,4 @@
-//! Which device types can run a node: asked of the kernels once for each op and set of types.
+//! The device types that can run a node, looked up once for each op and combination of types.
 
 use crate::device_set::DeviceSet;
 use crate::error::Result;
@@ -7,24 +7,25 @@ use graph::{AttrValue, Attrs, DType, Node, Op};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// What kernels there are, as far as placing needs to know.
+/// The kernels that are registered, as far as the placer needs them.
 pub trait Kernels {
-    /// The priority, mostly 0, of a device type's kernel for the node; `None` if it has none. The answer may
-    /// depend on the node's op and on its attributes of kind `type`, on nothing else.
+    /// Returns the priority, mostly 0, of a device type's kernel for the node, or `None` if the device type
+    /// has no kernel. The result must depend only on the node's op and on its attributes of kind `type`.
     fn priority(&self, device_type: &str, node: &Node) -> Option<i32>;
 
-    /// The kernels of an op, one a line, for messages. Each line starts with two spaces and ends with a newline:
-    /// `  device='CPU'; T in [DT_FLOAT]`; the line `  <no registered kernels>` stands for none.
+    /// Lists the kernels of an op for error messages, one on each line. Each line starts with two spaces and
+    /// ends with a newline: `  device='CPU'; T in [DT_FLOAT]`. An op without kernels gives the line `  <no
+    /// registered kernels>`.
     fn registered(&self, op: &str) -> String;
 }
 
-/// Device types of a set with kernels for something, the preferred ones first, with the kernels' priorities.
+/// Device types that have a kernel, in order of preference, each with the kernel's priority.
 pub(super) type Types = SmallVec<[(u32, i32); 2]>;
 
-/// A [`Types`] in the table.
+/// The index of a [`Types`] list in [`Signatures`].
 pub(super) type TypesId = u32;
 
-/// How TensorFlow's devices rank by their types.
+/// Returns TensorFlow's rank of a device type; the highest rank is preferred.
 fn type_rank(device_type: &str) -> i32 {
     match device_type {
         "GPU" => 210,
@@ -33,48 +34,51 @@ fn type_rank(device_type: &str) -> i32 {
     }
 }
 
-/// What placing needs to know of a node's signature.
+/// The properties of a node's signature that the placer needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Signature {
     pub(super) types: TypesId,
-    /// Some input may be a reference or a resource.
-    pub(super) links: bool,
+    /// Set if an input may be a reference or a resource.
+    pub(super) takes_state: bool,
     pub(super) outputs: Outputs,
 }
 
+/// The outputs of a node's signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outputs {
-    /// Exactly one.
+    /// Exactly one output.
     One { is_ref: bool, dtype: DType },
-    /// None, several, or a number that depends on the node.
+    /// No output, several outputs, or a number of outputs that depends on the node.
     Other,
 }
 
 impl Outputs {
-    /// One output that names state: a reference or a resource.
+    /// Returns whether the only output is a reference or a resource.
     pub(super) fn is_state(self) -> bool {
         matches!(self, Outputs::One { is_ref, dtype } if is_ref || dtype == DType::Resource)
     }
 
+    /// Returns whether the only output is not a reference.
     pub(super) fn is_one_value(self) -> bool {
         matches!(self, Outputs::One { is_ref: false, .. })
     }
 }
 
-/// Signatures and lists of device types, each distinct one once.
+/// Caches of signatures and of lists of device types, in which each distinct entry occurs once.
 pub(super) struct Signatures<'a> {
     kernels: &'a dyn Kernels,
     devices: &'a DeviceSet,
-    /// The type attributes of each op that was met, by the op's index.
+    /// The type attributes of each op that was looked up, by the op's index.
     type_attrs: Vec<Option<TypeAttrs>>,
-    known: FxHashMap<(u32, u64), Signature>,
+    cached: FxHashMap<(u32, u64), Signature>,
     lists: Vec<Types>,
     list_ids: FxHashMap<Types, TypesId>,
     merged: FxHashMap<(TypesId, TypesId), Option<TypesId>>,
     remote: FxHashMap<TypesId, TypesId>,
 }
 
-/// `None` if some are lists, or there are too many to pack.
+/// The names and default types of an op's type attributes; `None` if one is a list, or there are too many to
+/// pack.
 type TypeAttrs = Option<SmallVec<[(&'static str, u8); 4]>>;
 
 impl<'a> Signatures<'a> {
@@ -83,7 +87,7 @@ impl<'a> Signatures<'a> {
             kernels,
             devices,
             type_attrs: Vec::new(),
-            known: FxHashMap::default(),
+            cached: FxHashMap::default(),
             lists: Vec::new(),
             list_ids: FxHashMap::default(),
             merged: FxHashMap::default(),
@@ -95,17 +99,18 @@ impl<'a> Signatures<'a> {
         &self.lists[id as usize]
     }
 
+    /// Returns the node's signature, from the cache if it is cached.
     pub(super) fn of(&mut self, node: &Node) -> Result<Signature> {
         let Some(key) = self.key(node) else { return self.compute(node) };
-        if let Some(&known) = self.known.get(&key) {
-            return Ok(known);
+        if let Some(&cached) = self.cached.get(&key) {
+            return Ok(cached);
         }
         let signature = self.compute(node)?;
-        self.known.insert(key, signature);
+        self.cached.insert(key, signature);
         Ok(signature)
     }
 
-    /// The op and the values of its type attributes.
+    /// Returns the op's index and the packed values of its type attributes.
     fn key(&mut self, node: &Node) -> Option<(u32, u64)> {
         let index = node.op.index;
         if self.type_attrs.len() <= index {
@@ -140,8 +145,8 @@ impl<'a> Signatures<'a> {
             }
             _ => Outputs::Other,
         };
-        let links = node.op.inputs.iter().any(|arg| may_link(node.op, arg, &node.attrs));
-        Ok(Signature { types: self.intern(types), links, outputs })
+        let takes_state = node.op.inputs.iter().any(|arg| may_take_state(node.op, arg, &node.attrs));
+        Ok(Signature { types: self.intern(types), takes_state, outputs })
     }
 
     fn intern(&mut self, types: Types) -> TypesId {
@@ -154,6 +159,7 @@ impl<'a> Signatures<'a> {
         id
     }
 
+    /// Sorts device types by descending kernel priority (if `by_priority`) and rank, then by name.
     fn sort(&self, types: &mut Types, by_priority: bool) {
         let names = self.devices.types();
         types.sort_by(|a, b| {
@@ -165,10 +171,11 @@ impl<'a> Signatures<'a> {
         });
     }
 
-    /// The types for a node that is asked for on another task, whose kernels are not known here: all of them.
+    /// Adds all device types to the list, for a node requested on another task, whose kernels are not known
+    /// to this process.
     pub(super) fn with_remote(&mut self, id: TypesId) -> TypesId {
-        if let Some(&known) = self.remote.get(&id) {
-            return known;
+        if let Some(&cached) = self.remote.get(&id) {
+            return cached;
         }
         let mut types = self.types(id).clone();
         for index in 0..self.devices.types().len() as u32 {
@@ -182,14 +189,15 @@ impl<'a> Signatures<'a> {
         with
     }
 
-    /// The types that both lists have; `None` if there are none. Where one list's kernels all rank equal the
-    /// other's order holds, and where the orders contradict each other that of the types does.
+    /// Returns the device types that occur in both lists, or `None` if there are none. If the priorities of
+    /// one list are all equal, the order of the other list holds; if the orders contradict each other, the
+    /// order of [`type_rank`] does.
     pub(super) fn merge(&mut self, a: TypesId, b: TypesId) -> Option<TypesId> {
         if a == b {
             return Some(a);
         }
-        if let Some(&known) = self.merged.get(&(a, b)) {
-            return known;
+        if let Some(&cached) = self.merged.get(&(a, b)) {
+            return cached;
         }
         let (first, second) = (self.types(a), self.types(b));
         let kept = |from: &Types, other: &Types| -> Types {
@@ -230,8 +238,9 @@ fn type_attrs(op: &Op) -> TypeAttrs {
     Some(names)
 }
 
-/// Whether an argument ties the node to where its tensor comes from.
-fn may_link(op: &Op, arg: &Arg, attrs: &Attrs) -> bool {
+/// Returns whether an argument is a reference or a resource, so that the node shares the device of its
+/// producer.
+fn may_take_state(op: &Op, arg: &Arg, attrs: &Attrs) -> bool {
     arg.is_ref
         || match arg.ty {
             ArgType::Fixed(dtype) => dtype == DType::Resource,

@@ -1,30 +1,30 @@
-//! Texts of placement failures, in TensorFlow's form.
+//! Texts of placement errors in TensorFlow's format.
 
 use super::groups::{Groups, NONE};
 use graph::{AttrList, AttrValue, Attrs, DType, NodeId, PortType};
 use std::fmt::Write;
 
-/// Members of a group that a message lists; more are counted.
+/// Members of a group that a message lists by name; further members are only counted.
 const LISTED: usize = 64;
 
-/// What a colocation group consists of and asks for.
+/// Describes the members, device types and constraints of a colocation group.
 pub(super) fn debug_info(groups: &mut Groups<'_>, root: usize) -> String {
     let graph = groups.graph;
     let members: Vec<NodeId> = graph.ids().filter(|id| groups.root(*id) == root).collect();
-    let wish = groups.wishes[root];
+    let constraint = groups.constraints[root];
     let type_list = |groups: &Groups<'_>, types| -> Vec<String> {
         let names = groups.devices.types();
         groups.signatures.types(types).iter().map(|t| names[t.0 as usize].to_string()).collect()
     };
-    let assigned = if wish.device == NONE { "" } else { &*groups.devices.get(wish.device).text };
+    let assigned = if constraint.device == NONE { "" } else { &*groups.devices.get(constraint.device).text };
     let mut text = format!(
         "\nColocation Debug Info:\nColocation group had the following types and supported devices: \nRoot \
          Member(assigned_device_name_index_={} requested_device_name_='{}' assigned_device_name_='{assigned}' \
          resource_device_name_='{}' supported_device_types_=[{}] possible_devices_=[]",
-        if wish.device == NONE { -1 } else { i64::from(wish.device) },
-        groups.specs.get(wish.requested),
-        groups.specs.get(wish.resource),
-        type_list(groups, wish.types).join(", "),
+        if constraint.device == NONE { -1 } else { i64::from(constraint.device) },
+        groups.specs.get(constraint.requested),
+        groups.specs.get(constraint.resource),
+        type_list(groups, constraint.types).join(", "),
     );
     let mut ops: Vec<&str> = Vec::new();
     for &id in &members {
@@ -40,7 +40,7 @@ pub(super) fn debug_info(groups: &mut Groups<'_>, root: usize) -> String {
     for &id in members.iter().take(LISTED) {
         let node = graph.node(id);
         let _ = write!(text, "\n  {} ({}) {}", node.name, node.op.name(), node.device);
-        if wish.device != NONE {
+        if constraint.device != NONE {
             let _ = write!(text, " framework assigned device={assigned}");
         }
     }
@@ -51,7 +51,7 @@ pub(super) fn debug_info(groups: &mut Groups<'_>, root: usize) -> String {
     text
 }
 
-/// Attributes as error messages show them: `T=DT_FLOAT, name="x"`.
+/// Formats attributes for an error message: `T=DT_FLOAT, name="x"`.
 pub(super) fn attrs(attrs: &Attrs) -> String {
     let all: Vec<String> = attrs.iter().map(|(name, v)| format!("{name}={}", value(v))).collect();
     all.join(", ")
@@ -89,12 +89,12 @@ fn items(list: &AttrList) -> Vec<String> {
     }
 }
 
-/// `DT_FLOAT`, as protocol buffers spell types.
+/// Returns the protocol buffer name of a type: `DT_FLOAT`.
 fn type_name(dtype: DType) -> String {
     format!("DT_{}", dtype.name().to_ascii_uppercase())
 }
 
-/// An input's type in words: `float`, `float_ref`.
+/// Returns TensorFlow's name of an input type: `float`, `float_ref`.
 pub(super) fn port_name(port: PortType) -> String {
     format!("{}{}", port.dtype, if port.is_ref { "_ref" } else { "" })
 }

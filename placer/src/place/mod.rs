@@ -1,8 +1,10 @@
-//! The placer: which device each node of a graph goes to. The rules are TensorFlow's, and its messages.
+//! The placer, which assigns a device to each node of a graph by TensorFlow's rules and with its error
+//! messages.
 //!
-//! Nodes tied by references, resources or `_class` share a device. Of the devices that such a group allows the
-//! first one is taken, by kernel priority, device type, own process, name; nodes without inputs follow their
-//! consumers, and nodes that only ask for a shape follow their input. There is no balancing of load.
+//! Nodes that are connected by references, resources or `_class` share a device. The first candidate device
+//! of such a group is chosen, in the order of kernel priority, device type, local process and name. A node
+//! without inputs is placed with its consumers, and a node that only reads a tensor's shape with its input.
+//! Load is not balanced.
 
 mod candidates;
 mod groups;
@@ -16,19 +18,20 @@ use crate::error::{Error, Result};
 use crate::spec::{DeviceTexts, Specs};
 use candidates::Candidates;
 use graph::{DeviceName, DeviceSpec, Graph, NodeId, Topology};
-use groups::{Groups, NONE, Wish};
+use groups::{Constraint, Groups, NONE};
 use kernels::Signatures;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a placement is made from, beside the graph.
+/// Inputs of a placement besides the graph.
 #[derive(Clone, Copy)]
 pub struct PlaceRequest<'a> {
     pub devices: &'a DeviceSet,
     pub kernels: &'a dyn Kernels,
-    /// Whether a device type or number that is not there, and a colocation that cannot be, are no errors.
+    /// True if a missing device type or number and an impossible colocation are tolerated instead of reported
+    /// as errors.
     pub allow_soft_placement: bool,
-    /// Nodes that stay where an earlier placement put them.
+    /// Nodes that keep the device of an earlier placement.
     pub assigned: &'a [(NodeId, DeviceName)],
 }
 
@@ -43,59 +46,61 @@ impl fmt::Debug for PlaceRequest<'_> {
     }
 }
 
-/// The rule that decided where a node goes.
+/// The rule that decided the device of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It asked for a device that this one satisfies.
+    /// The device satisfies the node's device specification.
     Explicit,
-    /// Its `_class` ties it to a group for which this node decided.
+    /// The node's `_class` colocates it with a group whose device this node decided.
     Colocated(NodeId),
-    /// A reference or resource ties it to a group for which this node decided.
+    /// A reference or resource edge connects the node to a group whose device this node decided.
     Resource(NodeId),
-    /// An earlier placement put it there.
+    /// An earlier placement assigned the device.
     Assigned,
-    /// What it asked for is not there; this comes closest.
+    /// The requested device does not exist, and soft placement chose the closest one.
     Soft,
-    /// It has no inputs, and all that it feeds is where this node is.
+    /// The node has no inputs, and all its consumers are on the device of this consumer.
     Consumer(NodeId),
-    /// It only asks for a shape, and goes where its input is.
+    /// The node only reads the shape of this input and is placed with it.
     Input(NodeId),
-    /// The first device that can run it.
+    /// The first device that has a kernel for the node.
     Default,
 }
 
-/// A device for each node of a graph.
+/// The device of each node of a graph, with the rule that decided it.
 #[derive(Clone, Debug)]
 pub struct Placement {
     devices: Vec<Arc<str>>,
     of_node: Vec<u32>,
     reasons: Vec<Reason>,
-    /// What the user should know of, though it is no failure.
+    /// Messages for the user about deviations that are not errors.
     pub warnings: Vec<String>,
 }
 
 impl Placement {
-    /// The device of each node, as an index into the set that the graph was placed on.
+    /// Returns the device of each node as an index into the [`DeviceSet`] of the placement.
     pub fn indices(&self) -> &[u32] {
         &self.of_node
     }
 
+    /// Returns the full name of a node's device.
     pub fn device(&self, id: NodeId) -> &Arc<str> {
         &self.devices[self.of_node[id.index()] as usize]
     }
 
+    /// Returns the rule that decided a node's device.
     pub fn reason(&self, id: NodeId) -> Reason {
         self.reasons[id.index()]
     }
 
-    /// Writes each node's full device name into the graph that was placed.
+    /// Writes each node's full device name into `graph`, which must be the graph that was placed.
     pub fn apply(&self, graph: &mut Graph) {
         for (index, &device) in self.of_node.iter().enumerate() {
             graph.node_mut(NodeId::new(index)).device = self.devices[device as usize].clone();
         }
     }
 
-    /// One line a node, in TensorFlow's form, with the rule that decided.
+    /// Returns one line for each node in TensorFlow's log format, followed by the rule that decided.
     pub fn log<'a>(&'a self, graph: &'a Graph) -> impl Iterator<Item = String> + 'a {
         graph.nodes().zip(&self.reasons).map(move |((id, node), &reason)| {
             let name = |id: NodeId| &graph.node(id).name;
@@ -117,8 +122,8 @@ impl Placement {
 /// Places every node of a graph.
 ///
 /// # Errors
-/// What TensorFlow's placer refuses, with its codes and messages: a node without a kernel, a device that is not
-/// there, wishes that exclude each other.
+/// TensorFlow's errors, with its codes and messages: a node without a kernel, a device that does not exist,
+/// or device specifications that contradict each other.
 pub fn place(graph: &Graph, request: &PlaceRequest<'_>) -> Result<Placement> {
     if request.devices.is_empty() {
         return Err(Error::NoDevices);
@@ -147,11 +152,12 @@ pub fn place(graph: &Graph, request: &PlaceRequest<'_>) -> Result<Placement> {
     })
 }
 
-/// No data inputs and one output that is no reference.
+/// Bit of `traits`: the node has no data input and exactly one output, which is not a reference.
 const GENERATOR: u8 = 1;
-/// Some input may be a reference or a resource.
-const LINKS: u8 = 2;
+/// Bit of `traits`: an input may be a reference or a resource.
+const TAKES_STATE: u8 = 2;
 
+/// The state of one placement.
 struct Placing<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
@@ -160,12 +166,12 @@ struct Placing<'a> {
     traits: Vec<u8>,
     of_node: Vec<u32>,
     reasons: Vec<Reason>,
-    /// For each root, the member that was placed first.
+    /// For each group root, the member that was placed first.
     decider: Vec<u32>,
 }
 
 impl<'a> Placing<'a> {
-    /// Reads what each node asks for and joins those that must share a device.
+    /// Reads the device specification of each node and joins the nodes that must share a device.
     fn start(graph: &'a Graph, topology: &'a Topology, request: &PlaceRequest<'a>) -> Result<Placing<'a>> {
         let soft = request.allow_soft_placement;
         let signatures = Signatures::new(request.kernels, request.devices);
@@ -193,7 +199,7 @@ impl<'a> Placing<'a> {
             placing.read_node(id, &mut texts)?;
         }
         for id in graph.ids() {
-            if placing.traits[id.index()] & LINKS != 0 {
+            if placing.traits[id.index()] & TAKES_STATE != 0 {
                 placing.groups.join_edges(id, topology)?;
             }
         }
@@ -201,6 +207,7 @@ impl<'a> Placing<'a> {
         Ok(placing)
     }
 
+    /// Reads a node's device specification and kernels into a new group that has this node only.
     fn read_node(&mut self, id: NodeId, texts: &mut DeviceTexts<(u32, bool)>) -> Result<()> {
         let node = self.graph.node(id);
         let groups = &mut self.groups;
@@ -212,9 +219,9 @@ impl<'a> Placing<'a> {
         let signature = groups.signatures.of(node)?;
         let types = if is_remote { groups.signatures.with_remote(signature.types) } else { signature.types };
         let has_inputs = self.topology.producers(id).first().is_some_and(|p| !p.is_control());
-        let mut wish = Wish { requested: own, resource: 0, device: NONE, types, requester: NONE };
+        let mut constraint = Constraint { requested: own, resource: 0, device: NONE, types, requester: NONE };
         if own != 0 {
-            wish.requester = id.index() as u32;
+            constraint.requester = id.index() as u32;
         }
         let device = self.of_node[id.index()];
         if device != NONE {
@@ -228,18 +235,18 @@ impl<'a> Placing<'a> {
                     op: node.op.name().to_owned(),
                 });
             }
-            wish.device = device;
-            wish.requested = groups.specs.intern(held.name.to_spec());
-            wish.requester = id.index() as u32;
+            constraint.device = device;
+            constraint.requested = groups.specs.intern(held.name.to_spec());
+            constraint.requester = id.index() as u32;
         } else if groups.signatures.types(types).is_empty() {
             return Err(self.candidates.no_kernel(node));
         } else if own != 0 && !has_inputs && signature.outputs.is_state() {
-            wish.resource = own;
+            constraint.resource = own;
         }
-        groups.wishes.push(wish);
+        groups.constraints.push(constraint);
         groups.own.push(own);
-        if signature.links {
-            self.traits[id.index()] |= LINKS;
+        if signature.takes_state {
+            self.traits[id.index()] |= TAKES_STATE;
         }
         if !has_inputs && signature.outputs.is_one_value() {
             self.traits[id.index()] |= GENERATOR;
@@ -256,6 +263,7 @@ impl<'a> Placing<'a> {
         self.choose(id, followed)
     }
 
+    /// Places a node without inputs on the device of its consumers, if they share one.
     fn place_generator(&mut self, id: NodeId) -> Result<()> {
         let consumers = self.topology.consumers(id);
         let followed = consumers.first().and_then(|first| {
@@ -266,23 +274,23 @@ impl<'a> Placing<'a> {
         self.choose(id, followed)
     }
 
-    /// Puts a node where its group is, else where `followed` is, if that is allowed, else on the first device
-    /// that is.
+    /// Places a node on its group's device if the group has one, else on the device of the node `followed` if
+    /// it is a candidate, else on the first candidate.
     fn choose(&mut self, id: NodeId, followed: Option<(NodeId, Reason)>) -> Result<()> {
         let root = self.groups.root(id);
-        let wish = self.groups.wishes[root];
+        let constraint = self.groups.constraints[root];
         let own = self.groups.own[id.index()];
-        if wish.device != NONE {
-            let with = if wish.requester != NONE { wish.requester } else { self.decider[root] };
-            self.settle(id, wish.device, self.member_reason(id, own, wish.device, with));
+        if constraint.device != NONE {
+            let with = if constraint.requester != NONE { constraint.requester } else { self.decider[root] };
+            self.assign(id, constraint.device, self.member_reason(id, own, constraint.device, with));
             return Ok(());
         }
-        let allowed = self.candidates.of_group(&mut self.groups, id, root)?;
+        let allowed = self.candidates.for_group(&mut self.groups, id, root)?;
         let mut device = self.candidates.first(allowed);
-        let mut reason = if own == 0 && wish.requester == NONE {
+        let mut reason = if own == 0 && constraint.requester == NONE {
             Reason::Default
         } else {
-            self.member_reason(id, own, device, wish.requester)
+            self.member_reason(id, own, device, constraint.requester)
         };
         if let Some((node, rule)) = followed
             && self.of_node[node.index()] != NONE
@@ -293,12 +301,14 @@ impl<'a> Placing<'a> {
                 reason = rule;
             }
         }
-        self.groups.wishes[root].device = device;
+        self.groups.constraints[root].device = device;
         self.decider[root] = id.index() as u32;
-        self.settle(id, device, reason);
+        self.assign(id, device, reason);
         Ok(())
     }
 
+    /// Returns the rule that explains why a member of a group is on the group's device; `with` is the
+    /// deciding node.
     fn member_reason(&self, id: NodeId, own: u32, device: u32, with: u32) -> Reason {
         if own != 0 && self.groups.specs.get(own).matches(&self.groups.devices.get(device).name) {
             return Reason::Explicit;
@@ -310,7 +320,7 @@ impl<'a> Placing<'a> {
         if self.groups.on_edge[id.index()] { Reason::Resource(with) } else { Reason::Colocated(with) }
     }
 
-    fn settle(&mut self, id: NodeId, device: u32, reason: Reason) {
+    fn assign(&mut self, id: NodeId, device: u32, reason: Reason) {
         self.of_node[id.index()] = device;
         self.reasons[id.index()] = reason;
     }

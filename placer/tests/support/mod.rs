@@ -1,4 +1,4 @@
-//! Graphs from short texts, devices, and kernels for tests.
+//! Test helpers: graphs from short texts, devices, and kernels.
 #![allow(dead_code, unreachable_pub)]
 
 use anabranch_placer::{DeviceSet, Kernels};
@@ -12,8 +12,8 @@ use std::fmt::Write;
 
 pub type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 
-/// A graph from lines `name = Op(input, input:1, ^control) @device [class, class] attr=type`. Attributes that are
-/// not given and have no default are made up.
+/// Parses a graph from lines `name = Op(input, input:1, ^control) @device [class, class] attr=type`.
+/// Attributes that are missing and have no default get an arbitrary value.
 pub fn graph_of(text: &str) -> Result<Graph> {
     let mut importer = Importer::new(Graph::new());
     for line in text.lines().map(str::trim).filter(|l| !l.is_empty()) {
@@ -40,7 +40,7 @@ pub fn graph_of(text: &str) -> Result<Graph> {
         let found = ops::lookup(op).ok_or_else(|| format!("no op {op}"))?;
         for spec in found.attrs.iter().filter(|s| s.default.is_none()) {
             if attrs.get(spec.name).is_none() {
-                attrs.set(spec.name, made_up(spec)?);
+                attrs.set(spec.name, arbitrary_value(spec)?);
             }
         }
         let inputs = inputs.split(", ").filter(|i| !i.is_empty());
@@ -49,7 +49,7 @@ pub fn graph_of(text: &str) -> Result<Graph> {
     Ok(importer.finish()?)
 }
 
-fn made_up(spec: &AttrSpec) -> Result<AttrValue> {
+fn arbitrary_value(spec: &AttrSpec) -> Result<AttrValue> {
     Ok(match spec.kind {
         AttrKind::Type => AttrValue::Type(DType::Float),
         AttrKind::Shape => AttrValue::Shape(PartialShape::scalar()),
@@ -60,7 +60,7 @@ fn made_up(spec: &AttrSpec) -> Result<AttrValue> {
     })
 }
 
-/// Devices by short names `ps:0/CPU:0`, in that order, with incarnations 1, 2, ….
+/// Returns a set of devices given by short names `ps:0/CPU:0`, in that order, with incarnations 1, 2, ….
 pub fn devices(names: &[&str]) -> Result<DeviceSet> {
     let mut all = Vec::new();
     for (i, name) in names.iter().enumerate() {
@@ -69,6 +69,7 @@ pub fn devices(names: &[&str]) -> Result<DeviceSet> {
     Ok(DeviceSet::new(all))
 }
 
+/// Parses a short device name such as `ps:0/CPU:0`.
 pub fn device(name: &str) -> Result<DeviceName> {
     let (task, device) = name.split_once('/').ok_or("no /")?;
     let (job, task) = task.split_once(':').ok_or("no :")?;
@@ -76,12 +77,12 @@ pub fn device(name: &str) -> Result<DeviceName> {
     Ok(DeviceName::new(&TaskName::new(job, task.parse()?), kind, id.parse()?))
 }
 
-/// One parameter server and two workers, of which the first is the own process.
+/// Returns one parameter server and two workers, with the first worker as the local process.
 pub fn small_cluster() -> Result<DeviceSet> {
     Ok(devices(&["ps:0/CPU:0", "worker:0/CPU:0", "worker:1/CPU:0"])?.with_local(TaskName::new("worker", 0)))
 }
 
-/// Kernels for everything on the CPU but what `without` lists, and for what `gpu` lists on GPUs.
+/// Kernels on the CPU for every op except those in `without`, and on GPUs for the ops in `gpu`.
 #[derive(Debug, Default)]
 pub struct TestKernels {
     pub without: &'static [&'static str],
@@ -109,7 +110,7 @@ impl Kernels for TestKernels {
     }
 }
 
-/// A graph as text, with what tests of transfers look at.
+/// Formats a graph as text, with the attributes that tests of transfers check.
 pub fn print(graph: &Graph) -> String {
     let mut text = String::new();
     for (id, node) in graph.nodes() {
@@ -146,7 +147,7 @@ pub fn print(graph: &Graph) -> String {
     text
 }
 
-/// Whether the port is that of control edges.
+/// Returns whether the port is that of control edges.
 pub fn is_control(port: u32) -> bool {
     port == CONTROL
 }

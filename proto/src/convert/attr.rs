@@ -1,4 +1,4 @@
-//! Attribute values and element types.
+//! Conversions of attribute values and dtypes.
 
 use super::Budget;
 use super::shape::{partial_shape_from_proto, partial_shape_to_proto};
@@ -6,6 +6,8 @@ use super::tensor::{tensor_from_proto_within, tensor_to_proto};
 use crate::pb::{self, attr_value::ListValue, attr_value::Value};
 use graph::{AttrList, AttrValue, DType, Error, FuncAttr, REF_OFFSET, Result};
 
+/// Converts a dtype number.
+///
 /// # Errors
 /// `InvalidArgument` for reference types, which values and attributes never have, and unknown numbers.
 pub fn dtype_from_proto(number: i32) -> Result<DType> {
@@ -18,6 +20,7 @@ pub fn dtype_from_proto(number: i32) -> Result<DType> {
     }))
 }
 
+/// Converts an attribute value to its message.
 pub fn attr_to_proto(value: &AttrValue) -> pb::AttrValue {
     let value = match value {
         AttrValue::Str(v) => Value::S(v.to_vec()),
@@ -50,8 +53,11 @@ fn list_to_proto(list: &AttrList) -> ListValue {
     out
 }
 
+/// Converts the message of an attribute value.
+///
 /// # Errors
-/// `InvalidArgument` if nothing is set, a list holds values of several kinds, or the value itself is wrong.
+/// `InvalidArgument` if no value is set, a list holds values of several kinds, or the value itself is
+/// invalid.
 pub fn attr_from_proto(value: pb::AttrValue, budget: &mut Budget) -> Result<AttrValue> {
     Ok(match value.value.ok_or_else(|| Error::invalid("AttrValue has no value"))? {
         Value::S(v) => AttrValue::Str(v.into()),
@@ -96,6 +102,7 @@ fn list_from_proto(list: ListValue, budget: &mut Budget) -> Result<AttrList> {
     })
 }
 
+/// Converts a function attribute to its message.
 pub fn func_to_proto(func: &FuncAttr) -> pb::NameAttrList {
     pb::NameAttrList {
         name: func.name.to_string(),
@@ -103,8 +110,10 @@ pub fn func_to_proto(func: &FuncAttr) -> pb::NameAttrList {
     }
 }
 
+/// Converts the message of a function attribute. Nesting is only limited by the decoder of messages.
+///
 /// # Errors
-/// Those of the attributes. Nesting is as deep as the decoder of messages lets it be.
+/// The errors of [`attr_from_proto`].
 pub fn func_from_proto(func: pb::NameAttrList, budget: &mut Budget) -> Result<FuncAttr> {
     let attrs = func.attr.into_iter();
     let read = |(name, value): (String, _)| Ok((name.into(), attr_from_proto(value, budget)?));

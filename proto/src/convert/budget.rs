@@ -1,8 +1,9 @@
-//! How much memory the values of a message may take: a few bytes can state a tensor of many terabytes.
+//! Memory limits for the values of a message. They are needed because a few bytes can claim a tensor of many
+//! terabytes.
 
 use graph::{Code, Error, Result, tensor::memory_limit};
 
-/// Bytes that tensors may still take while one message is read.
+/// The number of bytes that tensors may still take while one message is converted.
 #[derive(Clone, Debug)]
 pub struct Budget {
     left: u64,
@@ -10,18 +11,20 @@ pub struct Budget {
 }
 
 impl Budget {
+    /// Creates a budget of `bytes` bytes.
     pub fn new(bytes: u64) -> Budget {
         Budget { left: bytes, whole: bytes }
     }
 
+    /// Returns the remaining bytes.
     pub fn left(&self) -> u64 {
         self.left
     }
 
-    /// Counts `count` elements of `size` bytes.
+    /// Deducts `count` elements of `size` bytes.
     ///
     /// # Errors
-    /// `ResourceExhausted` if they exceed what is left.
+    /// `ResourceExhausted` if they exceed the remaining bytes.
     pub(super) fn take(&mut self, count: usize, size: usize) -> Result<()> {
         let bytes = count as u128 * size as u128;
         match u64::try_from(bytes).ok().and_then(|b| self.left.checked_sub(b)) {
@@ -41,7 +44,7 @@ impl Budget {
 }
 
 impl Default for Budget {
-    /// Half of the host memory that tensors may take in all.
+    /// Returns half of the host memory that tensors may take in total.
     fn default() -> Budget {
         Budget::new(memory_limit() / 2)
     }

@@ -1,8 +1,9 @@
-//! What tasks tell each other about their devices.
+//! Conversions of device attributes, which tasks send each other.
 
 use crate::pb;
 use graph::{DeviceAttributes, DeviceName, Error, Result};
 
+/// Converts the attributes of a device to their message.
 pub fn device_to_proto(device: &DeviceAttributes) -> pb::DeviceAttributes {
     pb::DeviceAttributes {
         name: device.name.to_string(),
@@ -15,8 +16,10 @@ pub fn device_to_proto(device: &DeviceAttributes) -> pb::DeviceAttributes {
     }
 }
 
+/// Converts the message of a device's attributes.
+///
 /// # Errors
-/// `InvalidArgument` if the name is not a full device name, or the type is not the name's.
+/// `InvalidArgument` if the name is not a full device name, or the type differs from that in the name.
 pub fn device_from_proto(device: pb::DeviceAttributes) -> Result<DeviceAttributes> {
     let name = DeviceName::parse(&device.name)?;
     if !device.device_type.is_empty() && *device.device_type != *name.device_type {
@@ -27,17 +30,19 @@ pub fn device_from_proto(device: pb::DeviceAttributes) -> Result<DeviceAttribute
     }
     Ok(DeviceAttributes {
         name,
-        // A device that does not know its memory says so by a negative or zero limit.
+        // A limit that is negative or zero means that the device does not know its memory size.
         memory_limit: u64::try_from(device.memory_limit).unwrap_or(0),
         incarnation: device.incarnation,
         physical_description: device.physical_device_desc,
     })
 }
 
+/// Converts the attributes of devices to messages.
 pub fn devices_to_proto(devices: &[DeviceAttributes]) -> Vec<pb::DeviceAttributes> {
     devices.iter().map(device_to_proto).collect()
 }
 
+/// Converts the messages of devices' attributes.
 pub fn devices_from_proto(devices: Vec<pb::DeviceAttributes>) -> Result<Vec<DeviceAttributes>> {
     devices.into_iter().map(device_from_proto).collect()
 }
@@ -47,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_round_trip_and_bad_ones_are_refused() -> Result<()> {
+    fn devices_round_trip_and_malformed_ones_are_refused() -> Result<()> {
         let device = DeviceAttributes {
             name: DeviceName::parse("/job:ps/replica:0/task:3/device:GPU:1")?,
             memory_limit: 1 << 40,

@@ -1,8 +1,9 @@
-//! Functions and their library. Fields without a counterpart travel along, serialised, as those of graphs do.
+//! Conversions of functions and their library. Fields without a counterpart are stored, serialised, in
+//! `opaque` fields.
 
 use super::attr::{attr_from_proto, attr_to_proto, dtype_from_proto};
 use super::budget::Budget;
-use super::graph::{Sharing, attrs_from_proto, unreadable};
+use super::graph::{AttrCache, attrs_from_proto, unreadable};
 use crate::pb;
 use graph::function::{ArgDef, ArgDefType, AttrDef, FunctionNode};
 use graph::{Attrs, Error, FunctionDef, FunctionLibrary, Result};
@@ -12,20 +13,20 @@ use std::sync::Arc;
 
 type AttrMap = BTreeMap<String, pb::AttrValue>;
 
-/// Adds the functions of the message.
+/// Adds the functions of a library message.
 ///
 /// # Errors
-/// `InvalidArgument` for a function or a gradient that contradicts one that is there, and for what cannot be
-/// read, with the function's name.
+/// `InvalidArgument`, with the function's name, for a function or a gradient that contradicts an existing
+/// one, and for a malformed function.
 pub(super) fn library_from_proto(
     library: &mut FunctionLibrary,
     def: pb::FunctionDefLibrary,
     budget: &mut Budget,
 ) -> Result<()> {
-    let mut sharing = Sharing::default();
+    let mut cache = AttrCache::default();
     for function in def.function {
         let name = function.signature.as_ref().map(|s| s.name.clone()).unwrap_or_default();
-        let function = function_from_proto(function, budget, &mut sharing)
+        let function = function_from_proto(function, budget, &mut cache)
             .map_err(|e| Error::Invalid { code: e.code(), message: format!("function {name}: {e}") })?;
         library.add(function)?;
     }
@@ -60,7 +61,7 @@ pub(super) fn library_to_proto(library: &FunctionLibrary) -> Result<pb::Function
 fn function_from_proto(
     def: pb::FunctionDef,
     budget: &mut Budget,
-    sharing: &mut Sharing,
+    cache: &mut AttrCache,
 ) -> Result<FunctionDef> {
     let pb::FunctionDef { signature, node_def, ret, attr, control_ret, arg_attr, resource_arg_unique_id } =
         def;
@@ -80,11 +81,11 @@ fn function_from_proto(
     if rest != pb::OpDef::default() {
         left.signature = Some(rest);
     }
-    let (attrs, unread) = attrs_from_proto(attr, budget, sharing, |_| false)?;
+    let (attrs, unread) = attrs_from_proto(attr, budget, cache, |_| false)?;
     left.attr = unread;
     let mut arg_attrs = BTreeMap::new();
     for (position, of_arg) in arg_attr {
-        let (attrs, unread) = attrs_from_proto(of_arg.attr, budget, sharing, |_| false)?;
+        let (attrs, unread) = attrs_from_proto(of_arg.attr, budget, cache, |_| false)?;
         arg_attrs.insert(position, attrs);
         if !unread.is_empty() {
             left.arg_attr.insert(position, pb::function_def::ArgAttrs { attr: unread });
@@ -100,7 +101,7 @@ fn function_from_proto(
         attr_defs: attr_defs.into_iter().map(|a| attr_def_from_proto(a, budget)).collect::<Result<_>>()?,
         is_stateful,
         control_outputs: control_output.into_iter().map(Into::into).collect(),
-        nodes: node_def.into_iter().map(|n| node_from_proto(n, budget, sharing)).collect::<Result<_>>()?,
+        nodes: node_def.into_iter().map(|n| node_from_proto(n, budget, cache)).collect::<Result<_>>()?,
         returns: text_map(ret),
         control_returns: text_map(control_ret),
         attrs,
@@ -110,7 +111,7 @@ fn function_from_proto(
 }
 
 fn function_to_proto(function: &FunctionDef) -> Result<pb::FunctionDef> {
-    let mut def: pb::FunctionDef = carried(&function.opaque, &function.name)?;
+    let mut def: pb::FunctionDef = decode_opaque(&function.opaque, &function.name)?;
     let mut signature = def.signature.unwrap_or_default();
     signature.name = function.name.to_string();
     let args = |args: &[ArgDef]| args.iter().map(arg_to_proto).collect::<Result<Vec<_>>>();
@@ -159,7 +160,7 @@ fn arg_from_proto(def: pb::op_def::ArgDef) -> Result<ArgDef> {
 }
 
 fn arg_to_proto(arg: &ArgDef) -> Result<pb::op_def::ArgDef> {
-    let mut def: pb::op_def::ArgDef = carried(&arg.opaque, &arg.name)?;
+    let mut def: pb::op_def::ArgDef = decode_opaque(&arg.opaque, &arg.name)?;
     def.name = arg.name.to_string();
     match &arg.ty {
         ArgDefType::Fixed(dtype) => def.r#type = dtype.number(),
@@ -179,24 +180,24 @@ fn attr_def_from_proto(def: pb::op_def::AttrDef, budget: &mut Budget) -> Result<
 }
 
 fn attr_def_to_proto(attr: &AttrDef) -> Result<pb::op_def::AttrDef> {
-    let mut def: pb::op_def::AttrDef = carried(&attr.opaque, &attr.name)?;
+    let mut def: pb::op_def::AttrDef = decode_opaque(&attr.opaque, &attr.name)?;
     def.name = attr.name.to_string();
     def.r#type = attr.kind.to_string();
     def.default_value = attr.default.as_ref().map(attr_to_proto);
     Ok(def)
 }
 
-fn node_from_proto(def: pb::NodeDef, budget: &mut Budget, sharing: &mut Sharing) -> Result<FunctionNode> {
+fn node_from_proto(def: pb::NodeDef, budget: &mut Budget, cache: &mut AttrCache) -> Result<FunctionNode> {
     let pb::NodeDef { name, op, input, device, attr, experimental_debug_info, experimental_type } = def;
     let row = graph::ops::lookup(&op);
     let (attrs, unread) =
-        attrs_from_proto(attr, budget, sharing, |key| row.is_some_and(|r| r.attr_spec(key).is_some()))
+        attrs_from_proto(attr, budget, cache, |key| row.is_some_and(|r| r.attr_spec(key).is_some()))
             .map_err(|e| e.at_node(&name))?;
     let left = pb::NodeDef { attr: unread, experimental_debug_info, experimental_type, ..Default::default() };
     Ok(FunctionNode {
         name: name.into(),
-        op: sharing.intern(&op),
-        device: sharing.intern(&device),
+        op: cache.intern(&op),
+        device: cache.intern(&device),
         attrs,
         inputs: input.into_iter().map(Into::into).collect(),
         opaque: opaque(&left),
@@ -204,7 +205,7 @@ fn node_from_proto(def: pb::NodeDef, budget: &mut Budget, sharing: &mut Sharing)
 }
 
 fn node_to_proto(node: &FunctionNode) -> Result<pb::NodeDef> {
-    let mut def: pb::NodeDef = carried(&node.opaque, &node.name)?;
+    let mut def: pb::NodeDef = decode_opaque(&node.opaque, &node.name)?;
     def.name = node.name.to_string();
     def.op = node.op.to_string();
     def.device = node.device.to_string();
@@ -217,13 +218,14 @@ fn add_attrs(to: &mut AttrMap, attrs: &Attrs) {
     to.extend(attrs.iter().map(|(name, value)| (name.to_string(), attr_to_proto(value))));
 }
 
-/// What is left of a message, if anything is.
+/// Encodes the fields of a message that have no counterpart; `None` if there are none.
 fn opaque(left: &impl Message) -> Option<Arc<[u8]>> {
     let bytes = left.encode_to_vec();
     (!bytes.is_empty()).then(|| bytes.into())
 }
 
-fn carried<M: Message + Default>(opaque: &Option<Arc<[u8]>>, of: &str) -> Result<M> {
+/// Decodes the fields that have no counterpart.
+fn decode_opaque<M: Message + Default>(opaque: &Option<Arc<[u8]>>, of: &str) -> Result<M> {
     match opaque {
         Some(bytes) => M::decode(&bytes[..]).map_err(|e| unreadable(of, e)),
         None => Ok(M::default()),

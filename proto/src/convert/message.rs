@@ -1,22 +1,23 @@
-//! A serialised message field by field, without a value for the whole: for messages of which there are many.
+//! A field-by-field reader of serialised messages that builds no value for the whole message, for frequent
+//! messages.
 
 use prost::DecodeError;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, encode_varint, skip_field};
 use std::fmt;
 
-/// The fields of a message, in the order of its bytes.
+/// An iterator over the fields of a message, in the order of its bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(&'a [u8]);
 
 pub(super) struct Field<'a> {
     pub(super) number: u32,
-    /// Of a text, bytes, or a message.
+    /// The value of a string, bytes or message field.
     value: Option<&'a [u8]>,
-    /// All of it, key included.
+    /// The bytes of the whole field, including the key.
     pub(super) bytes: &'a [u8],
 }
 
-/// Why a message cannot be read.
+/// The reason why a message cannot be decoded.
 #[derive(Debug)]
 pub(super) struct Malformed(String);
 
@@ -63,7 +64,7 @@ impl<'a> Iterator for Fields<'a> {
         }
         let read = self.read();
         if read.is_err() {
-            // What comes after what cannot be read means nothing.
+            // The position of the next field is unknown after an error.
             self.0 = &[];
         }
         Some(read)
@@ -71,33 +72,37 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Field<'a> {
+    /// Returns the value as bytes.
+    ///
     /// # Errors
-    /// If the field is no text, bytes or message.
+    /// `Malformed` if the field is not a string, bytes or message.
     pub(super) fn as_bytes(&self) -> Result<&'a [u8], Malformed> {
         self.value.ok_or_else(|| Malformed(format!("field {} has a value of another kind", self.number)))
     }
 
+    /// Returns the value as text.
+    ///
     /// # Errors
-    /// As [`Field::as_bytes`], and if the text is not UTF-8.
+    /// The errors of [`Field::as_bytes`], and `Malformed` if the text is not UTF-8.
     pub(super) fn as_text(&self) -> Result<&'a str, Malformed> {
         let text = std::str::from_utf8(self.as_bytes()?);
         text.map_err(|_| Malformed(format!("field {} is not UTF-8", self.number)))
     }
 }
 
-/// Appends a field of text, bytes, or a message.
+/// Appends a field of a string, bytes or a message.
 pub(super) fn put_bytes(number: u32, value: &[u8], to: &mut Vec<u8>) {
     put_length(number, value.len(), to);
     to.extend_from_slice(value);
 }
 
-/// Appends the beginning of such a field, whose value of `len` bytes follows.
+/// Appends the key and the length of a field whose value of `len` bytes follows.
 pub(super) fn put_length(number: u32, len: usize, to: &mut Vec<u8>) {
     encode_varint(u64::from(number << 3) | WireType::LengthDelimited as u64, to);
     encode_varint(len as u64, to);
 }
 
-/// Appends a field with a number.
+/// Appends a varint field.
 pub(super) fn put_number(number: u32, value: u64, to: &mut Vec<u8>) {
     encode_varint(u64::from(number << 3) | WireType::Varint as u64, to);
     encode_varint(value, to);

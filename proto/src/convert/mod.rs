@@ -1,5 +1,5 @@
-//! Between the messages of the wire and the types of `graph`: one file a topic. Every size that a message
-//! states is checked against its contents and against a [`Budget`] before memory is taken.
+//! Conversions between messages and the types of `graph`, one file for each topic. Every size in a message is
+//! checked against its contents and against a [`Budget`] before memory is allocated.
 
 mod attr;
 mod budget;

@@ -1,4 +1,4 @@
-//! Shapes.
+//! Conversions of shapes.
 
 use crate::pb::{TensorShapeProto, tensor_shape_proto::Dim};
 use graph::{Error, PartialShape, Result, Shape, shape::MAX_RANK};
@@ -10,14 +10,15 @@ fn proto(sizes: impl Iterator<Item = i64>) -> TensorShapeProto {
     }
 }
 
+/// Converts a shape to its message.
 pub fn shape_to_proto(shape: &Shape) -> TensorShapeProto {
     proto(shape.iter().map(|&d| d as i64))
 }
 
-/// The shape of a value.
+/// Converts the message of a tensor's shape.
 ///
 /// # Errors
-/// `InvalidArgument` if the rank or a dimension is unknown, or sizes are out of range.
+/// `InvalidArgument` if the rank or a dimension is unknown, or dimensions are out of range.
 pub fn shape_from_proto(shape: &TensorShapeProto) -> Result<Shape> {
     if shape.unknown_rank {
         return Err(Error::invalid("the shape of a tensor's value must be known, its rank is not"));
@@ -25,6 +26,7 @@ pub fn shape_from_proto(shape: &TensorShapeProto) -> Result<Shape> {
     Shape::from_i64(&sizes(shape)?)
 }
 
+/// Converts a partial shape to its message.
 pub fn partial_shape_to_proto(shape: &PartialShape) -> TensorShapeProto {
     match shape.dims() {
         None => TensorShapeProto { dim: Vec::new(), unknown_rank: true },
@@ -32,8 +34,10 @@ pub fn partial_shape_to_proto(shape: &PartialShape) -> TensorShapeProto {
     }
 }
 
+/// Converts the message of a partial shape.
+///
 /// # Errors
-/// `InvalidArgument` if sizes are out of range, or there are sizes although the rank is unknown.
+/// `InvalidArgument` if dimensions are out of range, or there are dimensions although the rank is unknown.
 pub fn partial_shape_from_proto(shape: &TensorShapeProto) -> Result<PartialShape> {
     if !shape.unknown_rank {
         return PartialShape::from_i64(&sizes(shape)?);

@@ -1,5 +1,5 @@
-//! Failures on the wire: gRPC's code and message, and what more there is to know in the trailer
-//! `grpc-status-details-bin`, whose bytes are a map of payloads.
+//! Conversions of failures to gRPC statuses. The flags are in the trailer `grpc-status-details-bin`, whose
+//! bytes are a map of payloads.
 
 use crate::pb::distributed_runtime::GrpcPayloadContainer;
 use crate::status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
@@ -7,13 +7,14 @@ use bytes::Bytes;
 use graph::Code;
 use prost::Message;
 
-/// Longer messages are cut here: trailers have a limit.
+/// Maximum bytes of a gRPC message, because trailers are limited; longer messages are truncated.
 const MAX_MESSAGE: usize = 3072;
-/// As long as the text of a failure in a message's body may be: clients search longer ones for hours.
+/// Maximum bytes of a failure's text in a response body. TensorFlow's clients take hours to search longer
+/// texts.
 const MAX_BODY_MESSAGE: usize = 16_000;
 const TRUNCATED: &str = " ... [truncated]";
 
-/// The code and the text of a failure, for the body of an answer.
+/// Returns the code and the text of a failure, for the body of a response.
 pub fn failure_in_body(status: Status) -> (i32, String) {
     (status.code.number(), cut(status.message, MAX_BODY_MESSAGE))
 }
@@ -43,8 +44,8 @@ impl From<Status> for tonic::Status {
 }
 
 impl From<tonic::Status> for Status {
-    /// A cancelled call is always the consequence of whatever cancelled it. Payloads that cannot be read are
-    /// as if they were not there.
+    /// Converts a gRPC status. A cancelled call counts as a consequence of the failure that cancelled it.
+    /// Payloads that cannot be decoded are ignored.
     fn from(status: tonic::Status) -> Status {
         let code = Code::from_number(status.code() as i32);
         let payloads = GrpcPayloadContainer::decode(status.details()).unwrap_or_default().payloads;
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_and_mark_crosses() {
+    fn codes_and_flags_round_trip() {
         for number in 1..=16 {
             for (derived, restarted) in [(false, false), (true, false), (false, true), (true, true)] {
                 let code = Code::from_number(number);
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_are_cut_between_characters() {
+    fn long_messages_are_truncated_at_characters() {
         let sent = tonic::Status::from(Status::invalid("x".repeat(3072)));
         assert_eq!(sent.message().len(), 3072);
         let sent = tonic::Status::from(Status::invalid(format!("x{}", "ü".repeat(3000))));
@@ -87,13 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn details_are_the_payload_map_and_rubbish_is_ignored() {
+    fn details_are_the_payload_map_and_malformed_details_are_ignored() {
         let sent = tonic::Status::from(Status::new(Code::Aborted, "gone").restarted());
         let url = WORKER_POSSIBLY_RESTARTED;
         let mut expected = vec![0x0a, url.len() as u8 + 2, 0x0a, url.len() as u8];
         expected.extend_from_slice(url.as_bytes());
         assert_eq!(sent.details(), expected);
-        let rubbish = tonic::Status::with_details(tonic::Code::Internal, "m", Bytes::from_static(&[7, 7]));
-        assert_eq!(Status::from(rubbish), Status::new(Code::Internal, "m"));
+        let malformed = tonic::Status::with_details(tonic::Code::Internal, "m", Bytes::from_static(&[7, 7]));
+        assert_eq!(Status::from(malformed), Status::new(Code::Internal, "m"));
     }
 }

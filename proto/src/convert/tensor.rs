@@ -1,5 +1,5 @@
-//! Tensor values: as little-endian contents, or as the typed lists that clients write, whose last element
-//! stands for all that follow.
+//! Conversions of tensors. The elements are little-endian contents or typed lists as clients write them, in
+//! which the last element is repeated up to the end of the tensor.
 
 use super::Budget;
 use super::attr::dtype_from_proto;
@@ -12,10 +12,11 @@ use prost::Message;
 use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 use std::sync::Arc;
 
-/// Contents up to this size are copied: sharing would keep the tensor's storage from being written in place.
-const COPIED: usize = 256;
+/// Contents up to this size in bytes are copied, because a shared buffer prevents in-place writes to the
+/// tensor.
+const MAX_COPIED: usize = 256;
 
-/// A buffer as an owner of bytes.
+/// A buffer that owns the bytes of a message.
 struct Shared(Arc<Buffer>);
 
 impl AsRef<[u8]> for Shared {
@@ -24,7 +25,7 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// The tensor with its elements in `tensor_content`, which shares the storage of large plain tensors.
+/// Converts a tensor with its elements in `tensor_content`, which shares the buffer of large numeric tensors.
 pub fn tensor_to_proto(tensor: &Tensor) -> pb::TensorProto {
     let mut proto = pb::TensorProto {
         dtype: tensor.dtype().number(),
@@ -32,7 +33,7 @@ pub fn tensor_to_proto(tensor: &Tensor) -> pb::TensorProto {
         ..Default::default()
     };
     if let Ok(bytes) = tensor.bytes() {
-        let is_shared = bytes.len() > COPIED;
+        let is_shared = bytes.len() > MAX_COPIED;
         proto.tensor_content = match is_shared.then(|| tensor.buffer()).flatten() {
             Some(buffer) => Bytes::from_owner(Shared(buffer)),
             None => Bytes::copy_from_slice(bytes),
@@ -47,17 +48,20 @@ pub fn tensor_to_proto(tensor: &Tensor) -> pb::TensorProto {
     proto
 }
 
-/// Reads a tensor within the default [`Budget`].
+/// Converts the message of a tensor within the default [`Budget`].
 ///
 /// # Errors
-/// As [`tensor_from_proto_within`].
+/// The errors of [`tensor_from_proto_within`].
 pub fn tensor_from_proto(proto: pb::TensorProto) -> Result<Tensor> {
     tensor_from_proto_within(proto, &mut Budget::default())
 }
 
+/// Converts the message of a tensor within a budget.
+///
 /// # Errors
-/// `InvalidArgument` if type, shape or contents are malformed or do not agree; `ResourceExhausted` if the value
-/// does not fit the budget or the memory; `Unimplemented` for variants of other kinds than lists and optionals.
+/// `InvalidArgument` if type, shape or contents are malformed or contradict each other; `ResourceExhausted`
+/// if the value exceeds the budget or the memory; `Unimplemented` for variants other than lists and
+/// optionals.
 pub fn tensor_from_proto_within(proto: pb::TensorProto, budget: &mut Budget) -> Result<Tensor> {
     let dtype = dtype_from_proto(proto.dtype)?;
     let shape = match &proto.tensor_shape {
@@ -72,12 +76,15 @@ pub fn tensor_from_proto_within(proto: pb::TensorProto, budget: &mut Budget) -> 
     }
 }
 
+/// Converts a tensor to a message with its name.
 pub fn named_tensor_to_proto(name: &str, tensor: &Tensor) -> pb::NamedTensorProto {
     pb::NamedTensorProto { name: name.to_owned(), tensor: Some(tensor_to_proto(tensor)) }
 }
 
+/// Converts the message of a named tensor.
+///
 /// # Errors
-/// Those of the tensor, with its name; `InvalidArgument` if it is not there.
+/// The errors of the tensor, prefixed by its name; `InvalidArgument` if the message has no tensor.
 pub fn named_tensor_from_proto(proto: pb::NamedTensorProto, budget: &mut Budget) -> Result<(String, Tensor)> {
     let pb::NamedTensorProto { name, tensor } = proto;
     let tensor = tensor.ok_or_else(|| Error::invalid(format!("tensor '{name}' has no value")))?;
@@ -97,7 +104,7 @@ fn plain(dtype: DType, proto: pb::TensorProto, shape: Shape, budget: &mut Budget
         return Ok(tensor);
     }
     let (ints, halves) = (&proto.int_val, &proto.half_val);
-    let mut typed = Typed { dtype, shape, budget };
+    let mut typed = TypedList { dtype, shape, budget };
     match dtype {
         DType::Float => typed.fill(proto.float_val.len(), |i| proto.float_val[i].to_le_bytes()),
         DType::Double => typed.fill(proto.double_val.len(), |i| proto.double_val[i].to_le_bytes()),
@@ -127,22 +134,22 @@ fn plain(dtype: DType, proto: pb::TensorProto, shape: Shape, budget: &mut Budget
                 (u128::from(re) | u128::from(im) << 64).to_le_bytes()
             })
         }
-        // Narrow integers are written to `int_val`, 8-bit floats to `float8_val`.
+        // Narrow integers are in `int_val`, 8-bit floats in `float8_val`.
         _ if !ints.is_empty() => typed.fill(ints.len(), |i| [ints[i] as u8]),
         _ => typed.fill(proto.float8_val.len(), |i| [proto.float8_val[i]]),
     }
 }
 
-/// A tensor about to be read from a typed list.
-struct Typed<'a> {
+/// A numeric tensor that is read from a typed list.
+struct TypedList<'a> {
     dtype: DType,
     shape: Shape,
     budget: &'a mut Budget,
 }
 
-impl Typed<'_> {
-    /// Fills the tensor with `count` given elements, the last of which repeats; zeros if there are none. What
-    /// goes beyond the shape is ignored.
+impl TypedList<'_> {
+    /// Fills the tensor with `count` elements and repeats the last one; without elements, the tensor is zero.
+    /// Elements beyond the shape are ignored.
     fn fill<const N: usize>(&mut self, count: usize, element: impl Fn(usize) -> [u8; N]) -> Result<Tensor> {
         self.budget.take(self.shape.num_elements(), N)?;
         let mut tensor = Tensor::unspecified(self.dtype, self.shape.clone())?;
@@ -157,7 +164,7 @@ impl Typed<'_> {
     }
 }
 
-/// Every length as a varint, then all bytes.
+/// Encodes strings as the varints of all lengths, followed by all bytes.
 fn encode_strings(strings: &[Bytes]) -> Bytes {
     let lengths: usize = strings.iter().map(|s| encoded_len_varint(s.len() as u64)).sum();
     let mut out = Vec::with_capacity(lengths + strings.iter().map(Bytes::len).sum::<usize>());
@@ -166,10 +173,10 @@ fn encode_strings(strings: &[Bytes]) -> Bytes {
     out.into()
 }
 
-/// Cuts contents written by [`encode_strings`] into `count` pieces.
+/// Splits contents written by [`encode_strings`] into `count` strings.
 fn decode_strings(content: &Bytes, count: usize, budget: &mut Budget) -> Result<Vec<Bytes>> {
     let malformed = || Error::invalid(format!("tensor_content does not hold {count} strings"));
-    // A length takes a byte or more, so that a short message cannot ask for much.
+    // Each length takes at least a byte, so that a short message cannot claim much memory.
     if content.len() < count {
         return Err(malformed());
     }
@@ -185,7 +192,7 @@ fn decode_strings(content: &Bytes, count: usize, budget: &mut Budget) -> Result<
     if total != Some(rest.len()) {
         return Err(malformed());
     }
-    // One copy, so that the tensor does not keep the whole message alive.
+    // The strings share one copy, so that the tensor does not keep the whole message alive.
     let mut rest = Bytes::copy_from_slice(rest);
     Ok(lengths.into_iter().map(|l| rest.split_to(l)).collect())
 }
@@ -242,7 +249,7 @@ fn variants(proto: pb::TensorProto, shape: Shape, budget: &mut Budget) -> Result
     Tensor::variants(splat(given.into_iter(), || Variant::EMPTY, count, budget)?, shape)
 }
 
-/// `count` objects: those given, and the last of them, or `nothing`, for the rest.
+/// Returns `count` objects: the given ones, with the last of them (or `nothing` if there are none) repeated.
 fn splat<T: Clone>(
     given: impl Iterator<Item = T>,
     nothing: impl FnOnce() -> T,

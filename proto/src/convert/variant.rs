@@ -1,5 +1,5 @@
-//! Variants: lists of tensors and optional values, in the layout that the peer gives its own. What else a
-//! variant may hold lives where it was made.
+//! Conversions of variants that hold tensor lists and optional values, in TensorFlow's layout. Variants of
+//! other kinds cannot leave the task that created them.
 
 use super::Budget;
 use super::attr::dtype_from_proto;
@@ -14,7 +14,8 @@ use prost::encoding::{decode_varint, encode_varint};
 const LIST: &str = "tensorflow::TensorList";
 const OPTIONAL: &str = "tensorflow::data::Optional";
 
-/// What a variant of another kind becomes has its name, and no contents: its reader is told.
+/// Converts a variant. A variant of another kind is encoded as its name without contents, so that the reader
+/// can report an error.
 pub(super) fn variant_to_proto(variant: &Variant) -> pb::VariantTensorDataProto {
     if let Some(list) = variant.get::<TensorList>() {
         return list_to_proto(list);
@@ -31,8 +32,11 @@ pub(super) fn variant_to_proto(variant: &Variant) -> pb::VariantTensorDataProto 
     pb::VariantTensorDataProto { type_name, ..Default::default() }
 }
 
+/// Converts the message of a variant.
+///
 /// # Errors
-/// `InvalidArgument` if the contents are malformed; `Unimplemented` naming the kind if it cannot be read.
+/// `InvalidArgument` if the contents are malformed; `Unimplemented` naming the kind if the kind is not
+/// supported.
 pub(super) fn variant_from_proto(proto: pb::VariantTensorDataProto, budget: &mut Budget) -> Result<Variant> {
     match &proto.type_name[..] {
         "" => Ok(Variant::EMPTY),
@@ -51,8 +55,8 @@ pub(super) fn variant_from_proto(proto: pb::VariantTensorDataProto, budget: &mut
     }
 }
 
-/// The metadata: how many elements have no value, and which; the element type's number; the limit of the length;
-/// the shape, as a message.
+/// Encodes a tensor list. The metadata consists of the number and the indices of uninitialised elements, the
+/// element dtype's number, the maximum length, and the shape as a message.
 fn list_to_proto(list: &TensorList) -> pb::VariantTensorDataProto {
     let mut metadata = Vec::new();
     let missing: Vec<u64> =
@@ -74,7 +78,7 @@ fn list_from_proto(proto: pb::VariantTensorDataProto, budget: &mut Budget) -> Re
     let mut rest = &proto.metadata[..];
     let mut number = || decode_varint(&mut rest).map_err(|_| malformed());
     let missing = usize::try_from(number()?).map_err(|_| malformed())?;
-    // Each takes a byte or more.
+    // Each index takes at least a byte.
     if missing > proto.metadata.len() {
         return Err(malformed());
     }

@@ -1,4 +1,4 @@
-//! What masters ask of workers: the requests and answers of the link between them.
+//! Conversions of the requests and responses between masters and workers.
 
 use super::{
     Budget, DefaultAttrs, graph_from_bytes, graph_to_bytes, named_tensor_from_proto, named_tensor_to_proto,
@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Converts a CreateWorkerSession request to its message.
 pub fn create_session_to_proto(session: CreateWorkerSession) -> pb::CreateWorkerSessionRequest {
     let mut server_def = session.server_def;
     if let Some(epoch) = session.epoch {
@@ -27,6 +28,7 @@ pub fn create_session_to_proto(session: CreateWorkerSession) -> pb::CreateWorker
     }
 }
 
+/// Converts the message of a CreateWorkerSession request.
 pub fn create_session_from_proto(
     request: pb::CreateWorkerSessionRequest,
     deadline: Option<Instant>,
@@ -44,7 +46,8 @@ pub fn create_session_from_proto(
     })
 }
 
-/// An empty session is the one that all masters share which never create one.
+/// Converts a RegisterGraph request to its message. An empty session handle is the session shared by all
+/// masters that do not create one.
 pub fn register_graph_to_proto(part: &RegisterGraph) -> Result<pb::RegisterGraphRequest, Status> {
     Ok(pb::RegisterGraphRequest {
         session_handle: part.session.to_string(),
@@ -57,6 +60,7 @@ pub fn register_graph_to_proto(part: &RegisterGraph) -> Result<pb::RegisterGraph
     })
 }
 
+/// Converts the message of a RegisterGraph request.
 pub fn register_graph_from_proto(
     request: pb::RegisterGraphRequest,
     deadline: Option<Instant>,
@@ -71,6 +75,7 @@ pub fn register_graph_from_proto(
     })
 }
 
+/// Converts a RunGraph request to its message.
 pub fn run_graph_to_proto(run: &RunGraph, request_id: i64) -> pb::RunGraphRequest {
     let send = run.send.iter().map(|(key, tensor)| named_tensor_to_proto(key, tensor));
     pb::RunGraphRequest {
@@ -88,8 +93,10 @@ pub fn run_graph_to_proto(run: &RunGraph, request_id: i64) -> pb::RunGraphReques
     }
 }
 
+/// Converts the message of a RunGraph request.
+///
 /// # Errors
-/// Those of wrong tensors.
+/// The errors of invalid tensors.
 pub fn run_graph_from_proto(
     request: pb::RunGraphRequest,
     deadline: Option<Instant>,
@@ -110,6 +117,7 @@ pub fn run_graph_from_proto(
     })
 }
 
+/// Converts the outcome of a run to the response message.
 pub fn outcome_to_proto(outcome: RunGraphOutcome) -> pb::RunGraphResponse {
     let recv = outcome.recv.iter().map(|(key, tensor)| named_tensor_to_proto(key, tensor));
     pb::RunGraphResponse {
@@ -120,7 +128,8 @@ pub fn outcome_to_proto(outcome: RunGraphOutcome) -> pb::RunGraphResponse {
     }
 }
 
-/// The answer to a run that asked for `keys`, in their order: the answer's own order means nothing.
+/// Converts the response to a run that requested `keys`. The values are returned in the order of `keys`,
+/// because the order of the response is unspecified.
 ///
 /// # Errors
 /// `Internal` if a key is missing.
@@ -141,13 +150,13 @@ pub fn outcome_from_proto(
     })
 }
 
-/// The failure of a run, as the body of an answer carries it.
+/// Converts the failure of a run to a response whose body carries it.
 pub fn failure_to_proto(status: Status) -> pb::RunGraphResponse {
     let (status_code, status_error_message) = super::failure_in_body(status);
     pb::RunGraphResponse { status_code, status_error_message, ..Default::default() }
 }
 
-/// The handle of the session, which is empty for that of masters which never create one.
+/// Returns the session handle, which is empty for masters that do not create a session.
 pub fn session(handle: String, create_worker_session_called: bool) -> Arc<str> {
     if create_worker_session_called { handle.into() } else { "".into() }
 }

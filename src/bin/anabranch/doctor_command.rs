@@ -1,4 +1,4 @@
-//! `anabranch doctor`: what GPUs need of this machine, and what of that is there.
+//! `anabranch doctor`: lists the libraries that GPUs need, and which of them this machine has.
 
 use crate::output;
 use executor::gpus::{self, Visible};

@@ -1,4 +1,5 @@
-//! `anabranch graph FILE`: shows a GraphDef as text or as a picture, as it is or as a cluster would run it.
+//! `anabranch graph FILE`: prints a GraphDef as text or in Graphviz's format, unchanged or as a cluster would
+//! run it.
 
 use crate::output;
 use clap::{Args, ValueEnum};
@@ -13,7 +14,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use worker::KernelTables;
 
-/// More tasks than this are a slip of the hand.
+/// The maximum number of tasks of a job; a larger number is probably a typing error.
 const MAX_TASKS: u32 = 100_000;
 const MAX_GPUS: u32 = 64;
 
@@ -22,25 +23,26 @@ pub(crate) struct GraphFlags {
     /// A serialised GraphDef, or a graph in textual form (`.txt`); `-` is standard input
     file: PathBuf,
 
-    /// Place the graph on this cluster and split it by task: `ps=2;worker=4` has one CPU device a task, in
-    /// `ps=2;worker=4:2` each worker has two GPUs besides, whatever this machine has
+    /// Place the graph on this cluster and split it by task: `ps=2;worker=4` has one CPU device for each
+    /// task, and in `ps=2;worker=4:2` each worker also has two GPUs. The devices of this machine do not
+    /// matter
     #[arg(long)]
     cluster: Option<String>,
 
-    /// The task whose master the session is at (`/job:worker/task:0`): what may run anywhere runs there.
-    /// Without it, that is the first device by name
+    /// The task of the session's master (`/job:worker/task:0`), on which unconstrained nodes are placed. By
+    /// default that is the first device by name
     #[arg(long, requires = "cluster")]
     master: Option<String>,
 
-    /// How to print it
+    /// The output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
-    /// Nodes that ask for a device that is not there go elsewhere instead of failing
+    /// Place nodes that request a missing device elsewhere instead of failing
     #[arg(long, requires = "cluster")]
     soft_placement: bool,
 
-    /// Before the graph, print where each node goes and the rule that decided
+    /// Before the graph, print the device of each node and the placement rule that decided it
     #[arg(long, requires = "cluster")]
     explain: bool,
 }
@@ -79,7 +81,7 @@ fn read(flags: &GraphFlags) -> Fallible<Graph> {
     Ok(graph_from_proto(def, &mut Budget::default()).map_err(|e| format!("{name}: {e}"))?)
 }
 
-/// The graph as the tasks of a cluster get it: what calls functions is lowered first.
+/// Returns the printed partitions of the tasks of a cluster. Function calls are lowered first.
 fn placed(graph: &Graph, cluster: &str, flags: &GraphFlags) -> Fallible<String> {
     let graph = &lower(graph)?;
     let devices = devices(cluster)?;
@@ -113,7 +115,7 @@ fn placed(graph: &Graph, cluster: &str, flags: &GraphFlags) -> Fallible<String> 
     Ok(text)
 }
 
-/// One CPU device a task, and as many GPUs as its job says.
+/// Returns the devices of a cluster: one CPU device for each task, and the GPUs that its job lists.
 fn devices(cluster: &str) -> Fallible<DeviceSet> {
     let mut devices = Vec::new();
     for job in cluster.split(';').filter(|j| !j.is_empty()) {

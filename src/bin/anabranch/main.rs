@@ -27,19 +27,19 @@ struct Flags {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Look into checkpoints, compare them, or turn them into other formats
+    /// Inspect checkpoints, compare them, or convert them to other formats
     Ckpt(ckpt_command::CkptFlags),
-    /// Train a model, on one device or several in one of many ways, and show where everything ran
+    /// Train a model on one or several devices, in one of many modes, and show where every node ran
     Demo(demo::DemoFlags),
-    /// Print which of NVIDIA's libraries and GPUs this machine has, and what is wrong with them
+    /// Print the NVIDIA libraries and GPUs of this machine, and their problems
     Doctor,
     /// Print a GraphDef: as text, placed and partitioned for a cluster, or as Graphviz dot
     Graph(graph_command::GraphFlags),
-    /// Print the ops that run here, or those of TensorFlow's that do not
+    /// Print the ops that run here, or TensorFlow's ops that do not
     Ops(ops_command::OpsFlags),
-    /// Run a program that starts TensorFlow's servers itself, with ours in their place
+    /// Run a program that starts TensorFlow's servers itself, with our servers in their place
     Run(run_command::RunFlags),
-    /// Run a task of a cluster, as anabranch-worker does
+    /// Run a task of a cluster, like anabranch-worker
     Worker(Box<ServeFlags>),
 }
 

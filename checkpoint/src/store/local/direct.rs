@@ -1,5 +1,5 @@
-//! Files that are written past the page cache: the disk takes the bytes from our memory, which leaves the processor and
-//! the cache to others.
+//! A writer that bypasses the page cache: the disk reads the bytes from the process's memory, which leaves
+//! processor time and caches to other threads.
 
 use crate::store::Chunk;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -11,7 +11,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub(super) struct DirectWriter {
     target: Target,
-    /// What has not been written; what has is whole blocks.
+    /// Bytes that are not written yet; the bytes already written are whole blocks.
     chunk: Chunk,
 }
 
@@ -22,7 +22,8 @@ struct Target {
 }
 
 impl Target {
-    /// Makes an empty file. One on a file system that has no such writes is written through the cache.
+    /// Creates an empty file. If the file system does not support direct writes, the file is written through
+    /// the cache.
     fn create(path: &Path) -> io::Result<Target> {
         let open = |flags: OFlags| {
             let flags = flags.bits().cast_signed();
@@ -39,7 +40,7 @@ impl Target {
 
     fn write_out(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self.file.write_all(bytes) {
-            // Some file systems say only now that they have no such writes.
+            // Some file systems reject direct writes only at the first write.
             Err(e) if e.kind() == ErrorKind::InvalidInput && self.is_direct => {
                 self.use_cache()?;
                 self.file.write_all(bytes)
@@ -62,7 +63,7 @@ impl DirectWriter {
         Ok(DirectWriter { target: Target::create(path)?, chunk: Chunk::default() })
     }
 
-    /// The file, with all bytes in it, though not all of them on the disk.
+    /// Writes all remaining bytes and returns the file, whose bytes may not be on the disk yet.
     pub(super) fn into_inner(mut self) -> io::Result<File> {
         let (blocks, rest) = self.chunk.filled().split_at(whole_blocks(self.chunk.filled()));
         self.target.write_out(blocks)?;
@@ -74,7 +75,7 @@ impl DirectWriter {
     }
 }
 
-/// How many of the bytes are in whole blocks.
+/// Returns the number of bytes in whole blocks.
 fn whole_blocks(bytes: &[u8]) -> usize {
     bytes.len() / Chunk::BLOCK * Chunk::BLOCK
 }
@@ -93,7 +94,7 @@ impl Write for DirectWriter {
         Ok(self.chunk.add(bytes))
     }
 
-    /// Nothing: only whole blocks are written before the end.
+    /// Does nothing, because only whole blocks are written before the end.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -108,10 +109,10 @@ mod tests {
     const SIZE: usize = Chunk::SIZE;
 
     #[test]
-    fn a_file_has_the_bytes_that_were_written_whatever_their_number() -> io::Result<()> {
+    fn files_of_any_size_have_the_written_bytes() -> io::Result<()> {
         let folder = TempDir::new().map_err(io::Error::other)?;
         for size in [0, 1, BLOCK, BLOCK + 1, SIZE, SIZE + 1, 2 * SIZE + 3 * BLOCK + 5] {
-            // From whole blocks of memory, and from anywhere.
+            // Chunks from block-aligned memory, and from unaligned memory.
             for (start, piece) in [(0, 100_003), (0, 3 * BLOCK), (1, 3 * BLOCK), (0, usize::MAX)] {
                 let memory: Vec<u8> = (0..size + 2 * BLOCK).map(|i| (i / 7) as u8).collect();
                 let start = start + memory.as_ptr().align_offset(BLOCK).min(BLOCK);

@@ -1,4 +1,4 @@
-//! This machine's disks. Files are written aside and take their names only when they are whole.
+//! The local disks. A file is written under a temporary name and renamed when it is complete.
 
 mod direct;
 
@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The file system of the operating system.
+/// The store of the operating system's file systems.
 #[derive(Debug)]
 pub(super) struct Local;
 
@@ -69,7 +69,7 @@ impl Store for Local {
         let folder = folder_of(path);
         match fs::create_dir(folder) {
             Ok(()) => Ok(()),
-            // If that is no folder, the file that is to be in it says so.
+            // If the existing path is not a folder, creating the file in it reports the error.
             Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
             Err(e) => Err(Error::file(folder, &e)),
         }
@@ -83,7 +83,7 @@ impl Store for Local {
         fs::remove_dir(folder).map_err(|e| Error::file(folder, &e))
     }
 
-    fn settle(&self, path: &Path) {
+    fn sync_folder(&self, path: &Path) {
         if let Ok(folder) = File::open(folder_of(path)) {
             let _ = folder.sync_all();
         }
@@ -113,12 +113,12 @@ impl Readable for OpenFile {
     }
 }
 
-/// A file that is being written under another name.
+/// A file that is being written under a temporary name.
 #[derive(Debug)]
 struct PendingFile {
     path: PathBuf,
     temporary: PathBuf,
-    /// `None` once it is whole.
+    /// The open file; `None` once it is complete.
     file: Option<Output>,
     is_committed: bool,
     written: u64,
@@ -189,7 +189,7 @@ impl Drop for PendingFile {
     fn drop(&mut self) {
         if !self.is_committed {
             self.file = None;
-            // What failed before is what is reported.
+            // An earlier error is the one to report, so a failure here is ignored.
             let _ = fs::remove_file(&self.temporary);
         }
     }

@@ -1,5 +1,5 @@
-//! Object stores. A file is an object: it appears when all of it is there, cannot be renamed, and folders are no more
-//! than the beginnings of names.
+//! Object stores. A file is an object, which appears only when it is complete and cannot be renamed. Folders
+//! are only prefixes of names.
 
 mod object;
 mod open;
@@ -22,33 +22,34 @@ use upload::Upload;
 
 pub(super) use open::of;
 
-/// Bytes of one request at most. A store takes 10,000 parts a file, which are 160 GB.
+/// Maximum bytes of one request. A store accepts 10,000 parts per file, which are 160 GB.
 const PART: usize = 16 << 20;
 
-/// Requests that are on their way at a time, for one file.
+/// Maximum concurrent requests for one file.
 const IN_FLIGHT: usize = 4;
 
-/// Larger files are not copied within the store, which may take longer than a request may, or refuse (S3 beyond 5 GB).
+/// Files larger than this are not copied within the store, because the copy may exceed a request's deadline
+/// or be refused (by S3 beyond 5 GB).
 const LARGEST_COPY: u64 = 1 << 30;
 
-/// One bucket, container or host.
+/// A connection to one bucket, container or host.
 #[derive(Clone, Debug)]
 struct Remote {
-    /// What names of its files begin with: `s3://bucket`.
+    /// The common prefix of the names of its files: `s3://bucket`.
     root: String,
     inner: Arc<dyn ObjectStore>,
 }
 
 impl Remote {
-    /// The name of a file, as the store knows it. Empty parts of names mean nothing, as on disks.
+    /// Returns the store's key of a file. Empty components of the path are dropped, like on disks.
     fn key(&self, path: &Path) -> Result<Key> {
         let name = path.to_str().and_then(|name| name.strip_prefix(&self.root)).unwrap_or_default();
         let parts: Vec<&str> = name.split('/').filter(|part| !part.is_empty()).collect();
         Key::parse(parts.join("/")).map_err(|e| self.wrong(path, Code::InvalidArgument, e))
     }
 
-    /// Makes a request, and waits for its answer.
-    fn ask<T: Send + 'static, F>(
+    /// Makes a request and waits for its response.
+    fn call<T: Send + 'static, F>(
         &self,
         path: &Path,
         request: impl FnOnce(Arc<dyn ObjectStore>, Key) -> F,
@@ -71,7 +72,7 @@ impl Remote {
             Unauthenticated { .. } => Code::Unauthenticated,
             UnknownConfigurationKey { .. } => Code::InvalidArgument,
             JoinError { .. } => Code::Internal,
-            // It did not answer, or said that it cannot now, as often as it was asked.
+            // The store did not respond, or reported that it is unavailable, on every attempt.
             _ => Code::Unavailable,
         };
         self.wrong(path, code, error)
@@ -93,7 +94,7 @@ impl Store for Remote {
     }
 
     fn exists(&self, path: &Path) -> Result<bool> {
-        match self.ask(path, |store, key| async move { store.head(&key).await }) {
+        match self.call(path, |store, key| async move { store.head(&key).await }) {
             Ok(_) => Ok(true),
             Err(error) if error.code() == Code::NotFound => Ok(false),
             Err(error) => Err(error),
@@ -101,7 +102,7 @@ impl Store for Remote {
     }
 
     fn modified(&self, path: &Path) -> Result<SystemTime> {
-        let meta = self.ask(path, |store, key| async move { store.head(&key).await })?;
+        let meta = self.call(path, |store, key| async move { store.head(&key).await })?;
         Ok(meta.last_modified.into())
     }
 
@@ -112,23 +113,23 @@ impl Store for Remote {
             let names = files.chain(&found.common_prefixes).filter_map(Key::filename).map(OsString::from);
             Ok(names.collect())
         };
-        match self.ask(folder, list) {
+        match self.call(folder, list) {
             Err(error) if error.code() == Code::NotFound => Ok(Vec::new()),
             listed => listed,
         }
     }
 
     fn relocate(&self, from: &Path, to: &Path) -> Result<()> {
-        let size = self.ask(from, |store, key| async move { store.head(&key).await })?.size;
+        let size = self.call(from, |store, key| async move { store.head(&key).await })?.size;
         if size > LARGEST_COPY {
             return copy_through(from, to);
         }
         let key = self.key(to)?;
-        self.ask(from, |store, from| async move { store.copy(&from, &key).await })
+        self.call(from, |store, from| async move { store.copy(&from, &key).await })
     }
 
     fn delete(&self, path: &Path) -> Result<()> {
-        match self.ask(path, |store, key| async move { store.delete(&key).await }) {
+        match self.call(path, |store, key| async move { store.delete(&key).await }) {
             Err(error) if error.code() == Code::NotFound => Ok(()),
             deleted => deleted,
         }

@@ -1,4 +1,5 @@
-//! Reads parts of an object: large ones in several requests at a time, small ones with what is around them.
+//! A reader of objects. Large reads are split into concurrent requests, and small reads fetch the surrounding
+//! window.
 
 use super::{IN_FLIGHT, PART, Remote};
 use crate::error::{Error, Result};
@@ -7,7 +8,7 @@ use futures::future::try_join_all;
 use object_store::ObjectStoreExt;
 use std::path::{Path, PathBuf};
 
-/// What is smaller is read with its neighbours, since a checkpoint's tensors are mostly read in their order.
+/// Reads below this size fetch a whole window, because a checkpoint's tensors are mostly read in file order.
 const WINDOW: usize = 4 << 20;
 
 #[derive(Debug)]
@@ -15,13 +16,13 @@ pub(super) struct Object {
     remote: Remote,
     path: PathBuf,
     size: u64,
-    /// What was read last of small parts: from where on, and the bytes.
+    /// The window of the last small read: its offset and bytes.
     window: (u64, Vec<u8>),
 }
 
 impl Object {
     pub(super) fn open(remote: &Remote, path: &Path) -> Result<Object> {
-        let meta = remote.ask(path, |store, key| async move { store.head(&key).await })?;
+        let meta = remote.call(path, |store, key| async move { store.head(&key).await })?;
         Ok(Object { remote: remote.clone(), path: path.to_owned(), size: meta.size, window: (0, Vec::new()) })
     }
 
@@ -35,7 +36,7 @@ impl Object {
                     at - length..at
                 })
                 .collect();
-            let parts = self.remote.ask(&self.path, |store, key| async move {
+            let parts = self.remote.call(&self.path, |store, key| async move {
                 try_join_all(ranges.into_iter().map(|range| store.get_range(&key, range))).await
             })?;
             for (out, part) in group.chunks_mut(PART).zip(parts) {
@@ -68,7 +69,7 @@ impl Readable for Object {
         if offset < *start || end > start + bytes.len() as u64 {
             let start = offset - offset % WINDOW as u64;
             let stop = (start + WINDOW as u64).min(self.size).max(end);
-            // Less than two windows.
+            // At most two windows of bytes.
             let mut bytes = vec![0; (stop - start) as usize];
             self.fetch(start, &mut bytes)?;
             self.window = (start, bytes);

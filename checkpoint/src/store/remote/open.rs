@@ -1,4 +1,4 @@
-//! Which store a name is of, set up from what the environment says, and kept for the next file.
+//! The cache of open stores, which are set up from environment variables.
 
 use super::request::read_deadline;
 use super::{Remote, root};
@@ -10,13 +10,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Stores that are kept. Names come from outside, and each store has connections.
-const KEPT: usize = 64;
+/// Maximum number of cached stores. The limit exists because names come from clients, and each store holds
+/// connections.
+const MAX_CACHED_STORES: usize = 64;
 
-/// The one store of the process in its memory; what else names have is the file's.
+/// The root of the process's single in-memory store; the rest of a name is the file's key.
 const MEMORY: &str = "memory:/";
 
-/// The store of this name, if it is built in.
+/// Returns the store of this name, if it is built in.
 pub(in crate::store) fn of(path: &Path) -> Result<Option<Arc<dyn Store>>> {
     static OPEN: Mutex<BTreeMap<String, Arc<Remote>>> = Mutex::new(BTreeMap::new());
     let (Some(scheme), Some(root)) = (scheme(path), root(path)) else { return Ok(None) };
@@ -30,7 +31,7 @@ pub(in crate::store) fn of(path: &Path) -> Result<Option<Arc<dyn Store>>> {
     };
     read_deadline()?;
     let inner = build(root).map_err(|e| Error::invalid(format!("{}: store {root}: {e}", path.display())))?;
-    if open.len() >= KEPT {
+    if open.len() >= MAX_CACHED_STORES {
         open.retain(|root, _| root == MEMORY);
     }
     let store = Arc::new(Remote { root: root.to_owned(), inner });
@@ -38,13 +39,13 @@ pub(in crate::store) fn of(path: &Path) -> Result<Option<Arc<dyn Store>>> {
     Ok(Some(store))
 }
 
-type Built = object_store::Result<Arc<dyn ObjectStore>>;
+type BuildResult = object_store::Result<Arc<dyn ObjectStore>>;
 
-/// Sets up the store of which names begin so.
-type Build = fn(&str) -> Built;
+/// A function that sets up the store with the given root.
+type StoreBuilder = fn(&str) -> BuildResult;
 
-/// How stores are set up, by their schemes.
-const BUILDERS: &[(&[&str], Build)] = &[
+/// Functions that set up stores, by scheme.
+const BUILDERS: &[(&[&str], StoreBuilder)] = &[
     (&["memory"], |_| shared(Ok(InMemory::new()))),
     #[cfg(feature = "store-s3")]
     (&["s3", "s3a"], |root| {
@@ -75,11 +76,12 @@ const BUILDERS: &[(&[&str], Build)] = &[
     }),
 ];
 
-fn shared<S: ObjectStore>(built: object_store::Result<S>) -> Built {
+fn shared<S: ObjectStore>(built: object_store::Result<S>) -> BuildResult {
     built.map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
 }
 
-/// Attempts begin in the first half of a request's time, so that what is told is why they failed.
+/// Returns a retry policy that starts attempts only in the first half of a request's time, so that the error
+/// reports why they failed.
 #[cfg(any(feature = "store-s3", feature = "store-gcs", feature = "store-azure", feature = "store-http"))]
 fn retries() -> object_store::RetryConfig {
     let retry_timeout = super::request::deadline() / 2;

@@ -1,4 +1,5 @@
-//! Requests to stores: made by a runtime of their own, waited for by threads that may block, for so long and no longer.
+//! Requests to stores. They are made by a separate runtime, and blocking threads wait for them up to a
+//! deadline.
 
 use super::Remote;
 use crate::error::{Error, Result};
@@ -12,38 +13,38 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::error::Elapsed;
 
-/// How long a request may take, with all attempts to make it, unless `ANABRANCH_STORE_DEADLINE` says otherwise (in
-/// seconds).
+/// Default time limit of a request, including all attempts; `ANABRANCH_STORE_DEADLINE` overrides it, in
+/// seconds.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Threads that requests share. They wait for the network, and encrypt.
+/// Threads of the shared runtime; they wait for the network and encrypt.
 const THREADS: usize = 2;
 
-static SAID: OnceLock<Duration> = OnceLock::new();
+static CONFIGURED_DEADLINE: OnceLock<Duration> = OnceLock::new();
 
 pub(super) fn deadline() -> Duration {
-    *SAID.get().unwrap_or(&DEADLINE)
+    *CONFIGURED_DEADLINE.get().unwrap_or(&DEADLINE)
 }
 
-/// Reads what the environment says of deadlines, before there is a store.
+/// Reads the deadline from the environment, before the first store is opened.
 ///
 /// # Errors
-/// `InvalidArgument` if that is no number of seconds.
+/// `InvalidArgument` if the value is not a number of seconds.
 pub(super) fn read_deadline() -> Result<()> {
-    if let Some(said) = std::env::var_os("ANABRANCH_STORE_DEADLINE") {
-        let seconds = said.to_str().and_then(|text| text.parse().ok());
+    if let Some(configured) = std::env::var_os("ANABRANCH_STORE_DEADLINE") {
+        let seconds = configured.to_str().and_then(|text| text.parse().ok());
         let no_number =
-            || Error::invalid(format!("ANABRANCH_STORE_DEADLINE is {said:?}, no number of seconds"));
+            || Error::invalid(format!("ANABRANCH_STORE_DEADLINE is {configured:?}, no number of seconds"));
         let seconds = seconds.ok_or_else(no_number)?;
-        SAID.get_or_init(|| Duration::from_secs(seconds));
+        CONFIGURED_DEADLINE.get_or_init(|| Duration::from_secs(seconds));
     }
     Ok(())
 }
 
-/// The runtime of all requests of this process.
+/// Returns the runtime of all requests of this process.
 ///
 /// # Errors
-/// What the operating system says where there is no thread for it.
+/// `ResourceExhausted` if the operating system cannot start its threads.
 pub(super) fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<std::io::Result<Runtime>> = OnceLock::new();
     let start =
@@ -54,7 +55,7 @@ pub(super) fn runtime() -> Result<&'static Runtime> {
     })
 }
 
-/// A request on its way.
+/// A request in progress.
 #[derive(Debug)]
 pub(super) struct Request<T> {
     remote: Remote,
@@ -64,7 +65,7 @@ pub(super) struct Request<T> {
 }
 
 impl<T: Send + 'static> Request<T> {
-    /// `path` is what errors name.
+    /// Starts a request; `path` is the name that errors report.
     pub(super) fn start(
         remote: &Remote,
         path: &Path,
@@ -72,14 +73,16 @@ impl<T: Send + 'static> Request<T> {
     ) -> Result<Request<T>> {
         let (sender, answer) = sync_channel(1);
         let task = runtime()?.spawn(async move {
-            // Nobody listens where the file was given up.
+            // The receiver is gone if the caller dropped the file.
             let _ = sender.send(tokio::time::timeout(deadline(), request).await);
         });
         Ok(Request { remote: remote.clone(), path: path.to_owned(), answer, task })
     }
 
+    /// Waits for the response.
+    ///
     /// # Errors
-    /// `DeadlineExceeded` if the store has not answered in time, else what it says.
+    /// `DeadlineExceeded` if the store has not responded in time, otherwise the store's error.
     pub(super) fn wait(self) -> Result<T> {
         match self.answer.recv() {
             Ok(Ok(Ok(value))) => Ok(value),
@@ -92,7 +95,7 @@ impl<T: Send + 'static> Request<T> {
         }
     }
 
-    /// Gives it up, and returns what ends when it has ended.
+    /// Cancels the request, and returns a handle that completes when it has ended.
     pub(super) fn cancel(self) -> JoinHandle<()> {
         self.task.abort();
         self.task

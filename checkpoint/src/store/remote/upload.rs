@@ -1,4 +1,5 @@
-//! Writes an object: what is small in one request, what is large in parts, which the store joins when all are there.
+//! A writer of objects. A small object is uploaded in one request, and a large one in parts that the store
+//! joins at the end.
 
 use super::request::{Request, deadline, runtime};
 use super::{IN_FLIGHT, PART, Remote};
@@ -14,43 +15,45 @@ pub(super) struct Upload {
     remote: Remote,
     path: PathBuf,
     written: u64,
-    /// What has not been sent.
+    /// Bytes that are not sent yet.
     rest: Vec<u8>,
-    form: Form,
+    mode: UploadMode,
 }
 
-/// In what form the store gets it.
+/// The kind of upload.
 #[derive(Debug)]
-enum Form {
-    /// Not known before there is more than one part.
-    Open,
-    /// In parts; those that are on their way, oldest first.
-    Parts(Box<dyn MultipartUpload>, VecDeque<Request<()>>),
-    /// In one request: this store knows no parts.
-    Whole,
+enum UploadMode {
+    /// Undecided until there is more than one part.
+    Undecided,
+    /// A multipart upload, with the requests in progress, oldest first.
+    Multipart(Box<dyn MultipartUpload>, VecDeque<Request<()>>),
+    /// One request for the whole object, because the store does not support parts.
+    Single,
 }
 
 impl Upload {
+    /// Starts an upload.
+    ///
     /// # Errors
     /// `InvalidArgument` for a name that the store does not allow.
     pub(super) fn new(remote: &Remote, path: &Path) -> Result<Upload> {
         remote.key(path)?;
         let (remote, path) = (remote.clone(), path.to_owned());
-        Ok(Upload { remote, path, written: 0, rest: Vec::new(), form: Form::Open })
+        Ok(Upload { remote, path, written: 0, rest: Vec::new(), mode: UploadMode::Undecided })
     }
 
-    /// Sends what has gathered as a part, if the store takes parts.
+    /// Sends the collected bytes as a part, if the store supports parts.
     fn send_part(&mut self) -> Result<()> {
-        if matches!(self.form, Form::Open) {
+        if matches!(self.mode, UploadMode::Undecided) {
             let begun =
-                self.remote.ask(&self.path, |store, key| async move { store.put_multipart(&key).await });
-            self.form = match begun {
-                Ok(upload) => Form::Parts(upload, VecDeque::new()),
-                Err(error) if error.code() == Code::Unimplemented => Form::Whole,
+                self.remote.call(&self.path, |store, key| async move { store.put_multipart(&key).await });
+            self.mode = match begun {
+                Ok(upload) => UploadMode::Multipart(upload, VecDeque::new()),
+                Err(error) if error.code() == Code::Unimplemented => UploadMode::Single,
                 Err(error) => return Err(error),
             };
         }
-        if let Form::Parts(upload, sent) = &mut self.form {
+        if let UploadMode::Multipart(upload, sent) = &mut self.mode {
             if sent.len() >= IN_FLIGHT
                 && let Some(oldest) = sent.pop_front()
             {
@@ -70,7 +73,7 @@ impl Pending for Upload {
 
     fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         self.written += bytes.len() as u64;
-        while !matches!(self.form, Form::Whole) && self.rest.len() + bytes.len() > PART {
+        while !matches!(self.mode, UploadMode::Single) && self.rest.len() + bytes.len() > PART {
             let (now, later) = bytes.split_at(PART - self.rest.len());
             self.rest.extend_from_slice(now);
             bytes = later;
@@ -80,12 +83,13 @@ impl Pending for Upload {
         Ok(())
     }
 
-    /// A small file goes to the store when it is committed: there is no other way to keep it from having its name.
+    /// Sends the remaining bytes of a multipart upload. A small object is only sent by `commit`, because
+    /// sending it gives it its name.
     fn sync(&mut self) -> Result<()> {
-        if !self.rest.is_empty() && matches!(self.form, Form::Parts(..)) {
+        if !self.rest.is_empty() && matches!(self.mode, UploadMode::Multipart(..)) {
             self.send_part()?;
         }
-        if let Form::Parts(_, sent) = &mut self.form {
+        if let UploadMode::Multipart(_, sent) = &mut self.mode {
             while let Some(part) = sent.pop_front() {
                 part.wait()?;
             }
@@ -95,21 +99,24 @@ impl Pending for Upload {
 
     fn commit(mut self: Box<Self>) -> Result<()> {
         self.sync()?;
-        if let Form::Parts(mut upload, _) = std::mem::replace(&mut self.form, Form::Open) {
+        if let UploadMode::Multipart(mut upload, _) = std::mem::replace(&mut self.mode, UploadMode::Undecided)
+        {
             let complete = async move { upload.complete().await };
             return Request::start(&self.remote, &self.path, complete)?.wait().map(|_| ());
         }
         let rest = std::mem::take(&mut self.rest);
         self.remote
-            .ask(&self.path, |store, key| async move { store.put(&key, rest.into()).await })
+            .call(&self.path, |store, key| async move { store.put(&key, rest.into()).await })
             .map(|_| ())
     }
 }
 
 impl Drop for Upload {
-    /// Parts that belong to no file would be paid for without end. Nobody waits for it: what failed is reported.
+    /// Aborts the multipart upload, because its parts would be billed indefinitely. The abort runs in the
+    /// background; the write error itself is already reported.
     fn drop(&mut self) {
-        if let Form::Parts(mut upload, sent) = std::mem::replace(&mut self.form, Form::Open)
+        if let UploadMode::Multipart(mut upload, sent) =
+            std::mem::replace(&mut self.mode, UploadMode::Undecided)
             && let Ok(runtime) = runtime()
         {
             let sent: Vec<_> = sent.into_iter().map(Request::cancel).collect();

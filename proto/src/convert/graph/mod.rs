@@ -1,8 +1,8 @@
-//! Graphs. What a GraphDef says is kept, also what means nothing here: fields without a counterpart travel
-//! along, serialised, in the `opaque` of the node or of the graph.
+//! Conversions of graphs. No information of a GraphDef is lost: fields without a counterpart are stored,
+//! serialised, in the `opaque` field of the node or of the graph.
 //!
-//! Graphs are read from the bytes of a GraphDef and written as such: a message between would cost several times what
-//! the graph itself does.
+//! Graphs are decoded from and encoded to bytes directly, because an intermediate message would cost several
+//! times as much as the graph itself.
 
 mod read;
 mod write;
@@ -19,16 +19,16 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The newest version of graphs that can be read: that of the TensorFlow release which is followed.
+/// The newest graph version that can be read: that of the TensorFlow release this project follows.
 pub const GRAPH_DEF_VERSION: i32 = 2474;
 
-/// What becomes of attributes that are set to their op's default.
+/// The treatment of attributes that equal their op's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DefaultAttrs {
-    /// They are written as they are set.
+    /// Default values are written like others.
     #[default]
     Keep,
-    /// They are left out: the reader has the same defaults, or an older op without the attribute.
+    /// Default values are left out. The reader has the same defaults, or an older op without the attribute.
     Strip,
 }
 
@@ -39,17 +39,18 @@ pub(super) fn unreadable(of: &str, error: prost::DecodeError) -> Error {
     }
 }
 
-/// The attributes, and what cannot be read among those that are not `known` to the op, which nobody looks at.
+/// Decodes attributes. Attributes that cannot be decoded and that are not `known` to the op are returned
+/// unchanged.
 pub(super) fn attrs_from_proto(
     attr: BTreeMap<String, pb::AttrValue>,
     budget: &mut Budget,
-    sharing: &mut Sharing,
+    cache: &mut AttrCache,
     known: impl Fn(&str) -> bool,
 ) -> Result<(Attrs, BTreeMap<String, pb::AttrValue>)> {
     let mut left = BTreeMap::new();
     let mut attrs = Vec::with_capacity(attr.len());
     for (key, value) in attr {
-        match sharing.attr(&key, value, known(&key), budget)? {
+        match cache.attr(&key, value, known(&key), budget)? {
             Ok(attr) => attrs.push(attr),
             Err(value) => {
                 left.insert(key, value);
@@ -59,7 +60,7 @@ pub(super) fn attrs_from_proto(
     Ok((attrs.into_iter().collect(), left))
 }
 
-/// Whether the value is of a kind that has a counterpart: set, and no type that only the wire knows.
+/// Returns whether an attribute value has a counterpart: it is set, and its dtypes are supported.
 fn is_readable(value: &pb::AttrValue) -> bool {
     use pb::attr_value::Value;
     let known = |number: &i32| graph::DType::from_number(*number).is_some();
@@ -75,22 +76,23 @@ fn is_readable(value: &pb::AttrValue) -> bool {
     }
 }
 
-/// Names and attributes that many nodes have in common.
+/// Interned names and attributes that many nodes have in common.
 #[derive(Default)]
-pub(super) struct Sharing {
+pub(super) struct AttrCache {
     names: FxHashSet<Arc<str>>,
-    /// By op, the attributes last seen with it: neighbours often have the same.
-    last: FxHashMap<usize, Seen>,
+    /// For each op, the attributes decoded last, because neighbouring nodes often have the same attributes.
+    last: FxHashMap<usize, CachedAttrs>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct CachedAttrs {
     attrs: Attrs,
-    /// Their bytes, if there was nothing else in them.
+    /// The encoded attributes, if all of them were decoded.
     bytes: Option<Vec<u8>>,
 }
 
-impl Sharing {
+impl AttrCache {
+    /// Returns the shared copy of a name.
     pub(super) fn intern(&mut self, name: &str) -> Arc<str> {
         match self.names.get(name) {
             Some(shared) => shared.clone(),
@@ -102,7 +104,8 @@ impl Sharing {
         }
     }
 
-    /// One attribute; the value itself if it cannot be read and is not known to the op, so that nobody looks at it.
+    /// Decodes an attribute. Returns the value unchanged if it cannot be decoded and the op does not have the
+    /// attribute.
     fn attr(
         &mut self,
         key: &str,
@@ -118,27 +121,27 @@ impl Sharing {
         Ok(Ok((self.intern(key), value)))
     }
 
-    /// The attributes that were last read for the op, if they were these.
-    fn seen(&self, op: &'static Op, entries: &[Field<'_>]) -> Option<Attrs> {
-        let seen = self.last.get(&op.index)?;
-        let mut bytes = seen.bytes.as_deref()?;
+    /// Returns the attributes decoded last for the op, if their encoding equals `entries`.
+    fn cached(&self, op: &'static Op, entries: &[Field<'_>]) -> Option<Attrs> {
+        let cached = self.last.get(&op.index)?;
+        let mut bytes = cached.bytes.as_deref()?;
         for entry in entries {
             bytes = bytes.strip_prefix(entry.bytes)?;
         }
-        bytes.is_empty().then(|| seen.attrs.clone())
+        bytes.is_empty().then(|| cached.attrs.clone())
     }
 
-    /// Remembers what was read; `is_all`: nothing was left of the entries.
-    fn see(&mut self, op: &'static Op, entries: &[Field<'_>], is_all: bool, attrs: Attrs) -> Attrs {
-        let seen = self.last.entry(op.index).or_default();
-        if seen.attrs != attrs {
-            seen.attrs = attrs;
+    /// Caches decoded attributes; `is_all` is set if all entries were decoded.
+    fn put(&mut self, op: &'static Op, entries: &[Field<'_>], is_all: bool, attrs: Attrs) -> Attrs {
+        let cached = self.last.entry(op.index).or_default();
+        if cached.attrs != attrs {
+            cached.attrs = attrs;
         }
-        let mut bytes = seen.bytes.take().unwrap_or_default();
+        let mut bytes = cached.bytes.take().unwrap_or_default();
         bytes.clear();
         entries.iter().for_each(|entry| bytes.extend_from_slice(entry.bytes));
-        seen.bytes = is_all.then_some(bytes);
-        seen.attrs.clone()
+        cached.bytes = is_all.then_some(bytes);
+        cached.attrs.clone()
     }
 }
 

@@ -1,6 +1,6 @@
-//! Graphs from the bytes of GraphDefs.
+//! Decoding of graphs from the bytes of GraphDefs.
 
-use super::{Sharing, merge_versions, read_versions};
+use super::{AttrCache, merge_versions, read_versions};
 use crate::convert::Budget;
 use crate::convert::function::library_from_proto;
 use crate::convert::message::{Field, Fields, Malformed};
@@ -11,31 +11,32 @@ use prost::Message;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Reads a whole graph from the bytes of its GraphDef.
+/// Decodes a graph from the bytes of its GraphDef.
 ///
 /// # Errors
-/// As [`extend_graph`].
+/// The errors of [`extend_graph`].
 pub fn graph_from_bytes(def: Bytes, budget: &mut Budget) -> Result<Graph> {
     extend_graph(Graph::new(), def, budget)
 }
 
-/// Reads a whole graph.
+/// Converts a GraphDef.
 ///
 /// # Errors
-/// As [`extend_graph`].
+/// The errors of [`extend_graph`].
 pub fn graph_from_proto(def: pb::GraphDef, budget: &mut Budget) -> Result<Graph> {
     graph_from_bytes(def.encode_to_vec().into(), budget)
 }
 
-/// Adds the nodes of a GraphDef, which may name nodes of `graph`, and its functions.
+/// Adds the nodes of a GraphDef, which may name nodes of `graph` as inputs, and its functions.
 ///
 /// # Errors
-/// `NotFound` naming op and node for an op that is not there; `InvalidArgument` for bytes that are no GraphDef, names
-/// that are taken, inputs that do not exist or do not fit, attributes that are malformed, cycles, and versions that
-/// this process cannot read or that differ from those of a non-empty `graph`; `ResourceExhausted` for values that go
-/// beyond the budget.
+/// `NotFound` naming op and node for an unknown op; `InvalidArgument` for bytes that are not a GraphDef,
+/// duplicate names, inputs that do not exist or do not match, malformed attributes, cycles, and versions that
+/// this process cannot read or that differ from those of a non-empty `graph`; `ResourceExhausted` for values
+/// that exceed the budget.
 pub fn extend_graph(graph: Graph, def: Bytes, budget: &mut Budget) -> Result<Graph> {
-    let parts = Parts::read(&def).map_err(|e| Error::invalid(format!("the GraphDef cannot be read: {e}")))?;
+    let parts =
+        GraphDefParts::read(&def).map_err(|e| Error::invalid(format!("the GraphDef cannot be read: {e}")))?;
     let versions = read_versions(parts.versions)?;
     let mut graph = graph;
     let versions = match graph.is_empty() {
@@ -51,13 +52,13 @@ pub fn extend_graph(graph: Graph, def: Bytes, budget: &mut Budget) -> Result<Gra
         library_from_proto(Arc::make_mut(&mut graph.library), library, budget)?;
     }
     let mut reading =
-        Reading { def: &def, importer: Importer::new(graph), budget, sharing: Sharing::default() };
+        GraphReader { def: &def, importer: Importer::new(graph), budget, cache: AttrCache::default() };
     for node in parts.nodes {
         reading.add(node)?;
     }
     let mut graph = reading.importer.finish()?;
     graph.versions = versions;
-    // Serialised messages, one after the other, are merged.
+    // Concatenated serialised messages are merged when they are decoded.
     let rest = parts.rest.encode_to_vec();
     if !rest.is_empty() {
         graph.opaque = [&graph.opaque[..], &rest].concat().into();
@@ -65,24 +66,24 @@ pub fn extend_graph(graph: Graph, def: Bytes, budget: &mut Budget) -> Result<Gra
     Ok(graph)
 }
 
-/// A GraphDef, its nodes unread.
+/// A GraphDef whose nodes are not decoded yet.
 #[derive(Default)]
-struct Parts<'a> {
+struct GraphDefParts<'a> {
     nodes: Vec<&'a [u8]>,
     library: Option<pb::FunctionDefLibrary>,
     versions: pb::VersionDef,
-    /// What means nothing here.
+    /// Fields that this project does not interpret.
     rest: pb::GraphDef,
 }
 
-impl Parts<'_> {
-    fn read(def: &Bytes) -> Result<Parts<'_>, Malformed> {
-        let mut parts = Parts::default();
+impl GraphDefParts<'_> {
+    fn read(def: &Bytes) -> Result<GraphDefParts<'_>, Malformed> {
+        let mut parts = GraphDefParts::default();
         for field in Fields::of(def) {
             let field = field?;
             match field.number {
                 1 => parts.nodes.push(field.as_bytes()?),
-                // Shared with the whole: constants in functions may be large.
+                // Bytes of constants in functions share the GraphDef's buffer, because they may be large.
                 2 => parts.library.get_or_insert_default().merge(def.slice_ref(field.as_bytes()?))?,
                 4 => parts.versions.merge(field.as_bytes()?)?,
                 3 | 5 => parts.rest.merge(field.bytes)?,
@@ -93,7 +94,7 @@ impl Parts<'_> {
     }
 }
 
-/// A NodeDef, its attributes unread.
+/// A NodeDef whose attributes are not decoded yet.
 #[derive(Default)]
 struct NodeDef<'a> {
     name: &'a str,
@@ -101,7 +102,7 @@ struct NodeDef<'a> {
     device: &'a str,
     inputs: SmallVec<[&'a str; 4]>,
     attrs: SmallVec<[Field<'a>; 8]>,
-    /// Fields that mean nothing here, serialised.
+    /// Serialised fields that this project does not interpret.
     rest: Vec<u8>,
 }
 
@@ -124,7 +125,7 @@ impl NodeDef<'_> {
     }
 }
 
-/// One attribute: its name and its value, unread.
+/// Splits an entry of the attribute map into the name and the encoded value.
 fn attr<'a>(entry: &Field<'a>) -> Result<(&'a str, &'a [u8]), Malformed> {
     let (mut name, mut value) = ("", &[][..]);
     for field in Fields::of(entry.as_bytes()?) {
@@ -138,27 +139,29 @@ fn attr<'a>(entry: &Field<'a>) -> Result<(&'a str, &'a [u8]), Malformed> {
     Ok((name, value))
 }
 
-struct Reading<'a> {
+/// The state of decoding one GraphDef.
+struct GraphReader<'a> {
     def: &'a Bytes,
     importer: Importer,
     budget: &'a mut Budget,
-    sharing: Sharing,
+    cache: AttrCache,
 }
 
-impl Reading<'_> {
+impl GraphReader<'_> {
     fn add(&mut self, bytes: &[u8]) -> Result<()> {
         let NodeDef { name, op, device, inputs, attrs, mut rest } =
             NodeDef::read(bytes).map_err(|e| unreadable("", e))?;
         check_name(name)?;
-        // An op without a row may be a function, or else is refused below.
+        // The name of an op that is not in the op table may be that of a function; otherwise it is refused
+        // below.
         let row = ops::lookup(op);
-        let attrs = match row.and_then(|row| self.sharing.seen(row, &attrs)) {
-            Some(seen) => seen,
+        let attrs = match row.and_then(|row| self.cache.cached(row, &attrs)) {
+            Some(cached) => cached,
             None => {
                 let left = rest.len();
                 let read = self.attrs(name, row, &attrs, &mut rest).map_err(|e| e.at_node(name))?;
                 match row {
-                    Some(row) => self.sharing.see(row, &attrs, rest.len() == left, read),
+                    Some(row) => self.cache.put(row, &attrs, rest.len() == left, read),
                     None => read,
                 }
             }
@@ -171,8 +174,8 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// The attributes; those that cannot be read and are not known to the op, so that nobody looks at them, are added
-    /// to `left`.
+    /// Decodes the attributes of a node. Attributes that cannot be decoded and that the op does not have are
+    /// appended to `left`.
     fn attrs(
         &mut self,
         node: &str,
@@ -186,7 +189,7 @@ impl Reading<'_> {
             let value = pb::AttrValue::decode(self.def.slice_ref(value));
             let value = value.map_err(|e| unreadable(node, e.into()))?;
             let is_known = row.is_some_and(|row| row.attr_spec(key).is_some());
-            match self.sharing.attr(key, value, is_known, self.budget)? {
+            match self.cache.attr(key, value, is_known, self.budget)? {
                 Ok(attr) => attrs.push(attr),
                 Err(_) => left.extend_from_slice(entry.bytes),
             }
@@ -199,11 +202,12 @@ fn unreadable(name: &str, error: Malformed) -> Error {
     Error::invalid(format!("the NodeDef '{name}' cannot be read: {error}"))
 }
 
-/// The characters that the peer allows in names, those of nodes that it adds itself included.
+/// Fails if a node name has characters that TensorFlow does not allow in names, including those of nodes that
+/// it adds itself.
 fn check_name(name: &str) -> Result<()> {
     let is_plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_');
     let is_valid = |c: u8| is_plain(c) || matches!(c, b'-' | b'/' | b'>');
-    // Importing says more of an empty one.
+    // The importer reports an empty name with more detail.
     if name.bytes().next().is_none_or(is_plain) && name.bytes().all(is_valid) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Graphs as the bytes of GraphDefs.
+//! Encoding of graphs as the bytes of GraphDefs.
 
 use super::{DefaultAttrs, unreadable};
 use crate::convert::attr::attr_to_proto;
@@ -11,10 +11,10 @@ use prost::Message;
 use prost::encoding::encoded_len_varint;
 use rustc_hash::FxHashMap;
 
-/// Writes the graph as a GraphDef, nodes in their order.
+/// Encodes the graph as a GraphDef, with nodes in their order.
 ///
 /// # Errors
-/// `Internal` if the serialised parts that the graph carries are not those of a GraphDef.
+/// `Internal` if the opaque bytes of the graph or of its functions are not the expected messages.
 pub fn graph_to_bytes(graph: &Graph, defaults: DefaultAttrs) -> Result<Bytes> {
     let mut rest = pb::GraphDef::decode(graph.opaque.clone()).map_err(|e| unreadable("graph", e))?;
     if !graph.library.is_empty() {
@@ -23,21 +23,21 @@ pub fn graph_to_bytes(graph: &Graph, defaults: DefaultAttrs) -> Result<Bytes> {
     if graph.versions != Versions::default() {
         rest.versions = Some(versions_to_proto(&graph.versions));
     }
-    Ok(Writing::new(graph, defaults).nodes_from(0, &rest))
+    Ok(GraphWriter::new(graph, defaults).nodes_from(0, &rest))
 }
 
-/// Writes the graph, nodes in their order.
+/// Converts the graph to a GraphDef, with nodes in their order.
 ///
 /// # Errors
-/// As [`graph_to_bytes`].
+/// The errors of [`graph_to_bytes`].
 pub fn graph_to_proto(graph: &Graph, defaults: DefaultAttrs) -> Result<pb::GraphDef> {
     pb::GraphDef::decode(graph_to_bytes(graph, defaults)?).map_err(|e| unreadable("graph", e))
 }
 
-/// Writes the nodes from `first` on as a GraphDef: an extension of a graph that has those before.
+/// Encodes the nodes from `first` on as a GraphDef that extends a graph with the nodes before `first`.
 pub fn new_nodes_to_bytes(graph: &Graph, first: usize) -> Bytes {
     let rest = pb::GraphDef { versions: Some(versions_to_proto(&graph.versions)), ..Default::default() };
-    Writing::new(graph, DefaultAttrs::Keep).nodes_from(first, &rest)
+    GraphWriter::new(graph, DefaultAttrs::Keep).nodes_from(first, &rest)
 }
 
 fn versions_to_proto(versions: &Versions) -> pb::VersionDef {
@@ -45,22 +45,24 @@ fn versions_to_proto(versions: &Versions) -> pb::VersionDef {
     pb::VersionDef { producer, min_consumer, bad_consumers }
 }
 
-struct Writing<'a> {
+/// The state of encoding one graph.
+struct GraphWriter<'a> {
     graph: &'a Graph,
     topology: Topology,
     defaults: DefaultAttrs,
-    /// By op, the attributes last written, and their bytes: neighbours often share them.
+    /// For each op, the attributes encoded last and their bytes, because neighbouring nodes often share their
+    /// attributes.
     last: FxHashMap<usize, (Attrs, Vec<u8>)>,
 }
 
-impl<'a> Writing<'a> {
-    fn new(graph: &'a Graph, defaults: DefaultAttrs) -> Writing<'a> {
-        Writing { graph, topology: Topology::new(graph), defaults, last: FxHashMap::default() }
+impl<'a> GraphWriter<'a> {
+    fn new(graph: &'a Graph, defaults: DefaultAttrs) -> GraphWriter<'a> {
+        GraphWriter { graph, topology: Topology::new(graph), defaults, last: FxHashMap::default() }
     }
 
-    /// The nodes from `first` on, and then the fields of `rest`.
+    /// Encodes the nodes from `first` on, followed by the fields of `rest`.
     fn nodes_from(mut self, first: usize, rest: &pb::GraphDef) -> Bytes {
-        // About what a node with two inputs takes.
+        // A node with two inputs takes about 128 bytes.
         let mut out = Vec::with_capacity((self.graph.len() - first.min(self.graph.len())) * 128);
         let mut node = Vec::new();
         for id in (first..self.graph.len()).map(NodeId::new) {
@@ -91,7 +93,7 @@ impl<'a> Writing<'a> {
         if !node.device.is_empty() {
             put_bytes(4, node.device.as_bytes(), out);
         }
-        // Attributes that are set now come after those of the same name that only travelled along.
+        // An attribute of the node overrides an opaque one of the same name, because it comes later.
         if let Some(opaque) = &node.opaque {
             out.extend_from_slice(opaque);
         }
@@ -117,7 +119,7 @@ fn is_default(node: &Node, name: &str, value: &AttrValue) -> bool {
     node.op.attr_spec(name).and_then(|spec| spec.default.as_ref()) == Some(value)
 }
 
-/// Appends one entry of the map of attributes.
+/// Appends an entry of the attribute map.
 fn put_attr(name: &str, value: &AttrValue, out: &mut Vec<u8>) {
     let field = |len: usize| 1 + encoded_len_varint(len as u64) + len;
     let mut entry = |len: usize| {
@@ -125,7 +127,7 @@ fn put_attr(name: &str, value: &AttrValue, out: &mut Vec<u8>) {
         put_bytes(1, name.as_bytes(), out);
         put_length(2, len, out);
     };
-    // The most common kinds; the others by their message.
+    // The most common kinds are encoded directly, the others through their message.
     match value {
         AttrValue::Str(text) => {
             entry(field(text.len()));

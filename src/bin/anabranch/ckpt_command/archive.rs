@@ -1,4 +1,5 @@
-//! Zip archives, as NumPy's `.npz` files are: written without compression, read with or without.
+//! Zip archives in the form of NumPy's `.npz` files: written uncompressed, and read with or without
+//! compression.
 
 use super::Fallible;
 use flate2::Crc;
@@ -10,13 +11,13 @@ const CENTRAL: u32 = 0x0201_4b50;
 const END: u32 = 0x0605_4b50;
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
-/// 1980-01-01, the first day that the format knows.
+/// 1980-01-01, the earliest date of the format.
 const DATE: u16 = 0x21;
 
-/// An archive of these files.
+/// Encodes an archive of these files.
 ///
 /// # Errors
-/// Where it would be larger than 4 GiB, which this form of the format does not reach.
+/// If the archive would be larger than 4 GiB, the limit of this form of the format.
 pub(super) fn encode(files: &[(String, Vec<u8>)]) -> Fallible<Vec<u8>> {
     let (mut out, mut central) = (Vec::new(), Vec::new());
     for (name, bytes) in files {
@@ -53,7 +54,7 @@ pub(super) fn encode(files: &[(String, Vec<u8>)]) -> Fallible<Vec<u8>> {
     Ok(out)
 }
 
-/// The files of an archive.
+/// Decodes the files of an archive.
 pub(super) fn decode(bytes: &[u8]) -> Fallible<Vec<(String, Vec<u8>)>> {
     let malformed = || "is no zip archive";
     let end = bytes.windows(4).rposition(|w| w == END.to_le_bytes()).ok_or_else(malformed)?;

@@ -1,4 +1,5 @@
-//! `anabranch ckpt convert`: between checkpoints and single files of tensors, known by their extensions.
+//! `anabranch ckpt convert`: converts between checkpoints and single files of tensors, whose format follows
+//! from their extension.
 
 use super::{Fallible, archive, names, open, safetensors, shown};
 use checkpoint::bundle::Writer;
@@ -6,7 +7,7 @@ use checkpoint::{npy, store};
 use graph::Tensor;
 use std::path::Path;
 
-/// Tensors by name.
+/// Tensors with their names.
 pub(super) type Tensors = Vec<(String, Tensor)>;
 
 pub(super) fn run(from: &Path, to: &Path) -> Fallible {

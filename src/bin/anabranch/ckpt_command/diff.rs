@@ -1,4 +1,4 @@
-//! `anabranch ckpt diff`.
+//! `anabranch ckpt diff`: compares two checkpoints.
 
 use super::{Fallible, names, open, shown};
 use crate::output;
@@ -6,7 +6,7 @@ use graph::{DType, Tensor};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Whether the checkpoints hold the same.
+/// Prints the differences of two checkpoints. Returns whether they are equal.
 pub(super) fn run(first: &Path, second: &Path) -> Fallible<bool> {
     let (mut a, mut b) = (open(first)?, open(second)?);
     let all: BTreeSet<Vec<u8>> = names(&a).into_iter().chain(names(&b)).collect();
@@ -27,6 +27,7 @@ pub(super) fn run(first: &Path, second: &Path) -> Fallible<bool> {
     Ok(differing == 0)
 }
 
+/// Describes the difference of two tensors, if they differ.
 fn compare(a: &Tensor, b: &Tensor) -> Fallible<Option<String>> {
     if (a.dtype(), a.shape()) != (b.dtype(), b.shape()) {
         return Ok(Some(format!("{} {} and {} {}", a.dtype(), a.shape(), b.dtype(), b.shape())));
@@ -46,6 +47,7 @@ fn compare(a: &Tensor, b: &Tensor) -> Fallible<Option<String>> {
     Ok(Some(largest.map_or("values differ".to_owned(), |by| format!("values differ by {by:e} at most"))))
 }
 
+/// Returns the largest absolute difference, or NaN if a difference is NaN.
 fn largest<T: Copy + Into<f64>>(a: &[T], b: &[T]) -> Option<f64> {
     let distance = |(a, b): (&T, &T)| ((*a).into() - (*b).into()).abs();
     a.iter().zip(b).map(distance).reduce(|most, d| if d > most || d.is_nan() { d } else { most })

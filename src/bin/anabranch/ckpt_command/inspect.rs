@@ -1,4 +1,4 @@
-//! `anabranch ckpt inspect`.
+//! `anabranch ckpt inspect`: prints the tensors of a checkpoint.
 
 use super::{Fallible, bytes_text, names, open, shown};
 use crate::output;

@@ -1,4 +1,4 @@
-//! `anabranch ckpt list`.
+//! `anabranch ckpt list`: lists the checkpoints of a folder.
 
 use super::{Fallible, bytes_text};
 use crate::output;

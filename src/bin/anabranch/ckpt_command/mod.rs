@@ -1,4 +1,4 @@
-//! `anabranch ckpt`: looks into checkpoints, compares them, and turns them into other formats and back.
+//! `anabranch ckpt`: inspects checkpoints, compares them, and converts them to other formats and back.
 
 mod archive;
 mod convert;
@@ -20,28 +20,28 @@ pub(crate) struct CkptFlags {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the checkpoints of a folder, and whether each is whole
+    /// List the checkpoints of a folder, and whether each is complete
     List { folder: PathBuf },
     /// Print the tensors of a checkpoint: names, types, shapes, sizes
     Inspect {
         /// The checkpoint's prefix (`model.ckpt-100`) or its index file
         checkpoint: PathBuf,
-        /// Print the values of the tensor of this name too
+        /// Also print the values of the tensor with this name
         #[arg(long)]
         values: Option<String>,
-        /// Read all data and compare its checksums
+        /// Read all data and verify its checksums
         #[arg(long)]
         verify: bool,
     },
-    /// Compare two checkpoints tensor by tensor; differences make the exit status 1
+    /// Compare two checkpoints tensor by tensor; the exit status is 1 if they differ
     Diff { first: PathBuf, second: PathBuf },
-    /// Turn a checkpoint into `.safetensors` or `.npz`, or one of these into a checkpoint
+    /// Convert a checkpoint to `.safetensors` or `.npz`, or one of these to a checkpoint
     Convert { from: PathBuf, to: PathBuf },
 }
 
 type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Whether all is well; a difference is not.
+/// Runs the command. Returns `false` if compared checkpoints differ.
 pub(crate) fn run(flags: &CkptFlags) -> Fallible<bool> {
     match &flags.command {
         Command::List { folder } => list::run(folder).map(|()| true),
@@ -53,14 +53,14 @@ pub(crate) fn run(flags: &CkptFlags) -> Fallible<bool> {
     }
 }
 
-/// Opens a checkpoint by its prefix or by the name of its index.
+/// Opens a checkpoint by its prefix or by the name of its index file.
 fn open(path: &Path) -> Fallible<Reader> {
     let prefix =
         if path.extension().is_some_and(|e| e == "index") { path.with_extension("") } else { path.into() };
     Ok(Reader::open(prefix)?)
 }
 
-/// The names of a checkpoint's tensors.
+/// Returns the names of a checkpoint's tensors.
 fn names(reader: &Reader) -> Vec<Vec<u8>> {
     reader.tensors().map(|(name, _, _)| name.to_owned()).collect()
 }

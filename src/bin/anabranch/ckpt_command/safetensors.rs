@@ -1,4 +1,5 @@
-//! The format safetensors: the length of a JSON header (8 bytes, little-endian), the header, then plain bytes.
+//! The safetensors format: the length of a JSON header (8 bytes, little-endian), the header, then the bytes
+//! of the elements.
 
 use super::Fallible;
 use super::convert::Tensors;

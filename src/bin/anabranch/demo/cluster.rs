@@ -1,14 +1,14 @@
-//! A cluster on this machine: each task a process of its own, ended with this one.
+//! A local cluster whose tasks are separate processes, which end with this process.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A task that does not listen after this time has failed.
+/// Time after which a task that does not listen has failed.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A task that has not ended after this time, once told to, is killed.
+/// Time after which a task that was asked to stop is killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ struct Task {
 }
 
 impl Cluster {
-    /// Starts the tasks and waits until each listens.
+    /// Starts the tasks and waits until all of them listen.
     pub(super) fn start(ps: u32, workers: u32) -> Result<Cluster, Box<dyn Error + Send + Sync>> {
         let ports = free_ports((ps + workers) as usize)?;
         let addresses: Vec<SocketAddr> = ports.into_iter().map(|p| (Ipv4Addr::LOCALHOST, p).into()).collect();
@@ -43,7 +43,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where a client reaches each worker's master.
+    /// Returns the targets by which clients connect to the workers' masters.
     pub(super) fn targets(&self) -> Vec<String> {
         self.workers.iter().map(|address| format!("grpc://{address}")).collect()
     }
@@ -53,7 +53,7 @@ impl Cluster {
         tasks.collect::<Vec<_>>().join(", ")
     }
 
-    /// Tells every task to stop and waits until it has.
+    /// Stops every task and waits until it has ended.
     pub(super) fn stop(mut self) -> Result<(), Box<dyn Error + Send + Sync>> {
         for task in &self.tasks {
             task.terminate()?;
@@ -77,12 +77,12 @@ impl Cluster {
     }
 }
 
-/// What a failure left running is killed.
+/// Kills the tasks that still run after an error.
 impl Drop for Cluster {
     fn drop(&mut self) {
         for task in &mut self.tasks {
             if let Ok(None) = task.process.try_wait() {
-                // It may have ended meanwhile.
+                // The task may have ended meanwhile.
                 let _ = task.process.kill();
                 let _ = task.process.wait();
             }
@@ -121,11 +121,11 @@ impl Task {
 
     fn terminate(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         let killed = Command::new("kill").arg(self.process.id().to_string()).status()?;
-        if killed.success() { Ok(()) } else { Err(format!("{} could not be told to stop", self.name).into()) }
+        if killed.success() { Ok(()) } else { Err(format!("{} could not be stopped", self.name).into()) }
     }
 }
 
-/// Ports that are free now.
+/// Returns ports that are currently free.
 fn free_ports(count: usize) -> Result<Vec<u16>, Box<dyn Error + Send + Sync>> {
     let held =
         (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<Vec<_>, _>>()?;

@@ -1,9 +1,9 @@
-//! What models are made of.
+//! Layers of the demo's models.
 
 use graph::{DType, Output, Scope};
 use train::{Initializer, Variables};
 
-/// A layer from so many units `[n, from]` to so many `[n, to]`, without an activation.
+/// Adds a dense layer from `[n, from]` to `[n, to]`, without an activation.
 pub(super) fn dense(
     scope: &Scope,
     variables: &Variables,

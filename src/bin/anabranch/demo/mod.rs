@@ -1,5 +1,5 @@
-//! `anabranch demo`: a model function, trained on one device, on towers in one graph, or by workers beside parameter
-//! servers, each a process of its own, that wait for each other or do not.
+//! `anabranch demo`: trains a model on one device, on towers in one graph, or by workers and parameter
+//! servers in separate processes, synchronously or asynchronously.
 
 mod cluster;
 mod digits;
@@ -19,7 +19,7 @@ use std::error::Error;
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoFlags {
-    /// What is trained
+    /// The model to train
     #[arg(long, value_enum, default_value_t = Model::Digits)]
     model: Model,
 
@@ -27,15 +27,15 @@ pub(crate) struct DemoFlags {
     #[arg(long, value_enum, default_value_t = Mode::BetweenGraph)]
     mode: Mode,
 
-    /// Training steps, of all replicas together; the model's own number if not given
+    /// Training steps of all replicas together; by default the model's own number
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
 
-    /// Examples a step; the model's own number if not given
+    /// Examples in each step; by default the model's own number
     #[arg(long)]
     batch: Option<usize>,
 
-    /// Compute the model on the first GPU of each client's process or worker; parameter servers hold none
+    /// Compute the model on the first GPU of each client's process or worker; parameter servers use no GPU
     #[arg(long)]
     gpu: bool,
 }
@@ -44,8 +44,8 @@ pub(crate) struct DemoFlags {
 enum Model {
     /// A classifier of handwritten digits
     Digits,
-    /// Whether synthetic users click: linear weights of values and crosses beside layers over embeddings, in tables cut
-    /// into parts
+    /// A model of clicks by synthetic users: linear weights of single values and crosses, beside dense layers
+    /// over embeddings, with tables cut into shards
     WideAndDeep,
 }
 

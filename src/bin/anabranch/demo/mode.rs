@@ -1,4 +1,4 @@
-//! How a model is replicated: what differs between the demo's runs, and nothing else does.
+//! The demo's replication modes. Runs in different modes differ in nothing else.
 
 use clap::ValueEnum;
 use client::SessionOptions;
@@ -12,29 +12,29 @@ pub(super) enum Mode {
     Local,
     /// Two towers in one graph, on two devices of this process
     InGraph,
-    /// Two parameter servers and two workers, started as processes, each worker at its own pace
+    /// Two parameter servers and two workers, started as processes, with asynchronous workers
     BetweenGraph,
-    /// The same, the workers in step: one update with the mean of their gradients
+    /// The same with synchronous workers: one update with the mean of their gradients
     Synchronous,
-    /// In step by TensorFlow's accumulators and token queue
+    /// Synchronous with TensorFlow's accumulators and token queue
     Accumulators,
-    /// In step with three workers, of which each step waits for the first two
+    /// Synchronous with three workers, where each step waits for the first two
     Backup,
-    /// At their own pace, but no worker more than three steps ahead of the slowest
+    /// Asynchronous, but no worker more than three steps ahead of the slowest
     BoundedStaleness,
 }
 
-/// Where a model is computed.
+/// The device on which a model is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compute {
-    /// Wherever placement puts it.
+    /// The device that the placer chooses.
     Anywhere,
-    /// On the first GPU of the client's process, or its worker's.
+    /// The first GPU of the client's process, or of its worker.
     OnGpu,
 }
 
 impl Compute {
-    /// The scope of a model's nodes, in that of the replica's.
+    /// Returns the scope of the model's nodes within the replica's scope.
     pub(super) fn scope(self, replica: &Scope) -> Scope {
         match self {
             Compute::Anywhere => replica.clone(),
@@ -42,27 +42,27 @@ impl Compute {
         }
     }
 
-    /// Nodes of a model without a kernel for a GPU are computed beside it.
+    /// Returns the session options. With a GPU, nodes without a GPU kernel are placed on the CPU.
     pub(super) fn session(self) -> SessionOptions {
         let config = pb::ConfigProto { allow_soft_placement: self == Compute::OnGpu, ..Default::default() };
         SessionOptions { config, ..SessionOptions::default() }
     }
 }
 
-/// Towers, or workers that a step or the job needs.
+/// Number of towers, or of workers that a step or the job needs.
 pub(super) const REPLICAS: u32 = 2;
 
-/// Parameter servers, where there are any.
+/// Number of parameter servers.
 pub(super) const SERVERS: u32 = 2;
 
-/// Workers more than a step waits for.
+/// Number of backup workers, which a step does not wait for.
 const BACKUP: u32 = 1;
 
-/// Steps that a worker may be ahead.
+/// Number of steps that a worker may be ahead of the slowest.
 const AHEAD: u32 = 3;
 
 impl Mode {
-    /// What a client of this number trains by.
+    /// Returns the training strategy of the client with number `worker`.
     pub(super) fn strategy(self, worker: u32) -> Strategy {
         let sync = match self {
             Mode::Local => return Strategy::Local,
@@ -84,17 +84,17 @@ impl Mode {
         Strategy::ParameterServer { ps_tasks: SERVERS, worker, placement, sync }
     }
 
-    /// Whether all is in this process, on so many CPU devices.
+    /// Returns the number of CPU devices if the mode runs within this process.
     pub(super) fn devices_of_one_process(self) -> Option<u32> {
         match self {
             Mode::Local => Some(1),
-            // One for the variables.
+            // One device is for the variables.
             Mode::InGraph => Some(REPLICAS + 1),
             _ => None,
         }
     }
 
-    /// Clients, each with a graph of its own.
+    /// Returns the number of clients, each of which has its own graph.
     pub(super) fn clients(self) -> u32 {
         match self {
             Mode::Local | Mode::InGraph => 1,
@@ -103,7 +103,7 @@ impl Mode {
         }
     }
 
-    /// Examples that a client brings to a step of so many.
+    /// Returns the number of examples that each client contributes to a step of `batch` examples.
     pub(super) fn share(self, batch: usize) -> usize {
         match self {
             Mode::Synchronous | Mode::Accumulators | Mode::Backup => batch / REPLICAS as usize,

@@ -1,31 +1,32 @@
-//! What is trained: examples, and one model function that no strategy changes.
+//! A training problem: examples, and a model function that is the same for all strategies.
 
 use graph::{Output, Scope, Tensor};
 use train::{LearningRate, Optimizer, Variables};
 
-/// Examples along the first axis of every tensor.
+/// A set of examples, with the first axis of every tensor as the axis of examples.
 #[derive(Clone, Debug)]
 pub(super) struct Examples {
     pub(super) features: Vec<Tensor>,
-    /// The class of each, `int32 [n]`.
+    /// Class of each example, `int32 [n]`.
     pub(super) labels: Tensor,
 }
 
-/// A model: from a batch's features to scores of each class, `[n, classes]`, over variables that it asks for by name.
+/// A model function, which computes the scores of each class, `[n, classes]`, from a batch's features and
+/// from variables requested by name.
 pub(super) type Scores = fn(&Scope, &Variables, &[Output]) -> Output;
 
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
-    /// What the examples are.
+    /// Name of the examples in the report.
     pub(super) name: &'static str,
     pub(super) training: Examples,
     pub(super) held_out: Examples,
     pub(super) scores: Scores,
     pub(super) optimizer: fn(LearningRate) -> Optimizer,
-    /// The learning rate after the first steps; it falls to 0 at the last one, so that what is left at the end does not
-    /// depend on which examples came last.
+    /// The peak learning rate. It decays to 0 at the last step, so that the final loss does not depend on the
+    /// last examples.
     pub(super) rate: f64,
-    /// Steps, and examples a step, unless the user says otherwise.
+    /// Default number of steps.
     pub(super) steps: u64,
     pub(super) batch: usize,
 }
@@ -35,7 +36,7 @@ impl Examples {
         self.labels.num_elements()
     }
 
-    /// The features, then the labels.
+    /// Returns the features, followed by the labels.
     pub(super) fn tensors(&self) -> Vec<Tensor> {
         self.features.iter().chain([&self.labels]).cloned().collect()
     }

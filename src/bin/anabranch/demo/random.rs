@@ -1,6 +1,6 @@
-//! Numbers by chance that are the same each time.
+//! Pseudorandom numbers that are the same in every run.
 
-/// A pseudo-random sequence (Steele, Lea and Flood's SplitMix64, 2014).
+/// A pseudorandom sequence (Steele, Lea and Flood's SplitMix64, 2014).
 #[derive(Debug)]
 pub(super) struct Sequence(pub(super) u64);
 
@@ -13,12 +13,12 @@ impl Sequence {
         z ^ (z >> 31)
     }
 
-    /// A number under `bound`.
+    /// Returns a number less than `bound`.
     pub(super) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound.max(1) as u64) as usize
     }
 
-    /// At least 0 and less than 1.
+    /// Returns a number that is at least 0 and less than 1.
     pub(super) fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 24) as f32
     }

@@ -1,4 +1,4 @@
-//! One client of a job: the graph of its replica, trained to the last step.
+//! A client of a training job: the graph of its replica, trained to the last step.
 
 use super::mode::{Compute, Mode};
 use super::problem::Problem;
@@ -15,13 +15,13 @@ use train::{
 
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Of the order of examples.
+/// Seed of the order of examples.
 const SEED: i64 = 1998;
 
-/// One of so many steps comes before the full learning rate.
+/// Divisor of the number of steps that gives the length of the warm-up to the full learning rate.
 const WARMUP: u64 = 4;
 
-/// Batches made ahead of the steps.
+/// Batches that are prefetched.
 const AHEAD: i64 = 4;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Replica {
     pub(super) graph: Graph,
     pub(super) training: Training,
     input: Input,
-    /// The class of each held-out example, `int32 [n]`: the model's guess.
+    /// The predicted class of each held-out example, `int32 [n]`.
     guesses: Output,
     compute: Compute,
     worker: u32,
@@ -37,7 +37,7 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// `batch` is of all replicas that make a step together.
+    /// Builds a replica. `batch` is the number of examples of all replicas that make a step together.
     pub(super) fn build(
         problem: &Problem,
         mode: Mode,
@@ -74,7 +74,7 @@ impl Replica {
         Ok(Replica { graph: root.finish()?, training, input, guesses, compute, worker, steps })
     }
 
-    /// Trains with others until all together have done the steps; what the model is then.
+    /// Trains together with the other replicas until the last step, and returns the final evaluation.
     pub(super) fn train(self, problem: &Problem, master: Master, progress: &Progress) -> Fallible<Outcome> {
         let last_step = i64::try_from(self.steps)?;
         let all: Vec<Box<dyn Hook>> = vec![
@@ -92,16 +92,18 @@ impl Replica {
         Ok(outcome)
     }
 
-    /// The accuracy on held-out examples, and where they were computed and each variable is.
+    /// Computes the accuracy on held-out examples, the devices that computed it, and the device of each
+    /// variable.
     fn evaluate(&self, problem: &Problem, session: &Session) -> Fallible<Outcome> {
         let options = pb::RunOptions { output_partition_graphs: true, ..Default::default() };
-        // Probing every variable makes each appear among the nodes whose devices the step reports.
+        // With every variable's probe as a target, all variables are among the nodes whose devices the step
+        // reports.
         let step = session.step().fetch(self.guesses).fetch(self.training.global_step);
         let step = self.training.probes.iter().fold(step, |step, (_, probe)| step.target(*probe));
-        let asked = step.options(options).run()?;
-        let guesses = asked.values[0].values::<i32>()?;
-        let right = guesses.iter().zip(problem.held_out.labels.values::<i32>()?).filter(|(g, l)| g == l);
-        let placed = asked.metadata.map(|m| m.partition_graphs).unwrap_or_default();
+        let outcome = step.options(options).run()?;
+        let guesses = outcome.values[0].values::<i32>()?;
+        let correct = guesses.iter().zip(problem.held_out.labels.values::<i32>()?).filter(|(g, l)| g == l);
+        let placed = outcome.metadata.map(|m| m.partition_graphs).unwrap_or_default();
         let device_of = |name: &str| {
             let found = placed.iter().flat_map(|g| &g.node).find(|n| n.name == name);
             found.map_or_else(|| "unknown".to_owned(), |n| n.device.clone())
@@ -113,10 +115,10 @@ impl Replica {
         }
         Ok(Outcome {
             nodes: nodes.into_iter().collect(),
-            right: right.count(),
-            asked: guesses.len(),
+            correct: correct.count(),
+            evaluated: guesses.len(),
             examples: problem.name,
-            steps: asked.values[1].item::<i64>()?,
+            steps: outcome.values[1].item::<i64>()?,
             variables: variables
                 .iter()
                 .map(|v| (v.name.clone(), device_of(&self.graph.node(v.handle.node).name)))
@@ -125,8 +127,8 @@ impl Replica {
     }
 }
 
-/// A client's batches. The order of all is the same in every mode, and clients take turns: those in step take together
-/// what one alone would take at once.
+/// Returns the input of a client. The order of all examples is the same in every mode, and they are dealt to
+/// the clients in turn: the batches of synchronous clients together equal the batch of a single client.
 fn examples(scope: &Scope, problem: &Problem, mode: Mode, worker: u32, batch: usize) -> Input {
     let all: Vec<Tensor> = problem.training.tensors();
     let shuffled = Dataset::from_tensors(scope, &all).shuffle(problem.training.len() as i64, SEED);
@@ -140,9 +142,9 @@ mod tests {
     use crate::demo::digits;
     use clap::ValueEnum;
 
-    /// In every mode; without a GPU, that is all that can be said.
+    /// Only the requested devices can be checked in all modes, because the test machine may have no GPU.
     #[test]
-    fn the_model_asks_for_a_gpu_and_its_variables_do_not() -> Fallible<()> {
+    fn the_model_requests_a_gpu_and_its_variables_do_not() -> Fallible<()> {
         let problem = digits::problem()?;
         for mode in Mode::value_variants() {
             let replica = Replica::build(&problem, *mode, Compute::OnGpu, 1, 10, 64)?;
@@ -151,7 +153,7 @@ mod tests {
                 let nodes = step.nodes().filter(|(_, node)| node.op.name() == op);
                 nodes.map(|(_, node)| node.device.contains("GPU:0")).collect()
             };
-            // Two layers for the batch, or for each tower's share, and two for what is held out.
+            // Two layers for the batch, or for each tower's share of it, and two for the held-out examples.
             let softmaxes = asks("SparseSoftmaxCrossEntropyWithLogits");
             assert!(!softmaxes.is_empty() && softmaxes.iter().all(|&asks| asks), "{mode:?}");
             let products = asks("BiasAdd");

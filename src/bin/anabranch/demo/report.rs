@@ -1,11 +1,11 @@
-//! What the demo shows: progress while it trains, and the outcome.
+//! The output of the demo: progress during training, and the outcome.
 
 use graph::{Output, Tensor};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Instant;
 use train::{Hook, HookContext, RunArgs, RunValues};
 
-/// The bar: steps done, steps a second, the last loss.
+/// The progress bar: finished steps, steps per second and the last loss.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: ProgressBar,
@@ -23,7 +23,7 @@ impl Progress {
         Progress { bar, started: Instant::now() }
     }
 
-    pub(super) fn say(&self, line: &str) {
+    pub(super) fn print_line(&self, line: &str) {
         if self.bar.is_hidden() {
             eprintln!("{line}");
         } else {
@@ -31,32 +31,32 @@ impl Progress {
         }
     }
 
-    /// Shows the steps of a replica with this loss.
+    /// Returns a hook that shows the steps of a replica with this loss.
     pub(super) fn hook(&self, loss: Output) -> impl Hook + use<> {
-        Shows { bar: self.bar.clone(), loss }
+        ProgressHook { bar: self.bar.clone(), loss }
     }
 
     pub(super) fn finish(&self) {
         let steps = self.bar.position();
         self.bar.finish();
         let rate = steps as f64 / self.started.elapsed().as_secs_f64().max(1e-9);
-        self.say(&format!("{steps} steps, {rate:.0} steps/s, {}", self.bar.message()));
+        self.print_line(&format!("{steps} steps, {rate:.0} steps/s, {}", self.bar.message()));
     }
 }
 
-struct Shows {
+struct ProgressHook {
     bar: ProgressBar,
     loss: Output,
 }
 
-impl Hook for Shows {
+impl Hook for ProgressHook {
     fn before_run(&mut self, _: &HookContext<'_>) -> train::Result<RunArgs> {
         Ok(RunArgs { fetches: vec![self.loss], ..RunArgs::default() })
     }
 
     fn after_run(&mut self, _: &HookContext<'_>, run: &RunValues<'_>) -> train::Result<()> {
         if let Some(step) = run.global_step.and_then(|step| u64::try_from(step).ok()) {
-            // Replicas hear of steps in any order.
+            // Replicas report their steps in any order.
             self.bar.set_position(step.max(self.bar.position()));
         }
         if let Some(loss) = run.values.first().map(Tensor::item::<f32>).transpose()? {
@@ -66,16 +66,16 @@ impl Hook for Shows {
     }
 }
 
-/// What training came to.
+/// The results of training.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    pub(super) right: usize,
-    pub(super) asked: usize,
-    /// What was asked.
+    pub(super) correct: usize,
+    pub(super) evaluated: usize,
+    /// Name of the examples.
     pub(super) examples: &'static str,
-    /// Of all replicas, as the shared counter says.
+    /// Steps of all replicas, from the shared global step.
     pub(super) steps: i64,
-    /// Devices that computed what was asked, and how many nodes each.
+    /// Devices that ran the evaluation, with their numbers of nodes.
     pub(super) nodes: Vec<(String, usize)>,
     /// Variables and the devices that hold them.
     pub(super) variables: Vec<(String, String)>,
@@ -83,15 +83,15 @@ pub(super) struct Outcome {
 
 impl Outcome {
     pub(super) fn percent(&self) -> f64 {
-        100.0 * self.right as f64 / self.asked.max(1) as f64
+        100.0 * self.correct as f64 / self.evaluated.max(1) as f64
     }
 }
 
 #[allow(clippy::print_stdout)]
 pub(super) fn print(outcome: &Outcome) {
-    let Outcome { right, asked, examples, steps, .. } = outcome;
+    let Outcome { correct, evaluated, examples, steps, .. } = outcome;
     println!(
-        "after {steps} steps, {right} of {asked} held-out {examples} are right: {:.2} %",
+        "after {steps} steps, {correct} of {evaluated} held-out {examples} are right: {:.2} %",
         outcome.percent()
     );
     let nodes: Vec<String> =

@@ -1,4 +1,4 @@
-//! Runs a job: in this process, or on a cluster with a client for each worker.
+//! Runs a training job: in this process, or on a cluster with one client for each worker.
 
 use super::cluster::Cluster;
 use super::mode::{Compute, Mode, SERVERS};
@@ -13,7 +13,7 @@ use train::Master;
 
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Trains a model in a mode. Steps, and examples a step, are the problem's unless they are given.
+/// Trains a model. The numbers of steps and of examples in a step are the problem's defaults unless given.
 pub(super) fn run(
     problem: &Problem,
     mode: Mode,
@@ -32,7 +32,7 @@ pub(super) fn run(
         return Ok(outcome);
     }
     let cluster = Cluster::start(SERVERS, mode.clients())?;
-    progress.say(&format!("started {}", cluster.describe()));
+    progress.print_line(&format!("started {}", cluster.describe()));
     let outcomes = thread::scope(|scope| {
         let clients: Vec<_> = (0..)
             .zip(cluster.targets())

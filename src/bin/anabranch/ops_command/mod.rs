@@ -1,4 +1,4 @@
-//! `anabranch ops`: the ops that run here, and those of TensorFlow's that do not.
+//! `anabranch ops`: lists the ops that run here, and TensorFlow's ops that do not.
 
 use crate::output;
 use clap::Args;
@@ -7,16 +7,17 @@ use graph::ops;
 use std::collections::BTreeMap;
 use std::io;
 
-/// The ops that TensorFlow's own servers run on a CPU: `tests/tensorflow/public_ops.py` finds them in its registry.
+/// The ops that TensorFlow's own servers run on a CPU, listed by `tests/tensorflow/public_ops.py` from its
+/// registry.
 const TENSORFLOW: &str = include_str!("tensorflow.txt");
 
 #[derive(Debug, Args)]
 pub(crate) struct OpsFlags {
-    /// Only ops whose names contain this
+    /// Only ops whose names contain this text
     #[arg(default_value = "")]
     part: String,
 
-    /// Print the ops that TensorFlow 2.21's servers run on a CPU and these do not
+    /// Print the ops that TensorFlow 2.21's servers run on a CPU and these servers do not
     #[arg(long)]
     missing: bool,
 }

@@ -1,4 +1,4 @@
-//! `anabranch run`: a program that starts servers of TensorFlow's itself gets ours in their place.
+//! `anabranch run`: runs a program that starts TensorFlow's servers itself, with our servers in their place.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Goes before whatever the program's path says.
+/// The Python module that replaces the servers, which is first on the program's path.
 const SITE: &str = include_str!("sitecustomize.py");
 
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,7 @@ pub(crate) struct RunFlags {
     program: Vec<OsString>,
 }
 
-/// Runs the program to its end, and ends as it does.
+/// Runs the program to its end, and returns its exit code.
 pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let status = runtime.block_on(supervise(flags))?;
@@ -34,14 +34,14 @@ pub(crate) fn run(flags: &RunFlags) -> Result<ExitCode, Box<dyn Error + Send + S
 
 async fn supervise(flags: &RunFlags) -> Result<ExitStatus, Box<dyn Error + Send + Sync>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let site = Site::new()?;
+    let site = SiteFolder::new()?;
     let mut program = start(flags, &site.folder)?;
     let id = program.id();
     let mut ended = tokio::task::spawn_blocking(move || program.wait());
     loop {
         tokio::select! {
             status = &mut ended => return Ok(status??),
-            // The program stops its server, and then itself.
+            // The program stops its server, and then exits.
             _ = terminate.recv() => terminate_process(id),
             // A terminal sends Ctrl-C to the program as well.
             _ = interrupt.recv() => {}
@@ -68,27 +68,27 @@ fn start(flags: &RunFlags, site: &Path) -> Result<Child, Box<dyn Error + Send + 
 fn terminate_process(id: u32) {
     let told = Command::new("kill").arg(id.to_string()).status();
     if !told.is_ok_and(|status| status.success()) {
-        eprintln!("anabranch run: the program (process {id}) could not be told to stop");
+        eprintln!("anabranch run: the program (process {id}) could not be stopped");
     }
 }
 
-/// The folder that stands first on the program's path; gone when dropped.
-struct Site {
+/// The temporary folder that is first on the program's path; it is removed on drop.
+struct SiteFolder {
     folder: PathBuf,
 }
 
-impl Site {
-    /// A new folder, for this user alone: what others put there must not be loaded.
-    fn new() -> std::io::Result<Site> {
-        // An earlier process of this number may have left one behind.
-        for attempt in 0..MAX_LEFT_BEHIND {
+impl SiteFolder {
+    /// Creates a folder that only this user can write to, because its files are executed.
+    fn new() -> std::io::Result<SiteFolder> {
+        // An earlier process with the same id may have left its folder behind.
+        for attempt in 0..MAX_LEFTOVER_FOLDERS {
             let name = format!("anabranch-run-{}-{attempt}", std::process::id());
             let folder = std::env::temp_dir().join(name);
             match DirBuilder::new().mode(0o700).create(&folder) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 made => {
                     made?;
-                    let site = Site { folder };
+                    let site = SiteFolder { folder };
                     fs::write(site.folder.join("sitecustomize.py"), SITE)?;
                     return Ok(site);
                 }
@@ -97,18 +97,18 @@ impl Site {
         let folder = std::env::temp_dir();
         Err(std::io::Error::new(
             ErrorKind::AlreadyExists,
-            format!("{} holds too many of them", folder.display()),
+            format!("{} has too many folders of earlier runs", folder.display()),
         ))
     }
 }
 
-/// More folders of one process number than this are no accident.
-const MAX_LEFT_BEHIND: u32 = 1000;
+/// Maximum number of left-over folders of one process id that are skipped.
+const MAX_LEFTOVER_FOLDERS: u32 = 1000;
 
-impl Drop for Site {
+impl Drop for SiteFolder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.folder) {
-            eprintln!("anabranch run: {} stays behind: {error}", self.folder.display());
+            eprintln!("anabranch run: {} could not be removed: {error}", self.folder.display());
         }
     }
 }

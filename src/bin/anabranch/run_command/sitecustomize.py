@@ -1,7 +1,7 @@
-"""Loaded by every Python below `anabranch run`: a program's `tf.train.Server` becomes a server process of Anabranch.
+"""Replaces `tf.train.Server` by a server process of Anabranch in every Python process started by `anabranch run`.
 
-TensorFlow's own server lives in the program's process, and its client does not go over gRPC to a server there. So
-the class is replaced when its module is imported, before anybody can have taken it from there.
+TensorFlow's own server runs in the program's process, and TensorFlow's client does not use gRPC for a server there.
+Therefore the class is replaced when its module is imported, before other code can import it.
 """
 import atexit
 import base64
@@ -21,15 +21,15 @@ import time
 MODULE = "tensorflow.python.training.server_lib"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-# Seconds until a server must listen, until it must have ended once told to, and in which a signal is handled by a program
-# that waits for nothing.
+# Time limits in seconds: for a server to listen, for a server to end once asked to, and for the program to
+# handle a signal if it waits for nothing.
 START_DEADLINE = 30.0
 STOP_DEADLINE = 20.0
 HANDLER_DEADLINE = 1.0
 
 
 class ServerFinder(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow's module of servers, and replaces its class once it is loaded."""
+    """A finder of TensorFlow's server module that replaces the class `Server` after loading the module."""
 
     def find_spec(self, name, path, target=None):
         if name != MODULE:
@@ -48,7 +48,7 @@ class ServerFinder(importlib.abc.MetaPathFinder):
 
 
 def server_class(server_lib):
-    """TensorFlow's class of servers, with processes in place of what is inside."""
+    """Returns a subclass of TensorFlow's `Server` that runs the server as a process."""
 
     class Server(server_lib.Server):
         def __init__(self, server_or_cluster_def, job_name=None, task_index=None, protocol=None, config=None, start=True):
@@ -61,7 +61,7 @@ def server_class(server_lib):
                 self.start()
 
         def __del__(self):
-            # The process outlives this object, as TensorFlow's server does: the program's end stops it.
+            # The process outlives this object, like TensorFlow's server, and is stopped at the program's end.
             pass
 
         @property
@@ -100,7 +100,7 @@ def address(server_def):
 
 
 def with_ports(server_def):
-    """Port 0 of the task itself becomes one that is free."""
+    """Replaces port 0 in the task's own address by a free port."""
     host, _, port = address(server_def).rpartition(":")
     if port == "0":
         with socket.socket() as held:
@@ -113,7 +113,7 @@ def with_ports(server_def):
 
 
 class ServerProcess:
-    """The server of one task: it ends with this process."""
+    """The server process of one task, which ends with this process."""
 
     def __init__(self, server_def):
         self.name = f"/job:{server_def.job_name}/task:{server_def.task_index}"
@@ -130,7 +130,7 @@ class ServerProcess:
             *json.loads(os.environ.get("ANABRANCH_RUN_FLAGS", "[]")),
         ]
         self.joined = False
-        # A group of its own: a Ctrl-C in the terminal is this program's to answer.
+        # A separate process group, because the program itself handles a Ctrl-C in the terminal.
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         atexit.register(self.stop)
         self.end_with_the_program()
@@ -155,7 +155,7 @@ class ServerProcess:
         raise RuntimeError(f"anabranch run: the server of {self.name} {said} ({shlex.join(command)})")
 
     def end_with_the_program(self):
-        """On SIGTERM the server stops in order; then `join` returns, or, elsewhere, the program ends."""
+        """Makes SIGTERM stop the server in order. Afterwards `join` returns, or the program ends if it is not in `join`."""
         if threading.current_thread() is not threading.main_thread():
             return
         if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -166,7 +166,7 @@ class ServerProcess:
             handled.set()
             if not self.joined:
                 sys.exit(128 + number)
-            # Nothing but that: the wait that this interrupts goes on, and ends with the server.
+            # Closing the input is enough: the interrupted wait continues, and ends with the server.
             self.process.stdin.close()
 
         told, tells = os.pipe()
@@ -174,14 +174,15 @@ class ServerProcess:
         signal.signal(signal.SIGTERM, terminate)
         others = signal.set_wakeup_fd(tells, warn_on_full_buffer=False)
         if others != -1:
-            # The program's own loop hears of signals by it, and waits in no call.
+            # The program's event loop gets signals through this descriptor and does not block in a call.
             signal.set_wakeup_fd(others)
             return
         threading.Thread(target=self.end_what_waits, args=(told, handled), daemon=True).start()
 
     def end_what_waits(self, told, handled):
-        """Python's handlers run when the main thread is in no call. If it waits in a step, the server ends that as it
-        stops; then the program ends, whatever it waits for: a client's session waits for a server that is gone."""
+        """Ends the program on SIGTERM if the main thread is blocked in a call, in which case Python runs no signal handler.
+        Stopping the server ends a step in progress. The program exits even if the main thread is still blocked, because a
+        client's session may wait for the stopped server."""
         while os.read(told, 1) != bytes([signal.SIGTERM]):
             pass
         if not handled.wait(HANDLER_DEADLINE):
@@ -206,7 +207,7 @@ class ServerProcess:
 
 
 def load_hidden():
-    """Loads the `sitecustomize` that stands behind this one on the path, if there is one."""
+    """Loads the next `sitecustomize` on the path, which this one hides, if there is one."""
     others = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:

@@ -1,4 +1,4 @@
-//! 8 x 8 images of real handwriting (see DIGITS.md), split into training and held-out ones.
+//! 8 x 8 images of real handwriting (see DIGITS.md), split into training and held-out images.
 
 use crate::demo::problem::Examples;
 use crate::demo::random::Sequence;
@@ -7,16 +7,16 @@ use std::error::Error;
 
 const CSV: &str = include_str!("digits.csv");
 
-/// Pixels an image.
+/// Pixels of an image.
 pub(super) const PIXELS: usize = 64;
 
-/// Kinds of digits.
+/// Number of different digits.
 pub(super) const CLASSES: usize = 10;
 
-/// Every fifth image, after shuffling, is held out.
+/// Interval of held-out images: every fifth image after shuffling.
 const HELD_OUT: usize = 5;
 
-/// The brightest pixel's value.
+/// Value of the brightest pixel.
 const BRIGHTEST: f32 = 16.0;
 
 /// Images with their digits.
@@ -33,7 +33,7 @@ pub(super) struct Digits {
 }
 
 impl Digits {
-    /// Reads the images, and splits them in an order that is the same each time.
+    /// Reads the images and splits them in a fixed pseudorandom order.
     pub(super) fn load() -> Result<Digits, Box<dyn Error + Send + Sync>> {
         let mut rows = Vec::new();
         for (number, line) in CSV.lines().enumerate() {
@@ -62,7 +62,7 @@ impl Images {
         self.digits.len()
     }
 
-    /// Images `[n, 64]`, and their digits `[n]`.
+    /// Returns the images `[n, 64]` and their digits `[n]`.
     pub(super) fn examples(&self) -> graph::Result<Examples> {
         let pixels = Tensor::from_slice(&self.pixels, Shape::new(&[self.len(), PIXELS])?)?;
         Ok(Examples { features: vec![pixels], labels: Tensor::vector(&self.digits)? })
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_image_is_in_one_part() -> Result<(), Box<dyn Error + Send + Sync>> {
+    fn every_image_is_in_one_set() -> Result<(), Box<dyn Error + Send + Sync>> {
         let digits = Digits::load()?;
         assert_eq!(digits.training.len() + digits.held_out.len(), 1797);
         assert_eq!(digits.held_out.len(), 360);

@@ -1,4 +1,4 @@
-//! Handwritten digits, and a network of one hidden layer that tells them apart.
+//! The problem of handwritten digits, and a classifier with one hidden layer.
 
 mod images;
 
@@ -26,7 +26,7 @@ pub(super) fn problem() -> Result<Problem, Box<dyn Error + Send + Sync>> {
     })
 }
 
-/// Scores of each class `[n, 10]` for images `[n, 64]`.
+/// Returns the scores of each class `[n, 10]` for images `[n, 64]`.
 fn scores(scope: &Scope, variables: &Variables, features: &[Output]) -> Output {
     let hidden = scope.relu(dense(scope, variables, "hidden", features[0], PIXELS, HIDDEN));
     dense(scope, variables, "scores", hidden, HIDDEN, CLASSES)

@@ -1,7 +1,8 @@
-//! Synthetic clicks: whether a user who is shown an item, at some place and hour, clicks on it.
+//! Synthetic clicks: examples of a user who is shown an item at some place and hour, and clicks on it or not.
 //!
-//! Users and items are of a few kinds, and one kind likes another or not. Each place has its good hours, which follow no
-//! rule. Two numbers besides make a click likelier. Some of it is chance: nobody guesses more than 95 of 100.
+//! Each user and item has one of a few kinds, and a kind of user likes certain kinds of items. Each place has
+//! its random good hours. Two numbers increase the probability of a click. The rest is chance: no model can
+//! predict more than 95 % of the clicks.
 
 use crate::demo::problem::Examples;
 use crate::demo::random::Sequence;
@@ -11,7 +12,7 @@ use graph::{Result, Shape, Tensor};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     pub(super) name: &'static str,
-    /// How many ids there are.
+    /// Number of different ids.
     pub(super) ids: usize,
 }
 
@@ -27,32 +28,32 @@ pub(super) const COLUMNS: [Column; 4] = [
     Column { name: "hour", ids: 12 },
 ];
 
-/// Columns of numbers.
+/// Number of numeric columns.
 pub(super) const NUMBERS: usize = 2;
 
-/// Which kind of user likes which kind of item.
+/// The table of likes: true if a kind of user (row) likes a kind of item (column).
 const LIKES: [[bool; 3]; 3] = [[true, false, false], [true, true, false], [false, true, true]];
 
-/// How clicks come about.
+/// The hidden parameters that determine clicks.
 #[derive(Debug)]
-struct World {
+struct ClickParameters {
     kinds_of_users: Vec<usize>,
     kinds_of_items: Vec<usize>,
-    /// By place, then by hour.
+    /// Indexed by place, then by hour.
     is_good_hour: Vec<bool>,
 }
 
-impl World {
-    fn new(random: &mut Sequence) -> World {
+impl ClickParameters {
+    fn new(random: &mut Sequence) -> ClickParameters {
         let kinds = LIKES.len();
-        World {
+        ClickParameters {
             kinds_of_users: (0..COLUMNS[USER].ids).map(|_| random.below(kinds)).collect(),
             kinds_of_items: (0..COLUMNS[ITEM].ids).map(|_| random.below(kinds)).collect(),
             is_good_hour: (0..COLUMNS[PLACE].ids * COLUMNS[HOUR].ids).map(|_| random.below(2) == 1).collect(),
         }
     }
 
-    /// Log odds of a click.
+    /// Returns the log odds of a click.
     fn odds(&self, ids: [usize; 4], numbers: [f32; NUMBERS]) -> f32 {
         let sign = |yes: bool| if yes { 1.0 } else { -1.0 };
         let likes = LIKES[self.kinds_of_users[ids[USER]]][self.kinds_of_items[ids[ITEM]]];
@@ -60,7 +61,7 @@ impl World {
         8.0 * sign(likes) + 8.0 * sign(is_good_hour) + 6.0 * numbers.iter().sum::<f32>()
     }
 
-    /// Ids `[n, 4]`, numbers `[n, 2]`, and whether it was clicked `[n]`.
+    /// Returns ids `[n, 4]`, numbers `[n, 2]`, and whether the user clicked `[n]`.
     fn examples(&self, count: usize, random: &mut Sequence) -> Result<Examples> {
         let (mut all_ids, mut all_numbers, mut clicked) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..count {
@@ -79,9 +80,9 @@ impl World {
     }
 }
 
-/// Examples to train with and others, the same each time.
+/// Returns training and held-out examples, which are the same in every run.
 pub(super) fn clicks(training: usize, held_out: usize) -> Result<(Examples, Examples)> {
     let mut random = Sequence(2016);
-    let world = World::new(&mut random);
-    Ok((world.examples(training, &mut random)?, world.examples(held_out, &mut random)?))
+    let parameters = ClickParameters::new(&mut random);
+    Ok((parameters.examples(training, &mut random)?, parameters.examples(held_out, &mut random)?))
 }

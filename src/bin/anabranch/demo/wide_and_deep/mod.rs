@@ -1,7 +1,7 @@
-//! Clicks, and a model of them with two parts (Cheng et al., "Wide & Deep Learning for Recommender Systems", 2016): a
-//! wide one that remembers single values and crosses of columns, a deep one that learns what values have in common.
-//! Tables of both are cut into parts, one after the other on another parameter server; only rows that a batch names are
-//! looked up there, and only those are changed.
+//! The problem of clicks, and a model with two parts (Cheng et al., "Wide & Deep Learning for Recommender
+//! Systems", 2016): a wide part that memorises single values and crosses of columns, and a deep part that
+//! generalises over values. The tables of both are cut into shards on alternating parameter servers, and only
+//! the rows that a batch uses are looked up and updated there.
 
 mod clicks;
 
@@ -12,10 +12,10 @@ use graph::{DType, Output, Scope};
 use std::error::Error;
 use train::{Initializer, LearningRate, Optimizer, Partitioner, Spread, Variables};
 
-/// Parts of each table.
+/// Number of shards of each table.
 const PARTS: usize = 2;
 
-/// Numbers that stand for a value in the deep part.
+/// Size of the embedding of a value.
 const EMBEDDING: usize = 8;
 
 /// Units of the hidden layers.
@@ -29,26 +29,27 @@ pub(super) fn problem() -> Result<Problem, Box<dyn Error + Send + Sync>> {
     Ok(Problem { name: "clicks", training, held_out, scores, optimizer, rate: 0.3, steps: 500, batch: 128 })
 }
 
-/// A rate for each row, which falls with each gradient that it gets: rare values learn as fast as frequent ones.
+/// Returns an optimizer with a learning rate for each row that decays with the row's gradients, so that rare
+/// values learn as fast as frequent ones.
 fn optimizer(learning_rate: LearningRate) -> Optimizer {
-    // Gradients are means over a batch, in which most rows do not come up: their squares are this small.
+    // Gradients are means over a batch in which most rows do not occur, so their squares are this small.
     Optimizer::Adagrad { learning_rate, initial_accumulator_value: 1e-5 }
 }
 
-/// Scores of no click and of a click `[n, 2]`, for ids `[n, 4]` and numbers `[n, 2]`.
+/// Returns the scores of no click and of a click `[n, 2]`, for ids `[n, 4]` and numbers `[n, 2]`.
 fn scores(scope: &Scope, variables: &Variables, features: &[Output]) -> Output {
     let ids = scope.unpack(features[0], COLUMNS.len(), 1);
     let wide = wide(scope, variables, &ids);
     let deep = deep(scope, variables, &ids, features[1]);
-    of_log_odds(scope, scope.add(wide, deep))
+    scores_of_log_odds(scope, scope.add(wide, deep))
 }
 
-/// Scores `[n, 2]` whose difference is this, `[n, 1]`.
-fn of_log_odds(scope: &Scope, odds: Output) -> Output {
+/// Returns scores `[n, 2]` whose difference is `odds`, `[n, 1]`.
+fn scores_of_log_odds(scope: &Scope, odds: Output) -> Output {
     scope.concat(&[scope.zeros_like(odds), odds], 1)
 }
 
-/// A weight for each value of each column, and for each pair of a place and an hour: `[n, 1]`.
+/// Returns the sum of the weights of each column's value and of the pair of place and hour: `[n, 1]`.
 fn wide(scope: &Scope, variables: &Variables, ids: &[Output]) -> Output {
     let hours = COLUMNS[HOUR].ids;
     let place_and_hour = scope.add(scope.mul(ids[PLACE], scope.constant(hours as i32)), ids[HOUR]);
@@ -57,17 +58,24 @@ fn wide(scope: &Scope, variables: &Variables, ids: &[Output]) -> Output {
     let weights: Vec<Output> = single
         .chain([crossed])
         .map(|(name, rows, ids)| {
-            looked_up(scope, variables, &format!("wide/{name}"), [rows, 1], &Initializer::Zeros, ids)
+            embedding_rows(scope, variables, &format!("wide/{name}"), [rows, 1], &Initializer::Zeros, ids)
         })
         .collect();
     scope.op("AddN").input(weights).output()
 }
 
-/// Layers over what stands for each value, beside the numbers: `[n, 1]`.
+/// Returns the log odds of dense layers over the embeddings and the numbers: `[n, 1]`.
 fn deep(scope: &Scope, variables: &Variables, ids: &[Output], numbers: Output) -> Output {
     let embedded = (1..).zip(COLUMNS).zip(ids).map(|((seed, column), &ids)| {
         let first = Initializer::TruncatedNormal { stddev: 0.2, seed: seed * PARTS as i64 };
-        looked_up(scope, variables, &format!("deep/{}", column.name), [column.ids, EMBEDDING], &first, ids)
+        embedding_rows(
+            scope,
+            variables,
+            &format!("deep/{}", column.name),
+            [column.ids, EMBEDDING],
+            &first,
+            ids,
+        )
     });
     let mut layer = scope.concat(&embedded.chain([numbers]).collect::<Vec<_>>(), 1);
     let mut units = COLUMNS.len() * EMBEDDING + NUMBERS;
@@ -78,8 +86,8 @@ fn deep(scope: &Scope, variables: &Variables, ids: &[Output], numbers: Output) -
     dense(scope, variables, "deep/odds", layer, units, 1)
 }
 
-/// The rows at `ids` of a table in parts.
-fn looked_up(
+/// Returns the rows at `ids` of a sharded table.
+fn embedding_rows(
     scope: &Scope,
     variables: &Variables,
     name: &str,
@@ -102,7 +110,7 @@ mod tests {
 
     type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-    /// Held-out accuracy of a model of clicks, percent.
+    /// Returns the held-out accuracy of a model of clicks, in percent.
     fn accuracy(scores: Scores) -> Fallible<f64> {
         let outcome =
             training::run(&Problem { scores, ..problem()? }, Mode::Local, Compute::Anywhere, None, None)?;
@@ -110,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn either_part_alone_is_worse() -> Fallible {
+    fn each_part_alone_is_less_accurate() -> Fallible {
         let wide = accuracy(|scope, variables, features| {
             let ids = scope.unpack(features[0], COLUMNS.len(), 1);
-            of_log_odds(scope, wide(scope, variables, &ids))
+            scores_of_log_odds(scope, wide(scope, variables, &ids))
         })?;
         let deep = accuracy(|scope, variables, features| {
             let ids = scope.unpack(features[0], COLUMNS.len(), 1);
-            of_log_odds(scope, deep(scope, variables, &ids, features[1]))
+            scores_of_log_odds(scope, deep(scope, variables, &ids, features[1]))
         })?;
         let both = accuracy(scores)?;
         let clicked = problem()?.held_out.labels.values::<i32>()?.iter().filter(|&&c| c == 1).count();
@@ -128,9 +136,9 @@ mod tests {
         Ok(())
     }
 
-    /// Beside parameter servers a step reads and changes no table as a whole.
+    /// With parameter servers, a step must neither read nor update a whole table.
     #[test]
-    fn only_rows_of_tables_travel() -> Fallible {
+    fn steps_use_only_rows_of_tables() -> Fallible {
         let problem = problem()?;
         for mode in [Mode::BetweenGraph, Mode::Synchronous, Mode::Accumulators] {
             let replica = Replica::build(&problem, mode, Compute::Anywhere, 1, problem.steps, problem.batch)?;
@@ -149,7 +157,7 @@ mod tests {
                     users.push(node.op.name());
                 }
                 users.sort_unstable();
-                // What a synchronous step changes is the chief's business.
+                // In synchronous modes only the chief's step updates the tables.
                 let wanted: &[&str] = match mode {
                     Mode::BetweenGraph => &["ResourceGather", "ResourceSparseApplyAdagrad"],
                     _ => &["ResourceGather"],

@@ -1,0 +1,177 @@
+//! The adaptive spin of server processes, which keeps a core from halting while requests are frequent. Waking
+//! a halted core takes about as long as a small step, especially in a virtual machine.
+
+use executor::Pool;
+use executor::priority::run_when_idle;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Spin iterations between two reads of the clock: some microseconds.
+const ROUNDS_PER_CHECK: usize = 64;
+const STACK_BYTES: usize = 64 << 10;
+/// Number of candidate spin spin_lengths: the longest one, half of it, a quarter, and so on.
+const SPIN_LENGTHS: usize = 4;
+/// Each pause reduces the weight of earlier pauses by a sixteenth.
+const DECAY: i64 = 16;
+/// Upper limit of the configured spin length.
+const MAX_SPIN: Duration = Duration::from_secs(1);
+
+/// A thread that spins while the RPC threads are parked, for as long as spinning has recently been
+/// worthwhile. The thread has idle priority: the scheduler runs it only on an otherwise idle core, which
+/// still counts as idle and can run a woken thread at once. However, a spinning core does not look for work
+/// that waits on other cores, and it may share a physical core with a computing thread. Therefore a request
+/// that finds the core awake counts as a gain of half the longest spin.
+#[derive(Debug)]
+pub(crate) struct AdaptiveSpin {
+    state: Arc<SpinState>,
+    thread: Thread,
+}
+
+/// The shared state of an adaptive spin. Times are in nanoseconds since `start`.
+#[derive(Debug)]
+struct SpinState {
+    start: Instant,
+    /// Maximum length of a spin.
+    longest: u64,
+    /// Time at which an RPC thread was last parked.
+    parked_at: AtomicU64,
+    /// For each spin length, its recent net benefit: the gain of the requests that it would have caught minus
+    /// the time spent spinning.
+    balances: [AtomicI64; SPIN_LENGTHS],
+    spin_until: AtomicU64,
+}
+
+impl AdaptiveSpin {
+    /// Starts the spinning thread, which keeps a core awake in pauses of up to `longest`.
+    pub(crate) fn start(longest: Duration) -> io::Result<AdaptiveSpin> {
+        let state = Arc::new(SpinState::new(longest));
+        let own = state.clone();
+        let thread = std::thread::Builder::new().name("anabranch-awake".into()).stack_size(STACK_BYTES);
+        let thread = thread.spawn(move || own.spin())?.thread().clone();
+        Ok(AdaptiveSpin { state, thread })
+    }
+
+    /// Reports that the calling thread is about to be parked.
+    pub(crate) fn on_park(&self) {
+        if self.state.park_at(self.state.now()) && !Pool::is_computing() {
+            self.thread.unpark();
+        }
+    }
+
+    /// Reports that the calling thread continues.
+    pub(crate) fn on_unpark(&self) {
+        self.state.unpark_at(self.state.now());
+    }
+}
+
+impl SpinState {
+    fn new(longest: Duration) -> SpinState {
+        SpinState {
+            start: Instant::now(),
+            longest: longest.min(MAX_SPIN).as_nanos() as u64,
+            parked_at: AtomicU64::new(0),
+            balances: Default::default(),
+            spin_until: AtomicU64::new(0),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn spin_lengths(&self) -> impl Iterator<Item = (u64, &AtomicI64)> {
+        self.balances.iter().enumerate().map(|(i, balance)| (self.longest >> i, balance))
+    }
+
+    /// Records that a thread is parked. Returns whether a core should be kept awake for it.
+    fn park_at(&self, now: u64) -> bool {
+        self.parked_at.store(now, Ordering::Relaxed);
+        let (mut best, mut length) = (0, 0);
+        for (each, balance) in self.spin_lengths() {
+            let balance = balance.load(Ordering::Relaxed);
+            // The shortest of the spin_lengths with equal benefit is chosen.
+            if balance > 0 && balance >= best {
+                (best, length) = (balance, each);
+            }
+        }
+        self.spin_until.store(now.saturating_add(length), Ordering::SeqCst);
+        length > 0
+    }
+
+    /// Records that a thread continues, and updates the benefit of each spin length with the pause.
+    fn unpark_at(&self, now: u64) {
+        let pause = now.saturating_sub(self.parked_at.load(Ordering::Relaxed));
+        for (length, balance) in self.spin_lengths() {
+            let (worth, took) = if pause <= length { (self.longest / 2, pause) } else { (0, length) };
+            let change = worth as i64 - took as i64;
+            let before = balance.load(Ordering::Relaxed);
+            balance.store(before - before / DECAY + change, Ordering::Relaxed);
+        }
+    }
+
+    fn should_spin_at(&self, now: u64) -> bool {
+        now < self.spin_until.load(Ordering::SeqCst)
+    }
+
+    fn spin(&self) {
+        if let Err(error) = run_when_idle() {
+            // With normal priority the thread would take time from others.
+            return tracing::info!(%error, "the adaptive spin is disabled: the system does not support threads of idle priority");
+        }
+        loop {
+            // A core that runs this thread takes over no other work, and a computing thread may need the
+            // core.
+            while self.should_spin_at(self.now()) && !Pool::is_computing() {
+                (0..ROUNDS_PER_CHECK).for_each(|_| std::hint::spin_loop());
+            }
+            std::thread::park();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Simulates pauses one after the other. Returns for how long a core is kept awake in the last one.
+    fn last_spin_after(state: &SpinState, pauses: impl IntoIterator<Item = u64>) -> u64 {
+        let (mut now, mut awake) = (state.parked_at.load(Ordering::Relaxed), 0);
+        for pause in pauses {
+            let is_awake = state.park_at(now);
+            awake = state.spin_until.load(Ordering::SeqCst) - now;
+            assert_eq!(
+                (state.should_spin_at(now + awake / 2), state.should_spin_at(now + awake)),
+                (is_awake, false)
+            );
+            now += pause;
+            state.unpark_at(now);
+        }
+        awake
+    }
+
+    fn cycle(pauses: &[u64]) -> impl Iterator<Item = u64> {
+        pauses.iter().copied().cycle().take(100 * pauses.len())
+    }
+
+    #[test]
+    fn the_spin_length_follows_the_pauses() {
+        let state = SpinState::new(Duration::from_nanos(1000));
+        assert_eq!(last_spin_after(&state, [160]), 0, "nothing is known of pauses yet");
+        assert_eq!(last_spin_after(&state, [160]), 250);
+        assert_eq!(last_spin_after(&state, cycle(&[100, 500])), 500, "a client's steps");
+        let training = [100, 120, 80, 100, 150, 60, 4000, 3000];
+        assert_eq!(last_spin_after(&state, cycle(&training)), 250, "bursts, and computing between them");
+        assert_eq!(last_spin_after(&state, cycle(&[100, 500])), 500, "as before");
+    }
+
+    #[test]
+    fn rare_requests_cause_no_spin() {
+        let state = SpinState::new(Duration::from_nanos(1000));
+        assert_eq!(last_spin_after(&state, cycle(&[300])), 500);
+        assert_eq!(last_spin_after(&state, cycle(&[5000])), 0);
+        assert_eq!(last_spin_after(&state, cycle(&[5000, 4000, 3000, 2000, 300])), 0);
+    }
+}

@@ -1,0 +1,50 @@
+//! The GPUs of this machine, in a program that is built with CUDA; none in another.
+
+#[cfg(feature = "cuda")]
+pub use cuda::gpus::{devices, found, libraries};
+#[cfg(not(feature = "cuda"))]
+pub use without_cuda::{devices, found, libraries};
+
+use device::KernelTable;
+
+/// The kernel table of GPUs, if this program has one.
+pub(crate) fn kernel_table() -> Option<&'static KernelTable> {
+    #[cfg(feature = "cuda")]
+    return Some(cuda::table());
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
+/// The same functions in a program without CUDA.
+#[cfg(not(feature = "cuda"))]
+mod without_cuda {
+    use device::device::Device;
+    use device::gpu_options::{GpuOptions, LibraryReport, Visible};
+    use device::{Error, Result};
+    use graph::{Code, TaskName};
+    use std::sync::Arc;
+
+    /// No devices.
+    ///
+    /// # Errors
+    /// `Unavailable` if the options ask for GPUs.
+    pub fn devices(_: &TaskName, options: &GpuOptions, _: impl Fn() -> u64) -> Result<Vec<Arc<Device>>> {
+        found(&options.visible).map(|_| Vec::new())
+    }
+
+    /// No descriptions.
+    ///
+    /// # Errors
+    /// `Unavailable` if `visible` asks for GPUs.
+    pub fn found(visible: &Visible) -> Result<Vec<String>> {
+        match visible {
+            Visible::These(numbers) if numbers.is_empty() => Ok(Vec::new()),
+            _ => Err(Error::new(Code::Unavailable, "this program is built without CUDA")),
+        }
+    }
+
+    /// No reports.
+    pub fn libraries() -> Vec<LibraryReport> {
+        Vec::new()
+    }
+}
