@@ -8,7 +8,8 @@
 mod models;
 
 use client::{Callable, ServerConfig, Session, SessionOptions};
-use executor::gpus::{self, GpuOptions, Visible};
+use cuda::gpus;
+use cuda::gpus::{GpuOptions, Visible};
 use graph::{DType, Graph, NodeId, Output, PartialShape, Scope, Shape, Tensor};
 use models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
 use proto::pb;

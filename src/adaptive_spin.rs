@@ -1,8 +1,8 @@
 //! The adaptive spin of server processes, which keeps a core from halting while requests are frequent. Waking
 //! a halted core takes about as long as a small step, especially in a virtual machine.
 
-use executor::Pool;
-use executor::priority::run_when_idle;
+use device::Pool;
+use device::priority::run_when_idle;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

@@ -2,7 +2,7 @@
 //! configure the server itself, and the others are defaults for its session_config.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
-use executor::gpus::{GpuOptions, Visible};
+use device::gpu_options::{GpuOptions, Visible};
 use prost::Message;
 use proto::pb;
 use std::str::FromStr;

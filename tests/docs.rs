@@ -3,8 +3,8 @@
 
 mod support;
 
-use executor::kernel::{ALL_ARGUMENTS, KernelDef};
-use executor::kernels;
+use device::kernel::{ALL_ARGUMENTS, KernelDef};
+use kernels;
 use graph::ops::{self, Gradient};
 use graph::{DType, Op, OpDef, Role};
 use std::collections::BTreeSet;

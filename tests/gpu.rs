@@ -27,8 +27,9 @@ mod gpu {
 mod support;
 
 use client::{Server, ServerConfig};
-use executor::device::Device;
-use executor::gpus::{self, GpuOptions};
+use device::Device;
+use cuda::gpus;
+use device::gpu_options::GpuOptions;
 use graph::TaskName;
 use std::sync::Arc;
 use support::Fallible;

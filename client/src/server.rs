@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use worker::gpus::GpuOptions;
+use device::gpu_options::GpuOptions;
 use worker::{Device, KernelTables, Standby, Transport, Worker, WorkerConfig};
 
 /// The identity and the resources of a server's task.

@@ -1,10 +1,12 @@
 //! What the executor itself costs: nanoseconds a node, for ten thousand scalar nodes.
 
-use anabranch_executor::cancel::Cancellation;
-use anabranch_executor::device::{Device, HostProcessor};
-use anabranch_executor::kernel::{Kernel, KernelDef, Step};
-use anabranch_executor::kernel_table::KernelTable;
-use anabranch_executor::{Error, Executor, KernelCache, LocalRendezvous, Pool, Result, kernels};
+use device::cancel::Cancellation;
+use device::{Device, HostProcessor};
+use device::kernel::{Kernel, KernelDef, Step};
+use device::KernelTable;
+use device::{Error, LocalRendezvous, Pool, Result};
+use anabranch_executor::{Executor, KernelCache};
+use kernels;
 use graph::ops::spec::{Arg, ArgType};
 use graph::ops::{OpDef, Traits};
 use graph::{DType, Graph, Node, NodeId, Op, Output, Tensor};
@@ -38,7 +40,7 @@ const KERNELS: &[KernelDef] = &[
 
 fn table() -> &'static KernelTable {
     static TABLE: OnceLock<KernelTable> = OnceLock::new();
-    let add = || kernels::cpu::table().of_op("AddV2").iter().map(|&&def| def);
+    let add = || kernels::table().of_op("AddV2").iter().map(|&&def| def);
     TABLE.get_or_init(|| {
         let rows: Vec<KernelDef> = KERNELS.iter().copied().chain(add()).collect();
         KernelTable::new("CPU", &[&*rows.leak()], |_| false)
@@ -48,7 +50,7 @@ fn table() -> &'static KernelTable {
 /// Nanoseconds a node: the median step, and the fastest.
 fn measure(graph: &Graph, threads: usize) -> Result<(f64, f64)> {
     let pool = Pool::new(threads)?;
-    let attributes = kernels::cpu::lone_device().attributes().clone();
+    let attributes = kernels::lone_device().attributes().clone();
     let device = Arc::new(Device::new(attributes, Arc::new(HostProcessor), table()));
     let executor = Arc::new(Executor::new(graph, device, pool, &KernelCache::new())?);
     let mut times = Vec::new();

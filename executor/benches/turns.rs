@@ -1,8 +1,10 @@
 //! What a loop costs: nanoseconds a node and turn, for a loop that counts to a million.
 
-use anabranch_executor::cancel::Cancellation;
-use anabranch_executor::kernel::Step;
-use anabranch_executor::{kernels, Error, Executor, KernelCache, LocalRendezvous, Pool, Result};
+use device::cancel::Cancellation;
+use device::kernel::Step;
+use kernels;
+use device::{Error, LocalRendezvous, Pool, Result};
+use anabranch_executor::{Executor, KernelCache};
 use graph::Graph;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -41,7 +43,7 @@ fn main() -> Result<()> {
     let mut out = std::io::stdout();
     for threads in [1, 2] {
         for parallel in [1, 10] {
-            let device = Arc::new(kernels::cpu::lone_device());
+            let device = Arc::new(kernels::lone_device());
             let graph = counting(parallel)?;
             let executor = Arc::new(Executor::new(&graph, device, Pool::new(threads)?, &KernelCache::new())?);
             let mut times = Vec::new();

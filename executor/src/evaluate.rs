@@ -1,9 +1,9 @@
 //! Nodes computed on the host from constants, for passes that fold them.
 
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::single_node;
-use crate::value::Value;
+use device::Device;
+use device::{Error, Result};
+use device::single_node;
+use device::value::Value;
 use graph::ops::Evaluate;
 use graph::{AttrList, AttrValue, Node, Role, Tensor};
 use std::fmt;
@@ -80,7 +80,7 @@ mod tests {
     fn folds_what_has_a_kernel_and_reports_what_is_wrong() -> Result<()> {
         let op = graph::ops::lookup("AddV2").ok_or_else(|| Error::internal("AddV2 is not in the table"))?;
         let node = Node::new("sum", op).with_attr("T", DType::Float);
-        let evaluator = HostEvaluator::new(Arc::new(crate::kernels::cpu::lone_device()));
+        let evaluator = HostEvaluator::new(Arc::new(kernels::lone_device()));
         let sum = evaluator.evaluate(&node, &[Tensor::scalar(1.0f32), Tensor::scalar(2.0f32)]);
         assert_eq!(sum, Some(Ok(vec![Tensor::scalar(3.0f32)])));
         let wrong = evaluator.evaluate(&node, &[Tensor::scalar(1.0f32), Tensor::scalar(2i32)]);

@@ -1,7 +1,7 @@
 //! Which ops a device computes as one.
 
-use crate::device::Device;
-use crate::error::Result;
+use device::Device;
+use device::Result;
 use crate::hosted::keep_on_host;
 use graph::ops::bias::data_format;
 use graph::ops::window::DataFormat;

@@ -1,9 +1,9 @@
 //! Truth values of the host, which decide whether a loop goes on: what is made of them stays there, so that no turn waits for
 //! a GPU to say so.
 
-use crate::device::Device;
-use crate::error::Result;
-use crate::kernel::ON_HOST;
+use device::Device;
+use device::Result;
+use device::kernel::ON_HOST;
 use graph::{Graph, Node, NodeId, Topology};
 
 /// Ops of nothing but truth values.

@@ -1,16 +1,16 @@
 //! The functions of a graph's library: a body is compiled for the kernel's device when it is first called, and runs as a step of
 //! its own within its caller's.
 
-use crate::cancel::Cancellation;
-use crate::device::Device;
-use crate::error::{Error, Result};
+use device::cancel::Cancellation;
+use device::Device;
+use device::{Error, Result};
 use crate::executor::Executor;
-use crate::function::{Call, Function, Functions, no_functions, undefined};
-use crate::kernel::{Done, Step};
+use device::function::{Call, Function, Functions, no_functions, undefined};
+use device::kernel::{Done, Step};
 use crate::kernel_cache::KernelCache;
-use crate::pool::Pool;
-use crate::rendezvous::LocalRendezvous;
-use crate::value::Value;
+use device::Pool;
+use device::rendezvous::LocalRendezvous;
+use device::value::Value;
 use graph::function::Body;
 use graph::passes::prune;
 use graph::{Attrs, Code, DType, DeviceName, FuncAttr, FunctionDef, FunctionLibrary};
@@ -246,13 +246,13 @@ impl LibraryFunction {
         let compiled = self.compiled()?;
         let name = &self.def.name;
         if args.len() != self.arg_types.len() {
-            crate::invalid!("Function {name} takes {} arguments, got {}", self.arg_types.len(), args.len());
+            device::invalid!("Function {name} takes {} arguments, got {}", self.arg_types.len(), args.len());
         }
         for (i, (arg, want)) in args.iter().zip(&self.arg_types).enumerate() {
             if let Value::Host(tensor) = arg
                 && tensor.dtype() != *want
             {
-                crate::invalid!("Argument {i} of function {name} is {}, not {want}", tensor.dtype());
+                device::invalid!("Argument {i} of function {name} is {}, not {want}", tensor.dtype());
             }
         }
         let depth = step.call.as_ref().map_or(0, |call| call.depth()) + 1;

@@ -1,9 +1,11 @@
 //! Functions that kernels call: calls, branches and loops on one device.
 
-use anabranch_executor::cancel::Cancellation;
-use anabranch_executor::kernel::Step;
-use anabranch_executor::testing::lone_device;
-use anabranch_executor::{Error, Function, LibraryFunctions, LocalRendezvous, Pool, Result, Value};
+use device::cancel::Cancellation;
+use device::kernel::Step;
+use kernels::testing::lone_device;
+use device::{Error, LocalRendezvous, Pool, Result, Value};
+use device::function::Function;
+use anabranch_executor::LibraryFunctions;
 use graph::{Attrs, Code, FuncAttr, Graph, Tensor};
 use smallvec::smallvec;
 use std::sync::{Arc, mpsc};
@@ -12,7 +14,7 @@ use std::time::Duration;
 /// `main` of a library, ready to be called.
 fn function(library: &str, attrs: Attrs) -> Result<Arc<dyn Function>> {
     let library = Graph::from_text(library)?.library;
-    let device: Arc<anabranch_executor::device::Device> = Arc::new(lone_device());
+    let device: Arc<device::Device> = Arc::new(lone_device());
     let functions = LibraryFunctions::of_graph(&library, &device, &Arc::from([device.clone()]), &Pool::new(2)?);
     functions.get(&FuncAttr { name: "main".into(), attrs })
 }

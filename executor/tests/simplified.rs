@@ -1,8 +1,8 @@
 //! Graphs at random before and after they are simplified: the same bits in what lives, the same deaths, and nothing runs
 //! before what it waited for.
 
-use anabranch_executor::testing::run_node;
-use anabranch_executor::{Error, Result, Value};
+use kernels::testing::run_node;
+use device::{Error, Result, Value};
 use graph::passes::{SimplifyOptions, merge, prune, simplify, untie};
 use graph::{AttrValue, DType, Graph, Node, NodeId, Output, Role, Shape, Tensor, Topology};
 use rand::rngs::StdRng;

@@ -3,7 +3,8 @@
 use crate::support::Fallible;
 use crate::support::cluster::free_port;
 use client::Session;
-use executor::gpus;
+use cuda::gpus;
+use device::gpu_options;
 use graph::Scope;
 use std::process::Stdio;
 
@@ -16,7 +17,7 @@ fn the_doctor_tells_of_each_library_and_of_gpus() -> Fallible {
         assert_eq!(text.lines().filter(|line| line.starts_with(library)).count(), 1, "{library}: {text}");
     }
     let last = text.lines().last().unwrap_or_default();
-    match gpus::found(&gpus::Visible::All) {
+    match gpus::found(&gpu_options::Visible::All) {
         Ok(_) => assert!(last.starts_with("device: "), "{text}"),
         Err(error) => assert_eq!(last, format!("no GPU: {error}")),
     }
@@ -26,7 +27,7 @@ fn the_doctor_tells_of_each_library_and_of_gpus() -> Fallible {
 /// TensorFlow's text.
 #[test]
 fn a_gpu_that_is_not_there_is_refused_when_the_graph_is_placed() -> Fallible {
-    if gpus::found(&gpus::Visible::All).is_ok() {
+    if gpus::found(&gpu_options::Visible::All).is_ok() {
         return Ok(());
     }
     let scope = Scope::new();
@@ -50,10 +51,10 @@ fn a_gpu_that_is_not_there_is_refused_when_the_graph_is_placed() -> Fallible {
 /// A process that finds no GPU prints what a TensorFlow without CUDA does.
 #[test]
 fn messages_name_the_cpu_alone() -> Fallible {
-    if gpus::found(&gpus::Visible::All).is_ok() {
+    if gpus::found(&gpu_options::Visible::All).is_ok() {
         return Ok(());
     }
-    let text = executor::kernel_table::registered_kernels(&executor::kernels::offered_tables(), "AddV2");
+    let text = device::kernel_table::registered_kernels(&kernels::offered_tables(), "AddV2");
     assert!(text.contains("device='CPU'") && !text.contains("GPU"), "{text}");
     Ok(())
 }
@@ -70,7 +71,7 @@ fn a_worker_starts_and_says_in_a_line_which_gpus_there_are() -> Fallible {
     assert!(output.status.success(), "{log}");
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("GPU")).collect();
     let [line] = lines[..] else { panic!("{log}") };
-    match gpus::found(&gpus::Visible::All) {
+    match gpus::found(&gpu_options::Visible::All) {
         Ok(found) => assert!(line.ends_with(&format!("GPUs: {}", found.join("; "))), "{line}"),
         Err(error) => assert!(line.ends_with(&format!("no GPU is offered: {error}")), "{line}"),
     }
@@ -88,7 +89,7 @@ fn a_gpu_that_is_asked_for_by_number_and_is_not_there_keeps_the_worker_from_star
     assert!(!output.status.success(), "{log}");
     let why = gpus::devices(
         &graph::TaskName::new("worker", 0),
-        &gpus::GpuOptions { visible: gpus::Visible::These(vec![4096]), ..gpus::GpuOptions::default() },
+        &gpu_options::GpuOptions { visible: gpu_options::Visible::These(vec![4096]), ..gpu_options::GpuOptions::default() },
         || 1,
     );
     let why = why.err().ok_or("there are many GPUs here")?.to_string();

@@ -4,7 +4,7 @@ use super::Fallible;
 use super::cases::Random;
 use super::compared::{cpu, difference};
 use super::partition::Partition;
-use executor::gpus::GpuOptions;
+use device::gpu_options::GpuOptions;
 use graph::{DType, Tensor};
 
 const ARRAYS: &str = "

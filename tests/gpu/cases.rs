@@ -49,12 +49,12 @@ impl Random {
             return complex(dtype, self.positive(part, dims)?, self.positive(part, dims)?);
         }
         let any = self.tensor(dtype, dims)?;
-        Ok(executor::testing::run_op("Abs", &[any], &[("T", dtype.into())])?.remove(0))
+        Ok(kernels::testing::run_op("Abs", &[any], &[("T", dtype.into())])?.remove(0))
     }
 
     pub(crate) fn cast(&mut self, tensor: &Tensor, dtype: DType) -> Fallible<Tensor> {
         let attrs = [("SrcT", tensor.dtype().into()), ("DstT", dtype.into())];
-        Ok(executor::testing::run_op("Cast", std::slice::from_ref(tensor), &attrs)?.remove(0))
+        Ok(kernels::testing::run_op("Cast", std::slice::from_ref(tensor), &attrs)?.remove(0))
     }
 
     /// Numbers at the edges of a type, in a column: zeros, what is next to nothing, what is more than others hold, and what
@@ -125,7 +125,7 @@ fn part_of(dtype: DType) -> Option<DType> {
 
 fn complex(dtype: DType, real: Tensor, imaginary: Tensor) -> Fallible<Tensor> {
     let attrs = [("T", real.dtype().into()), ("Tout", dtype.into())];
-    Ok(executor::testing::run_op("Complex", &[real, imaginary], &attrs)?.remove(0))
+    Ok(kernels::testing::run_op("Complex", &[real, imaginary], &attrs)?.remove(0))
 }
 
 fn numbers(values: &[i32]) -> Fallible<Tensor> {
@@ -213,7 +213,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 let mut x = random.tensor(t, dims)?;
                 // Beyond what there is, parts of a product are inf or no number as it comes.
                 if node.op.name() == "Prod" && t.is_complex() {
-                    x = executor::testing::run_op("Sign", &[x], &[("T", t.into())])?.remove(0);
+                    x = kernels::testing::run_op("Sign", &[x], &[("T", t.into())])?.remove(0);
                 }
                 all.push(vec![x, numbers(axes)?]);
             }
@@ -294,7 +294,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         "SoftmaxCrossEntropyWithLogits" => {
             // Labels are shares: with any numbers what is lost in the sum of many would be compared.
             let labels = |random: &mut Random, dims: &[usize]| -> Fallible<Tensor> {
-                Ok(executor::testing::run_op("Softmax", &[random.tensor(t, dims)?], &[("T", t.into())])?
+                Ok(kernels::testing::run_op("Softmax", &[random.tensor(t, dims)?], &[("T", t.into())])?
                     .remove(0))
             };
             for dims in MATRICES {

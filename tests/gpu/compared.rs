@@ -6,8 +6,8 @@ mod factors;
 use super::Fallible;
 use super::placed::{self, Outcome};
 use super::walk::Case;
-use executor::device::Device;
-use executor::testing::lone_device;
+use device::Device;
+use kernels::testing::lone_device;
 use graph::{DType, Optional, Tensor, TensorList, Variant};
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<
             let of = |tensor: &Tensor| {
                 let to = if tensor.dtype() == DType::Complex64 { DType::Float } else { DType::Double };
                 let attrs = [("T", tensor.dtype().into()), ("Tout", to.into())];
-                executor::testing::run_op(part, std::slice::from_ref(tensor), &attrs)
+                kernels::testing::run_op(part, std::slice::from_ref(tensor), &attrs)
             };
             if let Some(how) = difference(&of(actual)?[0], &of(expected)?[0])? {
                 return Ok(Some(format!("{part}: {how}")));
@@ -49,7 +49,7 @@ pub(crate) fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<
     }
     let wide = |tensor: &Tensor| -> Fallible<Vec<f64>> {
         let attrs = [("SrcT", tensor.dtype().into()), ("DstT", DType::Double.into())];
-        let cast = executor::testing::run_op("Cast", std::slice::from_ref(tensor), &attrs)?;
+        let cast = kernels::testing::run_op("Cast", std::slice::from_ref(tensor), &attrs)?;
         Ok(cast[0].values::<f64>()?.to_vec())
     };
     let near = tolerance(actual.dtype());

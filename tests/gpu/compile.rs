@@ -2,8 +2,8 @@
 
 use super::Fallible;
 use super::op_nodes::rows;
-use executor::gpus::GpuOptions;
-use executor::testing::make_kernel;
+use device::gpu_options::GpuOptions;
+use kernels::testing::make_kernel;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 

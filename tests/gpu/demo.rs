@@ -1,7 +1,8 @@
 //! The demo with its models on a GPU, in every mode.
 
 use super::Fallible;
-use executor::gpus::{self, GpuOptions, Visible};
+use cuda::gpus;
+use device::gpu_options::{GpuOptions, Visible};
 
 const MODES: [&str; 7] =
     ["local", "in-graph", "between-graph", "synchronous", "accumulators", "backup", "bounded-staleness"];

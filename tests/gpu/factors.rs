@@ -1,7 +1,7 @@
 //! Factors of matrices that are not the only ones: what is true of them all is compared.
 
 use super::{Fallible, difference};
-use executor::testing::run_op;
+use kernels::testing::run_op;
 use graph::{DType, Shape, Tensor};
 
 /// What is wrong about the outputs of an op whose factors may be others than the CPU's; `None` for other ops.

@@ -5,12 +5,12 @@ use super::cases::{Random, inputs};
 use super::compared::difference;
 use super::partition::{Partition, four_of};
 use super::walk::shared_rows;
-use executor::Value;
-use executor::device::Device;
-use executor::gpus::GpuOptions;
-use executor::kernel::KernelDef;
-use executor::repeat::Capture;
-use executor::testing::run_node;
+use device::Value;
+use device::Device;
+use device::gpu_options::GpuOptions;
+use device::kernel::KernelDef;
+use device::repeat::Capture;
+use kernels::testing::run_node;
 use graph::{DType, Node, Shape, Tensor};
 use std::sync::Arc;
 

@@ -4,10 +4,10 @@
 use super::Fallible;
 use super::folder::Folder;
 use super::placed::{download, upload};
-use executor::Value;
-use executor::device::Device;
-use executor::gpus::GpuOptions;
-use executor::testing::{make_kernel, run_kernel, run_node_on, run_op};
+use device::Value;
+use device::Device;
+use device::gpu_options::GpuOptions;
+use kernels::testing::{make_kernel, run_kernel, run_node_on, run_op};
 use graph::{AttrValue, DType, Node, PartialShape, Tensor};
 use std::sync::Arc;
 

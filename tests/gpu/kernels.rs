@@ -4,7 +4,7 @@ use super::Fallible;
 use super::compared::{compare, cpu};
 use super::placed;
 use super::walk::{Case, is_whole, walk};
-use executor::gpus::GpuOptions;
+use device::gpu_options::GpuOptions;
 
 #[test]
 fn every_kernel_computes_what_the_cpu_does() -> Fallible {

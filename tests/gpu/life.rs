@@ -3,8 +3,8 @@
 use super::Fallible;
 use super::placed::{download, upload};
 use client::{ServerConfig, Session, SessionOptions};
-use executor::gpus::GpuOptions;
-use executor::testing::run_node_on;
+use device::gpu_options::GpuOptions;
+use kernels::testing::run_node_on;
 use graph::{Code, DType, Node, Scope, Shape, Tensor};
 
 /// Little enough that a test may take it all: 1 % of a GPU's.
@@ -18,7 +18,7 @@ fn memory_that_does_not_suffice_is_an_error_and_the_next_kernel_runs() -> Fallib
     let op = graph::ops::lookup("Fill").ok_or("no Fill")?;
     let fill = Node::new("fill", op).with_attr("T", DType::Float);
     let value = upload(&device, Tensor::scalar(1.0f32))?;
-    let filled = |dims: &[i32]| -> Fallible<executor::Result<Vec<executor::Value>>> {
+    let filled = |dims: &[i32]| -> Fallible<device::Result<Vec<device::Value>>> {
         Ok(run_node_on(&device, &fill, vec![Tensor::vector(dims)?.into(), value.clone()]))
     };
     let error = filled(&[1 << 20, 1 << 10])?.err().ok_or("four gigabytes were there")?;

@@ -1,11 +1,11 @@
 //! A node run on a device, with its inputs where its kernel's row wants them, and variables that hold what they are told.
 
 use super::Fallible;
-use executor::device::Device;
-use executor::kernel::KernelDef;
-use executor::testing::run_node_on;
-use executor::variable::Variable;
-use executor::{Value, crossing};
+use device::Device;
+use device::kernel::KernelDef;
+use kernels::testing::run_node_on;
+use device::variable::Variable;
+use device::{Value, crossing};
 use graph::{DType, Node, PartialShape, ResourceHandle, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -44,7 +44,7 @@ pub(crate) fn run(
     def: &KernelDef,
     node: &Node,
     inputs: &[Tensor],
-) -> Fallible<executor::Result<Outcome>> {
+) -> Fallible<device::Result<Outcome>> {
     let (mut placed, mut held) = (Vec::new(), Vec::new());
     let ports = node.input_types()?;
     let mut ports = ports.iter();
@@ -69,7 +69,7 @@ pub(crate) fn run(
         Err(error) => return Ok(Err(error)),
     };
     let count = outputs.len();
-    let mut values = outputs.into_iter().map(Value::dereferenced).collect::<executor::Result<Vec<_>>>()?;
+    let mut values = outputs.into_iter().map(Value::dereferenced).collect::<device::Result<Vec<_>>>()?;
     for variable in held {
         values.push(variable.last(device)?);
     }

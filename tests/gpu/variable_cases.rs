@@ -2,7 +2,7 @@
 
 use super::Fallible;
 use super::cases::{ONE, Random};
-use executor::testing::run_op;
+use kernels::testing::run_op;
 use graph::{DType, Node, Shape, Tensor};
 
 /// As [`inputs`](super::cases::inputs), of a node that takes variables.

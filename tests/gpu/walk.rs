@@ -3,7 +3,7 @@
 use super::Fallible;
 use super::cases::{Random, inputs};
 use super::op_nodes::rows;
-use executor::kernel::KernelDef;
+use device::kernel::KernelDef;
 use graph::{Node, Tensor};
 
 /// Attributes that are another rule of the same kernel.

@@ -1,8 +1,8 @@
 //! Nodes for every row of a kernel table.
 
 use super::Fallible;
-use executor::kernel::KernelDef;
-use executor::kernels;
+use device::kernel::KernelDef;
+use kernels;
 use graph::ops::spec::AttrKind;
 use graph::{AttrList, AttrValue, DType, Node, Op, PartialShape, Tensor};
 

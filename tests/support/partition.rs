@@ -1,11 +1,12 @@
 //! A partition on one device, run step after step: what a step is fed it receives, what is fetched it sends.
 
 use super::Fallible;
-use executor::cancel::Cancellation;
-use executor::device::Device;
-use executor::kernel::{KernelDef, Step};
-use executor::rendezvous::{RendezvousKey, Sent};
-use executor::{Executor, KernelCache, LocalRendezvous, Pool, Trace, Value};
+use device::cancel::Cancellation;
+use device::Device;
+use device::kernel::{KernelDef, Step};
+use device::rendezvous::{RendezvousKey, Sent};
+use executor::{Executor, KernelCache, Trace};
+use device::{LocalRendezvous, Pool, Value};
 use graph::{Graph, Node, Output, Tensor};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -22,7 +23,7 @@ pub struct Partition(Arc<Executor>);
 /// A step that has begun.
 pub struct Begun {
     step: Arc<Step>,
-    end: Receiver<executor::Result<Trace>>,
+    end: Receiver<device::Result<Trace>>,
 }
 
 fn key(name: &str) -> Arc<RendezvousKey> {

@@ -62,7 +62,7 @@ pub enum Error {
 
     /// An event file cannot be written.
     #[error(transparent)]
-    Events(std::sync::Arc<executor::Error>),
+    Events(std::sync::Arc<device::Error>),
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;

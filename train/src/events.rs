@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use checkpoint::proto::Writer;
-use executor::event_file::{EventFile, Settings, event};
+use kernels::objects::event_file::{EventFile, Settings, event};
 use graph::Graph;
 use prost::Message;
 use proto::convert::{DefaultAttrs, graph_to_bytes};
@@ -73,6 +73,6 @@ impl Events {
     }
 }
 
-fn failed(error: executor::Error) -> Error {
+fn failed(error: device::Error) -> Error {
     Error::Events(Arc::new(error))
 }

@@ -1,7 +1,7 @@
 //! What a worker is told when it starts.
 
 use crate::transport::Transport;
-use executor::gpus::GpuOptions;
+use device::gpu_options::GpuOptions;
 use graph::TaskName;
 use proto::Cluster;
 use proto::channel::CONNECT_DEADLINE;

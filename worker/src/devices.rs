@@ -1,8 +1,9 @@
 //! The devices of one task, by name.
 
-use executor::device::Device;
-use executor::gpus::{self, GpuOptions, Visible};
-use executor::kernels;
+use device::Device;
+use crate::gpus;
+use device::gpu_options::{GpuOptions, Visible};
+use kernels;
 use graph::{Code, DeviceAttributes, DeviceName, TaskName};
 use proto::Status;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ impl Devices {
     ) -> Result<Devices, Status> {
         let cpu = |id| {
             let name = DeviceName::new(task, "CPU", id);
-            Arc::new(kernels::cpu::device(name, incarnation(), memory_limit))
+            Arc::new(kernels::device(name, incarnation(), memory_limit))
         };
         let gpus = match gpus::devices(task, gpus, incarnation) {
             Err(error) if error.code() == Code::Unavailable && gpus.visible == Visible::All => Vec::new(),

@@ -1,7 +1,7 @@
 //! The epochs that this worker has seen: sessions of an earlier one change nothing once a later one has begun.
 
 use crate::steps::StepState;
-use executor::Error;
+use device::Error;
 use graph::{Code, TaskName};
 use parking_lot::Mutex;
 use proto::{Epoch, Status};

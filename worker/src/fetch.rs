@@ -2,7 +2,7 @@
 
 use crate::reply::{Reply, ReplyReader};
 use bytes::{BufMut, Bytes, BytesMut};
-use executor::rendezvous::RendezvousKey;
+use device::rendezvous::RendezvousKey;
 use http::header::{CONTENT_TYPE, HeaderValue, TE};
 use http_body_util::{BodyExt, Full};
 use prost::Message;

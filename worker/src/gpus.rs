@@ -18,7 +18,7 @@ pub(crate) fn kernel_table() -> Option<&'static KernelTable> {
 /// The same functions in a program without CUDA.
 #[cfg(not(feature = "cuda"))]
 mod without_cuda {
-    use device::device::Device;
+    use device::Device;
     use device::gpu_options::{GpuOptions, LibraryReport, Visible};
     use device::{Error, Result};
     use graph::{Code, TaskName};

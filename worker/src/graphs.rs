@@ -2,7 +2,8 @@
 
 use crate::session::Session;
 use crate::transport::Road;
-use executor::{Executor, Pool, fuse};
+use executor::{Executor, fuse};
+use device::Pool;
 use graph::{DeviceName, Graph, NodeId, Origin, Role};
 use parking_lot::Mutex;
 use placer::{DeviceSet, PartitionOptions, Split, partition, placed_devices};

@@ -29,7 +29,7 @@ mod transport;
 mod worker;
 
 pub use config::WorkerConfig;
-pub use executor::device::Device;
+pub use device::Device;
 pub use kernel_tables::{KernelTables, host_evaluator, kernel_table, kernel_tables};
 pub use proto::Cluster;
 pub use replication::{Replication, Standby};
@@ -38,7 +38,7 @@ pub use transport::Transport;
 pub use worker::Worker;
 
 /// A failure of a step or a graph, as it travels.
-fn failure(error: &executor::Error) -> proto::Status {
+fn failure(error: &device::Error) -> proto::Status {
     let status = proto::Status::new(error.code(), error.to_string());
     if error.is_derived() { status.derived() } else { status }
 }

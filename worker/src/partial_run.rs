@@ -4,7 +4,7 @@
 use crate::run::{Guard, feed, lost, start, to_tensor};
 use crate::steps::StepState;
 use crate::worker::Worker;
-use executor::rendezvous::{RendezvousKey, Sent};
+use device::rendezvous::{RendezvousKey, Sent};
 use graph::{Code, Tensor};
 use proto::Status;
 use proto::link::{Extent, RunGraph, RunGraphOutcome};
@@ -13,7 +13,7 @@ use std::time::Instant;
 use tokio::sync::{oneshot, watch};
 
 /// How the executors of a step ended, once they have.
-pub(crate) type End = watch::Receiver<Option<executor::Result<()>>>;
+pub(crate) type End = watch::Receiver<Option<device::Result<()>>>;
 
 /// Runs one part of a partial run. Dropping the future cancels the step.
 pub(crate) async fn run_part(worker: &Arc<Worker>, run: RunGraph) -> Result<RunGraphOutcome, Status> {
@@ -63,7 +63,7 @@ async fn part(guard: &Guard<'_>, mut end: End, run: RunGraph) -> Result<RunGraph
     let is_last = run.extent == Extent::LastPart;
     let exchanged = exchange(guard.step, run, &mut end).await;
     if let Err(status) = &exchanged {
-        guard.step.cancel(executor::Error::new(status.code, status.message.clone()));
+        guard.step.cancel(device::Error::new(status.code, status.message.clone()));
     }
     if exchanged.is_err() || is_last {
         // The cause of what this call met, or what failed after the last value had been fetched.
@@ -81,7 +81,7 @@ async fn exchange(step: &StepState, run: RunGraph, end: &mut End) -> Result<Vec<
     Ok(received)
 }
 
-async fn ended(end: &mut End) -> executor::Result<()> {
+async fn ended(end: &mut End) -> device::Result<()> {
     match end.wait_for(Option::is_some).await {
         Ok(result) => result.clone().unwrap_or_else(|| Err(lost())),
         Err(_) => Err(lost()),
@@ -91,7 +91,7 @@ async fn ended(end: &mut End) -> executor::Result<()> {
 /// Waits for a value, or for the end of what could send it.
 async fn receive(step: &StepState, text: &Arc<str>, end: &mut End) -> Result<Tensor, Status> {
     let key = Arc::new(RendezvousKey::parse(text).map_err(Status::from)?);
-    let (give, mut given) = oneshot::channel::<executor::Result<Sent>>();
+    let (give, mut given) = oneshot::channel::<device::Result<Sent>>();
     step.rendezvous.recv_local(&key, Box::new(move |received| drop(give.send(received))));
     let sent = tokio::select! {
         biased;

@@ -1,7 +1,7 @@
 //! The other tasks of a cluster, as those to receive from and to send to.
 
 use crate::transport::{Road, Roads};
-use executor::rendezvous::RendezvousKey;
+use device::rendezvous::RendezvousKey;
 use graph::{DeviceName, TaskName};
 use parking_lot::RwLock;
 use proto::channel::Peer;

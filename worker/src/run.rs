@@ -5,9 +5,10 @@ use crate::graphs::RegisteredGraph;
 use crate::partial_run::run_part;
 use crate::steps::{Run, StepState};
 use crate::worker::Worker;
-use executor::kernel::Step;
-use executor::rendezvous::{RendezvousKey, Sent};
-use executor::{Error, Pool, Trace, Value};
+use device::kernel::Step;
+use device::rendezvous::{RendezvousKey, Sent};
+use device::{Error, Pool, Value};
+use executor::Trace;
 use graph::{Code, Tensor};
 use parking_lot::Mutex;
 use proto::Status;
@@ -169,7 +170,7 @@ pub(crate) fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<
     Ok(())
 }
 
-pub(crate) type Ended = executor::Result<Vec<Trace>>;
+pub(crate) type Ended = device::Result<Vec<Trace>>;
 
 /// Starts the executors of all parts; the answer comes when all have ended.
 pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<Ended> {
@@ -237,11 +238,11 @@ struct PartRun {
 }
 
 impl PartRun {
-    fn report(mut self, result: executor::Result<Trace>) {
+    fn report(mut self, result: device::Result<Trace>) {
         self.settle(result);
     }
 
-    fn settle(&mut self, result: executor::Result<Trace>) {
+    fn settle(&mut self, result: device::Result<Trace>) {
         self.reported = true;
         match result {
             Ok(trace) => {
@@ -308,7 +309,7 @@ pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tenso
     }
 }
 
-fn receive_now(step: &StepState, key: &Arc<RendezvousKey>) -> Result<executor::Result<Sent>, Status> {
+fn receive_now(step: &StepState, key: &Arc<RendezvousKey>) -> Result<device::Result<Sent>, Status> {
     let found = Arc::new(Mutex::new(None));
     let place = found.clone();
     step.rendezvous.recv_local(key, Box::new(move |received| *place.lock() = Some(received)));

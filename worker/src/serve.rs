@@ -4,9 +4,9 @@ use crate::rendezvous::StepRendezvous;
 use crate::reply::Reply;
 use crate::steps::Wait;
 use crate::worker::Worker;
-use executor::device::Device;
-use executor::rendezvous::{RendezvousKey, Sent};
-use executor::{Value, crossing};
+use device::Device;
+use device::rendezvous::{RendezvousKey, Sent};
+use device::{Value, crossing};
 use graph::{Code, DType, DeviceName, Tensor};
 use proto::{Status, pb};
 use std::sync::Arc;
@@ -75,7 +75,7 @@ fn never_started(worker: &Worker, step_id: i64, limit: Duration) -> Status {
 struct Waiting<'a> {
     rendezvous: &'a Arc<StepRendezvous>,
     key: &'a Arc<RendezvousKey>,
-    value: oneshot::Receiver<executor::Result<Sent>>,
+    value: oneshot::Receiver<device::Result<Sent>>,
 }
 
 impl<'a> Waiting<'a> {
@@ -95,10 +95,10 @@ impl<'a> Waiting<'a> {
         Waiting { rendezvous, key, value }
     }
 
-    async fn value(&mut self) -> executor::Result<Sent> {
+    async fn value(&mut self) -> device::Result<Sent> {
         match (&mut self.value).await {
             Ok(received) => received,
-            Err(_) => Err(executor::Error::internal("a receive was dropped unanswered")),
+            Err(_) => Err(device::Error::internal("a receive was dropped unanswered")),
         }
     }
 }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::WorkerConfig;
     use crate::fetch::fetch;
-    use executor::rendezvous::Rendezvous;
+    use device::rendezvous::Rendezvous;
     use graph::TaskName;
     use proto::channel::{self, Peer};
     use proto::{Cluster, convert};
@@ -213,7 +213,7 @@ mod tests {
         let (give, taken) = oneshot::channel();
         place.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
         assert!(place.step.rendezvous.awaited().contains(&address));
-        place.step.cancel(executor::Error::new(Code::Internal, "enough"));
+        place.step.cancel(device::Error::new(Code::Internal, "enough"));
         let failed = timeout(LONG, taken).await??.err().ok_or("it came")?;
         assert_eq!((failed.code(), failed.is_derived()), (Code::Internal, true));
         assert_eq!(place.step.rendezvous.awaited(), "");

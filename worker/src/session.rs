@@ -181,7 +181,7 @@ impl Sessions {
 mod tests {
     use super::*;
     use crate::transport::{Roads, Transport};
-    use executor::gpus::{GpuOptions, Visible};
+    use device::gpu_options::{GpuOptions, Visible};
     use std::time::Duration;
 
     fn sessions() -> Sessions {

@@ -1,6 +1,6 @@
 //! The record of tensors that came from other tasks, kept while a master asks for it.
 
-use executor::rendezvous::RendezvousKey;
+use device::rendezvous::RendezvousKey;
 use parking_lot::Mutex;
 use proto::pb;
 use std::collections::BTreeMap;

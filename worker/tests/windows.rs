@@ -5,13 +5,15 @@ mod cluster;
 
 use anabranch_worker::{Transport, Worker, WorkerConfig};
 use cluster::*;
-use executor::device::{Device, Processor, DeviceAttributes, DeviceMemory, DeviceTensor, Transfer};
-use executor::kernel::KernelDef;
-use executor::resource::ResourceStore;
-use executor::shared_block::{Place, SharedBlock, Sharing};
-use executor::shared_memory::{PeerMemory, SharedMemory};
-use executor::window::{BorrowedMemory, LEAST, PeerWindow};
-use executor::{CpuDevice, Value, kernels};
+use device::{Device, Processor, DeviceAttributes, DeviceMemory, DeviceTensor, Transfer};
+use device::kernel::KernelDef;
+use device::resource::ResourceStore;
+use device::shared_block::{Place, SharedBlock, Sharing};
+use device::shared_memory::{PeerMemory, SharedMemory};
+use device::window::{BorrowedMemory, LEAST, PeerWindow};
+use executor::CpuDevice;
+use device::Value;
+use kernels;
 use graph::tensor::Region;
 use graph::{DeviceName, Graph, Node, TaskName, Tensor};
 use proto::Cluster;
@@ -117,23 +119,23 @@ impl Card {
             incarnation: u64::from(task.task) + 100,
             physical_description: String::new(),
         };
-        Device::new(attributes, self.clone(), kernels::cpu::table())
+        Device::new(attributes, self.clone(), kernels::table())
     }
 
-    fn read(&self, tensor: &DeviceTensor) -> executor::Result<Tensor> {
+    fn read(&self, tensor: &DeviceTensor) -> device::Result<Tensor> {
         let memory: &dyn Any = &*tensor.memory;
         if let Some(Memory(tensor)) = memory.downcast_ref() {
             return Ok(tensor.clone());
         }
         let borrowed = BorrowedMemory::of(&*tensor.memory);
-        let borrowed = borrowed.ok_or_else(|| executor::Error::internal("it is no memory of this device"))?;
+        let borrowed = borrowed.ok_or_else(|| device::Error::internal("it is no memory of this device"))?;
         let window = borrowed.window();
         if !self.can_access(window) {
             borrowed.tell_unseen();
-            return Err(executor::Error::internal("it is not seen"));
+            return Err(device::Error::internal("it is not seen"));
         }
         let seen = PeerMemory::map(window.descriptor(), window.len());
-        let seen = seen.map_err(|error| executor::Error::internal(error.to_string()))?;
+        let seen = seen.map_err(|error| device::Error::internal(error.to_string()))?;
         self.counts.borrowed.fetch_add(1, Ordering::AcqRel);
         let bytes = &seen.bytes()[..tensor.memory.len()];
         Ok(Tensor::from_bytes(tensor.dtype, tensor.shape.clone(), bytes)?)
@@ -171,7 +173,7 @@ impl Processor for Card {
         }
         let lent = self.read(&tensor).and_then(|tensor| {
             let bytes = tensor.bytes()?;
-            let failed = |error: io::Error| executor::Error::internal(error.to_string());
+            let failed = |error: io::Error| device::Error::internal(error.to_string());
             let mut memory = SharedMemory::new(bytes.len().next_power_of_two()).map_err(failed)?;
             memory.bytes_mut().unwrap_or_default()[..bytes.len()].copy_from_slice(bytes);
             let counts = self.counts.clone();
@@ -213,7 +215,7 @@ impl Machine {
             let name = TaskName::new("w", task);
             let card = Arc::new(Card::new());
             card.sees.store(sees, Ordering::Release);
-            let cpu = kernels::cpu::device(DeviceName::new(&name, "CPU", 0), u64::from(task) + 1, 1 << 28);
+            let cpu = kernels::device(DeviceName::new(&name, "CPU", 0), u64::from(task) + 1, 1 << 28);
             let gpu = card.device(&name);
             let config = WorkerConfig { threads: 2, transport, ..WorkerConfig::new(name, cluster.clone()) };
             let devices: Vec<Arc<Device>> = vec![Arc::new(cpu), Arc::new(gpu)];

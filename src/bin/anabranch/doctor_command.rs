@@ -1,7 +1,8 @@
 //! `anabranch doctor`: lists the libraries that GPUs need, and which of them this machine has.
 
 use crate::output;
-use executor::gpus::{self, Visible};
+use worker::gpus;
+use device::gpu_options::Visible;
 use std::fmt::Write;
 use std::io;
 

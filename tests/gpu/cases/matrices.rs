@@ -1,7 +1,7 @@
 //! Inputs for linear algebra: batches of matrices.
 
 use super::{Fallible, Random};
-use executor::testing::run_op;
+use kernels::testing::run_op;
 use graph::{DType, Shape, Tensor};
 
 /// None, one of one, some of none, some, and a larger one.

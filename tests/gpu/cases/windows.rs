@@ -110,7 +110,7 @@ fn pool(
         for name in ["Targmax", "data_format", "include_batch_in_index"] {
             attrs.extend(node.attrs.get(name).map(|value| (name, value.clone())));
         }
-        Ok(executor::testing::run_op(op, std::slice::from_ref(x), &attrs)?)
+        Ok(kernels::testing::run_op(op, std::slice::from_ref(x), &attrs)?)
     };
     // Few numbers: several under a window are its largest.
     let x = random.tensor(DType::Int64, input)?;

@@ -1,7 +1,7 @@
 //! What came over links and has not been taken up: its senders count on hearing of it.
 
 use crate::transport::{Inbound, weight};
-use executor::rendezvous::Sent;
+use device::rendezvous::Sent;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;

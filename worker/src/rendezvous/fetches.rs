@@ -2,8 +2,8 @@
 
 use crate::reply::Reply;
 use crate::transfers::Watch;
-use executor::rendezvous::{Receive, RendezvousKey, Sent};
-use executor::{Error, Value};
+use device::rendezvous::{Receive, RendezvousKey, Sent};
+use device::{Error, Value};
 use graph::Code;
 use parking_lot::Mutex;
 use proto::Status;
@@ -87,7 +87,7 @@ impl Answer {
         self.finish(result);
     }
 
-    pub(super) fn finish(mut self, result: executor::Result<Sent>) {
+    pub(super) fn finish(mut self, result: device::Result<Sent>) {
         match (self.watch.take(), result.as_ref().map(|sent| &sent.value)) {
             (Some(watch), Ok(Value::Host(tensor))) => watch.came(tensor.num_bytes()),
             (Some(watch), Ok(Value::Device(tensor))) => watch.came(tensor.memory.len()),
@@ -96,7 +96,7 @@ impl Answer {
         self.end(result);
     }
 
-    fn end(&mut self, result: executor::Result<Sent>) {
+    fn end(&mut self, result: device::Result<Sent>) {
         if let Some(receive) = self.receive.take() {
             self.fetches.open.lock().remove(&self.id);
             receive(result);

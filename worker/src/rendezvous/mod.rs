@@ -11,9 +11,9 @@ use crate::replication::Primary;
 use crate::transfers::Transfers;
 use crate::transport::{Inbound, Outbound, Road, Roads};
 use arrivals::Arrivals;
-use executor::device::{Device, DeviceTensor};
-use executor::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
-use executor::{Error, LocalRendezvous, window};
+use device::{Device, DeviceTensor};
+use device::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
+use device::{Error, LocalRendezvous, window};
 pub(crate) use fetches::to_error;
 use fetches::{Answer, Fetches};
 use parking_lot::Mutex;
@@ -75,7 +75,7 @@ impl StepRendezvous {
     }
 
     /// Leaves a value here, whatever the key says of where its receiver is.
-    pub(crate) fn send_local(&self, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
+    pub(crate) fn send_local(&self, key: &Arc<RendezvousKey>, sent: Sent) -> device::Result<()> {
         self.local.send(key, sent)
     }
 
@@ -157,7 +157,7 @@ impl StepRendezvous {
     }
 
     /// What was kept and cannot be sent after all is lost, and its receivers are told.
-    fn or_fail(&self, sent: executor::Result<()>) {
+    fn or_fail(&self, sent: device::Result<()>) {
         if let Err(error) = sent {
             self.fail(&error);
         }
@@ -168,7 +168,7 @@ impl StepRendezvous {
     }
 
     /// Sends over a link, or keeps and offers what is too much for now.
-    fn push(&self, link: &Arc<Outbound>, key: &Arc<str>, sent: Sent) -> executor::Result<()> {
+    fn push(&self, link: &Arc<Outbound>, key: &Arc<str>, sent: Sent) -> device::Result<()> {
         self.local.check()?;
         if !self.pushes.push(link, self.step_id, key, &sent)? {
             self.local.put(key, sent)?;
@@ -183,7 +183,7 @@ impl StepRendezvous {
     }
 
     /// Sends to another task.
-    fn send_on(&self, remote: &Remote, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
+    fn send_on(&self, remote: &Remote, key: &Arc<RendezvousKey>, sent: Sent) -> device::Result<()> {
         // A task that the cluster does not have may still ask.
         let Some(road) = remote.peers.road_to(&key.dst_device) else { return self.local.send(key, sent) };
         if let Some(link) = road.find(&remote.roads) {
@@ -240,7 +240,7 @@ impl StepRendezvous {
     fn await_push(
         &self,
         key: &Arc<RendezvousKey>,
-        then: impl FnOnce(executor::Result<Sent>) + Send + 'static,
+        then: impl FnOnce(device::Result<Sent>) + Send + 'static,
     ) {
         let (arrivals, text) = (self.arrivals.clone(), key.text.clone());
         self.local.recv(
@@ -286,7 +286,7 @@ impl StepRendezvous {
 }
 
 impl Rendezvous for StepRendezvous {
-    fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
+    fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> device::Result<()> {
         let Some(remote) = self.remote_for(key) else { return self.local.send(key, sent) };
         match remote.primary.as_ref().filter(|primary| primary.is_behind()) {
             None => self.send_on(remote, key, sent),

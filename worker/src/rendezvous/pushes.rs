@@ -1,8 +1,8 @@
 //! What a step sends over links, and what it keeps until there is one.
 
 use crate::transport::{Cause, Outbound, Road};
-use executor::Error;
-use executor::rendezvous::Sent;
+use device::Error;
+use device::rendezvous::Sent;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,7 @@ pub(super) struct Pushes {
     /// Those that wait for what the step sends.
     receivers: OnceLock<Arc<[Arc<Road>]>>,
     /// How that ended: with everything sent, or why there will be no more.
-    end: OnceLock<executor::Result<()>>,
+    end: OnceLock<device::Result<()>>,
 }
 
 /// Keys of values that wait for a link.
@@ -79,7 +79,7 @@ impl Pushes {
         step_id: i64,
         key: &Arc<str>,
         sent: &Sent,
-    ) -> executor::Result<bool> {
+    ) -> device::Result<bool> {
         self.using(link, || link.push(step_id, key, sent, Cause::Ready))
     }
 
@@ -90,11 +90,11 @@ impl Pushes {
         step_id: i64,
         key: &Arc<str>,
         sent: &Sent,
-    ) -> executor::Result<()> {
+    ) -> device::Result<()> {
         self.using(link, || link.push(step_id, key, sent, Cause::Asked)).map(drop)
     }
 
-    pub(super) fn offer(&self, link: &Arc<Outbound>, step_id: i64, key: &Arc<str>) -> executor::Result<()> {
+    pub(super) fn offer(&self, link: &Arc<Outbound>, step_id: i64, key: &Arc<str>) -> device::Result<()> {
         self.using(link, || link.offer(step_id, key))
     }
 

@@ -1,10 +1,10 @@
 //! Changes as messages.
 
-use executor::Placed;
-use executor::accumulator::{AccumulatorState, GradientSum, Reduction};
-use executor::journal::{Change, ChangeKind, ReplicaState};
-use executor::queue::{Element, Kind, QueueSpec, QueueState};
-use executor::variable::{VariableSlices, VariableState};
+use device::Placed;
+use kernels::objects::accumulator::{AccumulatorState, GradientSum, Reduction};
+use device::journal::{Change, ChangeKind, ReplicaState};
+use kernels::objects::queue::{Element, Kind, QueueSpec, QueueState};
+use device::variable::{VariableSlices, VariableState};
 use graph::{DType, PartialShape, Tensor};
 use proto::Status;
 use proto::convert::{

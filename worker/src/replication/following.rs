@@ -1,7 +1,7 @@
 //! A standby, as the process that serves its task knows it, and the way to it.
 
 use super::{LEASE, pieces};
-use executor::journal::Change;
+use device::journal::Change;
 use futures::stream::{self, Stream};
 use graph::Code;
 use proto::Status;

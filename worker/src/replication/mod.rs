@@ -2,7 +2,7 @@
 //! first has died.
 //!
 //! **Nothing is to be lost.** A run is answered once the standby has applied all that had changed by its end
-//! ([`Primary::settle`]), in batches that are each as the task was at one moment (`executor::journal`). A standby that
+//! ([`Primary::settle`]), in batches that are each as the task was at one moment (`device::journal`). A standby that
 //! has just come is told everything first; steps do not wait for it until it has that.
 //!
 //! **Never two.** The standby listens on no port of the task. It takes over when the other's port refuses connections, as

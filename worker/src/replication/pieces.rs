@@ -1,8 +1,8 @@
 //! A change in messages that are each of bearable size: of a large variable first that it has zeros, then slices of it.
 
 use super::encode::to_proto;
-use executor::journal::{Change, ChangeKind};
-use executor::variable::{VariableSlices, VariableState};
+use device::journal::{Change, ChangeKind};
+use device::variable::{VariableSlices, VariableState};
 use graph::{PartialShape, Result, Shape, Tensor};
 use proto::convert::{shape_to_proto, tensor_to_proto};
 use proto::pb::TensorProto;
@@ -127,9 +127,9 @@ fn parts(elements: usize, least: usize) -> usize {
 mod tests {
     use super::super::encode::from_proto;
     use super::*;
-    use executor::journal::ReplicaState;
-    use executor::resource::ResourceStore;
-    use executor::variable::Variable;
+    use device::journal::ReplicaState;
+    use device::resource::ResourceStore;
+    use device::variable::Variable;
     use graph::DType;
     use std::sync::Arc;
 

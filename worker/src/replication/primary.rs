@@ -3,7 +3,7 @@
 use super::following::{Following, Link, messages};
 use super::{BEAT, Sign, look_for};
 use crate::worker::blocking;
-use executor::journal::Journal;
+use device::journal::Journal;
 use graph::{Code, TaskName};
 use parking_lot::Mutex;
 use proto::Status;

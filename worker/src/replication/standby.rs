@@ -3,7 +3,7 @@
 use super::applying::{Applied, Applying, Part};
 use super::{FIRST_WORD, SILENCE, Sign, look};
 use crate::worker::Worker;
-use executor::resource::ResourceStore;
+use device::resource::ResourceStore;
 use futures::stream;
 use parking_lot::Mutex;
 use proto::Status;

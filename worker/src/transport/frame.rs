@@ -3,7 +3,7 @@
 
 use super::sights::Pair;
 use bytes::BufMut;
-use executor::shared_block::Place;
+use device::shared_block::Place;
 use graph::{Code, DType, Shape};
 use proto::Status;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use super::content::Content;
 use super::cork::corked;
 use super::frame::Frame;
 use super::reader::Reader;
-use executor::Pool;
+use device::Pool;
 use futures::FutureExt;
 use rpc::afterwards::answering;
 use std::io;

@@ -1,8 +1,8 @@
 //! What is lent to a peer: memory that it reads where it is, held until it is returned.
 
-use executor::device::DeviceMemory;
-use executor::shared_block::SharedBlock;
-use executor::shared_memory::SharedMemory;
+use device::DeviceMemory;
+use device::shared_block::SharedBlock;
+use device::shared_memory::SharedMemory;
 use graph::Buffer;
 use std::sync::Arc;
 

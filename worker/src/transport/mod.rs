@@ -9,7 +9,7 @@
 //! the long way.
 //!
 //! **A link** is one main connection, and over TCP some lanes for parts of large tensors. On one machine it is an
-//! abstract Unix socket: large tensors lie in sealed memory ([`executor::shared_memory`]), whose descriptor crosses
+//! abstract Unix socket: large tensors lie in sealed memory ([`device::shared_memory`]), whose descriptor crosses
 //! once; after that a tensor is a message of some hundred bytes, read where it lies. It is *lent*: until its last reader
 //! returns it, an update in place copies first, as for readers of this process. A lender whose borrower vanishes never
 //! writes that memory again. What lies in a GPU's memory is lent in a block of that, once the receiving device has said that it

@@ -14,10 +14,10 @@ use super::vigil::Vigil;
 use super::way_back;
 use crate::worker::Worker;
 use bytes::Bytes;
-use executor::device::{Device, DeviceTensor};
-use executor::rendezvous::Sent;
-use executor::shared_block::{Freed, Place};
-use executor::{Error, Value};
+use device::{Device, DeviceTensor};
+use device::rendezvous::Sent;
+use device::shared_block::{Freed, Place};
+use device::{Error, Value};
 use graph::{Buffer, Code, RendezvousKey, Tensor};
 use parking_lot::Mutex;
 use prost::Message;
@@ -137,7 +137,7 @@ impl Outbound {
         key: &Arc<str>,
         sent: &Sent,
         cause: Cause,
-    ) -> executor::Result<bool> {
+    ) -> device::Result<bool> {
         if self.connection.is_broken() {
             return Err(self.broke());
         }
@@ -185,7 +185,7 @@ impl Outbound {
     }
 
     /// As [`Outbound::push`] of what its receiver [sees](Outbound::is_seen).
-    fn push_device(&self, name: Name, tensor: &DeviceTensor, cause: Cause) -> executor::Result<bool> {
+    fn push_device(&self, name: Name, tensor: &DeviceTensor, cause: Cause) -> device::Result<bool> {
         let form = Form { dtype: tensor.dtype, shape: tensor.shape.clone() };
         let loan = Loan::Device(tensor.memory.clone());
         let lacking = |why: &str| {
@@ -229,7 +229,7 @@ impl Outbound {
     }
 
     /// Asks a device of the other end whether it sees this, if it is where it could be seen.
-    fn show(&self, pair: Pair, lent: executor::Result<Value>) {
+    fn show(&self, pair: Pair, lent: device::Result<Value>) {
         let known = |lent: &DeviceTensor| self.known(&Loan::Device(lent.memory.clone())).ok().flatten();
         let lent = match lent {
             Ok(Value::Device(lent)) => known(&lent).map(|block| (block, lent)),
@@ -247,7 +247,7 @@ impl Outbound {
     ///
     /// # Errors
     /// `ResourceExhausted` if there is no descriptor to be given away.
-    fn known(&self, loan: &Loan) -> executor::Result<Option<u64>> {
+    fn known(&self, loan: &Loan) -> device::Result<Option<u64>> {
         let (Reach::Memory, Some(block)) = (&self.reach, loan.block()) else { return Ok(None) };
         let id = block.sharing().id();
         {
@@ -279,7 +279,7 @@ impl Outbound {
         form: Form,
         (block, what): (u64, Loan),
         cause: Cause,
-    ) -> executor::Result<bool> {
+    ) -> device::Result<bool> {
         let mut state = self.state.lock();
         if !cause.takes(&mut state.lent, what.len()) {
             return Ok(false);
@@ -292,11 +292,11 @@ impl Outbound {
     }
 
     /// Says that a value is there for the asking.
-    pub(crate) fn offer(&self, step_id: i64, key: &Arc<str>) -> executor::Result<()> {
+    pub(crate) fn offer(&self, step_id: i64, key: &Arc<str>) -> device::Result<()> {
         self.post(&Frame::Offer(Name { step_id, key: key.clone() }), None)
     }
 
-    fn post(&self, frame: &Frame, payload: Option<Bytes>) -> executor::Result<()> {
+    fn post(&self, frame: &Frame, payload: Option<Bytes>) -> device::Result<()> {
         self.connection.post(frame, payload).map(drop).map_err(unsendable)
     }
 
@@ -511,7 +511,7 @@ fn form(tensor: &Tensor) -> Form {
 }
 
 /// Posts one of many values: they begin to leave before the last is there. The caller holds no locks.
-fn post_value(to: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> executor::Result<bool> {
+fn post_value(to: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> device::Result<bool> {
     if to.post(frame, payload).map_err(unsendable)? >= FULL {
         to.flush_now();
     }
@@ -519,7 +519,7 @@ fn post_value(to: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> ex
 }
 
 /// As [`post_value`], of one that goes the [way back](way_back).
-fn post_back(way: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> executor::Result<bool> {
+fn post_back(way: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> device::Result<bool> {
     let is_posted = post_value(way, frame, payload)?;
     way.flush();
     Ok(is_posted)

@@ -152,7 +152,7 @@ impl Outbox {
 mod tests {
     use super::*;
     use crate::transport::frame::Name;
-    use executor::shared_block::Place;
+    use device::shared_block::Place;
 
     fn offer(key: &str) -> Frame {
         Frame::Offer(Name { step_id: 1, key: key.into() })

@@ -2,11 +2,11 @@
 
 use super::content::tensor;
 use super::frame::{Form, Malformed};
-use executor::Value;
-use executor::device::{Device, DeviceTensor};
-use executor::shared_block::Place;
-use executor::shared_memory::PeerMemory;
-use executor::window::{BorrowedMemory, Loan, PeerWindow};
+use device::Value;
+use device::{Device, DeviceTensor};
+use device::shared_block::Place;
+use device::shared_memory::PeerMemory;
+use device::window::{BorrowedMemory, Loan, PeerWindow};
 use graph::Buffer;
 use graph::tensor::Region;
 use rustc_hash::FxHashMap;

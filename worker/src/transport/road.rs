@@ -82,9 +82,9 @@ mod tests {
     use crate::transport::outbound::Reach;
     use crate::transport::testing;
     use crate::worker::Worker;
-    use executor::Error;
-    use executor::device::{DeviceMemory, DeviceTensor};
-    use executor::rendezvous::{Rendezvous, RendezvousKey, Sent};
+    use device::Error;
+    use device::{DeviceMemory, DeviceTensor};
+    use device::rendezvous::{Rendezvous, RendezvousKey, Sent};
     use graph::{Code, DType, Shape, TaskName};
     use proto::{Cluster, Status};
     use std::os::unix::net::UnixStream;
@@ -148,7 +148,7 @@ mod tests {
             let (connection, there) = testing::connection()?;
             let link = Outbound::new(connection, (road.name(), 0), Reach::Nothing, Handle::current());
             let (begun, pause) = (AtomicBool::new(false), step_id % 100);
-            let sent: executor::Result<()> = std::thread::scope(|scope| {
+            let sent: device::Result<()> = std::thread::scope(|scope| {
                 scope.spawn(|| {
                     begun.store(true, Ordering::Release);
                     (0..pause * 20).for_each(|_| std::hint::spin_loop());

@@ -1,7 +1,7 @@
 //! Values that go from one worker of a process to another as they are: the link says only which. Each link that stays
 //! within the process has a shelf, which both ends hold.
 
-use executor::rendezvous::Sent;
+use device::rendezvous::Sent;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;

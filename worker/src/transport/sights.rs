@@ -1,7 +1,7 @@
 //! Which devices of the other end see what devices of this one lend. Until one has said so, and where it does not, tensors go by
 //! the host.
 
-use executor::device::DeviceTensor;
+use device::DeviceTensor;
 use graph::RendezvousKey;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;

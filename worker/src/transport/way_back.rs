@@ -70,8 +70,8 @@ mod tests {
     use crate::transport::outbound::{Outbound, Reach};
     use crate::transport::testing::{connection, heard};
     use crate::worker::Worker;
-    use executor::Value;
-    use executor::rendezvous::{RendezvousKey, Sent};
+    use device::Value;
+    use device::rendezvous::{RendezvousKey, Sent};
     use graph::{DType, Shape, TaskName, Tensor};
     use proto::Cluster;
     use std::io::Write;

@@ -13,7 +13,8 @@ mod training;
 mod wide_and_deep;
 
 use clap::{Args, ValueEnum};
-use executor::gpus::{self, Visible};
+use worker::gpus;
+use device::gpu_options::Visible;
 use mode::{Compute, Mode, REPLICAS};
 use std::error::Error;
 

@@ -2,7 +2,7 @@
 
 use crate::output;
 use clap::Args;
-use executor::kernels;
+use kernels;
 use graph::ops;
 use std::collections::BTreeMap;
 use std::io;

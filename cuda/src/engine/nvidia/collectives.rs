@@ -1,0 +1,184 @@
+//! NCCL. Its functions are looked up here: cudarc looks for the library by names of which it has none.
+
+use super::{Nvidia, library, stream_of};
+use crate::engine::driver::{AllReduce, Part, Reduction};
+use device::{Error, Result};
+use cudarc::driver::sys::CUstream;
+use graph::DType;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+/// A GPU's place in a clique.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct Communicator(*mut c_void);
+
+// SAFETY: NCCL lets any thread use a communicator, one at a time.
+unsafe impl Send for Communicator {}
+
+/// 0 is success.
+type Status = c_int;
+
+/// What is called of the library, with the types that its header gives: `ncclComm_t`, `ncclDataType_t`, `ncclRedOp_t`
+/// and `cudaStream_t`, which is the driver's stream.
+#[derive(Clone, Copy, Debug)]
+struct Functions {
+    describe: unsafe extern "C" fn(Status) -> *const c_char,
+    connect: unsafe extern "C" fn(*mut Communicator, c_int, *const c_int) -> Status,
+    abort: unsafe extern "C" fn(Communicator) -> Status,
+    begin_group: unsafe extern "C" fn() -> Status,
+    end_group: unsafe extern "C" fn() -> Status,
+    all_reduce: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        c_int,
+        c_int,
+        Communicator,
+        CUstream,
+    ) -> Status,
+}
+
+/// The library, and the cliques of GPUs that have used it: they stay for as long as the process.
+#[derive(Debug)]
+struct Nccl {
+    functions: Functions,
+    /// By the GPUs' numbers, in the order of their parts.
+    cliques: BTreeMap<Vec<c_int>, Vec<Communicator>>,
+}
+
+/// Enqueues the parts. One collective is enqueued after the other: a GPU that had another one first would wait for ever.
+pub(super) fn all_reduce(what: &AllReduce, parts: &[Part<'_>]) -> Result<()> {
+    let gpus: Vec<&Nvidia> = parts.iter().map(|part| Nvidia::of(part.driver)).collect::<Result<_>>()?;
+    // GPUs of one process read each other's tensors where they lie, if the machine lets them: then the memory must too.
+    for (i, gpu) in gpus.iter().enumerate() {
+        for other in &gpus[i + 1..] {
+            gpu.peers.reach(gpu, other)?;
+        }
+    }
+    let numbers: Vec<c_int> = gpus.iter().map(|gpu| gpu.number as c_int).collect();
+    let mut nccl = opened()?.lock();
+    let clique = nccl.clique(&numbers)?;
+    let enqueued = nccl.functions.enqueue(what, parts, &clique);
+    if enqueued.is_err() {
+        // Some GPUs may wait for others, which have not got their part.
+        nccl.dissolve(&numbers);
+    }
+    enqueued
+}
+
+fn opened() -> Result<&'static Mutex<Nccl>> {
+    static OPENED: OnceLock<Result<Mutex<Nccl>>> = OnceLock::new();
+    let opened = OPENED.get_or_init(|| {
+        library::COLLECTIVES.check()?;
+        let functions = Functions::find()?;
+        Ok(Mutex::new(Nccl { functions, cliques: BTreeMap::new() }))
+    });
+    opened.as_ref().map_err(Error::clone)
+}
+
+impl Nccl {
+    fn clique(&mut self, numbers: &[c_int]) -> Result<Vec<Communicator>> {
+        if let Some(clique) = self.cliques.get(numbers) {
+            return Ok(clique.clone());
+        }
+        let mut clique = vec![Communicator(std::ptr::null_mut()); numbers.len()];
+        // SAFETY: as many communicators are written as there are numbers, each of another GPU of the process.
+        let connected = unsafe {
+            (self.functions.connect)(clique.as_mut_ptr(), numbers.len() as c_int, numbers.as_ptr())
+        };
+        self.functions.check("ncclCommInitAll", connected)?;
+        self.cliques.insert(numbers.to_vec(), clique.clone());
+        Ok(clique)
+    }
+
+    /// Ends what a clique has enqueued. The GPUs meet anew when they are asked again.
+    fn dissolve(&mut self, numbers: &[c_int]) {
+        let Some(clique) = self.cliques.remove(numbers) else { return };
+        // SAFETY: nobody else has the communicators, nor will.
+        unsafe {
+            let _ = (self.functions.begin_group)();
+            for communicator in clique {
+                let _ = (self.functions.abort)(communicator);
+            }
+            let _ = (self.functions.end_group)();
+        }
+    }
+}
+
+impl Functions {
+    fn find() -> Result<Functions> {
+        let (library, _) = library::COLLECTIVES.open()?;
+        let missing = |error: libloading::Error| Error::internal(format!("libnccl: {error}"));
+        // SAFETY: the types are those of NCCL's header, which are the same in all versions 2.
+        let functions = unsafe {
+            Functions {
+                describe: *library.get(b"ncclGetErrorString\0").map_err(missing)?,
+                connect: *library.get(b"ncclCommInitAll\0").map_err(missing)?,
+                abort: *library.get(b"ncclCommAbort\0").map_err(missing)?,
+                begin_group: *library.get(b"ncclGroupStart\0").map_err(missing)?,
+                end_group: *library.get(b"ncclGroupEnd\0").map_err(missing)?,
+                all_reduce: *library.get(b"ncclAllReduce\0").map_err(missing)?,
+            }
+        };
+        // The functions are there for as long as the process.
+        std::mem::forget(library);
+        Ok(functions)
+    }
+
+    /// Enqueues all parts at once: nothing is enqueued before the group ends, and a group that has begun must end.
+    fn enqueue(&self, what: &AllReduce, parts: &[Part<'_>], clique: &[Communicator]) -> Result<()> {
+        let (dtype, reduction) = (type_number(what.dtype)?, reduction_number(what.reduction));
+        // SAFETY: the memory and the streams are those of each communicator's GPU, and live until the streams have
+        // passed them (the contract of `Driver`); `count` elements of the type are in each.
+        unsafe {
+            self.check("ncclGroupStart", (self.begin_group)())?;
+            let enqueued = parts.iter().zip(clique).try_for_each(|(part, &communicator)| {
+                let (from, to) = (part.from.0 as *const c_void, part.to.0 as *mut c_void);
+                let stream = stream_of(part.stream);
+                let status = (self.all_reduce)(from, to, what.count, dtype, reduction, communicator, stream);
+                self.check("ncclAllReduce", status)
+            });
+            let ended = self.check("ncclGroupEnd", (self.end_group)());
+            enqueued.and(ended)
+        }
+    }
+
+    fn check(&self, call: &str, status: Status) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: gives a text that is the library's own, whatever the number.
+        let text = unsafe { (self.describe)(status) };
+        let text = match text.is_null() {
+            true => format!("error {status}").into(),
+            // SAFETY: the text ends with 0 and stays.
+            false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
+        };
+        Err(Error::internal(format!("{call} failed: {text}")))
+    }
+}
+
+/// `ncclDataType_t`.
+fn type_number(dtype: DType) -> Result<c_int> {
+    Ok(match dtype {
+        DType::Int32 => 2,
+        DType::Int64 => 4,
+        DType::Half => 6,
+        DType::Float => 7,
+        DType::Double => 8,
+        other => return Err(Error::unimplemented(format!("no collective of elements of type {other}"))),
+    })
+}
+
+/// `ncclRedOp_t`.
+fn reduction_number(reduction: Reduction) -> c_int {
+    match reduction {
+        Reduction::Sum => 0,
+        Reduction::Product => 1,
+        Reduction::Maximum => 2,
+        Reduction::Minimum => 3,
+    }
+}

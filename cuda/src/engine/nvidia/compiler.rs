@@ -1,0 +1,178 @@
+//! Compiles kernels when they are first used, and keeps what came out in a folder, by its contents.
+
+use crate::engine::library;
+use crate::engine::program::Program;
+use device::{Error, Result};
+use cudarc::nvrtc::result::{self, NvrtcError};
+use cudarc::nvrtc::sys;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::hash::Hasher;
+use std::path::PathBuf;
+
+/// A compiled kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Image {
+    pub(super) code: Vec<u8>,
+    /// What the kernel is called in it.
+    pub(super) name: CString,
+}
+
+/// Compiles some functions of one source text together; gives the code and each one's name in it. Of `sm_90` the code is
+/// for that architecture alone, of `compute_90` it is PTX with a 0 behind it.
+///
+/// # Errors
+/// `Unavailable` without the compiler; `Internal` with what the compiler says.
+pub fn compile(
+    file: &str,
+    source: &str,
+    functions: &[&str],
+    architecture: &str,
+) -> Result<(Vec<u8>, Vec<CString>)> {
+    library::COMPILER.check()?;
+    let text = |s: &str| CString::new(s).map_err(|_| Error::internal(format!("{file} holds a zero")));
+    let (source, name) = (text(source)?, text(file)?);
+    let expressions = functions.iter().map(|f| text(f)).collect::<Result<Vec<CString>>>()?;
+    let compiling = Compiling::new(&source, &name)
+        .map_err(|error| Error::internal(format!("{file} cannot be compiled: {error}")))?;
+    let failed = |error: NvrtcError| {
+        Error::internal(format!("{file} does not compile for {architecture}: {error}\n{}", compiling.log()))
+    };
+    compiling.run(&expressions, architecture).map_err(failed)?;
+    let code = compiling.code(architecture.starts_with("sm_")).map_err(failed)?;
+    let names = expressions.iter().map(|e| compiling.name_of(e)).collect::<Result<_, _>>().map_err(failed)?;
+    Ok((code, names))
+}
+
+/// A program in the compiler's hands.
+struct Compiling(sys::nvrtcProgram);
+
+impl Compiling {
+    fn new(source: &CStr, name: &CStr) -> Result<Compiling, NvrtcError> {
+        result::create_program(source, Some(name)).map(Compiling)
+    }
+
+    fn run(&self, expressions: &[CString], architecture: &str) -> Result<(), NvrtcError> {
+        for expression in expressions {
+            // SAFETY: the program lives as long as this value; the text ends with 0 and is copied.
+            unsafe { sys::nvrtcAddNameExpression(self.0, expression.as_ptr()) }.result()?;
+        }
+        // No contraction of a * b + c: sums and products are rounded as on the CPU.
+        let options =
+            [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "--fmad=false".into()];
+        // SAFETY: the program lives as long as this value.
+        unsafe { result::compile_program(self.0, &options) }
+    }
+
+    fn code(&self, is_binary: bool) -> Result<Vec<u8>, NvrtcError> {
+        type Size = unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult;
+        type Get = unsafe fn(sys::nvrtcProgram, *mut c_char) -> sys::nvrtcResult;
+        let (size, get): (Size, Get) = if is_binary {
+            (sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
+        } else {
+            (sys::nvrtcGetPTXSize, sys::nvrtcGetPTX)
+        };
+        let mut len = 0;
+        // SAFETY: the program was compiled, and the memory is as long as the compiler says it must be.
+        unsafe {
+            size(self.0, &raw mut len).result()?;
+            let mut code = vec![0; len];
+            get(self.0, code.as_mut_ptr().cast()).result()?;
+            Ok(code)
+        }
+    }
+
+    fn name_of(&self, expression: &CString) -> Result<CString, NvrtcError> {
+        let mut name = std::ptr::null();
+        // SAFETY: the program was compiled with this expression; the name is copied while the program lives.
+        unsafe {
+            sys::nvrtcGetLoweredName(self.0, expression.as_ptr(), &raw mut name).result()?;
+            Ok(CStr::from_ptr(name).to_owned())
+        }
+    }
+
+    fn log(&self) -> String {
+        // SAFETY: the program lives as long as this value.
+        let log = unsafe { result::get_program_log(self.0) }.unwrap_or_default();
+        let bytes: Vec<u8> = log.iter().map(|&c| c as u8).take_while(|&b| b != 0).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Drop for Compiling {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the program any more.
+        let _ = unsafe { result::destroy_program(self.0) };
+    }
+}
+
+/// The kernel of a program, from the folder where such are kept if it is there.
+pub(super) fn compile_cached(program: &Program, architecture: &str) -> Result<Image> {
+    let source = program.source();
+    let file = folder().map(|folder| {
+        let mut hash = siphasher::sip128::SipHasher24::new();
+        for part in [&*source, &program.function, architecture, &version()] {
+            hash.write(part.as_bytes());
+            hash.write_u8(0);
+        }
+        let hash = siphasher::sip128::Hasher128::finish128(&hash).as_u128();
+        folder.join(format!("{hash:032x}.cubin"))
+    });
+    if let Some(kept) = file.as_ref().and_then(|file| std::fs::read(file).ok()).and_then(parse) {
+        return Ok(kept);
+    }
+    let (code, mut names) = compile(program.file, &source, &[&program.function], architecture)?;
+    let name = names.pop().ok_or_else(|| Error::internal("a kernel has no name"))?;
+    let image = Image { code, name };
+    if let Some(file) = file {
+        // Another process may do the same: each writes a file of its own, and puts it in place whole. A folder that
+        // cannot be written only costs the next process time.
+        let own = file.with_extension(format!("{}.part", std::process::id()));
+        let bytes = [image.name.as_bytes_with_nul(), &image.code].concat();
+        let _ = std::fs::write(&own, bytes).and_then(|()| std::fs::rename(&own, &file));
+    }
+    Ok(image)
+}
+
+/// The name, a 0, and the code.
+fn parse(mut bytes: Vec<u8>) -> Option<Image> {
+    let end = bytes.iter().position(|&b| b == 0)?;
+    let code = bytes.split_off(end + 1);
+    bytes.pop();
+    let is_whole = code.starts_with(b"\x7fELF");
+    is_whole.then_some(Image { code, name: CString::new(bytes).ok()? })
+}
+
+/// `ANABRANCH_CUDA_CACHE`, or a folder of the user's; `None` if there is neither, or it cannot be made.
+fn folder() -> Option<PathBuf> {
+    let of = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let folder = of("ANABRANCH_CUDA_CACHE")
+        .or_else(|| of("XDG_CACHE_HOME").map(|cache| cache.join("anabranch/cuda")))
+        .or_else(|| of("HOME").map(|home| home.join(".cache/anabranch/cuda")))?;
+    std::fs::create_dir_all(&folder).ok()?;
+    Some(folder)
+}
+
+/// The compiler's version: its successor may do better.
+fn version() -> String {
+    let (mut major, mut minor): (c_int, c_int) = (0, 0);
+    if library::COMPILER.check().is_ok() {
+        // SAFETY: writes two numbers.
+        let _ = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+    }
+    format!("{major}.{minor}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_back_and_rubbish_is_not() {
+        let image = Image { code: b"\x7fELF\0more".to_vec(), name: c"_Z3fooIfE".to_owned() };
+        let bytes = [image.name.as_bytes_with_nul(), &image.code].concat();
+        assert_eq!(parse(bytes), Some(image));
+        assert_eq!(parse(b"no zero".to_vec()), None);
+        assert_eq!(parse(b"name\0no code".to_vec()), None);
+        assert_eq!(parse(Vec::new()), None);
+    }
+}

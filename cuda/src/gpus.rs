@@ -1,0 +1,39 @@
+//! The machine's GPUs: the devices that they are for a task, and the libraries that they need.
+
+use crate::engine::{self, Gpu, library, pick};
+use device::gpu_options::{GpuOptions, LibraryReport, Visible};
+use device::{Device, Result};
+use graph::{DeviceName, TaskName};
+use std::sync::Arc;
+
+/// The GPUs that a process may use as devices `GPU:0`, `GPU:1` and so on, with new incarnations. None is opened.
+///
+/// # Errors
+/// `Unavailable` with the reason why there is none; `InvalidArgument` for options that make no sense, or that ask for a GPU
+/// that the machine has not.
+pub fn devices(
+    task: &TaskName,
+    options: &GpuOptions,
+    incarnation: impl Fn() -> u64,
+) -> Result<Vec<Arc<Device>>> {
+    let make = |(id, gpu)| -> Result<Arc<Device>> {
+        let name = DeviceName::new(task, "GPU", id);
+        Ok(Arc::new(engine::device(name, incarnation(), &gpu, options)?))
+    };
+    (0..).zip(pick(&options.visible)?).map(make).collect()
+}
+
+/// The GPUs that a process may use, a line each.
+///
+/// # Errors
+/// As [`devices`].
+pub fn found(visible: &Visible) -> Result<Vec<String>> {
+    let describe =
+        |(id, gpu): (u32, Gpu)| format!("{} and {} MiB of memory", gpu.description(id), gpu.memory >> 20);
+    Ok((0..).zip(pick(visible)?).map(describe).collect())
+}
+
+/// A report on each library that GPUs need.
+pub fn libraries() -> Vec<LibraryReport> {
+    library::ALL.iter().map(|library| library.report()).collect()
+}

@@ -1,0 +1,85 @@
+//! Conversions between element types, by value.
+
+use super::support::{self, allocate, launch, read, type_name, write};
+use crate::engine::{Arguments, Function, Source};
+use device::DeviceTensor;
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use kernels::cast::bitcast_shape;
+use graph::DType::{self, *};
+use std::sync::Arc;
+
+static SOURCE: Source = Source { file: "cast.cu", text: include_str!("cast.cu") };
+
+const TYPES: &[DType] = &[
+    Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
+    Complex128,
+];
+
+/// Types whose bytes can be those of another.
+const NUMBERS: &[DType] = &[
+    Float, Double, Half, BFloat16, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
+    Complex128,
+];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::enqueuing("Cast", &[("SrcT", TYPES), ("DstT", TYPES)], cast),
+    KernelDef::enqueuing("Bitcast", &[("T", NUMBERS), ("type", NUMBERS)], bitcast),
+];
+
+/// The kernel that converts elements of one type to another: of addresses of both, and how many.
+pub(super) fn function(init: &KernelInit<'_>, from: DType, to: DType) -> Result<Arc<Function>> {
+    support::function(init, &SOURCE, format!("cast<{}, {}>", type_name(from)?, type_name(to)?))
+}
+
+/// What was computed in a wider type brought to its own, where that is another one.
+#[derive(Debug)]
+pub(super) struct Narrow {
+    to: DType,
+    function: Option<Arc<Function>>,
+}
+
+impl Narrow {
+    pub(super) fn new(init: &KernelInit<'_>, to: DType) -> Result<Narrow> {
+        let from = support::wide(to);
+        let function = if from == to { None } else { Some(function(init, from, to)?) };
+        Ok(Narrow { to, function })
+    }
+
+    pub(super) fn run(&self, ctx: &KernelContext<'_>, x: DeviceTensor) -> Result<DeviceTensor> {
+        let Some(function) = &self.function else { return Ok(x) };
+        let y = allocate(ctx, self.to, x.shape.clone())?;
+        let n = y.shape.num_elements();
+        launch(ctx, function, n, Arguments::new().address(read(&x)?).address(write(&y)?).count(n))?;
+        Ok(y)
+    }
+}
+
+fn cast(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (from, to) = (init.input_type(0), init.output_type(0));
+    let function = function(init, from, to)?;
+    Kernel::sync(move |ctx| {
+        if from == to {
+            let value = ctx.take_value(0);
+            ctx.set_output(0, value);
+            return Ok(());
+        }
+        let x = ctx.take_device_input(0)?;
+        let y = allocate(ctx, to, x.shape.clone())?;
+        let n = y.shape.num_elements();
+        launch(ctx, &function, n, Arguments::new().address(read(&x)?).address(write(&y)?).count(n))?;
+        ctx.set_output(0, y);
+        Ok(())
+    })
+}
+
+/// The same bytes as elements of another type.
+fn bitcast(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (from, to) = (init.input_type(0), init.output_type(0));
+    Kernel::sync(move |ctx| {
+        let x = ctx.take_device_input(0)?;
+        let shape = bitcast_shape(&x.shape, from, to)?;
+        ctx.set_output(0, DeviceTensor { dtype: to, shape, memory: x.memory });
+        Ok(())
+    })
+}

@@ -1,0 +1,262 @@
+//! Convolutions over volumes, and their gradients, as products of matrices: some volumes at a time, so that their patches
+//! take a bounded part of memory.
+
+use super::super::moved::{Mover, zeros};
+use super::super::support::{allocate, function, launch, read, type_name, wide, write};
+use super::super::{binary, cast};
+use super::{Given, product};
+use crate::engine::driver::{Address, Direction};
+use crate::engine::{Arguments, Function, Lane, Source};
+use device::DeviceTensor;
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use kernels::numeric::dispatch::FLOATS;
+use kernels::numeric::strided::{Layout, permuted};
+use graph::ops::conv::{Conv, ConvSizes};
+use graph::ops::window::{DataFormat, Window};
+use graph::{DType, Shape};
+use std::sync::Arc;
+
+pub(in crate::kernels) static SOURCE: Source =
+    Source { file: "volumes.cu", text: include_str!("../volumes.cu") };
+
+pub(in crate::kernels) const KERNELS: &[KernelDef] = &[
+    KernelDef::enqueuing("Conv3D", &[("T", FLOATS)], |init| make(init, Direction::Forward)),
+    KernelDef {
+        host_memory: &["input_sizes"],
+        ..KernelDef::enqueuing("Conv3DBackpropInputV2", &[("T", FLOATS)], |init| make(init, Direction::Input))
+    },
+    KernelDef {
+        host_memory: &["filter_sizes"],
+        ..KernelDef::enqueuing("Conv3DBackpropFilterV2", &[("T", FLOATS)], |init| {
+            make(init, Direction::Filter)
+        })
+    },
+];
+
+/// What share of the GPU's memory patches take, but for those of one volume.
+const SHARE: u64 = 256;
+
+/// The kernels of one node.
+struct Convolver {
+    conv: Conv,
+    dtype: DType,
+    /// What is computed in.
+    wide: DType,
+    direction: Direction,
+    /// Bytes of patches at a time.
+    most: usize,
+    mover: Mover,
+    patches: Arc<Function>,
+    of_patches: Arc<Function>,
+    widened: Arc<Function>,
+    add: Arc<Function>,
+}
+
+fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let of = |named: &str| function(init, &SOURCE, format!("{named}<{}>", type_name(dtype)?));
+    let convolver = Convolver {
+        conv: Conv::of_volumes(init.node)?,
+        dtype,
+        wide: wide(dtype),
+        direction,
+        most: (Lane::of(&**init.device)?.driver().memory()?.1 / SHARE) as usize,
+        mover: Mover::new(init, dtype)?,
+        patches: of("patches")?,
+        of_patches: of("of_patches")?,
+        widened: cast::function(init, dtype, wide(dtype))?,
+        add: function(init, &binary::SOURCE, format!("add_to<{}>", type_name(dtype)?))?,
+    };
+    Kernel::sync(move |ctx| {
+        let out = convolver.run(ctx)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// The work of one call.
+struct Work<'a> {
+    sizes: ConvSizes,
+    /// Elements of a row of patches, and rows of a volume.
+    taps: usize,
+    positions: usize,
+    /// `Volumes` of the `.cu` file.
+    words: &'a [i64],
+}
+
+impl Convolver {
+    fn run(&self, ctx: &KernelContext<'_>) -> Result<DeviceTensor> {
+        let given = Given::of(ctx, &self.conv, self.direction)?;
+        let sizes = self.conv.sizes(&given.input, &given.filter)?;
+        let output = given.output(ctx, &self.conv, &sizes)?;
+        if given.is_empty(&output) {
+            return zeros(ctx, self.dtype, given.result(&output).clone());
+        }
+        let windows = [&sizes.planes, &sizes.rows, &sizes.columns];
+        let work = Work {
+            sizes,
+            taps: windows.iter().map(|window| window.filter).product::<usize>() * sizes.in_channels,
+            positions: windows.iter().map(|window| window.output).product(),
+            words: &words(self.conv.format, sizes.in_channels, windows).collect::<Vec<_>>(),
+        };
+        match self.direction {
+            Direction::Forward => self.forward(ctx, &work, output),
+            Direction::Input => self.input(ctx, &work, given.input),
+            Direction::Filter => self.filter(ctx, &work, given.filter),
+        }
+    }
+
+    /// Calls with each run of volumes, the number of the first and how many, and memory for their patches of a type.
+    fn each_run(
+        &self,
+        ctx: &KernelContext<'_>,
+        work: &Work<'_>,
+        dtype: DType,
+        mut run: impl FnMut(usize, usize, &DeviceTensor) -> Result<()>,
+    ) -> Result<()> {
+        let volume = work.positions * work.taps;
+        let bytes = volume * dtype.size().unwrap_or(1);
+        let most = (self.most / bytes).clamp(1, work.sizes.batch);
+        let patches = allocate(ctx, dtype, Shape::new(&[most * volume])?)?;
+        for first in (0..work.sizes.batch).step_by(most) {
+            run(first, most.min(work.sizes.batch - first), &patches)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the patches of some volumes out of an input.
+    fn take(
+        &self,
+        ctx: &KernelContext<'_>,
+        work: &Work<'_>,
+        x: &DeviceTensor,
+        (first, count): (usize, usize),
+        patches: &DeviceTensor,
+    ) -> Result<()> {
+        let n = count * work.positions * work.taps;
+        let arguments = Arguments::new().address(read(x)?).address(write(patches)?).count(n).count(first);
+        launch(ctx, &self.patches, n, arguments.structure(work.words.iter().copied()))
+    }
+
+    fn forward(&self, ctx: &KernelContext<'_>, work: &Work<'_>, shape: Shape) -> Result<DeviceTensor> {
+        let (x, filter) = (ctx.device_input(0)?, ctx.device_input(1)?);
+        let depth = work.sizes.out_channels;
+        let y = allocate(ctx, self.dtype, self.channels_last(&shape)?)?;
+        self.each_run(ctx, work, self.dtype, |first, count, patches| {
+            self.take(ctx, work, x, (first, count), patches)?;
+            let rows = element(write(&y)?, self.dtype, first * work.positions * depth);
+            let sizes = [count * work.positions, work.taps, depth];
+            product(ctx, self.dtype, sizes, [false; 2], [read(patches)?, read(filter)?, rows])
+        })?;
+        match self.conv.format {
+            DataFormat::Nhwc => Ok(y),
+            DataFormat::Nchw => {
+                // From channels last to channels first.
+                let out = allocate(ctx, self.dtype, shape)?;
+                let (from, dims) = (permuted(&y.shape, &[0, 4, 1, 2, 3]), out.shape.clone());
+                self.mover.copy(ctx, &dims, (&y, &from), (&out, &Layout::packed(&dims)))?;
+                Ok(out)
+            }
+        }
+    }
+
+    fn input(&self, ctx: &KernelContext<'_>, work: &Work<'_>, shape: Shape) -> Result<DeviceTensor> {
+        // What patches give is summed before it is rounded.
+        let (filter, dy) = (self.widen(ctx, ctx.device_input(1)?)?, self.widen(ctx, &self.slopes(ctx)?)?);
+        let (depth, volume) = (work.sizes.out_channels, shape.num_elements() / work.sizes.batch);
+        let dx = allocate(ctx, self.dtype, shape)?;
+        self.each_run(ctx, work, self.wide, |first, count, patches| {
+            let rows = element(read(&dy)?, self.wide, first * work.positions * depth);
+            let sizes = [count * work.positions, depth, work.taps];
+            product(ctx, self.wide, sizes, [false, true], [rows, read(&filter)?, write(patches)?])?;
+            let n = count * volume;
+            let arguments =
+                Arguments::new().address(read(patches)?).address(write(&dx)?).count(n).count(first);
+            launch(ctx, &self.of_patches, n, arguments.structure(work.words.iter().copied()))
+        })?;
+        Ok(dx)
+    }
+
+    fn filter(&self, ctx: &KernelContext<'_>, work: &Work<'_>, shape: Shape) -> Result<DeviceTensor> {
+        let (x, dy) = (ctx.device_input(0)?, self.slopes(ctx)?);
+        let depth = work.sizes.out_channels;
+        let (sum, n) = (allocate(ctx, self.dtype, shape.clone())?, shape.num_elements());
+        self.each_run(ctx, work, self.dtype, |first, count, patches| {
+            self.take(ctx, work, x, (first, count), patches)?;
+            let rows = element(read(&dy)?, self.dtype, first * work.positions * depth);
+            let sizes = [work.taps, count * work.positions, depth];
+            // What the first run gives the others are added to.
+            let part = match first {
+                0 => sum.clone(),
+                _ => allocate(ctx, self.dtype, shape.clone())?,
+            };
+            product(ctx, self.dtype, sizes, [true, false], [read(patches)?, rows, write(&part)?])?;
+            if first > 0 {
+                let arguments = Arguments::new().address(read(&part)?).address(write(&sum)?).count(n);
+                launch(ctx, &self.add, n, arguments)?;
+            }
+            Ok(())
+        })?;
+        Ok(sum)
+    }
+
+    /// What comes back to the outputs, in input 2, with channels last.
+    fn slopes(&self, ctx: &KernelContext<'_>) -> Result<DeviceTensor> {
+        let dy = ctx.device_input(2)?;
+        match self.conv.format {
+            DataFormat::Nhwc => Ok(dy.clone()),
+            DataFormat::Nchw => {
+                let last = allocate(ctx, self.dtype, self.channels_last(&dy.shape)?)?;
+                let (from, dims) = (permuted(&dy.shape, &[0, 2, 3, 4, 1]), last.shape.clone());
+                self.mover.copy(ctx, &dims, (dy, &from), (&last, &Layout::packed(&dims)))?;
+                Ok(last)
+            }
+        }
+    }
+
+    fn channels_last(&self, shape: &Shape) -> Result<Shape> {
+        Ok(match (shape.dims(), self.conv.format) {
+            (&[n, c, d, h, w], DataFormat::Nchw) => Shape::new(&[n, d, h, w, c])?,
+            _ => shape.clone(),
+        })
+    }
+
+    /// The same numbers in the type that is computed in.
+    fn widen(&self, ctx: &KernelContext<'_>, x: &DeviceTensor) -> Result<DeviceTensor> {
+        if self.wide == self.dtype {
+            return Ok(x.clone());
+        }
+        let (y, n) = (allocate(ctx, self.wide, x.shape.clone())?, x.shape.num_elements());
+        launch(ctx, &self.widened, n, Arguments::new().address(read(x)?).address(write(&y)?).count(n))?;
+        Ok(y)
+    }
+}
+
+/// Where an element of a tensor is.
+fn element(start: Address, dtype: DType, number: usize) -> Address {
+    Address(start.0 + (number * dtype.size().unwrap_or(1)) as u64)
+}
+
+/// `Volumes` of the `.cu` file: how a filter lies over planes, rows and columns.
+pub(in crate::kernels) fn words(
+    format: DataFormat,
+    channels: usize,
+    windows: [&Window; 3],
+) -> impl Iterator<Item = i64> + use<> {
+    let per_axis = |of: fn(&Window) -> usize| windows.map(of);
+    let ([d, h, w], c) = (per_axis(|window| window.input), channels);
+    let steps = match format {
+        DataFormat::Nhwc => [d * h * w * c, h * w * c, w * c, c, 1],
+        DataFormat::Nchw => [c * d * h * w, h * w, w, 1, d * h * w],
+    };
+    let axes = [
+        per_axis(|window| window.input),
+        per_axis(|window| window.output),
+        per_axis(|window| window.filter),
+        per_axis(|window| window.stride),
+        per_axis(|window| window.dilation),
+        per_axis(|window| window.pad_before.wrapping_sub(window.skip_before)),
+    ];
+    [c].into_iter().chain(axes.into_iter().flatten()).chain(steps).map(|word| word as i64)
+}

@@ -1,0 +1,78 @@
+//! Diagonals of matrices in batches: taken out, put in, made to matrices.
+
+use super::moved::{Filler, zeros};
+use super::placed::{Placer, Slices};
+use super::support::{MOVED, allocate};
+use super::variable::own;
+use device::Result;
+use device::kernel::{Kernel, KernelDef, KernelInit};
+use kernels::diagonal::{Diagonals, Form, Work};
+
+const SIZES: &[&str] = &["k", "num_rows", "num_cols"];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("MatrixDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Diag)),
+    KernelDef::of("BatchMatrixDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Diag)),
+    KernelDef {
+        host_memory: SIZES,
+        ..KernelDef::of("MatrixDiagV2", &[("T", MOVED)], |i| make(i, Form::Second, Work::Diag))
+    },
+    KernelDef {
+        host_memory: SIZES,
+        ..KernelDef::of("MatrixDiagV3", &[("T", MOVED)], |i| make(i, Form::Third, Work::Diag))
+    },
+    KernelDef::of("MatrixDiagPart", &[("T", MOVED)], |i| make(i, Form::First, Work::Part)),
+    KernelDef::of("BatchMatrixDiagPart", &[("T", MOVED)], |i| make(i, Form::First, Work::Part)),
+    KernelDef {
+        host_memory: &["k"],
+        ..KernelDef::of("MatrixDiagPartV2", &[("T", MOVED)], |i| make(i, Form::Second, Work::Part))
+    },
+    KernelDef {
+        host_memory: &["k"],
+        ..KernelDef::of("MatrixDiagPartV3", &[("T", MOVED)], |i| make(i, Form::Third, Work::Part))
+    },
+    KernelDef::of("MatrixSetDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Set)),
+    KernelDef::of("BatchMatrixSetDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Set)),
+    KernelDef {
+        host_memory: &["k"],
+        ..KernelDef::of("MatrixSetDiagV2", &[("T", MOVED)], |i| make(i, Form::Second, Work::Set))
+    },
+    KernelDef {
+        host_memory: &["k"],
+        ..KernelDef::of("MatrixSetDiagV3", &[("T", MOVED)], |i| make(i, Form::Third, Work::Set))
+    },
+];
+
+fn make(init: &KernelInit<'_>, form: Form, work: Work) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let diagonals = Diagonals::new(init, form, work)?;
+    let (placer, filler) = (Placer::new(init, dtype)?, Filler::new(init, dtype)?);
+    Kernel::sync(move |ctx| {
+        let plan = diagonals.plan(ctx)?;
+        let (out, from) = match (work, plan.padding) {
+            (Work::Set, _) => {
+                let mut out = ctx.take_device_input(0)?;
+                own(ctx, &mut out)?;
+                (out, ctx.device_input(1)?)
+            }
+            (_, None) => (zeros(ctx, dtype, plan.shape)?, ctx.device_input(0)?),
+            (_, Some(padding)) => {
+                let out = allocate(ctx, dtype, plan.shape)?;
+                filler.fill(ctx, ctx.device_input(padding)?, &out)?;
+                (out, ctx.device_input(0)?)
+            }
+        };
+        let (matrix, packed) = (plan.matrix, plan.packed);
+        let batches = from.shape.num_elements().checked_div(if work == Work::Part { matrix } else { packed });
+        let batches = batches.unwrap_or(0);
+        if work == Work::Part {
+            let slices = Slices { inner: 1, batches, steps: [matrix, packed] };
+            placer.place(ctx, from, &out, &plan.places, &slices)?;
+        } else {
+            let places: Vec<(usize, usize)> = plan.places.iter().map(|&(to, from)| (from, to)).collect();
+            placer.place(ctx, from, &out, &places, &Slices { inner: 1, batches, steps: [packed, matrix] })?;
+        }
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}

@@ -1,0 +1,98 @@
+//! What functions of elements have in common: their kernels are `map`, `zip` and `zip_axes` of the prelude, with the
+//! function's name, which is the op's.
+
+use super::support::{Axes, allocate_or_reuse, function, launch, read, type_name, write};
+use crate::engine::{Arguments, Source};
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use kernels::numeric::broadcast::Plan;
+use graph::Shape;
+
+/// Output 0 is `named` of input 0, element by element; `parameter` is the function's own.
+pub(super) fn map(init: &KernelInit<'_>, source: &Source, named: &str, parameter: f64) -> Result<Kernel> {
+    let (from, to) = (init.input_type(0), init.output_type(0));
+    let name = format!("map<{named}, {}, {}>", type_name(from)?, type_name(to)?);
+    let function = function(init, source, name)?;
+    Kernel::sync(move |ctx| {
+        let mut x = ctx.take_device_input(0)?;
+        let shape = x.shape.clone();
+        let y = allocate_or_reuse(ctx, &mut x, to, shape)?;
+        let n = y.shape.num_elements();
+        let arguments = Arguments::new().address(read(&x)?).address(write(&y)?).count(n).real(parameter);
+        launch(ctx, &function, n, arguments)?;
+        ctx.set_output(0, y);
+        Ok(())
+    })
+}
+
+/// How two shapes fit, or why they do not.
+pub(super) type Fit = fn(&KernelContext<'_>, &Shape, &Shape) -> Result<Plan>;
+
+/// Shapes that broadcast.
+pub(super) fn broadcast(_: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<Plan> {
+    Plan::new(x, y)
+}
+
+/// As many elements, whatever the second shape.
+pub(super) fn same_size(_: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<Plan> {
+    if x.num_elements() != y.num_elements() {
+        device::invalid!(
+            "The two arguments to a cwise op must have same number of elements, got {} and {}",
+            x.num_elements(),
+            y.num_elements()
+        );
+    }
+    Ok(Plan::flat(x))
+}
+
+/// One shape.
+pub(super) fn same_shape(ctx: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<Plan> {
+    if x != y {
+        let (name, op) = (&ctx.node().name, ctx.node().op.name());
+        device::invalid!(
+            "Inputs to operation {name} of type {op} must have the same size and shape.  Input 0: {x} != input 1: {y}"
+        );
+    }
+    Ok(Plan::flat(x))
+}
+
+/// Output 0 is `named` of inputs 0 and 1, element by element.
+pub(super) fn zip(
+    init: &KernelInit<'_>,
+    source: &Source,
+    named: &str,
+    parameter: f64,
+    fit: Fit,
+) -> Result<Kernel> {
+    let (from, to) = (init.input_type(0), init.output_type(0));
+    let types = format!("<{named}, {}, {}>", type_name(from)?, type_name(to)?);
+    let flat = function(init, source, format!("zip{types}"))?;
+    let repeating = function(init, source, format!("zip_axes{types}"))?;
+    Kernel::sync(move |ctx| {
+        let (mut x, mut y) = (ctx.take_device_input(0)?, ctx.take_device_input(1)?);
+        let plan = fit(ctx, &x.shape, &y.shape)?;
+        let axes = Axes::new(plan.axes().map(|(size, steps)| (size, steps.map(|s| s as isize))))?;
+        let shape = plan.shape().clone();
+        // An operand that repeats is smaller than the result: its memory is never written early.
+        let fits_y = y.shape.num_elements() == shape.num_elements();
+        let z = if fits_y && x.shape.num_elements() != shape.num_elements() {
+            allocate_or_reuse(ctx, &mut y, to, shape)?
+        } else {
+            allocate_or_reuse(ctx, &mut x, to, shape)?
+        };
+        let n = z.shape.num_elements();
+        let arguments = Arguments::new()
+            .address(read(&x)?)
+            .address(read(&y)?)
+            .address(write(&z)?)
+            .count(n)
+            .real(parameter);
+        if axes.is_flat() {
+            launch(ctx, &flat, n, arguments)?;
+        } else {
+            launch(ctx, &repeating, n, arguments.structure(axes.words()))?;
+        }
+        ctx.set_output(0, z);
+        Ok(())
+    })
+}

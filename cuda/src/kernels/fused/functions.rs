@@ -1,0 +1,93 @@
+//! Element-wise ops as functions of the `.cu` files, for chains of them: the same functions as in their kernels.
+
+use crate::engine::Source;
+use kernels::fused::chain::{Form, Pairing};
+use crate::kernels::{activation, binary, unary};
+
+/// One op's function.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Function {
+    pub(super) source: &'static Source,
+    pub(super) name: &'static str,
+}
+
+/// Whether the op has a function.
+pub(in crate::kernels) fn has_function(op: &str) -> bool {
+    function(op).is_some()
+}
+
+/// The op's function, if chains have it; `BiasAdd` is that of `NHWC`, `AddN` that of two.
+pub(super) fn function(op: &str) -> Option<(Form, Function)> {
+    let (source, name, form) = match op {
+        "Inv" => (&unary::SOURCE, "Reciprocal", Form::Map),
+        "InvGrad" => (&unary::SOURCE, "ReciprocalGrad", Form::Zip(Pairing::Equal)),
+        "Add" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Broadcast)),
+        "AddN" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Equal)),
+        "BiasAdd" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Bias)),
+        // Those whose functions have their names.
+        op => {
+            let (source, form, names) = TABLE.iter().find(|(_, _, names)| names.contains(&op))?;
+            (*source, *names.iter().find(|name| **name == op)?, *form)
+        }
+    };
+    Some((form, Function { source, name }))
+}
+
+type Row = (&'static Source, Form, &'static [&'static str]);
+
+static TABLE: [Row; 5] = [
+    (
+        &unary::SOURCE,
+        Form::Map,
+        &[
+            "Neg",
+            "Abs",
+            "Sign",
+            "Square",
+            "Reciprocal",
+            "Sqrt",
+            "Rsqrt",
+            "Floor",
+            "Ceil",
+            "Round",
+            "Rint",
+            "Expm1",
+            "Log1p",
+            "Sin",
+            "Cos",
+            "Erf",
+            "Exp",
+            "Log",
+            "Tanh",
+            "Sigmoid",
+        ],
+    ),
+    (
+        &unary::SOURCE,
+        Form::Zip(Pairing::Equal),
+        &["SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "TanhGrad", "SigmoidGrad"],
+    ),
+    (&activation::SOURCE, Form::Map, &["Relu", "Relu6", "Elu", "Selu", "Softplus", "Softsign"]),
+    (
+        &activation::SOURCE,
+        Form::Zip(Pairing::Equal),
+        &["ReluGrad", "Relu6Grad", "EluGrad", "SeluGrad", "SoftplusGrad", "SoftsignGrad"],
+    ),
+    (
+        &binary::SOURCE,
+        Form::Zip(Pairing::Broadcast),
+        &[
+            "AddV2",
+            "Sub",
+            "Mul",
+            "RealDiv",
+            "Div",
+            "DivNoNan",
+            "MulNoNan",
+            "Maximum",
+            "Minimum",
+            "SquaredDifference",
+            "Pow",
+        ],
+    ),
+];

@@ -1,0 +1,102 @@
+//! Kernels that are the CPU's: they touch no elements, or what they compute with is on the host whatever the device.
+//! Of the latter kind is all that works with `int32`, which is shapes and counts as a rule: as in TensorFlow, such
+//! tensors never leave the host.
+
+use device::{Error, Result};
+use device::kernel::{ON_HOST, ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
+use kernels;
+use device::repeat::Capture;
+use graph::DType;
+
+/// A row whose kernel is the CPU's, with these arguments in host memory.
+pub(super) const fn same_as_cpu(
+    op: &'static str,
+    types: &'static [(&'static str, &'static [DType])],
+    host_memory: &'static [&'static str],
+) -> KernelDef {
+    KernelDef { host_memory, ..KernelDef::of(op, types, cpu_kernel) }
+}
+
+/// A row that gives way to the CPU's unless a GPU is asked for.
+pub(super) const fn on_demand(def: KernelDef) -> KernelDef {
+    KernelDef { priority: -1, ..def }
+}
+
+/// As [`same_as_cpu`], of a kernel that computes nothing but from shapes and what is on the host.
+const fn passing(
+    op: &'static str,
+    types: &'static [(&'static str, &'static [DType])],
+    host_memory: &'static [&'static str],
+) -> KernelDef {
+    KernelDef { capture: Capture::Passes, ..same_as_cpu(op, types, host_memory) }
+}
+
+fn cpu_kernel(init: &KernelInit<'_>) -> Result<Kernel> {
+    let def = kernels::table().find(init.node);
+    let def = def.ok_or_else(|| Error::internal(format!("{} has no CPU kernel", init.node.op.name())))?;
+    (def.make)(init)
+}
+
+const INT32: &[DType] = &[DType::Int32];
+
+/// A row for what is made of truth values that are on the host.
+const fn hosted(op: &'static str) -> KernelDef {
+    KernelDef { mark: Some(ON_HOST), ..passing(op, &[], ALL_ARGUMENTS) }
+}
+
+/// They come before the rows for any node of the same ops.
+pub(super) const HOSTED: &[KernelDef] = &[hosted("LogicalAnd"), hosted("LogicalOr"), hosted("LogicalNot")];
+
+macro_rules! rows {
+    (
+        passing: $($passing:literal $type_attr:literal $hosted:expr;)*
+        of_shapes: $($of_shapes:literal)*;
+        elsewhere: $($elsewhere:literal)*;
+        $(int32 $attr:literal: $($int32:literal)*;)*
+    ) => {
+        &[
+            $(
+                passing($passing, &[($type_attr, INT32)], ALL_ARGUMENTS),
+                passing($passing, &[], $hosted),
+            )*
+            $(passing($of_shapes, &[], ALL_ARGUMENTS),)*
+            $(same_as_cpu($elsewhere, &[], ALL_ARGUMENTS),)*
+            $($(passing($int32, &[($attr, INT32)], ALL_ARGUMENTS),)*)*
+        ]
+    };
+}
+
+/// First, ops that give their input's elements on, or its shape, with their host arguments otherwise; then ops that are
+/// on the host altogether, of which the first compute with shapes and counts; then those whose `int32` form is.
+pub(super) const KERNELS: &[KernelDef] = rows! {
+    passing:
+        "Identity" "T" &[];
+        "IdentityN" "T" &[];
+        "StopGradient" "T" &[];
+        "PreventGradient" "T" &[];
+        "Snapshot" "T" &[];
+        "Reshape" "T" &["shape"];
+        "ExpandDims" "T" &["dim"];
+        "Squeeze" "T" &[];
+        "EnsureShape" "T" &[];
+        "PlaceholderWithDefault" "dtype" &[];
+        "Shape" "T" &["output"];
+        "ShapeN" "T" &["output"];
+        "Size" "T" &["output"];
+        "Rank" "T" &["output"];
+    of_shapes:
+        "NoOp" "BroadcastGradientArgs" "BroadcastArgs" "ConcatOffset" "InvertPermutation" "Range" "LinSpace";
+    elsewhere:
+        "Assert" "Placeholder" "PlaceholderV2" "StatelessRandomGetKeyCounter" "StatelessRandomGetAlg"
+        "StatelessRandomGetKeyCounterAlg" "FakeParam" "ToBool" "DeviceIndex";
+    int32 "T": "Add" "AddV2" "Sub" "Mul" "Div" "FloorDiv" "FloorMod" "TruncateDiv" "TruncateMod" "Mod" "Maximum"
+        "Minimum" "Neg" "Abs" "Sign" "Square" "AddN" "Sum" "Prod" "Max" "Min" "Mean" "Equal" "NotEqual" "Less"
+        "LessEqual" "Greater" "GreaterEqual" "Concat" "ConcatV2" "Pack" "Unpack" "Split" "SplitV" "Slice" "StridedSlice"
+        "Pad" "PadV2" "Tile" "Fill" "ZerosLike" "OnesLike" "Select" "SelectV2" "ClipByValue" "ReverseV2" "BroadcastTo"
+        "DynamicPartition" "DynamicStitch" "ParallelDynamicStitch" "OneHot" "ScatterNd" "TensorScatterAdd"
+        "TensorScatterSub" "TensorScatterMin" "TensorScatterMax" "UnsortedSegmentSum" "UnsortedSegmentProd"
+        "UnsortedSegmentMax" "UnsortedSegmentMin" "StridedSliceGrad" "Reverse" "ReverseSequence" "Roll" "TopK" "TopKV2"
+        "ArgMax" "ArgMin" "Cumsum" "Cumprod" "SquaredDifference" "Pow" "Round" "BiasAdd" "MirrorPad";
+    int32 "dtype": "Const";
+    int32 "Tparams": "Gather" "GatherV2" "GatherNd";
+};

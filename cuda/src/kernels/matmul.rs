@@ -1,0 +1,142 @@
+//! Products of matrices, alone and in batches.
+
+use super::moved::zeros;
+use super::support::{allocate, lane, read, write};
+use crate::engine::driver::{Address, Epilogue, Product};
+use device::DeviceTensor;
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use kernels::numeric::dispatch::FRACTIONS;
+use kernels::matmul::{Batches, broadcast_batches, same_batches, single};
+use graph::{Code, Shape};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::enqueuing("MatMul", &[("T", FRACTIONS)], |init| {
+        make(init, Flips::transposed(init.attr("transpose_a")?, init.attr("transpose_b")?), single)
+    }),
+    KernelDef::enqueuing("BatchMatMul", &[("T", FRACTIONS)], |init| make(init, adjoint(init)?, same_batches)),
+    KernelDef::enqueuing("BatchMatMulV2", &[("T", FRACTIONS)], |init| {
+        make(init, adjoint(init)?, broadcast_batches)
+    }),
+];
+
+/// Which factors are transposed, and whether those are conjugated too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flips {
+    which: [bool; 2],
+    conjugates: bool,
+}
+
+impl Flips {
+    pub(super) fn transposed(a: bool, b: bool) -> Flips {
+        Flips { which: [a, b], conjugates: false }
+    }
+}
+
+fn adjoint(init: &KernelInit<'_>) -> Result<Flips> {
+    Ok(Flips { which: [init.attr("adj_x")?, init.attr("adj_y")?], conjugates: true })
+}
+
+fn make(init: &KernelInit<'_>, flips: Flips, batches: Batches) -> Result<Kernel> {
+    // A device that cannot be opened says so when the graph is registered.
+    crate::engine::engine_of(&**init.device)?;
+    Kernel::sync(move |ctx| {
+        let (out, _) = multiply(ctx, flips, batches, None)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// What may follow a product in the same call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Then {
+    /// Which input is added to each row.
+    pub(super) bias: Option<usize>,
+    pub(super) relu: bool,
+}
+
+/// The product of inputs 0 and 1, and whether `then` is in it already: where it is not, nothing of it is.
+pub(super) fn multiply(
+    ctx: &KernelContext<'_>,
+    flips: Flips,
+    batches: Batches,
+    then: Option<Then>,
+) -> Result<(DeviceTensor, bool)> {
+    let Flips { which: flips, conjugates } = flips;
+    let (x, y) = (ctx.device_input(0)?, ctx.device_input(1)?);
+    let plan = batches(&x.shape, &y.shape)?;
+    let size = |shape: &Shape, flip: bool| {
+        let [.., rows, columns] = *shape.dims() else { return [0, 0] };
+        if flip { [columns, rows] } else { [rows, columns] }
+    };
+    let ([m, k], [inner, n]) = (size(&x.shape, flips[0]), size(&y.shape, flips[1]));
+    if k != inner {
+        device::invalid!("Matrix size-incompatible: In[0]: {}, In[1]: {}", x.shape, y.shape);
+    }
+    let mut dims = plan.shape().dims().to_vec();
+    dims.extend([m, n]);
+    let shape = Shape::new(&dims)?;
+    if k == 0 || shape.num_elements() == 0 {
+        return Ok((zeros(ctx, x.dtype, shape)?, false));
+    }
+    let out = allocate(ctx, x.dtype, shape)?;
+    let lane = lane(ctx)?;
+    let (a, b, c) = (read(x)?, read(y)?, write(&out)?);
+    let bytes = x.dtype.size().unwrap_or(0);
+    // One call for the runs of batches along which both factors go on evenly, that is, along the innermost axis.
+    let axes: Vec<(usize, [usize; 2])> = plan.axes().collect();
+    let (inner, outer) = match axes.split_last() {
+        Some((&inner, outer)) => (inner, outer),
+        None => ((1, [0, 0]), &[][..]),
+    };
+    let mut epilogue = match then {
+        Some(then) => epilogue(ctx, then, n)?,
+        None => None,
+    };
+    let runs: usize = outer.iter().map(|axis| axis.0).product();
+    for run in 0..runs {
+        let (mut rest, mut at) = (run, [0, 0]);
+        for &(size, steps) in outer.iter().rev() {
+            at = [0, 1].map(|t| at[t] + rest % size * steps[t]);
+            rest /= size;
+        }
+        let product = Product {
+            dtype: x.dtype,
+            m,
+            n,
+            k,
+            flips,
+            conjugates,
+            a: Address(a.0 + (at[0] * m * k * bytes) as u64),
+            b: Address(b.0 + (at[1] * k * n * bytes) as u64),
+            c: Address(c.0 + (run * inner.0 * m * n * bytes) as u64),
+            count: inner.0,
+            steps: [inner.1[0] * m * k, inner.1[1] * k * n, m * n],
+            tf32: lane.tf32(),
+            epilogue,
+        };
+        lane.call(|driver, stream| match driver.product(&product, stream) {
+            Err(error) if epilogue.is_some() && error.code() == Code::Unimplemented => {
+                epilogue = None;
+                driver.product(&Product { epilogue: None, ..product }, stream)
+            }
+            done => done,
+        })?;
+    }
+    Ok((out, epilogue.is_some()))
+}
+
+/// `None` where the bias does not fit: its own kernel says so.
+fn epilogue(ctx: &KernelContext<'_>, then: Then, columns: usize) -> Result<Option<Epilogue>> {
+    let bias = match then.bias {
+        None => None,
+        Some(i) => {
+            let bias = ctx.device_input(i)?;
+            if bias.shape.dims() != [columns] {
+                return Ok(None);
+            }
+            Some(read(bias)?)
+        }
+    };
+    Ok(Some(Epilogue { bias, relu: then.relu }))
+}

@@ -1,0 +1,148 @@
+//! Kernels of NVIDIA's GPUs: one file a family, named as in the op table, with a `.cu` file beside it where the family has
+//! kernels of its own. They enqueue and return; what fails on the GPU later fails who waits for it.
+
+mod activation;
+mod bessel;
+mod bias;
+mod binary;
+mod boxes;
+mod cast;
+mod checkpoint;
+mod color;
+mod compare;
+mod complex;
+mod concat;
+mod constant;
+mod conv;
+mod diagonal;
+mod einsum;
+mod elementwise;
+mod fft;
+mod functional;
+mod fused;
+mod gather;
+mod generator;
+mod histogram;
+mod host;
+mod identity;
+mod iterator;
+mod linalg;
+mod matmul;
+mod memory;
+mod morphology;
+mod moved;
+mod mutex;
+mod nccl;
+mod normalization;
+mod optional;
+mod pad;
+mod partition;
+mod placed;
+mod pool;
+mod quantize;
+mod queue;
+mod random;
+mod reduce;
+mod resize;
+mod resource;
+mod scatter;
+mod segment;
+mod select;
+mod sequence;
+mod session_tensor;
+mod shape;
+mod slice;
+mod softmax;
+mod space;
+mod sparse;
+mod special;
+mod stack;
+mod staging;
+mod support;
+mod tensor_array;
+mod tensor_list;
+mod topk;
+mod training;
+mod transpose;
+mod unary;
+mod unique;
+mod variable;
+
+use device::kernel::KernelDef;
+use device::KernelTable;
+use std::sync::OnceLock;
+
+/// The GPU's kernels.
+pub fn table() -> &'static KernelTable {
+    static TABLE: OnceLock<KernelTable> = OnceLock::new();
+    TABLE.get_or_init(|| KernelTable::new("GPU", FAMILIES, fused::has_function))
+}
+
+/// The families. Of several rows that take a node the first is its kernel.
+const FAMILIES: &[&[KernelDef]] = &[
+    host::KERNELS,
+    host::HOSTED,
+    activation::KERNELS,
+    bessel::KERNELS,
+    bias::KERNELS,
+    binary::KERNELS,
+    boxes::KERNELS,
+    boxes::suppress::KERNELS,
+    cast::KERNELS,
+    checkpoint::KERNELS,
+    color::KERNELS,
+    compare::KERNELS,
+    complex::KERNELS,
+    concat::KERNELS,
+    constant::KERNELS,
+    conv::KERNELS,
+    conv::volumes::KERNELS,
+    diagonal::KERNELS,
+    einsum::KERNELS,
+    fft::KERNELS,
+    fused::KERNELS,
+    functional::KERNELS,
+    gather::KERNELS,
+    generator::KERNELS,
+    histogram::KERNELS,
+    identity::KERNELS,
+    iterator::KERNELS,
+    linalg::KERNELS,
+    linalg::factors::KERNELS,
+    matmul::KERNELS,
+    morphology::KERNELS,
+    mutex::KERNELS,
+    nccl::KERNELS,
+    normalization::KERNELS,
+    optional::KERNELS,
+    pad::KERNELS,
+    partition::KERNELS,
+    pool::KERNELS,
+    quantize::KERNELS,
+    queue::KERNELS,
+    random::KERNELS,
+    reduce::KERNELS,
+    resize::KERNELS,
+    resource::KERNELS,
+    scatter::KERNELS,
+    segment::KERNELS,
+    select::KERNELS,
+    shape::KERNELS,
+    sequence::KERNELS,
+    session_tensor::KERNELS,
+    slice::KERNELS,
+    softmax::KERNELS,
+    space::KERNELS,
+    sparse::KERNELS,
+    special::KERNELS,
+    stack::KERNELS,
+    staging::KERNELS,
+    tensor_array::KERNELS,
+    tensor_list::KERNELS,
+    topk::KERNELS,
+    training::KERNELS,
+    transpose::KERNELS,
+    unary::KERNELS,
+    unique::KERNELS,
+    variable::KERNELS,
+];

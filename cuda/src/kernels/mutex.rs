@@ -1,0 +1,10 @@
+//! Mutexes, for steps that a GPU is in: all of them is on the host.
+
+use super::host::same_as_cpu;
+use device::kernel::{ALL_ARGUMENTS, KernelDef};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    same_as_cpu("MutexV2", &[], ALL_ARGUMENTS),
+    same_as_cpu("MutexLock", &[], ALL_ARGUMENTS),
+    same_as_cpu("ConsumeMutexLock", &[], ALL_ARGUMENTS),
+];

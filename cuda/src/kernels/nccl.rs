@@ -1,0 +1,122 @@
+//! What several GPUs of one task compute together. An all-reduce is NCCL's; inputs of a reduction come, and what is
+//! broadcast goes, by copies from GPU to GPU.
+
+use super::binary;
+use super::support::{allocate_or_reuse, function, launch, read, type_name, write};
+use crate::engine::driver::Reduction;
+use crate::engine::{Arguments, Collective, engine_of, Member, Share, Terms};
+use device::DeviceTensor;
+use device::{Error, Result};
+use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
+use device::value::Value;
+use graph::DType::{self, Double, Float, Half, Int64};
+use smallvec::smallvec;
+
+/// Those of the op that are in a GPU's memory.
+const TYPES: &[DType] = &[Half, Float, Double, Int64];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("NcclAllReduce", &[("T", TYPES)], all_reduce),
+    KernelDef::of("NcclReduce", &[("T", TYPES)], reduce),
+    KernelDef::of("NcclBroadcast", &[("T", TYPES)], broadcast),
+];
+
+fn reduction(init: &KernelInit<'_>) -> Result<Reduction> {
+    Ok(match &*init.attr::<String>("reduction")? {
+        "sum" => Reduction::Sum,
+        "prod" => Reduction::Product,
+        "min" => Reduction::Minimum,
+        "max" => Reduction::Maximum,
+        other => return Err(Error::invalid(format!("Unsupported reduction: {other}"))),
+    })
+}
+
+/// The nodes of one name meet in their step; whoever comes last enqueues for all.
+fn all_reduce(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (reduction, dtype) = (reduction(init)?, init.attr::<DType>("T")?);
+    let members = init.attr::<i64>("num_devices")?;
+    let members = usize::try_from(members).ok().filter(|&count| count > 0);
+    let members = members.ok_or_else(|| Error::invalid("num_devices must be at least 1"))?;
+    let shared_name: String = init.attr("shared_name")?;
+    Kernel::asynchronous(move |ctx| {
+        let AsyncContext { node, device, step, mut inputs, done } = ctx;
+        let joined = engine_of(&*device).and_then(|engine| {
+            let tensor = device_tensor(inputs.get_mut(0).map(std::mem::take))?;
+            let make = || Ok(Collective::default());
+            let meeting = step.resources.lookup_or_create_private("", &shared_name, make)?;
+            Ok((engine.clone(), tensor, meeting))
+        });
+        match joined {
+            Ok((engine, tensor, meeting)) => {
+                let terms = Terms { members, reduction, dtype, shape: tensor.shape.clone() };
+                let done = Box::new(move |result: Result<DeviceTensor>| {
+                    done(result.map(|tensor| smallvec![tensor.into()]));
+                });
+                let (device, node) = (device.name().clone(), node.name.clone());
+                let part = Share { engine, tensor, done };
+                meeting.join(&step.cancellation, terms, Member { device, node, part });
+            }
+            Err(error) => done(Err(error)),
+        }
+    })
+}
+
+fn device_tensor(value: Option<Value>) -> Result<DeviceTensor> {
+    match value {
+        Some(Value::Device(tensor)) => Ok(tensor),
+        other => Err(Error::internal(format!("{other:?} is not in a GPU's memory"))),
+    }
+}
+
+/// Inputs have come to this GPU by the time that it runs: what is left is to reduce them.
+fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
+    let named = match reduction(init)? {
+        Reduction::Sum => "AddV2",
+        Reduction::Product => "Mul",
+        Reduction::Minimum => "Minimum",
+        Reduction::Maximum => "Maximum",
+    };
+    let dtype = init.output_type(0);
+    let name = type_name(dtype)?;
+    let zip = function(init, &binary::SOURCE, format!("zip<{named}, {name}, {name}>"))?;
+    Kernel::sync(move |ctx| {
+        let mut result = ctx.take_device_input(0)?;
+        for i in 1..ctx.num_inputs() {
+            let next = ctx.take_device_input(i)?;
+            if next.shape != result.shape {
+                device::invalid!(
+                    "Inputs of {} must be of one shape: input {i} is {}, input 0 {}",
+                    ctx.node().name,
+                    next.shape,
+                    result.shape
+                );
+            }
+            let shape = result.shape.clone();
+            let sum = allocate_or_reuse(ctx, &mut result, dtype, shape)?;
+            let n = sum.shape.num_elements();
+            let arguments = Arguments::new()
+                .address(read(&result)?)
+                .address(read(&next)?)
+                .address(write(&sum)?)
+                .count(n)
+                .real(0.0);
+            launch(ctx, &zip, n, arguments)?;
+            result = sum;
+        }
+        ctx.set_output(0, result);
+        Ok(())
+    })
+}
+
+/// Those who read the output on other GPUs get it by copies.
+fn broadcast(init: &KernelInit<'_>) -> Result<Kernel> {
+    let shape: graph::PartialShape = init.attr("shape")?;
+    Kernel::sync(move |ctx| {
+        let input = ctx.take_device_input(0)?;
+        if !shape.accepts(&input.shape) {
+            device::invalid!("{} has shape {}, its input {}", ctx.node().name, shape, input.shape);
+        }
+        ctx.set_output(0, input);
+        Ok(())
+    })
+}

@@ -1,0 +1,349 @@
+//! Normalisation over batches, by the mean and variance of each channel, and over neighbouring channels.
+
+mod local;
+
+use super::moved::zeros;
+use super::reduce::{WORTH_A_PART, parts_of};
+use super::support::{allocate, allocate_or_reuse, function, lane, read, type_name, write};
+use crate::engine::{Arguments, Function, Source};
+use device::DeviceTensor;
+use device::{Error, Result};
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use kernels::fused::{Link, NORMALIZED, behind_normalization, follow};
+use graph::DType::{self, BFloat16, Float, Half};
+use graph::Shape;
+use graph::ops::normalization::BatchNorm;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+static SOURCE: Source = Source { file: "normalization.cu", text: include_str!("normalization.cu") };
+
+pub(super) const MIXED: &[(&str, &[DType])] = &[("T", &[Float, Half, BFloat16]), ("U", &[Float])];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::enqueuing("FusedBatchNorm", &[("T", &[Float])], forward),
+    KernelDef::enqueuing("FusedBatchNormV2", MIXED, forward),
+    KernelDef::enqueuing("FusedBatchNormV3", MIXED, forward),
+    KernelDef::enqueuing("FusedBatchNormGrad", &[("T", &[Float])], backward),
+    KernelDef::enqueuing("FusedBatchNormGradV2", MIXED, backward),
+    KernelDef::enqueuing("FusedBatchNormGradV3", MIXED, backward),
+    KernelDef::enqueuing("_FusedBatchNormActivationGrad", MIXED, backward_through),
+    KernelDef::enqueuing("LRN", &[("T", &[Float, Half, BFloat16])], local::forward),
+    KernelDef::enqueuing("LRNGrad", &[("T", &[Float, Half, BFloat16])], local::backward),
+];
+
+/// How data lie: `Data` of the `.cu` file.
+struct Layout {
+    outer: usize,
+    channels: usize,
+    inner: usize,
+}
+
+impl Layout {
+    fn of(attrs: &BatchNorm, x: &Shape) -> Result<Layout> {
+        match x.rank() {
+            4 => {}
+            5 if attrs.volumes => {}
+            _ if attrs.volumes => device::invalid!("input must be 4-dimensional or 5-dimensional{x}"),
+            _ => device::invalid!("input must be 4-dimensional{x}"),
+        }
+        let axis = attrs.channel_axis(x.rank());
+        Ok(Layout {
+            outer: x[..axis].iter().product(),
+            channels: x[axis],
+            inner: x[axis + 1..].iter().product(),
+        })
+    }
+
+    fn words(&self) -> [i64; 3] {
+        [self.outer, self.channels, self.inner].map(|n| n as i64)
+    }
+
+    /// Channels of a block: several where neighbours in memory are of different ones.
+    fn width(&self) -> usize {
+        if self.inner == 1 { self.channels.next_power_of_two().min(32) } else { 1 }
+    }
+
+    /// Enqueues a kernel over so many elements, of which each thread takes packs where there are any, `Data::has_packs` of
+    /// the `.cu` file.
+    fn over_packs(
+        &self,
+        ctx: &KernelContext<'_>,
+        kernel: &Function,
+        n: usize,
+        arguments: &Arguments,
+    ) -> Result<()> {
+        let has_packs =
+            self.inner.is_multiple_of(PACK) || (self.inner == 1 && self.channels.is_multiple_of(PACK));
+        let pack = if has_packs { PACK } else { 1 };
+        let period = if self.inner == 1 { self.channels / pack } else { 1 };
+        lane(ctx)?.launch_in_turns(kernel, n / pack, period, arguments)
+    }
+
+    /// Parts of each channel.
+    fn parts(&self) -> usize {
+        let width = self.width();
+        parts_of(self.outer * self.inner, self.channels.div_ceil(width), WORTH_A_PART / width)
+    }
+
+    /// Enqueues a kernel over the parts of the channels, which takes `arguments` first and gives `bytes` for each part.
+    fn over_parts(
+        &self,
+        ctx: &KernelContext<'_>,
+        kernel: &Function,
+        arguments: Arguments,
+        bytes: usize,
+    ) -> Result<DeviceTensor> {
+        let (width, parts, lane) = (self.width(), self.parts(), lane(ctx)?);
+        let found = lane.scratch(&ctx.node().name, self.channels * parts * bytes)?;
+        let arguments = arguments.address(write(&found)?).count(width).count(parts).structure(self.words());
+        lane.launch_blocks(kernel, self.channels.div_ceil(width) * parts, &arguments)?;
+        Ok(found)
+    }
+}
+
+/// Elements that a thread takes at once.
+const PACK: usize = 4;
+
+/// Bytes of `Moments` and `Slopes` of the `.cu` file.
+const MOMENTS: usize = 12;
+const SLOPES: usize = 8;
+
+/// A vector with a value for each channel.
+fn vector<'a>(
+    ctx: &'a KernelContext<'_>,
+    i: usize,
+    name: &str,
+    channels: usize,
+    when: &str,
+) -> Result<&'a DeviceTensor> {
+    let vector = ctx.device_input(i)?;
+    if vector.shape.rank() != 1 {
+        device::invalid!("{name} must be 1-dimensional{}", vector.shape);
+    }
+    if vector.shape.num_elements() != channels {
+        device::invalid!(
+            "{when}{name} must have the same number of elements as the channels of x, got {} and {channels}",
+            vector.shape.num_elements()
+        );
+    }
+    Ok(vector)
+}
+
+fn kernel_of(init: &KernelInit<'_>, named: &str) -> Result<Arc<Function>> {
+    function(init, &SOURCE, format!("{named}<{}>", type_name(init.output_type(0))?))
+}
+
+/// The same of one that knows what follows the normalisation.
+fn kernel_before(init: &KernelInit<'_>, named: &str, activation: &str) -> Result<Arc<Function>> {
+    if ![NONE, "Relu", "Relu6"].contains(&activation) {
+        let op = init.node.op.name();
+        return Err(Error::unimplemented(format!("{op}: activation_mode '{activation}' on GPUs")));
+    }
+    function(init, &SOURCE, format!("{named}<{}, {activation}>", type_name(init.output_type(0))?))
+}
+
+/// No activation.
+const NONE: &str = "Identity";
+
+/// The kernels of a normalisation.
+struct Forward {
+    attrs: BatchNorm,
+    moments: Arc<Function>,
+    statistics: Arc<Function>,
+    normalize: Arc<Function>,
+    /// Without what follows it.
+    alone: Arc<Function>,
+    /// What follows it, by itself.
+    then: Vec<Link>,
+}
+
+/// Of each channel: what goes into running averages, mean and variance, then what the batch is normalised by; and for ops
+/// of six outputs one number, 0, that nobody reads.
+type Statistics = SmallVec<[DeviceTensor; 5]>;
+
+fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
+    Forward::make(init, NONE, Vec::new())
+}
+
+pub(super) fn forward_then(init: &KernelInit<'_>) -> Result<Kernel> {
+    Forward::make(init, &init.attr::<String>("activation_mode")?, behind_normalization(init)?)
+}
+
+impl Forward {
+    fn make(init: &KernelInit<'_>, activation: &str, then: Vec<Link>) -> Result<Kernel> {
+        let forward = Forward {
+            attrs: BatchNorm::of(init.node)?,
+            moments: kernel_of(init, "moments")?,
+            statistics: function(init, &SOURCE, "statistics".into())?,
+            normalize: kernel_before(init, "normalize", activation)?,
+            alone: kernel_before(init, "normalize", NONE)?,
+            then,
+        };
+        Kernel::sync(move |ctx| forward.run(ctx))
+    }
+
+    fn run(&self, ctx: &mut KernelContext<'_>) -> Result<()> {
+        let x = ctx.device_input(0)?;
+        let layout = Layout::of(&self.attrs, &x.shape)?;
+        self.check(ctx, layout.channels)?;
+        let statistics = self.statistics(ctx, &layout)?;
+        let mut x = ctx.take_device_input(0)?;
+        let (dtype, shape) = (x.dtype, x.shape.clone());
+        // One summand of the same shape is added on the way.
+        let mut side = match ctx.num_inputs() - NORMALIZED {
+            1 if *ctx.shape(NORMALIZED)? == shape => Some(ctx.take_device_input(NORMALIZED)?),
+            _ => None,
+        };
+        let is_whole = side.is_some() || ctx.num_inputs() == NORMALIZED;
+        let y = allocate_or_reuse(ctx, side.as_mut().unwrap_or(&mut x), dtype, shape)?;
+        let n = y.shape.num_elements();
+        let arguments = match &side {
+            Some(side) => Arguments::new().address(read(&x)?).address(read(side)?),
+            None => Arguments::new().address(read(&x)?).count(0),
+        };
+        let arguments = arguments
+            .address(read(ctx.device_input(1)?)?)
+            .address(read(ctx.device_input(2)?)?)
+            .address(read(&statistics[2])?)
+            .address(read(&statistics[3])?)
+            .address(write(&y)?)
+            .count(n)
+            .real(self.attrs.epsilon.into())
+            .structure(layout.words());
+        let kernel = if is_whole { &self.normalize } else { &self.alone };
+        layout.over_packs(ctx, kernel, n, &arguments)?;
+        ctx.set_output(0, y);
+        for (i, tensor) in statistics.into_iter().enumerate() {
+            ctx.set_output(1 + i, tensor);
+        }
+        if is_whole { Ok(()) } else { follow(ctx, &self.then, NORMALIZED) }
+    }
+
+    /// Checks the vectors of the channels.
+    fn check(&self, ctx: &KernelContext<'_>, channels: usize) -> Result<()> {
+        vector(ctx, 1, "scale", channels, "")?;
+        vector(ctx, 2, "offset", channels, "")?;
+        let (when, given) = match (self.attrs.training, self.attrs.average) {
+            (false, _) => ("When is_training=false, ", true),
+            (true, factor) => ("When exponential_avg_factor != 1, ", factor != 1.0),
+        };
+        if given {
+            vector(ctx, 3, "mean", channels, when)?;
+            vector(ctx, 4, "variance", channels, when)?;
+        }
+        Ok(())
+    }
+
+    fn statistics(&self, ctx: &KernelContext<'_>, layout: &Layout) -> Result<Statistics> {
+        let (x, old_mean, old_variance) = (ctx.device_input(0)?, ctx.device_input(3)?, ctx.device_input(4)?);
+        let per_channel = || allocate(ctx, Float, Shape::new(&[layout.channels])?);
+        let has_reserved = ctx.num_outputs() == 6;
+        let with_reserved = |known: [DeviceTensor; 4]| -> Result<Statistics> {
+            let reserved = has_reserved.then(|| zeros(ctx, Float, Shape::scalar())).transpose()?;
+            Ok(known.into_iter().chain(reserved).collect())
+        };
+        if x.shape.num_elements() == 0 {
+            // What has no elements has no mean.
+            let (mean, variance) = (per_channel()?, per_channel()?);
+            for tensor in [&mean, &variance] {
+                lane(ctx)?.fill(tensor, 0xff)?;
+            }
+            let zero = zeros(ctx, Float, Shape::new(&[layout.channels])?)?;
+            return with_reserved([mean, variance, zero.clone(), zero]);
+        }
+        if !self.attrs.training {
+            return with_reserved([old_mean, old_variance, old_mean, old_variance].map(Clone::clone));
+        }
+        let made = [per_channel()?, per_channel()?, per_channel()?, per_channel()?];
+        let reserved = has_reserved.then(|| allocate(ctx, Float, Shape::scalar())).transpose()?;
+        let [running_mean, running_variance, mean, variance] = &made;
+        let found = layout.over_parts(ctx, &self.moments, Arguments::new().address(read(x)?), MOMENTS)?;
+        let arguments = Arguments::new()
+            .address(read(&found)?)
+            .address(read(old_mean)?)
+            .address(read(old_variance)?)
+            .address(write(mean)?)
+            .address(write(variance)?)
+            .address(write(running_mean)?)
+            .address(write(running_variance)?);
+        let arguments = match &reserved {
+            Some(reserved) => arguments.address(write(reserved)?),
+            None => arguments.count(0),
+        };
+        let arguments =
+            arguments.real(self.attrs.average.into()).count(layout.channels).count(layout.parts());
+        lane(ctx)?.launch_blocks(&self.statistics, layout.channels, &arguments)?;
+        Ok(made.into_iter().chain(reserved).collect())
+    }
+}
+
+fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
+    make_backward(init, NONE)
+}
+
+fn backward_through(init: &KernelInit<'_>) -> Result<Kernel> {
+    make_backward(init, &init.attr::<String>("activation_mode")?)
+}
+
+fn make_backward(init: &KernelInit<'_>, activation: &str) -> Result<Kernel> {
+    let attrs = BatchNorm::of(init.node)?;
+    let slopes = kernel_before(init, "slopes", activation)?;
+    let of_data = kernel_before(init, "data_gradient", activation)?;
+    let of_scale = function(init, &SOURCE, "scale_gradients".into())?;
+    let has_offset = activation != NONE;
+    Kernel::sync(move |ctx| {
+        let mut dy = ctx.take_device_input(0)?;
+        let x = ctx.device_input(1)?;
+        let layout = Layout::of(&attrs, &x.shape)?;
+        let channels = layout.channels;
+        if dy.shape != x.shape {
+            device::invalid!(
+                "x and y_backprop must have same shape, but x has shape {} and y_backprop has shape {}",
+                x.shape,
+                dy.shape
+            );
+        }
+        let scale = vector(ctx, 2, "scale", channels, "")?;
+        let mean = vector(ctx, 3, "saved mean", channels, "")?;
+        let variance = vector(ctx, 4, "saved variance", channels, "")?;
+        let dx = allocate_or_reuse(ctx, &mut dy, x.dtype, x.shape.clone())?;
+        let given = || -> Result<Arguments> {
+            let arguments = Arguments::new().address(read(&dy)?).address(read(x)?).address(read(scale)?);
+            let arguments = match has_offset {
+                true => arguments.address(read(vector(ctx, 5, "offset", channels, "")?)?),
+                false => arguments.count(0),
+            };
+            Ok(arguments.address(read(mean)?).address(read(variance)?))
+        };
+        let (d_scale, d_offset) = (
+            allocate(ctx, Float, Shape::new(&[channels])?)?,
+            allocate(ctx, Float, Shape::new(&[channels])?)?,
+        );
+        let n = dx.shape.num_elements();
+        let found = layout.over_parts(ctx, &slopes, given()?.real(attrs.epsilon.into()), SLOPES)?;
+        let arguments = Arguments::new()
+            .address(read(&found)?)
+            .address(read(variance)?)
+            .address(write(&d_scale)?)
+            .address(write(&d_offset)?)
+            .real(attrs.epsilon.into())
+            .count(channels)
+            .count(layout.parts());
+        lane(ctx)?.launch_blocks(&of_scale, channels, &arguments)?;
+        let arguments = given()?
+            .address(read(&d_scale)?)
+            .address(read(&d_offset)?)
+            .address(write(&dx)?)
+            .count(n)
+            .real(attrs.epsilon.into())
+            .flag(attrs.training)
+            .structure(layout.words());
+        layout.over_packs(ctx, &of_data, n, &arguments)?;
+        let none = allocate(ctx, Float, Shape::new(&[0])?)?;
+        for (i, tensor) in [dx, d_scale, d_offset, none.clone(), none].into_iter().enumerate() {
+            ctx.set_output(i, tensor);
+        }
+        Ok(())
+    })
+}

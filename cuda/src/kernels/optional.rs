@@ -1,0 +1,24 @@
+//! Values that may not be there, held by variants: they are in the GPU's memory, but those of `int32` and variants.
+
+use super::memory::HOSTED;
+use super::support::MOVED;
+use device::kernel::KernelDef;
+use kernels::optional::{from_value, get_value, has_value, none};
+use device::value::Placed;
+
+const COMPONENTS: &[&str] = &["components"];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("OptionalNone", &[], none::<Placed>),
+    KernelDef { host_memory: &["has_value"], ..KernelDef::of("OptionalHasValue", &[], has_value::<Placed>) },
+    KernelDef::of("OptionalFromValue", &[("Toutput_types", MOVED)], from_value::<Placed>),
+    KernelDef {
+        host_memory: COMPONENTS,
+        ..KernelDef::of("OptionalFromValue", &[("Toutput_types", HOSTED)], from_value::<Placed>)
+    },
+    KernelDef::of("OptionalGetValue", &[("output_types", MOVED)], get_value::<Placed>),
+    KernelDef {
+        host_memory: COMPONENTS,
+        ..KernelDef::of("OptionalGetValue", &[("output_types", HOSTED)], get_value::<Placed>)
+    },
+];

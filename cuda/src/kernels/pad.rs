@@ -1,0 +1,164 @@
+//! Padding with zeros, with a value, and with mirror images.
+
+use super::moved::PACK;
+use super::support::{
+    Axes, MOVED, NUMBERS, allocate, function, launch, moved_type_name, read, type_name, write,
+};
+use crate::engine::{Arguments, Function, Source};
+use device::DeviceTensor;
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use kernels::pad::{MOST_AXES, MOST_MIRRORED, check_mirrored, mirror_offset, padded, paddings, unpadded};
+use graph::DType;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+static SOURCE: Source = Source { file: "pad.cu", text: include_str!("pad.cu") };
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef { host_memory: &["paddings"], ..KernelDef::enqueuing("Pad", &[("T", MOVED)], pad) },
+    KernelDef { host_memory: &["paddings"], ..KernelDef::enqueuing("PadV2", &[("T", MOVED)], pad) },
+    KernelDef {
+        host_memory: &["paddings"],
+        ..KernelDef::enqueuing("MirrorPad", &[("T", MOVED)], |init| mirror(init, false))
+    },
+    KernelDef {
+        host_memory: &["paddings"],
+        ..KernelDef::enqueuing("MirrorPadGrad", &[("T", NUMBERS)], |init| mirror(init, true))
+    },
+];
+
+/// Mirror images around the input; of a gradient, what comes back to what they show.
+fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
+    let (dtype, offset) = (init.input_type(0), mirror_offset(init)?);
+    let name = match is_back {
+        false => format!("mirror<{}>", moved_type_name(dtype)?),
+        true => format!("mirror_gradient<{}>", type_name(dtype)?),
+    };
+    let mirror = function(init, &SOURCE, name)?;
+    Kernel::sync(move |ctx| {
+        let paddings = paddings(ctx, MOST_MIRRORED)?;
+        let x = ctx.device_input(0)?;
+        let shape = if is_back { unpadded(&x.shape, &paddings)? } else { padded(&x.shape, &paddings)? };
+        let inner = if is_back { &shape } else { &x.shape };
+        check_mirrored(inner, &paddings, offset)?;
+        let out = if shape == x.shape {
+            x.clone()
+        } else {
+            let out = allocate(ctx, dtype, shape.clone())?;
+            let n = shape.num_elements();
+            let arguments = Arguments::new().address(read(x)?).address(write(&out)?).count(n);
+            // `Mirror` of the `.cu` file.
+            let both = paddings.iter().map(|&(before, after)| [before as isize, after as isize]);
+            let axes = Axes::apart(inner.iter().copied().zip(both))?;
+            let words = axes.words().chain([offset as i64]);
+            launch(ctx, &mirror, n, arguments.structure(words))?;
+            out
+        };
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// Puts elements around others.
+pub(super) struct Padder(Arc<Function>);
+
+/// How many elements come before and after those of each axis.
+pub(super) type Paddings = [(usize, usize)];
+
+impl Padder {
+    pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Padder> {
+        Ok(Padder(function(init, &SOURCE, format!("pad<{}>", moved_type_name(dtype)?))?))
+    }
+
+    /// The tensor with `value`, which is one element, around it, or zeros.
+    pub(super) fn pad(
+        &self,
+        ctx: &KernelContext<'_>,
+        x: &DeviceTensor,
+        paddings: &Paddings,
+        value: Option<&DeviceTensor>,
+    ) -> Result<DeviceTensor> {
+        let out = allocate(ctx, x.dtype, padded(&x.shape, paddings)?)?;
+        let mut margins = Margins::of(&x.shape, paddings);
+        let pack = margins.pack(PACK / x.dtype.size().unwrap_or(PACK));
+        let n = out.shape.num_elements() / pack;
+        let arguments = Arguments::new().address(read(x)?);
+        let arguments = match value {
+            Some(value) => arguments.address(read(value)?),
+            None => arguments.count(0),
+        };
+        let arguments = arguments.address(write(&out)?).count(n).flag(pack > 1);
+        launch(ctx, &self.0, n, arguments.structure(margins.axes()?.words()))?;
+        Ok(out)
+    }
+}
+
+/// Sizes of axes, and how many elements come before and after theirs: `Margins` of the `.cu` file.
+struct Margins(SmallVec<[[usize; 3]; 4]>);
+
+impl Margins {
+    /// An axis without any is one with that before it.
+    fn of(shape: &[usize], paddings: &Paddings) -> Margins {
+        let mut merged: SmallVec<[[usize; 3]; 4]> = SmallVec::new();
+        for (&size, &(before, after)) in shape.iter().zip(paddings) {
+            match merged.last_mut() {
+                Some(outer) if (before, after) == (0, 0) => {
+                    outer.iter_mut().for_each(|n| *n = n.saturating_mul(size))
+                }
+                _ => merged.push([size, before, after]),
+            }
+        }
+        Margins(merged)
+    }
+
+    /// Counts in packs of so many elements if all are whole ones: how many elements are one now.
+    fn pack(&mut self, pack: usize) -> usize {
+        match self.0.last_mut() {
+            Some(inner) if inner.iter().all(|n| n.is_multiple_of(pack)) => {
+                inner.iter_mut().for_each(|n| *n /= pack);
+                pack
+            }
+            _ => 1,
+        }
+    }
+
+    fn axes(&self) -> Result<Axes<2>> {
+        Axes::apart(self.0.iter().map(|&[size, before, after]| (size, [before as isize, after as isize])))
+    }
+}
+
+fn pad(init: &KernelInit<'_>) -> Result<Kernel> {
+    let padder = Padder::new(init, init.input_type(0))?;
+    Kernel::sync(move |ctx| {
+        let paddings = paddings(ctx, MOST_AXES)?;
+        let input = ctx.device_input(0)?;
+        let has_value = ctx.num_inputs() > 2;
+        if has_value && ctx.shape(2)?.num_elements() != 1 {
+            device::invalid!("constant_values must be a scalar. Found: {}", ctx.shape(2)?);
+        }
+        let out = if padded(&input.shape, &paddings)? == input.shape {
+            input.clone()
+        } else {
+            let value = if has_value { Some(ctx.device_input(2)?) } else { None };
+            padder.pad(ctx, input, &paddings, value)?
+        };
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_without_margins_are_one_with_those_before_them_and_counted_in_packs() {
+        let mut images = Margins::of(&[8, 5, 6, 12], &[(0, 0), (0, 1), (2, 0), (0, 0)]);
+        assert_eq!(images.0.as_slice(), [[8, 0, 0], [5, 0, 1], [72, 24, 0]]);
+        assert_eq!((images.pack(16), images.pack(4)), (1, 4));
+        assert_eq!(images.0.as_slice(), [[8, 0, 0], [5, 0, 1], [18, 6, 0]]);
+        assert_eq!(Margins::of(&[2, 3, 4], &[(1, 0), (0, 0), (0, 0)]).0.as_slice(), [[24, 12, 0]]);
+        assert_eq!(Margins::of(&[2, 4], &[(0, 0), (1, 1)]).pack(4), 1);
+    }
+}

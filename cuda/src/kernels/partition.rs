@@ -1,0 +1,65 @@
+//! Parting rows by number, and putting them back. The numbers are on the host, for they say what sizes there are.
+
+use super::host::same_as_cpu;
+use super::moved::zeros;
+use super::placed::{Placer, Slices};
+use super::support::{MOVED, allocate};
+use device::Result;
+use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
+use kernels::numeric::dispatch::ANY;
+use kernels::partition::{Parts, Stitched, of_rows, parts, stitched};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef {
+        host_memory: &["partitions"],
+        ..KernelDef::of("DynamicPartition", &[("T", MOVED)], partition)
+    },
+    KernelDef { host_memory: &["indices"], ..KernelDef::of("DynamicStitch", &[("T", MOVED)], stitch) },
+    KernelDef {
+        host_memory: &["indices"],
+        ..KernelDef::of("ParallelDynamicStitch", &[("T", MOVED)], stitch)
+    },
+    // How many there are is known when all have been looked at.
+    same_as_cpu("Where", &[("T", ANY)], ALL_ARGUMENTS),
+];
+
+fn partition(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.input_type(0);
+    let placer = Placer::new(init, dtype)?;
+    Kernel::sync(move |ctx| {
+        let Parts { members, inner } = parts(ctx)?;
+        let data = ctx.take_device_input(0)?;
+        let slices = Slices { inner: inner.iter().product(), batches: 1, steps: [0; 2] };
+        for (n, rows) in members.iter().enumerate() {
+            let out = allocate(ctx, dtype, of_rows(rows.len(), &inner)?)?;
+            let places: Vec<(usize, usize)> = rows.iter().enumerate().map(|(to, &from)| (from, to)).collect();
+            placer.place(ctx, &data, &out, &places, &slices)?;
+            ctx.set_output(n, out);
+        }
+        Ok(())
+    })
+}
+
+fn stitch(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let placer = Placer::new(init, dtype)?;
+    Kernel::sync(move |ctx| {
+        let (count, Stitched { shape, row, rows }) = (ctx.num_inputs() / 2, stitched(ctx)?);
+        let out = match rows.iter().all(Option::is_some) {
+            true => allocate(ctx, dtype, shape)?,
+            false => zeros(ctx, dtype, shape)?,
+        };
+        let mut places = vec![Vec::new(); count];
+        for (to, from) in rows.iter().enumerate() {
+            if let Some((input, from)) = *from {
+                places[input].push((from, to));
+            }
+        }
+        let slices = Slices { inner: row, batches: 1, steps: [0; 2] };
+        for (i, places) in places.iter().enumerate() {
+            placer.place(ctx, ctx.device_input(count + i)?, &out, places, &slices)?;
+        }
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}

@@ -1,0 +1,422 @@
+//! Pooling over images and volumes, and its gradients.
+
+use super::support::{allocate, function, lane, launch, read, type_name, write};
+use crate::engine::driver::Address;
+use crate::engine::{Arguments, Function, Source};
+use device::DeviceTensor;
+use device::{Error, Result};
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use kernels::numeric::dispatch::{FLOATS, INDEX};
+use kernels::pool::{WINDOWS, Windows};
+use graph::DType::{self, BFloat16, Float, Half};
+use graph::Shape;
+use graph::ops::pool::{Pool, PoolSizes};
+use graph::ops::window::{DataFormat, Window};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+static SOURCE: Source = Source { file: "pool.cu", text: include_str!("pool.cu") };
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::enqueuing("MaxPool", &[("T", FLOATS)], |init| forward(init, images(init)?, "max_pool")),
+    KernelDef {
+        host_memory: WINDOWS,
+        ..KernelDef::enqueuing("MaxPoolV2", &[("T", FLOATS)], |init| {
+            forward(init, Windows::Inputs(1), "max_pool")
+        })
+    },
+    KernelDef::enqueuing("AvgPool", &[("T", FLOATS)], |init| forward(init, images(init)?, "average_pool")),
+    KernelDef::enqueuing("MaxPoolGrad", &[("T", FLOATS)], |init| max_gradient(init, images(init)?)),
+    KernelDef {
+        host_memory: WINDOWS,
+        ..KernelDef::enqueuing("MaxPoolGradV2", &[("T", FLOATS)], |init| {
+            max_gradient(init, Windows::Inputs(3))
+        })
+    },
+    KernelDef::enqueuing("MaxPoolGradGrad", &[("T", FLOATS)], |init| second_gradient(init, images(init)?)),
+    KernelDef {
+        host_memory: WINDOWS,
+        ..KernelDef::enqueuing("MaxPoolGradGradV2", &[("T", FLOATS)], |init| {
+            second_gradient(init, Windows::Inputs(3))
+        })
+    },
+    KernelDef::enqueuing("MaxPoolWithArgmax", WITH_ARGMAX, with_argmax),
+    KernelDef::enqueuing("MaxPoolGradWithArgmax", WITH_ARGMAX, gradient_with_argmax),
+    KernelDef {
+        host_memory: &["orig_input_shape"],
+        ..KernelDef::enqueuing("AvgPoolGrad", &[("T", FLOATS)], |init| average_gradient(init, images(init)?))
+    },
+    KernelDef::enqueuing("MaxPool3D", &[("T", SMALL)], |init| forward(init, volumes(init)?, "max_pool")),
+    KernelDef::enqueuing("AvgPool3D", &[("T", FLOATS)], |init| forward(init, volumes(init)?, "average_pool")),
+    of_volumes_and_slopes(&[("T", &[Float]), ("TInput", &[Float])]),
+    of_volumes_and_slopes(&[("T", &[Half]), ("TInput", &[Half])]),
+    of_volumes_and_slopes(&[("T", &[BFloat16]), ("TInput", &[BFloat16])]),
+    KernelDef::enqueuing("MaxPool3DGradGrad", &[("T", FLOATS)], |init| second_gradient(init, volumes(init)?)),
+    KernelDef {
+        host_memory: &["orig_input_shape"],
+        ..KernelDef::enqueuing("AvgPool3DGrad", &[("T", FLOATS)], |init| {
+            average_gradient(init, volumes(init)?)
+        })
+    },
+];
+
+const WITH_ARGMAX: &[(&str, &[DType])] = &[("T", FLOATS), ("Targmax", INDEX)];
+
+fn images(init: &KernelInit<'_>) -> Result<Windows> {
+    Ok(Windows::Attrs(Pool::of(init.node)?))
+}
+
+fn volumes(init: &KernelInit<'_>) -> Result<Windows> {
+    Ok(Windows::Attrs(Pool::of_volumes(init.node)?))
+}
+
+/// Types of volumes whose maxima are taken.
+const SMALL: &[DType] = &[Float, Half, BFloat16];
+
+/// Volumes and what comes back to them are of one type.
+const fn of_volumes_and_slopes(types: &'static [(&'static str, &'static [DType])]) -> KernelDef {
+    KernelDef::enqueuing("MaxPool3DGrad", types, |init| max_gradient(init, volumes(init)?))
+}
+
+/// A kernel in each of its forms.
+struct Forms {
+    /// Of packs of several elements.
+    wide: Arc<Function>,
+    /// Of single elements.
+    single: Arc<Function>,
+    /// Of single elements, with indices of 64 bits.
+    far: Arc<Function>,
+}
+
+/// A pooling of one node.
+struct Pooling {
+    windows: Windows,
+    format: DataFormat,
+    /// Axes of space.
+    space: usize,
+    dtype: DType,
+}
+
+impl Pooling {
+    fn new(init: &KernelInit<'_>, windows: Windows) -> Result<Pooling> {
+        let pool = match windows {
+            Windows::Attrs(pool) => pool,
+            // The rest is known before the windows are.
+            Windows::Inputs(_) => Pool::with(init.node, &[1; 4], &[1; 4])?,
+        };
+        Ok(Pooling { windows, format: pool.format, space: pool.rank() - 2, dtype: init.output_type(0) })
+    }
+
+    /// `more`: parameters of this kernel alone.
+    fn forms(&self, init: &KernelInit<'_>, named: &str, more: &str) -> Result<Forms> {
+        let (name, space) = (type_name(self.dtype)?, self.space);
+        let form = |pack: usize, index: &str| {
+            function(init, &SOURCE, format!("{named}<{name}, {pack}, {index}, {space}{more}>"))
+        };
+        Ok(Forms { wide: form(self.widest(), "i32")?, single: form(1, "i32")?, far: form(1, "i64")? })
+    }
+
+    /// Elements of a pixel that cross memory at once.
+    fn widest(&self) -> usize {
+        match self.format {
+            DataFormat::Nhwc => 16 / self.dtype.size().unwrap_or(16),
+            DataFormat::Nchw => 1,
+        }
+    }
+
+    fn pool(&self, ctx: &KernelContext<'_>) -> Result<Pool> {
+        let pool = self.windows.of(ctx)?;
+        if pool.is_depthwise() {
+            let op = ctx.node().op.name();
+            return Err(Error::unimplemented(format!("{op} over channels has no GPU kernel")));
+        }
+        Ok(pool)
+    }
+
+    /// The sizes of a gradient of maxima: of the data, what they were pooled to, and what arrived, which has the shape
+    /// of one of them.
+    fn gradient_sizes(&self, ctx: &KernelContext<'_>, is_of_pooled: bool) -> Result<PoolSizes> {
+        let (pool, x, pooled, slopes) = (self.pool(ctx)?, ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
+        let sizes = pool.sizes(x)?;
+        let expected = pool.output_shape(&sizes)?;
+        if *pooled != expected {
+            device::invalid!("Expected orig_output shape to be {expected}, but got {pooled}");
+        }
+        let expected = if is_of_pooled { &expected } else { x };
+        if slopes != expected {
+            device::invalid!("Expected grad shape to be {expected}, but got {slopes}");
+        }
+        Ok(sizes)
+    }
+
+    fn layout(&self, sizes: &PoolSizes) -> Layout {
+        let axes = [sizes.planes, sizes.rows, sizes.columns];
+        let space: SmallVec<[Window; 3]> = axes[3 - self.space..].iter().copied().collect();
+        let (images, pixel) = match self.format {
+            DataFormat::Nhwc => (sizes.batch, sizes.channels),
+            DataFormat::Nchw => (sizes.batch.saturating_mul(sizes.channels), 1),
+        };
+        let is_far = is_far(images.saturating_mul(pixel), &space);
+        let widest = self.widest();
+        let pack = if !is_far && pixel % widest == 0 { widest } else { 1 };
+        Layout { space, pixel, pack, is_far }
+    }
+}
+
+/// Whether 32 bits are too few for an index of an input or output of so many channels altogether, or for what is computed
+/// on the way to it.
+fn is_far(channels: usize, space: &[Window]) -> bool {
+    let most = i32::MAX as usize;
+    let elements = |of: fn(&Window) -> usize| space.iter().map(of).fold(channels, usize::saturating_mul);
+    let reach = |window: &Window| {
+        let covered = (window.output.saturating_add(1)).saturating_mul(window.stride);
+        [window.filter, window.input, window.pad_before, window.skip_before]
+            .into_iter()
+            .fold(covered, usize::saturating_add)
+    };
+    elements(|window| window.input) > most
+        || elements(|window| window.output) > most
+        || space.iter().any(|window| reach(window) > most)
+}
+
+/// How kernels see the tensors of a call: images of pixels, of packs.
+struct Layout {
+    space: SmallVec<[Window; 3]>,
+    /// Elements of a pixel.
+    pixel: usize,
+    /// Elements of a pack.
+    pack: usize,
+    is_far: bool,
+}
+
+impl Layout {
+    fn form<'a>(&self, forms: &'a Forms) -> &'a Function {
+        match (self.is_far, self.pack) {
+            (true, _) => &forms.far,
+            (false, 1) => &forms.single,
+            (false, _) => &forms.wide,
+        }
+    }
+
+    /// Bytes of an index.
+    fn index_size(&self) -> usize {
+        if self.is_far { size_of::<i64>() } else { size_of::<i32>() }
+    }
+
+    /// Enqueues a kernel of these addresses, for each pack of so many elements.
+    fn run(&self, ctx: &KernelContext<'_>, forms: &Forms, addresses: Arguments, count: usize) -> Result<()> {
+        let packs = count / self.pack;
+        launch(ctx, self.form(forms), packs, addresses.count(packs).structure(self.windows()))
+    }
+
+    /// `Windows` of the `.cu` file.
+    fn windows(&self) -> SmallVec<[i64; 40]> {
+        let images = |of: fn(&Window) -> usize| {
+            let space = self.space.iter().map(of);
+            space.chain([self.pixel / self.pack]).flat_map(divisor)
+        };
+        let steps = self.space.iter().flat_map(|window| {
+            let pad = window.pad_before as i64 - window.skip_before as i64;
+            divisor(window.stride).into_iter().chain([window.filter as i64, pad])
+        });
+        images(|window| window.input).chain(images(|window| window.output)).chain(steps).collect()
+    }
+}
+
+/// `Divisor` of the `.cu` file: a size, and the factor and shift that have an index of 31 bits divided by it.
+fn divisor(size: usize) -> [i64; 3] {
+    let shift = size.checked_next_power_of_two().map_or(0, usize::trailing_zeros);
+    let factor = (1u128 << (31 + shift)).div_ceil(size.max(1) as u128);
+    [size as i64, factor as i64, i64::from(shift)]
+}
+
+fn forward(init: &KernelInit<'_>, windows: Windows, named: &str) -> Result<Kernel> {
+    let pooling = Pooling::new(init, windows)?;
+    let forms = pooling.forms(init, named, "")?;
+    Kernel::sync(move |ctx| {
+        let (pool, x) = (pooling.pool(ctx)?, ctx.device_input(0)?);
+        let sizes = pool.forward_sizes(&x.shape)?;
+        let out = allocate(ctx, x.dtype, pool.output_shape(&sizes)?)?;
+        let addresses = Arguments::new().address(read(x)?).address(write(&out)?);
+        pooling.layout(&sizes).run(ctx, &forms, addresses, out.shape.num_elements())?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// The kernels of a gradient of maxima.
+enum MaxGradient {
+    /// Finds the place of each window's maximum, then sums what came to each place.
+    First {
+        places: Forms,
+        sums: Forms,
+    },
+    Near(Forms),
+}
+
+impl MaxGradient {
+    fn of(init: &KernelInit<'_>, pooling: &Pooling) -> Result<MaxGradient> {
+        if pooling.space == 3 {
+            return Ok(MaxGradient::Near(pooling.forms(init, "near_max_pool_gradient", "")?));
+        }
+        let places = pooling.forms(init, "first_maxima", "")?;
+        Ok(MaxGradient::First { places, sums: pooling.forms(init, "max_pool_gradient", "")? })
+    }
+
+    fn run(
+        &self,
+        ctx: &KernelContext<'_>,
+        layout: &Layout,
+        [x, pooled, dy]: [&DeviceTensor; 3],
+        out: &DeviceTensor,
+    ) -> Result<()> {
+        let (count, windows) = (out.shape.num_elements(), dy.shape.num_elements());
+        match self {
+            MaxGradient::Near(forms) => {
+                let inputs = Arguments::new().address(read(x)?).address(read(pooled)?).address(read(dy)?);
+                layout.run(ctx, forms, inputs.address(write(out)?), count)
+            }
+            MaxGradient::First { places, sums } => {
+                let found = lane(ctx)?.scratch(&ctx.node().name, windows * layout.index_size())?;
+                let addresses = Arguments::new().address(read(x)?).address(write(&found)?);
+                layout.run(ctx, places, addresses.address(Address(0)), windows)?;
+                let addresses = Arguments::new().address(read(&found)?).address(read(dy)?);
+                layout.run(ctx, sums, addresses.address(write(out)?), count)
+            }
+        }
+    }
+}
+
+fn max_gradient(init: &KernelInit<'_>, windows: Windows) -> Result<Kernel> {
+    let pooling = Pooling::new(init, windows)?;
+    let gradient = MaxGradient::of(init, &pooling)?;
+    Kernel::sync(move |ctx| {
+        let sizes = pooling.gradient_sizes(ctx, true)?;
+        let (x, pooled, dy) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
+        let out = allocate(ctx, x.dtype, x.shape.clone())?;
+        gradient.run(ctx, &pooling.layout(&sizes), [x, pooled, dy], &out)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// The gradient of a gradient of maxima.
+fn second_gradient(init: &KernelInit<'_>, windows: Windows) -> Result<Kernel> {
+    let pooling = Pooling::new(init, windows)?;
+    let forms = pooling.forms(init, "max_pool_second_gradient", "")?;
+    Kernel::sync(move |ctx| {
+        let sizes = pooling.gradient_sizes(ctx, false)?;
+        let (x, pooled, dx) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
+        let out = allocate(ctx, x.dtype, pooled.shape.clone())?;
+        let inputs = Arguments::new().address(read(x)?).address(read(pooled)?).address(read(dx)?);
+        let count = out.shape.num_elements();
+        pooling.layout(&sizes).run(ctx, &forms, inputs.address(write(&out)?), count)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// The parameters of kernels of places that the node's op names.
+fn of_argmax(init: &KernelInit<'_>) -> Result<String> {
+    let in_batch: bool = init.attr("include_batch_in_index")?;
+    Ok(format!(", {}, {in_batch}", type_name(init.attr("Targmax")?)?))
+}
+
+fn with_argmax(init: &KernelInit<'_>) -> Result<Kernel> {
+    let pooling = Pooling::new(init, images(init)?)?;
+    let forms = pooling.forms(init, "first_maxima", &of_argmax(init)?)?;
+    let index = init.output_type(1);
+    Kernel::sync(move |ctx| {
+        let (pool, x) = (pooling.pool(ctx)?, ctx.device_input(0)?);
+        if x.shape.num_elements() == 0 {
+            device::invalid!("tensor_in must not be empty, has shape {}", x.shape);
+        }
+        let sizes = pool.sizes(&x.shape)?;
+        let shape = pool.output_shape(&sizes)?;
+        let (y, places) = (allocate(ctx, x.dtype, shape.clone())?, allocate(ctx, index, shape)?);
+        let addresses = Arguments::new().address(read(x)?).address(write(&places)?).address(write(&y)?);
+        pooling.layout(&sizes).run(ctx, &forms, addresses, y.shape.num_elements())?;
+        ctx.set_output(0, y);
+        ctx.set_output(1, places);
+        Ok(())
+    })
+}
+
+fn gradient_with_argmax(init: &KernelInit<'_>) -> Result<Kernel> {
+    let pooling = Pooling::new(init, images(init)?)?;
+    let forms = pooling.forms(init, "max_pool_gradient", &of_argmax(init)?)?;
+    Kernel::sync(move |ctx| {
+        let (pool, x) = (pooling.pool(ctx)?, ctx.shape(0)?.clone());
+        let sizes = pool.sizes(&x)?;
+        let expected = pool.output_shape(&sizes)?;
+        for (i, name) in [(1, "grad"), (2, "argmax")] {
+            if *ctx.shape(i)? != expected {
+                device::invalid!("Expected {name} shape to be {expected}, but got {}", ctx.shape(i)?);
+            }
+        }
+        let (dy, places) = (ctx.device_input(1)?, ctx.device_input(2)?);
+        let dx = allocate(ctx, dy.dtype, x)?;
+        let addresses = Arguments::new().address(read(places)?).address(read(dy)?).address(write(&dx)?);
+        pooling.layout(&sizes).run(ctx, &forms, addresses, dx.shape.num_elements())?;
+        ctx.set_output(0, dx);
+        Ok(())
+    })
+}
+
+fn average_gradient(init: &KernelInit<'_>, windows: Windows) -> Result<Kernel> {
+    let pooling = Pooling::new(init, windows)?;
+    let forms = pooling.forms(init, "average_pool_gradient", "")?;
+    Kernel::sync(move |ctx| {
+        let (pool, given, dy) = (pooling.pool(ctx)?, ctx.input(0)?, ctx.device_input(1)?);
+        let rank = pool.rank();
+        if given.shape().dims() != [rank] {
+            device::invalid!(
+                "out_backprop must be 1-dimensional and of {rank} elements, not {}",
+                given.shape()
+            );
+        }
+        let shape = Shape::from_i64(&given.to_i64s()?)?;
+        let sizes = pool.sizes(&shape)?;
+        let expected = pool.output_shape(&sizes)?;
+        if dy.shape != expected {
+            device::invalid!("Expected grad shape to be {expected}, but got {}", dy.shape);
+        }
+        let out = allocate(ctx, dy.dtype, shape)?;
+        let addresses = Arguments::new().address(read(dy)?).address(write(&out)?);
+        pooling.layout(&sizes).run(ctx, &forms, addresses, out.shape.num_elements())?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::ops::window::Padding;
+
+    #[test]
+    fn a_product_and_a_shift_divide() {
+        let most = i32::MAX as usize;
+        for size in [1, 2, 3, 5, 7, 56, 64, 112, 641, 65_535, 65_537, (1 << 30) + 1, most - 1, most] {
+            let [_, factor, shift] = divisor(size);
+            assert!(u32::try_from(factor).is_ok());
+            for times in [0, 1, most / size / 2, most / size] {
+                for i in [times * size, (times * size).saturating_sub(1), most] {
+                    let upper = (2 * i as u64 * factor as u64) >> 32;
+                    assert_eq!((upper >> shift) as usize, i / size, "{i} / {size}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_beyond_32_bits_is_far() -> Result<()> {
+        let window = |input, filter, stride| Window::new(input, filter, stride, 1, Padding::Same, 0);
+        let image = [window(112, 3, 2)?, window(112, 3, 2)?];
+        assert!(!is_far(64 * 64, &image));
+        assert!(is_far(1 << 18, &image));
+        assert!(is_far(1, &[window(7, 2, i32::MAX as usize)?, image[0]]));
+        assert!(is_far(1, &[window(7, i32::MAX as usize, 1)?, image[0]]));
+        Ok(())
+    }
+}

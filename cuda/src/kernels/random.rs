@@ -1,0 +1,206 @@
+//! Pseudo-random numbers, the same as the CPU's: the stream's place is kept on the host.
+
+use super::host::same_as_cpu;
+use super::support::{allocate, function, lane, launch, read, type_name, write};
+use crate::engine::{Arguments, Function, Source as Code};
+use device::Result;
+use device::kernel::{ALL_ARGUMENTS, Kernel, KernelContext, KernelDef, KernelInit};
+use kernels::numeric::dispatch::{FLOATS, INDEX};
+use kernels::random::shuffle::{chosen, reserve_choices};
+use kernels::random::{RESERVED, Source, shape_input};
+use graph::{DType, Shape};
+
+pub(super) static SOURCE: Code = Code { file: "random.cu", text: include_str!("random.cu") };
+
+type Types = &'static [(&'static str, &'static [DType])];
+
+const OF_NODE: Types = &[("dtype", FLOATS), ("T", INDEX)];
+const INT64: &[DType] = &[DType::Int64];
+const INT32: &[DType] = &[DType::Int32];
+const KEYED: Types = &[("dtype", FLOATS), ("Tshape", INDEX)];
+const KEY: &[&str] = &["shape", "key", "counter", "alg"];
+const WORDS: &[DType] = &[DType::Int32, DType::Int64, DType::UInt32, DType::UInt64];
+const KEYED_WORDS: Types = &[("dtype", WORDS), ("Tshape", INDEX)];
+const SEEDED_WORDS: Types = &[("dtype", WORDS), ("T", INDEX), ("Tseed", INDEX)];
+const SEEDED: Types = &[("dtype", FLOATS), ("T", INDEX), ("Tseed", INDEX)];
+
+macro_rules! kernels {
+    ($($op:literal $types:ident $host:expr, $source:expr, $function:literal;)*) => {
+        &[
+            $(KernelDef {
+                host_memory: $host,
+                ..KernelDef::of($op, $types, |init| numbers(init, $source(init)?, $function))
+            },)*
+            // Whole numbers of 32 bits are on the host, as others of that type are.
+            same_as_cpu("RandomUniformInt", &[("Tout", INT32), ("T", INDEX)], ALL_ARGUMENTS),
+            same_as_cpu("StatelessRandomUniformInt", &[("dtype", INT32), ("T", INDEX), ("Tseed", INDEX)], ALL_ARGUMENTS),
+            same_as_cpu("StatelessRandomUniformIntV2", &[("dtype", INT32), ("Tshape", INDEX)], ALL_ARGUMENTS),
+            KernelDef {
+                host_memory: &["shape", "minval", "maxval"],
+                ..KernelDef::of("RandomUniformInt", &[("Tout", INT64), ("T", INDEX)], |init| {
+                    integers(init, Source::of_node(init)?)
+                })
+            },
+            KernelDef {
+                host_memory: &["shape", "seed", "minval", "maxval"],
+                ..KernelDef::of("StatelessRandomUniformInt", &[("dtype", INT64), ("T", INDEX), ("Tseed", INDEX)], |init| {
+                    integers(init, seeds(init)?)
+                })
+            },
+            KernelDef {
+                host_memory: &["shape", "key", "counter", "alg", "minval", "maxval"],
+                ..KernelDef::of("StatelessRandomUniformIntV2", &[("dtype", INT64), ("Tshape", INDEX)], |init| {
+                    integers(init, key(init)?)
+                })
+            },
+            KernelDef {
+                host_memory: &["num_samples"],
+                ..KernelDef::of("Multinomial", &[("T", FLOATS), ("output_dtype", INDEX)], |init| {
+                    choices(init, Source::of_node(init)?)
+                })
+            },
+            KernelDef {
+                host_memory: &["num_samples", "seed"],
+                ..KernelDef::of(
+                    "StatelessMultinomial",
+                    &[("T", FLOATS), ("Tseed", INDEX), ("output_dtype", INDEX)],
+                    |init| choices(init, Source::Seeds(2)),
+                )
+            },
+        ]
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = kernels! {
+    "RandomUniform" OF_NODE &["shape"], Source::of_node, "random<Uniform, ";
+    "RandomStandardNormal" OF_NODE &["shape"], Source::of_node, "random<Normal, ";
+    "TruncatedNormal" OF_NODE &["shape"], Source::of_node, "random_truncated<";
+    "StatelessRandomUniform" SEEDED &["shape", "seed"], seeds, "random<Uniform, ";
+    "StatelessRandomNormal" SEEDED &["shape", "seed"], seeds, "random<Normal, ";
+    "StatelessTruncatedNormal" SEEDED &["shape", "seed"], seeds, "random_truncated<";
+    "StatelessRandomUniformFullInt" SEEDED_WORDS &["shape", "seed"], seeds, "random<Bits, ";
+    "StatelessRandomUniformFullIntV2" KEYED_WORDS KEY, key, "random<Bits, ";
+    "StatelessRandomUniformV2" KEYED KEY, key, "random<Uniform, ";
+    "StatelessRandomNormalV2" KEYED KEY, key, "random<Normal, ";
+    "StatelessTruncatedNormalV2" KEYED KEY, key, "random_truncated<";
+};
+
+fn seeds(_: &KernelInit<'_>) -> Result<Source> {
+    Ok(Source::Seeds(1))
+}
+
+fn key(_: &KernelInit<'_>) -> Result<Source> {
+    Ok(Source::Key(1))
+}
+
+/// Numbers that a group of four words makes.
+pub(super) fn made(dtype: DType) -> usize {
+    if dtype.size() == Some(8) { 2 } else { 4 }
+}
+
+/// How far apart the parts of the stream begin that groups have, some of whose numbers are drawn again.
+pub(super) fn apart(dtype: DType) -> usize {
+    made(dtype) * RESERVED / 4
+}
+
+fn numbers(init: &KernelInit<'_>, source: Source, kernel: &str) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let draws_again = kernel.starts_with("random_truncated");
+    let function = function(init, &SOURCE, format!("{kernel}{}>", type_name(dtype)?))?;
+    let (made, apart) = (made(dtype), apart(dtype));
+    Kernel::sync(move |ctx| {
+        let shape = shape_input(ctx, &source)?;
+        let more = |arguments: Arguments| if draws_again { arguments.count(apart) } else { arguments };
+        draw(ctx, &source, &function, (dtype, shape), made, more)
+    })
+}
+
+fn integers(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let function = function(init, &SOURCE, format!("random_integers<{}>", type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        let shape = shape_input(ctx, &source)?;
+        let [least, end] = bounds(ctx, &source, &shape)?;
+        let more = |arguments: Arguments| arguments.integer(least).integer(end.wrapping_sub(least));
+        draw(ctx, &source, &function, (dtype, shape), 2, more)
+    })
+}
+
+/// The least number that is drawn, and the first that is too large.
+pub(super) fn bounds(ctx: &KernelContext<'_>, source: &Source, shape: &Shape) -> Result<[i64; 2]> {
+    let bound = |i: usize, name: &str| -> Result<i64> {
+        let bound = ctx.input(source.parameters() + i)?;
+        if bound.shape().rank() != 0 {
+            device::invalid!("{name} must be 0-D, got shape {}", bound.shape());
+        }
+        Ok(bound.to_i64s()?[0])
+    };
+    let (least, end) = (bound(0, "minval")?, bound(1, "maxval")?);
+    if shape.num_elements() > 0 && least >= end {
+        device::invalid!("Need minval < maxval, got {least} >= {end}");
+    }
+    Ok([least, end])
+}
+
+/// Classes drawn by the logits of each row.
+fn choices(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
+    let (dtype, to) = (init.input_type(0), init.output_type(0));
+    let shares = function(init, &SOURCE, format!("shares<{}>", type_name(dtype)?))?;
+    let choose = function(init, &SOURCE, format!("choose<{}>", type_name(to)?))?;
+    Kernel::sync(move |ctx| {
+        let [batch, classes, samples] = chosen(ctx)?;
+        let out = allocate(ctx, to, Shape::new(&[batch, samples])?)?;
+        match out.shape.num_elements() {
+            0 => source.check(ctx)?,
+            n => {
+                let stream = reserve_choices(ctx, &source, batch, samples)?;
+                let sums = allocate(ctx, DType::Double, Shape::new(&[batch, classes])?)?;
+                let logits = Arguments::new().address(read(ctx.device_input(0)?)?);
+                let arguments = logits.address(write(&sums)?).count(batch).count(classes);
+                lane(ctx)?.launch_blocks(&shares, batch, &arguments)?;
+                let [low, high] = stream.counter().map(|half| half as i64);
+                let arguments = Arguments::new()
+                    .address(read(&sums)?)
+                    .address(write(&out)?)
+                    .count(n)
+                    .integer(stream.key() as i64)
+                    .integer(low)
+                    .integer(high)
+                    .count(classes)
+                    .count(samples);
+                launch(ctx, &choose, n, arguments)?;
+            }
+        }
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// Sets the output to numbers of the next part of the stream, of which each thread makes so many; `more` adds what only
+/// this kernel is told.
+fn draw(
+    ctx: &mut KernelContext<'_>,
+    source: &Source,
+    function: &Function,
+    (dtype, shape): (DType, Shape),
+    made: usize,
+    more: impl FnOnce(Arguments) -> Arguments,
+) -> Result<()> {
+    let out = allocate(ctx, dtype, shape)?;
+    match out.shape.num_elements() {
+        0 => source.check(ctx)?,
+        n => {
+            let stream = source.reserve_outputs(ctx, n)?;
+            let [low, high] = stream.counter().map(|half| half as i64);
+            let arguments = Arguments::new()
+                .address(write(&out)?)
+                .count(n)
+                .integer(stream.key() as i64)
+                .integer(low)
+                .integer(high);
+            launch(ctx, function, n.div_ceil(made), more(arguments))?;
+        }
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}

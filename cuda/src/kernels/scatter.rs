@@ -1,0 +1,276 @@
+//! Kernels that update some rows, or some slices, of a variable or a tensor. What comes twice is updated in no order; an
+//! index that is out of range is passed over, for a kernel has nobody to tell.
+
+use super::cast::Narrow;
+use super::gather::indexed;
+use super::host::same_as_cpu;
+use super::moved::zeros;
+use super::support::{MOVED, function, launch, moved_type_name, read, type_name, wide, write};
+use super::variable::{changed, own};
+use crate::engine::{Arguments, Function, Source};
+use device::DeviceTensor;
+use device::Result;
+use device::kernel::{ALL_ARGUMENTS, Kernel, KernelContext, KernelDef, KernelInit};
+use kernels::numeric::dispatch::INDEX;
+use kernels::scatter::{check_nothing_for_empty, check_slices, give_reference, one_for_each};
+use device::variable::VariableInput;
+use graph::{DType, Shape};
+use std::sync::Arc;
+
+static SOURCE: Source = Source { file: "scatter.cu", text: include_str!("scatter.cu") };
+
+/// Types that several threads can change one element of.
+pub(super) const CHANGED: &[DType] =
+    &[DType::Float, DType::Double, DType::Int64, DType::Half, DType::BFloat16];
+
+/// Rows of ops whose element type is in an attribute, which make their kernel by a function with its name in the `.cu`
+/// file.
+macro_rules! kernels {
+    ($($def:ident: $($op:literal $type_attr:literal $types:ident $make:ident $function:literal;)*)*) => {
+        &[
+            $($(
+                KernelDef::$def($op, &[($type_attr, $types), ("Tindices", INDEX)], |init| $make(init, $function)),
+            )*)*
+            KernelDef {
+                host_memory: &["shape"],
+                ..KernelDef::enqueuing("ScatterNd", &[("T", CHANGED), ("Tindices", INDEX)], scatter_nd)
+            },
+            same_as_cpu(
+                "TensorScatterUpdate",
+                &[("T", &[DType::Int32]), ("Tindices", INDEX)],
+                ALL_ARGUMENTS,
+            ),
+        ]
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = kernels! {
+    updating:
+    "ScatterAdd" "T" CHANGED rows "Add";
+    "ScatterSub" "T" CHANGED rows "Sub";
+    "ScatterMul" "T" CHANGED rows "Mul";
+    "ScatterDiv" "T" CHANGED rows "Div";
+    "ScatterMin" "T" CHANGED rows "Min";
+    "ScatterMax" "T" CHANGED rows "Max";
+    "ScatterUpdate" "T" MOVED rows "Update";
+    "ResourceScatterAdd" "dtype" CHANGED rows "Add";
+    "ResourceScatterSub" "dtype" CHANGED rows "Sub";
+    "ResourceScatterMul" "dtype" CHANGED rows "Mul";
+    "ResourceScatterDiv" "dtype" CHANGED rows "Div";
+    "ResourceScatterMin" "dtype" CHANGED rows "Min";
+    "ResourceScatterMax" "dtype" CHANGED rows "Max";
+    "ResourceScatterUpdate" "dtype" MOVED rows "Update";
+    "ScatterNdAdd" "T" CHANGED slices "Add";
+    "ScatterNdSub" "T" CHANGED slices "Sub";
+    "ScatterNdMin" "T" CHANGED slices "Min";
+    "ScatterNdMax" "T" CHANGED slices "Max";
+    "ScatterNdUpdate" "T" MOVED slices "Update";
+    "ResourceScatterNdAdd" "T" CHANGED slices "Add";
+    "ResourceScatterNdSub" "T" CHANGED slices "Sub";
+    "ResourceScatterNdMin" "T" CHANGED slices "Min";
+    "ResourceScatterNdMax" "T" CHANGED slices "Max";
+    "ResourceScatterNdUpdate" "T" MOVED slices "Update";
+    enqueuing:
+    "TensorScatterAdd" "T" CHANGED on_tensor "Add";
+    "TensorScatterSub" "T" CHANGED on_tensor "Sub";
+    "TensorScatterMin" "T" CHANGED on_tensor "Min";
+    "TensorScatterMax" "T" CHANGED on_tensor "Max";
+    "TensorScatterUpdate" "T" MOVED on_tensor "Update";
+    "ScatterNdNonAliasingAdd" "T" CHANGED on_tensor "Add";
+};
+
+/// A kernel of the `.cu` file for an update of elements of one type by those of another, or which only moves them.
+fn updating(
+    init: &KernelInit<'_>,
+    kernel: &str,
+    named: &str,
+    [to, from]: [DType; 2],
+    index: DType,
+) -> Result<Arc<Function>> {
+    let name = if named == "Update" { moved_type_name } else { type_name };
+    let (to, from) = (name(to)?, name(from)?);
+    function(init, &SOURCE, format!("{kernel}<{named}, {to}, {from}, {}>", type_name(index)?))
+}
+
+/// What fills a tensor with what an update leaves as it finds it.
+pub(super) fn start(init: &KernelInit<'_>, named: &str, dtype: DType) -> Result<Arc<Function>> {
+    function(init, &SOURCE, format!("start<{named}, {}>", type_name(dtype)?))
+}
+
+/// Rows of a tensor changed by rows of another.
+pub(super) struct Scatter(Arc<Function>);
+
+impl Scatter {
+    /// Of rows of one type by those of another.
+    pub(super) fn new(
+        init: &KernelInit<'_>,
+        named: &str,
+        types: [DType; 2],
+        index: DType,
+    ) -> Result<Scatter> {
+        Ok(Scatter(updating(init, "scatter", named, types, index)?))
+    }
+
+    /// `updates` are a row for each index, or one element for all.
+    pub(super) fn run(
+        &self,
+        ctx: &KernelContext<'_>,
+        to: &DeviceTensor,
+        indices: &DeviceTensor,
+        updates: &DeviceTensor,
+    ) -> Result<()> {
+        let Some((&rows, row)) = to.shape.split_first() else {
+            device::invalid!("var must be at least 1 dimensional");
+        };
+        let inner: usize = row.iter().product();
+        let n = indices.shape.num_elements() * inner;
+        let arguments = Arguments::new()
+            .address(write(to)?)
+            .address(read(indices)?)
+            .address(read(updates)?)
+            .count(n)
+            .count(rows)
+            .count(inner)
+            .count(usize::from(updates.shape.rank() > 0));
+        launch(ctx, &self.0, n, arguments)
+    }
+}
+
+fn rows(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let variable = VariableInput::new(init, 0);
+    let dtype = init.input_type(2);
+    let scatter = Scatter::new(init, named, [dtype; 2], init.input_type(1))?;
+    Kernel::sync(move |ctx| {
+        let target = variable.get(ctx)?;
+        let (indices, updates) = (ctx.device_input(1)?, ctx.device_input(2)?);
+        changed(ctx, &target, |params| {
+            if params.dtype != dtype {
+                device::invalid!("Trying to scatter {dtype} into a variable of {}", params.dtype);
+            }
+            let row = params.shape.get(1..).unwrap_or_default();
+            let expected = [&indices.shape[..], row].concat();
+            if updates.shape.rank() > 0 && updates.shape.dims() != expected {
+                device::invalid!(
+                    "Must have updates.shape = indices.shape + params.shape[1:] or updates.shape = [], got \
+                     updates.shape {}, indices.shape {}, params.shape {}",
+                    updates.shape,
+                    indices.shape,
+                    params.shape
+                );
+            }
+            scatter.run(ctx, params, indices, updates)
+        })?;
+        give_reference(ctx, &variable, target);
+        Ok(())
+    })
+}
+
+/// Slices of a tensor changed by those of another.
+struct Slices(Arc<Function>);
+
+impl Slices {
+    /// Of slices of one type by those of another.
+    fn new(init: &KernelInit<'_>, named: &str, types: [DType; 2], index: DType) -> Result<Slices> {
+        Ok(Slices(updating(init, "scatter_nd", named, types, index)?))
+    }
+
+    /// `depth`: numbers of an index.
+    fn run(
+        &self,
+        ctx: &KernelContext<'_>,
+        to: &DeviceTensor,
+        indices: &DeviceTensor,
+        updates: &DeviceTensor,
+        depth: usize,
+    ) -> Result<()> {
+        let n = updates.shape.num_elements();
+        let arguments = Arguments::new()
+            .address(write(to)?)
+            .address(read(indices)?)
+            .address(read(updates)?)
+            .count(n)
+            .count(to.shape[depth..].iter().product())
+            .structure(indexed(&to.shape, depth)?);
+        launch(ctx, &self.0, n, arguments)
+    }
+}
+
+fn slices(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let variable = VariableInput::new(init, 0);
+    let dtype = init.input_type(2);
+    let scatter = Slices::new(init, named, [dtype; 2], init.input_type(1))?;
+    Kernel::sync(move |ctx| {
+        let target = variable.get(ctx)?;
+        let (indices, updates) = (ctx.device_input(1)?, ctx.device_input(2)?);
+        changed(ctx, &target, |params| {
+            if params.dtype != dtype {
+                device::invalid!("Trying to scatter {dtype} into a variable of {}", params.dtype);
+            }
+            check_nothing_for_empty(&params.shape, &indices.shape, &updates.shape)?;
+            let read_in = one_for_each(&indices.shape);
+            let depth = check_slices(&params.shape, &indices.shape, &read_in, &updates.shape)?;
+            scatter.run(ctx, params, indices, updates, depth)
+        })?;
+        give_reference(ctx, &variable, target);
+        Ok(())
+    })
+}
+
+/// Slices of a tensor, which goes on as the output: in place if nobody else reads it.
+fn on_tensor(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let scatter = Slices::new(init, named, [init.input_type(2); 2], init.input_type(1))?;
+    let is_as_variable = init.node.op.name() == "ScatterNdNonAliasingAdd";
+    Kernel::sync(move |ctx| {
+        let mut params = ctx.take_device_input(0)?;
+        let (indices, updates) = (ctx.device_input(1)?, ctx.device_input(2)?);
+        check_nothing_for_empty(&params.shape, &indices.shape, &updates.shape)?;
+        let read_in = if is_as_variable { one_for_each(&indices.shape) } else { indices.shape[..].into() };
+        let depth = check_slices(&params.shape, &indices.shape, &read_in, &updates.shape)?;
+        own(ctx, &mut params)?;
+        scatter.run(ctx, &params, indices, updates, depth)?;
+        ctx.set_output(0, params);
+        Ok(())
+    })
+}
+
+fn scatter_nd(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let scatter = Slices::new(init, "Add", [wide(dtype), dtype], init.input_type(0))?;
+    let narrow = Narrow::new(init, dtype)?;
+    Kernel::sync(move |ctx| {
+        let (indices, updates, sizes) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.input(2)?);
+        if sizes.shape().rank() != 1 {
+            device::invalid!("Shape must be a vector");
+        }
+        let shape = Shape::from_i64(&sizes.to_i64s()?)?;
+        let Some((&depth, outer)) = indices.shape.split_last() else {
+            device::invalid!("Indices shape must have rank at least one. Found:{}", indices.shape);
+        };
+        let (count, given) = (outer.len(), &updates.shape);
+        if shape.num_elements() == 0 && (indices.shape.num_elements() > 0 || given.num_elements() > 0) {
+            device::invalid!(
+                "Indices and updates specified for empty output.  indices shape: {}",
+                indices.shape
+            );
+        }
+        if given.get(..count) != Some(outer) {
+            device::invalid!(
+                "Dimensions [0,{count}) of indices[shape={}] must match dimensions [0,{count}) of updates[shape={given}]",
+                indices.shape
+            );
+        }
+        if depth > shape.rank() || given[count..] != shape[depth..] {
+            device::invalid!(
+                "Dimensions [{depth},{}) of input[shape={shape}] must match dimensions [{count},{}) of \
+                 updates[shape={given}]",
+                shape.rank(),
+                given.rank()
+            );
+        }
+        let sums = zeros(ctx, wide(dtype), shape)?;
+        scatter.run(ctx, &sums, indices, updates, depth)?;
+        let out = narrow.run(ctx, sums)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}

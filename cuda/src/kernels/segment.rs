@@ -1,0 +1,236 @@
+//! Sums, means, products and extremes over segments: the rows of one id. Ids in order are on the host, for the last one
+//! says what size there is.
+
+use super::cast::Narrow;
+use super::moved::zeros;
+use super::scatter::{CHANGED, Scatter, start};
+use super::support::{NUMBERS, allocate, function, launch, read, type_name, upload, wide, write};
+use crate::engine::driver::Address;
+use crate::engine::{Arguments, Function, Source};
+use device::DeviceTensor;
+use device::{Error, Result};
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use kernels::numeric::dispatch::{FLOATS, INDEX};
+use kernels::segment::sorted_ids;
+use kernels::shape::integers;
+use kernels::sparse_segment::{Picked, Spread, picked, sorted_segments, spread};
+use graph::{DType, Shape, Tensor};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+static SOURCE: Source = Source { file: "segment.cu", text: include_str!("segment.cu") };
+
+type Types = &'static [(&'static str, &'static [DType])];
+
+const UNSORTED: Types = &[("T", CHANGED), ("Tindices", INDEX)];
+const SORTED: Types = &[("T", NUMBERS), ("Tindices", INDEX)];
+const SPARSE: Types = &[("T", FLOATS), ("Tidx", INDEX)];
+
+/// Rows that are picked are known on the host, for they say what size there is.
+const PICKED: &[&str] = &["indices", "segment_ids", "dense_output_dim0"];
+
+macro_rules! kernels {
+    ($($def:ident $op:literal $types:ident $host:expr, $make:ident $function:literal;)*) => {
+        &[$(KernelDef { host_memory: $host, ..KernelDef::$def($op, $types, |init| $make(init, $function)) }),*]
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = kernels! {
+    enqueuing "UnsortedSegmentSum" UNSORTED &["num_segments"], unsorted "Add";
+    enqueuing "UnsortedSegmentProd" UNSORTED &["num_segments"], unsorted "Mul";
+    enqueuing "UnsortedSegmentMax" UNSORTED &["num_segments"], unsorted "Max";
+    enqueuing "UnsortedSegmentMin" UNSORTED &["num_segments"], unsorted "Min";
+    of "SegmentSum" SORTED &["segment_ids"], sorted "Sum";
+    of "SegmentMean" SORTED &["segment_ids"], sorted "Mean";
+    of "SegmentProd" SORTED &["segment_ids"], sorted "Prod";
+    of "SegmentMax" SORTED &["segment_ids"], sorted "Max";
+    of "SegmentMin" SORTED &["segment_ids"], sorted "Min";
+    of "SparseSegmentSum" SPARSE &["segment_ids"], sparse "Sum";
+    of "SparseSegmentMean" SPARSE &["segment_ids"], sparse "Mean";
+    of "SparseSegmentSqrtN" SPARSE &["segment_ids"], sparse "SqrtN";
+    of "SparseSegmentSumWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Sum";
+    of "SparseSegmentMeanWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Mean";
+    of "SparseSegmentSqrtNWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "SqrtN";
+    of "SparseSegmentSumGrad" SPARSE &["segment_ids", "output_dim0"], back "Sum";
+    of "SparseSegmentMeanGrad" SPARSE &["segment_ids", "output_dim0"], back "Mean";
+    of "SparseSegmentSqrtNGrad" SPARSE &["segment_ids", "output_dim0"], back "SqrtN";
+    of "SparseSegmentSumGradV2" SPARSE PICKED, back_to_picked "Sum";
+    of "SparseSegmentMeanGradV2" SPARSE PICKED, back_to_picked "Mean";
+    of "SparseSegmentSqrtNGradV2" SPARSE PICKED, back_to_picked "SqrtN";
+};
+
+fn unsorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let combine = Scatter::new(init, named, [wide(dtype), dtype], init.input_type(1))?;
+    let narrow = Narrow::new(init, dtype)?;
+    // Sums begin with zeros.
+    let start = if named == "Add" { None } else { Some(start(init, named, dtype)?) };
+    Kernel::sync(move |ctx| {
+        let (data, ids) = (ctx.device_input(0)?, ctx.device_input(1)?);
+        let count = ctx.scalar(2, "num_segments")?.to_i64s()?[0];
+        let count = usize::try_from(count)
+            .map_err(|_| Error::invalid(format!("Input num_segments == {count} must not be negative.")))?;
+        if !data.shape.starts_with(&ids.shape) {
+            device::invalid!(
+                "data.shape = {} does not start with segment_ids.shape = {}",
+                data.shape,
+                ids.shape
+            );
+        }
+        let mut dims: SmallVec<[usize; 6]> = data.shape[ids.shape.rank()..].into();
+        dims.insert(0, count);
+        let shape = Shape::new(&dims)?;
+        let out = match &start {
+            None => zeros(ctx, wide(dtype), shape)?,
+            Some(start) => {
+                let out = allocate(ctx, wide(dtype), shape)?;
+                let n = out.shape.num_elements();
+                launch(ctx, start, n, Arguments::new().address(write(&out)?).count(n))?;
+                out
+            }
+        };
+        combine.run(ctx, &out, ids, data)?;
+        let out = narrow.run(ctx, out)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// Where each segment begins, and behind the last one where it ends.
+fn starts(ctx: &KernelContext<'_>, ids: &[i64], segments: usize) -> Result<DeviceTensor> {
+    let mut starts = Vec::with_capacity(segments + 1);
+    let mut at = 0;
+    for segment in 0..=segments as i64 {
+        at += ids[at..].iter().take_while(|&&id| id < segment).count();
+        starts.push(at as i64);
+    }
+    let starts = Tensor::from_slice(&starts, Shape::new(&[starts.len()])?)?;
+    upload(ctx, &starts)
+}
+
+/// Combines the rows of data, or those that `indices` name, into segments.
+fn combine(
+    ctx: &KernelContext<'_>,
+    function: &Function,
+    indices: Option<&DeviceTensor>,
+    ids: &[i64],
+    shape: Shape,
+) -> Result<DeviceTensor> {
+    let data = ctx.device_input(0)?;
+    let (segments, n) = (shape[0], shape.num_elements());
+    let out = allocate(ctx, data.dtype, shape)?;
+    if n > 0 {
+        let starts = starts(ctx, ids, segments)?;
+        let arguments = Arguments::new()
+            .address(read(data)?)
+            .address(indices.map_or(Ok(Address(0)), read)?)
+            .address(read(&starts)?)
+            .address(write(&out)?)
+            .count(n)
+            .count(out.shape[1..].iter().product())
+            .count(data.shape[0]);
+        launch(ctx, function, n, arguments)?;
+    }
+    Ok(out)
+}
+
+fn sorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let name = format!("segments<{named}, {}, i64>", type_name(init.output_type(0))?);
+    let function = function(init, &SOURCE, name)?;
+    Kernel::sync(move |ctx| {
+        let (ids, shape) = sorted_ids(ctx)?;
+        let out = combine(ctx, &function, None, &ids, shape)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+fn of_indices(init: &KernelInit<'_>, kernel: &str, named: &str, index: DType) -> Result<Arc<Function>> {
+    let (element, index) = (type_name(init.output_type(0))?, type_name(index)?);
+    function(init, &SOURCE, format!("{kernel}<{named}, {element}, {index}>"))
+}
+
+fn sparse(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let types = [init.input_type(1), init.input_type(2)];
+    let function = of_indices(init, "segments", named, types[0])?;
+    Kernel::sync(move |ctx| {
+        let (ids, shape) = sorted_segments(ctx, types)?;
+        let out = combine(ctx, &function, Some(ctx.device_input(1)?), &ids, shape)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// What adds to rows the parts of the segments that they are in: in no order, in a type that several threads can add to one
+/// element of.
+struct Back {
+    spread: Arc<Function>,
+    narrow: Narrow,
+    dtype: DType,
+}
+
+impl Back {
+    fn new(init: &KernelInit<'_>, named: &str, index: DType) -> Result<Back> {
+        let dtype = init.output_type(0);
+        Ok(Back {
+            spread: of_indices(init, "spread", named, index)?,
+            narrow: Narrow::new(init, dtype)?,
+            dtype,
+        })
+    }
+
+    /// Into so many rows, of which the one of each index is in `places`.
+    fn run(
+        &self,
+        ctx: &KernelContext<'_>,
+        from: &Spread,
+        places: &DeviceTensor,
+        rows: usize,
+    ) -> Result<DeviceTensor> {
+        let grad = ctx.device_input(0)?;
+        let mut dims: SmallVec<[usize; 6]> = grad.shape.dims().into();
+        dims[0] = rows;
+        let sums = zeros(ctx, wide(self.dtype), Shape::new(&dims)?)?;
+        let inner: usize = dims[1..].iter().product();
+        let n = from.segments.len() * inner;
+        if n > 0 && rows > 0 {
+            let table = from.segments.iter().flat_map(|&s| [s, from.counts[s as usize] as i64]);
+            let table = upload(ctx, &Tensor::vector(&table.collect::<Vec<i64>>())?)?;
+            let arguments = Arguments::new()
+                .address(read(grad)?)
+                .address(read(places)?)
+                .address(read(&table)?)
+                .address(write(&sums)?)
+                .count(n)
+                .count(inner)
+                .count(rows);
+            launch(ctx, &self.spread, n, arguments)?;
+        }
+        self.narrow.run(ctx, sums)
+    }
+}
+
+fn back(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let back = Back::new(init, named, init.input_type(1))?;
+    Kernel::sync(move |ctx| {
+        let spread = spread(ctx)?;
+        let out = back.run(ctx, &spread, ctx.device_input(1)?, spread.rows)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// Only of rows that are picked, which are named too.
+fn back_to_picked(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let back = Back::new(init, named, DType::Int64)?;
+    let index = init.input_type(1);
+    Kernel::sync(move |ctx| {
+        let (spread, Picked { rows, places, .. }) = picked(ctx)?;
+        let places = upload(ctx, &Tensor::vector(&places)?)?;
+        let out = back.run(ctx, &spread, &places, rows.len())?;
+        ctx.set_output(0, out);
+        let rows = upload(ctx, &integers(index, &rows)?)?;
+        ctx.set_output(1, rows);
+        Ok(())
+    })
+}

@@ -1,0 +1,100 @@
+//! Slices, and the gradients of slices.
+
+use super::moved::{Mover, taking, zeros};
+use super::support::MOVED;
+use super::variable::{changed, own};
+use device::Result;
+use device::kernel::{Kernel, KernelDef, KernelInit};
+use kernels::scatter::give_reference;
+use kernels::slice::{Written, layout, plan, slice, strided_slice, written};
+use kernels::numeric::strided::Layout;
+use device::variable::VariableInput;
+use graph::Shape;
+use graph::ops::slice::StridedSliceAttrs;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef {
+        host_memory: &["begin", "size"],
+        ..KernelDef::enqueuing("Slice", &[("T", MOVED)], |init| taking(init, slice))
+    },
+    KernelDef {
+        host_memory: &["begin", "end", "strides"],
+        ..KernelDef::enqueuing("StridedSlice", &[("T", MOVED)], |init| {
+            let attrs = StridedSliceAttrs::of(init.node)?;
+            taking(init, move |ctx| strided_slice(ctx, attrs))
+        })
+    },
+    KernelDef {
+        host_memory: &["shape", "begin", "end", "strides"],
+        ..KernelDef::enqueuing("StridedSliceGrad", &[("T", MOVED)], gradient)
+    },
+    KernelDef { host_memory: BOUNDS, ..KernelDef::updating("StridedSliceAssign", &[("T", MOVED)], assign) },
+    KernelDef {
+        host_memory: BOUNDS,
+        ..KernelDef::updating("ResourceStridedSliceAssign", &[("T", MOVED)], assign)
+    },
+    KernelDef {
+        host_memory: BOUNDS,
+        ..KernelDef::enqueuing("TensorStridedSliceUpdate", &[("T", MOVED)], update)
+    },
+];
+
+const BOUNDS: &[&str] = &["begin", "end", "strides"];
+
+fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
+    let attrs = StridedSliceAttrs::of(init.node)?;
+    let (variable, dtype) = (VariableInput::new(init, 0), init.input_type(4));
+    let mover = Mover::new(init, dtype)?;
+    Kernel::sync(move |ctx| {
+        let target = variable.get(ctx)?;
+        changed(ctx, &target, |tensor| {
+            if tensor.dtype != dtype {
+                device::invalid!("l-value dtype {} does not match r-value dtype {dtype}", tensor.dtype);
+            }
+            match written(ctx, attrs, &tensor.shape)? {
+                Some(Written { dims, from, to }) => {
+                    mover.copy(ctx, &dims, (ctx.device_input(4)?, &from), (tensor, &to))
+                }
+                None => Ok(()),
+            }
+        })?;
+        give_reference(ctx, &variable, target);
+        Ok(())
+    })
+}
+
+fn update(init: &KernelInit<'_>) -> Result<Kernel> {
+    let attrs = StridedSliceAttrs::of(init.node)?;
+    let mover = Mover::new(init, init.input_type(4))?;
+    Kernel::sync(move |ctx| {
+        let mut tensor = ctx.take_device_input(0)?;
+        if let Some(Written { dims, from, to }) = written(ctx, attrs, &tensor.shape)? {
+            own(ctx, &mut tensor)?;
+            mover.copy(ctx, &dims, (ctx.device_input(4)?, &from), (&tensor, &to))?;
+        }
+        ctx.set_output(0, tensor);
+        Ok(())
+    })
+}
+
+fn gradient(init: &KernelInit<'_>) -> Result<Kernel> {
+    let attrs = StridedSliceAttrs::of(init.node)?;
+    let mover = Mover::new(init, init.output_type(0))?;
+    Kernel::sync(move |ctx| {
+        let sizes = ctx.input(0)?;
+        if sizes.shape().rank() != 1 {
+            device::invalid!("shape must be 1-D, got shape.shape = {}", sizes.shape());
+        }
+        let shape = Shape::from_i64(&sizes.to_i64s()?)?;
+        let plan = plan(ctx, attrs, 1, &shape)?;
+        let dy = ctx.device_input(4)?;
+        if dy.shape.dims() != plan.shape {
+            device::invalid!("shape of dy was {} instead of {}", dy.shape, Shape::new(&plan.shape)?);
+        }
+        let (dims, to) = layout(&plan, &shape);
+        let out = zeros(ctx, dy.dtype, shape)?;
+        mover.copy(ctx, &dims, (dy, &Layout::packed(&dims)), (&out, &to))?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}

@@ -1,0 +1,112 @@
+//! Between space and batches: blocks of space moved into the batch and back, and patches of images and volumes.
+
+use super::conv::volumes;
+use super::support::{MOST_AXES, MOVED, ORDERED, allocate, function, launch, moved_type_name, read, write};
+use crate::engine::{Arguments, Source};
+use device::{Error, Result};
+use device::kernel::{Kernel, KernelDef, KernelInit};
+use kernels::numeric::dispatch::INDEX;
+use kernels::space::{Extraction, plan};
+use graph::Shape;
+use graph::ops::space::Blocks;
+use graph::ops::window::DataFormat;
+
+static SOURCE: Source = Source { file: "space.cu", text: include_str!("space.cu") };
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef {
+        host_memory: &["block_shape", "paddings"],
+        ..KernelDef::enqueuing("SpaceToBatchND", &[("T", MOVED), ("Tblock_shape", INDEX)], |i| {
+            moved(i, false, true)
+        })
+    },
+    KernelDef {
+        host_memory: &["block_shape", "crops"],
+        ..KernelDef::enqueuing("BatchToSpaceND", &[("T", MOVED), ("Tblock_shape", INDEX)], |i| {
+            moved(i, false, false)
+        })
+    },
+    KernelDef {
+        host_memory: &["paddings"],
+        ..KernelDef::enqueuing("SpaceToBatch", &[("T", MOVED)], |init| moved(init, true, true))
+    },
+    KernelDef {
+        host_memory: &["crops"],
+        ..KernelDef::enqueuing("BatchToSpace", &[("T", MOVED)], |init| moved(init, true, false))
+    },
+    KernelDef::enqueuing("ExtractImagePatches", &[("T", MOVED)], |init| {
+        extracting(init, Extraction::of_images(init.node)?)
+    }),
+    KernelDef::enqueuing("ExtractVolumePatches", &[("T", ORDERED)], |init| {
+        extracting(init, Extraction::of_volumes(init.node)?)
+    }),
+];
+
+/// `of_squares`: blocks are squares, whose size is an attribute.
+fn moved(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let block = of_squares.then(|| init.attr::<i64>("block_size")).transpose()?;
+    let name = if to_batch { "to_batch" } else { "to_space" };
+    let function = function(init, &SOURCE, format!("{name}<{}>", moved_type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        let (blocks, shape) = plan(ctx, block, to_batch)?;
+        let x = ctx.device_input(0)?;
+        let out = allocate(ctx, dtype, shape)?;
+        if x.shape.num_elements() > 0 && out.shape.num_elements() > 0 {
+            let (wide, narrow) = if to_batch { (&x.shape, &out.shape) } else { (&out.shape, &x.shape) };
+            let n = narrow.num_elements();
+            let arguments = Arguments::new()
+                .address(read(x)?)
+                .address(write(&out)?)
+                .count(n)
+                .structure(words(&blocks, wide, narrow)?);
+            launch(ctx, &function, n, arguments)?;
+        } else if out.shape.num_elements() > 0 {
+            // All of it is margin.
+            super::support::lane(ctx)?.fill(&out, 0)?;
+        }
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// `Blocks` of the `.cu` file.
+fn words(blocks: &Blocks, wide: &Shape, narrow: &Shape) -> Result<impl Iterator<Item = i64>> {
+    let axes = blocks.sizes.len();
+    if axes > MOST_AXES {
+        return Err(Error::unimplemented(format!("kernels of GPUs walk no more than {MOST_AXES} axes")));
+    }
+    let depth: usize = wide[axes + 1..].iter().product();
+    let padded = |values: Vec<usize>| {
+        (0..MOST_AXES).map(move |i| values.get(i).map_or(0, |&value| value as i64)).collect::<Vec<i64>>()
+    };
+    let tables = [
+        padded(blocks.sizes.clone()),
+        padded(blocks.margins.iter().map(|margin| margin[0]).collect()),
+        padded(wide[1..=axes].to_vec()),
+        padded(narrow[1..=axes].to_vec()),
+    ];
+    Ok([axes, wide[0], depth].into_iter().map(|v| v as i64).chain(tables.concat()))
+}
+
+/// As a convolution over volumes takes them.
+fn extracting(init: &KernelInit<'_>, extraction: Extraction) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let patches = function(init, &volumes::SOURCE, format!("patches<{}>", moved_type_name(dtype)?))?;
+    Kernel::sync(move |ctx| {
+        let x = ctx.device_input(0)?;
+        let extracted = extraction.of(&x.shape)?;
+        let out = allocate(ctx, dtype, extracted.shape)?;
+        let n = out.shape.num_elements();
+        let windows = extracted.windows.each_ref();
+        let arguments = Arguments::new()
+            .address(read(x)?)
+            .address(write(&out)?)
+            .count(n)
+            .count(0)
+            .structure(volumes::words(DataFormat::Nhwc, extracted.channels, windows));
+        launch(ctx, &patches, n, arguments)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}

@@ -1,0 +1,63 @@
+//! Arrays of tensors, which live as long as their step: elements are in the GPU's memory, but those of `int32`. Handles,
+//! indices and lengths are on the host.
+
+use super::host::same_as_cpu;
+use super::memory::OnGpu;
+use super::support::MOVED;
+use device::kernel::KernelDef;
+use kernels::tensor_array::{concat, create, gather, read, scatter, split, write};
+use graph::DType;
+
+const INT32: &[DType] = &[DType::Int32];
+
+/// Rows of the three generations of an op. An op of elements has its type in an attribute, and the arguments that are on
+/// the host, of elements that are in the GPU's memory and of those that are not.
+macro_rules! generations {
+    (
+        made: $($created:literal)*;
+        $($v1:literal $v2:literal $v3:literal: $host:expr;)*
+        $(of $attr:literal $($op:literal)*: $hosted:expr, $with_elements:expr, $make:expr;)*
+    ) => {
+        &[
+            $(
+                same_as_cpu($v1, &[], $host),
+                same_as_cpu($v2, &[], $host),
+                same_as_cpu($v3, &[], $host),
+            )*
+            same_as_cpu("TensorArrayGradWithShape", &[], &["handle", "grad_handle", "shape_to_prepend"]),
+            $($(
+                KernelDef { host_memory: $hosted, ..KernelDef::of($op, &[($attr, MOVED)], $make) },
+                same_as_cpu($op, &[($attr, INT32)], $with_elements),
+            )*)*
+            $(KernelDef {
+                host_memory: &["size", "handle"],
+                ..KernelDef::of($created, &[], |init| create(init, OnGpu::default()))
+            },)*
+        ]
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = generations! {
+    made: "TensorArray" "TensorArrayV2" "TensorArrayV3";
+    "TensorArrayGrad" "TensorArrayGradV2" "TensorArrayGradV3": &["handle", "grad_handle"];
+    "TensorArraySize" "TensorArraySizeV2" "TensorArraySizeV3": &["handle", "size"];
+    "TensorArrayClose" "TensorArrayCloseV2" "TensorArrayCloseV3": &["handle"];
+    of "T" "TensorArrayWrite" "TensorArrayWriteV2" "TensorArrayWriteV3":
+        &["handle", "index"], &["handle", "index", "value"], |init| write(init, OnGpu::summing(init, "T")?);
+    of "dtype" "TensorArrayRead" "TensorArrayReadV2" "TensorArrayReadV3":
+        &["handle", "index"], &["handle", "index", "value"], |init| read(init, OnGpu::default());
+    of "dtype" "TensorArrayGather" "TensorArrayGatherV2" "TensorArrayGatherV3":
+        &["handle", "indices"], &["handle", "indices", "value"],
+        |init| gather(init, OnGpu::moving(init, "dtype")?, false);
+    of "T" "TensorArrayScatter" "TensorArrayScatterV2" "TensorArrayScatterV3":
+        &["handle", "indices"], &["handle", "indices", "value"],
+        |init| scatter(init, OnGpu::summing(init, "T")?, false);
+    of "dtype" "TensorArrayConcat" "TensorArrayConcatV2" "TensorArrayConcatV3":
+        &["handle", "lengths"], &["handle", "lengths", "value"], |init| concat(init, OnGpu::moving(init, "dtype")?);
+    of "T" "TensorArraySplit" "TensorArraySplitV2" "TensorArraySplitV3":
+        &["handle", "lengths"], &["handle", "lengths", "value"], |init| split(init, OnGpu::summing(init, "T")?);
+    of "dtype" "TensorArrayPack": &["handle"], &["handle", "value"],
+        |init| gather(init, OnGpu::moving(init, "dtype")?, true);
+    of "T" "TensorArrayUnpack": &["handle"], &["handle", "value"],
+        |init| scatter(init, OnGpu::summing(init, "T")?, true);
+};

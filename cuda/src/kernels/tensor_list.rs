@@ -1,0 +1,86 @@
+//! Lists of tensors, held by variants: elements are in the GPU's memory, but those of `int32` and variants. Handles, indices,
+//! lengths and shapes are on the host. A list whose elements have no kernels here is the CPU's.
+
+use super::memory::{HOSTED, OnGpu};
+use super::support::MOVED;
+use device::kernel::{KernelDef, KernelInit};
+use kernels::objects::memory::Host;
+use kernels::tensor_list::{add_n, concat, concat_lists, concat_v2, element_shape, empty, from_tensor, gather, get_item, length, pop_back, push_back, push_back_batch, reserve, resize, scatter, scatter_into, scatter_v2, set_item, split, stack, zeros_like};
+use device::value::Placed;
+use graph::DType;
+
+const VARIANT: &[DType] = &[DType::Variant];
+
+fn moving(init: &KernelInit<'_>) -> device::Result<OnGpu> {
+    OnGpu::moving(init, "element_dtype")
+}
+
+/// Rows of ops that touch no elements; of those that do, with the arguments that are on the host, of elements that are in
+/// the GPU's memory and of those that are not.
+macro_rules! rows {
+    (
+        made: $($created:literal: $create:expr, $sizes:expr;)*
+        whole: $($op:literal: $make:expr, $host:expr;)*
+        of_elements: $(
+            $by:literal: $hosted:expr, $with_elements:expr, $on_gpu:expr, $on_host:expr;
+        )*
+    ) => {
+        &[
+            $(
+                KernelDef { host_memory: $sizes, ..KernelDef::of($created, &[("element_dtype", MOVED)], $create) },
+                KernelDef { host_memory: $sizes, ..KernelDef::of($created, &[("element_dtype", HOSTED)], $create) },
+            )*
+            $(KernelDef { host_memory: $host, ..KernelDef::of($op, &[], $make) },)*
+            $(
+                KernelDef { host_memory: $hosted, ..KernelDef::of($by, &[("element_dtype", MOVED)], $on_gpu) },
+                KernelDef {
+                    host_memory: $with_elements,
+                    ..KernelDef::of($by, &[("element_dtype", HOSTED)], $on_host)
+                },
+            )*
+            KernelDef::of("ZerosLike", &[("T", VARIANT)], |_| zeros_like::<Placed>(OnGpu::default())),
+            KernelDef::of("AddN", &[("T", VARIANT)], |_| add_n::<Placed>()),
+        ]
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = rows! {
+    made:
+        "EmptyTensorList": empty::<Placed>, &["element_shape", "max_num_elements"];
+        "TensorListReserve": reserve::<Placed>, &["element_shape", "num_elements"];
+        "TensorListConcatLists": concat_lists::<Placed>, &[];
+    whole:
+        "TensorListLength": length::<Placed>, &["length"];
+        "TensorListResize": resize::<Placed>, &["size"];
+        "TensorListElementShape": element_shape::<Placed>, &["element_shape"];
+    of_elements:
+        "TensorListGetItem": &["index", "element_shape"], &["index", "element_shape", "item"],
+            |init| get_item::<Placed>(init, OnGpu::default()), |init| get_item::<Placed>(init, Host);
+        "TensorListSetItem": &["index"], &["index", "item"], set_item::<Placed>, set_item::<Placed>;
+        "TensorListPushBack": &[], &["tensor"], push_back::<Placed>, push_back::<Placed>;
+        "TensorListPopBack": &["element_shape"], &["element_shape", "tensor"],
+            |init| pop_back::<Placed>(init, OnGpu::default()), |init| pop_back::<Placed>(init, Host);
+        "TensorListFromTensor": &["element_shape"], &["element_shape", "tensor"],
+            |init| from_tensor::<Placed>(init, moving(init)?), |init| from_tensor::<Placed>(init, Host);
+        "TensorListStack": &["element_shape"], &["element_shape", "tensor"],
+            |init| stack::<Placed>(init, moving(init)?), |init| stack::<Placed>(init, Host);
+        "TensorListGather": &["indices", "element_shape"], &["indices", "element_shape", "values"],
+            |init| gather::<Placed>(init, moving(init)?), |init| gather::<Placed>(init, Host);
+        "TensorListScatter": &["indices", "element_shape"], &["indices", "element_shape", "tensor"],
+            |init| scatter::<Placed>(init, moving(init)?), |init| scatter::<Placed>(init, Host);
+        "TensorListScatterV2": &["indices", "element_shape", "num_elements"],
+            &["indices", "element_shape", "num_elements", "tensor"],
+            |init| scatter_v2::<Placed>(init, moving(init)?), |init| scatter_v2::<Placed>(init, Host);
+        "TensorListScatterIntoExistingList": &["indices"], &["indices", "tensor"],
+            |init| scatter_into::<Placed>(init, moving(init)?), |init| scatter_into::<Placed>(init, Host);
+        "TensorListSplit": &["element_shape", "lengths"], &["element_shape", "lengths", "tensor"],
+            |init| split::<Placed>(init, moving(init)?), |init| split::<Placed>(init, Host);
+        "TensorListConcat": &["lengths"], &["lengths", "tensor"],
+            |init| concat::<Placed>(init, moving(init)?), |init| concat::<Placed>(init, Host);
+        "TensorListConcatV2": &["element_shape", "leading_dims", "lengths"],
+            &["element_shape", "leading_dims", "lengths", "tensor"],
+            |init| concat_v2::<Placed>(init, moving(init)?), |init| concat_v2::<Placed>(init, Host);
+        "TensorListPushBackBatch": &[], &["tensor"],
+            |init| push_back_batch::<Placed>(init, moving(init)?),
+            |init| push_back_batch::<Placed>(init, Host);
+};

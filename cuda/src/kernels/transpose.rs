@@ -1,0 +1,69 @@
+//! Reordering and repeating elements.
+
+use super::complex;
+use super::moved::{Mover, taking};
+use super::support::{MOVED, allocate, function, launch, read, type_name, write};
+use crate::engine::Arguments;
+use device::DeviceTensor;
+use device::Result;
+use device::kernel::{Kernel, KernelDef, KernelInit};
+use kernels::numeric::dispatch::COMPLEX;
+use kernels::numeric::strided::Layout;
+use kernels::transpose::{blocks, reverse_axes, reverse_where, tile, transpose};
+use graph::DType;
+use graph::ops::transpose::BlockAttrs;
+
+const WITH_INT32: &[DType] = kernels::numeric::dispatch::PLAIN;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef {
+        host_memory: &["perm"],
+        ..KernelDef::enqueuing("Transpose", &[("T", WITH_INT32)], |init| taking(init, transpose))
+    },
+    KernelDef {
+        host_memory: &["perm"],
+        ..KernelDef::enqueuing("ConjugateTranspose", &[("T", COMPLEX)], conjugate_transpose)
+    },
+    KernelDef {
+        host_memory: &["multiples"],
+        ..KernelDef::enqueuing("Tile", &[("T", MOVED)], |init| taking(init, tile))
+    },
+    KernelDef {
+        host_memory: &["axis"],
+        ..KernelDef::enqueuing("ReverseV2", &[("T", MOVED)], |init| taking(init, reverse_axes))
+    },
+    KernelDef {
+        host_memory: &["dims"],
+        ..KernelDef::enqueuing("Reverse", &[("T", MOVED)], |init| taking(init, reverse_where))
+    },
+    KernelDef::enqueuing("SpaceToDepth", &[("T", MOVED)], |init| {
+        let attrs = BlockAttrs::of(init.node)?;
+        taking(init, move |ctx| blocks(ctx, attrs, true))
+    }),
+    KernelDef::enqueuing("DepthToSpace", &[("T", MOVED)], |init| {
+        let attrs = BlockAttrs::of(init.node)?;
+        taking(init, move |ctx| blocks(ctx, attrs, false))
+    }),
+];
+
+fn conjugate_transpose(init: &KernelInit<'_>) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let name = type_name(dtype)?;
+    let conjugate = function(init, &complex::SOURCE, format!("map<Conj, {name}, {name}>"))?;
+    let mover = Mover::new(init, dtype)?;
+    Kernel::sync(move |ctx| {
+        let (taken, x) = (transpose(ctx)?, ctx.device_input(0)?);
+        let (turned, n) = (allocate(ctx, dtype, x.shape.clone())?, x.shape.num_elements());
+        let arguments = Arguments::new().address(read(x)?).address(write(&turned)?).count(n).real(0.0);
+        launch(ctx, &conjugate, n, arguments)?;
+        let out = if taken.is_whole(n) {
+            DeviceTensor { shape: taken.shape, ..turned }
+        } else {
+            let out = allocate(ctx, dtype, taken.shape)?;
+            mover.copy(ctx, &taken.dims, (&turned, &taken.from), (&out, &Layout::packed(&taken.dims)))?;
+            out
+        };
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}

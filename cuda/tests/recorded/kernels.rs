@@ -1,0 +1,63 @@
+//! The kernel table of GPUs: what each row asks of the compiler, and that it is fit for the executor.
+
+use super::Fallible;
+use super::op_nodes::rows;
+use super::streams::Gpu;
+use anabranch_cuda::engine::Program;
+use device::kernel::ALL_ARGUMENTS;
+use kernels;
+use kernels::testing::make_kernel;
+
+/// The kernels that all rows together ask for.
+pub(crate) fn programs() -> Fallible<Vec<Program>> {
+    let gpu = Gpu::new(1 << 20)?;
+    for (def, nodes) in rows("GPU")? {
+        for node in nodes {
+            make_kernel(&gpu.device, &node).map_err(|e| format!("{def:?} for {:?}: {e}", node.attrs))?;
+        }
+    }
+    Ok(gpu.driver.programs())
+}
+
+#[test]
+fn every_row_makes_a_kernel_for_each_of_its_types() -> Fallible {
+    let programs = programs()?;
+    assert!(programs.len() > 500, "only {} programs", programs.len());
+    Ok(())
+}
+
+#[test]
+fn every_row_names_arguments_and_types_of_its_op() -> Fallible {
+    for (def, nodes) in rows("GPU")? {
+        let op = nodes.first().ok_or("a row takes nothing")?.op;
+        let memories = [def.host_memory, def.any_memory].into_iter().filter(|names| *names != ALL_ARGUMENTS);
+        for argument in memories.flatten() {
+            let is_there = op.inputs.iter().chain(op.outputs.iter()).any(|arg| arg.name == *argument);
+            assert!(is_there, "{def:?} has no argument {argument}");
+        }
+        for (attr, types) in def.types {
+            let spec =
+                op.attrs.iter().find(|spec| spec.name == *attr).ok_or_else(|| format!("{def:?}: {attr}"))?;
+            for &dtype in *types {
+                spec.check(&if spec.is_list { vec![dtype].into() } else { dtype.into() })
+                    .map_err(|e| format!("{def:?}: {e}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_node_of_a_row_has_a_cpu_kernel_to_compare_with() -> Fallible {
+    for (def, nodes) in rows("GPU")? {
+        // Collectives are of several GPUs: `collectives` says what they give.
+        if def.op.starts_with("Nccl") {
+            continue;
+        }
+        for node in nodes {
+            let types: Vec<_> = node.input_types()?.iter().map(|port| port.dtype).collect();
+            assert!(kernels::table().find(&node).is_some(), "{def:?} of {types:?} has no CPU kernel");
+        }
+    }
+    Ok(())
+}

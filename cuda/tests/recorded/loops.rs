@@ -1,0 +1,199 @@
+//! Loops on a GPU that records: arrays and stacks hold elements in its memory, and what counts turns never leaves the
+//! host.
+
+use super::Fallible;
+use super::partition::Partition;
+use super::recording::Recording;
+use super::streams::Gpu;
+use super::training::run;
+use anabranch_device::gpu_options::GpuOptions;
+use graph::{Graph, Tensor};
+
+/// A recurrence over the rows of a matrix: each turn reads a row, adds it to the state, and writes the state.
+fn recurrence(body: &str) -> Fallible<Graph> {
+    let frame = "frame_name=\"loop\", parallel_iterations=10";
+    let text = format!(
+        "
+        zero = Const[dtype=int32, value=int32<>{{0}}]
+        limit = Const[dtype=int32, value=int32<>{{3}}]
+        all = Const[dtype=int32, value=int32<3>{{0, 1, 2}}]
+        x = Const[dtype=float, value=float<3,2>{{1.0, 2.0, 3.0, 4.0, 5.0, 6.0}}]
+        start = Const[dtype=float, value=float<2>{{0.0, 0.0}}]
+        rows = TensorArrayV3[dtype=float](limit)
+        filled = TensorArrayScatterV3[T=float](rows, all, x, rows:1)
+        states = TensorArrayV3[dtype=float](limit)
+        stack = StackV2[elem_type=float](limit)
+        rows/in = Enter[T=resource, {frame}, is_constant=true](rows)
+        filled/in = Enter[T=float, {frame}, is_constant=true](filled)
+        states/in = Enter[T=resource, {frame}, is_constant=true](states)
+        stack/in = Enter[T=resource, {frame}, is_constant=true](stack)
+        limit/in = Enter[T=int32, {frame}, is_constant=true](limit)
+        i/in = Enter[T=int32, {frame}](zero)
+        s/in = Enter[T=float, {frame}](start)
+        flow/in = Enter[T=float, {frame}](states:1)
+        i = Merge[T=int32, N=2](i/in, i/next)
+        s = Merge[T=float, N=2](s/in, s/next)
+        flow = Merge[T=float, N=2](flow/in, flow/next)
+        less = Less[T=int32](i, limit/in)
+        more = LoopCond(less)
+        i/switch = Switch[T=int32](i, more)
+        s/switch = Switch[T=float](s, more)
+        flow/switch = Switch[T=float](flow, more)
+        i/at = Identity[T=int32](i/switch:1)
+        one = Const[dtype=int32, value=int32<>{{1}}](^i/at)
+        i/then = Add[T=int32](i/at, one)
+        {body}
+        i/next = NextIteration[T=int32](i/then)
+        s/next = NextIteration[T=float](s/then)
+        flow/next = NextIteration[T=float](flow/then)
+        flow/exit = Exit[T=float](flow/switch)
+        "
+    );
+    let lines: String = text.lines().map(|line| line.trim().to_owned() + "\n").collect();
+    Ok(Graph::from_text(lines.trim_start())?)
+}
+
+const STEP: &str = "row = TensorArrayReadV3[dtype=float](rows/in, i/at, filled/in)
+        s/then = AddV2[T=float](s/switch:1, row)
+        flow/then = TensorArrayWriteV3[T=float](states/in, i/at, s/then, flow/switch:1)";
+
+fn checked(graph: &Graph, kernels: &[(&str, usize)]) -> Fallible<Vec<String>> {
+    let gpu = Gpu::new(1 << 20)?;
+    run(&gpu, graph, 1)?;
+    let log = gpu.driver.log();
+    for (kernel, count) in kernels {
+        let found = log.iter().filter(|line| line.starts_with(kernel)).count();
+        assert_eq!(found, *count, "{kernel}: {log:#?}");
+    }
+    assert_eq!(gpu.driver.races(), Vec::<String>::new(), "{log:#?}");
+    Ok(log)
+}
+
+#[test]
+fn a_loop_over_arrays_copies_nothing_between_its_turns() -> Fallible {
+    let log = checked(&recurrence(STEP)?, &[("side_by_side<u32>", 1), ("zip<AddV2, float, float>", 3)])?;
+    // The two constants come over when they are made; nothing goes back.
+    assert_eq!(log.iter().filter(|line| line.starts_with("copy in")).count(), 2, "{log:#?}");
+    assert_eq!(log.iter().filter(|line| line.starts_with("copy out")).count(), 0, "{log:#?}");
+    Ok(())
+}
+
+#[test]
+fn whether_a_loop_goes_on_is_decided_without_the_gpu() -> Fallible {
+    let gpu = Gpu::new(1 << 20)?;
+    let text = recurrence(STEP)?.to_text();
+    let both = text.replace("more = LoopCond(less)", "both = LogicalAnd(less, less)\nmore = LoopCond(both)");
+    assert_ne!(text, both);
+    let graph = executor::fuse(Graph::from_text(&both)?, &*gpu.device)?;
+    run(&gpu, &graph, 1)?;
+    let log = gpu.driver.log();
+    let is_for_truths = |line: &&String| line.starts_with("copy out") || line.starts_with("zip<LogicalAnd");
+    assert_eq!(log.iter().find(is_for_truths), None, "{log:#?}");
+    Ok(())
+}
+
+#[test]
+fn gradients_of_one_element_are_summed_where_they_are() -> Fallible {
+    let graph = recurrence(
+        "back = TensorArrayGradV3[source=\"gradients\"](rows/in, filled/in)
+        where = Const[dtype=int32, value=int32<>{0}](^i/at)
+        s/then = TensorArrayReadV3[dtype=float](rows/in, i/at, filled/in)
+        sent = TensorArrayWriteV3[T=float](back, where, s/then, back:1)
+        flow/then = Identity[T=float](flow/switch:1, ^sent)",
+    )?;
+    // The first is the element, which the array of rows holds too, so that the sum begins with a copy.
+    checked(&graph, &[("update<Add, float>", 2)])?;
+    Ok(())
+}
+
+#[test]
+fn what_is_pushed_is_popped_without_a_copy() -> Fallible {
+    let graph = recurrence(
+        "pushed = StackPushV2[T=float, swap_memory=true](stack/in, s/switch:1)
+        popped = StackPopV2[elem_type=float](stack/in, ^pushed)
+        s/then = Exp[T=float](popped)
+        flow/then = Identity[T=float](flow/switch:1)",
+    )?;
+    let log = checked(&graph, &[("map<Exp, float, float>", 3)])?;
+    assert_eq!(log.iter().filter(|line| line.starts_with("copy out")).count(), 0, "{log:#?}");
+    Ok(())
+}
+
+/// A recurrence of eight kernels a turn, over rows that are fed; its state leaves the loop. Two values go around, and a
+/// matrix is in every turn.
+const CELL: &str = "
+    zero = Const[dtype=int32, value=int32<>{0}]
+    all = Const[dtype=int32, value=int32<3>{0, 1, 2}]
+    x <- float
+    first <- float
+    w <- float
+    limit = Const[dtype=int32, value=int32<>{3}]
+    rows = TensorArrayV3[dtype=float](limit)
+    filled = TensorArrayScatterV3[T=float](rows, all, x, rows:1)
+    rows/in = Enter[T=resource, FRAME, is_constant=true](rows)
+    filled/in = Enter[T=float, FRAME, is_constant=true](filled)
+    limit/in = Enter[T=int32, FRAME, is_constant=true](limit)
+    w/in = Enter[T=float, FRAME, is_constant=true](w)
+    i/in = Enter[T=int32, FRAME](zero)
+    s/in = Enter[T=float, FRAME](first)
+    t/in = Enter[T=float, FRAME](first)
+    i = Merge[T=int32, N=2](i/in, i/next)
+    s = Merge[T=float, N=2](s/in, s/next)
+    t = Merge[T=float, N=2](t/in, t/next)
+    less = Less[T=int32](i, limit/in)
+    more = LoopCond(less)
+    i/switch = Switch[T=int32](i, more)
+    s/switch = Switch[T=float](s, more)
+    t/switch = Switch[T=float](t, more)
+    i/at = Identity[T=int32](i/switch:1)
+    one = Const[dtype=int32, value=int32<>{1}](^i/at)
+    i/then = Add[T=int32](i/at, one)
+    row = TensorArrayReadV3[dtype=float](rows/in, i/at, filled/in)
+    sum = AddV2[T=float](s/switch:1, row)
+    product = MatMul[T=float](sum, w/in)
+    new = Tanh[T=float](product)
+    gate = Sigmoid[T=float](sum)
+    kept = Mul[T=float](gate, t/switch:1)
+    gained = Mul[T=float](gate, new)
+    t/then = AddV2[T=float](kept, gained)
+    s/then = Tanh[T=float](t/then)
+    i/next = NextIteration[T=int32](i/then)
+    s/next = NextIteration[T=float](s/then)
+    t/next = NextIteration[T=float](t/then)
+    s/exit = Exit[T=float](s/switch)
+    t/exit = Exit[T=float](t/switch)
+    a = AddV2[T=float](s/exit, t/exit)
+    b = Mul[T=float](a, s/exit)
+    c = Sub[T=float](b, t/exit)
+    end = Tanh[T=float](c)
+    end -> float
+";
+
+#[test]
+fn the_kernels_of_a_turn_and_those_behind_a_loop_are_graphs() -> Fallible {
+    let text = CELL.replace("FRAME", "frame_name=\"loop\", parallel_iterations=10");
+    let run = |graphs: bool| -> Fallible<(Vec<usize>, Vec<Tensor>)> {
+        let options = GpuOptions { memory_fraction: 1.0, graphs, tf32: false, ..GpuOptions::default() };
+        let gpu = Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)?;
+        let partition = Partition::of_text(&text, &gpu.device)?;
+        let (mut launched, mut given) = (Vec::new(), Vec::new());
+        for step in 0..5u8 {
+            let of = |dims: &[usize], by: f32| -> Fallible<Tensor> {
+                let count: usize = dims.iter().product();
+                let values: Vec<f32> = (0..count).map(|i| by * (i as f32 - 3.0 + f32::from(step))).collect();
+                Ok(Tensor::from_slice(&values, graph::Shape::new(dims)?)?)
+            };
+            let feeds = [("x", of(&[3, 2, 2], 0.1)?), ("first", of(&[2, 2], 0.2)?), ("w", of(&[2, 2], 0.3)?)];
+            given.extend(partition.step(&feeds, &["end"])?);
+            let log = gpu.driver.log();
+            launched.push(log.iter().filter(|line| line.starts_with("graph of")).count());
+        }
+        assert_eq!(gpu.driver.races(), Vec::<String>::new());
+        Ok((launched, given))
+    };
+    let ((launched, with), (_, without)) = (run(true)?, run(false)?);
+    assert_ne!(without[3], without[4]);
+    // The first step's last turn is captured; a later turn is given what the graph gave, which is copied out from then on.
+    assert_eq!((&launched[3..], with), (&[4, 4][..], without));
+    Ok(())
+}

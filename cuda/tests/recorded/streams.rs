@@ -1,0 +1,304 @@
+//! In what order work is enqueued, and when memory is taken and given back.
+
+use super::Fallible;
+use super::recording::Recording;
+use device::Value;
+use anabranch_cuda::engine::device_over;
+use device::{Device, DeviceTensor};
+use anabranch_device::gpu_options::GpuOptions;
+use kernels::testing::run_node_on;
+use graph::{AttrList, AttrValue, Code, DType, DeviceName, Node, TaskName, Tensor};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// All memory may be taken, and each kernel is launched by itself.
+pub(crate) fn launching() -> GpuOptions {
+    GpuOptions { memory_fraction: 1.0, graphs: false, ..GpuOptions::default() }
+}
+
+/// A GPU that records.
+pub(crate) struct Gpu {
+    pub(crate) driver: Arc<Recording>,
+    pub(crate) device: Arc<Device>,
+}
+
+impl Gpu {
+    pub(crate) fn new(memory: u64) -> Fallible<Gpu> {
+        Gpu::with(memory, &launching())
+    }
+
+    pub(crate) fn with(memory: u64, options: &GpuOptions) -> Fallible<Gpu> {
+        Gpu::over(Recording::new(memory), 0, options)
+    }
+
+    /// Number `id` of its task.
+    pub(crate) fn over(driver: Recording, id: u32, options: &GpuOptions) -> Fallible<Gpu> {
+        let driver = Arc::new(driver);
+        let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", id);
+        let device = Arc::new(device_over(driver.clone(), name, options)?);
+        Ok(Gpu { driver, device })
+    }
+
+    /// GPUs of one task: the first, and others that it reaches or not.
+    pub(crate) fn together(memory: u64, are_reachable: &[bool]) -> Fallible<Vec<Gpu>> {
+        let options = launching();
+        let first = Recording::new(memory);
+        let others: Vec<Recording> = are_reachable.iter().map(|&can| first.beside(can)).collect();
+        (0..).zip([first].into_iter().chain(others)).map(|(id, gpu)| Gpu::over(gpu, id, &options)).collect()
+    }
+
+    pub(crate) fn upload(&self, tensor: Tensor) -> Fallible<Value> {
+        let (sender, receiver) = channel();
+        self.device.processor().upload(tensor, Box::new(move |value| drop(sender.send(value))));
+        Ok(receiver.recv_timeout(DEADLINE)??)
+    }
+
+    pub(crate) fn download(&self, value: Value) -> Fallible<Tensor> {
+        let tensor = on_gpu(&value)?;
+        drop(value);
+        let (sender, receiver) = channel();
+        self.device.processor().download(tensor, Box::new(move |tensor| drop(sender.send(tensor))));
+        Ok(receiver.recv_timeout(DEADLINE)??)
+    }
+
+    /// Takes over what another GPU holds.
+    pub(crate) fn adopt(&self, value: &Value) -> Fallible<Value> {
+        let (sender, receiver) = channel();
+        self.device.processor().adopt(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
+        Ok(receiver.recv_timeout(DEADLINE)??)
+    }
+
+    /// What was logged, up to a line that begins so: another thread may be at it.
+    pub(crate) fn log_until(&self, last: &str) -> Fallible<Vec<String>> {
+        let (mut log, end) = (Vec::new(), Instant::now() + DEADLINE);
+        while !log.iter().any(|line: &String| line.starts_with(last)) {
+            if Instant::now() > end {
+                return Err(format!("no {last:?} in {log:?}").into());
+            }
+            log.extend(self.driver.log());
+            std::thread::yield_now();
+        }
+        Ok(log)
+    }
+
+    pub(crate) fn lend(&self, value: &Value) -> Fallible<Value> {
+        let (sender, receiver) = channel();
+        self.device.processor().export(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
+        Ok(receiver.recv_timeout(DEADLINE)??)
+    }
+}
+
+fn on_gpu(value: &Value) -> Fallible<DeviceTensor> {
+    match value {
+        Value::Device(tensor) => Ok(tensor.clone()),
+        _ => Err(format!("{value:?} is not on a GPU").into()),
+    }
+}
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) fn node(op: &str, dtype: DType) -> Fallible<Node> {
+    let op = graph::ops::lookup(op).ok_or_else(|| format!("no op {op}"))?;
+    Ok(Node::new("n", op).with_attr("T", dtype))
+}
+
+#[test]
+fn a_gpu_is_opened_when_it_is_first_used() -> Fallible {
+    let gpu = Gpu::new(1 << 20)?;
+    gpu.device.processor().synchronize()?;
+    assert_eq!(gpu.device.attributes().memory_limit, 1 << 20);
+    assert_eq!((gpu.driver.log(), gpu.driver.synchronized()), (vec![], 0));
+    gpu.upload(Tensor::try_from([1.0f32])?)?;
+    gpu.device.processor().synchronize()?;
+    assert!(!gpu.driver.log().is_empty());
+    assert_eq!(gpu.driver.synchronized(), 1);
+    Ok(())
+}
+
+#[test]
+fn what_is_brought_over_comes_back() -> Fallible {
+    let gpu = Gpu::new(1 << 20)?;
+    let tensor = Tensor::try_from([[1.0f32, 2.0], [3.0, 4.0]])?;
+    let value = gpu.upload(tensor.clone())?;
+    assert_eq!(gpu.download(value.clone())?, tensor);
+    assert_eq!(gpu.download(value)?, tensor);
+    let empty = Tensor::zeros(DType::Int64, graph::Shape::new(&[0, 3])?)?;
+    assert_eq!(gpu.download(gpu.upload(empty.clone())?)?, empty);
+    let text = gpu.upload(Tensor::from("text"))?;
+    assert!(matches!(text, Value::Host(_)), "{text:?}");
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
+/// Of more pieces than may be under way, the last of which is smaller; what comes back lies in pinned memory already.
+#[test]
+fn a_large_tensor_is_brought_over_in_pieces_and_one_that_came_back_as_it_is() -> Fallible {
+    const MEBIBYTE: usize = 1 << 20;
+    let gpu = Gpu::new(1 << 28)?;
+    let numbers: Vec<i64> = (0..(60 * MEBIBYTE / 8) as i64).collect();
+    let tensor = Tensor::vector(&numbers)?;
+    let value = gpu.upload(tensor.clone())?;
+    let copies = |log: Vec<String>| -> Vec<String> {
+        log.into_iter().filter(|line| line.starts_with("copy in")).collect()
+    };
+    let mut pieces = vec![format!("copy in {} on 1", 8 * MEBIBYTE); 7];
+    pieces.push(format!("copy in {} on 1", 4 * MEBIBYTE));
+    assert_eq!(copies(gpu.driver.log()), pieces);
+    let back = gpu.download(value)?;
+    assert_eq!(back, tensor);
+    let again = gpu.upload(back)?;
+    assert_eq!(copies(gpu.driver.log()), [format!("copy in {} on 1", 60 * MEBIBYTE)]);
+    assert_eq!(gpu.download(again)?, tensor);
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
+#[test]
+fn a_kernel_waits_for_the_copy_of_its_input_and_later_ones_do_not() -> Fallible {
+    let gpu = Gpu::new(1 << 20)?;
+    let x = gpu.upload(Tensor::try_from([1.0f32, 2.0])?)?;
+    assert_eq!(gpu.driver.log(), ["allocate 8 on 1", "copy in 8 on 1", "mark 1"]);
+    let exp = node("Exp", DType::Float)?;
+    let y = run_node_on(&gpu.device, &exp, vec![x.clone()])?;
+    assert_eq!(gpu.driver.log(), ["allocate 8 on 0", "wait 0", "map<Exp, float, float> on 0"]);
+    let z = run_node_on(&gpu.device, &exp, vec![x.clone()])?;
+    assert_eq!(gpu.driver.log(), ["allocate 8 on 0", "map<Exp, float, float> on 0"]);
+    drop((x, y, z));
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
+#[test]
+fn memory_that_a_copy_out_reads_is_freed_behind_it_and_kernels_do_not_wait() -> Fallible {
+    let gpu = Gpu::new(1 << 20)?;
+    let x = gpu.upload(Tensor::try_from([1.0f32, 2.0])?)?;
+    let y = run_node_on(&gpu.device, &node("Exp", DType::Float)?, vec![x])?.remove(0);
+    gpu.driver.log();
+    gpu.download(y)?;
+    assert_eq!(
+        gpu.driver.log(),
+        ["mark 0", "wait 2", "copy out 8 on 2", "mark 2", "mark 0", "wait 2", "free 8 on 2"]
+    );
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
+#[test]
+fn a_kernel_that_changes_what_a_copy_out_reads_waits_for_the_copy() -> Fallible {
+    let gpu = Gpu::new(1 << 20)?;
+    let x = gpu.upload(Tensor::try_from([1.0f32, 2.0])?)?;
+    gpu.download(x.clone())?;
+    gpu.driver.log();
+    // The only holder: its memory becomes the result's.
+    let y = run_node_on(&gpu.device, &node("Exp", DType::Float)?, vec![x])?;
+    assert_eq!(gpu.driver.log(), ["wait 0", "wait 0", "map<Exp, float, float> on 0"]);
+    drop(y);
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
+#[test]
+fn memory_that_others_hold_is_not_written() -> Fallible {
+    let gpu = Gpu::new(1 << 20)?;
+    let x = gpu.upload(Tensor::try_from([1.0f32, 2.0])?)?;
+    let same = run_node_on(&gpu.device, &node("AddV2", DType::Float)?, vec![x.clone(), x.clone()])?;
+    assert!(gpu.driver.log().contains(&"allocate 8 on 0".to_owned()));
+    let reused = run_node_on(&gpu.device, &node("AddV2", DType::Float)?, vec![same[0].clone(), x.clone()])?;
+    assert!(gpu.driver.log().contains(&"allocate 8 on 0".to_owned()), "the first sum is still held");
+    drop(same);
+    let sum = run_node_on(&gpu.device, &node("AddV2", DType::Float)?, vec![x, reused[0].clone()])?;
+    drop((reused, sum));
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
+#[test]
+fn too_much_memory_is_an_error_that_names_who_asks_and_who_holds() -> Fallible {
+    let gpu = Gpu::new(1000)?;
+    let large = gpu.upload(Tensor::zeros(DType::Float, graph::Shape::new(&[150])?)?)?;
+    let exp = node("Exp", DType::Float)?;
+    let error = run_node_on(&gpu.device, &exp, vec![large.clone()]).err().ok_or("no error")?;
+    assert_eq!(error.code(), Code::ResourceExhausted);
+    assert_eq!(
+        error.to_string(),
+        "OOM when allocating tensor with shape[150] and type float for n on \
+         /job:localhost/replica:0/task:0/device:GPU:0: 600 bytes, with 600 of 1000 in use; most is held by what these \
+         nodes made: tensors from the host (600)"
+    );
+    // What is given back can be taken again.
+    drop(large);
+    let large = gpu.upload(Tensor::zeros(DType::Float, graph::Shape::new(&[240])?)?)?;
+    let result = run_node_on(&gpu.device, &exp, vec![large])?;
+    drop(result);
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
+#[test]
+fn a_convolution_works_in_as_much_memory_as_is_wanted_or_else_as_is_needed() -> Fallible {
+    let strides = AttrValue::List(AttrList::Int(vec![1; 4]));
+    let convolution =
+        node("Conv2D", DType::Float)?.with_attr("strides", strides).with_attr("padding", "SAME");
+    for (wanted, taken) in [(4096, 4096), (1 << 20, 256)] {
+        let gpu = Gpu::over(Recording::new(1 << 16).wanting_workspace(wanted), 0, &launching())?;
+        let image = gpu.upload(Tensor::zeros(DType::Float, graph::Shape::new(&[2, 6, 6, 3])?)?)?;
+        let filter = gpu.upload(Tensor::zeros(DType::Float, graph::Shape::new(&[3, 3, 3, 4])?)?)?;
+        run_node_on(&gpu.device, &convolution, vec![image, filter])?;
+        let log = gpu.driver.log();
+        let within = format!(" in {taken} bytes");
+        assert!(log.iter().any(|line| line.contains("Forward") && line.contains(&within)), "{log:?}");
+        assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_driver_without_memory_is_asked_again_after_all_has_ended() -> Fallible {
+    // The limit is more than there is.
+    let driver = Arc::new(Recording::new(1000));
+    let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", 0);
+    let options = launching();
+    let device: Arc<Device> = Arc::new(device_over(driver.clone(), name, &options)?);
+    let gpu = Gpu { driver, device };
+    let other = graph::Shape::new(&[200])?;
+    let held = anabranch_cuda::engine::Driver::allocate(
+        &*gpu.driver,
+        500,
+        anabranch_cuda::engine::driver::StreamId(0),
+    )?;
+    assert!(held.is_some());
+    let error = gpu.upload(Tensor::zeros(DType::Float, other)?).err().ok_or("no error")?;
+    assert!(error.to_string().contains("OOM when allocating"), "{error}");
+    assert_eq!(gpu.driver.synchronized(), 1);
+    assert!(gpu.driver.log().contains(&"trim".to_owned()));
+    Ok(())
+}
+
+#[test]
+fn all_memory_can_be_taken_at_once() -> Fallible {
+    let options = GpuOptions { memory_fraction: 0.5, allow_growth: false, ..GpuOptions::default() };
+    let gpu = Gpu::with(1 << 20, &options)?;
+    drop(gpu.upload(Tensor::try_from([1i64])?)?);
+    let log = gpu.driver.log();
+    assert_eq!(log[..2], [format!("allocate {} on 0", 1 << 19), format!("free {} on 0", 1 << 19)]);
+    Ok(())
+}
+
+#[test]
+fn poisoned_memory_is_filled_before_a_kernel_gets_it_and_tensors_from_the_host_are_as_they_were() -> Fallible
+{
+    let options = GpuOptions { memory_fraction: 1.0, poison: true, ..GpuOptions::default() };
+    let gpu = Gpu::with(1 << 20, &options)?;
+    let tensor = Tensor::try_from([1.0f32, 2.0])?;
+    let x = gpu.upload(tensor.clone())?;
+    assert_eq!(gpu.driver.log(), ["allocate 8 on 1", "copy in 8 on 1", "mark 1"]);
+    let y = run_node_on(&gpu.device, &node("Exp", DType::Float)?, vec![x.clone()])?.remove(0);
+    let wanted = ["allocate 8 on 0", "fill 8 on 0", "wait 0", "map<Exp, float, float> on 0"];
+    assert_eq!(gpu.driver.log(), wanted);
+    // Nobody computes here: the output is what memory was before.
+    assert!(gpu.download(y)?.values::<f32>()?.iter().all(|value| value.is_nan()));
+    assert_eq!(gpu.download(x)?, tensor);
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}

@@ -1,0 +1,375 @@
+//! What is lent to another process's GPU, and what is read by others where it was brought from a GPU. The other process is
+//! another GPU of the same recorder, which finds memory by descriptors alone.
+
+use super::Fallible;
+use super::recording::Recording;
+use super::streams::{DEADLINE, Gpu, launching, node};
+use device::DeviceTensor;
+use anabranch_device::gpu_options::GpuOptions;
+use device::shared_block::{Freed, Place, SharedBlock};
+use device::shared_memory;
+use device::shared_memory::{PeerMemory, SharedMemory};
+use kernels::testing::run_node_on;
+use device::window::{BorrowedMemory, LEAST, Loan, PeerWindow};
+use device::{Pool, Value};
+use graph::{DType, Tensor};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Least length of a window.
+const WINDOW: u64 = 2 << 20;
+
+const MEMORY: u64 = 64 << 20;
+
+/// Two GPUs, each of a process of its own.
+struct Pair {
+    lender: Gpu,
+    borrower: Gpu,
+}
+
+impl Pair {
+    fn new(is_visible: bool) -> Fallible<Pair> {
+        let first = Recording::new(MEMORY);
+        let second = first.beside(is_visible);
+        let (lender, borrower) = (Gpu::over(first, 0, &launching())?, Gpu::over(second, 0, &launching())?);
+        for gpu in [&lender, &borrower] {
+            drop(gpu.upload(Tensor::try_from([0i64])?)?);
+        }
+        lender.driver.log();
+        Ok(Pair { lender, borrower })
+    }
+
+    fn check_clean(&self) {
+        assert_eq!(self.lender.driver.races(), Vec::<String>::new());
+    }
+}
+
+/// As the other process has it: what was lent, by its block's descriptor.
+struct Borrowed {
+    tensor: DeviceTensor,
+    window: Arc<PeerWindow>,
+    is_returned: Arc<AtomicBool>,
+    is_unseen: Arc<AtomicBool>,
+}
+
+struct Told {
+    returned: Arc<AtomicBool>,
+    unseen: Arc<AtomicBool>,
+}
+
+impl Loan for Told {
+    fn tell_unseen(&self) {
+        self.unseen.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.returned.store(true, Ordering::Release);
+    }
+}
+
+fn block(lent: &Value) -> Fallible<&dyn SharedBlock> {
+    let Value::Device(lent) = lent else { return Err(format!("{lent:?} is not on a GPU").into()) };
+    Ok(lent.memory.shared_block().ok_or("nobody else sees it")?)
+}
+
+fn borrowed(lent: &Value) -> Fallible<Borrowed> {
+    let block = block(lent)?;
+    assert_eq!(block.place(), Place::Device);
+    let window = PeerWindow::new(block.descriptor()?.into(), block.len());
+    borrowed_from(&window, lent)
+}
+
+fn borrowed_from(window: &Arc<PeerWindow>, lent: &Value) -> Fallible<Borrowed> {
+    let Value::Device(DeviceTensor { dtype, shape, memory }) = lent else { return Err("not a GPU's".into()) };
+    let (is_returned, is_unseen) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
+    let loan = Box::new(Told { returned: is_returned.clone(), unseen: is_unseen.clone() });
+    let memory = BorrowedMemory::new(window.clone(), memory.len(), loan).ok_or("it is longer")?;
+    let tensor = DeviceTensor { dtype: *dtype, shape: shape.clone(), memory: Arc::new(memory) };
+    Ok(Borrowed { tensor, window: window.clone(), is_returned, is_unseen })
+}
+
+fn numbers(from: f32) -> Fallible<Tensor> {
+    let numbers: Vec<f32> = (0..LEAST / 4).map(|i| from + i as f32).collect();
+    Ok(Tensor::vector(&numbers)?)
+}
+
+/// Until the thread that waits for copies has let go of what they read.
+fn wait_for(flag: &AtomicBool) -> Fallible {
+    let end = std::time::Instant::now() + DEADLINE;
+    while !flag.load(Ordering::Acquire) {
+        if std::time::Instant::now() > end {
+            return Err("what was borrowed is not returned".into());
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_gpu_of_another_process_copies_what_is_lent_into_its_own_memory() -> Fallible {
+    let pair = Pair::new(true)?;
+    let tensor = numbers(1.0)?;
+    let here = pair.lender.upload(tensor.clone())?;
+    pair.lender.driver.log();
+    let lent = pair.lender.lend(&here)?;
+    assert_eq!(
+        pair.lender.driver.log(),
+        ["share 2097152", "wait 3", "copy 262144 on 3", "mark 3"],
+        "on the stream for other GPUs, behind the copy that filled the tensor"
+    );
+    let borrowed = borrowed(&lent)?;
+    assert!(pair.borrower.device.processor().can_access(&borrowed.window));
+    let there = pair.borrower.adopt(&borrowed.tensor.clone().into())?;
+    assert_eq!(
+        pair.lender.driver.log(),
+        ["map 2097152", "allocate 262144 on 6", "copy 262144 on 6", "mark 6"],
+        "mapped once, when it was first looked at"
+    );
+    let is_returned = borrowed.is_returned.clone();
+    drop(borrowed);
+    wait_for(&is_returned)?;
+    assert_eq!(pair.borrower.download(there)?, tensor);
+    // What was lent is the lender's to change meanwhile: others see a copy.
+    let exp = run_node_on(&pair.lender.device, &node("Neg", DType::Float)?, vec![here])?;
+    drop((exp, lent));
+    assert_eq!((pair.lender.driver.used(), pair.borrower.driver.used()), (WINDOW, 0));
+    pair.check_clean();
+    Ok(())
+}
+
+#[test]
+fn a_window_is_used_again_once_it_is_returned_and_mapped_once() -> Fallible {
+    let pair = Pair::new(true)?;
+    let mut known: Option<(u64, Arc<PeerWindow>)> = None;
+    for turn in 0..20u8 {
+        let tensor = numbers(f32::from(turn))?;
+        let lent = pair.lender.lend(&pair.lender.upload(tensor.clone())?)?;
+        let id = block(&lent)?.sharing().id();
+        let borrowed = match &known {
+            Some((known, window)) => {
+                assert_eq!(*known, id);
+                borrowed_from(window, &lent)?
+            }
+            None => borrowed(&lent)?,
+        };
+        known = Some((id, borrowed.window.clone()));
+        let there = pair.borrower.adopt(&borrowed.tensor.clone().into())?;
+        let is_returned = borrowed.is_returned.clone();
+        drop(borrowed);
+        wait_for(&is_returned)?;
+        drop(lent);
+        assert_eq!(pair.borrower.download(there)?, tensor);
+    }
+    let log = pair.lender.driver.log();
+    let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
+    assert_eq!((count("share"), count("map"), count("unmap")), (1, 1, 0));
+    drop(known);
+    assert_eq!(pair.lender.log_until("unmap")?, ["unmap 2097152"]);
+    pair.check_clean();
+    Ok(())
+}
+
+#[test]
+fn what_is_lent_comes_to_the_host_where_it_is_wanted_there() -> Fallible {
+    let pair = Pair::new(true)?;
+    let tensor = numbers(7.0)?;
+    let lent = pair.lender.lend(&pair.lender.upload(tensor.clone())?)?;
+    let Borrowed { tensor: there, is_returned, .. } = borrowed(&lent)?;
+    assert_eq!(pair.borrower.download(there.into())?, tensor);
+    wait_for(&is_returned)?;
+    // Its own process may want it too, where a receiver asks for it by other ways.
+    assert_eq!(pair.lender.download(lent)?, tensor);
+    pair.check_clean();
+    Ok(())
+}
+
+#[test]
+fn a_gpu_that_cannot_map_a_window_says_so() -> Fallible {
+    let pair = Pair::new(false)?;
+    let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
+    let borrowed = borrowed(&lent)?;
+    assert!(!pair.borrower.device.processor().can_access(&borrowed.window));
+    assert!(!borrowed.is_unseen.load(Ordering::Acquire));
+    let error = pair.borrower.adopt(&borrowed.tensor.clone().into()).err().ok_or("it is seen")?.to_string();
+    assert!(error.contains("no memory to be mapped"), "{error}");
+    assert!(borrowed.is_unseen.load(Ordering::Acquire), "its lender goes on lending");
+    assert_eq!(pair.borrower.driver.used(), 0);
+    // Nor does one see what is shorter than it is said to be.
+    let pair = Pair::new(true)?;
+    let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
+    let window = PeerWindow::new(block(&lent)?.descriptor()?.into(), 2 * WINDOW as usize);
+    assert!(!pair.borrower.device.processor().can_access(&window));
+    let Value::Device(DeviceTensor { memory, .. }) = &lent else { return Err("not a GPU's".into()) };
+    let told = Told { returned: Arc::default(), unseen: Arc::default() };
+    assert!(BorrowedMemory::new(window, 2 * WINDOW as usize + memory.len(), Box::new(told)).is_none());
+    Ok(())
+}
+
+#[test]
+fn windows_give_way_to_tensors_and_without_room_tensors_go_by_the_host() -> Fallible {
+    let driver = Recording::new(MEMORY);
+    let gpu = Gpu::over(driver, 0, &launching())?;
+    let limit = gpu.device.attributes().memory_limit;
+    let tensor = numbers(1.0)?;
+    drop(gpu.lend(&gpu.upload(tensor.clone())?)?);
+    assert_eq!(gpu.driver.used(), WINDOW, "kept for the next");
+    // All but less than a window.
+    let rest = usize::try_from(limit - WINDOW / 2)?;
+    let large = gpu.upload(Tensor::zeros(DType::UInt8, [rest].try_into()?)?)?;
+    assert_eq!(gpu.driver.used(), rest as u64);
+    let here = gpu.upload(tensor.clone())?;
+    let Value::Host(lent) = gpu.lend(&here)? else { return Err("there is no room for it".into()) };
+    assert_eq!(lent, tensor);
+    drop((large, here));
+    assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
+    Ok(())
+}
+
+/// Who was given a descriptor.
+struct Knows;
+
+impl Freed for Knows {
+    fn freed(&self, _: u64) {}
+}
+
+#[test]
+fn a_tensor_waits_a_moment_for_memory_of_a_closed_window_that_its_borrower_still_has() -> Fallible {
+    let pair = Pair::new(true)?;
+    let all = Tensor::zeros(DType::UInt8, [usize::try_from(MEMORY)?].try_into()?)?;
+    let knows: Arc<dyn Freed> = Arc::new(Knows);
+    let look = || -> Fallible<Arc<PeerWindow>> {
+        let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
+        block(&lent)?.sharing().tell(Arc::downgrade(&knows));
+        let window = borrowed(&lent)?.window;
+        assert!(pair.borrower.device.processor().can_access(&window));
+        pair.lender.driver.log();
+        Ok(window)
+    };
+    let window = look()?;
+    std::thread::scope(|scope| -> Fallible {
+        let uploaded = scope.spawn(|| pair.lender.upload(all.clone()).map(drop).map_err(|e| e.to_string()));
+        // It is tried again and again, with nothing else to be had.
+        (0..3).try_for_each(|_| pair.lender.log_until("no room for").map(drop))?;
+        drop(window);
+        Ok(uploaded.join().map_err(|_| "it panicked")??)
+    })?;
+    // A thread that has links to hear waits for nobody.
+    let window = look()?;
+    let refused = Pool::lend_thread(|| pair.lender.upload(all.clone()).is_err());
+    let log = pair.lender.driver.log();
+    assert_eq!((refused, log.iter().filter(|line| line.starts_with("no room for")).count()), (true, 2));
+    drop(window);
+    // Nor does another for ever.
+    let window = look()?;
+    let error = pair.lender.upload(all).err().ok_or("there is no room")?.to_string();
+    assert!(error.contains("OOM"), "{error}");
+    drop(window);
+    pair.check_clean();
+    Ok(())
+}
+
+#[test]
+fn a_window_takes_memory_that_is_kept_for_reuse_but_not_what_was_taken_at_once() -> Fallible {
+    let gpu = Gpu::over(Recording::new(MEMORY), 0, &launching())?;
+    let most = usize::try_from(MEMORY - WINDOW / 2)?;
+    drop(gpu.upload(Tensor::zeros(DType::UInt8, [most].try_into()?)?)?);
+    let here = gpu.upload(numbers(1.0)?)?;
+    gpu.driver.log();
+    assert!(matches!(gpu.lend(&here)?, Value::Device(_)));
+    let log = gpu.driver.log();
+    assert_eq!(log[..3], ["no room to share 2097152", "trim", "share 2097152"]);
+    // That it is not to be had is not found out again and again.
+    let gpu = Gpu::over(Recording::new(MEMORY), 0, &GpuOptions { allow_growth: false, ..launching() })?;
+    let here = gpu.upload(numbers(1.0)?)?;
+    gpu.driver.log();
+    for _ in 0..3 {
+        assert!(matches!(gpu.lend(&here)?, Value::Host(_)));
+    }
+    let log = gpu.driver.log();
+    let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
+    assert_eq!((count("no room to share"), count("trim")), (1, 0));
+    Ok(())
+}
+
+#[test]
+fn windows_take_no_more_than_a_share_of_the_memory() -> Fallible {
+    let gpu = Gpu::over(Recording::new(MEMORY), 0, &launching())?;
+    let room = gpu.device.attributes().memory_limit / 8 / WINDOW;
+    let here = gpu.upload(numbers(1.0)?)?;
+    let lent: Vec<Value> = (0..room + 2).map(|_| gpu.lend(&here)).collect::<Fallible<_>>()?;
+    let on_device = lent.iter().filter(|value| matches!(value, Value::Device(_))).count();
+    assert_eq!((on_device as u64, gpu.driver.used()), (room, room * WINDOW + LEAST as u64));
+    drop(lent);
+    // A larger one takes the place of idle ones.
+    let large = gpu.upload(Tensor::zeros(DType::UInt8, [2 * WINDOW as usize].try_into()?)?)?;
+    assert!(matches!(gpu.lend(&large)?, Value::Device(_)));
+    drop((large, here));
+    assert!(gpu.driver.used() <= room * WINDOW, "{} bytes", gpu.driver.used());
+    assert_eq!(gpu.driver.races(), Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn what_was_given_up_is_not_lent_again_and_stays_for_who_reads_it() -> Fallible {
+    let pair = Pair::new(true)?;
+    let tensor = numbers(3.0)?;
+    let lent = pair.lender.lend(&pair.lender.upload(tensor.clone())?)?;
+    let borrowed = borrowed(&lent)?;
+    assert!(pair.borrower.device.processor().can_access(&borrowed.window));
+    let first = block(&lent)?.sharing().id();
+    block(&lent)?.sharing().give_up();
+    drop(lent);
+    let again = pair.lender.lend(&pair.lender.upload(numbers(9.0)?)?)?;
+    assert_ne!(block(&again)?.sharing().id(), first);
+    let there = pair.borrower.adopt(&borrowed.tensor.clone().into())?;
+    assert_eq!(pair.borrower.download(there)?, tensor);
+    drop(again);
+    assert_eq!(pair.lender.driver.used(), 2 * WINDOW, "one for the next, one of who still reads it");
+    drop(borrowed);
+    pair.lender.driver.log();
+    pair.check_clean();
+    Ok(())
+}
+
+#[test]
+fn what_comes_from_a_gpu_is_read_by_other_processes_where_it_came() -> Fallible {
+    shared_memory::install();
+    let gpu = Gpu::over(Recording::new(MEMORY), 0, &launching())?;
+    let tensor = numbers(5.0)?;
+    let on_host = gpu.download(gpu.upload(tensor.clone())?)?;
+    let region = |tensor: &Tensor| -> Fallible<(u64, PeerMemory)> {
+        let buffer = tensor.buffer().ok_or("no buffer")?;
+        let memory = buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?;
+        assert!(memory.len() >= tensor.num_bytes());
+        let peer = PeerMemory::map(&memory.descriptor()?.into(), memory.len())?;
+        Ok((memory.sharing().id(), peer))
+    };
+    let (id, peer) = region(&on_host)?;
+    assert_eq!(&peer.bytes()[..tensor.num_bytes()], tensor.bytes()?);
+    // It is copied from there as pinned memory is, and used again.
+    assert_eq!(gpu.download(gpu.upload(on_host.clone())?)?, tensor);
+    drop(on_host);
+    let on_host = loop {
+        // The thread that waits for the copy back holds it for a moment.
+        let on_host = gpu.download(gpu.upload(tensor.clone())?)?;
+        if region(&on_host)?.0 == id {
+            break on_host;
+        }
+    };
+    // A reader that has vanished may still read: what is brought next lies elsewhere.
+    let buffer = on_host.buffer().ok_or("no buffer")?;
+    buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?.sharing().give_up();
+    drop((buffer, on_host));
+    for _ in 0..4 {
+        assert_ne!(region(&gpu.download(gpu.upload(numbers(6.0)?)?)?)?.0, id);
+    }
+    assert_eq!(&peer.bytes()[..tensor.num_bytes()], tensor.bytes()?);
+    // Small ones come as before.
+    let small = gpu.download(gpu.upload(Tensor::vector(&[1.0f32; 16])?)?)?;
+    let buffer = small.buffer().ok_or("no buffer")?;
+    assert!(buffer.region().and_then(SharedMemory::of).is_none());
+    assert_eq!(gpu.driver.races(), Vec::<String>::new());
+    Ok(())
+}

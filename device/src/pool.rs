@@ -1,0 +1,271 @@
+//! The process's compute threads, shared by the nodes that run side by side and by the parts that one kernel
+//! splits itself into.
+//!
+//! Both kinds of work live on one rayon pool, under one rule: a thread that waits for the parts of its kernel
+//! helps with parts of kernels, and never starts other work meanwhile. That other work might want a lock that
+//! the kernel holds, would delay the kernel by its whole length, and could nest without bound.
+
+use crate::error::{Error, Result};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of stack of each thread: kernels that wait help with parts of others on the same stack.
+const STACK: usize = 8 << 20;
+
+/// Compute threads, and the work that waits for one.
+pub struct Pool {
+    rayon: rayon::ThreadPool,
+    shared: Arc<Shared>,
+    threads: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    waiting: Mutex<VecDeque<Work>>,
+    /// Threads that take from what waits until nothing does: one for each piece of work, up to the number of
+    /// threads. Changed with `waiting` locked.
+    runners: AtomicUsize,
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Threads that take from what waits, of all pools.
+static RUNNERS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Whether this thread takes from what waits: below it on the stack there may be a kernel.
+    static IS_RUNNER: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread runs short work itself, and does not do so now.
+    static IS_LENT: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread was lent by who has other work for it, such as hearing a link, be it at short work or not.
+    static IS_OF_OTHERS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Until dropped, also by a panic, the thread is lent; then it is what it was.
+struct Lent {
+    was_lent: bool,
+    was_of_others: bool,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        IS_LENT.set(self.was_lent);
+        IS_OF_OTHERS.set(self.was_of_others);
+    }
+}
+
+impl Pool {
+    /// # Errors
+    /// `ResourceExhausted` if the threads cannot be started.
+    pub fn new(threads: usize) -> Result<Arc<Pool>> {
+        let threads = threads.max(1);
+        let rayon = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .stack_size(STACK)
+            .thread_name(|i| format!("compute-{i}"))
+            .build()
+            .map_err(|e| Error::new(graph::Code::ResourceExhausted, format!("no compute threads: {e}")))?;
+        Ok(Arc::new(Pool { rayon, shared: Arc::default(), threads }))
+    }
+
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Does something on each of the threads, when it comes to it.
+    pub fn on_each_thread(&self, something: fn()) {
+        self.rayon.spawn_broadcast(move |_| something());
+    }
+
+    /// Whether compute threads have something to do, of whatever pool: a hint.
+    pub fn is_computing() -> bool {
+        RUNNERS.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the caller runs on a compute thread, of whatever pool.
+    pub fn is_compute_thread() -> bool {
+        rayon::current_thread_index().is_some()
+    }
+
+    /// Whether some thread has nothing to do: a hint, for the next moment it may be otherwise.
+    pub fn has_idle(&self) -> bool {
+        self.shared.runners.load(Ordering::Relaxed) < self.threads
+    }
+
+    /// Whether there is work that no thread has taken up.
+    pub fn has_waiting(&self) -> bool {
+        !self.has_idle() && !self.shared.waiting.lock().is_empty()
+    }
+
+    /// Does something on a thread, and lets it run the short work itself that this brings: that is taken up without
+    /// waking another. A compute thread is not lent: there may be kernels below.
+    pub fn lend_thread<T>(something: impl FnOnce() -> T) -> T {
+        let is_foreign = !Pool::is_compute_thread();
+        let _lent =
+            Lent { was_lent: IS_LENT.replace(is_foreign), was_of_others: IS_OF_OTHERS.replace(is_foreign) };
+        something()
+    }
+
+    /// Whether the thread [was lent](Pool::lend_thread): what waits here keeps its owner from what may have to come first.
+    pub fn is_of_others() -> bool {
+        IS_OF_OTHERS.get()
+    }
+
+    /// Whether [`Pool::run_short`] would run work here.
+    pub fn is_lent_thread() -> bool {
+        IS_LENT.get()
+    }
+
+    /// Runs work that ends sooner than another thread would begin it: on the calling thread, if that
+    /// [was lent](Pool::lend_thread) and is not at such work already, else as [`Pool::spawn`].
+    pub fn run_short(&self, work: impl FnOnce() + Send + 'static) {
+        if !IS_LENT.replace(false) {
+            return self.spawn(work);
+        }
+        // The panic hook has reported it; the thread must go on.
+        let _ = catch_unwind(AssertUnwindSafe(work));
+        IS_LENT.set(true);
+    }
+
+    /// Runs `work` on a thread of the pool; never on the caller's stack. Work must not block.
+    pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
+        {
+            let mut waiting = self.shared.waiting.lock();
+            waiting.push_back(Box::new(work));
+            if self.shared.runners.load(Ordering::Relaxed) == self.threads {
+                return;
+            }
+            self.shared.runners.fetch_add(1, Ordering::Relaxed);
+            RUNNERS.fetch_add(1, Ordering::Relaxed);
+        }
+        let shared = self.shared.clone();
+        self.rayon.spawn(move || run(shared));
+    }
+}
+
+/// Runs what waits, unless this thread is inside a kernel: then the offer goes back for another thread.
+fn run(shared: Arc<Shared>) {
+    if IS_RUNNER.get() {
+        std::thread::yield_now();
+        return rayon::spawn(move || run(shared));
+    }
+    IS_RUNNER.set(true);
+    loop {
+        let work = {
+            let mut waiting = shared.waiting.lock();
+            match waiting.pop_front() {
+                Some(work) => work,
+                None => {
+                    shared.runners.fetch_sub(1, Ordering::Relaxed);
+                    RUNNERS.fetch_sub(1, Ordering::Relaxed);
+                    break;
+                }
+            }
+        };
+        // The panic hook has reported it; the thread and the other work must go on.
+        let _ = catch_unwind(AssertUnwindSafe(work));
+    }
+    IS_RUNNER.set(false);
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} threads)", self.threads)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn all_work_runs_and_a_panic_ends_nothing_else() -> Result<()> {
+        let pool = Pool::new(2)?;
+        let (sender, receiver) = mpsc::channel();
+        for i in 0..1000usize {
+            let sender = sender.clone();
+            pool.spawn(move || {
+                let _ = sender.send(i);
+                if i == 7 {
+                    std::panic::resume_unwind(Box::new("work that panics"));
+                }
+            });
+        }
+        drop(sender);
+        let mut seen: Vec<usize> = receiver.iter().collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    #[test]
+    fn a_lent_thread_runs_short_work_itself_but_not_within_such() -> Result<()> {
+        let pool = Pool::new(1)?;
+        let (sender, receiver) = mpsc::channel();
+        let note = move |what: &'static str| {
+            let _ = sender.send((what, Pool::is_compute_thread()));
+        };
+        let first = note.clone();
+        pool.run_short(move || first("not lent"));
+        let outer = receiver.recv_timeout(Duration::from_secs(60));
+        assert_eq!(outer, Ok(("not lent", true)));
+        let lent = std::thread::spawn(move || {
+            let (within, again, after) = (pool.clone(), note.clone(), note.clone());
+            Pool::lend_thread(|| {
+                pool.run_short(move || {
+                    let nested = note.clone();
+                    within.run_short(move || nested("nested"));
+                    note("outer");
+                    std::panic::resume_unwind(Box::new("work that panics"));
+                });
+                pool.run_short(move || again("after a panic"));
+            });
+            pool.run_short(move || after("no longer lent"));
+        });
+        assert!(lent.join().is_ok());
+        let mut seen: Vec<_> = receiver.iter().collect();
+        seen.sort_unstable();
+        assert_eq!(
+            seen,
+            [("after a panic", false), ("nested", true), ("no longer lent", true), ("outer", false)]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn work_never_nests_in_work_that_waits_for_its_parts() -> Result<()> {
+        thread_local!(static DEPTH: Cell<usize> = const { Cell::new(0) });
+        let pool = Pool::new(3)?;
+        let deepest = Arc::new(AtomicUsize::new(0));
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..200 {
+            let (deepest, sender) = (deepest.clone(), sender.clone());
+            pool.spawn(move || {
+                DEPTH.set(DEPTH.get() + 1);
+                deepest.fetch_max(DEPTH.get(), Ordering::Relaxed);
+                // Unequal halves: one side always waits for the other.
+                rayon::join(|| spin(5), || spin(200));
+                DEPTH.set(DEPTH.get() - 1);
+                let _ = sender.send(());
+            });
+        }
+        drop(sender);
+        for _ in 0..200 {
+            receiver.recv_timeout(Duration::from_secs(60)).map_err(|e| Error::internal(e.to_string()))?;
+        }
+        assert_eq!(deepest.load(Ordering::Relaxed), 1);
+        Ok(())
+    }
+
+    fn spin(rounds: u64) -> u64 {
+        (0..rounds * 1000).fold(0, |a, i| std::hint::black_box(a ^ i))
+    }
+}

@@ -1,0 +1,371 @@
+//! One node of a step: its inputs made fit, its kernel run, its outputs given to who waits for them.
+
+use super::action::{Action, Steer, Wanted, Way};
+use super::flow::Flow;
+use super::plan::PlanNode;
+use super::run::{Local, Run};
+use super::state::empty;
+use device::crossing;
+use device::crossing::{holds_placed, to_host};
+use device::{Error, Result};
+use device::kernel::{AsyncContext, AsyncKernel, Kernel, KernelContext, SyncKernel};
+use device::rendezvous::{RendezvousKey, Sent};
+use device::value::Value;
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl<F: Flow> Run<F> {
+    pub(super) fn run_node(self: &Arc<Run<F>>, task: F::Task, local: &mut Local<F>) {
+        let id = F::node(&task);
+        local.current = id;
+        let plan = &self.executor.plan;
+        let planned = &plan.nodes[id as usize];
+        let slots = plan.slots(planned);
+        if F::is_dead(&task) {
+            return self.run_dead(task, local);
+        }
+        {
+            // SAFETY: this thread has the task, whose producers have all counted it down.
+            let inputs = unsafe { self.flow.inputs(&task, slots.clone()) };
+            plan.fill_constants(planned, inputs);
+            if planned.has_refs
+                && let Err(error) = self.dereference(planned, inputs)
+            {
+                return self.fail(id, error);
+            }
+        }
+        let task = match plan.has_own_memory() {
+            true => match self.place(task, slots.clone(), local) {
+                Some(task) => task,
+                None => return,
+            },
+            false => task,
+        };
+        match &planned.action {
+            Action::Kernel(kernel) => match &**kernel {
+                Kernel::Sync(compute) => self.compute(task, planned, compute, slots, local),
+                Kernel::Async(start) => self.start_kernel(task, planned, start, slots, local),
+            },
+            Action::Send { key, way } => self.send(task, key, *way, slots, local),
+            Action::Recv { key, to_device } => self.receive(task, key, *to_device, local),
+            Action::Nothing => F::deliver(self, task, self.measures.then(Instant::now), local),
+            Action::Steer(steer) => self.steer(task, planned, steer, slots, local),
+            Action::Segment(number) => {
+                self.run_segment(task, &plan.segments[*number as usize], local);
+            }
+            Action::Constant => {}
+        }
+    }
+
+    /// A node with a dead input does not run, but what pairs with another device does, so that the other end
+    /// hears of it.
+    fn run_dead(self: &Arc<Run<F>>, task: F::Task, local: &mut Local<F>) {
+        let id = F::node(&task);
+        let plan = &self.executor.plan;
+        let planned = &plan.nodes[id as usize];
+        // SAFETY: this thread has the task, whose producers have all counted it down.
+        empty(unsafe { self.flow.inputs(&task, plan.slots(planned)) });
+        match &planned.action {
+            Action::Send { key, .. } => match self.step.rendezvous.send(&F::key(&task, key), Sent::dead()) {
+                Ok(()) => F::deliver(self, task, None, local),
+                Err(error) => self.fail(id, error),
+            },
+            Action::Recv { key, to_device } => self.receive(task, key, *to_device, local),
+            Action::Segment(number) => {
+                self.clear_segment(&task, &plan.segments[*number as usize]);
+                F::deliver(self, task, None, local);
+            }
+            _ => F::deliver(self, task, None, local),
+        }
+    }
+
+    /// Sends a value one of several ways, or passes on the one that came.
+    fn steer(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        planned: &PlanNode,
+        steer: &Steer,
+        slots: Range<usize>,
+        local: &mut Local<F>,
+    ) {
+        let started = self.measures.then(Instant::now);
+        // SAFETY: this thread has the task.
+        let inputs = unsafe { self.flow.inputs(&task, slots) };
+        let result = steer.run(inputs, local.outputs_of(planned));
+        empty(inputs);
+        match result {
+            Ok(()) => F::deliver(self, task, started, local),
+            Err(error) => self.fail(F::node(&task), error),
+        }
+    }
+
+    fn compute(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        planned: &PlanNode,
+        compute: &SyncKernel,
+        slots: Range<usize>,
+        local: &mut Local<F>,
+    ) {
+        // SAFETY: this thread has the task; no other borrow of its inputs is left.
+        let inputs = unsafe { self.flow.inputs(&task, slots) };
+        let outputs = local.outputs_of(planned);
+        let started = self.measures.then(Instant::now);
+        let mut ctx = KernelContext {
+            node: &planned.node,
+            device: &self.executor.device,
+            step: &self.step,
+            inputs,
+            outputs,
+        };
+        let result = compute(&mut ctx);
+        if let Some(started) = started {
+            self.executor.learn(F::node(&task), started.elapsed().as_nanos() as u64);
+        }
+        // What the kernel has not taken is dropped before others run, who may then have their inputs alone.
+        empty(inputs);
+        match result {
+            Ok(()) => F::deliver(self, task, started, local),
+            Err(error) => self.fail(F::node(&task), error),
+        }
+    }
+
+    fn start_kernel(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        planned: &PlanNode,
+        start: &AsyncKernel,
+        slots: Range<usize>,
+        local: &mut Local<F>,
+    ) {
+        let id = F::node(&task);
+        let started = self.measures.then(Instant::now);
+        // SAFETY: this thread has the task; no other borrow of its inputs is left.
+        let inputs = unsafe { self.flow.inputs(&task, slots) };
+        let inputs = inputs.iter_mut().map(std::mem::take).collect();
+        self.launch(
+            id,
+            local,
+            |done| {
+                start(AsyncContext {
+                    node: planned.node.clone(),
+                    device: self.executor.device.clone(),
+                    step: self.step.clone(),
+                    inputs,
+                    done,
+                });
+            },
+            move |run, local, outputs: SmallVec<[Value; 4]>| {
+                let planned = &run.executor.plan.nodes[id as usize];
+                if outputs.len() != planned.outputs as usize {
+                    let message = format!(
+                        "{} outputs of {}, not {}",
+                        outputs.len(),
+                        planned.outputs,
+                        planned.node.name
+                    );
+                    return run.fail(id, Error::internal(message));
+                }
+                for (to, output) in local.outputs_of(planned).iter_mut().zip(outputs) {
+                    *to = output;
+                }
+                F::deliver(run, task, started, local);
+            },
+        );
+    }
+
+    fn send(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        key: &Arc<RendezvousKey>,
+        way: Way,
+        slots: Range<usize>,
+        local: &mut Local<F>,
+    ) {
+        let started = self.measures.then(Instant::now);
+        let key = F::key(&task, key);
+        // SAFETY: this thread has the task; no other borrow of its inputs is left.
+        let inputs = unsafe { self.flow.inputs(&task, slots) };
+        let value = std::mem::take(&mut inputs[0]);
+        let is_elsewhere = || match &value {
+            Value::Device(_) => true,
+            Value::Host(tensor) => holds_placed(tensor),
+            _ => false,
+        };
+        if way == Way::HandOver || !is_elsewhere() {
+            return self.sent(task, &key, value, started, local);
+        }
+        let device = &self.executor.device;
+        match value {
+            Value::Device(tensor)
+                if way == Way::Lend && self.step.rendezvous.lends(&key, device, &tensor) =>
+            {
+                self.launch(
+                    F::node(&task),
+                    local,
+                    |done| device.processor().export(tensor, done),
+                    move |run, local, value| run.sent(task, &key, value, started, local),
+                );
+            }
+            value => self.launch(
+                F::node(&task),
+                local,
+                |done| to_host(device, value, done),
+                move |run, local, tensor| run.sent(task, &key, tensor.into(), started, local),
+            ),
+        }
+    }
+
+    /// Sends what is where its receiver takes it.
+    fn sent(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        key: &Arc<RendezvousKey>,
+        value: Value,
+        started: Option<Instant>,
+        local: &mut Local<F>,
+    ) {
+        match self.step.rendezvous.send(key, Sent { value, is_dead: false }) {
+            Ok(()) => F::deliver(self, task, started, local),
+            Err(error) => self.fail(F::node(&task), error),
+        }
+    }
+
+    fn receive(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        key: &Arc<RendezvousKey>,
+        to_device: bool,
+        local: &mut Local<F>,
+    ) {
+        let started = self.measures.then(Instant::now);
+        let key = F::key(&task, key);
+        self.launch(
+            F::node(&task),
+            local,
+            |done| self.step.rendezvous.recv(&key, done),
+            move |run, local, sent: Sent| match sent.value {
+                _ if sent.is_dead => F::deliver_dead(run, task, local),
+                value => run.bring(task, value, to_device, started, local),
+            },
+        );
+    }
+
+    /// Brings what has arrived where it is wanted. What was handed over by a device out of reach comes by the host.
+    fn bring(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        value: Value,
+        to_device: bool,
+        started: Option<Instant>,
+        local: &mut Local<F>,
+    ) {
+        let (id, device) = (F::node(&task), &self.executor.device);
+        match value {
+            value @ Value::Host(_) if to_device => self.launch(
+                id,
+                local,
+                |done| crossing::to_device(device, value, done),
+                move |run, local, value| run.received(task, value, started, local),
+            ),
+            value @ Value::Device(_) if to_device => self.launch(
+                id,
+                local,
+                |done| crossing::to_device(device, value, done),
+                move |run, local, value| match value {
+                    Value::Host(_) => run.bring(task, value, to_device, started, local),
+                    value => run.received(task, value, started, local),
+                },
+            ),
+            value @ Value::Device(_) => self.launch(
+                id,
+                local,
+                |done| to_host(device, value, done),
+                move |run, local, tensor| run.received(task, tensor.into(), started, local),
+            ),
+            value => self.received(task, value, started, local),
+        }
+    }
+
+    fn received(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        value: Value,
+        started: Option<Instant>,
+        local: &mut Local<F>,
+    ) {
+        local.outputs_of(&self.executor.plan.nodes[F::node(&task) as usize])[0] = value;
+        F::deliver(self, task, started, local);
+    }
+
+    /// Replaces references by the values behind them where the node wants values, and checks that those it
+    /// takes have one.
+    pub(super) fn dereference(&self, planned: &PlanNode, inputs: &mut [Value]) -> Result<()> {
+        let plan = &self.executor.plan;
+        let may_be_empty = planned.node.op.def.traits.allows_uninitialized_input;
+        for (slot, input) in plan.slots(planned).zip(inputs) {
+            if !matches!(input, Value::Ref(_) | Value::View(_)) {
+                continue;
+            }
+            let uninitialized = || {
+                let message = format!("Attempting to use uninitialized value {}", plan.input_name(slot));
+                Error::new(graph::Code::FailedPrecondition, message)
+            };
+            if !plan.takes_ref(slot) {
+                *input = std::mem::take(input).dereferenced()?.ok_or_else(uninitialized)?;
+            } else if let Value::Ref(variable) = &*input
+                && !may_be_empty
+                && !variable.may_be_initialized()
+            {
+                return Err(uninitialized());
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the inputs into the memories that the node wants them in, one at a time; gives the task back once
+    /// all are there. Until then the node becomes ready again whenever the next one is.
+    pub(super) fn place(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        slots: impl IntoIterator<Item = usize>,
+        local: &mut Local<F>,
+    ) -> Option<F::Task> {
+        let device = &self.executor.device;
+        for slot in slots {
+            let wanted = self.executor.plan.wanted(slot);
+            // SAFETY: this thread has the task; the borrow ends here, before anything is put back.
+            let [input] = (unsafe { self.flow.inputs(&task, slot..slot + 1) }) else { continue };
+            let is_there = match input {
+                Value::Host(_) => wanted != Wanted::Own,
+                Value::Device(_) => wanted != Wanted::Host,
+                Value::Ref(_) | Value::View(_) | Value::None => true,
+            };
+            if is_there {
+                continue;
+            }
+            let (id, value) = (F::node(&task), std::mem::take(input));
+            let place = move |run: &Arc<Run<F>>, local: &mut Local<F>, value: Value| {
+                // SAFETY: only this operation has the task, and leads to another run of the node.
+                if let [input] = unsafe { run.flow.inputs(&task, slot..slot + 1) } {
+                    *input = value;
+                }
+                local.ready.push(task);
+            };
+            match value {
+                Value::Host(tensor) => self.launch(id, local, |done| device.processor().upload(tensor, done), place),
+                Value::Device(tensor) => self.launch(
+                    id,
+                    local,
+                    |done| device.processor().download(tensor, done),
+                    move |run, local, tensor| place(run, local, Value::Host(tensor)),
+                ),
+                Value::Ref(_) | Value::View(_) | Value::None => {}
+            }
+            return None;
+        }
+        Some(task)
+    }
+}

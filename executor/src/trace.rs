@@ -1,0 +1,136 @@
+//! What a traced step tells of each node.
+
+use super::action::Action;
+use super::plan::Plan;
+use device::value::Value;
+use graph::{DType, Shape};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// The nodes of a traced step in the order in which they ended; empty without tracing.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    pub nodes: Vec<NodeTrace>,
+}
+
+/// One node's run. Times are nanoseconds since the UNIX epoch, by this host's clock.
+#[derive(Clone, Debug)]
+pub struct NodeTrace {
+    pub node: Arc<str>,
+    /// `name = Op(input, other:1, ^control)`.
+    pub label: String,
+    /// When the last of what it waited for had run.
+    pub scheduled: u64,
+    pub start: u64,
+    pub end: u64,
+    /// A small number for the thread on which it ended.
+    pub thread: u64,
+    pub outputs: Vec<OutputTrace>,
+}
+
+/// A tensor that a node made.
+#[derive(Clone, Debug)]
+pub struct OutputTrace {
+    pub slot: usize,
+    pub dtype: DType,
+    pub shape: Shape,
+    pub bytes: u64,
+}
+
+/// Runs of nodes beyond so many are left out: a loop may have any number of turns.
+const MAX_TRACED: usize = 1 << 20;
+
+/// Collects the trace of a step.
+pub(super) struct Recorder {
+    /// The same moment by both clocks.
+    instant: Instant,
+    epoch_nanos: u64,
+    scheduled: Box<[AtomicU64]>,
+    nodes: Mutex<Vec<NodeTrace>>,
+}
+
+impl Recorder {
+    pub(super) fn new(plan: &Plan) -> Recorder {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Recorder {
+            instant: Instant::now(),
+            epoch_nanos: since_epoch.as_nanos() as u64,
+            scheduled: plan.nodes.iter().map(|_| AtomicU64::new(0)).collect(),
+            nodes: Mutex::new(Vec::with_capacity(plan.nodes.len())),
+        }
+    }
+
+    fn nanos(&self, at: Instant) -> u64 {
+        self.epoch_nanos + at.saturating_duration_since(self.instant).as_nanos() as u64
+    }
+
+    pub(super) fn scheduled(&self, id: u32) {
+        self.scheduled[id as usize].store(self.nanos(Instant::now()), Ordering::Relaxed);
+    }
+
+    /// Notes that a node has ended and left these outputs.
+    pub(super) fn ran(&self, plan: &Plan, id: u32, started: Instant, outputs: &[Value]) {
+        let end = self.nanos(Instant::now());
+        if self.nodes.lock().len() >= MAX_TRACED {
+            return;
+        }
+        let trace = NodeTrace {
+            node: plan.nodes[id as usize].node.name.clone(),
+            label: plan.label(id),
+            scheduled: self.scheduled[id as usize].load(Ordering::Relaxed),
+            start: self.nanos(started),
+            end,
+            thread: rayon::current_thread_index().unwrap_or(0) as u64,
+            outputs: outputs.iter().enumerate().filter_map(|(i, value)| output(i, value)).collect(),
+        };
+        self.nodes.lock().push(trace);
+    }
+
+    /// The trace; constants, which no step computes, come first and take no time.
+    pub(super) fn take(&self, plan: &Plan) -> Trace {
+        let constants = (0..plan.nodes.len() as u32)
+            .filter(|&id| matches!(plan.nodes[id as usize].action, Action::Constant));
+        let mut nodes: Vec<NodeTrace> = constants
+            .map(|id| NodeTrace {
+                node: plan.nodes[id as usize].node.name.clone(),
+                label: plan.label(id),
+                scheduled: self.epoch_nanos,
+                start: self.epoch_nanos,
+                end: self.epoch_nanos,
+                thread: 0,
+                outputs: plan
+                    .constants_of(id)
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(i, value)| output(i, value))
+                    .collect(),
+            })
+            .collect();
+        nodes.append(&mut self.nodes.lock());
+        Trace { nodes }
+    }
+}
+
+fn output(slot: usize, value: &Value) -> Option<OutputTrace> {
+    match value {
+        Value::Host(tensor) => Some(OutputTrace {
+            slot,
+            dtype: tensor.dtype(),
+            shape: tensor.shape().clone(),
+            bytes: tensor.num_bytes() as u64,
+        }),
+        Value::Device(tensor) => Some(OutputTrace {
+            slot,
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+            bytes: tensor.memory.len() as u64,
+        }),
+        Value::Ref(_) | Value::View(_) => {
+            let value = value.clone().dereferenced().ok()??;
+            output(slot, &value)
+        }
+        Value::None => None,
+    }
+}

@@ -1,0 +1,294 @@
+//! `BiasAdd` and its gradient: a bias vector is added along the channel axis.
+
+use crate::numeric::dispatch::{NUMBERS, dispatch};
+use crate::numeric::scalar::Semiring;
+use crate::numeric::simd::{Vector, vectorized};
+use crate::numeric::threads::{PARALLEL, for_rows};
+use crate::numeric::wide::Lane;
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelDef};
+use graph::ops::bias::{channel_axis, data_format};
+use graph::ops::window::DataFormat;
+use graph::{DType, Shape, Tensor};
+use rayon::prelude::*;
+
+const TYPES: &[(&str, &[DType])] = &[("T", NUMBERS)];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("BiasAdd", TYPES, |i| {
+        let format = data_format(i.node)?;
+        dispatch!(number, i.input_type(0), T => Kernel::sync(move |ctx| add::<T>(ctx, format)))
+    }),
+    KernelDef::of(
+        "BiasAddV1",
+        TYPES,
+        |i| dispatch!(number, i.input_type(0), T => Kernel::sync(|ctx| add::<T>(ctx, DataFormat::Nhwc))),
+    ),
+    KernelDef::of("BiasAddGrad", TYPES, |i| {
+        let format = data_format(i.node)?;
+        dispatch!(number, i.input_type(0), T => Kernel::sync(move |ctx| sum::<T>(ctx, format)))
+    }),
+];
+
+/// Returns the product of the dimensions before the channel axis, the number of channels, and the product of the
+/// dimensions after it.
+pub fn axes(shape: &Shape, format: DataFormat) -> Result<[usize; 3]> {
+    if shape.rank() < 2 {
+        device::invalid!("Input tensor must be at least 2D: {shape}");
+    }
+    let axis = channel_axis(shape.rank(), format)?;
+    let product = |dims: &[usize]| dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    match (product(&shape[..axis]), product(&shape[axis + 1..])) {
+        (Some(outer), Some(inner)) => Ok([outer, shape[axis], inner]),
+        _ => device::invalid!("the dimensions of {shape} overflow"),
+    }
+}
+
+/// Sets output 0 to input 0 plus the bias of each channel; works in place if no other reader holds input 0.
+fn add<T: Semiring>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
+    let mut value = ctx.take_input(0)?;
+    let bias = ctx.take_input(1)?;
+    let [_, channels, inner] = axes(value.shape(), format)?;
+    if bias.shape().rank() != 1 {
+        device::invalid!("Biases must be 1D: {}", bias.shape());
+    }
+    if bias.num_elements() != channels {
+        let which = if format == DataFormat::Nhwc { "last" } else { "channel" };
+        device::invalid!(
+            "Must provide as many biases as the {which} dimension of the input tensor: {} vs. {}",
+            bias.shape(),
+            value.shape()
+        );
+    }
+    if value.num_elements() == 0 {
+        ctx.set_output(0, value);
+        return Ok(());
+    }
+    let bias = bias.values::<T>()?;
+    let row = channels * inner;
+    if value.is_unique() {
+        for_rows(value.values_mut::<T>()?, row, |_, out| vectorized(AddRows { out, x: None, bias, inner }));
+    } else {
+        let mut out = ctx.allocate(T::DTYPE, value.shape().clone())?;
+        let x = value.values::<T>()?;
+        for_rows(out.values_mut::<T>()?, row, |first, out| {
+            let x = Some(&x[first * row..][..out.len()]);
+            vectorized(AddRows { out, x, bias, inner });
+        });
+        value = out;
+    }
+    ctx.set_output(0, value);
+    Ok(())
+}
+
+/// Adds biases to `x`, or to the values in `out` if `x` is `None`; each bias applies to `inner` consecutive
+/// elements.
+struct AddRows<'a, T> {
+    out: &'a mut [T],
+    x: Option<&'a [T]>,
+    bias: &'a [T],
+    inner: usize,
+}
+
+impl<T: Semiring> Vector for AddRows<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let AddRows { out, x, bias, inner } = self;
+        let row = bias.len() * inner;
+        for (i, out) in out.chunks_exact_mut(row).enumerate() {
+            match x.map(|x| &x[i * row..][..row]) {
+                Some(x) if inner == 1 => {
+                    out.iter_mut().zip(x).zip(bias).for_each(|((o, &x), &b)| *o = x.plus(b));
+                }
+                None if inner == 1 => out.iter_mut().zip(bias).for_each(|(o, &b)| *o = o.plus(b)),
+                x => {
+                    x.into_iter().for_each(|x| out.copy_from_slice(x));
+                    for (plane, &b) in out.chunks_exact_mut(inner).zip(bias) {
+                        plane.iter_mut().for_each(|v| *v = v.plus(b));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Rows per partial sum. Rows are summed in blocks and then the block sums are added, so that the rounding error
+/// grows slowly with the number of rows and the result does not depend on the number of threads.
+const BLOCK_ROWS: usize = 512;
+
+fn sum<T: Lane<Wide: Semiring>>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
+    let dy = ctx.input(0)?;
+    let [outer, channels, inner] = axes(dy.shape(), format)?;
+    let values = dy.values::<T>()?;
+    let mut out = Tensor::zeros(T::DTYPE, Shape::new(&[channels])?)?;
+    if values.is_empty() {
+        ctx.set_output(0, out);
+        return Ok(());
+    }
+    let row = channels * inner;
+    let block = |rows: &[T]| {
+        let mut sums = vec![T::Wide::ZERO; channels];
+        vectorized(SumRows { rows, sums: &mut sums, inner });
+        sums
+    };
+    let block_rows = if inner == 1 { BLOCK_ROWS } else { 1.max(BLOCK_ROWS / inner) }.min(outer);
+    let partial: Vec<Vec<T::Wide>> = if values.len() < PARALLEL {
+        values.chunks(row * block_rows).map(block).collect()
+    } else {
+        values.par_chunks(row * block_rows).map(block).collect()
+    };
+    for (channel, out) in out.values_mut::<T>()?.iter_mut().enumerate() {
+        *out = T::of_wide(partial.iter().fold(T::Wide::ZERO, |s, p| s.plus(p[channel])));
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Adds rows to `sums`, `inner` consecutive elements to each sum.
+struct SumRows<'a, T: Lane> {
+    rows: &'a [T],
+    sums: &'a mut [T::Wide],
+    inner: usize,
+}
+
+impl<T: Lane<Wide: Semiring>> Vector for SumRows<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let SumRows { rows, sums, inner } = self;
+        let channels = sums.len();
+        if inner > 1 {
+            for row in rows.chunks_exact(channels * inner) {
+                for (s, plane) in sums.iter_mut().zip(row.chunks_exact(inner)) {
+                    *s = s.plus(sum_plane(plane));
+                }
+            }
+            return;
+        }
+        // Four rows are added pairwise before each sum is updated, because successive additions to one sum must
+        // wait for each other.
+        let mut fours = rows.chunks_exact(4 * channels);
+        for four in &mut fours {
+            let (low, high) = four.split_at(2 * channels);
+            let ((a, b), (c, d)) = (low.split_at(channels), high.split_at(channels));
+            for ((((s, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                let pairs = [a.to_wide().plus(b.to_wide()), c.to_wide().plus(d.to_wide())];
+                *s = s.plus(pairs[0].plus(pairs[1]));
+            }
+        }
+        for row in fours.remainder().chunks_exact(channels) {
+            sums.iter_mut().zip(row).for_each(|(s, v)| *s = s.plus(v.to_wide()));
+        }
+    }
+}
+
+/// Returns the sum of a plane. Several partial sums side by side let the processor use vector additions.
+#[inline(always)]
+fn sum_plane<T: Lane<Wide: Semiring>>(plane: &[T]) -> T::Wide {
+    const LANES: usize = 16;
+    let mut total = T::Wide::ZERO;
+    for part in plane.chunks(BLOCK_ROWS * LANES) {
+        let mut lanes = [T::Wide::ZERO; LANES];
+        let (whole, rest) = part.as_chunks::<LANES>();
+        for values in whole {
+            lanes.iter_mut().zip(values).for_each(|(l, v)| *l = l.plus(v.to_wide()));
+        }
+        let sum = lanes.into_iter().fold(T::Wide::ZERO, T::Wide::plus);
+        total = total.plus(rest.iter().fold(sum, |s, v| s.plus(v.to_wide())));
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run_op;
+    use graph::AttrValue;
+    use half::f16;
+
+    fn attrs(dtype: DType, format: &str) -> [(&str, AttrValue); 2] {
+        [("T", dtype.into()), ("data_format", format.into())]
+    }
+
+    fn ramp(dims: &[usize]) -> Result<Tensor> {
+        let shape = Shape::new(dims)?;
+        let values: Vec<f32> = (0..shape.num_elements()).map(|i| i as f32).collect();
+        Ok(Tensor::from_slice(&values, shape)?)
+    }
+
+    #[test]
+    fn channels_last_and_first() -> Result<()> {
+        let bias = Tensor::try_from([10.0f32, 20.0])?;
+        let last = run_op("BiasAdd", &[ramp(&[2, 2])?, bias.clone()], &attrs(DType::Float, "NHWC"))?;
+        assert_eq!(last[0].values::<f32>()?, [10.0, 21.0, 12.0, 23.0]);
+        let v1 = run_op("BiasAddV1", &[ramp(&[2, 2])?, bias.clone()], &[("T", DType::Float.into())])?;
+        assert_eq!(v1, last);
+        let first = run_op("BiasAdd", &[ramp(&[2, 2, 2])?, bias], &attrs(DType::Float, "NCHW"))?;
+        assert_eq!(first[0].values::<f32>()?, [10.0, 11.0, 22.0, 23.0, 14.0, 15.0, 26.0, 27.0]);
+        Ok(())
+    }
+
+    #[test]
+    fn gradients_sum_over_all_but_channels() -> Result<()> {
+        let last = run_op("BiasAddGrad", &[ramp(&[2, 2, 2])?], &attrs(DType::Float, "NHWC"))?;
+        assert_eq!(last[0].values::<f32>()?, [12.0, 16.0]);
+        let first = run_op("BiasAddGrad", &[ramp(&[2, 2, 2])?], &attrs(DType::Float, "NCHW"))?;
+        assert_eq!(first[0].values::<f32>()?, [10.0, 18.0]);
+        let none = run_op("BiasAddGrad", &[ramp(&[0, 3])?], &attrs(DType::Float, "NHWC"))?;
+        assert_eq!(none[0].values::<f32>()?, [0.0; 3]);
+        Ok(())
+    }
+
+    #[test]
+    fn integers_wrap_and_halves_are_summed_wide() -> Result<()> {
+        let value = Tensor::full(200u8, Shape::new(&[2, 3])?)?;
+        let bias = Tensor::full(100u8, Shape::new(&[3])?)?;
+        let out = run_op("BiasAdd", &[value, bias], &attrs(DType::UInt8, "NHWC"))?;
+        assert_eq!(out[0].values::<u8>()?, [44; 6]);
+        let dy = Tensor::full(f16::ONE, Shape::new(&[4096, 1])?)?;
+        let out = run_op("BiasAddGrad", &[dy], &attrs(DType::Half, "NHWC"))?;
+        assert_eq!(out[0].values::<f16>()?, [f16::from_f32(4096.0)]);
+        Ok(())
+    }
+
+    #[test]
+    fn long_values_on_several_threads() -> Result<()> {
+        for (dims, format) in [([1 << 17, 3], "NHWC"), ([3, 1 << 17], "NHWC")] {
+            let value = Tensor::full(0.1f32, Shape::new(&dims)?)?;
+            let bias = ramp(&[dims[1]])?;
+            let out = run_op("BiasAdd", &[value.clone(), bias.clone()], &attrs(DType::Float, format))?;
+            let bias = bias.values::<f32>()?;
+            assert!(
+                out[0]
+                    .values::<f32>()?
+                    .chunks(dims[1])
+                    .all(|r| r.iter().zip(bias).all(|(v, b)| *v == 0.1 + b))
+            );
+            let sum = run_op("BiasAddGrad", &[value], &attrs(DType::Float, format))?;
+            let expected = 0.1 * dims[0] as f32;
+            assert!(sum[0].values::<f32>()?.iter().all(|s| (s / expected - 1.0).abs() < 1e-5));
+        }
+        let planes = Tensor::full(0.1f32, Shape::new(&[2, 3, 100_000])?)?;
+        let sum = run_op("BiasAddGrad", &[planes], &attrs(DType::Float, "NCHW"))?;
+        assert!(sum[0].values::<f32>()?.iter().all(|s| (s / 20_000.0 - 1.0).abs() < 1e-5));
+        Ok(())
+    }
+
+    #[test]
+    fn wrong_shapes_are_refused() -> Result<()> {
+        let message = |value: &[usize], bias: &[usize]| -> Result<String> {
+            let out = run_op("BiasAdd", &[ramp(value)?, ramp(bias)?], &attrs(DType::Float, "NHWC"));
+            Ok(out.err().map(|e| e.to_string()).unwrap_or_default())
+        };
+        assert_eq!(message(&[3], &[3])?, "Input tensor must be at least 2D: [3]");
+        assert_eq!(message(&[2, 3], &[2, 1])?, "Biases must be 1D: [2,1]");
+        assert_eq!(
+            message(&[2, 3], &[2])?,
+            "Must provide as many biases as the last dimension of the input tensor: [2] vs. [2,3]"
+        );
+        let grad = run_op("BiasAddGrad", &[ramp(&[2])?], &attrs(DType::Float, "NHWC"));
+        assert!(grad.is_err_and(|e| e.to_string() == "Input tensor must be at least 2D: [2]"));
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! Kernels of bounding boxes in images: cropping, drawing, random sampling and non-maximum suppression.
+
+pub mod crop;
+mod draw;
+mod sample;
+pub mod suppress;
+
+use crate::numeric::dispatch::{REALS, dispatch};
+use device::kernel::{Kernel, KernelDef};
+use graph::DType;
+
+const PLAIN: &[(&str, &[DType])] = &[("T", REALS)];
+const SCORES: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half])];
+const SIZES: &[(&str, &[DType])] =
+    &[("T", &[DType::UInt8, DType::Int8, DType::Int16, DType::Int32, DType::Int64])];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef {
+        host_memory: &["crop_size"],
+        ..KernelDef::of("CropAndResize", PLAIN, |i| {
+            let (method, outside) = (crop::Method::of(i)?, i.attr("extrapolation_value")?);
+            dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| crop::forward::<T>(ctx, method, outside)))
+        })
+    },
+    KernelDef {
+        host_memory: &["image_size"],
+        ..KernelDef::of(
+            "CropAndResizeGradImage",
+            &[("T", &[DType::Float, DType::Half, DType::Double])],
+            |i| {
+                let method = crop::Method::of(i)?;
+                dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| crop::image_gradient::<T>(ctx, method)))
+            },
+        )
+    },
+    KernelDef::of(
+        "CropAndResizeGradBoxes",
+        PLAIN,
+        |i| dispatch!(real, i.input_type(1), T => Kernel::sync(crop::box_gradient::<T>)),
+    ),
+    KernelDef::of(
+        "DrawBoundingBoxes",
+        SCORES,
+        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| draw::draw::<T>(ctx, false))),
+    ),
+    KernelDef::of(
+        "DrawBoundingBoxesV2",
+        SCORES,
+        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| draw::draw::<T>(ctx, true))),
+    ),
+    KernelDef::of("SampleDistortedBoundingBox", SIZES, |i| {
+        let sampler = sample::Sampler::of(i, Some(i.attr("min_object_covered")?))?;
+        Kernel::sync(move |ctx| sampler.run(ctx))
+    }),
+    KernelDef::of("SampleDistortedBoundingBoxV2", SIZES, |i| {
+        let sampler = sample::Sampler::of(i, None)?;
+        Kernel::sync(move |ctx| sampler.run(ctx))
+    }),
+    KernelDef::of("RandomCrop", PLAIN, sample::random_crop),
+    KernelDef::of("NonMaxSuppression", &[], |i| {
+        let threshold = i.attr("iou_threshold")?;
+        Kernel::sync(move |ctx| suppress::version_1(ctx, threshold))
+    }),
+    KernelDef::of("NonMaxSuppressionV2", SCORES, |_| Kernel::sync(suppress::versions_2_and_3)),
+    KernelDef::of("NonMaxSuppressionV3", SCORES, |_| Kernel::sync(suppress::versions_2_and_3)),
+    KernelDef::of("NonMaxSuppressionV4", SCORES, |i| {
+        let padded = i.attr("pad_to_max_output_size")?;
+        Kernel::sync(move |ctx| suppress::version_4(ctx, padded))
+    }),
+    KernelDef::of("NonMaxSuppressionV5", SCORES, |i| {
+        let padded = i.attr("pad_to_max_output_size")?;
+        Kernel::sync(move |ctx| suppress::version_5(ctx, padded))
+    }),
+    KernelDef::of("NonMaxSuppressionWithOverlaps", &[], |_| Kernel::sync(suppress::with_overlaps)),
+];

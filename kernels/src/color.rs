@@ -1,0 +1,181 @@
+//! Contrast, hue and saturation of images, and conversion between RGB and HSV.
+
+use crate::numeric::dispatch::{FLOATS, dispatch};
+use crate::numeric::threads::for_rows;
+use crate::numeric::wide::{Float, Lane, narrowed, widened};
+use device::{Error, Result};
+use device::kernel::{Kernel, KernelContext, KernelDef};
+use graph::{Code, DType, Shape, Tensor};
+
+const ADJUSTED: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half])];
+
+macro_rules! adjusted {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        dispatch!(@arms $dtype, $T => $body; Float f32, Half half::f16)
+    };
+}
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of(
+        "AdjustContrastv2",
+        ADJUSTED,
+        |i| adjusted!(i.output_type(0), T => Kernel::sync(adjust_contrast::<T>)),
+    ),
+    KernelDef::of("AdjustHue", ADJUSTED, |i| {
+        adjusted!(i.output_type(0), T => Kernel::sync(|ctx| {
+            adjust::<T>(ctx, "delta", |delta, rgb| {
+                let [h, s, v] = to_hsv(rgb);
+                let turned = h + delta;
+                to_rgb([turned - turned.floor(), s, v])
+            })
+        }))
+    }),
+    KernelDef::of("AdjustSaturation", ADJUSTED, |i| {
+        adjusted!(i.output_type(0), T => Kernel::sync(|ctx| {
+            adjust::<T>(ctx, "scale", |scale, rgb| {
+                let [h, s, v] = to_hsv(rgb);
+                to_rgb([h, (s * scale).clamp(0.0, 1.0), v])
+            })
+        }))
+    }),
+    KernelDef::of(
+        "RGBToHSV",
+        &[("T", FLOATS)],
+        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| convert::<T>(ctx, to_hsv))),
+    ),
+    KernelDef::of(
+        "HSVToRGB",
+        &[("T", FLOATS)],
+        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| convert::<T>(ctx, to_rgb))),
+    ),
+];
+
+/// Converts red, green and blue to hue, saturation and value; the hue is in [0, 1).
+fn to_hsv<W: crate::numeric::scalar::Real>([r, g, b]: [W; 3]) -> [W; 3] {
+    let value = r.max(g).max(b);
+    let range = value - r.min(g).min(b);
+    let zero = W::zero();
+    let saturation = if value > zero { range / value } else { zero };
+    if range <= zero {
+        return [zero, saturation, value];
+    }
+    let sixth = W::one() / (W::of(6.0) * range);
+    let hue = if r == value {
+        sixth * (g - b)
+    } else if g == value {
+        sixth * (b - r) + W::of(2.0 / 6.0)
+    } else {
+        sixth * (r - g) + W::of(4.0 / 6.0)
+    };
+    [if hue < zero { hue + W::one() } else { hue }, saturation, value]
+}
+
+/// Converts hue, saturation and value to red, green and blue.
+fn to_rgb<W: crate::numeric::scalar::Real>([h, s, v]: [W; 3]) -> [W; 3] {
+    let (zero, one, two) = (W::zero(), W::one(), W::of(2.0));
+    let sixths = h * W::of(6.0);
+    // The comparisons are false for NaN, so NaN stays NaN.
+    let bound = |x: W| {
+        if x < zero {
+            zero
+        } else if x > one {
+            one
+        } else {
+            x
+        }
+    };
+    let away = |from: f64| (sixths - W::of(from)).abs();
+    let pure = [bound(away(3.0) - one), bound(two - away(2.0)), bound(two - away(4.0))];
+    pure.map(|p| (one - s + s * p) * v)
+}
+
+/// Checks that pixels have three channels; `code` is the error's code if they do not.
+pub fn check_colours(x: &Shape, code: Code) -> Result<()> {
+    match x.last() {
+        None => device::invalid!("input must be at least 1D{x}"),
+        Some(3) => Ok(()),
+        Some(n) => Err(Error::new(code, format!("input must have 3 channels but instead has {n} channels."))),
+    }
+}
+
+/// Sets output 0 to `pixel` of each pixel of input 0.
+fn convert<T: Float>(ctx: &mut KernelContext<'_>, pixel: fn([T::Wide; 3]) -> [T::Wide; 3]) -> Result<()> {
+    let x = ctx.input(0)?;
+    check_colours(x.shape(), Code::FailedPrecondition)?;
+    let x = widened::<T>(x)?;
+    let out = map_pixels::<T::Wide>(&x, pixel)?;
+    ctx.set_output(0, narrowed::<T>(out)?);
+    Ok(())
+}
+
+/// Returns `pixel` of each pixel.
+fn map_pixels<W: crate::numeric::scalar::Real + graph::Element>(
+    x: &Tensor,
+    pixel: impl Fn([W; 3]) -> [W; 3] + Sync,
+) -> Result<Tensor> {
+    let mut out = Tensor::unspecified(W::DTYPE, x.shape().clone())?;
+    let values = x.values::<W>()?;
+    for_rows(out.values_mut::<W>()?, 3, |first, out| {
+        let (pixels, _) = out.as_chunks_mut::<3>();
+        let (from, _) = values[first * 3..].as_chunks::<3>();
+        pixels.iter_mut().zip(from).for_each(|(o, &x)| *o = pixel(x));
+    });
+    Ok(out)
+}
+
+/// Checks that a tensor has at least three axes.
+pub fn check_images(x: &Shape) -> Result<()> {
+    if x.rank() < 3 {
+        device::invalid!("input must be at least 3-D, got shape{x}");
+    }
+    Ok(())
+}
+
+/// Sets output 0 to `pixel` of each pixel of input 0 and the scalar input 1, which errors call `name`.
+fn adjust<T: Lane<Wide = f32>>(
+    ctx: &mut KernelContext<'_>,
+    name: &str,
+    pixel: impl Fn(f32, [f32; 3]) -> [f32; 3] + Sync,
+) -> Result<()> {
+    let x = ctx.input(0)?;
+    check_images(x.shape())?;
+    let amount: f32 = ctx.scalar(1, name)?.item()?;
+    check_colours(x.shape(), Code::InvalidArgument)?;
+    let out = map_pixels::<f32>(&widened::<T>(x)?, |p| pixel(amount, p))?;
+    ctx.set_output(0, narrowed::<T>(out)?);
+    Ok(())
+}
+
+/// `AdjustContrastv2`: multiplies each channel's distance from its mean in the image.
+fn adjust_contrast<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let x = ctx.input(0)?;
+    check_images(x.shape())?;
+    let factor: f32 = ctx.scalar(1, "contrast_factor")?.item()?;
+    let x = widened::<T>(x)?;
+    let mut out = Tensor::unspecified(DType::Float, x.shape().clone())?;
+    if x.num_elements() > 0 {
+        let rank = x.shape().rank();
+        let channels = x.shape()[rank - 1];
+        let image: usize = x.shape()[rank - 3..].iter().product();
+        let values = x.values::<f32>()?;
+        for_rows(out.values_mut::<f32>()?, image, |first, images| {
+            let from = values[first * image..].chunks_exact(image);
+            for (out, from) in images.chunks_exact_mut(image).zip(from) {
+                let mut means = vec![0f64; channels];
+                for pixel in from.chunks_exact(channels) {
+                    means.iter_mut().zip(pixel).for_each(|(m, v)| *m += f64::from(*v));
+                }
+                // The sum is rounded to single precision, like TensorFlow's.
+                let share = channels as f32 / image as f32;
+                let means: Vec<f32> = means.iter().map(|m| *m as f32 * share).collect();
+                for (out, pixel) in out.chunks_exact_mut(channels).zip(from.chunks_exact(channels)) {
+                    for ((o, v), m) in out.iter_mut().zip(pixel).zip(&means) {
+                        *o = (v - m) * factor + m;
+                    }
+                }
+            }
+        });
+    }
+    ctx.set_output(0, narrowed::<T>(out)?);
+    Ok(())
+}

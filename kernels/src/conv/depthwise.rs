@@ -1,0 +1,204 @@
+//! Depthwise convolution and its gradients. Each input channel has `multiplier` filters of its own, so that a tap
+//! is an element-wise product along the channels.
+
+use super::{Factor, channels_last, check_out_backprop, input_shape, load, sizes_input, store};
+use device::Result;
+use device::kernel::KernelContext;
+use crate::numeric::product::Threads;
+use crate::numeric::scalar::Semiring;
+use graph::ops::conv::{Conv, ConvSizes};
+use graph::ops::window::DataFormat;
+use graph::{Element as _, Shape, Tensor};
+use rayon::prelude::*;
+
+/// The sizes of a depthwise convolution, and the threads that compute it.
+struct Depthwise {
+    sizes: ConvSizes,
+    /// Output channels per input channel.
+    multiplier: usize,
+    threads: Threads,
+}
+
+impl Depthwise {
+    fn new(sizes: ConvSizes) -> Depthwise {
+        let pixels = [sizes.batch, sizes.rows.output, sizes.columns.output];
+        let taps = [sizes.rows.filter, sizes.columns.filter, sizes.out_channels];
+        let work = pixels.into_iter().chain(taps).fold(1usize, |n, s| n.saturating_mul(s));
+        let multiplier = sizes.out_channels / sizes.in_channels.max(1);
+        // The work is scaled because a tap does one operation at a time, where a matrix product does a register's
+        // worth.
+        Depthwise { sizes, multiplier, threads: Threads::for_work(work.saturating_mul(8)) }
+    }
+
+    /// Calls `work` with each part of `len` elements and its number, on several threads if that pays off.
+    fn for_each_part<W: Send>(&self, out: &mut [W], len: usize, work: impl Fn(usize, &mut [W]) + Sync) {
+        match self.threads {
+            Threads::One => out.chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part)),
+            Threads::All => out.par_chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part)),
+        }
+    }
+
+    /// Returns the output columns at which tap `tap` lies inside the image, and the image column of the first.
+    fn columns(&self, tap: usize) -> (std::ops::Range<usize>, usize) {
+        let w = &self.sizes.columns;
+        let reach = tap * w.dilation;
+        let first = w.pad_before.saturating_sub(reach).div_ceil(w.stride);
+        let end = (w.input + w.pad_before).saturating_sub(reach).div_ceil(w.stride).min(w.output);
+        let first = first.min(end);
+        (first..end, (first * w.stride + reach).saturating_sub(w.pad_before))
+    }
+
+    /// Returns the filter's elements of one tap.
+    fn tap<'a, W>(&self, filter: &'a [W], row: usize, column: usize) -> &'a [W] {
+        let channels = self.sizes.out_channels;
+        &filter[(row * self.sizes.columns.filter + column) * channels..][..channels]
+    }
+}
+
+/// Computes `out[c * m + i] += x[c] * w[c * m + i]`.
+#[inline]
+fn add_products<W: Semiring>(out: &mut [W], x: &[W], w: &[W], multiplier: usize) {
+    if multiplier == 1 {
+        for ((o, &x), &w) in out.iter_mut().zip(x).zip(w) {
+            *o = o.plus(x.times(w));
+        }
+        return;
+    }
+    let parts = out.chunks_exact_mut(multiplier).zip(w.chunks_exact(multiplier));
+    for ((out, w), &x) in parts.zip(x) {
+        for (o, &w) in out.iter_mut().zip(w) {
+            *o = o.plus(x.times(w));
+        }
+    }
+}
+
+/// Computes `dx[c] += sum over i of dy[c * m + i] * w[c * m + i]`.
+#[inline]
+fn add_sums<W: Semiring>(dx: &mut [W], dy: &[W], w: &[W], multiplier: usize) {
+    if multiplier == 1 {
+        for ((d, &y), &w) in dx.iter_mut().zip(dy).zip(w) {
+            *d = d.plus(y.times(w));
+        }
+        return;
+    }
+    let parts = dy.chunks_exact(multiplier).zip(w.chunks_exact(multiplier));
+    for (d, (dy, w)) in dx.iter_mut().zip(parts) {
+        let sum = dy.iter().zip(w).fold(W::ZERO, |sum, (&y, &w)| sum.plus(y.times(w)));
+        *d = d.plus(sum);
+    }
+}
+
+/// The forward depthwise convolution.
+pub(super) fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
+    let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
+    let sizes = conv.depthwise_sizes(input.shape(), filter.shape())?;
+    let shape = conv.output_shape(&sizes)?;
+    if shape.num_elements() == 0 {
+        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        return Ok(());
+    }
+    let plan = Depthwise::new(sizes);
+    let (input, filter) = (load::<T>(input, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
+    let (input, filter) = (input.values::<T::Wide>()?, filter.values::<T::Wide>()?);
+    let mut out = Tensor::zeros(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
+    let (depth, channels) = (sizes.in_channels, sizes.out_channels);
+    let (rows, columns) = (&sizes.rows, &sizes.columns);
+    plan.for_each_part(out.values_mut::<T::Wide>()?, columns.output * channels, |line, out| {
+        let (image, row) = (line / rows.output, line % rows.output);
+        for i in 0..rows.filter {
+            let Some(y) = rows.at(row, i) else { continue };
+            let from = &input[(image * rows.input + y) * columns.input * depth..][..columns.input * depth];
+            for j in 0..columns.filter {
+                let (inside, x) = plan.columns(j);
+                let w = plan.tap(filter, i, j);
+                let out = out[inside.start * channels..inside.end * channels].chunks_exact_mut(channels);
+                for (k, out) in out.enumerate() {
+                    let x = &from[(x + k * columns.stride) * depth..][..depth];
+                    add_products(out, x, w, plan.multiplier);
+                }
+            }
+        }
+    });
+    let out = store::<T>(out, conv.format)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// The gradient with respect to the input.
+pub(super) fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
+    let (filter, dy) = (ctx.input(1)?, ctx.input(2)?);
+    let shape = input_shape(ctx, conv)?;
+    let sizes = conv.depthwise_sizes(&shape, filter.shape())?;
+    check_out_backprop(ctx, conv, &sizes, dy)?;
+    if shape.num_elements() == 0 || dy.num_elements() == 0 {
+        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        return Ok(());
+    }
+    let plan = Depthwise::new(sizes);
+    let (dy, filter) = (load::<T>(dy, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
+    let (dy, filter) = (dy.values::<T::Wide>()?, filter.values::<T::Wide>()?);
+    let mut dx = Tensor::zeros(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
+    let (depth, channels) = (sizes.in_channels, sizes.out_channels);
+    let (rows, columns) = (&sizes.rows, &sizes.columns);
+    // Windows overlap only within an image, so each image is a unit of work.
+    plan.for_each_part(dx.values_mut::<T::Wide>()?, rows.input * columns.input * depth, |image, dx| {
+        for row in 0..rows.output {
+            let from = &dy[(image * rows.output + row) * columns.output * channels..];
+            for i in 0..rows.filter {
+                let Some(y) = rows.at(row, i) else { continue };
+                let dx = &mut dx[y * columns.input * depth..][..columns.input * depth];
+                for j in 0..columns.filter {
+                    let (inside, x) = plan.columns(j);
+                    let w = plan.tap(filter, i, j);
+                    for (k, column) in inside.enumerate() {
+                        let dx = &mut dx[(x + k * columns.stride) * depth..][..depth];
+                        add_sums(dx, &from[column * channels..][..channels], w, plan.multiplier);
+                    }
+                }
+            }
+        }
+    });
+    let dx = store::<T>(dx, conv.format)?;
+    ctx.set_output(0, dx);
+    Ok(())
+}
+
+/// The gradient with respect to the filter.
+pub(super) fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
+    let (input, dy) = (ctx.input(0)?, ctx.input(2)?);
+    let shape = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;
+    if shape.num_elements() == 0 {
+        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        return Ok(());
+    }
+    let sizes = conv.depthwise_sizes(input.shape(), &shape)?;
+    check_out_backprop(ctx, conv, &sizes, dy)?;
+    let mut dw = Tensor::zeros(T::Wide::DTYPE, shape)?;
+    let plan = Depthwise::new(sizes);
+    let (input, dy) = (load::<T>(input, conv.format)?, load::<T>(dy, conv.format)?);
+    let (input, dy) = (input.values::<T::Wide>()?, dy.values::<T::Wide>()?);
+    let (depth, channels) = (sizes.in_channels, sizes.out_channels);
+    let (rows, columns) = (&sizes.rows, &sizes.columns);
+    // Each tap is summed over all pixels in their order, on whichever thread, so the result is reproducible.
+    plan.for_each_part(dw.values_mut::<T::Wide>()?, channels, |tap, dw| {
+        let (i, j) = (tap / columns.filter, tap % columns.filter);
+        let (inside, x) = plan.columns(j);
+        for line in 0..sizes.batch * rows.output {
+            let (image, row) = (line / rows.output, line % rows.output);
+            let Some(y) = rows.at(row, i) else { continue };
+            let from = &input[(image * rows.input + y) * columns.input * depth..][..columns.input * depth];
+            for (k, column) in inside.clone().enumerate() {
+                let x = &from[(x + k * columns.stride) * depth..][..depth];
+                add_products(
+                    dw,
+                    x,
+                    &dy[(line * columns.output + column) * channels..][..channels],
+                    plan.multiplier,
+                );
+            }
+        }
+    });
+    let dw = store::<T>(dw, DataFormat::Nhwc)?;
+    ctx.set_output(0, dw);
+    Ok(())
+}

@@ -1,0 +1,345 @@
+//! The gradient of a convolution over `f32` images with respect to its filter: the transposed matrix of patches
+//! times the incoming gradient `dy`. Patches are not copied; the images are read in place.
+
+use super::band::{self, AccessPattern, Band, BandLines, LineCopies};
+use super::phase::{Image, Phase, Tap, is_flat};
+use super::stencil::threads;
+use device::Result;
+use crate::numeric::cpu_cache;
+use crate::numeric::cpu_cache::FLOATS;
+use crate::numeric::micro::{Later, Left, Place, Registers, Right, Run, cut};
+use crate::numeric::panel::{Panels, Rows, Streamed};
+use crate::numeric::product::Threads;
+use graph::ops::conv::ConvSizes;
+use graph::{DType, Shape, Tensor};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Approximate number of pixels per sweep: enough that writing the result costs little, few enough that no sum gets
+/// long.
+const PIXELS: usize = 400;
+
+/// Number of parts of the images if each thread computes the whole gradient of some parts.
+const PARTS: usize = 16;
+
+/// Elements of the parts' sum added at a time, so that they stay in the first-level cache.
+const SUMMED: usize = 4096;
+
+/// Rows of the filter up to which `dy` is read in place instead of being packed into panels, if its own rows are
+/// also at most [`NEAR_ELEMENTS`] elements.
+const FEW_ROWS: usize = 32;
+/// Elements up to which neighbouring rows of `dy` are close together.
+const NEAR_ELEMENTS: usize = 128;
+
+/// Channels per pixel up to which the processor itself prefetches from one pixel to the next.
+const PREFETCHED_CHANNELS: usize = 64;
+
+/// Memory is prefetched only if the gradient fills at most this part (1 / n) of the second-level cache.
+const CACHE_FRACTION: usize = 3;
+
+/// A plan for the gradient of a filter.
+#[derive(Debug)]
+pub(super) struct FilterGradient<'a> {
+    sizes: &'a ConvSizes,
+    phase: Phase,
+    band: Band,
+}
+
+/// The output pixels that contribute to a tap's gradient; the other pixels read outside the image through the tap.
+#[derive(Debug)]
+struct TapView {
+    tap: [Tap; 2],
+    /// The rows and the columns of these pixels.
+    inside: [Range<usize>; 2],
+}
+
+/// Rows of the filter matrix to which the same output pixels contribute.
+#[derive(Debug)]
+struct RowGroup {
+    /// The number of the view that the taps share. Positions are relative to the view's first tap.
+    view: usize,
+    /// The position of each row's source element, relative to the pixel under the first tap.
+    positions: Vec<usize>,
+    /// The start of each row in the gradient.
+    rows: Vec<usize>,
+}
+
+impl FilterGradient<'_> {
+    /// Plans the gradient; `None` for volumes, and if strides, dilations or paddings are excessively large.
+    pub(super) fn new(sizes: &ConvSizes) -> Option<FilterGradient<'_>> {
+        // Pixels that lie far apart fall into few sets of the cache: with strides always, otherwise if sets have
+        // few ways. A 1x1 filter reads each pixel once, from memory, which is best read in storage order.
+        let is_read_once =
+            sizes.rows.filter * sizes.columns.filter == 1 && sizes.in_channels > PREFETCHED_CHANNELS;
+        FilterGradient::with_layout(
+            sizes,
+            sizes.columns.stride > 1 || !cpu_cache::has_many_ways() || is_read_once,
+        )
+    }
+
+    /// Plans the gradient with channels stored in slices (`crowded`) or where they are.
+    fn with_layout(sizes: &ConvSizes, crowded: bool) -> Option<FilterGradient<'_>> {
+        let phase = Phase::forward(sizes);
+        let band = Band::new(
+            Image::input(sizes),
+            &phase,
+            AccessPattern::Channels { crowded },
+            sizes.filter_channels,
+        );
+        (is_flat(sizes) && band.is_bounded()).then_some(FilterGradient { sizes, phase, band })
+    }
+
+    /// Writes the gradient to `dw`, from the images `input` and the incoming gradient `dy`. Each element is summed
+    /// in the same order, whatever the number of threads.
+    pub(super) fn write(&self, input: &[f32], dy: &[f32], dw: &mut [f32]) -> Result<()> {
+        let lines = self.sizes.batch * self.sizes.rows.output;
+        if threads(self.sizes) == Threads::One {
+            return self.write_part(input, dy, 0, 0..lines, dw);
+        }
+        // If threads split the filter's rows, each of them reads all images; if they split the images, their
+        // gradients must be added up. The cheaper way is chosen.
+        if dw.len().saturating_mul(PARTS) > input.len() + dy.len() {
+            let rows = (dw.len() / self.sizes.out_channels).div_ceil(rayon::current_num_threads());
+            let part = |(i, dw): (usize, &mut [f32])| self.write_part(input, dy, i * rows, 0..lines, dw);
+            return dw.par_chunks_mut(rows * self.sizes.out_channels).enumerate().try_for_each(part);
+        }
+        let (each, len) = (lines.div_ceil(PARTS), dw.len());
+        let mut parts = Tensor::unspecified(DType::Float, Shape::new(&[lines.div_ceil(each), len])?)?;
+        let part = |(i, part): (usize, &mut [f32])| {
+            self.write_part(input, dy, 0, i * each..lines.min((i + 1) * each), part)
+        };
+        parts.values_mut::<f32>()?.par_chunks_exact_mut(len).enumerate().try_for_each(part)?;
+        let parts = parts.values::<f32>()?;
+        dw.par_chunks_mut(SUMMED).enumerate().for_each(|(i, dw)| {
+            for (number, part) in parts.chunks_exact(len).enumerate() {
+                let part = &part[i * SUMMED..][..dw.len()];
+                match number {
+                    0 => dw.copy_from_slice(part),
+                    _ => dw.iter_mut().zip(part).for_each(|(to, from)| *to += from),
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Writes the gradient of the filter's rows from `first` on that comes from these lines of output pixels.
+    fn write_part(
+        &self,
+        input: &[f32],
+        dy: &[f32],
+        first: usize,
+        all_lines: Range<usize>,
+        dw: &mut [f32],
+    ) -> Result<()> {
+        let (sizes, image) = (self.sizes, Image::output(self.sizes));
+        let (groups, outputs) = (sizes.groups(), image.channels / sizes.groups());
+        let apart = self.band.lines_apart().max(1);
+        let most = (band::most_elements() / apart).min(PIXELS / image.columns).max(1);
+        let count = dw.len() / image.channels;
+        let are_rows_channels = sizes.rows.filter * sizes.columns.filter * groups == 1;
+        let channels = if are_rows_channels { first..first + count } else { 0..sizes.in_channels };
+        let (views, rows) = self.rows(first..first + count);
+        let is_in_place = self.is_read_in_place(count, outputs);
+        let registers = Registers::get();
+        let (mut copies, mut bands, mut panels) = (LineCopies::default(), Vec::new(), Panels::new());
+        let mut runs_of = vec![Vec::new(); views.len()];
+        let swept_rows = count * outputs.div_ceil(registers.columns) * groups;
+        for lines in cut(all_lines.len(), most) {
+            let is_first = lines.start == 0;
+            let lines = all_lines.start + lines.start..all_lines.start + lines.end;
+            let mut prefetch = self.prefetch_plan(input, dy, lines.end, lines.len(), swept_rows);
+            let dy = &dy[lines.start * image.line()..lines.end * image.line()];
+            self.locate_bands(input, &lines, &channels, &mut copies, &mut bands);
+            views.iter().zip(&mut runs_of).for_each(|(view, runs)| self.find_runs(view, &bands, runs));
+            let data = if self.band.is_copied { copies.data() } else { input };
+            for filter_group in 0..groups {
+                let data = &data[self.band.channel(filter_group * sizes.filter_channels)..];
+                let dy = &dy[filter_group * outputs..];
+                let mut add = |first: usize, width: usize, right: &Right<'_>| {
+                    for group in &rows {
+                        let (runs, ahead) = (&runs_of[group.view], prefetch.next(group.rows.len()));
+                        if runs.is_empty() && !is_first {
+                            continue;
+                        }
+                        let (rows, step) = (&group.positions, self.band.step());
+                        let left = Left { data, rows, runs, step, ahead };
+                        let data = &mut dw[filter_group * outputs + first..];
+                        let mut place = Place { data, rows: &group.rows, width, add: !is_first };
+                        registers.sweep(&left, right, &mut place);
+                    }
+                };
+                if is_in_place {
+                    for columns in registers.panels(outputs) {
+                        let right = Right { data: &dy[columns.start..], step: image.channels };
+                        add(columns.start, columns.len(), &right);
+                    }
+                    continue;
+                }
+                let source = Streamed(Rows { data: dy, stride: image.channels });
+                panels.fill(lines.len() * image.columns, outputs, Threads::One, &source)?;
+                panels.iter().for_each(|panel| add(panel.first, panel.width, &panel.from(0)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the memory that the next `count` lines of output pixels, from `first` on, will read; sweeps over
+    /// `rows` rows prefetch it, because usually this thread computes those lines too. Empty if prefetching would
+    /// push the gradient out of the cache, or if lines are so short that prefetching costs as much as it saves.
+    fn prefetch_plan<'i>(
+        &self,
+        input: &'i [f32],
+        dy: &'i [f32],
+        first: usize,
+        count: usize,
+        rows: usize,
+    ) -> Later<'i> {
+        let ConvSizes { batch, filter_channels, out_channels, .. } = *self.sizes;
+        let gradient_len =
+            self.sizes.rows.filter * self.sizes.columns.filter * filter_channels * out_channels;
+        let is_large = gradient_len * size_of::<f32>() > cpu_cache::second_level() / CACHE_FRACTION;
+        if is_large || self.sizes.columns.output < FLOATS {
+            return Later::default();
+        }
+        let lines = batch * self.sizes.rows.output;
+        let end = lines.min(first + count);
+        Later::new([input, dy].map(|data| &data[first * data.len() / lines..end * data.len() / lines]), rows)
+    }
+
+    /// Returns whether `dy` is read in place, instead of from panels.
+    fn is_read_in_place(&self, rows: usize, outputs: usize) -> bool {
+        let registers = Registers::get();
+        let is_panel = outputs <= registers.columns && outputs == self.sizes.out_channels;
+        let is_used_once = rows <= FEW_ROWS && self.sizes.out_channels <= NEAR_ELEMENTS;
+        outputs.is_multiple_of(registers.lanes) && (is_panel || is_used_once)
+    }
+
+    /// Groups these rows of the filter, and returns the views of the groups' taps. Rows of channels that are stored
+    /// together follow each other, whatever their taps, so that the elements they read stay in the cache.
+    fn rows(&self, within: Range<usize>) -> (Vec<TapView>, Vec<RowGroup>) {
+        let FilterGradient { sizes, phase, band } = self;
+        let ([rows, columns], image) = (&phase.taps, Image::input(sizes));
+        let inside = |[row, column]: [Tap; 2]| {
+            if band.has_margins {
+                return phase.count.map(|count| 0..count);
+            }
+            [phase.inside(0, row, image.rows), phase.inside(1, column, image.columns)]
+        };
+        let taps: Vec<[Tap; 2]> =
+            rows.iter().flat_map(|row| columns.iter().map(move |column| [*row, *column])).collect();
+        let views: Vec<&[[Tap; 2]]> = taps.chunk_by(|a, b| inside(*a) == inside(*b)).collect();
+        let mut all: Vec<RowGroup> = Vec::new();
+        for channels in band.slices(sizes.filter_channels) {
+            for (view, group) in views.iter().enumerate() {
+                let tap = group[0];
+                let elements = group.iter().flat_map(|[row, column]| {
+                    let place = band.distance([row.offset - tap[0].offset, column.offset - tap[1].offset]);
+                    let number = (row.number * sizes.columns.filter + column.number) * sizes.filter_channels;
+                    channels.clone().map(move |c| (number + c, place + band.channel(c)))
+                });
+                let elements = elements.filter(|(number, _)| within.contains(number));
+                let (rows, positions) =
+                    elements.map(|(number, at)| ((number - within.start) * sizes.out_channels, at)).unzip();
+                all.push(RowGroup { view, positions, rows });
+            }
+        }
+        (views.iter().map(|group| TapView { tap: group[0], inside: inside(group[0]) }).collect(), all)
+    }
+
+    /// Locates the source lines that these lines of output pixels read, image by image.
+    fn locate_bands(
+        &self,
+        input: &[f32],
+        lines: &Range<usize>,
+        channels: &Range<usize>,
+        copies: &mut LineCopies,
+        bands: &mut Vec<ImageBand>,
+    ) {
+        copies.clear();
+        bands.clear();
+        let height = self.sizes.rows.output;
+        for number in lines.start / height..lines.end.div_ceil(height) {
+            let top = number * height;
+            let rows = lines.start.saturating_sub(top)..(lines.end - top).min(height);
+            let first = top + rows.start - lines.start;
+            let lines = self.band.locate(input, number, rows.clone(), channels, copies);
+            bands.push(ImageBand { first, rows, lines });
+        }
+    }
+
+    /// Collects the runs of source pixels that contribute to a view's taps.
+    fn find_runs(&self, view: &TapView, bands: &[ImageBand], runs: &mut Vec<Run>) {
+        runs.clear();
+        let ([rows, columns], width) = (&view.inside, self.sizes.columns.output);
+        let offset = view.tap.map(|tap| tap.offset);
+        for ImageBand { first, rows: all, lines } in bands {
+            for row in rows.start.max(all.start)..rows.end.min(all.end) {
+                if columns.is_empty() {
+                    continue;
+                }
+                let start = self.band.pixel_start(*lines, [row, columns.start], offset);
+                let first = (first + row - all.start) * width + columns.start;
+                runs.push(Run { start, first, len: columns.len() });
+            }
+        }
+    }
+}
+
+/// The band that some rows of output pixels of one image read.
+#[derive(Debug)]
+struct ImageBand {
+    /// The number of the first row's line among the lines being processed.
+    first: usize,
+    rows: Range<usize>,
+    lines: BandLines,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{noise, sizes};
+    use super::*;
+
+    /// The result has the same bits whether channels are read in place or from slices, and however the filter's
+    /// rows are split.
+    #[test]
+    fn slices_and_splits_do_not_change_the_result() -> Result<()> {
+        for (input, filter, stride) in [
+            ([3, 5, 6, 48], [3, 3, 48, 20], 1),
+            ([2, 7, 5, 32], [3, 2, 32, 70], 2),
+            ([2, 6, 6, 64], [3, 3, 32, 6], 1),
+            ([1, 9, 9, 32], [1, 1, 32, 5], 3),
+            ([2, 6, 7, 80], [1, 1, 80, 9], 1),
+            ([1, 24, 40, 32], [1, 1, 32, 70], 1),
+        ] {
+            let sizes = sizes(input, filter, stride)?;
+            let dy = noise(sizes.batch * sizes.rows.output * Image::output(&sizes).line());
+            let run = |crowded: bool| {
+                let gradient = FilterGradient::with_layout(&sizes, crowded);
+                let gradient = gradient.ok_or_else(|| device::Error::internal("out of proportion"))?;
+                assert_eq!(gradient.band.is_copied, crowded);
+                let mut dw = vec![f32::NAN; filter.iter().product()];
+                gradient.write(&noise(input.iter().product()), &dy, &mut dw)?;
+                Ok::<_, device::Error>(dw)
+            };
+            let whole = run(true)?;
+            assert_eq!(whole, run(false)?, "{input:?} {filter:?}");
+
+            let lines = 0..sizes.batch * sizes.rows.output;
+            let gradient = FilterGradient::with_layout(&sizes, true);
+            let gradient = gradient.ok_or_else(|| device::Error::internal("out of proportion"))?;
+            let rows = whole.len() / sizes.out_channels;
+            for rows in cut(rows, rows.div_ceil(3)) {
+                let mut part = vec![f32::NAN; rows.len() * sizes.out_channels];
+                gradient.write_part(
+                    &noise(input.iter().product()),
+                    &dy,
+                    rows.start,
+                    lines.clone(),
+                    &mut part,
+                )?;
+                assert_eq!(part, whole[rows.start * sizes.out_channels..][..part.len()], "{rows:?}");
+            }
+        }
+        Ok(())
+    }
+}

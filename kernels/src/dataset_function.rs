@@ -1,0 +1,203 @@
+//! Kernels of datasets that apply functions to elements.
+
+use crate::objects::dataset::argument::{boolean, captured, count, dataset, dataset_kernel, function, integer, spec, tensors};
+use crate::objects::dataset::interleave::{Interleaving, PulledAhead, interleave};
+use crate::objects::dataset::parallel_map::{Parallel, map_and_batch, parallel_filter, parallel_map};
+use crate::objects::dataset::{grouped, map};
+use device::Result;
+use device::kernel::{Kernel, KernelDef, KernelInit};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("MapDataset", &[], mapped),
+    KernelDef::of("ExperimentalMapDataset", &[], mapped),
+    KernelDef::of("ParallelMapDataset", &[], |init| {
+        let sloppy = init.attr::<bool>("sloppy")?;
+        mapped_in_parallel(init, sloppy.then_some(false))
+    }),
+    KernelDef::of("ParallelMapDatasetV2", &[], |init| {
+        let deterministic = deterministic(init)?;
+        mapped_in_parallel(init, deterministic)
+    }),
+    KernelDef::of("FlatMapDataset", &[], |init| {
+        let (f, spec) = (function(init, "f")?, spec(init)?);
+        dataset_kernel(move |ctx| {
+            map::flat_map(dataset(ctx, 0)?, captured(ctx, &f, 1..ctx.num_inputs())?, spec.clone())
+        })
+    }),
+    KernelDef::of("InterleaveDataset", &[], |init| interleaved(init, |_, _| None)),
+    KernelDef::of("ParallelInterleaveDataset", &[], |init| interleaved(init, legacy)),
+    KernelDef::of("ExperimentalParallelInterleaveDataset", &[], |init| interleaved(init, legacy)),
+    KernelDef::of("LegacyParallelInterleaveDatasetV2", &[], |init| {
+        interleaved(init, |numbers, _| {
+            Some(PulledAhead { datasets: -1, elements: numbers.first().copied().unwrap_or(-1) })
+        })
+    }),
+    KernelDef::of("ParallelInterleaveDatasetV2", &[], |init| interleaved(init, calls_only)),
+    KernelDef::of("ParallelInterleaveDatasetV3", &[], |init| interleaved(init, calls_only)),
+    KernelDef::of("ParallelInterleaveDatasetV4", &[], |init| {
+        interleaved(init, |numbers, _| match numbers {
+            [elements, _, datasets] => Some(PulledAhead { datasets: *datasets, elements: *elements }),
+            _ => None,
+        })
+    }),
+    KernelDef::of("FilterDataset", &[], |init| {
+        let predicate = function(init, "predicate")?;
+        dataset_kernel(move |ctx| {
+            map::filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?)
+        })
+    }),
+    KernelDef::of("ParallelFilterDataset", &[], |init| {
+        let (predicate, deterministic) = (function(init, "predicate")?, deterministic(init)?);
+        dataset_kernel(move |ctx| {
+            let last = ctx.num_inputs() - 1;
+            let how = Parallel { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
+            parallel_filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..last)?, how)
+        })
+    }),
+    KernelDef::of("FilterByLastComponentDataset", &[], |init| {
+        let spec = spec(init)?;
+        dataset_kernel(move |ctx| map::filter_by_last_component(dataset(ctx, 0)?, spec.clone()))
+    }),
+    KernelDef::of("MapAndBatchDataset", &[], mapped_and_batched),
+    KernelDef::of("ExperimentalMapAndBatchDataset", &[], mapped_and_batched),
+    KernelDef::of("ScanDataset", &[], scanned),
+    KernelDef::of("ExperimentalScanDataset", &[], scanned),
+    KernelDef::of("TakeWhileDataset", &[], taken_while),
+    KernelDef::of("ExperimentalTakeWhileDataset", &[], taken_while),
+    KernelDef::of("GroupByWindowDataset", &[], grouped_by_window),
+    KernelDef::of("ExperimentalGroupByWindowDataset", &[], grouped_by_window),
+    KernelDef::of("GroupByReducerDataset", &[], grouped_by_reducer),
+    KernelDef::of("ExperimentalGroupByReducerDataset", &[], grouped_by_reducer),
+];
+
+/// Returns the attribute `deterministic`; `None` if the options of the dataset decide.
+fn deterministic(init: &KernelInit<'_>) -> Result<Option<bool>> {
+    match &*init.attr::<String>("deterministic")? {
+        "true" => Ok(Some(true)),
+        "false" => Ok(Some(false)),
+        "default" => Ok(None),
+        other => device::invalid!("Invalid value for `deterministic`: {other}"),
+    }
+}
+
+fn mapped(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (f, spec) = (function(init, "f")?, spec(init)?);
+    let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
+    dataset_kernel(move |ctx| {
+        let f = captured(ctx, &f, 1..ctx.num_inputs())?;
+        map::map(dataset(ctx, 0)?, f, spec.clone(), preserve_cardinality)
+    })
+}
+
+fn mapped_in_parallel(init: &KernelInit<'_>, deterministic: Option<bool>) -> Result<Kernel> {
+    let (f, spec) = (function(init, "f")?, spec(init)?);
+    let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
+    dataset_kernel(move |ctx| {
+        let last = ctx.num_inputs() - 1;
+        let how = Parallel { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
+        let f = captured(ctx, &f, 1..last)?;
+        parallel_map(dataset(ctx, 0)?, f, spec.clone(), preserve_cardinality, how)
+    })
+}
+
+fn mapped_and_batched(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (f, spec) = (function(init, "f")?, spec(init)?);
+    let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
+    dataset_kernel(move |ctx| {
+        let end = ctx.num_inputs() - 3;
+        let how = Parallel { calls: integer(ctx, end + 1, "num_parallel_calls")?, deterministic: None };
+        let (size, drop_remainder) =
+            (integer(ctx, end, "batch_size")?, boolean(ctx, end + 2, "drop_remainder")?);
+        let f = captured(ctx, &f, 1..end)?;
+        map_and_batch(dataset(ctx, 0)?, f, spec.clone(), size, drop_remainder, preserve_cardinality, how)
+    })
+}
+
+/// A function that returns how far datasets are read ahead, from the number inputs after `block_length` and the
+/// block length itself.
+type AheadFn = fn(&[i64], i64) -> Option<PulledAhead>;
+
+/// The later versions have `num_parallel_calls` only.
+fn calls_only(numbers: &[i64], block_length: i64) -> Option<PulledAhead> {
+    numbers.first().map(|datasets| PulledAhead { datasets: *datasets, elements: block_length })
+}
+
+/// The first version has `sloppy`, `buffer_output_elements` and `prefetch_input_elements`. The order is
+/// deterministic even if `sloppy` allows any.
+fn legacy(numbers: &[i64], _: i64) -> Option<PulledAhead> {
+    numbers.first().map(|elements| PulledAhead { datasets: -1, elements: *elements })
+}
+
+fn interleaved(init: &KernelInit<'_>, ahead: AheadFn) -> Result<Kernel> {
+    let (f, spec, arguments) = (function(init, "f")?, spec(init)?, count(init, "Targuments")?);
+    dataset_kernel(move |ctx| {
+        let end = 1 + arguments;
+        let mut numbers = Vec::new();
+        for i in end..ctx.num_inputs() {
+            if ctx.input(i)?.dtype() != graph::DType::Bool {
+                numbers.push(integer(ctx, i, "cycle_length, block_length and sizes of buffers")?);
+            }
+        }
+        let [cycle_length, block_length, rest @ ..] = &numbers[..] else {
+            device::invalid!("cycle_length and block_length are missing");
+        };
+        let how = Interleaving {
+            cycle_length: *cycle_length,
+            block_length: *block_length,
+            ahead: ahead(rest, *block_length),
+        };
+        interleave(dataset(ctx, 0)?, captured(ctx, &f, 1..end)?, spec.clone(), how)
+    })
+}
+
+fn scanned(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (f, spec, states) = (function(init, "f")?, spec(init)?, count(init, "Tstate")?);
+    let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
+    dataset_kernel(move |ctx| {
+        let initial = tensors(ctx, 1..1 + states)?;
+        let f = captured(ctx, &f, 1 + states..ctx.num_inputs())?;
+        map::scan(dataset(ctx, 0)?, initial, f, spec.clone(), preserve_cardinality)
+    })
+}
+
+fn taken_while(init: &KernelInit<'_>) -> Result<Kernel> {
+    let predicate = function(init, "predicate")?;
+    dataset_kernel(move |ctx| {
+        map::take_while(dataset(ctx, 0)?, captured(ctx, &predicate, 1..ctx.num_inputs())?)
+    })
+}
+
+fn grouped_by_window(init: &KernelInit<'_>) -> Result<Kernel> {
+    let spec = spec(init)?;
+    let (key, reduce) = (function(init, "key_func")?, function(init, "reduce_func")?);
+    let window_size = function(init, "window_size_func")?;
+    let key_end = 1 + count(init, "Tkey_func_other_arguments")?;
+    let reduce_end = key_end + count(init, "Treduce_func_other_arguments")?;
+    dataset_kernel(move |ctx| {
+        grouped::group_by_window(
+            dataset(ctx, 0)?,
+            captured(ctx, &key, 1..key_end)?,
+            captured(ctx, &reduce, key_end..reduce_end)?,
+            captured(ctx, &window_size, reduce_end..ctx.num_inputs())?,
+            spec.clone(),
+        )
+    })
+}
+
+fn grouped_by_reducer(init: &KernelInit<'_>) -> Result<Kernel> {
+    let spec = spec(init)?;
+    let (key, start) = (function(init, "key_func")?, function(init, "init_func")?);
+    let (reduce, finalize) = (function(init, "reduce_func")?, function(init, "finalize_func")?);
+    let key_end = 1 + count(init, "Tkey_func_other_arguments")?;
+    let init_end = key_end + count(init, "Tinit_func_other_arguments")?;
+    let reduce_end = init_end + count(init, "Treduce_func_other_arguments")?;
+    dataset_kernel(move |ctx| {
+        let reducer = grouped::Reducer {
+            key: captured(ctx, &key, 1..key_end)?,
+            init: captured(ctx, &start, key_end..init_end)?,
+            reduce: captured(ctx, &reduce, init_end..reduce_end)?,
+            finalize: captured(ctx, &finalize, reduce_end..ctx.num_inputs())?,
+        };
+        grouped::group_by_reducer(dataset(ctx, 0)?, reducer, spec.clone())
+    })
+}

@@ -1,0 +1,295 @@
+//! Kernels that call functions on one device: calls, and control flow whose branches and bodies are functions.
+
+use device::crossing::all_to_host;
+use device::Device;
+use device::{Error, Result};
+use device::function::Function;
+use device::kernel::{AsyncContext, Done, Kernel, KernelContext, KernelDef, KernelInit, Step};
+use device::value::Value;
+use graph::device::DeviceSpec;
+use graph::{DType, DeviceName, FuncAttr, Tensor};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("PartitionedCall", &[], call),
+    KernelDef::of("StatefulPartitionedCall", &[], call),
+    KernelDef::of("If", &[], if_),
+    KernelDef::of("StatelessIf", &[], if_),
+    KernelDef::of("While", &[], while_),
+    KernelDef::of("StatelessWhile", &[], while_),
+    KernelDef::of("Case", &[], case),
+    KernelDef::of("StatelessCase", &[], case),
+    KernelDef::of("For", &[], for_),
+    KernelDef::of("RemoteCall", &[], remote_call),
+    KernelDef::absent("SymbolicGradient"),
+    KernelDef::of("ToBool", &[], |_| {
+        Kernel::sync(|ctx| {
+            let truth = is_true(ctx.input(0)?)?;
+            ctx.set_output(0, Tensor::from(truth));
+            Ok(())
+        })
+    }),
+    KernelDef::of("DeviceIndex", &[], device_index),
+    KernelDef::of("FakeParam", &[], |init| {
+        let (dtype, shape) = (init.output_type(0), init.attr::<graph::PartialShape>("shape")?);
+        let dims = shape.dims().unwrap_or_default().iter().map(|d| d.unwrap_or(0));
+        let shape = graph::Shape::new(&dims.collect::<Vec<_>>())?;
+        Kernel::sync(move |ctx| {
+            ctx.set_output(0, Tensor::zeros(dtype, shape.clone())?);
+            Ok(())
+        })
+    }),
+];
+
+fn call(init: &KernelInit<'_>) -> Result<Kernel> {
+    let function = init.function("f")?;
+    Kernel::asynchronous(move |ctx| {
+        let AsyncContext { step, inputs, done, .. } = ctx;
+        function.call(&step, inputs, done);
+    })
+}
+
+/// `RemoteCall`: calls a function on another device of the same task. The results are copied to host memory.
+fn remote_call(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (func, functions) = (init.attr::<FuncAttr>("f")?, init.functions.clone());
+    let own = init.device.name().to_spec();
+    let cached = Mutex::new(None::<(DeviceName, Arc<dyn Function>, Arc<Device>)>);
+    let find = move |target: &Tensor| {
+        let target = target_of(target, &own)?;
+        let mut cached = cached.lock();
+        if let Some((name, function, device)) = &*cached
+            && *name == target
+        {
+            return Ok((function.clone(), device.clone()));
+        }
+        let (functions, device) = functions.on_device(&target)?;
+        let function = functions.get(&func)?;
+        *cached = Some((target, function.clone(), device.clone()));
+        Ok((function, device))
+    };
+    Kernel::asynchronous(move |mut ctx| match ctx.input(0).and_then(&find) {
+        Ok((function, device)) => {
+            ctx.inputs.remove(0);
+            let AsyncContext { step, inputs, done, .. } = ctx;
+            let returned = move |results: Result<Values>| match results {
+                Ok(results) => all_to_host(&device, results, done),
+                Err(error) => done(Err(error)),
+            };
+            function.call(&step, inputs, Box::new(returned));
+        }
+        Err(error) => (ctx.done)(Err(error)),
+    })
+}
+
+/// Returns the device named `target`; parts that the name leaves out are those of the caller's device.
+fn target_of(target: &Tensor, own: &DeviceSpec) -> Result<DeviceName> {
+    let [target] = target.as_strings()? else { device::invalid!("target must be a scalar") };
+    let target = String::from_utf8_lossy(target);
+    // A short name, such as "CPU:0", may lack the prefix "/device:".
+    let spec = DeviceSpec::parse(&target)
+        .or_else(|error| DeviceSpec::parse(&format!("/device:{target}")).map_err(|_| error))?;
+    spec.or(own).to_name().ok_or_else(|| Error::invalid(format!("{target} does not name a device")))
+}
+
+fn if_(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (then, otherwise) = (init.function("then_branch")?, init.function("else_branch")?);
+    Kernel::asynchronous(move |mut ctx| match ctx.input(0).and_then(is_true) {
+        Ok(truth) => {
+            ctx.inputs.remove(0);
+            let branch = if truth { &then } else { &otherwise };
+            branch.call(&ctx.step, ctx.inputs, ctx.done);
+        }
+        Err(error) => (ctx.done)(Err(error)),
+    })
+}
+
+/// `Case`: calls the branch that input 0 selects.
+fn case(init: &KernelInit<'_>) -> Result<Kernel> {
+    let branches = init.function_list("branches")?;
+    let last = branches.last().cloned().ok_or_else(|| Error::invalid("Case has no branches"))?;
+    Kernel::asynchronous(move |mut ctx| {
+        match ctx.input(0).and_then(|index| scalar_int(index, "branch_index")) {
+            Ok(index) => {
+                ctx.inputs.remove(0);
+                // An index out of range selects the last branch.
+                let branch = usize::try_from(index).ok().and_then(|i| branches.get(i)).unwrap_or(&last);
+                branch.call(&ctx.step, ctx.inputs, ctx.done);
+            }
+            Err(error) => (ctx.done)(Err(error)),
+        }
+    })
+}
+
+/// The inputs or results of a function.
+type Values = SmallVec<[Value; 4]>;
+
+/// A running `While` loop, which continues on whichever thread a call of its functions ends.
+struct WhileLoop {
+    step: Arc<Step>,
+    cond: Arc<dyn Function>,
+    body: Arc<dyn Function>,
+    done: Done,
+}
+
+fn while_(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (cond, body) = (init.function("cond")?, init.function("body")?);
+    if *cond.return_types() != [cond.return_types().first().copied().unwrap_or(DType::Bool)] {
+        device::invalid!("the condition {} has {} outputs, not 1", cond.def().name, cond.return_types().len());
+    }
+    check_loop(&*body, init.outputs.len(), 0)?;
+    Kernel::asynchronous(move |ctx| {
+        let AsyncContext { step, inputs, done, .. } = ctx;
+        WhileLoop { step, cond: cond.clone(), body: body.clone(), done }.check_condition(inputs);
+    })
+}
+
+/// Checks that the body's results have the types of its arguments from `before` on, `state` of them.
+fn check_loop(body: &dyn Function, state: usize, before: usize) -> Result<()> {
+    let types = body.return_types();
+    if types.len() != state || body.arg_types().get(before..) != Some(types) {
+        device::invalid!(
+            "the body {} turns {:?} into {:?}: a loop of {state} values needs equal argument and result types",
+            body.def().name,
+            body.arg_types(),
+            types
+        );
+    }
+    Ok(())
+}
+
+impl WhileLoop {
+    /// Evaluates the condition, then runs the body or ends the loop.
+    fn check_condition(self, state: Values) {
+        let (step, cond) = (self.step.clone(), self.cond.clone());
+        let arguments = state.clone();
+        cond.call(
+            &step,
+            arguments,
+            Box::new(move |answer| match answer.and_then(|values| truth_of(&values)) {
+                Ok(true) => self.run_body(state),
+                Ok(false) => (self.done)(Ok(state)),
+                Err(error) => (self.done)(Err(error)),
+            }),
+        );
+    }
+
+    fn run_body(self, state: Values) {
+        let (step, body) = (self.step.clone(), self.body.clone());
+        body.call(
+            &step,
+            state,
+            Box::new(move |state| match state {
+                Ok(state) => self.check_condition(state),
+                Err(error) => (self.done)(Err(error)),
+            }),
+        );
+    }
+}
+
+/// Returns the boolean that a condition returned.
+fn truth_of(values: &Values) -> Result<bool> {
+    match values.first() {
+        Some(Value::Host(tensor)) => is_true(tensor),
+        other => Err(Error::internal(format!("the condition returned {other:?}"))),
+    }
+}
+
+/// A running `For` loop, whose body takes the counter and the state.
+struct ForLoop {
+    step: Arc<Step>,
+    body: Arc<dyn Function>,
+    at: i64,
+    limit: i64,
+    delta: i64,
+    done: Done,
+}
+
+fn for_(init: &KernelInit<'_>) -> Result<Kernel> {
+    let body = init.function("body")?;
+    check_loop(&*body, init.outputs.len(), 1)?;
+    Kernel::asynchronous(move |mut ctx| {
+        let bound = |i: usize, name: &str| ctx.input(i).and_then(|t| scalar_int(t, name));
+        let bounds = bound(0, "start").and_then(|start| {
+            let (limit, delta) = (bound(1, "limit")?, bound(2, "delta")?);
+            match delta {
+                0 if start != limit => Err(Error::invalid("delta cannot be zero")),
+                _ if (limit - start).signum() * delta.signum() < 0 => {
+                    Err(Error::invalid(format!("a loop from {start} to {limit} by {delta} never ends")))
+                }
+                _ => Ok((start, limit, delta)),
+            }
+        });
+        match bounds {
+            Err(error) => (ctx.done)(Err(error)),
+            Ok((at, limit, delta)) => {
+                let state = ctx.inputs.drain(..).skip(3).collect();
+                ForLoop { step: ctx.step, body: body.clone(), at, limit, delta, done: ctx.done }
+                    .run_body(state);
+            }
+        }
+    })
+}
+
+impl ForLoop {
+    fn run_body(mut self, state: Values) {
+        let is_over = if self.delta < 0 { self.at <= self.limit } else { self.at >= self.limit };
+        if is_over {
+            return (self.done)(Ok(state));
+        }
+        let (step, body) = (self.step.clone(), self.body.clone());
+        // The counter is in the range of `int32`, because both bounds are.
+        let counter = Value::Host(Tensor::from(self.at as i32));
+        self.at += self.delta;
+        body.call(
+            &step,
+            std::iter::once(counter).chain(state).collect(),
+            Box::new(move |state| match state {
+                Ok(state) => self.run_body(state),
+                Err(error) => (self.done)(Err(error)),
+            }),
+        );
+    }
+}
+
+fn scalar_int(tensor: &Tensor, name: &str) -> Result<i64> {
+    match tensor.values::<i32>()? {
+        [value] if tensor.shape().is_empty() => Ok(i64::from(*value)),
+        _ => Err(Error::invalid(format!("{name} must be a scalar, its shape is {}", tensor.shape()))),
+    }
+}
+
+/// Returns whether a value counts as true: a scalar that is neither zero nor empty, or another tensor that has
+/// elements.
+pub(super) fn is_true(tensor: &Tensor) -> Result<bool> {
+    if !tensor.shape().is_empty() {
+        return Ok(tensor.num_elements() > 0);
+    }
+    match tensor.dtype() {
+        DType::String => Ok(tensor.as_strings()?.first().is_some_and(|s| !s.is_empty())),
+        DType::Float => Ok(tensor.values::<f32>()?.first().is_some_and(|v| *v != 0.0)),
+        DType::Double => Ok(tensor.values::<f64>()?.first().is_some_and(|v| *v != 0.0)),
+        DType::Int8
+        | DType::UInt8
+        | DType::Int16
+        | DType::UInt16
+        | DType::Int32
+        | DType::Int64
+        | DType::Bool => Ok(tensor.bytes()?.iter().any(|byte| *byte != 0)),
+        other => Err(Error::invalid(format!("{other} cannot be converted to a bool"))),
+    }
+}
+
+/// `DeviceIndex`: outputs the position of the kernel's device type among the names, or their number if it is
+/// missing.
+fn device_index(init: &KernelInit<'_>) -> Result<Kernel> {
+    let names = init.attr::<Vec<bytes::Bytes>>("device_names")?;
+    let own = init.device.name().device_type.clone();
+    let index = names.iter().position(|name| **name == *own.as_bytes()).unwrap_or(names.len());
+    let index = i32::try_from(index).map_err(|_| Error::invalid("too many device names"))?;
+    Kernel::sync(move |ctx: &mut KernelContext<'_>| {
+        ctx.set_output(0, Tensor::from(index));
+        Ok(())
+    })
+}

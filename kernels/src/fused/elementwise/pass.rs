@@ -1,0 +1,280 @@
+//! One pass over the result's elements, strip by strip. The location of every operand is decided before the first
+//! strip.
+
+use super::super::strip::{ChainElement, StripFunction};
+use super::fit::{ChainLayout, OperandLayout};
+use super::{SingleValues, Source, StripChain};
+use crate::numeric::broadcast::{Operand, Plan};
+use crate::numeric::cpu_cache::LINE;
+use crate::numeric::stream;
+use crate::numeric::wide::Lane;
+use bytemuck::Zeroable;
+use smallvec::SmallVec;
+
+/// A chain bound to its operands.
+pub(super) struct StripPass<'a, T: Lane<Wide: 'static>> {
+    steps: Vec<StripStep<'a, T::Wide>>,
+    loads: SmallVec<[Load<'a, T>; 2]>,
+    /// The operands that are read in step with the result and are therefore prefetched.
+    prefetched: SmallVec<[&'a [T]; 4]>,
+    strip: usize,
+    buffers: usize,
+    /// Set if the result is written past the caches.
+    bypasses_cache: bool,
+}
+
+/// An op, applied to every strip.
+struct StripStep<'a, W: 'static> {
+    run: &'a StripFunction<W>,
+    /// The operands; both are the same if the op takes one.
+    operands: [OperandLocation<'a, W>; 2],
+    /// The buffer to which the value is written.
+    to: usize,
+}
+
+/// The location of an operand of an op.
+#[derive(Clone, Copy)]
+enum OperandLocation<'a, W> {
+    /// A single element.
+    Single(W),
+    /// A buffer that holds a strip.
+    Buffer(usize),
+    /// The elements at the result's positions.
+    Whole(&'a [W]),
+    /// Elements that repeat; the buffer with this number holds them for a strip that crosses the end of the period.
+    Cycle(&'a [W], usize),
+    /// The memory of the result, which holds an operand until it is overwritten.
+    Result,
+}
+
+/// An operand that is copied to a buffer before a strip is computed.
+struct Load<'a, T> {
+    /// The elements to copy.
+    from: LoadSource<'a, T>,
+    /// The buffer to copy them to.
+    to: usize,
+    /// Set if the copy for the first strip serves all strips.
+    once: bool,
+}
+
+/// The elements of a copied operand.
+enum LoadSource<'a, T> {
+    /// The operand whose memory the result takes.
+    Result,
+    /// The elements at the result's positions.
+    Whole(&'a [T]),
+    /// Repeating elements, copied only for strips that cross the end of the period.
+    Cycle(&'a Plan, &'a [T]),
+    /// Repeating elements, copied for every strip.
+    Spread(&'a Plan, &'a [T]),
+}
+
+/// The buffers of a thread for one pass.
+struct PassMemory<'m, T: Lane> {
+    buffers: SmallVec<[&'m mut [T::Wide]; 8]>,
+    /// A strip narrowed to the result's element type.
+    narrow: Vec<T>,
+}
+
+impl<'a, T: Lane<Wide: ChainElement>> StripPass<'a, T> {
+    /// Binds a chain to its operands. `elements` are the elements of each operand; `None` for the operand whose
+    /// memory the result takes.
+    pub(super) fn new(
+        chain: &'a StripChain<T::Wide>,
+        layout: &'a ChainLayout,
+        singles: &SingleValues<T::Wide>,
+        elements: &[Option<&'a [T]>],
+        bypasses_cache: bool,
+    ) -> StripPass<'a, T> {
+        let mut pass = StripPass {
+            steps: Vec::with_capacity(chain.ops.ops.len()),
+            loads: SmallVec::new(),
+            prefetched: SmallVec::new(),
+            strip: layout.strip,
+            buffers: chain.buffer_count,
+            bypasses_cache,
+        };
+        let mut inputs = SmallVec::<[OperandLocation<'a, T::Wide>; 8]>::new();
+        for (i, (place, elements)) in layout.inputs.iter().zip(elements).enumerate() {
+            inputs.push(match (place, *elements) {
+                (OperandLayout::Single, _) => OperandLocation::Single(singles.inputs[i]),
+                (OperandLayout::Whole, Some(elements)) => pass.whole(elements),
+                (OperandLayout::Spread(plan), Some(elements)) => {
+                    pass.spread(plan, elements, layout.has_period)
+                }
+                // The last op writes to the result, so it must not read an operand there.
+                (_, None) if T::NATIVE && !is_read_last(chain, i) => OperandLocation::Result,
+                (_, None) => pass.loaded(LoadSource::Result, false),
+            });
+        }
+        for (n, op) in chain.ops.ops.iter().enumerate() {
+            let locate = |source: &Source| match *source {
+                Source::Input(i) => inputs[i],
+                Source::Value(before) => match layout.values[before] {
+                    OperandLayout::Single => OperandLocation::Single(singles.values[before]),
+                    _ => OperandLocation::Buffer(chain.buffers[before]),
+                },
+            };
+            if let (false, [x, ..]) =
+                (matches!(layout.values[n], OperandLayout::Single), op.operands.as_slice())
+            {
+                let operands = [x, op.operands.last().unwrap_or(x)].map(locate);
+                pass.steps.push(StripStep { run: &op.function.run, operands, to: chain.buffers[n] });
+            }
+        }
+        pass
+    }
+
+    fn whole(&mut self, elements: &'a [T]) -> OperandLocation<'a, T::Wide> {
+        self.prefetched.push(elements);
+        match T::NATIVE {
+            true => OperandLocation::Whole(bytemuck::cast_slice(elements)),
+            false => self.loaded(LoadSource::Whole(elements), false),
+        }
+    }
+
+    fn spread(
+        &mut self,
+        plan: &'a Plan,
+        elements: &'a [T],
+        has_period: bool,
+    ) -> OperandLocation<'a, T::Wide> {
+        if T::NATIVE && !has_period && plan.period().is_some() {
+            let to = self.load(LoadSource::Cycle(plan, elements), false);
+            return OperandLocation::Cycle(bytemuck::cast_slice(elements), to);
+        }
+        self.loaded(LoadSource::Spread(plan, elements), has_period)
+    }
+
+    fn loaded(&mut self, from: LoadSource<'a, T>, once: bool) -> OperandLocation<'a, T::Wide> {
+        OperandLocation::Buffer(self.load(from, once))
+    }
+
+    /// Adds a copy of an operand; returns its buffer.
+    fn load(&mut self, from: LoadSource<'a, T>, once: bool) -> usize {
+        let to = self.buffers;
+        self.buffers += 1;
+        self.loads.push(Load { from, to, once });
+        to
+    }
+
+    /// Computes the result's elements from `start` on, which must be a multiple of the strip.
+    pub(super) fn run(&self, start: usize, part: &mut [T]) {
+        let len = part.len().min(self.strip);
+        // Buffers begin at a cache line, so that no vector crosses two lines.
+        let line = LINE / size_of::<T::Wide>();
+        let each = len.next_multiple_of(line).max(line);
+        let mut all = vec![T::Wide::zeroed(); self.buffers * each + line];
+        let from = all.as_ptr().align_offset(LINE).min(line);
+        let buffers = all[from..].chunks_exact_mut(each).collect();
+        let mut memory = PassMemory { buffers, narrow: vec![T::zeroed(); if T::NATIVE { 0 } else { len }] };
+        for (n, out) in part.chunks_mut(self.strip).enumerate() {
+            let at = start + n * self.strip;
+            for load in self.loads.iter().filter(|load| n == 0 || !load.once) {
+                load.run(at, out, &mut memory.buffers[load.to][..out.len()]);
+            }
+            self.strip(at, out, &mut memory);
+        }
+        if self.bypasses_cache {
+            stream::settle();
+        }
+    }
+
+    /// Runs every op of the chain on one strip.
+    fn strip(&self, at: usize, out: &mut [T], memory: &mut PassMemory<'_, T>) {
+        let Some((last, before)) = self.steps.split_last() else { return };
+        let len = out.len();
+        let share = len.div_ceil(self.steps.len());
+        for (n, step) in before.iter().enumerate() {
+            self.prefetch(at + len + n * share, share);
+            let PassMemory { buffers, narrow } = memory;
+            let to = std::mem::take(&mut buffers[step.to]);
+            let value = &mut to[..len];
+            step.run(at, value, buffers, if T::NATIVE { bytemuck::cast_slice(out) } else { &[] });
+            if !T::NATIVE {
+                T::narrow(value, &mut narrow[..len]);
+                T::widen(&narrow[..len], value);
+            }
+            buffers[step.to] = to;
+        }
+        self.prefetch(at + len + before.len() * share, share);
+        self.last(last, at, out, memory);
+    }
+
+    /// Runs the last op on one strip, writing to the result.
+    fn last(&self, step: &StripStep<'_, T::Wide>, at: usize, out: &mut [T], memory: &mut PassMemory<'_, T>) {
+        let PassMemory { buffers, narrow } = memory;
+        if T::NATIVE && !self.bypasses_cache {
+            return step.run(at, bytemuck::cast_slice_mut(out), buffers, &[]);
+        }
+        let to = std::mem::take(&mut buffers[step.to]);
+        let value = &mut to[..out.len()];
+        step.run(at, value, buffers, &[]);
+        match (T::NATIVE, self.bypasses_cache) {
+            (true, _) => stream::copy(bytemuck::cast_slice(value), out),
+            (false, false) => T::narrow(value, out),
+            (false, true) => {
+                let narrow = &mut narrow[..out.len()];
+                T::narrow(value, narrow);
+                stream::copy(narrow, out);
+            }
+        }
+        buffers[step.to] = to;
+    }
+
+    /// Prefetches these elements of all operands that are read in step with the result. Each op prefetches a share
+    /// of the next strip, because memory accepts only a limited number of requests at a time.
+    fn prefetch(&self, from: usize, len: usize) {
+        for elements in &self.prefetched {
+            stream::ask(elements.get(from..from + len).unwrap_or_default());
+        }
+    }
+}
+
+impl<W: ChainElement> StripStep<'_, W> {
+    /// Runs the op on the strip at position `at`; `result` is the result's memory before the strip is written.
+    #[inline]
+    fn run(&self, at: usize, to: &mut [W], buffers: &[&mut [W]], result: &[W]) {
+        let len = to.len();
+        self.run.compute(to, |n| match self.operands[n] {
+            OperandLocation::Single(value) => Operand::One(value),
+            OperandLocation::Buffer(buffer) => Operand::Many(&buffers[buffer][..len]),
+            OperandLocation::Whole(elements) => Operand::Many(&elements[at..at + len]),
+            OperandLocation::Cycle(cycle, buffer) => {
+                Operand::Many(in_cycle(cycle, at, len).unwrap_or_else(|| &buffers[buffer][..len]))
+            }
+            OperandLocation::Result => Operand::Many(result),
+        });
+    }
+}
+
+impl<T: Lane> Load<'_, T> {
+    fn run(&self, at: usize, out: &[T], to: &mut [T::Wide]) {
+        match self.from {
+            LoadSource::Result => T::widen(out, to),
+            LoadSource::Whole(elements) => T::widen(&elements[at..at + out.len()], to),
+            LoadSource::Cycle(_, elements) if in_cycle(elements, at, out.len()).is_some() => {}
+            LoadSource::Cycle(plan, elements) | LoadSource::Spread(plan, elements) => {
+                let repeats = plan.repeats()[1];
+                plan.walk(at, to.len(), |done, len, [_, from]| {
+                    let run = &mut to[done..done + len];
+                    match repeats {
+                        true => run.fill(elements[from].to_wide()),
+                        false => T::widen(&elements[from..from + len], run),
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// Returns whether the last op reads operand `i`.
+fn is_read_last<W>(chain: &StripChain<W>, i: usize) -> bool {
+    chain.ops.ops.last().is_some_and(|op| op.operands.contains(&Source::Input(i)))
+}
+
+/// Returns the elements from position `at` on of a repeating operand, unless they cross the end of its period.
+fn in_cycle<T>(cycle: &[T], at: usize, len: usize) -> Option<&[T]> {
+    let from = at % cycle.len();
+    cycle.get(from..from + len)
+}

@@ -1,0 +1,208 @@
+//! The CPU kernels: one file per family of ops.
+
+mod accumulator;
+mod activation;
+mod barrier;
+mod bessel;
+pub mod bias;
+mod binary;
+pub mod boxes;
+mod candidate;
+pub mod cast;
+mod check;
+mod checkpoint;
+mod codec;
+pub mod color;
+mod compare;
+mod complex;
+pub mod concat;
+pub mod constant;
+mod control_flow;
+pub mod conv;
+mod ctc;
+mod dataset_batch;
+mod dataset_function;
+mod dataset_memory;
+mod dataset_options;
+mod dataset_query;
+mod dataset_source;
+mod dataset_transform;
+pub mod diagonal;
+mod edit_distance;
+pub mod einsum;
+pub mod fft;
+mod file;
+mod functional;
+pub mod fused;
+mod gather;
+pub mod generator;
+pub mod histogram;
+pub mod identity;
+pub mod iterator;
+pub mod linalg;
+pub mod matmul;
+pub mod morphology;
+mod mutex;
+pub mod normalization;
+pub mod numeric;
+pub mod objects;
+pub mod optional;
+pub mod pad;
+mod parsing;
+pub mod partition;
+pub mod pool;
+pub mod quantize;
+mod queue;
+mod ragged;
+pub mod random;
+mod reader;
+pub mod reduce;
+pub mod resize;
+pub mod resource;
+pub mod scatter;
+pub mod segment;
+pub mod select;
+pub mod sequence;
+mod session_tensor;
+mod set;
+pub mod shape;
+pub mod slice;
+mod softmax;
+pub mod space;
+pub mod sparse;
+mod sparse_cross;
+pub mod sparse_segment;
+mod special;
+mod stack;
+mod staging;
+pub mod stateless_random;
+mod string;
+mod summary;
+mod summary_writer;
+mod table;
+pub mod tensor_array;
+pub mod tensor_list;
+pub mod testing;
+pub mod topk;
+pub mod training;
+mod transfer;
+pub mod transpose;
+mod unary;
+mod unique;
+pub mod variable;
+
+use device::{Device, DeviceAttributes, HostProcessor};
+use device::kernel::KernelDef;
+use device::KernelTable;
+use graph::{DeviceName, TaskName};
+use std::sync::{Arc, OnceLock};
+
+/// The CPU's kernels.
+pub fn table() -> &'static KernelTable {
+    static TABLE: OnceLock<KernelTable> = OnceLock::new();
+    TABLE.get_or_init(|| KernelTable::new("CPU", FAMILIES, fused::has_strip))
+}
+
+/// The device of one task's CPUs. `incarnation` is random and new at each start of the process; `memory_limit`, in bytes, is
+/// the figure that the device tells the cluster.
+pub fn device(name: DeviceName, incarnation: u64, memory_limit: u64) -> Device {
+    let attributes = DeviceAttributes { name, memory_limit, incarnation, physical_description: String::new() };
+    Device::new(attributes, Arc::new(HostProcessor), table())
+}
+
+/// A CPU device outside any cluster, for nodes that run without a graph.
+pub fn lone_device() -> Device {
+    device(DeviceName::new(&TaskName::new("localhost", 0), "CPU", 0), 1, 1 << 28)
+}
+
+/// The kernels of all families; the order has no meaning.
+const FAMILIES: &[&[KernelDef]] = &[
+    accumulator::KERNELS,
+    activation::KERNELS,
+    barrier::KERNELS,
+    bessel::KERNELS,
+    bias::KERNELS,
+    binary::KERNELS,
+    boxes::KERNELS,
+    candidate::KERNELS,
+    cast::KERNELS,
+    check::KERNELS,
+    checkpoint::KERNELS,
+    codec::KERNELS,
+    color::KERNELS,
+    compare::KERNELS,
+    complex::KERNELS,
+    concat::KERNELS,
+    constant::KERNELS,
+    control_flow::KERNELS,
+    conv::KERNELS,
+    ctc::KERNELS,
+    dataset_batch::KERNELS,
+    dataset_function::KERNELS,
+    dataset_memory::KERNELS,
+    dataset_options::KERNELS,
+    dataset_query::KERNELS,
+    dataset_source::KERNELS,
+    dataset_transform::KERNELS,
+    diagonal::KERNELS,
+    edit_distance::KERNELS,
+    einsum::KERNELS,
+    fft::KERNELS,
+    file::KERNELS,
+    functional::KERNELS,
+    fused::KERNELS,
+    gather::KERNELS,
+    generator::KERNELS,
+    histogram::KERNELS,
+    identity::KERNELS,
+    iterator::KERNELS,
+    iterator::several::KERNELS,
+    linalg::KERNELS,
+    matmul::KERNELS,
+    morphology::KERNELS,
+    mutex::KERNELS,
+    normalization::KERNELS,
+    optional::KERNELS,
+    pad::KERNELS,
+    parsing::KERNELS,
+    partition::KERNELS,
+    pool::KERNELS,
+    quantize::KERNELS,
+    queue::KERNELS,
+    ragged::KERNELS,
+    random::KERNELS,
+    reader::KERNELS,
+    reduce::KERNELS,
+    resize::KERNELS,
+    resource::KERNELS,
+    scatter::KERNELS,
+    segment::KERNELS,
+    select::KERNELS,
+    sequence::KERNELS,
+    session_tensor::KERNELS,
+    set::KERNELS,
+    shape::KERNELS,
+    slice::KERNELS,
+    softmax::KERNELS,
+    space::KERNELS,
+    sparse::KERNELS,
+    sparse_cross::KERNELS,
+    sparse_segment::KERNELS,
+    special::KERNELS,
+    stack::KERNELS,
+    staging::KERNELS,
+    stateless_random::KERNELS,
+    string::KERNELS,
+    summary::KERNELS,
+    summary_writer::KERNELS,
+    table::KERNELS,
+    tensor_array::KERNELS,
+    tensor_list::KERNELS,
+    topk::KERNELS,
+    training::KERNELS,
+    transfer::KERNELS,
+    transpose::KERNELS,
+    unary::KERNELS,
+    unique::KERNELS,
+    variable::KERNELS,
+];

@@ -1,0 +1,339 @@
+//! Linear algebra on batches of matrices, computed in double precision.
+
+mod decompose;
+mod least_squares;
+mod matrix;
+
+use crate::numeric::broadcast::Plan;
+use crate::numeric::dispatch::COMPLEX;
+use device::{Error, Result};
+use device::invalid;
+use device::kernel::{Kernel, KernelContext, KernelDef};
+use graph::DType::{self, *};
+use graph::{Shape, Tensor};
+use matrix::{Entry, Matrix, read, write};
+use num_complex::Complex;
+
+const FRACTIONS: &[(&str, &[DType])] = &[("T", &[Float, Double, Complex64, Complex128])];
+const WITH_HALF: &[(&str, &[DType])] = &[("T", &[Float, Double, Half, Complex64, Complex128])];
+
+/// Defines a kernel that is a function generic over the type of the entries in the computation.
+macro_rules! kernel {
+    ($op:literal, $types:expr, $init:ident => $make:expr) => {
+        KernelDef::of($op, $types, |$init| {
+            if COMPLEX.contains(&$init.input_type(0)) {
+                type F = Complex<f64>;
+                let compute = $make;
+                Kernel::sync(move |ctx| compute(ctx, std::marker::PhantomData::<F>))
+            } else {
+                type F = f64;
+                let compute = $make;
+                Kernel::sync(move |ctx| compute(ctx, std::marker::PhantomData::<F>))
+            }
+        })
+    };
+}
+
+/// A marker that selects the entry type of a kernel's function.
+type EntryType<F> = std::marker::PhantomData<F>;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    kernel!("Cholesky", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| cholesky::<F>(ctx)),
+    kernel!("BatchCholesky", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| cholesky::<F>(ctx)),
+    kernel!("MatrixInverse", WITH_HALF, i => {
+        let adjoint: bool = i.attr("adjoint")?;
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| inverse::<F>(ctx, adjoint)
+    }),
+    kernel!("BatchMatrixInverse", WITH_HALF, i => {
+        let adjoint: bool = i.attr("adjoint")?;
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| inverse::<F>(ctx, adjoint)
+    }),
+    kernel!("MatrixDeterminant", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| determinant::<F>(ctx)),
+    kernel!("BatchMatrixDeterminant", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| determinant::<F>(ctx)),
+    kernel!("LogMatrixDeterminant", WITH_HALF, _i => |ctx: &mut KernelContext<'_>, _: EntryType<F>| log_determinant::<F>(ctx)),
+    kernel!("MatrixSolve", WITH_HALF, i => {
+        let adjoint: bool = i.attr("adjoint")?;
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| solve::<F>(ctx, adjoint)
+    }),
+    kernel!("BatchMatrixSolve", WITH_HALF, i => {
+        let adjoint: bool = i.attr("adjoint")?;
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| solve::<F>(ctx, adjoint)
+    }),
+    kernel!("MatrixSolveLs", FRACTIONS, i => {
+        let fast: bool = i.attr("fast")?;
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| least_squares::solve::<F>(ctx, fast)
+    }),
+    kernel!("MatrixTriangularSolve", &[("T", &[Float, Double, Half, BFloat16, Complex64, Complex128])], i => {
+        let (lower, adjoint): (bool, bool) = (i.attr("lower")?, i.attr("adjoint")?);
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| triangular_solve::<F>(ctx, lower, adjoint)
+    }),
+    kernel!("BatchMatrixTriangularSolve", FRACTIONS, i => {
+        let (lower, adjoint): (bool, bool) = (i.attr("lower")?, i.attr("adjoint")?);
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| triangular_solve::<F>(ctx, lower, adjoint)
+    }),
+    kernel!("Qr", WITH_HALF, i => {
+        let full: bool = i.attr("full_matrices")?;
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| qr::<F>(ctx, full)
+    }),
+    kernel!("SelfAdjointEigV2", WITH_HALF, i => {
+        let vectors: bool = i.attr("compute_v")?;
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| self_adjoint_eig::<F>(ctx, vectors)
+    }),
+    kernel!("Svd", WITH_HALF, i => {
+        let (vectors, full): (bool, bool) = (i.attr("compute_uv")?, i.attr("full_matrices")?);
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| svd::<F>(ctx, vectors, full)
+    }),
+    kernel!("Lu", WITH_HALF, i => {
+        let index = i.output_type(1);
+        move |ctx: &mut KernelContext<'_>, _: EntryType<F>| lu::<F>(ctx, index)
+    }),
+];
+
+/// A batch of matrices of one size.
+struct MatrixBatch<F> {
+    sizes: Vec<usize>,
+    matrices: Vec<Matrix<F>>,
+    rows: usize,
+    columns: usize,
+}
+
+/// Returns the batch dimensions, and the rows and columns of the matrices.
+pub fn matrices(input: &Shape) -> Result<(&[usize], [usize; 2])> {
+    let [sizes @ .., rows, columns] = input.dims() else {
+        invalid!("Input tensor 0 must have rank >= 2, got shape {input}");
+    };
+    Ok((sizes, [*rows, *columns]))
+}
+
+/// Returns the batch dimensions, and the number of rows of the matrices, which must be square.
+pub fn square(input: &Shape) -> Result<(&[usize], usize)> {
+    let (sizes, [rows, columns]) = matrices(input)?;
+    if rows != columns {
+        invalid!("Input matrix must be square, got {rows} != {columns}");
+    }
+    Ok((sizes, rows))
+}
+
+/// Checks that the systems of equations `a` have a right-hand side in `b` each.
+pub fn check_systems(a: &Shape, b: &Shape) -> Result<()> {
+    let ((a_batch, rows), (b_batch, [right_rows, _])) = (square(a)?, matrices(b)?);
+    if a_batch != b_batch || rows != right_rows {
+        invalid!("Input matrix and rhs are incompatible: {a} vs. {b}");
+    }
+    Ok(())
+}
+
+/// Returns how the batches of triangular matrices and of right-hand sides broadcast.
+pub fn triangular_plan(a: &Shape, b: &Shape) -> Result<Plan> {
+    let ((a_batch, rows), (b_batch, [right_rows, _])) = (square(a)?, matrices(b)?);
+    if rows != right_rows {
+        invalid!("In[0] and In[1] are incompatible: {a} vs. {b}");
+    }
+    let Some(plan) = Plan::fit(&Shape::new(a_batch)?, &Shape::new(b_batch)?)? else {
+        invalid!("In[0] and In[1] must have compatible batch dimensions: {a} vs. {b}");
+    };
+    Ok(plan)
+}
+
+impl<F: Entry> MatrixBatch<F> {
+    fn of(input: &Tensor) -> Result<MatrixBatch<F>> {
+        let (sizes, [rows, columns]) = matrices(input.shape())?;
+        let values: Vec<F> = read(input)?;
+        let count = sizes.iter().product();
+        let size = rows * columns;
+        let matrix = |i: usize| Matrix::new(rows, columns, values[i * size..(i + 1) * size].to_vec());
+        Ok(MatrixBatch { sizes: sizes.to_vec(), matrices: (0..count).map(matrix).collect(), rows, columns })
+    }
+
+    fn square(input: &Tensor) -> Result<MatrixBatch<F>> {
+        square(input.shape())?;
+        MatrixBatch::of(input)
+    }
+
+    fn shape(&self, inner: &[usize]) -> Result<Shape> {
+        Ok(Shape::new(&[&self.sizes[..], inner].concat())?)
+    }
+}
+
+/// Sets an output to the concatenated results of all matrices.
+fn set_matrices<F: Entry>(
+    ctx: &mut KernelContext<'_>,
+    at: usize,
+    dtype: DType,
+    shape: Shape,
+    values: &[F],
+) -> Result<()> {
+    let out = write(dtype, shape, values)?;
+    ctx.set_output(at, out);
+    Ok(())
+}
+
+/// Applies a function to each matrix and outputs the results, which have the size of the operands.
+fn map_matrices<F: Entry>(
+    ctx: &mut KernelContext<'_>,
+    batch: &MatrixBatch<F>,
+    apply: impl Fn(&Matrix<F>) -> Result<Matrix<F>>,
+) -> Result<()> {
+    let mut values = Vec::new();
+    for matrix in &batch.matrices {
+        values.extend(apply(matrix)?.values);
+    }
+    let (dtype, shape) = (ctx.input(0)?.dtype(), batch.shape(&[batch.rows, batch.columns])?);
+    set_matrices(ctx, 0, dtype, shape, &values)
+}
+
+fn cholesky<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
+    // A matrix that is not positive definite gives NaN, like in TensorFlow.
+    map_matrices(ctx, &batch, |m| {
+        Ok(decompose::cholesky(m).unwrap_or_else(|| {
+            let mut factor = Matrix::new(m.rows, m.rows, vec![F::ZERO; m.rows * m.rows]);
+            (0..m.rows).for_each(|i| (0..=i).for_each(|j| factor.put(i, j, F::from_real(f64::NAN))));
+            factor
+        }))
+    })
+}
+
+fn inverse<F: Entry>(ctx: &mut KernelContext<'_>, adjoint: bool) -> Result<()> {
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
+    map_matrices(ctx, &batch, |m| {
+        let lu = decompose::Lu::of(if adjoint { m.adjoint() } else { m.clone() });
+        if lu.is_singular() {
+            invalid!("Input is not invertible.");
+        }
+        Ok(lu.solve(&Matrix::identity(m.rows, m.rows)))
+    })
+}
+
+fn determinant<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
+    let values: Vec<F> = batch.matrices.iter().map(|m| decompose::Lu::of(m.clone()).determinant()).collect();
+    let (dtype, shape) = (ctx.input(0)?.dtype(), batch.shape(&[])?);
+    set_matrices(ctx, 0, dtype, shape, &values)
+}
+
+fn log_determinant<F: Entry>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
+    let (mut signs, mut logs) = (Vec::new(), Vec::new());
+    for matrix in &batch.matrices {
+        let (sign, log) = decompose::Lu::of(matrix.clone()).log_determinant();
+        signs.push(sign);
+        logs.push(F::from_real(log));
+    }
+    let dtype = ctx.input(0)?.dtype();
+    set_matrices(ctx, 0, dtype, batch.shape(&[])?, &signs)?;
+    set_matrices(ctx, 1, dtype, batch.shape(&[])?, &logs)
+}
+
+fn solve<F: Entry>(ctx: &mut KernelContext<'_>, adjoint: bool) -> Result<()> {
+    check_systems(ctx.shape(0)?, ctx.shape(1)?)?;
+    let (a, b) = (MatrixBatch::<F>::of(ctx.input(0)?)?, MatrixBatch::<F>::of(ctx.input(1)?)?);
+    let mut values = Vec::new();
+    for (a, b) in a.matrices.iter().zip(&b.matrices) {
+        let lu = decompose::Lu::of(if adjoint { a.adjoint() } else { a.clone() });
+        if lu.is_singular() {
+            invalid!("Input matrix is not invertible.");
+        }
+        values.extend(lu.solve(b).values);
+    }
+    let (dtype, shape) = (ctx.input(0)?.dtype(), ctx.input(1)?.shape().clone());
+    set_matrices(ctx, 0, dtype, shape, &values)
+}
+
+fn triangular_solve<F: Entry>(ctx: &mut KernelContext<'_>, lower: bool, adjoint: bool) -> Result<()> {
+    let plan = triangular_plan(ctx.shape(0)?, ctx.shape(1)?)?;
+    let (a, b) = (MatrixBatch::<F>::of(ctx.input(0)?)?, MatrixBatch::<F>::of(ctx.input(1)?)?);
+    let repeats = plan.repeats();
+    let mut values = Vec::new();
+    plan.walk(0, plan.shape().num_elements(), |_, len, [i, j]| {
+        for k in 0..len {
+            let a = &a.matrices[if repeats[0] { i } else { i + k }];
+            let b = &b.matrices[if repeats[1] { j } else { j + k }];
+            let (a, lower) = if adjoint { (a.adjoint(), !lower) } else { (a.clone(), lower) };
+            values.extend(decompose::triangular_solve(&a, b, lower, false).values);
+        }
+    });
+    let shape = Shape::new(&[&plan.shape()[..], &[b.rows, b.columns]].concat())?;
+    let dtype = ctx.input(0)?.dtype();
+    set_matrices(ctx, 0, dtype, shape, &values)
+}
+
+fn qr<F: Entry>(ctx: &mut KernelContext<'_>, full: bool) -> Result<()> {
+    let batch = MatrixBatch::<F>::of(ctx.input(0)?)?;
+    let (rows, columns) = (batch.rows, batch.columns);
+    let inner = if full { rows } else { rows.min(columns) };
+    let (mut qs, mut rs) = (Vec::new(), Vec::new());
+    for matrix in &batch.matrices {
+        let (q, r) = decompose::qr(matrix);
+        qs.extend(q.part(rows, inner).values);
+        rs.extend(r.part(inner, columns).values);
+    }
+    let dtype = ctx.input(0)?.dtype();
+    set_matrices(ctx, 0, dtype, batch.shape(&[rows, inner])?, &qs)?;
+    set_matrices(ctx, 1, dtype, batch.shape(&[inner, columns])?, &rs)
+}
+
+fn not_converged() -> Error {
+    Error::invalid("The decomposition was not successful. The input might not be valid.")
+}
+
+fn self_adjoint_eig<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool) -> Result<()> {
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
+    let (mut values, mut all) = (Vec::new(), Vec::new());
+    for matrix in &batch.matrices {
+        let (eigenvalues, v) = decompose::self_adjoint(matrix).ok_or_else(not_converged)?;
+        values.extend(eigenvalues.into_iter().map(F::from_real));
+        all.extend(v.values);
+    }
+    let (dtype, n) = (ctx.input(0)?.dtype(), batch.rows);
+    set_matrices(ctx, 0, dtype, batch.shape(&[n])?, &values)?;
+    match vectors {
+        true => set_matrices(ctx, 1, dtype, batch.shape(&[n, n])?, &all),
+        false => set_matrices(ctx, 1, dtype, Shape::scalar(), &[F::ZERO]),
+    }
+}
+
+fn svd<F: Entry>(ctx: &mut KernelContext<'_>, vectors: bool, full: bool) -> Result<()> {
+    let batch = MatrixBatch::<F>::of(ctx.input(0)?)?;
+    let (m, n) = (batch.rows, batch.columns);
+    let p = m.min(n);
+    let (mut s, mut us, mut vs) = (Vec::new(), Vec::new(), Vec::new());
+    let (left, right) = if full { (m, n) } else { (p, p) };
+    for matrix in &batch.matrices {
+        let (values, u, v) = decompose::svd(matrix).ok_or_else(not_converged)?;
+        s.extend(values.into_iter().map(F::from_real));
+        us.extend(u.part(m, left).values);
+        vs.extend(v.part(n, right).values);
+    }
+    let dtype = ctx.input(0)?.dtype();
+    set_matrices(ctx, 0, dtype, batch.shape(&[p])?, &s)?;
+    if !vectors {
+        // TensorFlow also outputs scalars of unspecified value.
+        set_matrices(ctx, 1, dtype, Shape::scalar(), &[F::ZERO])?;
+        return set_matrices(ctx, 2, dtype, Shape::scalar(), &[F::ZERO]);
+    }
+    set_matrices(ctx, 1, dtype, batch.shape(&[m, left])?, &us)?;
+    set_matrices(ctx, 2, dtype, batch.shape(&[n, right])?, &vs)
+}
+
+fn lu<F: Entry>(ctx: &mut KernelContext<'_>, index: DType) -> Result<()> {
+    let batch = MatrixBatch::<F>::square(ctx.input(0)?)?;
+    let (mut factors, mut orders) = (Vec::new(), Vec::new());
+    for matrix in &batch.matrices {
+        let lu = decompose::Lu::of(matrix.clone());
+        if lu.is_singular() {
+            invalid!("Input is not invertible.");
+        }
+        orders.extend(lu.order.iter().map(|&i| i as i64));
+        factors.extend(lu.factors.values);
+    }
+    let (dtype, n) = (ctx.input(0)?.dtype(), batch.rows);
+    let shape = batch.shape(&[n])?;
+    let order = match index {
+        Int64 => Tensor::from_slice(&orders, shape)?,
+        _ => Tensor::from_slice(&orders.iter().map(|&i| i as i32).collect::<Vec<_>>(), shape)?,
+    };
+    set_matrices(ctx, 0, dtype, batch.shape(&[n, n])?, &factors)?;
+    ctx.set_output(1, order);
+    Ok(())
+}

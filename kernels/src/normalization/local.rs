@@ -1,0 +1,125 @@
+//! Local response normalisation (LRN): divides each channel of a pixel by a norm of the channels around it.
+
+use super::columns::each_row;
+use device::{Error, Result};
+use device::kernel::{KernelContext, KernelInit};
+use crate::numeric::wide::{Lane, narrowed, widened};
+use graph::{Shape, Tensor};
+
+/// The attributes of the op.
+#[derive(Clone, Copy)]
+pub struct Neighbours {
+    pub radius: usize,
+    pub bias: f32,
+    pub alpha: f32,
+    pub beta: f32,
+}
+
+impl Neighbours {
+    pub fn of(init: &KernelInit<'_>) -> Result<Neighbours> {
+        let radius = usize::try_from(init.attr::<i64>("depth_radius")?).ok();
+        let radius = radius.filter(|&r| r < i32::MAX as usize);
+        Ok(Neighbours {
+            radius: radius
+                .ok_or_else(|| Error::invalid("depth_radius must be from 0 to below the largest int"))?,
+            bias: init.attr("bias")?,
+            alpha: init.attr("alpha")?,
+            beta: init.attr("beta")?,
+        })
+    }
+
+    /// Computes `bias + alpha * (sum of squares of the neighbouring channels)` for each channel.
+    fn norms(&self, x: &[f32], norms: &mut [f32]) {
+        norms.fill(0.0);
+        let radius = self.radius.min(x.len());
+        for shift in 0..=radius {
+            // Adds the neighbours at distance `shift` on both sides.
+            let count = x.len() - shift;
+            norms[..count].iter_mut().zip(&x[shift..]).for_each(|(n, v)| *n += v * v);
+            if shift > 0 {
+                norms[shift..].iter_mut().zip(x).for_each(|(n, v)| *n += v * v);
+            }
+        }
+        norms.iter_mut().for_each(|n| *n = self.bias + self.alpha * *n);
+    }
+
+    /// Returns `norm` to the power of `-beta`.
+    fn power(&self, norm: f32) -> f32 {
+        match self.beta {
+            1.0 => 1.0 / norm,
+            0.5 => 1.0 / norm.sqrt(),
+            0.75 => {
+                let root = norm.sqrt();
+                1.0 / (root * root.sqrt())
+            }
+            beta => norm.powf(-beta),
+        }
+    }
+}
+
+/// Returns the number of channels of images in NHWC layout.
+pub fn channels(x: &Shape) -> Result<usize> {
+    match *x.dims() {
+        [_, _, _, channels] => Ok(channels),
+        _ => device::invalid!("in must be 4-dimensional, got shape {x}"),
+    }
+}
+
+/// Returns the number of channels of a gradient's inputs, and checks that they have the same shape.
+pub fn common_channels(dy: &Shape, x: &Shape, y: &Shape) -> Result<usize> {
+    let channels = channels(dy)?;
+    if x != dy || y != dy {
+        device::invalid!(
+            "input_grads, input_image, and out_image should have the same shape, got {dy}, {x} and {y}"
+        );
+    }
+    Ok(channels)
+}
+
+pub(super) fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &Neighbours) -> Result<()> {
+    let x = ctx.input(0)?;
+    let channels = channels(x.shape())?;
+    let mut out = Tensor::zeros(f32::DTYPE, x.shape().clone())?;
+    if x.num_elements() > 0 {
+        let x = widened::<T>(x)?;
+        let x = x.values::<f32>()?;
+        each_row(out.values_mut::<f32>()?, channels, |row, out| {
+            let x = &x[row * channels..][..channels];
+            attrs.norms(x, out);
+            out.iter_mut().zip(x).for_each(|(o, x)| *o = x * attrs.power(*o));
+        });
+    }
+    ctx.set_output(0, narrowed::<T>(out)?);
+    Ok(())
+}
+
+pub(super) fn backward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &Neighbours) -> Result<()> {
+    let (dy, x, y) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let channels = common_channels(dy.shape(), x.shape(), y.shape())?;
+    let mut dx = Tensor::zeros(f32::DTYPE, x.shape().clone())?;
+    if x.num_elements() > 0 {
+        let (dy, x, y) = (widened::<T>(dy)?, widened::<T>(x)?, widened::<T>(y)?);
+        let (dy, x, y) = (dy.values::<f32>()?, x.values::<f32>()?, y.values::<f32>()?);
+        let factor = -2.0 * attrs.alpha * attrs.beta;
+        each_row(dx.values_mut::<f32>()?, channels, |row, dx| {
+            let part = |v| -> &[f32] { &<[f32]>::as_ref(v)[row * channels..][..channels] };
+            let (dy, x, y) = (part(dy), part(x), part(y));
+            let mut norms = vec![0.0; channels];
+            attrs.norms(x, &mut norms);
+            for c in 0..channels {
+                let near = c.saturating_sub(attrs.radius)..channels.min(c.saturating_add(attrs.radius + 1));
+                // The contribution of neighbour `n`'s output gradient to this channel's gradient.
+                let share = |n: usize| {
+                    let through_norm = factor * x[c] * y[n] / norms[n];
+                    let own = if n == c { attrs.power(norms[c]) } else { 0.0 };
+                    (through_norm + own) * dy[n]
+                };
+                dx[c] = near.map(share).sum();
+            }
+        });
+    }
+    ctx.set_output(0, narrowed::<T>(dx)?);
+    Ok(())
+}
+
+use graph::Element as _;

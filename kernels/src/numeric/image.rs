@@ -1,0 +1,84 @@
+//! Conversion of images and volumes between channels first and channels last. Kernels compute with channels last.
+
+use super::threads::PARALLEL;
+use device::Result;
+use bytemuck::Pod;
+use graph::ops::window::DataFormat;
+use graph::{Shape, Tensor};
+use rayon::prelude::*;
+
+/// Returns the images or volumes with channels last: `[batch, …, rows, columns, channels]`; without a copy if they
+/// already are.
+pub(crate) fn to_nhwc(images: &Tensor, format: DataFormat) -> Result<Tensor> {
+    match (format, images.shape().dims()) {
+        (DataFormat::Nchw, &[n, c, h, w]) => swap_inner(images, [n, c, h * w], &[n, h, w, c]),
+        (DataFormat::Nchw, &[n, c, d, h, w]) => swap_inner(images, [n, c, d * h * w], &[n, d, h, w, c]),
+        _ => Ok(images.clone()),
+    }
+}
+
+/// Converts images or volumes from channels last to `format`; without a copy if that is channels last.
+pub(crate) fn from_nhwc(images: Tensor, format: DataFormat) -> Result<Tensor> {
+    match (format, images.shape().dims()) {
+        (DataFormat::Nchw, &[n, h, w, c]) => swap_inner(&images, [n, h * w, c], &[n, c, h, w]),
+        (DataFormat::Nchw, &[n, d, h, w, c]) => swap_inner(&images, [n, d * h * w, c], &[n, c, d, h, w]),
+        _ => Ok(images),
+    }
+}
+
+/// Transposes each of `n` matrices.
+fn swap_inner(images: &Tensor, [n, rows, columns]: [usize; 3], shape: &[usize]) -> Result<Tensor> {
+    if images.num_elements() == 0 || rows == 1 || columns == 1 {
+        return Ok(images.reshaped(Shape::new(shape)?)?);
+    }
+    let mut out = Tensor::unspecified(images.dtype(), Shape::new(shape)?)?;
+    let size = images.dtype().size().unwrap_or(1);
+    let (from, to) = (images.bytes()?, out.bytes_mut()?);
+    match size {
+        1 => transpose::<u8>(from, to, n, rows, columns),
+        2 => transpose::<u16>(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to), n, rows, columns),
+        4 => transpose::<u32>(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to), n, rows, columns),
+        _ => transpose::<u64>(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to), n, rows, columns),
+    }
+    Ok(out)
+}
+
+fn transpose<T: Pod + Send + Sync>(from: &[T], to: &mut [T], n: usize, rows: usize, columns: usize) {
+    /// The side of the square blocks that are transposed at a time, so that both sides stay in the first-level
+    /// cache.
+    const BLOCK: usize = 16;
+    let size = rows * columns;
+    let one = |(from, to): (&[T], &mut [T])| {
+        for i in (0..rows).step_by(BLOCK) {
+            for j in (0..columns).step_by(BLOCK) {
+                for column in j..columns.min(j + BLOCK) {
+                    for row in i..rows.min(i + BLOCK) {
+                        to[column * rows + row] = from[row * columns + column];
+                    }
+                }
+            }
+        }
+    };
+    if n * size < PARALLEL {
+        from.chunks_exact(size).zip(to.chunks_exact_mut(size)).for_each(one);
+    } else {
+        from.par_chunks_exact(size).zip(to.par_chunks_exact_mut(size)).for_each(one);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conversions_are_inverse() -> Result<()> {
+        let values: Vec<i16> = (0..2 * 3 * 20 * 17).collect();
+        let images = Tensor::from_slice(&values, Shape::new(&[2, 3, 20, 17])?)?;
+        let last = to_nhwc(&images, DataFormat::Nchw)?;
+        assert_eq!(last.shape().dims(), [2, 20, 17, 3]);
+        assert_eq!(last.values::<i16>()?[..4], [0, 340, 680, 1]);
+        assert_eq!(from_nhwc(last, DataFormat::Nchw)?, images);
+        assert_eq!(to_nhwc(&images, DataFormat::Nhwc)?, images);
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! The block computation as a macro, which each instruction set instantiates with its own vector type and operations.
+
+use super::Place;
+
+/// Defines `block`, which computes up to `MR` rows of `NV` vectors, and `sweep`, which cuts the rows into blocks. For
+/// each number of vectors, ascending, `blocks` lists the height of a full block and then the smaller heights that
+/// have a block too.
+///
+/// The accumulators must stay in registers: `MR * NV` of them, plus `NV` for the right matrix and one for an element
+/// of the left matrix, must not exceed the number of registers. The right matrix is prefetched some steps ahead,
+/// because it need not be in the first-level cache, and so is the destination before sums are added to it. Sweeps
+/// that prefetch more ([`super::Ahead`]) use separate instances of `block`: when runs are short, every instruction
+/// between two runs counts.
+macro_rules! blocks {
+    (
+        $(features: $features:literal,)? vector: $V:ty, lanes: $lanes:literal, vectors: $vectors:literal,
+        blocks: [$($NV:literal: [$full:literal $(, $rows:literal)*],)*],
+        zero: $zero:expr, load: $load:expr, store: $store:expr, splat: $splat:expr, fma: $fma:expr, add: $add:expr,
+        prefetch_left: $prefetch_left:expr, prefetch_right: $prefetch_right:expr, prefetch_write: $prefetch_write:expr,
+        prefetch_later: $prefetch_later:expr,
+    ) => {
+        use super::ahead::{Ahead, PrefetchCursor};
+        use super::{Left, Place, Registers, Right};
+        use crate::numeric::cpu_cache::FLOATS;
+
+        pub(super) static REGISTERS: Registers = Registers { columns: $vectors * $lanes, lanes: $lanes, sweep };
+
+        /// # Safety
+        /// The processor must have the instructions; `left`, `right` and `place` must lie inside their slices,
+        /// `right` with whole vectors; `place.width` must be at most the width of the widest block.
+        $(#[target_feature(enable = $features)])?
+        unsafe fn sweep(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
+            // SAFETY: the caller guarantees the conditions.
+            unsafe {
+                match left.ahead {
+                    Ahead::Nothing => sweep_blocks::<false>(left, right, place),
+                    Ahead::Rows | Ahead::Memory(_) => sweep_blocks::<true>(left, right, place),
+                }
+            }
+        }
+
+        /// # Safety
+        /// Same as for `sweep`.
+        $(#[target_feature(enable = $features)])?
+        unsafe fn sweep_blocks<const PREFETCHES: bool>(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
+            match place.width.div_ceil($lanes) {
+                $(0..=$NV => {
+                    let mut cursor = PrefetchCursor::new(left, left.rows.len().div_ceil($full));
+                    for rows in super::cut_rows(left.rows.len(), $full) {
+                        let (first, count) = (rows.start, rows.len());
+                        // SAFETY: the caller guarantees the conditions; at least `count` rows start at `first`.
+                        unsafe {
+                            match count {
+                                $(0..=$rows => block::<$rows, $NV, PREFETCHES>(left, right, place, first, count, &mut cursor),)*
+                                _ => block::<$full, $NV, PREFETCHES>(left, right, place, first, count, &mut cursor),
+                            }
+                        }
+                    }
+                })*
+                more => unreachable!("blocks of {more} vectors"),
+            }
+        }
+
+        /// Computes rows `first..first + count` of the product; `count` is at most `MR`.
+        ///
+        /// # Safety
+        /// Same as for `sweep`; `place.width` must need exactly `NV` vectors.
+        $(#[target_feature(enable = $features)])?
+        unsafe fn block<const MR: usize, const NV: usize, const PREFETCHES: bool>(
+            left: &Left<'_>,
+            right: &Right<'_>,
+            place: &mut Place<'_>,
+            first: usize,
+            count: usize,
+            cursor: &mut PrefetchCursor,
+        ) {
+            // Missing rows repeat the last row and are not stored.
+            let last = first + count - 1;
+            let rows: [usize; MR] = super::block::offsets_from(left.rows, first, last);
+            let mut next = [0; MR];
+            if PREFETCHES {
+                next = super::block::offsets_from(left.rows, first + count, left.rows.len() - 1);
+            }
+            let (left_step, right_step) = (left.step, right.step);
+            let mut to = [place.data.as_mut_ptr(); MR];
+            for i in 0..MR {
+                to[i] = to[i].wrapping_add(place.rows[last.min(first + i)]);
+                if place.add {
+                    for v in 0..NV {
+                        $prefetch_write(to[i].wrapping_add(v * $lanes));
+                    }
+                }
+            }
+            let PrefetchCursor { next: mut later, each, pace } = *cursor;
+            let prefetches_rows = matches!(left.ahead, Ahead::Rows);
+            let mut sums = [[$zero; NV]; MR];
+            for run in left.runs {
+                // SAFETY: the run lies inside both slices for every row. Pointers after its last step are not read.
+                let mut a = left.data.as_ptr().wrapping_add(run.start);
+                let mut b = right.data.as_ptr().wrapping_add(run.first * right_step);
+                let mut rest = run.len;
+                while rest > 0 {
+                    let mut steps = rest;
+                    if PREFETCHES {
+                        steps = rest.min(FLOATS);
+                        if prefetches_rows {
+                            for i in 0..MR {
+                                $prefetch_left(a.wrapping_add(next[i]));
+                            }
+                        }
+                        for _ in 0..each {
+                            $prefetch_later(later);
+                            later = later.wrapping_add(pace);
+                        }
+                    }
+                    rest -= steps;
+                    for _ in 0..steps {
+                        for v in 0..NV {
+                            let ahead = super::block::PREFETCH_DISTANCE * right_step + v * $lanes;
+                            $prefetch_right(b.wrapping_add(ahead));
+                        }
+                        let mut columns = [$zero; NV];
+                        for v in 0..NV {
+                            // SAFETY: the right matrix has whole vectors at each step.
+                            columns[v] = unsafe { $load(b.add(v * $lanes)) };
+                        }
+                        for i in 0..MR {
+                            // SAFETY: the left matrix has an element of each row at each step.
+                            let element = unsafe { $splat(*a.add(rows[i])) };
+                            for v in 0..NV {
+                                sums[i][v] = $fma(element, columns[v], sums[i][v]);
+                            }
+                        }
+                        a = a.wrapping_add(left_step);
+                        b = b.wrapping_add(right_step);
+                    }
+                }
+            }
+            cursor.next = later;
+            // The sums are indexed only by constants, here too: otherwise the compiler would spill them.
+            if place.width < NV * $lanes {
+                let mut rows = [[[0f32; $lanes]; NV]; MR];
+                for i in 0..MR {
+                    for v in 0..NV {
+                        // SAFETY: each `rows[i][v]` has room for a vector.
+                        unsafe { $store(rows[i][v].as_mut_ptr(), sums[i][v]) };
+                    }
+                }
+                return super::block::store_parts(place, first, rows[..count].iter().map(|row| row.as_flattened()));
+            }
+            if place.add {
+                for i in 0..MR {
+                    for v in 0..NV {
+                        // SAFETY: whole vectors of each row are inside the destination.
+                        sums[i][v] = unsafe { $add($load(to[i].add(v * $lanes)), sums[i][v]) };
+                    }
+                }
+            }
+            for i in 0..MR {
+                if i < count {
+                    for v in 0..NV {
+                        // SAFETY: as above, whole vectors of each row are inside the destination.
+                        unsafe { $store(to[i].add(v * $lanes), sums[i][v]) };
+                    }
+                }
+            }
+        }
+    };
+}
+
+/// Steps between the prefetch of a vector of the right matrix and its use.
+pub(super) const PREFETCH_DISTANCE: usize = 8;
+
+/// Returns the offsets of `MR` rows from row `first` on; rows after `last` repeat the offset of `last`.
+#[inline(always)]
+pub(super) fn offsets_from<const MR: usize>(offsets: &[usize], first: usize, last: usize) -> [usize; MR] {
+    let mut rows = [0; MR];
+    for i in 0..MR {
+        rows[i] = offsets[last.min(first + i)];
+    }
+    rows
+}
+
+/// Stores the first `place.width` elements of each row, or adds them to the destination; for blocks that are not
+/// whole vectors wide.
+#[inline(never)]
+pub(super) fn store_parts<'a>(place: &mut Place<'_>, first: usize, rows: impl Iterator<Item = &'a [f32]>) {
+    for (&at, row) in place.rows[first..].iter().zip(rows) {
+        for (to, value) in place.data[at..at + place.width].iter_mut().zip(row) {
+            *to = if place.add { *to + value } else { *value };
+        }
+    }
+}

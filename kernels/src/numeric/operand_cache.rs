@@ -1,0 +1,88 @@
+//! A cache of a value derived from an operand, such as a filter packed for products. The value is reused from step
+//! to step while the operand does not change: a model that only infers packs its weights once.
+
+use device::Result;
+use graph::Tensor;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The cached value derived from the operand that a node read last.
+#[derive(Debug)]
+pub(crate) struct Kept<K, V>(Mutex<CachedOperand<K, V>>);
+
+/// The last operand and the value derived from it.
+#[derive(Debug)]
+struct CachedOperand<K, V> {
+    /// [`Tensor::contents`] of the operand.
+    contents: Option<u64>,
+    /// The derived value, with the key for which it was made.
+    value: Option<(K, Arc<V>)>,
+}
+
+impl<K, V> Default for Kept<K, V> {
+    fn default() -> Kept<K, V> {
+        Kept(Mutex::new(CachedOperand { contents: None, value: None }))
+    }
+}
+
+impl<K: PartialEq, V> Kept<K, V> {
+    /// Returns the value that `make` derives from the operand for `key`. Returns `None`, without caching, for an
+    /// operand that differs from the last call's: in training no operand occurs twice.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(crate) fn get(
+        &self,
+        operand: &Tensor,
+        key: K,
+        make: impl FnOnce() -> Result<V>,
+    ) -> Result<Option<Arc<V>>> {
+        let contents = operand.contents();
+        {
+            let mut cached = self.0.lock();
+            if contents.is_none() || cached.contents != contents {
+                *cached = CachedOperand { contents, value: None };
+                return Ok(None);
+            }
+            if let Some((made_for, value)) = &cached.value
+                && *made_for == key
+            {
+                return Ok(Some(value.clone()));
+            }
+        }
+        let value = Arc::new(make()?);
+        let mut cached = self.0.lock();
+        // Another step may have set another operand in the meantime.
+        if cached.contents == contents {
+            cached.value = Some((key, value.clone()));
+        }
+        Ok(Some(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::Shape;
+
+    #[test]
+    fn values_are_made_at_the_second_call_and_after_changes() -> Result<()> {
+        let (cache, mut calls) = (Kept::default(), 0);
+        let mut get = |operand: &Tensor, key: u32| -> Result<Option<i32>> {
+            let make = || {
+                calls += 1;
+                Ok(calls)
+            };
+            Ok(cache.get(operand, key, make)?.map(|value| *value))
+        };
+        let mut x = Tensor::full(1f32, Shape::new(&[10])?)?;
+        assert_eq!([get(&x, 0)?, get(&x, 0)?, get(&x.clone(), 0)?], [None, Some(1), Some(1)]);
+        assert_eq!([get(&x, 1)?, get(&x, 1)?], [Some(2), Some(2)]);
+        x.values_mut::<f32>()?[0] = 2.0;
+        assert_eq!([get(&x, 1)?, get(&x, 1)?], [None, Some(3)]);
+        // An operand without storage of its own cannot be identified.
+        let scalar = Tensor::scalar(1f32);
+        assert_eq!([get(&scalar, 1)?, get(&scalar, 1)?], [None, None]);
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+//! The thresholds and chunk sizes of parallel loops, for all CPU kernels.
+
+use rayon::prelude::*;
+
+/// Loops over fewer elements stay on their thread, because distributing them costs more than it gains.
+pub(crate) const PARALLEL: usize = 1 << 18;
+
+/// The number of multiplications and additions above which a matrix product uses several threads.
+pub(crate) const PARALLEL_PRODUCT: usize = 25_000_000;
+
+/// Elements converted or copied at a time: so few that they stay in the first-level cache.
+pub(crate) const BLOCK: usize = 512;
+
+/// Returns whether a loop over `elements` that runs while holding a variable's lock should be parallel. On a thread
+/// of the pool it should not: while the thread waits for the loop it may start another work item, which would
+/// deadlock on the lock.
+pub(crate) fn is_parallel_under_lock(elements: usize) -> bool {
+    elements >= PARALLEL && rayon::current_thread_index().is_none()
+}
+
+/// The cost of an element, which determines the size from which threads help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cost {
+    /// The loop is bound by memory.
+    Cheap,
+    /// A division, a short polynomial, or more per element.
+    Dear,
+}
+
+impl Cost {
+    pub(crate) fn threshold(self) -> usize {
+        match self {
+            Cost::Cheap => 4 * PARALLEL,
+            Cost::Dear => PARALLEL,
+        }
+    }
+}
+
+/// Returns the number of elements per work item; all of them if splitting does not pay.
+pub(crate) fn chunk_size(len: usize, cost: Cost) -> usize {
+    if len <= cost.threshold() {
+        return len.max(1);
+    }
+    let threads = rayon::current_num_threads();
+    if threads == 1 { len } else { len.div_ceil(threads * 2).next_multiple_of(BLOCK) }
+}
+
+/// Calls `work` with each chunk and the position of its first element, in parallel if there is more than one chunk.
+pub(crate) fn for_chunks<R: Send>(out: &mut [R], chunk: usize, work: impl Fn(usize, &mut [R]) + Sync) {
+    if chunk >= out.len() {
+        work(0, out);
+    } else {
+        out.par_chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i * chunk, part));
+    }
+}
+
+/// Calls `work` with each run of whole rows of at least `PARALLEL / 8` elements, and with the number of its first
+/// row; on one thread if there are few elements in total. `row`, the elements per row, is not 0.
+pub(crate) fn for_rows<R: Send>(out: &mut [R], row: usize, work: impl Fn(usize, &mut [R]) + Sync) {
+    let rows = if out.len() < PARALLEL { out.len() / row } else { rows_at_a_time(row) };
+    for_chunks(out, rows.max(1) * row, |start, part| work(start / row, part));
+}
+
+/// Returns the least number of rows of `row` elements per work item.
+pub(crate) fn rows_at_a_time(row: usize) -> usize {
+    (PARALLEL / 8).div_ceil(row.max(1))
+}

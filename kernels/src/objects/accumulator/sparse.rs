@@ -1,0 +1,167 @@
+//! Sparse gradients: rows of a variable by their index. Each row is divided by how many gradients had it.
+
+use super::Reduction;
+use device::{Error, Result};
+use crate::numeric::dispatch::dispatch;
+use crate::numeric::scalar::{Arithmetic as _, Stored};
+use graph::{PartialShape, Shape, Tensor};
+
+/// A gradient of some rows.
+#[derive(Clone, Debug)]
+pub struct SparseGradient {
+    /// `int64`, one a row.
+    pub indices: Tensor,
+    pub values: Tensor,
+    /// `int64`: the shape of the whole, -1 where it is not known; where it comes in, `None` if it is not given.
+    pub shape: Option<Tensor>,
+}
+
+pub(super) struct SparseSum {
+    pub(super) indices: Vec<i64>,
+    pub(super) values: Tensor,
+    /// For each row, how many gradients had it.
+    pub(super) counts: Vec<usize>,
+}
+
+/// The sum, and whether the gradient is in it.
+pub(super) fn add(
+    sum: Option<SparseSum>,
+    gradient: SparseGradient,
+    declared: &PartialShape,
+) -> (Option<SparseSum>, Result<()>) {
+    let indices = match check(sum.as_ref(), &gradient, declared) {
+        Ok(indices) => indices,
+        Err(error) => return (sum, Err(error)),
+    };
+    let Some(sum) = sum else {
+        let counts = vec![1; indices.len()];
+        return (Some(SparseSum { indices, values: gradient.values, counts }), Ok(()));
+    };
+    match dispatch!(float, sum.values.dtype(), T => merge::<T>(&sum, &indices, &gradient.values)) {
+        Ok(merged) => (Some(merged), Ok(())),
+        Err(error) => (Some(sum), Err(error)),
+    }
+}
+
+fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialShape) -> Result<Vec<i64>> {
+    let SparseGradient { indices, values, shape } = gradient;
+    if indices.shape().rank() != 1 {
+        device::invalid!("Input indices should be vector but received shape: {}", indices.shape());
+    }
+    let indices = indices.values::<i64>()?.to_vec();
+    let dims = values.shape().dims();
+    let Some(&rows) = dims.first() else {
+        device::invalid!("Values cannot be 0-dimensional.");
+    };
+    if rows != indices.len() {
+        device::invalid!("Expected {} non-empty input values, got {rows}", indices.len());
+    }
+    let declared = declared.dims().unwrap_or_default();
+    if let Some(shape) = shape {
+        let shape = shape.values::<i64>()?;
+        if shape.len() < declared.len() {
+            device::invalid!(
+                "Shape mismatch: expected shape rank at least {}, got {}",
+                declared.len(),
+                shape.len()
+            );
+        }
+        for (i, (want, &got)) in declared.iter().zip(shape).enumerate() {
+            if let Some(want) = want
+                && usize::try_from(got) != Ok(*want)
+            {
+                device::invalid!("Shape mismatch: expected shape dim {i} to be {want}, got {got}");
+            }
+        }
+    }
+    if let Some(Some(limit)) = declared.first() {
+        for (i, &index) in indices.iter().enumerate() {
+            if usize::try_from(index).is_ok_and(|index| index >= *limit) {
+                device::invalid!(
+                    "Shape mismatch: index of slice {i} exceeded limits of shape; index is {index} exceeded \
+                     {limit}"
+                );
+            }
+        }
+    }
+    let wanted: Vec<Option<usize>> = match sum {
+        Some(sum) if sum.values.shape().rank() != dims.len() => device::invalid!(
+            "Shape mismatch: expected values rank {}, got {}",
+            sum.values.shape().rank(),
+            dims.len()
+        ),
+        Some(sum) => sum.values.shape().iter().map(|&dim| Some(dim)).collect(),
+        None if declared.len() > dims.len() => device::invalid!(
+            "Shape mismatch: expected values rank at least {}, got {}",
+            declared.len(),
+            dims.len()
+        ),
+        None => declared.to_vec(),
+    };
+    for (i, (want, got)) in wanted.iter().zip(dims).enumerate().skip(1) {
+        if let Some(want) = want
+            && want != got
+        {
+            device::invalid!("Shape mismatch: expected values dim {i} to be {want}, got {got}");
+        }
+    }
+    Ok(indices)
+}
+
+/// Both lists of rows as one, as if both were sorted; rows of one index are added up.
+fn merge<T: Stored>(sum: &SparseSum, indices: &[i64], values: &Tensor) -> Result<SparseSum> {
+    let row: usize = values.shape()[1..].iter().product();
+    let (old, new) = (sum.values.values::<T>()?, values.values::<T>()?);
+    let most = sum.indices.len() + indices.len();
+    let mut merged: Vec<T> = Vec::with_capacity(most.saturating_mul(row));
+    let (mut merged_indices, mut counts) = (Vec::with_capacity(most), Vec::with_capacity(most));
+    let (mut i, mut j) = (0, 0);
+    loop {
+        let (from_old, from_new) = match (sum.indices.get(i), indices.get(j)) {
+            (Some(a), Some(b)) => (a <= b, b <= a),
+            (Some(_), None) => (true, false),
+            (None, Some(_)) => (false, true),
+            (None, None) => break,
+        };
+        let start = merged.len();
+        merged_indices.push(if from_old { sum.indices[i] } else { indices[j] });
+        counts.push(if from_old { sum.counts[i] } else { 0 } + usize::from(from_new));
+        if from_old {
+            merged.extend_from_slice(&old[i * row..(i + 1) * row]);
+            i += 1;
+        }
+        if from_new {
+            let by = &new[j * row..(j + 1) * row];
+            match from_old {
+                true => merged[start..].iter_mut().zip(by).for_each(|(sum, &by)| *sum = sum.plus(by)),
+                false => merged.extend_from_slice(by),
+            }
+            j += 1;
+        }
+    }
+    let shape = Shape::new(&[&[merged_indices.len()], &values.shape()[1..]].concat())?;
+    Ok(SparseSum { indices: merged_indices, values: Tensor::from_slice(&merged, shape)?, counts })
+}
+
+impl SparseSum {
+    pub(super) fn finish(mut self, reduction: Reduction, declared: &PartialShape) -> Result<SparseGradient> {
+        if reduction == Reduction::Mean {
+            let row: usize = self.values.shape()[1..].iter().product();
+            dispatch!(float, self.values.dtype(), T => {
+                let rows = self.values.values_mut::<T>()?.chunks_exact_mut(row.max(1));
+                for (row, &count) in rows.zip(&self.counts) {
+                    row.iter_mut().for_each(|value| *value = value.over_count(count));
+                }
+                Ok::<_, Error>(())
+            })?;
+        }
+        let first = declared.dim(0).and_then(|dim| i64::try_from(dim).ok()).unwrap_or(-1);
+        let rest = self.values.shape()[1..].iter().map(|&dim| dim as i64);
+        let shape: Vec<i64> = std::iter::once(first).chain(rest).collect();
+        Ok(SparseGradient {
+            indices: Tensor::vector(&self.indices)?,
+            values: self.values,
+            shape: Some(Tensor::vector(&shape)?),
+        })
+    }
+}

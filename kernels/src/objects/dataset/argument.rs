@@ -1,0 +1,88 @@
+//! Helpers by which the kernels of datasets read attributes and inputs.
+
+use crate::objects::dataset::function::{Captured, ElementFunction, GraphFunction};
+use crate::objects::dataset::{Dataset, DatasetVariant, ElementSpec};
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use bytes::Bytes;
+use graph::{Bool8, DType, PartialShape, Tensor};
+use std::sync::Arc;
+
+/// Returns the dtypes and shapes of the dataset's elements, from the node's attributes.
+pub fn spec(init: &KernelInit<'_>) -> Result<ElementSpec> {
+    let dtypes = match init.node.op.attr_spec("output_types") {
+        Some(_) => init.attr::<Vec<DType>>("output_types")?,
+        None => init.attr::<Vec<DType>>("Toutput_types")?,
+    };
+    ElementSpec::new(dtypes, init.attr::<Vec<PartialShape>>("output_shapes")?)
+}
+
+/// Returns a kernel whose output is the dataset that `make` returns.
+pub fn dataset_kernel(
+    make: impl Fn(&mut KernelContext<'_>) -> Result<Arc<Dataset>> + Send + Sync + 'static,
+) -> Result<Kernel> {
+    Kernel::sync(move |ctx| {
+        let dataset = make(ctx)?;
+        let inputs = ctx.inputs_from(0)?;
+        let variant = DatasetVariant::tensor(dataset, inputs)?;
+        ctx.set_output(0, variant);
+        Ok(())
+    })
+}
+
+/// Returns the dataset in input `i`.
+pub fn dataset(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<Dataset>> {
+    DatasetVariant::of(ctx.input(i)?)
+}
+
+/// Returns input `i`, which must have one element.
+fn scalar<'a>(ctx: &'a KernelContext<'_>, i: usize, name: &str) -> Result<&'a Tensor> {
+    let tensor = ctx.input(i)?;
+    if tensor.num_elements() != 1 {
+        device::invalid!("{name} must be a scalar");
+    }
+    Ok(tensor)
+}
+
+/// Returns the `int32` or `int64` scalar in input `i`.
+pub fn integer(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<i64> {
+    let tensor = scalar(ctx, i, name)?;
+    match tensor.dtype() {
+        DType::Int32 => Ok(tensor.item::<i32>()?.into()),
+        _ => Ok(tensor.item::<i64>()?),
+    }
+}
+
+/// Returns the boolean scalar in input `i`.
+pub fn boolean(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<bool> {
+    Ok(scalar(ctx, i, name)?.item::<Bool8>()?.get())
+}
+
+/// Returns the string scalar in input `i`.
+pub fn string(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Bytes> {
+    Ok(scalar(ctx, i, name)?.as_strings()?[0].clone())
+}
+
+/// Returns the tensors in a range of inputs.
+pub fn tensors(ctx: &KernelContext<'_>, range: std::ops::Range<usize>) -> Result<Vec<Tensor>> {
+    range.map(|i| ctx.input(i).cloned()).collect()
+}
+
+/// Returns the function that an attribute names.
+pub fn function(init: &KernelInit<'_>, attr: &str) -> Result<Arc<dyn ElementFunction>> {
+    Ok(Arc::new(GraphFunction(init.function(attr)?)))
+}
+
+/// Returns the function with the tensors in these inputs as its last arguments.
+pub fn captured(
+    ctx: &KernelContext<'_>,
+    function: &Arc<dyn ElementFunction>,
+    inputs: std::ops::Range<usize>,
+) -> Result<Captured> {
+    Ok(Captured { function: function.clone(), arguments: tensors(ctx, inputs)? })
+}
+
+/// Returns the number of types in a list attribute.
+pub fn count(init: &KernelInit<'_>, attr: &str) -> Result<usize> {
+    Ok(init.attr::<Vec<DType>>(attr)?.len())
+}

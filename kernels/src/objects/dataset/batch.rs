@@ -1,0 +1,155 @@
+//! Batches: several elements as one, and elements taken apart again.
+
+use super::ahead::{Ahead, Limit};
+use super::element::{row, stack};
+use super::transform::{dataset, from_fn};
+use super::{Cardinality, Dataset, Element, ElementSpec, INFINITE, Pull, UNKNOWN};
+use device::Result;
+use graph::PartialShape;
+use std::sync::Arc;
+
+/// The number of batches of `size` that `input` elements make.
+pub(super) fn batches(input: Cardinality, size: i64, drop_remainder: bool) -> Cardinality {
+    match input {
+        n @ (INFINITE | UNKNOWN) => n,
+        n => n / size + i64::from(!drop_remainder && n % size != 0),
+    }
+}
+
+/// The size of a batch.
+pub(super) fn batch_size(size: i64) -> Result<usize> {
+    match usize::try_from(size) {
+        Ok(size @ 1..) => Ok(size),
+        _ => device::invalid!("Batch size must be greater than zero."),
+    }
+}
+
+/// What is known of batches of elements of this spec.
+pub(super) fn batched(spec: &ElementSpec, size: usize, is_exact: bool) -> ElementSpec {
+    let with_batch = |shape: &PartialShape| match shape.dims() {
+        Some(dims) => {
+            PartialShape::of_dims(std::iter::once(is_exact.then_some(size)).chain(dims.iter().copied()))
+        }
+        None => PartialShape::unknown(),
+    };
+    ElementSpec { dtypes: spec.dtypes.clone(), shapes: spec.shapes.iter().map(with_batch).collect() }
+}
+
+/// Up to `size` elements from `next`, fewer only at the end.
+pub(super) fn collect(
+    size: usize,
+    pull: &Pull,
+    mut next: impl FnMut(&Pull) -> Result<Option<Element>>,
+) -> Result<Vec<Element>> {
+    let mut elements = Vec::new();
+    while elements.len() < size {
+        pull.check()?;
+        match next(pull)? {
+            Some(element) => elements.push(element),
+            None => break,
+        }
+    }
+    Ok(elements)
+}
+
+/// The elements as one: each component stacked.
+pub(super) fn stack_elements(elements: &[Element]) -> Result<Element> {
+    let components = elements.first().map_or(0, Vec::len);
+    if elements.iter().any(|e| e.len() != components) {
+        device::invalid!("elements of a batch have different numbers of components");
+    }
+    (0..components).map(|c| stack(&elements.iter().map(|e| &e[c]).collect::<Vec<_>>(), c)).collect()
+}
+
+/// Batches of `size` elements; made ahead, so many at a time, where `ahead` says so.
+pub(crate) fn batch(
+    input: Arc<Dataset>,
+    size: i64,
+    drop_remainder: bool,
+    ahead: Option<i64>,
+) -> Result<Arc<Dataset>> {
+    let count = batch_size(size)?;
+    if ahead.is_some_and(|ahead| ahead < 1 && ahead != -1) {
+        device::invalid!("num_parallel_calls must be greater than zero.");
+    }
+    let is_exact = drop_remainder || input.cardinality == INFINITE;
+    let spec = batched(&input.spec, count, is_exact);
+    let cardinality = batches(input.cardinality, size, drop_remainder);
+    let inner = input.clone();
+    let name = if ahead.is_some() { "ParallelBatch" } else { "BatchV2" };
+    dataset(name, spec, cardinality, &[&input], move |ctx| {
+        let mut input = inner.iterator(ctx)?;
+        let mut has_ended = false;
+        let batches = from_fn(move |pull| {
+            if has_ended {
+                return Ok(None);
+            }
+            let elements = collect(count, pull, |pull| input.next(pull))?;
+            has_ended = elements.len() < count;
+            if elements.is_empty() || has_ended && drop_remainder {
+                return Ok(None);
+            }
+            stack_elements(&elements).map(Some)
+        })?;
+        Ok(match ahead {
+            None => batches,
+            Some(-1) => Box::new(Ahead::lazily(batches, Limit::Growing(16))),
+            Some(many) => Box::new(Ahead::lazily(batches, Limit::Fixed(many as usize))),
+        })
+    })
+}
+
+/// The rows of elements, one after the other.
+pub(crate) fn unbatch(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
+    let mut spec = input.spec.clone();
+    let mut rows = None;
+    for shape in &mut spec.shapes {
+        if shape.rank() == Some(0) {
+            device::invalid!("Cannot unbatch an input with scalar components.");
+        }
+        rows = rows.or(shape.dim(0));
+        *shape = match shape.dims() {
+            Some(dims) => PartialShape::of_dims(dims[1..].iter().copied()),
+            None => PartialShape::unknown(),
+        };
+    }
+    let cardinality = match (input.cardinality, rows) {
+        (0, _) | (_, Some(0)) => 0,
+        (INFINITE, Some(_)) => INFINITE,
+        (n @ 1.., Some(rows)) => {
+            i64::try_from(rows).ok().and_then(|rows| n.checked_mul(rows)).unwrap_or(INFINITE)
+        }
+        _ => UNKNOWN,
+    };
+    let inner = input.clone();
+    dataset("Unbatch", spec, cardinality, &[&input], move |ctx| {
+        let mut input = inner.iterator(ctx)?;
+        let mut current = Element::new();
+        let (mut next, mut count) = (0, 0);
+        from_fn(move |pull| {
+            while next >= count {
+                pull.check()?;
+                let Some(element) = input.next(pull)? else { return Ok(None) };
+                let rows = |i: usize| element.get(i).and_then(|t| t.shape().first().copied());
+                let Some(first) = rows(0) else {
+                    device::invalid!("Input element must have a non-scalar value in each component.");
+                };
+                for i in 0..element.len() {
+                    match rows(i) {
+                        None => {
+                            device::invalid!("Input element must have a non-scalar value in each component.")
+                        }
+                        Some(n) if n != first => device::invalid!(
+                            "Input element must have the same batch size in each component. Component 0 had size \
+                             {first} but component {i} had size, {n}."
+                        ),
+                        Some(_) => {}
+                    }
+                }
+                (current, next, count) = (element, 0, first);
+            }
+            next += 1;
+            current.iter().map(|t| row(t, next - 1)).collect::<Result<Element>>().map(Some)
+        })
+    })
+}

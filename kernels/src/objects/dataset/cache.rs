@@ -1,0 +1,87 @@
+//! Elements kept in memory from the first complete pass on.
+
+use super::transform::{dataset, from_fn};
+use super::{Dataset, DatasetIterator, Element, PerPipeline, Pipeline, Pull};
+use device::Result;
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+
+/// The elements of a dataset once a pass has seen them all.
+#[derive(Default)]
+pub(crate) struct MemoryCache(Mutex<Option<Arc<Vec<Element>>>>);
+
+impl fmt::Debug for MemoryCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryCache({:?} elements)", self.0.lock().as_ref().map(|all| all.len()))
+    }
+}
+
+/// Where a dataset has its cache: one for each pipeline, unless it is a resource, which all share.
+#[derive(Debug)]
+pub(crate) enum CacheSource {
+    Own(PerPipeline<MemoryCache>),
+    Shared(Arc<MemoryCache>),
+}
+
+impl CacheSource {
+    fn of(&self, pipeline: &Arc<Pipeline>) -> Arc<MemoryCache> {
+        match self {
+            CacheSource::Own(caches) => caches.get(pipeline, MemoryCache::default),
+            CacheSource::Shared(cache) => cache.clone(),
+        }
+    }
+}
+
+pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Dataset>> {
+    let inner = input.clone();
+    dataset("MemoryCache", input.spec.clone(), input.cardinality, &[&input], move |ctx| {
+        let cache = caches.of(ctx.pipeline());
+        let (inner, ctx) = (inner.clone(), ctx.clone());
+        let mut pass: Option<Pass> = None;
+        from_fn(move |pull| {
+            // Decided at the first element: another iterator may have filled the cache until then.
+            let pass = match &mut pass {
+                Some(pass) => pass,
+                None => {
+                    let full = cache.0.lock().clone();
+                    pass.insert(match full {
+                        Some(elements) => Pass::Reads(elements, 0),
+                        None => Pass::Fills(inner.iterator(&ctx)?, Vec::new()),
+                    })
+                }
+            };
+            pass.next(pull, &cache)
+        })
+    })
+}
+
+enum Pass {
+    Reads(Arc<Vec<Element>>, usize),
+    Fills(Box<dyn DatasetIterator>, Vec<Element>),
+}
+
+impl Pass {
+    fn next(&mut self, pull: &Pull, cache: &MemoryCache) -> Result<Option<Element>> {
+        match self {
+            Pass::Reads(elements, next) => {
+                let element = elements.get(*next).cloned();
+                *next += 1;
+                Ok(element)
+            }
+            Pass::Fills(input, elements) => match input.next(pull)? {
+                Some(element) => {
+                    elements.push(element.clone());
+                    Ok(Some(element))
+                }
+                None => {
+                    let all = Arc::new(std::mem::take(elements));
+                    let end = all.len();
+                    cache.0.lock().get_or_insert_with(|| all.clone());
+                    *self = Pass::Reads(all, end);
+                    Ok(None)
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A dataset of the records in files of comma-separated values (RFC 4180).
+
+use super::files::Files;
+use super::transform::{dataset, from_fn};
+use super::{Dataset, Element, ElementSpec, UNKNOWN};
+use device::{Error, Result};
+use device::invalid;
+use crate::objects::io::Source;
+use bytes::Bytes;
+use graph::{DType, Tensor};
+use std::sync::Arc;
+
+/// How records are written, and what is wanted of them.
+pub(crate) struct Csv {
+    pub(crate) delimiter: u8,
+    pub(crate) has_quotes: bool,
+    /// Whether the first record of each file is none.
+    pub(crate) has_header: bool,
+    /// What stands for no value, besides nothing.
+    pub(crate) missing: Bytes,
+    pub(crate) columns: Columns,
+    /// A value for each wanted column, of its type; no element where one is required.
+    pub(crate) defaults: Vec<Tensor>,
+    /// A field as a scalar of a type, if it is one.
+    pub(crate) parse: fn(&Bytes, DType) -> Option<Tensor>,
+}
+
+/// The columns that are wanted, by their numbers, which rise.
+pub(crate) enum Columns {
+    All,
+    Only(Vec<usize>),
+    Without(Vec<usize>),
+}
+
+/// A record that is not as it should be is an error, after which the next pull goes on with the one after it.
+pub(crate) fn csv(files: Files, csv: Csv, spec: ElementSpec) -> Result<Arc<Dataset>> {
+    let shared = Arc::new((files, csv));
+    dataset("CSV", spec, UNKNOWN, &[], move |_| {
+        let shared = shared.clone();
+        let mut next = 0;
+        let mut reading: Option<Source> = None;
+        from_fn(move |pull| {
+            let (files, csv) = &*shared;
+            loop {
+                pull.check()?;
+                if let Some(source) = &mut reading {
+                    match csv.record(source) {
+                        Ok(Some(record)) => return Ok(Some(Element::from_iter(record?))),
+                        Ok(None) => reading = None,
+                        Err(error) => {
+                            reading = None;
+                            return Err(error);
+                        }
+                    }
+                }
+                let Some(path) = files.paths.get(next) else { return Ok(None) };
+                let mut source = files.open(path)?;
+                next += 1;
+                if csv.has_header {
+                    let Some(header) = csv.header(&mut source)? else {
+                        invalid!("Can't read header of file");
+                    };
+                    reading = Some(source);
+                    header?;
+                } else {
+                    reading = Some(source);
+                }
+            }
+        })
+    })
+}
+
+/// What a field ended with.
+#[derive(PartialEq, Eq)]
+enum End {
+    Field,
+    Record,
+}
+
+/// The wanted fields of a record as they come, and what is wrong first.
+struct Record<'a> {
+    csv: &'a Csv,
+    values: Vec<Tensor>,
+    wrong: Option<Error>,
+}
+
+impl Record<'_> {
+    fn is_wrong(&mut self, what: String) {
+        self.wrong.get_or_insert_with(|| Error::invalid(what));
+    }
+
+    fn push(&mut self, field: Vec<u8>) {
+        if self.wrong.is_some() {
+            return;
+        }
+        let (at, field) = (self.values.len(), Bytes::from(field));
+        let Some(default) = self.csv.defaults.get(at) else {
+            return self.is_wrong(format!("Expect {at} fields but have more in record"));
+        };
+        let is_missing = field.is_empty() || field == self.csv.missing;
+        let value = match is_missing {
+            true => default.clone().reshaped(graph::Shape::scalar()).ok(),
+            false => (self.csv.parse)(&field, default.dtype()),
+        };
+        match value {
+            Some(value) => self.values.push(value),
+            None if is_missing => self.is_wrong(format!("Field {at} is required but missing in record!")),
+            None => {
+                let text = String::from_utf8_lossy(&field);
+                self.is_wrong(format!("Field {at} in record is not a valid {}: {text}", default.dtype()));
+            }
+        }
+    }
+}
+
+impl Csv {
+    /// Passes over the first record; what is wrong with its quotes is an error of its own.
+    fn header(&self, source: &mut Source) -> Result<Option<Result<()>>> {
+        let nothing =
+            Csv { columns: Columns::Only(Vec::new()), defaults: Vec::new(), missing: Bytes::new(), ..*self };
+        Ok(nothing.record(source)?.map(|header| header.map(|_| ())))
+    }
+
+    /// The next record's values, or what is wrong with it; `None` at the end.
+    ///
+    /// # Errors
+    /// Those of the file, and `InvalidArgument` of one that ends within quotes.
+    fn record(&self, source: &mut Source) -> Result<Option<Result<Vec<Tensor>>>> {
+        if source.peek()?.is_empty() {
+            return Ok(None);
+        }
+        let mut record = Record { csv: self, values: Vec::with_capacity(self.defaults.len()), wrong: None };
+        for number in 0.. {
+            let (field, end) = match source.peek()?.first() {
+                Some(b'"') if self.has_quotes => self.quoted(source, &mut record)?,
+                _ => self.plain(source, &mut record)?,
+            };
+            let is_wanted = match &self.columns {
+                Columns::All => true,
+                Columns::Only(wanted) => wanted.binary_search(&number).is_ok(),
+                Columns::Without(left) => left.binary_search(&number).is_err(),
+            };
+            if is_wanted {
+                record.push(field);
+            }
+            if end == End::Record {
+                break;
+            }
+        }
+        let (wanted, given) = (self.defaults.len(), record.values.len());
+        if given < wanted {
+            record.is_wrong(format!("Expect {wanted} fields but have {given} in record"));
+        }
+        Ok(Some(record.wrong.map_or(Ok(record.values), Err)))
+    }
+
+    /// What a byte after a field ends, if it does.
+    fn end(&self, byte: u8) -> Option<End> {
+        match byte {
+            b'\n' | b'\r' => Some(End::Record),
+            byte if byte == self.delimiter => Some(End::Field),
+            _ => None,
+        }
+    }
+
+    /// Passes over the byte that ended a field, and the second one of a line's end.
+    fn pass(source: &mut Source, byte: u8) -> Result<()> {
+        source.consume(1);
+        if byte == b'\r' && source.peek()?.first() == Some(&b'\n') {
+            source.consume(1);
+        }
+        Ok(())
+    }
+
+    fn plain(&self, source: &mut Source, record: &mut Record<'_>) -> Result<(Vec<u8>, End)> {
+        let mut field = Vec::new();
+        loop {
+            let bytes = source.peek()?;
+            if bytes.is_empty() {
+                return Ok((field, End::Record));
+            }
+            let length = bytes.iter().position(|&byte| self.end(byte).is_some());
+            let taken = &bytes[..length.unwrap_or(bytes.len())];
+            if self.has_quotes && taken.contains(&b'"') {
+                record.is_wrong("Unquoted fields cannot have quotes inside".to_owned());
+            }
+            field.extend_from_slice(taken);
+            let (count, last) = (taken.len(), length.map(|at| bytes[at]));
+            source.consume(count);
+            if let Some((byte, end)) = last.and_then(|byte| Some((byte, self.end(byte)?))) {
+                Csv::pass(source, byte)?;
+                return Ok((field, end));
+            }
+        }
+    }
+
+    fn quoted(&self, source: &mut Source, record: &mut Record<'_>) -> Result<(Vec<u8>, End)> {
+        let mut field = Vec::new();
+        source.consume(1);
+        loop {
+            let Some(&byte) = source.peek()?.first() else {
+                invalid!("Reached end of file without closing quoted field in record");
+            };
+            source.consume(1);
+            if byte != b'"' {
+                field.push(byte);
+                continue;
+            }
+            match source.peek()?.first().copied() {
+                None => return Ok((field, End::Record)),
+                Some(b'"') => {
+                    source.consume(1);
+                    field.push(b'"');
+                }
+                Some(next) => match self.end(next) {
+                    Some(end) => {
+                        Csv::pass(source, next)?;
+                        return Ok((field, end));
+                    }
+                    None => {
+                        record
+                            .is_wrong("Quote inside a string has to be escaped by another quote".to_owned());
+                    }
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Elements grouped by a key that a function gives: windows of each group, or one result a group.
+
+use super::function::Captured;
+use super::map::{checked, given};
+use super::source::Elements;
+use super::transform::{dataset, from_fn};
+use super::{Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, UNKNOWN};
+use device::Result;
+use graph::{DType, Tensor};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The value of a function that gives one `int64`.
+fn integer(results: &[Tensor], what: &str) -> Result<i64> {
+    match results {
+        [value] if value.dtype() == DType::Int64 && value.shape().rank() == 0 => Ok(value.item::<i64>()?),
+        _ => device::invalid!("`{what}` must return a scalar int64."),
+    }
+}
+
+/// Windows of elements of one key, each turned into a dataset by `reduce`.
+pub(crate) fn group_by_window(
+    input: Arc<Dataset>,
+    key: Captured,
+    reduce: Captured,
+    window_size: Captured,
+    spec: ElementSpec,
+) -> Result<Arc<Dataset>> {
+    let inner = input.clone();
+    dataset("GroupByWindow", spec, UNKNOWN, &[&input], move |ctx| {
+        let mut input = Some(inner.iterator(ctx)?);
+        let (key, reduce) = (key.instance(ctx)?, reduce.instance(ctx)?);
+        let (window_size, ctx) = (window_size.instance(ctx)?, ctx.clone());
+        let spec = inner.spec.clone();
+        let mut groups: BTreeMap<i64, Vec<Element>> = BTreeMap::new();
+        let mut sizes: BTreeMap<i64, usize> = BTreeMap::new();
+        let mut current: Option<Box<dyn DatasetIterator>> = None;
+        let mut made = 0;
+        from_fn(move |pull| {
+            loop {
+                pull.check()?;
+                if let Some(iterator) = &mut current {
+                    if let Some(element) = iterator.next(pull)? {
+                        return Ok(Some(element));
+                    }
+                    current = None;
+                }
+                let mut full = None;
+                while let Some(iterator) = &mut input {
+                    pull.check()?;
+                    let Some(element) = iterator.next(pull)? else {
+                        input = None;
+                        break;
+                    };
+                    let of = integer(&key.call(pull, element.clone())?, "key_func")?;
+                    let size = match sizes.get(&of) {
+                        Some(size) => *size,
+                        None => {
+                            let results = window_size.call(pull, vec![Tensor::scalar(of)])?;
+                            let size = integer(&results, "window_size_func")?;
+                            let Ok(size @ 1..) = usize::try_from(size) else {
+                                device::invalid!("Window size must be greater than zero, but got {size}.");
+                            };
+                            sizes.insert(of, size);
+                            size
+                        }
+                    };
+                    let group = groups.entry(of).or_default();
+                    group.push(element);
+                    if group.len() == size {
+                        full = Some(of);
+                        break;
+                    }
+                }
+                // At the end of the input what is left of each group is a window too.
+                let Some(of) = full.or_else(|| groups.keys().next().copied()) else { return Ok(None) };
+                let elements = groups.remove(&of).unwrap_or_default();
+                let held = elements.iter().flatten().cloned().collect::<Vec<_>>();
+                let window = Elements::dataset("Window", spec.clone(), elements)?;
+                let window = DatasetVariant::tensor(window, &held)?;
+                let results = reduce.call(pull, vec![Tensor::scalar(of), window])?;
+                current = Some(given(&results, &ctx, made)?);
+                made += 1;
+            }
+        })
+    })
+}
+
+/// The four functions of a reduction by key.
+#[derive(Clone, Debug)]
+pub(crate) struct Reducer {
+    pub(crate) key: Captured,
+    pub(crate) init: Captured,
+    pub(crate) reduce: Captured,
+    pub(crate) finalize: Captured,
+}
+
+/// One element for each key, in the keys' order: what the reducer makes of the key's elements.
+pub(crate) fn group_by_reducer(
+    input: Arc<Dataset>,
+    reducer: Reducer,
+    spec: ElementSpec,
+) -> Result<Arc<Dataset>> {
+    let inner = input.clone();
+    let out = spec.clone();
+    dataset("GroupByReducer", spec, UNKNOWN, &[&input], move |ctx| {
+        let mut input = Some(inner.iterator(ctx)?);
+        let (key, init) = (reducer.key.instance(ctx)?, reducer.init.instance(ctx)?);
+        let (reduce, finalize) = (reducer.reduce.instance(ctx)?, reducer.finalize.instance(ctx)?);
+        let spec = out.clone();
+        let mut states: BTreeMap<i64, Element> = BTreeMap::new();
+        from_fn(move |pull| {
+            while let Some(iterator) = &mut input {
+                pull.check()?;
+                let Some(element) = iterator.next(pull)? else {
+                    input = None;
+                    break;
+                };
+                let of = integer(&key.call(pull, element.clone())?, "key_func")?;
+                let state = match states.remove(&of) {
+                    Some(state) => state,
+                    None => init.call(pull, vec![Tensor::scalar(of)])?,
+                };
+                let arguments = state.into_iter().chain(element).collect();
+                states.insert(of, reduce.call(pull, arguments)?);
+            }
+            let Some((_, state)) = states.pop_first() else { return Ok(None) };
+            checked(finalize.call(pull, state)?, &spec).map(Some)
+        })
+    })
+}

@@ -1,0 +1,196 @@
+//! Iterators as resources: who asks for an element is answered when it is there, and holds no thread meanwhile.
+
+use super::{Dataset, DatasetIterator, Element, ElementSpec, MakeContext, Pull, threads};
+use device::cancel::{Cancellation, Registration};
+use device::{Error, Result};
+use device::resource::Resource;
+use graph::Code;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Called once with the next element, `None` at the end.
+pub(crate) type Delivery = Box<dyn FnOnce(Result<Option<Element>>) + Send>;
+
+/// An iterator that sessions share by its name. Requests are served one after the other, in their order.
+pub(crate) struct IteratorResource {
+    /// What every dataset that it iterates over must give.
+    pub(crate) spec: ElementSpec,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    current: Current,
+    /// Counts the datasets that it was set to: an iterator that is out when it is set again does not come back.
+    generation: u64,
+    waiting: VecDeque<Request>,
+    next_request: u64,
+    /// Whether a thread serves requests.
+    is_served: bool,
+}
+
+#[derive(Default)]
+enum Current {
+    #[default]
+    Uninitialized,
+    Here(Box<dyn DatasetIterator>),
+    /// With the thread that serves.
+    Out,
+}
+
+struct Request {
+    id: u64,
+    cancellation: Arc<Cancellation>,
+    registration: Option<Registration>,
+    deliver: Delivery,
+}
+
+impl Resource for IteratorResource {
+    const KIND: &'static str = "N10tensorflow4data16IteratorResourceE";
+}
+
+impl IteratorResource {
+    pub(crate) fn new(spec: ElementSpec) -> IteratorResource {
+        IteratorResource { spec, state: Mutex::default() }
+    }
+
+    /// Begins to iterate over `dataset`, from its first element on.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if its elements are of other types or shapes.
+    pub(crate) fn set(&self, dataset: &Dataset) -> Result<()> {
+        self.spec.check(&dataset.spec)?;
+        let iterator = dataset.iterator(&MakeContext::root(dataset.deterministic))?;
+        let old = {
+            let mut state = self.state.lock();
+            state.generation += 1;
+            std::mem::replace(&mut state.current, Current::Here(iterator))
+        };
+        // Without the lock: the end of an iterator may take long.
+        drop(old);
+        Ok(())
+    }
+
+    /// Asks for the next element. The request is withdrawn when it is cancelled.
+    pub(crate) fn get_next(self: &Arc<Self>, cancellation: &Arc<Cancellation>, deliver: Delivery) {
+        let (id, must_serve) = {
+            let mut state = self.state.lock();
+            let id = state.next_request;
+            state.next_request += 1;
+            let cancellation = cancellation.clone();
+            state.waiting.push_back(Request { id, cancellation, registration: None, deliver });
+            (id, !std::mem::replace(&mut state.is_served, true))
+        };
+        let withdrawn = Arc::downgrade(self);
+        let registered = cancellation.register(move |reason| {
+            if let Some(request) = withdrawn.upgrade().and_then(|iterator| iterator.withdraw(id)) {
+                (request.deliver)(Err(reason.clone().derived()));
+            }
+        });
+        match registered {
+            Ok(registration) => {
+                let mut state = self.state.lock();
+                match state.waiting.iter_mut().find(|request| request.id == id) {
+                    Some(request) => request.registration = Some(registration),
+                    // A thread that was serving has it already.
+                    None => {
+                        drop(state);
+                        cancellation.deregister(registration);
+                    }
+                }
+            }
+            Err(reason) => {
+                if let Some(request) = self.withdraw(id) {
+                    (request.deliver)(Err(reason));
+                }
+            }
+        }
+        if must_serve {
+            let served = self.clone();
+            if let Err(error) = threads::spawn(move || served.serve()) {
+                let refused = {
+                    let mut state = self.state.lock();
+                    state.is_served = false;
+                    std::mem::take(&mut state.waiting)
+                };
+                for request in refused {
+                    request.answer(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    fn withdraw(&self, id: u64) -> Option<Request> {
+        let mut state = self.state.lock();
+        let at = state.waiting.iter().position(|request| request.id == id)?;
+        state.waiting.remove(at)
+    }
+
+    /// Answers requests until there are none.
+    fn serve(&self) {
+        loop {
+            let (request, iterator, generation) = {
+                let mut state = self.state.lock();
+                let Some(request) = state.waiting.pop_front() else {
+                    state.is_served = false;
+                    return;
+                };
+                let iterator = match std::mem::take(&mut state.current) {
+                    Current::Here(iterator) => {
+                        state.current = Current::Out;
+                        Some(iterator)
+                    }
+                    other => {
+                        state.current = other;
+                        None
+                    }
+                };
+                (request, iterator, state.generation)
+            };
+            let Some(mut iterator) = iterator else {
+                request.answer(Err(uninitialized()));
+                continue;
+            };
+            let pull = Pull { cancellation: request.cancellation.clone() };
+            let pulled = catch_unwind(AssertUnwindSafe(|| iterator.next(&pull)));
+            let pulled = pulled.unwrap_or_else(|_| Err(Error::internal("an iterator panicked")));
+            let old = {
+                let mut state = self.state.lock();
+                if state.generation == generation {
+                    state.current = Current::Here(iterator);
+                    None
+                } else {
+                    Some(iterator)
+                }
+            };
+            drop(old);
+            request.answer(pulled);
+        }
+    }
+}
+
+impl Request {
+    fn answer(self, result: Result<Option<Element>>) {
+        if let Some(registration) = self.registration {
+            self.cancellation.deregister(registration);
+        }
+        (self.deliver)(result);
+    }
+}
+
+fn uninitialized() -> Error {
+    Error::new(
+        Code::FailedPrecondition,
+        "GetNext() failed because the iterator has not been initialized. Ensure that you have run the initializer \
+         operation for this iterator before getting the next element.",
+    )
+}
+
+impl fmt::Debug for IteratorResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IteratorResource({:?})", self.spec.dtypes)
+    }
+}

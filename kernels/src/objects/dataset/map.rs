@@ -1,0 +1,172 @@
+//! Functions applied to elements one at a time: map, filter, scan, flat map.
+
+use super::function::{Captured, end_or_error, truth};
+use super::transform::{dataset, from_fn};
+use super::{Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, MakeContext, UNKNOWN};
+use device::Result;
+use graph::Tensor;
+use std::sync::Arc;
+
+/// The results as an element of this spec.
+///
+/// # Errors
+/// `InvalidArgument` if they are of other types.
+pub(super) fn checked(element: Element, spec: &ElementSpec) -> Result<Element> {
+    if element.len() == spec.dtypes.len() && element.iter().zip(&spec.dtypes).all(|(t, d)| t.dtype() == *d) {
+        return Ok(element);
+    }
+    spec.check(&ElementSpec::of(&element))?;
+    Ok(element)
+}
+
+/// The function's results for each element.
+pub(crate) fn map(
+    input: Arc<Dataset>,
+    f: Captured,
+    spec: ElementSpec,
+    preserve_cardinality: bool,
+) -> Result<Arc<Dataset>> {
+    let inner = input.clone();
+    let cardinality = mapped(input.cardinality, preserve_cardinality);
+    let out = spec.clone();
+    dataset("Map", spec, cardinality, &[&input], move |ctx| {
+        let (mut input, f, spec) = (inner.iterator(ctx)?, f.instance(ctx)?, out.clone());
+        from_fn(move |pull| {
+            let Some(element) = input.next(pull)? else { return Ok(None) };
+            match f.call(pull, element) {
+                Ok(results) => checked(results, &spec).map(Some),
+                Err(error) => end_or_error(error, preserve_cardinality),
+            }
+        })
+    })
+}
+
+/// A function that may end the sequence makes a dataset whose length is not known.
+pub(super) fn mapped(input: i64, preserve_cardinality: bool) -> i64 {
+    if preserve_cardinality { input } else { UNKNOWN }
+}
+
+/// The elements for which the predicate holds.
+pub(crate) fn filter(input: Arc<Dataset>, predicate: Captured) -> Result<Arc<Dataset>> {
+    let inner = input.clone();
+    let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
+    dataset("Filter", input.spec.clone(), cardinality, &[&input], move |ctx| {
+        let (mut input, predicate) = (inner.iterator(ctx)?, predicate.instance(ctx)?);
+        from_fn(move |pull| {
+            loop {
+                pull.check()?;
+                let Some(element) = input.next(pull)? else { return Ok(None) };
+                if predicate.test(pull, element.clone())? {
+                    return Ok(Some(element));
+                }
+            }
+        })
+    })
+}
+
+/// The elements whose last component is true, without it.
+pub(crate) fn filter_by_last_component(input: Arc<Dataset>, spec: ElementSpec) -> Result<Arc<Dataset>> {
+    let inner = input.clone();
+    dataset("FilterByLastComponent", spec, UNKNOWN, &[&input], move |ctx| {
+        let mut input = inner.iterator(ctx)?;
+        from_fn(move |pull| {
+            loop {
+                pull.check()?;
+                let Some(mut element) = input.next(pull)? else { return Ok(None) };
+                let Some(last) = element.pop() else { device::invalid!("an element without components") };
+                if truth(&[last])? {
+                    return Ok(Some(element));
+                }
+            }
+        })
+    })
+}
+
+/// The elements before the first for which the predicate does not hold.
+pub(crate) fn take_while(input: Arc<Dataset>, predicate: Captured) -> Result<Arc<Dataset>> {
+    let inner = input.clone();
+    dataset("TakeWhile", input.spec.clone(), UNKNOWN, &[&input], move |ctx| {
+        let (mut input, predicate) = (Some(inner.iterator(ctx)?), predicate.instance(ctx)?);
+        from_fn(move |pull| {
+            let Some(iterator) = &mut input else { return Ok(None) };
+            if let Some(element) = iterator.next(pull)?
+                && predicate.test(pull, element.clone())?
+            {
+                return Ok(Some(element));
+            }
+            input = None;
+            Ok(None)
+        })
+    })
+}
+
+/// A function of a state and an element that gives a new state and a result.
+pub(crate) fn scan(
+    input: Arc<Dataset>,
+    initial: Element,
+    f: Captured,
+    spec: ElementSpec,
+    preserve_cardinality: bool,
+) -> Result<Arc<Dataset>> {
+    let inner = input.clone();
+    let cardinality = mapped(input.cardinality, preserve_cardinality);
+    let out = spec.clone();
+    dataset("Scan", spec, cardinality, &[&input], move |ctx| {
+        let (mut input, f, spec) = (inner.iterator(ctx)?, f.instance(ctx)?, out.clone());
+        let mut state = initial.clone();
+        from_fn(move |pull| {
+            let Some(element) = input.next(pull)? else { return Ok(None) };
+            let arguments = state.iter().cloned().chain(element).collect();
+            let mut results = match f.call(pull, arguments) {
+                Ok(results) => results,
+                Err(error) => return end_or_error(error, preserve_cardinality),
+            };
+            if results.len() < state.len() {
+                device::invalid!("Scan function must return at least as many values as its state has");
+            }
+            let element = results.split_off(state.len());
+            if let Some(i) = (0..state.len()).find(|&i| results[i].dtype() != state[i].dtype()) {
+                device::invalid!(
+                    "Got wrong type for scan_func return value {i} (expected {}, got {}).",
+                    state[i].dtype(),
+                    results[i].dtype()
+                );
+            }
+            state = results;
+            checked(element, &spec).map(Some)
+        })
+    })
+}
+
+/// An iterator over the dataset that a function has given.
+pub(super) fn given(results: &[Tensor], ctx: &MakeContext, at: usize) -> Result<Box<dyn DatasetIterator>> {
+    let [dataset] = results else {
+        device::invalid!("Function must return a single scalar of dtype DT_VARIANT.");
+    };
+    DatasetVariant::of(dataset)?.iterator(&ctx.element(at))
+}
+
+/// The elements of the datasets that the function gives, one dataset after the other.
+pub(crate) fn flat_map(input: Arc<Dataset>, f: Captured, spec: ElementSpec) -> Result<Arc<Dataset>> {
+    let inner = input.clone();
+    let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
+    dataset("FlatMap", spec, cardinality, &[&input], move |ctx| {
+        let (mut input, f, ctx) = (inner.iterator(ctx)?, f.instance(ctx)?, ctx.clone());
+        let mut current: Option<Box<dyn DatasetIterator>> = None;
+        let mut count = 0;
+        from_fn(move |pull| {
+            loop {
+                pull.check()?;
+                if let Some(iterator) = &mut current {
+                    if let Some(element) = iterator.next(pull)? {
+                        return Ok(Some(element));
+                    }
+                    current = None;
+                }
+                let Some(element) = input.next(pull)? else { return Ok(None) };
+                current = Some(given(&f.call(pull, element)?, &ctx, count)?);
+                count += 1;
+            }
+        })
+    })
+}

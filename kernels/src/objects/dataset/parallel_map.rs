@@ -1,0 +1,260 @@
+//! Functions applied to several elements at a time, beside the consumer; the results are in the elements' order
+//! unless the client has waived it.
+
+use super::ahead::Monitor;
+use super::batch::{batch_size, batched, batches, stack_elements};
+use super::function::{Captured, Instance, end_or_error};
+use super::map::{checked, mapped};
+use super::threads;
+use super::transform::{dataset, from_fn};
+use super::{Dataset, DatasetIterator, Element, ElementSpec, INFINITE, Pull};
+use device::cancel::Cancellation;
+use device::{Error, Result};
+use graph::Code;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// How a function is applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parallel {
+    /// Calls at once; -1: as many as there are processors.
+    pub(crate) calls: i64,
+    /// `None`: as the options of the whole say.
+    pub(crate) deterministic: Option<bool>,
+}
+
+impl Parallel {
+    fn check(&self) -> Result<()> {
+        if self.calls < 1 && self.calls != -1 {
+            device::invalid!("num_parallel_calls must be greater than zero.");
+        }
+        Ok(())
+    }
+
+    fn calls(&self) -> usize {
+        match usize::try_from(self.calls) {
+            Ok(calls) => calls,
+            Err(_) => std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// The function's results for each element, up to so many calls at a time.
+pub(crate) fn parallel_map(
+    input: Arc<Dataset>,
+    f: Captured,
+    spec: ElementSpec,
+    preserve_cardinality: bool,
+    how: Parallel,
+) -> Result<Arc<Dataset>> {
+    how.check()?;
+    let inner = input.clone();
+    let cardinality = mapped(input.cardinality, preserve_cardinality);
+    let out = spec.clone();
+    dataset("ParallelMapV2", spec, cardinality, &[&input], move |ctx| {
+        let in_order = how.deterministic.unwrap_or(ctx.deterministic);
+        let mut calls = Calls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
+        let spec = out.clone();
+        from_fn(move |pull| match calls.next(pull)? {
+            None => Ok(None),
+            Some(Ok(results)) => checked(results, &spec).map(Some),
+            Some(Err(error)) => end_or_error(error, preserve_cardinality),
+        })
+    })
+}
+
+/// Batches of the function's results. An element that fails takes its batch with it.
+pub(crate) fn map_and_batch(
+    input: Arc<Dataset>,
+    f: Captured,
+    spec: ElementSpec,
+    size: i64,
+    drop_remainder: bool,
+    preserve_cardinality: bool,
+    how: Parallel,
+) -> Result<Arc<Dataset>> {
+    let count = match batch_size(size) {
+        Ok(count) => count,
+        Err(_) => device::invalid!("batch_size must be greater than zero."),
+    };
+    how.check()?;
+    let inner = input.clone();
+    let mapped = mapped(input.cardinality, preserve_cardinality);
+    let cardinality = batches(mapped, size, drop_remainder);
+    let is_exact = drop_remainder || mapped == INFINITE;
+    // The spec is that of batches already.
+    let spec = if spec.shapes.is_empty() { batched(&spec, count, is_exact) } else { spec };
+    dataset("MapAndBatch", spec, cardinality, &[&input], move |ctx| {
+        let in_order = how.deterministic.unwrap_or(ctx.deterministic);
+        let mut calls = Calls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
+        let mut has_ended = false;
+        from_fn(move |pull| {
+            let mut elements = Vec::new();
+            let mut failed = None;
+            let mut seen = 0;
+            while seen < count && !has_ended {
+                match calls.next(pull)? {
+                    None => has_ended = true,
+                    Some(Ok(element)) => elements.push(element),
+                    Some(Err(error)) => match end_or_error(error, preserve_cardinality) {
+                        Ok(_) => has_ended = true,
+                        Err(error) => failed = failed.or(Some(error)),
+                    },
+                }
+                seen += 1;
+            }
+            match failed {
+                Some(error) => Err(error),
+                None if elements.is_empty() || elements.len() < count && drop_remainder => Ok(None),
+                None => stack_elements(&elements).map(Some),
+            }
+        })
+    })
+}
+
+/// The elements for which the predicate holds, tested several at a time.
+pub(crate) fn parallel_filter(
+    input: Arc<Dataset>,
+    predicate: Captured,
+    how: Parallel,
+) -> Result<Arc<Dataset>> {
+    how.check()?;
+    let inner = input.clone();
+    dataset("ParallelFilter", input.spec.clone(), super::UNKNOWN, &[&input], move |ctx| {
+        let in_order = how.deterministic.unwrap_or(ctx.deterministic);
+        let mut calls = Calls::new(inner.iterator(ctx)?, predicate.instance(ctx)?, how.calls(), in_order);
+        calls.keep_arguments = true;
+        from_fn(move |pull| {
+            loop {
+                pull.check()?;
+                let Some(results) = calls.next(pull)? else { return Ok(None) };
+                let mut results = results?;
+                let Some(holds) = results.pop() else {
+                    device::invalid!("Filter predicate `f` must return a scalar bool.");
+                };
+                if super::function::truth(&[holds])? {
+                    return Ok(Some(results));
+                }
+            }
+        })
+    })
+}
+
+/// Calls of a function for each element of an input, some of them under way.
+struct Calls {
+    shared: Arc<Monitor<State>>,
+    cancellation: Arc<Cancellation>,
+    most: usize,
+    in_order: bool,
+    /// Whether results come after the element that they are of.
+    keep_arguments: bool,
+    /// Until the thread has them.
+    unstarted: Option<(Box<dyn DatasetIterator>, Instance)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By element: the results, `None` while the call is under way.
+    results: VecDeque<(u64, Option<Result<Element>>)>,
+    next: u64,
+    ended: bool,
+}
+
+impl Calls {
+    fn new(input: Box<dyn DatasetIterator>, f: Instance, most: usize, in_order: bool) -> Calls {
+        Calls {
+            shared: Monitor::new(State::default()),
+            cancellation: Arc::default(),
+            most,
+            in_order,
+            keep_arguments: false,
+            unstarted: Some((input, f)),
+        }
+    }
+
+    /// The next results, the error of a call within. The outer error is that of the pull.
+    fn next(&mut self, pull: &Pull) -> Result<Option<Result<Element>>> {
+        if let Some((input, f)) = self.unstarted.take() {
+            let (shared, most, keep) = (self.shared.clone(), self.most, self.keep_arguments);
+            let own = Pull { cancellation: self.cancellation.clone() };
+            threads::spawn(move || call_all(&shared, input, &f, most, keep, &own))
+                .inspect_err(|_| self.shared.change(|state| state.ended = true))?;
+        }
+        let in_order = self.in_order;
+        self.shared.wait(&pull.cancellation, |state| {
+            if state.results.is_empty() {
+                return state.ended.then_some(None);
+            }
+            let done = match in_order {
+                true => state.results.front().is_some_and(|(_, r)| r.is_some()).then_some(0),
+                false => state.results.iter().position(|(_, r)| r.is_some()),
+            };
+            state.results.remove(done?).and_then(|(_, result)| result).map(Some)
+        })
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        self.cancellation.cancel(Error::new(Code::Cancelled, "the iterator is no longer there"));
+    }
+}
+
+/// Pulls elements and starts calls, as long as there is room for results.
+fn call_all(
+    shared: &Arc<Monitor<State>>,
+    mut input: Box<dyn DatasetIterator>,
+    f: &Instance,
+    most: usize,
+    keep_arguments: bool,
+    pull: &Pull,
+) {
+    loop {
+        let has_room = |state: &mut State| (state.results.len() < most).then_some(());
+        if shared.wait(&pull.cancellation, has_room).is_err() {
+            return;
+        }
+        let pulled = catch_unwind(AssertUnwindSafe(|| input.next(pull)));
+        let has_panicked = pulled.is_err();
+        let element = match pulled.unwrap_or_else(|_| Err(Error::internal("an iterator panicked"))) {
+            Ok(Some(element)) => element,
+            other => {
+                let ends = has_panicked || matches!(other, Ok(None));
+                shared.change(|state| {
+                    if let Err(error) = other {
+                        state.results.push_back((state.next, Some(Err(error))));
+                        state.next += 1;
+                    }
+                    state.ended |= ends;
+                });
+                if ends {
+                    return;
+                }
+                continue;
+            }
+        };
+        let id = shared.change(|state| {
+            state.results.push_back((state.next, None));
+            state.next += 1;
+            state.next - 1
+        });
+        let landing = shared.clone();
+        let kept = keep_arguments.then(|| element.clone());
+        let land = move |result: Result<Element>| {
+            let result = match kept {
+                Some(mut all) => result.map(|results| {
+                    all.extend(results);
+                    all
+                }),
+                None => result,
+            };
+            landing.change(|state| {
+                if let Some((_, place)) = state.results.iter_mut().find(|(i, _)| *i == id) {
+                    *place = Some(result);
+                }
+            });
+        };
+        f.start(&pull.cancellation, element, Box::new(land));
+    }
+}

@@ -1,0 +1,122 @@
+//! Batches cut and joined into batches of other sizes, as replicas take them that share what one program asks for.
+
+use super::element::{concat, rows};
+use super::transform::{dataset, from_fn};
+use super::{Dataset, DatasetIterator, Element, ElementSpec, Pull, UNKNOWN};
+use device::Result;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Batches of these sizes, one after the other and round again, of the rows of all. The last may be smaller, and is left out
+/// if the remainder is to be.
+pub(crate) fn rebatch(
+    input: Arc<Dataset>,
+    sizes: &[i64],
+    drop_remainder: bool,
+    spec: ElementSpec,
+) -> Result<Arc<Dataset>> {
+    let sizes: Option<Vec<usize>> = sizes.iter().map(|&size| usize::try_from(size).ok()).collect();
+    let Some(sizes) = sizes.filter(|sizes| sizes.iter().any(|&size| size > 0)) else {
+        device::invalid!("`batch_sizes` must not be negative, and not all be zero.");
+    };
+    let inner = input.clone();
+    dataset("RebatchV2", spec, UNKNOWN, &[&input], move |ctx| {
+        let (mut sizes, mut left) = (sizes.clone().into_iter().cycle(), Rows::default());
+        let mut input = inner.iterator(ctx)?;
+        from_fn(move |pull| {
+            let mut wanted = sizes.next().unwrap_or_default();
+            let (size, mut parts) = (wanted, Vec::new());
+            while left.fill(&mut *input, pull)? {
+                let part = left.take(wanted)?;
+                wanted -= part.count;
+                parts.push(part.element);
+                if wanted == 0 {
+                    return join(&parts).map(Some);
+                }
+            }
+            let has_rest = size > wanted;
+            if has_rest && !drop_remainder { join(&parts).map(Some) } else { Ok(None) }
+        })
+    })
+}
+
+/// Each batch in so many of one size, of which the last may be smaller, or empty.
+pub(crate) fn split(input: Arc<Dataset>, replicas: i64, spec: ElementSpec) -> Result<Arc<Dataset>> {
+    let Some(replicas) = usize::try_from(replicas).ok().filter(|&replicas| replicas > 0) else {
+        device::invalid!("num_replicas must be greater than zero.");
+    };
+    let inner = input.clone();
+    dataset("Rebatch", spec, UNKNOWN, &[&input], move |ctx| {
+        let (mut input, mut batch, mut next) = (inner.iterator(ctx)?, Element::new(), replicas);
+        from_fn(move |pull| {
+            pull.check()?;
+            if next == replicas {
+                let Some(following) = input.next(pull)? else { return Ok(None) };
+                (batch, next) = (following, 0);
+            }
+            let count = count(&batch)?;
+            let size = count.div_ceil(replicas);
+            let start = size.saturating_mul(next).min(count);
+            next += 1;
+            cut(&batch, start..(start + size).min(count)).map(Some)
+        })
+    })
+}
+
+/// What is left of a batch.
+#[derive(Default)]
+struct Rows {
+    batch: Element,
+    left: Range<usize>,
+}
+
+struct Part {
+    element: Element,
+    count: usize,
+}
+
+impl Rows {
+    /// Sees to it that there is a row; says whether there is.
+    fn fill(&mut self, input: &mut dyn DatasetIterator, pull: &Pull) -> Result<bool> {
+        while self.left.is_empty() {
+            pull.check()?;
+            let Some(batch) = input.next(pull)? else { return Ok(false) };
+            self.left = 0..count(&batch)?;
+            self.batch = batch;
+        }
+        Ok(true)
+    }
+
+    /// So many rows, or as many as there are.
+    fn take(&mut self, most: usize) -> Result<Part> {
+        let end = self.left.end.min(self.left.start.saturating_add(most));
+        let taken = std::mem::replace(&mut self.left.start, end)..end;
+        Ok(Part { count: taken.len(), element: cut(&self.batch, taken)? })
+    }
+}
+
+/// The number of rows that each component has.
+fn count(batch: &[graph::Tensor]) -> Result<usize> {
+    let mut counts = batch.iter().map(|component| component.shape().first().copied());
+    let Some(count) = counts.next().flatten() else {
+        device::invalid!("Cannot rebatch dataset: all components must be at least 1-dimensional.");
+    };
+    if counts.any(|other| other != Some(count)) {
+        device::invalid!("Cannot rebatch dataset: all components must have the same first dimension.");
+    }
+    Ok(count)
+}
+
+fn cut(batch: &[graph::Tensor], range: Range<usize>) -> Result<Element> {
+    batch.iter().map(|component| rows(component, range.clone())).collect()
+}
+
+fn join(parts: &[Element]) -> Result<Element> {
+    match parts {
+        [whole] => Ok(whole.clone()),
+        parts => {
+            let components = parts.first().map_or(0, Vec::len);
+            (0..components).map(|c| concat(&parts.iter().map(|part| &part[c]).collect::<Vec<_>>())).collect()
+        }
+    }
+}

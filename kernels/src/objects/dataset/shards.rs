@@ -1,0 +1,219 @@
+//! The elements of one dataset dealt out to several devices: the first to the first, and so on, round and round.
+
+use super::ahead::{Ahead, Limit, Monitor};
+use super::{Dataset, DatasetIterator, Element, ElementSpec, MakeContext, Pull};
+use device::{Error, Result};
+use device::resource::Resource;
+use graph::Code;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+/// An iterator of several devices, that sessions share by its name.
+pub(crate) struct MultiDeviceIterator {
+    /// What every dataset that it iterates over must give.
+    pub(crate) spec: ElementSpec,
+    shards: usize,
+    current: Mutex<Current>,
+}
+
+/// What it was last set to.
+#[derive(Default)]
+struct Current {
+    /// How often it was set, which tells who asks from who asked before.
+    incarnation: i64,
+    hand: Option<Arc<Monitor<Hand>>>,
+}
+
+/// What is dealt.
+struct Hand {
+    /// The elements that were dealt and not taken, by shard, with errors where they occurred.
+    dealt: Vec<VecDeque<Result<Element>>>,
+    /// Of a shard, so many wait at most.
+    most: usize,
+    /// Whose the next element is.
+    next: usize,
+    /// The rest, unless a thread is at it.
+    rest: Option<Box<dyn DatasetIterator>>,
+    is_over: bool,
+}
+
+impl Resource for MultiDeviceIterator {
+    const KIND: &'static str = "N10tensorflow4data12_GLOBAL__N_119MultiDeviceIteratorE";
+}
+
+impl fmt::Debug for MultiDeviceIterator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MultiDeviceIterator({:?} for {})", self.spec.dtypes, self.shards)
+    }
+}
+
+impl MultiDeviceIterator {
+    pub(crate) fn new(spec: ElementSpec, shards: usize) -> MultiDeviceIterator {
+        MultiDeviceIterator { spec, shards, current: Mutex::default() }
+    }
+
+    /// Begins to deal the elements of `dataset`, of which so many wait for each device at most. What it returns is what those
+    /// who ask for these name.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if its elements are of other types or shapes.
+    pub(crate) fn set(&self, dataset: &Dataset, most: i64) -> Result<i64> {
+        self.spec.check(&dataset.spec)?;
+        let most = usize::try_from(most).unwrap_or(0).max(1);
+        let elements = dataset.iterator(&MakeContext::root(dataset.deterministic))?;
+        let rest = Ahead::lazily(elements, Limit::Fixed(self.shards.saturating_mul(most)));
+        let dealt = (0..self.shards).map(|_| VecDeque::new()).collect();
+        let hand = Hand { dealt, most, next: 0, rest: Some(Box::new(rest)), is_over: false };
+        let mut current = self.current.lock();
+        current.incarnation += 1;
+        let (old, incarnation) = (current.hand.replace(Monitor::new(hand)), current.incarnation);
+        drop(current);
+        // Who waits for what is no longer dealt learns that there is no more.
+        if let Some(old) = old {
+            old.change(|hand| hand.is_over = true);
+        }
+        Ok(incarnation)
+    }
+
+    /// The next element of a shard, `None` after its last. Waits for it: for other shards too, whose elements come first.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a shard that there is not, or for elements that are no longer dealt.
+    pub(crate) fn next(&self, shard: i32, incarnation: i64, pull: &Pull) -> Result<Option<Element>> {
+        let shard = match usize::try_from(shard) {
+            Ok(known) if known < self.shards => known,
+            _ => device::invalid!("shard_num must be in [0, {}), got {shard}", self.shards),
+        };
+        let hand = self.hand(incarnation)?;
+        loop {
+            let mut rest = match hand.wait(&pull.cancellation, |hand| hand.turn(shard))? {
+                Turn::Has(element) => return element.map(Some),
+                Turn::Over => return Ok(None),
+                Turn::Deals(rest) => rest,
+            };
+            let pulled = rest.next(pull);
+            let is_cancelled = pull.check();
+            hand.change(|hand| {
+                hand.rest = Some(rest);
+                // Who gave up takes no element along: the pull ends before it has one.
+                if is_cancelled.is_ok() || pulled.is_ok() {
+                    hand.deal(pulled);
+                }
+            });
+            is_cancelled?;
+        }
+    }
+
+    fn hand(&self, incarnation: i64) -> Result<Arc<Monitor<Hand>>> {
+        let current = self.current.lock();
+        let Some(hand) = &current.hand else {
+            return Err(Error::new(
+                Code::FailedPrecondition,
+                "a MultiDeviceIterator was asked for an element before MultiDeviceIteratorInit had run",
+            ));
+        };
+        if incarnation != current.incarnation {
+            device::invalid!(
+                "Invalid incarnation id. Provided: {incarnation}; Expected: {}",
+                current.incarnation
+            );
+        }
+        Ok(hand.clone())
+    }
+}
+
+/// What who waits for a shard's next element does.
+enum Turn {
+    Has(Result<Element>),
+    Over,
+    /// It gets more.
+    Deals(Box<dyn DatasetIterator>),
+}
+
+impl Hand {
+    fn turn(&mut self, shard: usize) -> Option<Turn> {
+        if let Some(element) = self.dealt[shard].pop_front() {
+            return Some(Turn::Has(element));
+        }
+        if self.is_over {
+            return Some(Turn::Over);
+        }
+        match self.dealt[self.next].len() < self.most {
+            true => self.rest.take().map(Turn::Deals),
+            false => None,
+        }
+    }
+
+    fn deal(&mut self, pulled: Result<Option<Element>>) {
+        match pulled.transpose() {
+            None => self.is_over = true,
+            Some(element) => {
+                self.dealt[self.next].push_back(element);
+                self.next = (self.next + 1) % self.dealt.len();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source::Range;
+    use super::*;
+    use device::cancel::Cancellation;
+    use graph::DType;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    fn numbers(stop: i64) -> Result<Arc<Dataset>> {
+        Range::dataset(0, stop, 1, DType::Int64)
+    }
+
+    fn of_two() -> MultiDeviceIterator {
+        MultiDeviceIterator::new(ElementSpec::scalars(&[DType::Int64]), 2)
+    }
+
+    fn next(iterator: &MultiDeviceIterator, shard: i32, incarnation: i64) -> Result<Option<i64>> {
+        let element = iterator.next(shard, incarnation, &Pull::default())?;
+        Ok(element.map(|element| element[0].item::<i64>()).transpose()?)
+    }
+
+    #[test]
+    fn elements_are_dealt_round_and_round_until_there_are_no_more() -> Result<()> {
+        let iterator = of_two();
+        assert_eq!(next(&iterator, 0, 0).err().map(|e| e.code()), Some(Code::FailedPrecondition));
+        assert_eq!(iterator.set(&*numbers(7)?, 2)?, 1);
+        let taken: Vec<_> = (0..10).map(|i| next(&iterator, i % 2, 1)).collect::<Result<_>>()?;
+        assert_eq!(taken[..7], [0, 1, 2, 3, 4, 5, 6].map(Some));
+        assert_eq!(taken[7..], [None; 3]);
+        // The elements of the last time are no longer to be had.
+        assert_eq!(iterator.set(&*numbers(2)?, 2)?, 2);
+        let error = next(&iterator, 0, 1).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains("Invalid incarnation id. Provided: 1; Expected: 2"), "{error}");
+        assert_eq!(next(&iterator, 1, 2)?, Some(1));
+        assert!([-1, 2].iter().all(|&shard| next(&iterator, shard, 2).is_err()));
+        Ok(())
+    }
+
+    #[test]
+    fn a_shard_that_is_ahead_waits_for_the_others_or_gives_up() -> Result<()> {
+        let iterator = Arc::new(of_two());
+        iterator.set(&*numbers(9)?, 1)?;
+        assert_eq!((next(&iterator, 0, 1)?, next(&iterator, 0, 1)?), (Some(0), Some(2)));
+        let pull = Pull { cancellation: Arc::new(Cancellation::new()) };
+        let (ahead, own) = (iterator.clone(), pull.clone());
+        let waits = thread::spawn(move || ahead.next(0, 1, &own));
+        let deadline = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < deadline {
+            assert!(!waits.is_finished(), "an element of the other shard was passed by");
+            thread::yield_now();
+        }
+        pull.cancellation.cancel(Error::new(Code::Cancelled, "enough"));
+        let ended = waits.join().map_err(|_| Error::internal("the thread panicked"))?;
+        assert_eq!(ended.err().map(|e| e.code()), Some(Code::Cancelled));
+        // Nothing got lost.
+        assert_eq!((next(&iterator, 1, 1)?, next(&iterator, 0, 1)?), (Some(1), Some(4)));
+        Ok(())
+    }
+}

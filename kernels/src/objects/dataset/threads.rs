@@ -1,0 +1,116 @@
+//! Threads on which iterators are pulled: they may wait, and so never are those of the executors. They are kept
+//! for a while and reused; more than there may be is an error and not a wait, so that iterators which wait for
+//! each other always go on.
+
+use device::{Error, Result};
+use graph::Code;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// Threads at once in this process.
+const MOST: usize = 4096;
+
+/// How long a thread waits for more to do.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of stack, enough for the deepest dataset.
+const STACK: usize = 64 << 20;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+struct Threads {
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+struct State {
+    /// Taken up by threads that wait: never more than there are of these.
+    waiting: VecDeque<Work>,
+    idle: usize,
+    total: usize,
+}
+
+static THREADS: Threads = Threads {
+    state: Mutex::new(State { waiting: VecDeque::new(), idle: 0, total: 0 }),
+    more: Condvar::new(),
+};
+
+/// Runs `work` at once on a thread of its own, which it may block.
+///
+/// # Errors
+/// `ResourceExhausted` if there is no thread to be had.
+pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let work: Work = Box::new(work);
+    let mut state = THREADS.state.lock();
+    if state.idle > state.waiting.len() {
+        state.waiting.push_back(work);
+        THREADS.more.notify_one();
+        return Ok(());
+    }
+    if state.total >= MOST {
+        return Err(exhausted(&format!("{MOST} are in use")));
+    }
+    state.total += 1;
+    drop(state);
+    let thread = std::thread::Builder::new().name("dataset".to_owned()).stack_size(STACK);
+    match thread.spawn(move || run(work)) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            THREADS.state.lock().total -= 1;
+            Err(exhausted(&error.to_string()))
+        }
+    }
+}
+
+fn exhausted(why: &str) -> Error {
+    Error::new(Code::ResourceExhausted, format!("no thread for an iterator: {why}"))
+}
+
+fn run(mut work: Work) {
+    loop {
+        // The panic hook has reported it; whoever waits for the work is told by what the work drops.
+        let _ = catch_unwind(AssertUnwindSafe(work));
+        let mut state = THREADS.state.lock();
+        state.idle += 1;
+        loop {
+            if let Some(next) = state.waiting.pop_front() {
+                state.idle -= 1;
+                work = next;
+                break;
+            }
+            if THREADS.more.wait_for(&mut state, PATIENCE).timed_out() && state.waiting.is_empty() {
+                state.idle -= 1;
+                state.total -= 1;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn work_that_waits_for_other_work_is_never_in_its_way() -> Result<()> {
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..100).map(|_| mpsc::channel::<usize>()).unzip();
+        let mut next = senders.into_iter();
+        let first = next.next();
+        let (last, end) = mpsc::channel();
+        let mut to: Vec<_> = next.collect();
+        to.push(last);
+        for (from, to) in receivers.into_iter().zip(to) {
+            spawn(move || {
+                if let Ok(n) = from.recv() {
+                    let _ = to.send(n + 1);
+                }
+            })?;
+        }
+        first.map(|f| f.send(0));
+        assert_eq!(end.recv_timeout(Duration::from_secs(30)), Ok(100));
+        Ok(())
+    }
+}

@@ -1,0 +1,481 @@
+//! Datasets that choose, repeat and combine the elements of others as they are.
+
+use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE, UNKNOWN};
+use super::{MakeContext, Pull, relaxed};
+use device::{Error, Result};
+use graph::{Code, DType, PartialShape, Tensor};
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
+
+type Boxed = Box<dyn DatasetIterator>;
+
+/// An iterator that a closure is.
+struct From<F>(F);
+
+impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> DatasetIterator for From<F> {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
+        (self.0)(pull)
+    }
+}
+
+/// An iterator that calls `next` for each element.
+pub(super) fn from_fn(next: impl FnMut(&Pull) -> Result<Option<Element>> + Send + 'static) -> Result<Boxed> {
+    Ok(Box::new(From(next)))
+}
+
+/// A kind of dataset that is its name and how iterators over it are made.
+struct Made<F> {
+    name: &'static str,
+    make: F,
+}
+
+impl<F: Fn(&MakeContext) -> Result<Boxed> + Send + Sync> DatasetKind for Made<F> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn iterate(&self, ctx: &MakeContext) -> Result<Boxed> {
+        (self.make)(ctx)
+    }
+}
+
+impl<F> std::fmt::Debug for Made<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// A dataset whose iterators `make` makes.
+pub(super) fn dataset(
+    name: &'static str,
+    spec: ElementSpec,
+    cardinality: Cardinality,
+    inputs: &[&Arc<Dataset>],
+    make: impl Fn(&MakeContext) -> Result<Boxed> + Send + Sync + 'static,
+) -> Result<Arc<Dataset>> {
+    Dataset::new(spec, cardinality, inputs, Made { name, make })
+}
+
+/// The input as it is, under the options of a serialised `Options` message.
+pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Result<Arc<Dataset>> {
+    let (spec, cardinality) = (input.spec.clone(), input.cardinality);
+    let deterministic = deterministic.or(input.deterministic);
+    let inner = input.clone();
+    let kind = Made { name: "Options", make: move |ctx: &MakeContext| inner.iterator(ctx) };
+    Dataset::with_options(spec, cardinality, deterministic, &[&input], kind)
+}
+
+/// `first`, then `second`.
+pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<Arc<Dataset>> {
+    if first.spec.dtypes != second.spec.dtypes {
+        device::invalid!(
+            "input dataset and dataset to concatenate have different output_types {:?} and {:?}",
+            first.spec.dtypes,
+            second.spec.dtypes
+        );
+    }
+    let shapes = first.spec.shapes.iter().zip(&second.spec.shapes).map(|(a, b)| relaxed(a, b));
+    let spec = ElementSpec { dtypes: first.spec.dtypes.clone(), shapes: shapes.collect() };
+    let cardinality = match (first.cardinality, second.cardinality) {
+        (INFINITE, _) | (_, INFINITE) => INFINITE,
+        (UNKNOWN, _) | (_, UNKNOWN) => UNKNOWN,
+        (a, b) => a.checked_add(b).unwrap_or(INFINITE),
+    };
+    let inputs = [first.clone(), second.clone()];
+    dataset("Concatenate", spec, cardinality, &[&first, &second], move |ctx| {
+        let (second_at, second) = (ctx.input(1), inputs[1].clone());
+        let mut current = inputs[0].iterator(&ctx.input(0))?;
+        let mut is_first = true;
+        from_fn(move |pull| {
+            if let Some(element) = current.next(pull)? {
+                return Ok(Some(element));
+            }
+            if !std::mem::take(&mut is_first) {
+                return Ok(None);
+            }
+            current = second.iterator(&second_at)?;
+            current.next(pull)
+        })
+    })
+}
+
+/// The components of one element of each input, until one ends.
+pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
+    let spec = ElementSpec {
+        dtypes: inputs.iter().flat_map(|i| i.spec.dtypes.clone()).collect(),
+        shapes: inputs.iter().flat_map(|i| i.spec.shapes.clone()).collect(),
+    };
+    let mut cardinality = INFINITE;
+    for input in &inputs {
+        cardinality = match (cardinality, input.cardinality) {
+            (UNKNOWN, _) | (_, UNKNOWN) => UNKNOWN,
+            (INFINITE, n) | (n, INFINITE) => n,
+            (a, b) => a.min(b),
+        };
+    }
+    let all = inputs.clone();
+    dataset("Zip", spec, cardinality, &inputs.iter().collect::<Vec<_>>(), move |ctx| {
+        let mut iterators =
+            all.iter().enumerate().map(|(i, d)| d.iterator(&ctx.input(i))).collect::<Result<Vec<_>>>()?;
+        from_fn(move |pull| {
+            let mut element = Element::new();
+            let mut failed = None;
+            for iterator in &mut iterators {
+                // After an error the others go on by one too, so that they stay beside each other.
+                match iterator.next(pull) {
+                    Ok(Some(part)) => element.extend(part),
+                    Ok(None) => {
+                        iterators.clear();
+                        return Ok(None);
+                    }
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+            match failed {
+                Some(error) => Err(error),
+                None if element.is_empty() => Ok(None),
+                None => Ok(Some(element)),
+            }
+        })
+    })
+}
+
+/// The number of elements of `count` repetitions, -1 without end.
+pub(super) fn repeated(input: Cardinality, count: i64) -> Cardinality {
+    match (input, count) {
+        (_, 0) | (0, _) => 0,
+        (INFINITE, _) => INFINITE,
+        (UNKNOWN, _) if count < 0 => INFINITE,
+        (UNKNOWN, _) => UNKNOWN,
+        (_, ..0) => INFINITE,
+        (n, count) => n.checked_mul(count).unwrap_or(INFINITE),
+    }
+}
+
+/// `count` times the input; negative without end.
+pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
+    let cardinality = repeated(input.cardinality, count);
+    let inner = input.clone();
+    dataset("Repeat", input.spec.clone(), cardinality, &[&input], move |ctx| {
+        let (ctx, input) = (ctx.clone(), inner.clone());
+        let mut left = u64::try_from(count).ok();
+        // With an end, the first turn begins with the iterator; without one, when it is asked for.
+        let mut current: Option<Boxed> = match left {
+            Some(1..) => Some(input.iterator(&ctx)?),
+            _ => None,
+        };
+        let mut is_fresh = true;
+        from_fn(move |pull| {
+            loop {
+                let iterator = match &mut current {
+                    Some(iterator) => iterator,
+                    None if left == Some(0) => return Ok(None),
+                    None => {
+                        is_fresh = true;
+                        current.insert(input.iterator(&ctx)?)
+                    }
+                };
+                pull.check()?;
+                if let Some(element) = iterator.next(pull)? {
+                    is_fresh = false;
+                    return Ok(Some(element));
+                }
+                current = None;
+                left = left.map(|left| left - 1);
+                if is_fresh && left.is_none() {
+                    // Without end, an empty input would be asked for ever.
+                    left = Some(0);
+                }
+            }
+        })
+    })
+}
+
+/// The first `count`, all if negative.
+pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
+    let cardinality = match input.cardinality {
+        n if count < 0 => n,
+        _ if count == 0 => 0,
+        INFINITE => count,
+        UNKNOWN => UNKNOWN,
+        n => n.min(count),
+    };
+    let inner = input.clone();
+    dataset("Take", input.spec.clone(), cardinality, &[&input], move |ctx| {
+        let mut input = if count == 0 { None } else { Some(inner.iterator(ctx)?) };
+        let mut left = u64::try_from(count).ok();
+        from_fn(move |pull| {
+            let Some(iterator) = &mut input else { return Ok(None) };
+            let element = iterator.next(pull)?;
+            left = left.map(|left| left - 1);
+            if element.is_none() || left == Some(0) {
+                input = None;
+            }
+            Ok(element)
+        })
+    })
+}
+
+/// All but the first `count`; nothing if negative.
+pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
+    let cardinality = match input.cardinality {
+        _ if count < 0 => 0,
+        n @ (INFINITE | UNKNOWN) => n,
+        n => (n - count).max(0),
+    };
+    let inner = input.clone();
+    dataset("Skip", input.spec.clone(), cardinality, &[&input], move |ctx| {
+        let mut input = if count < 0 { None } else { Some(inner.iterator(ctx)?) };
+        let mut left = count;
+        from_fn(move |pull| {
+            let Some(iterator) = &mut input else { return Ok(None) };
+            while left > 0 {
+                pull.check()?;
+                if iterator.next(pull)?.is_none() {
+                    input = None;
+                    return Ok(None);
+                }
+                left -= 1;
+            }
+            iterator.next(pull)
+        })
+    })
+}
+
+/// What one of several workers takes, by TensorFlow's number of the policy. Where files could be dealt out, elements are: each
+/// worker reads all, and no element goes to two.
+pub(crate) fn auto_shard(input: Arc<Dataset>, workers: i64, index: i64, policy: i64) -> Result<Arc<Dataset>> {
+    const OFF: i64 = -1;
+    const BY_FILE: i64 = 1;
+    const HINTED: i64 = 3;
+    if workers < 1 {
+        device::invalid!("num_workers must be greater than zero.");
+    }
+    if !(0..workers).contains(&index) {
+        device::invalid!("index must be between 0 and {}", workers - 1);
+    }
+    match policy {
+        _ if workers == 1 => Ok(input),
+        OFF | HINTED => Ok(input),
+        BY_FILE => Err(Error::unimplemented("AutoShardDataset by files; AutoShardPolicy.DATA is there")),
+        _ => shard(input, workers, index, false),
+    }
+}
+
+/// Each `shards`-th element from the one at `index` on.
+pub(crate) fn shard(
+    input: Arc<Dataset>,
+    shards: i64,
+    index: i64,
+    require_non_empty: bool,
+) -> Result<Arc<Dataset>> {
+    if shards <= 0 {
+        device::invalid!("Number of shards must be greater than zero (currently num_shards = {shards}).");
+    }
+    if index < 0 || index >= shards {
+        device::invalid!("Index must be between 0 and {} (currently index = {index}).", shards - 1);
+    }
+    let cardinality = match input.cardinality {
+        n @ (INFINITE | UNKNOWN) => n,
+        n => n / shards + i64::from(index < n % shards),
+    };
+    let inner = input.clone();
+    dataset("Shard", input.spec.clone(), cardinality, &[&input], move |ctx| {
+        let mut input = inner.iterator(ctx)?;
+        let mut at = 0i64;
+        let mut must_be_full = require_non_empty;
+        from_fn(move |pull| {
+            loop {
+                pull.check()?;
+                let Some(element) = input.next(pull)? else {
+                    if must_be_full {
+                        return Err(too_few(at, shards));
+                    }
+                    return Ok(None);
+                };
+                at += 1;
+                if (at - 1) % shards != index {
+                    continue;
+                }
+                while must_be_full && at < shards {
+                    pull.check()?;
+                    if input.next(pull)?.is_none() {
+                        return Err(too_few(at, shards));
+                    }
+                    at += 1;
+                }
+                must_be_full = false;
+                return Ok(Some(element));
+            }
+        })
+    })
+}
+
+fn too_few(elements: i64, shards: i64) -> Error {
+    Error::invalid(format!(
+        "There aren't enough elements in this dataset for each shard to have at least one element (# elems = \
+         {elements}, # shards = {shards})."
+    ))
+}
+
+/// Elements, of one component, that have not been before.
+pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
+    match &input.spec.dtypes[..] {
+        [DType::Int32 | DType::Int64 | DType::String] => {}
+        [other] => device::invalid!(
+            "UniqueDataset only supports inputs with a single `tf.int32`, `tf.int64`, or \
+                                    `tf.string` component, got {other}"
+        ),
+        many => {
+            device::invalid!("UniqueDataset only supports inputs with a single component, got {}", many.len())
+        }
+    }
+    let inner = input.clone();
+    dataset("Unique", input.spec.clone(), UNKNOWN, &[&input], move |ctx| {
+        let mut input = inner.iterator(ctx)?;
+        let mut seen = FxHashSet::default();
+        from_fn(move |pull| {
+            loop {
+                pull.check()?;
+                let Some(element) = input.next(pull)? else { return Ok(None) };
+                if seen.insert(identity(&element)?) {
+                    return Ok(Some(element));
+                }
+            }
+        })
+    })
+}
+
+/// Bytes that are equal where tensors are.
+fn identity(element: &[Tensor]) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for tensor in element {
+        bytes.extend(tensor.shape().iter().flat_map(|d| (*d as u64).to_le_bytes()));
+        match tensor.as_strings() {
+            Ok(strings) => {
+                for string in strings {
+                    bytes.extend((string.len() as u64).to_le_bytes());
+                    bytes.extend_from_slice(string);
+                }
+            }
+            Err(_) => bytes.extend_from_slice(tensor.bytes()?),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Elements without those that are errors.
+pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
+    let cardinality = if input.cardinality == INFINITE { INFINITE } else { UNKNOWN };
+    let inner = input.clone();
+    dataset("IgnoreErrors", input.spec.clone(), cardinality, &[&input], move |ctx| {
+        let mut input = inner.iterator(ctx)?;
+        from_fn(move |pull| {
+            loop {
+                // Cancellation is no element's error.
+                pull.check()?;
+                if let Ok(element) = input.next(pull) {
+                    return Ok(element);
+                }
+            }
+        })
+    })
+}
+
+/// The input, which must have so many elements.
+pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<Arc<Dataset>> {
+    let inner = input.clone();
+    dataset("AssertCardinality", input.spec.clone(), expected, &[&input], move |ctx| {
+        let mut input = inner.iterator(ctx)?;
+        let mut seen = 0i64;
+        from_fn(move |pull| {
+            let element = input.next(pull)?;
+            seen += i64::from(element.is_some());
+            let wrong = |how: &str| {
+                let message = format!(
+                    "Input dataset was expected to contain {} but contained {how} {}.",
+                    elements(expected),
+                    elements(seen)
+                );
+                Err(Error::new(Code::FailedPrecondition, message))
+            };
+            match element {
+                None if expected == INFINITE || (expected >= 0 && seen < expected) => wrong("only"),
+                Some(_) if expected >= 0 && seen > expected => wrong("at least"),
+                element => Ok(element),
+            }
+        })
+    })
+}
+
+fn elements(n: Cardinality) -> String {
+    match n {
+        INFINITE => "an infinite number of elements".to_owned(),
+        UNKNOWN => "an unknown number of elements".to_owned(),
+        1 => "1 element".to_owned(),
+        n => format!("{n} elements"),
+    }
+}
+
+/// Elements of `inputs` in the order of the indices that `selector` gives.
+pub(crate) fn directed_interleave(
+    selector: Arc<Dataset>,
+    inputs: Vec<Arc<Dataset>>,
+    stop_on_empty: bool,
+) -> Result<Arc<Dataset>> {
+    if selector.spec.dtypes != [DType::Int64]
+        || !selector.spec.shapes[0].is_compatible(&PartialShape::scalar())
+    {
+        device::invalid!("The selector input must be a dataset of scalar int64 elements.");
+    }
+    let Some(first) = inputs.first() else { device::invalid!("there is no dataset to choose from") };
+    let mut spec = first.spec.clone();
+    for input in &inputs {
+        if input.spec.dtypes != spec.dtypes {
+            device::invalid!("All inputs must have the same output_types.");
+        }
+        for (shape, other) in spec.shapes.iter_mut().zip(&input.spec.shapes) {
+            *shape = relaxed(shape, other);
+        }
+    }
+    let of_inputs = inputs.iter().map(|i| i.cardinality);
+    let cardinality = match of_inputs.clone().fold(0i64, |sum, n| match (sum, n) {
+        (INFINITE, _) | (_, INFINITE) => INFINITE,
+        (UNKNOWN, _) | (_, UNKNOWN) => UNKNOWN,
+        (a, b) => a.checked_add(b).unwrap_or(INFINITE),
+    }) {
+        // All ending with the first one, or the selector's: how many is not known before.
+        n if !stop_on_empty && selector.cardinality == INFINITE => n,
+        _ => UNKNOWN,
+    };
+    let (choose, from) = (selector.clone(), inputs.clone());
+    let all: Vec<&Arc<Dataset>> = std::iter::once(&selector).chain(&inputs).collect();
+    dataset("DirectedInterleave", spec, cardinality, &all, move |ctx| {
+        let mut selector = choose.iterator(&ctx.input(0))?;
+        let chosen = from.iter().enumerate().map(|(i, d)| d.iterator(&ctx.input(i + 1)).map(Some));
+        let mut inputs = chosen.collect::<Result<Vec<_>>>()?;
+        from_fn(move |pull| {
+            loop {
+                pull.check()?;
+                if inputs.iter().all(Option::is_none) {
+                    return Ok(None);
+                }
+                let Some(selected) = selector.next(pull)? else { return Ok(None) };
+                let [selected] = &selected[..] else { device::invalid!("a selection is one number") };
+                let selected = selected.item::<i64>()?;
+                let count = inputs.len();
+                let Some(input) = usize::try_from(selected).ok().and_then(|i| inputs.get_mut(i)) else {
+                    device::invalid!("Selector index out of range: {selected} >= {count}");
+                };
+                let Some(iterator) = input else { continue };
+                if let Some(element) = iterator.next(pull)? {
+                    return Ok(Some(element));
+                }
+                *input = None;
+                if stop_on_empty {
+                    inputs.clear();
+                }
+            }
+        })
+    })
+}

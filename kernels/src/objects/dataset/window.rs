@@ -1,0 +1,136 @@
+//! Windows: runs of elements as datasets, or as batches.
+
+use super::batch::{batched, stack_elements};
+use super::source::Elements;
+use super::transform::{dataset, from_fn};
+use super::{Cardinality, Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, INFINITE};
+use super::{Pull, UNKNOWN};
+use device::Result;
+use graph::{DType, PartialShape, Tensor};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What windows hold: `size` elements, each `stride` after the last; the next window starts `shift` further on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Windowing {
+    pub(crate) size: i64,
+    pub(crate) shift: i64,
+    pub(crate) stride: i64,
+    pub(crate) drop_remainder: bool,
+}
+
+impl Windowing {
+    fn check(&self) -> Result<()> {
+        if self.size <= 0 {
+            device::invalid!("Window size must be greater than zero.");
+        }
+        if self.shift <= 0 {
+            device::invalid!("Window shift must be greater than zero.");
+        }
+        if self.stride <= 0 {
+            device::invalid!("Window stride must be greater than zero.");
+        }
+        if (self.size - 1).checked_mul(self.stride).is_none_or(|span| span == i64::MAX) {
+            device::invalid!("a window of {} elements, each {} after the last", self.size, self.stride);
+        }
+        Ok(())
+    }
+
+    /// Elements from the first of a window to its last.
+    fn span(&self) -> i64 {
+        (self.size - 1) * self.stride + 1
+    }
+
+    fn cardinality(&self, input: Cardinality) -> Cardinality {
+        match input {
+            n @ (INFINITE | UNKNOWN) => n,
+            n if self.drop_remainder => {
+                if n < self.span() {
+                    0
+                } else {
+                    (n - self.span()) / self.shift + 1
+                }
+            }
+            n => n / self.shift + i64::from(n % self.shift != 0),
+        }
+    }
+}
+
+/// The state of windows that move over an input.
+struct Moving {
+    of: Windowing,
+    input: Option<Box<dyn DatasetIterator>>,
+    /// From the current window's first element on.
+    buffer: VecDeque<Element>,
+    /// Elements between the last window and the next that are in neither.
+    skip: i64,
+}
+
+impl Moving {
+    fn next(&mut self, pull: &Pull) -> Result<Option<Vec<Element>>> {
+        let span = self.of.span() as usize;
+        while let Some(input) = &mut self.input
+            && (self.skip > 0 || self.buffer.len() < span)
+        {
+            pull.check()?;
+            match input.next(pull)? {
+                None => self.input = None,
+                Some(_) if self.skip > 0 => self.skip -= 1,
+                Some(element) => self.buffer.push_back(element),
+            }
+        }
+        if self.buffer.is_empty() || self.of.drop_remainder && self.buffer.len() < span {
+            self.buffer.clear();
+            return Ok(None);
+        }
+        let window = self.buffer.iter().take(span).step_by(self.of.stride as usize).cloned().collect();
+        let dropped = self.buffer.len().min(usize::try_from(self.of.shift).unwrap_or(usize::MAX));
+        self.buffer.drain(..dropped);
+        self.skip = self.of.shift - dropped as i64;
+        Ok(Some(window))
+    }
+}
+
+/// Each window as one element: a dataset for each component.
+pub(crate) fn window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>> {
+    of.check()?;
+    let count = input.spec.dtypes.len();
+    let spec =
+        ElementSpec { dtypes: vec![DType::Variant; count], shapes: vec![PartialShape::scalar(); count] };
+    let inner = input.clone();
+    dataset("Window", spec, of.cardinality(input.cardinality), &[&input], move |ctx| {
+        let mut moving = Moving { of, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
+        let spec = inner.spec.clone();
+        from_fn(move |pull| {
+            let Some(elements) = moving.next(pull)? else { return Ok(None) };
+            let mut datasets = Element::new();
+            for i in 0..count {
+                let component: Vec<Element> =
+                    elements.iter().filter_map(|e| e.get(i).map(|t| vec![t.clone()])).collect();
+                datasets.push(elements_of(&spec, i, component)?);
+            }
+            Ok(Some(datasets))
+        })
+    })
+}
+
+/// A dataset of one component of elements of this spec, as a tensor.
+fn elements_of(spec: &ElementSpec, i: usize, elements: Vec<Element>) -> Result<Tensor> {
+    let of_component = ElementSpec { dtypes: vec![spec.dtypes[i]], shapes: vec![spec.shapes[i].clone()] };
+    let held = elements.iter().flatten().cloned().collect::<Vec<_>>();
+    DatasetVariant::tensor(Elements::dataset("Window", of_component, elements)?, &held)
+}
+
+/// Each window as one element, its elements stacked.
+pub(crate) fn sliding_window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>> {
+    of.check()?;
+    let spec = batched(&input.spec, of.size as usize, of.drop_remainder);
+    let inner = input.clone();
+    dataset("SlidingWindow", spec, of.cardinality(input.cardinality), &[&input], move |ctx| {
+        let mut moving = Moving { of, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
+        from_fn(move |pull| match moving.next(pull)? {
+            Some(elements) => stack_elements(&elements).map(Some),
+            None => Ok(None),
+        })
+    })
+}

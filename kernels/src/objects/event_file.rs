@@ -1,0 +1,138 @@
+//! Event files: what steps' summary writers write, and TensorBoard reads. A record is an `Event` message.
+
+use device::{Error, Result};
+use crate::objects::io::{Compression, RecordWriter};
+use device::resource::Resource;
+use checkpoint::proto::Writer;
+use graph::Code;
+use parking_lot::Mutex;
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Where an event file goes, and how long events may wait to be written.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub folder: PathBuf,
+    /// After what makes the name its own.
+    pub suffix: String,
+    /// More events than this do not wait.
+    pub max_queue: usize,
+    /// Nor longer than this; `None` means as long as it takes.
+    pub flush_after: Option<Duration>,
+}
+
+/// An event file that steps write to. It is written to its end when it is dropped.
+pub struct EventFile {
+    settings: Settings,
+    /// Not there until the file has been opened.
+    open: Mutex<Option<Open>>,
+}
+
+struct Open {
+    file: RecordWriter,
+    waiting: Vec<Vec<u8>>,
+    flushed: Instant,
+}
+
+impl Resource for EventFile {
+    const KIND: &'static str = "SummaryWriter";
+}
+
+/// What stands in a file's first event.
+const VERSION: &[u8] = b"brain.Event:2";
+const WRITER: &[u8] = b"tensorflow.core.util.events_writer";
+
+impl EventFile {
+    pub fn new(settings: Settings) -> EventFile {
+        EventFile { settings, open: Mutex::default() }
+    }
+
+    /// Makes the file and its folder, unless they have been made.
+    pub fn open(&self) -> Result<()> {
+        let mut open = self.open.lock();
+        if open.is_some() {
+            return Ok(());
+        }
+        let folder = &self.settings.folder;
+        fs::create_dir_all(folder).map_err(|e| checkpoint::Error::file(folder, &e))?;
+        let mut file = RecordWriter::create(folder.join(self.file_name()), Compression::None)?;
+        let first = event(|event| {
+            event.bytes(3, VERSION).message(10, |source| _ = source.bytes(1, WRITER));
+        });
+        file.write(&first)?;
+        file.flush()?;
+        *open = Some(Open { file, waiting: Vec::new(), flushed: Instant::now() });
+        Ok(())
+    }
+
+    /// A name that no other writer gives, on this machine or another.
+    fn file_name(&self) -> String {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let host = fs::read_to_string("/proc/sys/kernel/hostname");
+        let host = host.as_deref().map_or("localhost", str::trim);
+        let seconds = now().as_secs();
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        format!("events.out.tfevents.{seconds:010}.{host}.{process}.{number}{}", self.settings.suffix)
+    }
+
+    /// Adds an event, which may wait to be written.
+    pub fn write(&self, event: Vec<u8>) -> Result<()> {
+        self.with_open(|open| {
+            open.waiting.push(event);
+            let is_late = self.settings.flush_after.is_some_and(|after| open.flushed.elapsed() > after);
+            if is_late || open.waiting.len() > self.settings.max_queue { open.flush() } else { Ok(()) }
+        })
+    }
+
+    /// Writes the events that wait.
+    pub fn flush(&self) -> Result<()> {
+        self.with_open(Open::flush)
+    }
+
+    fn with_open(&self, act: impl FnOnce(&mut Open) -> Result<()>) -> Result<()> {
+        match &mut *self.open.lock() {
+            Some(open) => act(open),
+            None => Err(Error::new(Code::FailedPrecondition, "Class was not properly initialized.")),
+        }
+    }
+}
+
+impl Open {
+    fn flush(&mut self) -> Result<()> {
+        self.flushed = Instant::now();
+        for event in self.waiting.drain(..) {
+            self.file.write(&event)?;
+        }
+        self.file.flush()
+    }
+}
+
+impl Drop for EventFile {
+    fn drop(&mut self) {
+        // Nobody is left to be told of a failure; who wants to know flushes before.
+        if let Some(open) = self.open.get_mut() {
+            let _ = open.flush();
+        }
+    }
+}
+
+impl fmt::Debug for EventFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EventFile({})", self.settings.folder.display())
+    }
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// An `Event` of this time.
+pub fn event(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut event = Writer::new();
+    event.double(1, now().as_secs_f64());
+    write(&mut event);
+    event.finish()
+}

@@ -1,0 +1,332 @@
+//! Files that are written in the time that nobody else wants, so that steps which go on meanwhile lose little by it.
+
+use device::priority::run_when_idle;
+use checkpoint::store::{Chunk, Pending};
+use checkpoint::{Error, Result};
+use graph::Code;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Chunks that may wait to be written.
+const QUEUED: usize = 2;
+
+/// The thread rests so many times as long as it writes, each time for a moment at most: memory, disk and processors are
+/// others' meanwhile.
+const REST: u32 = 5;
+const LONGEST_REST: Duration = Duration::from_millis(20);
+
+/// Bytes that are written in a second at the least, after a time of patience: on a machine that is never idle, who
+/// writes the file takes part in it.
+const LEAST_RATE: u64 = 64 << 20;
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The same file, written on a thread that others go before.
+pub fn behind(file: Box<dyn Pending>) -> Result<Box<dyn Pending>> {
+    let state = State { file: Some(file), ..State::default() };
+    let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+    let own = shared.clone();
+    let thread = std::thread::Builder::new().name("file-behind".into()).spawn(move || own.write());
+    thread.map_err(|e| Error::Invalid {
+        code: Code::ResourceExhausted,
+        message: format!("no thread for a file that is written behind the steps: {e}"),
+    })?;
+    Ok(Box::new(Behind::new(shared)))
+}
+
+#[derive(Debug)]
+struct Behind {
+    shared: Arc<Shared>,
+    start: Instant,
+    /// What gathers to be given to the thread.
+    chunk: Chunk,
+    written: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The file, while nobody writes to it.
+    file: Option<Box<dyn Pending>>,
+    queue: VecDeque<Chunk>,
+    /// Chunks to be filled again.
+    spare: Vec<Chunk>,
+    failed: Option<Error>,
+    is_writing: bool,
+    /// Nothing more will come.
+    is_over: bool,
+    /// The thread has ended; it takes the file with it if it panicked.
+    is_gone: bool,
+}
+
+impl Shared {
+    /// Writes what comes, until it is over.
+    fn write(&self) {
+        let _gone = Gone(self);
+        // Where the system has no such thing the file is written all the same.
+        let _ = run_when_idle();
+        let mut state = self.state.lock();
+        while !state.is_over {
+            let start = Instant::now();
+            if self.write_next(&mut state) {
+                self.rest(&mut state, start.elapsed() * REST);
+            } else {
+                self.changed.wait(&mut state);
+            }
+        }
+    }
+
+    fn rest(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
+        let end = Instant::now() + time.min(LONGEST_REST);
+        while !state.is_over && !self.changed.wait_until(state, end).timed_out() {}
+    }
+
+    /// Writes the first chunk, if there is one and nobody else writes.
+    fn write_next(&self, state: &mut MutexGuard<'_, State>) -> bool {
+        if state.queue.is_empty() {
+            return false;
+        }
+        let Some(mut file) = state.file.take() else { return false };
+        let Some(mut chunk) = state.queue.pop_front() else { return false };
+        state.is_writing = true;
+        let result = MutexGuard::unlocked(state, || file.write(chunk.filled()));
+        state.is_writing = false;
+        state.file = Some(file);
+        chunk.clear();
+        state.spare.push(chunk);
+        if let Err(error) = result {
+            state.queue.clear();
+            state.failed.get_or_insert(error);
+        }
+        self.changed.notify_all();
+        true
+    }
+}
+
+struct Gone<'a>(&'a Shared);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_gone = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Behind {
+    fn new(shared: Arc<Shared>) -> Behind {
+        Behind { shared, start: Instant::now(), chunk: Chunk::default(), written: 0 }
+    }
+
+    /// Gives the chunk to the thread, once there is room for it.
+    fn push(&mut self) -> Result<()> {
+        let mut state = self.shared.state.lock();
+        while state.queue.len() >= QUEUED {
+            self.proceed(&mut state)?;
+        }
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let spare = state.spare.pop().unwrap_or_default();
+        state.queue.push_back(std::mem::replace(&mut self.chunk, spare));
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    fn push_if_full(&mut self) -> Result<()> {
+        if self.chunk.is_full() { self.push() } else { Ok(()) }
+    }
+
+    /// Waits for the thread, or writes in its stead if it is late.
+    fn proceed(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
+        let due = self.start + PATIENCE + Duration::from_secs(self.written / LEAST_RATE);
+        let is_late = state.is_gone || Instant::now() >= due;
+        if !(is_late && self.shared.write_next(state)) {
+            if state.is_gone {
+                let message = "the thread that wrote a file behind the steps has panicked".to_owned();
+                return Err(Error::Invalid { code: Code::Internal, message });
+            }
+            if is_late {
+                self.shared.changed.wait(state);
+            } else {
+                self.shared.changed.wait_until(state, due);
+            }
+        }
+        state.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// The file, when all has been written.
+    fn flushed(&mut self) -> Result<MutexGuard<'_, State>> {
+        if !self.chunk.filled().is_empty() {
+            self.push()?;
+        }
+        let mut state = self.shared.state.lock();
+        while state.file.is_none() || !state.queue.is_empty() {
+            self.proceed(&mut state)?;
+        }
+        state.failed.clone().map_or(Ok(state), Err)
+    }
+}
+
+impl Pending for Behind {
+    fn written(&self) -> u64 {
+        self.written
+    }
+
+    fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let count = self.chunk.add(bytes);
+            self.written += count as u64;
+            bytes = &bytes[count..];
+            self.push_if_full()?;
+        }
+        Ok(())
+    }
+
+    fn write_from(&mut self, read: &mut dyn FnMut(&mut [u8]) -> Result<usize>) -> Result<()> {
+        loop {
+            let count = read(self.chunk.space())?;
+            if count == 0 {
+                return Ok(());
+            }
+            self.chunk.advance(count);
+            self.written += count as u64;
+            self.push_if_full()?;
+        }
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        let mut state = self.flushed()?;
+        state.file.as_mut().map_or(Ok(()), |file| file.sync())
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<()> {
+        let file = self.flushed()?.file.take();
+        file.map_or(Ok(()), |file| file.commit())
+    }
+}
+
+impl Drop for Behind {
+    /// What was not committed leaves nothing behind, as soon as this is done.
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        state.is_over = true;
+        state.queue.clear();
+        self.shared.changed.notify_all();
+        while state.is_writing && !state.is_gone {
+            self.shared.changed.wait(&mut state);
+        }
+        drop(state.file.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file in memory; it fails when it has more bytes than this.
+    #[derive(Debug)]
+    struct File {
+        most: usize,
+        kept: Arc<Mutex<Kept>>,
+    }
+
+    #[derive(Debug, Default, PartialEq, Eq)]
+    struct Kept {
+        bytes: Vec<u8>,
+        told: Vec<&'static str>,
+    }
+
+    impl Pending for File {
+        fn written(&self) -> u64 {
+            self.kept.lock().bytes.len() as u64
+        }
+
+        fn write(&mut self, bytes: &[u8]) -> Result<()> {
+            let mut kept = self.kept.lock();
+            kept.bytes.extend_from_slice(bytes);
+            if kept.bytes.len() > self.most {
+                return Err(Error::invalid("the disk is full"));
+            }
+            Ok(())
+        }
+
+        fn sync(&mut self) -> Result<()> {
+            self.kept.lock().told.push("sync");
+            Ok(())
+        }
+
+        fn commit(self: Box<Self>) -> Result<()> {
+            self.kept.lock().told.push("commit");
+            Ok(())
+        }
+    }
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            self.kept.lock().told.push("drop");
+        }
+    }
+
+    fn file(most: usize) -> (Arc<Mutex<Kept>>, Box<dyn Pending>) {
+        let kept = Arc::new(Mutex::new(Kept::default()));
+        (kept.clone(), Box::new(File { most, kept }))
+    }
+
+    /// More than may wait, in pieces of many sizes.
+    fn fill(mut written: Box<dyn Pending>, kept: &Mutex<Kept>) -> Result<()> {
+        let pieces: Vec<Vec<u8>> = (0..10 * QUEUED).map(|i| vec![i as u8; i * Chunk::SIZE / 20]).collect();
+        for (i, piece) in pieces.iter().enumerate() {
+            if i % 2 == 0 {
+                written.write(piece)?;
+                continue;
+            }
+            let mut rest = &piece[..];
+            written.write_from(&mut |space| {
+                let (now, later) = rest.split_at(rest.len().min(space.len()));
+                space[..now.len()].copy_from_slice(now);
+                rest = later;
+                Ok(now.len())
+            })?;
+        }
+        written.sync()?;
+        assert!(kept.lock().bytes == pieces.concat());
+        assert_eq!(written.written(), pieces.concat().len() as u64);
+        written.commit()
+    }
+
+    #[test]
+    fn all_is_written_in_order() -> Result<()> {
+        let (kept, file) = file(usize::MAX);
+        fill(behind(file)?, &kept)?;
+        assert_eq!(kept.lock().told, ["sync", "commit", "drop"]);
+        Ok(())
+    }
+
+    #[test]
+    fn who_finds_the_thread_late_writes_in_its_stead() -> Result<()> {
+        let (kept, file) = file(usize::MAX);
+        let state = State { file: Some(file), is_gone: true, ..State::default() };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        fill(Box::new(Behind::new(shared)), &kept)?;
+        assert_eq!(kept.lock().told, ["sync", "commit", "drop"]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_that_fails_says_so_and_is_gone_when_it_is_dropped() -> Result<()> {
+        let (kept, file) = file(100);
+        let mut written = behind(file)?;
+        let result =
+            (0..10 * QUEUED).try_for_each(|_| written.write(&[0; 99_999])).and_then(|()| written.sync());
+        assert_eq!(result, Err(Error::invalid("the disk is full")));
+        drop(written);
+        assert_eq!(kept.lock().told, ["drop"]);
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! TFRecord files. A record is its length (8 bytes), the length's checksum (4), its bytes, and their checksum (4);
+//! checksums are masked CRC-32C, numbers little-endian.
+
+use super::source::{Compression, Source};
+use device::{Error, Result};
+use bytes::Bytes;
+use checkpoint::checksum;
+use flate2::write::{GzEncoder, ZlibEncoder};
+use graph::Code;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+const HEADER: u64 = 12;
+
+/// Reads records one after the other.
+#[derive(Debug)]
+pub struct RecordReader {
+    source: Source,
+    scratch: Vec<u8>,
+}
+
+impl RecordReader {
+    pub fn open(path: impl AsRef<Path>, compression: Compression) -> Result<RecordReader> {
+        Ok(RecordReader::new(Source::open(path, compression)?))
+    }
+
+    pub fn new(source: Source) -> RecordReader {
+        RecordReader { source, scratch: Vec::new() }
+    }
+
+    /// Where the next record starts, in decompressed bytes.
+    pub fn offset(&self) -> u64 {
+        self.source.position()
+    }
+
+    /// Goes on with the record that starts at this offset.
+    pub fn advance_to(&mut self, offset: u64) -> Result<()> {
+        self.source.advance_to(offset)
+    }
+
+    /// The next record; `None` at the end. A header that is cut off is an end too, as TensorFlow has it.
+    ///
+    /// # Errors
+    /// `DataLoss` for a wrong checksum or a record that is cut off.
+    pub fn next_record(&mut self) -> Result<Option<Bytes>> {
+        let Some((at, len)) = self.header()? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        if self.source.read(len, &mut bytes)? < len {
+            return Err(self.truncated(at));
+        }
+        let stored = self.number(at)?;
+        if checksum::masked(&bytes) != stored {
+            return Err(self.damaged(format!("corrupted record at {}", at + HEADER)));
+        }
+        Ok(Some(bytes.into()))
+    }
+
+    /// Passes over up to `count` records, whose bytes are not checked; how many there were.
+    pub fn skip_records(&mut self, count: u64) -> Result<u64> {
+        for skipped in 0..count {
+            let Some((at, len)) = self.header()? else { return Ok(skipped) };
+            let with_checksum = len.saturating_add(4);
+            if self.source.skip(with_checksum)? < with_checksum {
+                return Err(self.truncated(at));
+            }
+        }
+        Ok(count)
+    }
+
+    /// Where a record starts and how long it is.
+    fn header(&mut self) -> Result<Option<(u64, u64)>> {
+        let at = self.source.position();
+        self.scratch.clear();
+        if self.source.read(HEADER, &mut self.scratch)? < HEADER {
+            return Ok(None);
+        }
+        let (Some(len), Some(stored)) = (self.scratch.first_chunk::<8>(), self.scratch.last_chunk::<4>())
+        else {
+            return Ok(None);
+        };
+        if checksum::masked(len) != u32::from_le_bytes(*stored) {
+            let doubt = if at == 0 { " (Is this even a TFRecord file?)" } else { "" };
+            return Err(self.damaged(format!("corrupted record at {at}{doubt}")));
+        }
+        Ok(Some((at, u64::from_le_bytes(*len))))
+    }
+
+    fn number(&mut self, at: u64) -> Result<u32> {
+        self.scratch.clear();
+        self.source.read(4, &mut self.scratch)?;
+        match self.scratch.first_chunk() {
+            Some(bytes) => Ok(u32::from_le_bytes(*bytes)),
+            None => Err(self.truncated(at)),
+        }
+    }
+
+    fn truncated(&self, at: u64) -> Error {
+        self.damaged(format!("truncated record at {at}' failed with Read less bytes than requested"))
+    }
+
+    fn damaged(&self, what: String) -> Error {
+        Error::new(Code::DataLoss, format!("{what} in {}", self.source.path().display()))
+    }
+}
+
+/// Writes records one after the other.
+pub struct RecordWriter {
+    path: PathBuf,
+    sink: Sink,
+}
+
+enum Sink {
+    Plain(BufWriter<File>),
+    Zlib(ZlibEncoder<BufWriter<File>>),
+    Gzip(GzEncoder<BufWriter<File>>),
+}
+
+impl RecordWriter {
+    /// Writes a new file, in place of one that is there.
+    pub fn create(path: impl AsRef<Path>, compression: Compression) -> Result<RecordWriter> {
+        let path = path.as_ref().to_owned();
+        let file = BufWriter::new(File::create(&path).map_err(|e| checkpoint::Error::file(&path, &e))?);
+        let sink = match compression {
+            Compression::None => Sink::Plain(file),
+            Compression::Zlib => Sink::Zlib(ZlibEncoder::new(file, flate2::Compression::default())),
+            Compression::Gzip => Sink::Gzip(GzEncoder::new(file, flate2::Compression::default())),
+        };
+        Ok(RecordWriter { path, sink })
+    }
+
+    pub fn write(&mut self, record: &[u8]) -> Result<()> {
+        let len = (record.len() as u64).to_le_bytes();
+        let parts: [&[u8]; 4] =
+            [&len, &checksum::masked(&len).to_le_bytes(), record, &checksum::masked(record).to_le_bytes()];
+        let written = parts.iter().try_for_each(|part| match &mut self.sink {
+            Sink::Plain(file) => file.write_all(part),
+            Sink::Zlib(file) => file.write_all(part),
+            Sink::Gzip(file) => file.write_all(part),
+        });
+        self.done(written)
+    }
+
+    /// Makes what was written visible to readers of the file.
+    pub fn flush(&mut self) -> Result<()> {
+        let flushed = match &mut self.sink {
+            Sink::Plain(file) => file.flush(),
+            Sink::Zlib(file) => file.flush(),
+            Sink::Gzip(file) => file.flush(),
+        };
+        self.done(flushed)
+    }
+
+    /// Ends the file. Dropped instead, the writer ends it too, but tells nobody of a failure.
+    pub fn finish(mut self) -> Result<()> {
+        let finished = match &mut self.sink {
+            Sink::Plain(file) => file.flush(),
+            Sink::Zlib(file) => file.try_finish().and_then(|()| file.get_mut().flush()),
+            Sink::Gzip(file) => file.try_finish().and_then(|()| file.get_mut().flush()),
+        };
+        self.done(finished)
+    }
+
+    fn done(&self, result: io::Result<()>) -> Result<()> {
+        Ok(result.map_err(|e| checkpoint::Error::file(&self.path, &e))?)
+    }
+}
+
+impl fmt::Debug for RecordWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RecordWriter({})", self.path.display())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    /// `hello` as TensorFlow writes it.
+    const HELLO: &[u8] = b"\x05\0\0\0\0\0\0\0\xea\xb2\x04>hello\xbb\x1f\x1c\x19";
+
+    fn all(mut reader: RecordReader) -> Result<Vec<Bytes>> {
+        let mut out = Vec::new();
+        while let Some(record) = reader.next_record()? {
+            out.push(record);
+        }
+        Ok(out)
+    }
+
+    #[test]
+    fn files_are_those_that_tensorflow_writes() -> Result<()> {
+        let dir = TempDir::new()?;
+        let path = dir.path().join("plain");
+        let mut writer = RecordWriter::create(&path, Compression::None)?;
+        writer.write(b"hello")?;
+        writer.finish()?;
+        assert_eq!(std::fs::read(&path).unwrap_or_default(), HELLO);
+        Ok(())
+    }
+
+    #[test]
+    fn records_return_under_any_compression_and_from_any_offset() -> Result<()> {
+        let dir = TempDir::new()?;
+        let records: Vec<Bytes> = (0..100usize).map(|i| vec![i as u8; i * 37].into()).collect();
+        for compression in [Compression::None, Compression::Zlib, Compression::Gzip] {
+            let path = dir.path().join(format!("{compression:?}"));
+            let mut writer = RecordWriter::create(&path, compression)?;
+            for record in &records {
+                writer.write(record)?;
+            }
+            writer.finish()?;
+            assert_eq!(all(RecordReader::open(&path, compression)?)?, records);
+            let mut reader = RecordReader::open(&path, compression)?;
+            assert_eq!(reader.skip_records(40)?, 40);
+            let at = reader.offset();
+            assert_eq!(all(reader)?, records[40..]);
+            let mut reader = RecordReader::open(&path, compression)?;
+            reader.advance_to(at)?;
+            assert_eq!(all(reader)?, records[40..]);
+            let mut reader = RecordReader::open(&path, compression)?;
+            assert_eq!(reader.skip_records(1000)?, 100);
+            assert_eq!(reader.advance_to(1 << 40).map_err(|e| e.code()), Err(Code::OutOfRange));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn damage_is_data_loss_that_names_the_place() -> Result<()> {
+        let dir = TempDir::new()?;
+        let path = dir.path().join("damaged");
+        for at in 0..HELLO.len() {
+            let mut bytes = HELLO.to_vec();
+            bytes[at] ^= 0x40;
+            dir.write("damaged", &bytes)?;
+            let error = all(RecordReader::open(&path, Compression::None)?).map_err(|e| e.code());
+            assert_eq!(error, Err(Code::DataLoss), "byte {at}");
+        }
+        for cut in 0..HELLO.len() {
+            dir.write("damaged", &HELLO[..cut])?;
+            let read = all(RecordReader::open(&path, Compression::None)?);
+            let expected = if cut < 12 { Ok(Vec::new()) } else { Err(Code::DataLoss) };
+            assert_eq!(read.map_err(|e| e.code()), expected, "{cut} bytes");
+        }
+        dir.write("damaged", b"no zlib at all")?;
+        let error = all(RecordReader::open(&path, Compression::Zlib)?).map_err(|e| e.code());
+        assert_eq!(error, Err(Code::DataLoss));
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named_in_tensorflows_words() -> Result<()> {
+        let dir = TempDir::new()?;
+        let path = dir.path().join("none");
+        let error =
+            RecordReader::open(&path, Compression::None).map(|_| ()).map_err(|e| (e.code(), e.to_string()));
+        let text = format!("{}; No such file or directory", path.display());
+        assert_eq!(error, Err((Code::NotFound, text)));
+        let error = RecordReader::open(dir.path(), Compression::None).map(|_| ()).map_err(|e| e.code());
+        assert_eq!(error, Err(Code::FailedPrecondition));
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! A file as a stream of bytes, decompressed as it is read.
+
+use super::inflate::Inflater;
+use device::{Error, Result};
+use graph::Code;
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes read at once unless told otherwise.
+const BUFFER: usize = 256 << 10;
+
+/// How a file is compressed as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    #[default]
+    None,
+    Zlib,
+    /// One member or several, one after the other.
+    Gzip,
+}
+
+impl Compression {
+    /// From its name in attributes and inputs of ops.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is none.
+    pub fn parse(name: &[u8]) -> Result<Compression> {
+        match name {
+            b"" => Ok(Compression::None),
+            b"ZLIB" => Ok(Compression::Zlib),
+            b"GZIP" => Ok(Compression::Gzip),
+            other => Err(Error::invalid(format!(
+                "Unsupported compression_type: {}",
+                String::from_utf8_lossy(other)
+            ))),
+        }
+    }
+}
+
+/// A path as clients send it: bytes of any encoding. `file://` and a host before it mean nothing, as to TensorFlow.
+pub fn path_of(bytes: impl AsRef<[u8]>) -> PathBuf {
+    let bytes = bytes.as_ref();
+    let on_disk =
+        bytes.strip_prefix(b"file://").and_then(|rest| Some(&rest[rest.iter().position(|&b| b == b'/')?..]));
+    PathBuf::from(OsStr::from_bytes(on_disk.unwrap_or(bytes)))
+}
+
+/// A stream that ends early, where compressed data is cut off, simply ends: what reads it knows what is missing.
+pub struct Source {
+    path: PathBuf,
+    stream: Stream,
+    /// Decompressed bytes read so far.
+    position: u64,
+}
+
+enum Stream {
+    Plain(BufReader<File>),
+    Packed(Inflater),
+}
+
+impl Source {
+    pub fn open(path: impl AsRef<Path>, compression: Compression) -> Result<Source> {
+        Source::with_buffer(path, compression, BUFFER)
+    }
+
+    /// As [`Source::open`], reading so many bytes at once.
+    pub fn with_buffer(path: impl AsRef<Path>, compression: Compression, buffer: usize) -> Result<Source> {
+        let path = path.as_ref().to_owned();
+        let buffer = buffer.clamp(1, 1 << 30);
+        let file = File::open(&path).map_err(|e| checkpoint::Error::file(&path, &e))?;
+        if file.metadata().is_ok_and(|m| m.is_dir()) {
+            let reason = "Is a directory".to_owned();
+            let path = path.display().to_string();
+            return Err(checkpoint::Error::File { code: Code::FailedPrecondition, path, reason }.into());
+        }
+        let stream = match compression {
+            Compression::None => Stream::Plain(BufReader::with_capacity(buffer, file)),
+            packed => Stream::Packed(Inflater::new(file, packed == Compression::Gzip, buffer)),
+        };
+        Ok(Source { path, stream, position: 0 })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Decompressed bytes read so far.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The bytes that are there without another read; none at the end.
+    pub fn peek(&mut self) -> Result<&[u8]> {
+        let read = match &mut self.stream {
+            Stream::Plain(reader) => reader.fill_buf(),
+            Stream::Packed(reader) => reader.peek(),
+        };
+        match read {
+            Ok(bytes) => Ok(bytes),
+            Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::InvalidData) => {
+                let what = format!("cannot be decompressed: {e}");
+                Err(checkpoint::Error::corrupt(&self.path, what).into())
+            }
+            Err(e) => Err(checkpoint::Error::file(&self.path, &e).into()),
+        }
+    }
+
+    /// Marks bytes of [`Source::peek`] as read.
+    pub fn consume(&mut self, count: usize) {
+        match &mut self.stream {
+            Stream::Plain(reader) => reader.consume(count),
+            Stream::Packed(reader) => reader.consume(count),
+        }
+        self.position += count as u64;
+    }
+
+    /// Appends up to `count` bytes; fewer only at the end. Memory grows with what is there, not with `count`.
+    pub fn read(&mut self, count: u64, out: &mut Vec<u8>) -> Result<u64> {
+        let mut left = count;
+        while left > 0 {
+            let bytes = self.peek()?;
+            let len = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            if len == 0 {
+                break;
+            }
+            out.try_reserve(len).map_err(|_| {
+                Error::new(Code::ResourceExhausted, format!("no memory for a record of {count} bytes"))
+            })?;
+            out.extend_from_slice(&bytes[..len]);
+            self.consume(len);
+            left -= len as u64;
+        }
+        Ok(count - left)
+    }
+
+    /// Passes over up to `count` bytes; fewer only at the end.
+    pub fn skip(&mut self, count: u64) -> Result<u64> {
+        let mut left = count;
+        while left > 0 {
+            let len = self.peek()?.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            if len == 0 {
+                break;
+            }
+            self.consume(len);
+            left -= len as u64;
+        }
+        Ok(count - left)
+    }
+
+    /// Goes on at a later position, as one that was read up to before.
+    ///
+    /// # Errors
+    /// `OutOfRange` if the stream ends before, `InvalidArgument` if it is past that.
+    pub fn advance_to(&mut self, position: u64) -> Result<()> {
+        let Some(ahead) = position.checked_sub(self.position) else {
+            device::invalid!("{} is past byte {position}", self.path.display());
+        };
+        if let Stream::Plain(reader) = &mut self.stream {
+            let size =
+                reader.get_ref().metadata().map_err(|e| checkpoint::Error::file(&self.path, &e))?.len();
+            if position <= size {
+                reader
+                    .seek(SeekFrom::Start(position))
+                    .map_err(|e| checkpoint::Error::file(&self.path, &e))?;
+                self.position = position;
+                return Ok(());
+            }
+        }
+        if self.skip(ahead)? < ahead {
+            let message = format!("{} ends before byte {position}", self.path.display());
+            return Err(Error::new(Code::OutOfRange, message));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Source({} at {})", self.path.display(), self.position)
+    }
+}

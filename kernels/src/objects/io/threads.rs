@@ -1,0 +1,121 @@
+//! The process's threads for file operations: a bounded number, started when they are first needed.
+
+use device::{Error, Result};
+use device::kernel::{AsyncContext, Kernel};
+use device::value::Value;
+use graph::Code;
+use parking_lot::{Condvar, Mutex};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Files that are read or written at one time: enough for a disk and a network file system that is slow to answer.
+const THREADS: usize = 8;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+struct Shared {
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+struct State {
+    waiting: VecDeque<Work>,
+    threads: usize,
+    idle: usize,
+}
+
+static SHARED: Shared = Shared {
+    state: Mutex::new(State { waiting: VecDeque::new(), threads: 0, idle: 0 }),
+    arrived: Condvar::new(),
+};
+
+/// Runs work that waits for files.
+///
+/// # Errors
+/// `ResourceExhausted` if there is no thread and none can be started.
+pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let mut state = SHARED.state.lock();
+    if state.idle <= state.waiting.len() && state.threads < THREADS {
+        let started = std::thread::Builder::new().name(format!("file-{}", state.threads)).spawn(run);
+        match started {
+            Ok(_) => state.threads += 1,
+            Err(e) if state.threads == 0 => {
+                return Err(Error::new(Code::ResourceExhausted, format!("no thread for files: {e}")));
+            }
+            // Those that are there will do it.
+            Err(_) => {}
+        }
+    }
+    state.waiting.push_back(Box::new(work));
+    SHARED.arrived.notify_one();
+    Ok(())
+}
+
+fn run() {
+    loop {
+        let work = {
+            let mut state = SHARED.state.lock();
+            loop {
+                if let Some(work) = state.waiting.pop_front() {
+                    break work;
+                }
+                state.idle += 1;
+                SHARED.arrived.wait(&mut state);
+                state.idle -= 1;
+            }
+        };
+        // The panic hook has reported it; the thread and the other work must go on.
+        let _ = catch_unwind(AssertUnwindSafe(work));
+    }
+}
+
+/// A kernel that works with files: it runs on a thread for them, and not at all in a step that is cancelled.
+pub fn blocking(
+    compute: impl Fn(&mut AsyncContext) -> Result<SmallVec<[Value; 4]>> + Send + Sync + 'static,
+) -> Result<Kernel> {
+    let compute = std::sync::Arc::new(compute);
+    Kernel::asynchronous(move |mut ctx| {
+        let compute = compute.clone();
+        let work = move || {
+            let result = ctx.step.cancellation.check().and_then(|()| {
+                catch_unwind(AssertUnwindSafe(|| compute(&mut ctx)))
+                    .unwrap_or_else(|payload| Err(Error::panicked(&ctx.node, payload.as_ref())))
+            });
+            ctx.done(result);
+        };
+        // Without a thread the context is dropped, which fails the node.
+        let _ = spawn(work);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn work_beyond_the_threads_waits_its_turn_and_a_panic_ends_nothing_else() -> Result<()> {
+        let (sender, receiver) = mpsc::channel();
+        for i in 0..10 * THREADS {
+            let sender = sender.clone();
+            spawn(move || {
+                let _ = sender.send(i);
+                if i == 3 {
+                    std::panic::resume_unwind(Box::new("work that panics"));
+                }
+            })?;
+        }
+        let mut seen = Vec::new();
+        for _ in 0..10 * THREADS {
+            seen.push(
+                receiver.recv_timeout(Duration::from_secs(60)).map_err(|e| Error::internal(e.to_string()))?,
+            );
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..10 * THREADS).collect::<Vec<_>>());
+        assert!(SHARED.state.lock().threads <= THREADS);
+        Ok(())
+    }
+}

@@ -1,0 +1,16 @@
+//! The objects behind handles, which kernels create and use: queues, tables, readers, datasets, accumulators.
+
+pub mod accumulator;
+pub mod barrier;
+pub mod dataset;
+pub mod escape;
+pub mod event_file;
+pub mod io;
+pub mod memory;
+pub mod queue;
+pub mod reader;
+pub mod rows;
+pub mod staging;
+pub mod step_object;
+pub mod table;
+pub mod turns;

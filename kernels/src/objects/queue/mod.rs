@@ -1,0 +1,293 @@
+//! Queues of tuples of tensors: bounded, shared by name, with operations that wait their turn. One mechanism over
+//! four orders.
+
+mod order;
+mod replica;
+mod spec;
+mod taking;
+
+pub use order::Element;
+pub use replica::QueueState;
+pub use spec::{Kind, QueueSpec};
+pub(crate) use spec::{shapes_text, types_text};
+
+use device::cancel::Cancellation;
+use device::{Error, Result};
+use device::journal::Replica;
+use device::resource::Resource;
+use crate::objects::rows;
+use device::value::{Held, Placed};
+use device::waiting::{Finish, Tried, Waiting};
+use graph::{Code, PartialShape, PortType, Shape, Tensor};
+use order::Order;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use taking::Taking;
+
+/// Who fills the queue, and who empties it.
+const ENQUEUE: usize = 0;
+const DEQUEUE: usize = 1;
+
+/// A queue.
+pub struct Queue {
+    name: Arc<str>,
+    spec: QueueSpec,
+    waiting: Waiting<State, Vec<Element>>,
+}
+
+struct State {
+    order: Box<dyn Order>,
+    /// What the dequeue that waits first has so far.
+    aside: Vec<Element>,
+    is_closed: bool,
+}
+
+impl State {
+    fn put_back_aside(&mut self) {
+        while let Some(element) = self.aside.pop() {
+            self.order.put_back(element);
+        }
+    }
+}
+
+impl Resource for Queue {
+    const KIND: &'static str = "Queue";
+
+    fn replica(resource: &Arc<Queue>) -> Replica {
+        Replica::Follows(resource.clone())
+    }
+}
+
+impl Queue {
+    pub fn new(name: Arc<str>, spec: QueueSpec) -> Queue {
+        let state = State { order: spec.new_order(), aside: Vec::new(), is_closed: false };
+        Queue { name, spec, waiting: Waiting::new(state, 2) }
+    }
+
+    pub fn spec(&self) -> &QueueSpec {
+        &self.spec
+    }
+
+    /// Whether a node that asks for `wanted` may have this queue; `op` is the node's.
+    pub fn check_same(&self, wanted: &QueueSpec, op: &str) -> Result<()> {
+        self.spec.check_same(wanted, &self.name, op)
+    }
+
+    /// Whether a node with these ports moves this queue's elements: after the handle its inputs are components
+    /// if it `enqueues`, else its outputs are.
+    pub fn check_ports(&self, inputs: &[PortType], outputs: &[PortType], enqueues: bool) -> Result<()> {
+        let components = if enqueues { inputs.get(1..).unwrap_or_default() } else { outputs };
+        if components.iter().map(|port| port.dtype).eq(self.spec.types.iter().copied()) {
+            return Ok(());
+        }
+        let text = |port: &PortType| format!("{}{}", port.dtype, if port.is_ref { "_ref" } else { "" });
+        let ports = |ports: &[PortType]| ports.iter().map(text).collect::<Vec<_>>().join(", ");
+        let (have, expected) =
+            (format!("{}->{}", ports(inputs), ports(outputs)), types_text(&self.spec.types));
+        let expected = if enqueues {
+            format!("{}, {expected}->", ports(&inputs[..1]))
+        } else {
+            format!("{}->{expected}", ports(inputs))
+        };
+        device::invalid!("Signature mismatch, have: {have} expected: {expected}")
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiting.look(|state| state.order.len())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.waiting.look(|state| state.is_closed)
+    }
+
+    /// Adds one element, as soon as there is room.
+    pub fn enqueue(&self, step: &Arc<Cancellation>, element: Element, done: Finish<Vec<Element>>) {
+        match self.check_element(&element) {
+            Ok(()) => self.fill(step, VecDeque::from([element]), done),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    /// Adds the rows of a batch one by one, as there is room.
+    pub fn enqueue_many(&self, step: &Arc<Cancellation>, batch: &[Tensor], done: Finish<Vec<Element>>) {
+        match self.take_apart(batch) {
+            Ok(elements) if elements.is_empty() => done(Ok(Vec::new())),
+            Ok(elements) => self.fill(step, elements, done),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    /// Adds elements that are known to fit one by one, as there is room.
+    pub(crate) fn enqueue_all(
+        &self,
+        step: &Arc<Cancellation>,
+        elements: Vec<Element>,
+        done: Finish<Vec<Element>>,
+    ) {
+        self.fill(step, elements.into(), done);
+    }
+
+    fn fill(&self, step: &Arc<Cancellation>, mut elements: VecDeque<Element>, done: Finish<Vec<Element>>) {
+        let capacity = usize::try_from(self.spec.capacity).unwrap_or(0);
+        let closed = self.closed();
+        let attempt = move |state: &mut State| {
+            if state.is_closed {
+                return Tried::Over(Err(closed.clone()));
+            }
+            let mut tried = Tried::Waits;
+            while state.order.len() < capacity {
+                tried = Tried::Advanced;
+                if let Some(element) = elements.pop_front() {
+                    state.order.push(element);
+                }
+                if elements.is_empty() {
+                    return Tried::Over(Ok(Vec::new()));
+                }
+            }
+            tried
+        };
+        self.waiting.attempt(ENQUEUE, step, attempt, done);
+    }
+
+    fn closed(&self) -> Error {
+        let message = format!("{} '{}' is closed.", self.spec.kind.name_of_base(), self.name);
+        Error::new(Code::Cancelled, message)
+    }
+
+    /// Takes `count` elements, all or none, as soon as they are there; of a closed queue with `up_to`, what is
+    /// left.
+    pub fn dequeue_many(
+        &self,
+        step: &Arc<Cancellation>,
+        count: usize,
+        up_to: bool,
+        done: Finish<Vec<Element>>,
+    ) {
+        if count == 0 {
+            return done(Ok(Vec::new()));
+        }
+        self.take(step, self.spec.kind.name(), Taking::of(count, up_to), done);
+    }
+
+    /// Takes one element, as soon as it is there.
+    pub fn dequeue(&self, step: &Arc<Cancellation>, done: Finish<Vec<Element>>) {
+        self.take(step, self.spec.kind.name_of_base(), Taking::of(1, false), done);
+    }
+
+    fn take(&self, step: &Arc<Cancellation>, kind: &str, taking: Taking, done: Finish<Vec<Element>>) {
+        self.waiting.attempt(DEQUEUE, step, taking.from(format!("{kind} '{}'", self.name)), done);
+    }
+
+    /// No element is added from now on. Enqueues that wait are let through first, or cancelled.
+    pub fn close(&self, step: &Arc<Cancellation>, cancel_pending: bool, done: Finish<Vec<Element>>) {
+        if cancel_pending {
+            let cancelled = Error::new(Code::Cancelled, "Enqueue operation was cancelled");
+            self.waiting.cancel_lane(ENQUEUE, |state| state.is_closed = true, &cancelled);
+            return done(Ok(Vec::new()));
+        }
+        let name = self.name.clone();
+        let attempt = move |state: &mut State| {
+            if state.is_closed {
+                let message = format!("Queue '{name}' is already closed.");
+                return Tried::Over(Err(Error::new(Code::Cancelled, message)));
+            }
+            state.is_closed = true;
+            Tried::Over(Ok(Vec::new()))
+        };
+        self.waiting.attempt(ENQUEUE, step, attempt, done);
+    }
+
+    /// The components of a batch of elements.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the queue does not know its components' shapes.
+    pub fn batch(&self, elements: &[Element]) -> Result<SmallVec<[Tensor; 4]>> {
+        self.check_shapes_known()?;
+        let components = self.spec.types.iter().zip(&self.spec.shapes).enumerate();
+        components
+            .map(|(i, (&dtype, declared))| {
+                let rows = elements.iter().filter_map(|element| element.get(i));
+                let rows: Vec<&Tensor> = rows.map(Placed::tensor).collect::<Result<_>>()?;
+                let shape = match declared.as_shape() {
+                    Some(shape) => shape,
+                    None if rows.is_empty() => {
+                        let dims = declared.dims().unwrap_or_default().iter().map(|d| d.unwrap_or(0));
+                        Shape::new(&dims.collect::<Vec<_>>())?
+                    }
+                    None => rows::bounds(&rows)?,
+                };
+                rows::stack(&rows, dtype, &shape)
+            })
+            .collect()
+    }
+
+    /// # Errors
+    /// `InvalidArgument` if the queue does not know its components' shapes.
+    pub fn check_shapes_known(&self) -> Result<()> {
+        if self.spec.shapes.is_empty() {
+            device::invalid!(
+                "{}'s DequeueMany and DequeueUpTo require the components to have specified shapes.",
+                self.spec.kind.name()
+            );
+        }
+        Ok(())
+    }
+
+    fn check_element(&self, element: &[Placed]) -> Result<()> {
+        for (i, (tensor, declared)) in element.iter().zip(&self.spec.shapes).enumerate() {
+            if !declared.accepts(tensor.shape()) {
+                device::invalid!(
+                    "Shape mismatch in tuple component {i}. Expected {declared}, got {}",
+                    tensor.shape()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn take_apart(&self, batch: &[Tensor]) -> Result<VecDeque<Element>> {
+        let Some(&count) = batch.first().and_then(|first| first.shape().first()) else {
+            device::invalid!("a batch needs a first axis, component 0 is a scalar");
+        };
+        for (i, tensor) in batch.iter().enumerate() {
+            if let Some(declared) = self.spec.shapes.get(i) {
+                let dims = declared.dims().unwrap_or_default().iter().copied();
+                let expected = PartialShape::of_dims(std::iter::once(Some(count)).chain(dims));
+                if !expected.accepts(tensor.shape()) {
+                    device::invalid!(
+                        "Shape mismatch in tuple component {i}. Expected {expected}, got {}",
+                        tensor.shape()
+                    );
+                }
+            } else if tensor.shape().first() != Some(&count) {
+                device::invalid!(
+                    "All input tensors must have the same size in the 0th dimension. Component {i} has {}, and \
+                     should have {count}",
+                    tensor.shape().first().map_or_else(|| "none".to_owned(), usize::to_string)
+                );
+            }
+        }
+        let mut elements: VecDeque<Element> = (0..count).map(|_| Element::new()).collect();
+        for tensor in batch {
+            for (element, row) in elements.iter_mut().zip(rows::split(tensor)?) {
+                element.push(row.into());
+            }
+        }
+        Ok(elements)
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} '{}' {:?}", self.spec.kind.name(), self.name, self.waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests;

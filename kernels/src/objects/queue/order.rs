@@ -1,0 +1,228 @@
+//! The four orders in which a queue gives its elements out.
+
+use device::{Error, Result};
+use crate::random::philox::{Philox, Singles};
+use device::value::{Held, Placed};
+use graph::DType;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// One tensor for each component of the queue, in the memory of the queue's device, or of the host.
+pub type Element = SmallVec<[Placed; 2]>;
+
+/// The elements of a queue.
+pub(super) trait Order: Send {
+    fn len(&self) -> usize;
+
+    fn push(&mut self, element: Element);
+
+    /// What a new order of the kind is to be given, one by one, to be as this one.
+    fn elements(&self) -> Vec<Element>;
+
+    /// The next element.
+    fn pop(&mut self) -> Option<Element>;
+
+    /// Takes back the element that was given out last.
+    fn put_back(&mut self, element: Element) {
+        self.push(element);
+    }
+
+    /// How many elements stay until the queue is closed.
+    fn kept_back(&self) -> usize {
+        0
+    }
+
+    /// Whether a batch is taken at once, because what comes later may have to come out earlier.
+    fn is_ranked(&self) -> bool {
+        false
+    }
+}
+
+/// First in, first out.
+#[derive(Default)]
+pub(super) struct Fifo(VecDeque<Element>);
+
+impl Order for Fifo {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn push(&mut self, element: Element) {
+        self.0.push_back(element);
+    }
+
+    fn elements(&self) -> Vec<Element> {
+        self.0.iter().cloned().collect()
+    }
+
+    fn pop(&mut self) -> Option<Element> {
+        self.0.pop_front()
+    }
+
+    fn put_back(&mut self, element: Element) {
+        self.0.push_front(element);
+    }
+}
+
+/// Any element, as a stream of random numbers has it.
+pub(super) struct Shuffle {
+    elements: Vec<Element>,
+    kept_back: usize,
+    numbers: Singles,
+}
+
+impl Shuffle {
+    pub(super) fn new(kept_back: usize, seeds: (i64, i64)) -> Shuffle {
+        Shuffle { elements: Vec::new(), kept_back, numbers: Singles::new(Philox::seeded(seeds.0, seeds.1)) }
+    }
+}
+
+impl Order for Shuffle {
+    fn len(&self) -> usize {
+        self.elements.len()
+    }
+
+    fn push(&mut self, element: Element) {
+        self.elements.push(element);
+    }
+
+    fn elements(&self) -> Vec<Element> {
+        self.elements.clone()
+    }
+
+    fn pop(&mut self) -> Option<Element> {
+        match self.elements.len() {
+            0 => None,
+            count => {
+                let draw = u64::from(self.numbers.next()) % count as u64;
+                Some(self.elements.swap_remove(draw as usize))
+            }
+        }
+    }
+
+    fn kept_back(&self) -> usize {
+        self.kept_back
+    }
+}
+
+/// The least priority first. Equal ones come in the order that TensorFlow's heap gives them, which its clients
+/// can see: a binary heap whose hole sinks to a leaf before the last element rises from there.
+#[derive(Default)]
+pub(super) struct Priority(Vec<(i64, Element)>);
+
+impl Priority {
+    fn rise(&mut self, mut place: usize) {
+        while place > 0 {
+            let parent = (place - 1) / 2;
+            if self.0[parent].0 <= self.0[place].0 {
+                return;
+            }
+            self.0.swap(parent, place);
+            place = parent;
+        }
+    }
+}
+
+/// The priority of an element: its first component.
+pub(super) fn priority(element: &Element) -> Result<i64> {
+    match element.first() {
+        Some(priority) if priority.dtype() == DType::Int64 => Ok(priority.tensor()?.item::<i64>()?),
+        other => Err(Error::invalid(format!("a priority is an int64 scalar, got {other:?}"))),
+    }
+}
+
+impl Order for Priority {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn push(&mut self, element: Element) {
+        // Checked before an element gets here.
+        let of_element = priority(&element).unwrap_or(i64::MAX);
+        self.0.push((of_element, element));
+        self.rise(self.0.len() - 1);
+    }
+
+    fn elements(&self) -> Vec<Element> {
+        // Each rises no further than where it is: its parent is there already, and not greater.
+        self.0.iter().map(|(_, element)| element.clone()).collect()
+    }
+
+    fn pop(&mut self) -> Option<Element> {
+        let last = self.0.pop()?;
+        let Some(first) = self.0.first_mut() else { return Some(last.1) };
+        let top = std::mem::replace(first, last);
+        // The hole, which holds what was last, sinks along the lesser children.
+        let (mut hole, count) = (0, self.0.len());
+        loop {
+            let right = 2 * hole + 2;
+            let child = match count {
+                _ if right < count && self.0[right].0 <= self.0[right - 1].0 => right,
+                _ if right - 1 < count => right - 1,
+                _ => break,
+            };
+            self.0.swap(hole, child);
+            hole = child;
+        }
+        self.rise(hole);
+        Some(top.1)
+    }
+
+    fn is_ranked(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::Tensor;
+
+    fn element(priority: i64, value: i32) -> Element {
+        [Tensor::from(priority), Tensor::from(value)].map(Placed::from).into_iter().collect()
+    }
+
+    fn drain(mut order: impl Order) -> Result<Vec<i32>> {
+        let mut values = Vec::new();
+        while let Some(element) = order.pop() {
+            values.push(element[1].tensor()?.item::<i32>()?);
+        }
+        Ok(values)
+    }
+
+    /// What TensorFlow 2.21 gives.
+    #[test]
+    fn equal_priorities_come_as_from_the_peer() -> Result<()> {
+        let mut order = Priority::default();
+        for i in 0..60 {
+            order.push(element((i64::from(i) * 7919) % 5, i));
+        }
+        let expected = [
+            0, 5, 30, 55, 25, 50, 10, 20, 45, 40, 15, 35, 14, 29, 59, 24, 54, 49, 9, 44, 19, 4, 39, 34, 58,
+            13, 28, 53, 23, 48, 43, 3, 38, 18, 8, 33, 27, 47, 12, 2, 57, 37, 22, 52, 42, 7, 17, 32, 51, 56,
+            31, 1, 11, 6, 41, 16, 21, 46, 26, 36,
+        ];
+        assert_eq!(drain(order)?, expected);
+        Ok(())
+    }
+
+    #[test]
+    fn a_seeded_shuffle_gives_what_the_peer_does() -> Result<()> {
+        let mut order = Shuffle::new(0, (1, 7));
+        for i in 0..20 {
+            order.push(element(0, i));
+        }
+        assert_eq!(drain(order)?[..11], [1, 15, 2, 13, 4, 6, 5, 11, 18, 16, 17]);
+        Ok(())
+    }
+
+    #[test]
+    fn first_in_is_first_out() -> Result<()> {
+        let mut order = Fifo::default();
+        (0..3).for_each(|i| order.push(element(0, i)));
+        let first = order.pop().unwrap_or_default();
+        order.put_back(first);
+        assert_eq!(drain(order)?, [0, 1, 2]);
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! The state in which a standby's store receives a queue. A shuffling queue draws in another order there.
+
+use super::{Element, Queue, QueueSpec};
+use device::Result;
+use device::journal::{Extent, Record, ReplicaState, Replicated};
+use device::resource::ResourceStore;
+
+/// A queue and its elements, the first to come first.
+#[derive(Clone, Debug)]
+pub struct QueueState {
+    pub spec: QueueSpec,
+    pub elements: Vec<Element>,
+    pub is_closed: bool,
+}
+
+impl Replicated for Queue {
+    fn attach(&self, record: Record) {
+        self.waiting.attach(record);
+    }
+
+    fn state(&self, _extent: &Extent) -> Box<dyn ReplicaState> {
+        // A dequeue that waits for more elements ends with this process, and then returns those it has taken.
+        let (elements, is_closed) = self.waiting.look(|state| {
+            let elements = state.aside.iter().cloned().chain(state.order.elements()).collect();
+            (elements, state.is_closed)
+        });
+        Box::new(QueueState { spec: self.spec.clone(), elements, is_closed })
+    }
+}
+
+impl ReplicaState for QueueState {
+    fn apply(self: Box<Self>, store: &ResourceStore, container: &str, _: &str, name: &str) -> Result<()> {
+        let QueueState { spec, elements, is_closed } = *self;
+        let queue = store.lookup_or_create(container, name, || Ok(Queue::new(name.into(), spec)))?;
+        queue.waiting.with(|state| {
+            state.order = queue.spec.new_order();
+            state.aside.clear();
+            state.is_closed = is_closed;
+            elements.into_iter().for_each(|element| state.order.push(element));
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,181 @@
+//! What a queue is made from, and what makes two queues of one name the same.
+
+use super::order::{Fifo, Order, Priority, Shuffle};
+use device::Result;
+use device::kernel::KernelInit;
+use graph::{DType, PartialShape};
+
+/// The order of a queue's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Fifo,
+    /// Components of a batch are filled up to one shape.
+    Padding,
+    Shuffle {
+        min_after_dequeue: i64,
+        seeds: (i64, i64),
+    },
+    /// The first component is the priority.
+    Priority,
+}
+
+/// What makes two queues of one name the same.
+#[derive(Clone, Debug)]
+pub struct QueueSpec {
+    pub kind: Kind,
+    pub capacity: i64,
+    pub types: Vec<DType>,
+    /// One for each component, or none at all.
+    pub shapes: Vec<PartialShape>,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Fifo => "FIFOQueue",
+            Kind::Padding => "PaddingFIFOQueue",
+            Kind::Shuffle { .. } => "RandomShuffleQueue",
+            Kind::Priority => "PriorityQueue",
+        }
+    }
+
+    /// The kind in messages about what happens to elements.
+    pub(super) fn name_of_base(self) -> &'static str {
+        if self == Kind::Padding { "FIFOQueue" } else { self.name() }
+    }
+}
+
+/// What a capacity without a bound is.
+const UNBOUNDED: i64 = i32::MAX as i64;
+
+impl QueueSpec {
+    /// The spec that the attributes of a node that makes queues of this kind say.
+    pub fn of(init: &KernelInit<'_>, kind: Kind) -> Result<QueueSpec> {
+        let capacity = init.attr::<i64>("capacity")?;
+        let mut spec = QueueSpec {
+            kind,
+            capacity: if capacity < 0 { UNBOUNDED } else { capacity },
+            types: init.attr("component_types")?,
+            shapes: init.attr("shapes")?,
+        };
+        let is_defined = PartialShape::is_fully_defined;
+        match kind {
+            Kind::Padding if spec.shapes.len() != spec.types.len() => device::invalid!(
+                "Shapes must be provided for all components, but received {} dtypes and {} shapes.",
+                spec.types.len(),
+                spec.shapes.len()
+            ),
+            Kind::Padding => {
+                if let Some(shape) = spec.shapes.iter().find(|shape| shape.rank().is_none()) {
+                    device::invalid!("shape {shape} must have known rank.");
+                }
+            }
+            _ => {
+                if let Some(shape) = spec.shapes.iter().find(|shape| !is_defined(shape)) {
+                    device::invalid!("Shape {shape} is not fully defined");
+                }
+            }
+        }
+        if let Kind::Shuffle { min_after_dequeue, .. } = kind {
+            if min_after_dequeue < 0 {
+                device::invalid!("min_after_dequeue {min_after_dequeue} must be >= 0");
+            }
+            if min_after_dequeue >= spec.capacity {
+                device::invalid!("min_after_dequeue {min_after_dequeue} must be < capacity {}", spec.capacity);
+            }
+        }
+        if kind == Kind::Priority {
+            if spec.shapes.is_empty() && !spec.types.is_empty() {
+                device::invalid!("a PriorityQueue needs the shapes of its components");
+            }
+            spec.types.insert(0, DType::Int64);
+            spec.shapes.insert(0, PartialShape::scalar());
+        }
+        if !spec.shapes.is_empty() && spec.shapes.len() != spec.types.len() {
+            device::invalid!(
+                "Different number of component types.  Types: {}, Shapes: {}",
+                types_text(&spec.types),
+                shapes_text(&spec.shapes)
+            );
+        }
+        Ok(spec)
+    }
+
+    /// Whether a node of this op that asks for `wanted` may have the queue `name` of this spec.
+    pub(super) fn check_same(&self, wanted: &QueueSpec, name: &str, op: &str) -> Result<()> {
+        let mine = self;
+        let same_kind = std::mem::discriminant(&mine.kind) == std::mem::discriminant(&wanted.kind);
+        if !same_kind {
+            device::invalid!("Expected {}, found {op}", mine.kind.name());
+        }
+        if mine.capacity != wanted.capacity {
+            device::invalid!(
+                "Shared queue '{name}' has capacity {} but requested capacity was {}",
+                mine.capacity,
+                wanted.capacity
+            );
+        }
+        if let (
+            Kind::Shuffle { min_after_dequeue, seeds },
+            Kind::Shuffle { min_after_dequeue: wanted_min, seeds: wanted_seeds },
+        ) = (mine.kind, wanted.kind)
+        {
+            if min_after_dequeue != wanted_min {
+                device::invalid!(
+                    "Shared queue '{name}' has min_after_dequeue {min_after_dequeue} but requested \
+                     min_after_dequeue was {wanted_min}."
+                );
+            }
+            if seeds != wanted_seeds && wanted_seeds != (0, 0) {
+                device::invalid!(
+                    "Shared queue '{name}' has random seeds ({}, {}) but requested seeds are ({}, {}).",
+                    seeds.0,
+                    seeds.1,
+                    wanted_seeds.0,
+                    wanted_seeds.1
+                );
+            }
+        }
+        if mine.types != wanted.types {
+            device::invalid!(
+                "Shared queue '{name}' has component types {} but requested component types were {}",
+                types_text(&mine.types),
+                types_text(&wanted.types)
+            );
+        }
+        let fits = match mine.kind {
+            Kind::Padding => {
+                mine.shapes.len() == wanted.shapes.len()
+                    && mine.shapes.iter().zip(&wanted.shapes).all(|(a, b)| a.is_compatible(b))
+            }
+            _ => mine.shapes == wanted.shapes,
+        };
+        if !fits {
+            device::invalid!(
+                "Shared queue '{name}' has component shapes {} but requested component shapes were {}",
+                shapes_text(&mine.shapes),
+                shapes_text(&wanted.shapes)
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn new_order(&self) -> Box<dyn Order> {
+        match self.kind {
+            Kind::Fifo | Kind::Padding => Box::<Fifo>::default(),
+            Kind::Shuffle { min_after_dequeue, seeds } => {
+                Box::new(Shuffle::new(usize::try_from(min_after_dequeue).unwrap_or(0), seeds))
+            }
+            Kind::Priority => Box::<Priority>::default(),
+        }
+    }
+}
+
+/// Types as messages list them.
+pub(crate) fn types_text(types: &[DType]) -> String {
+    types.iter().map(|t| t.name()).collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn shapes_text(shapes: &[PartialShape]) -> String {
+    format!("[{}]", shapes.iter().map(PartialShape::to_string).collect::<Vec<_>>().join(", "))
+}

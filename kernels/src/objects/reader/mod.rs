@@ -1,0 +1,179 @@
+//! Readers: they take work units, mostly names of files, from a queue, and give out the records in them one after
+//! the other, to whichever step asks.
+
+mod format;
+mod progress;
+
+pub use format::{Format, Record};
+
+use device::cancel::Cancellation;
+use device::{Error, Result};
+use crate::objects::io;
+use crate::objects::queue::{Element, Queue};
+use device::resource::Resource;
+use crate::objects::turns::{Turn, Turns};
+use device::waiting::Finish;
+use bytes::Bytes;
+use graph::{Code, DType};
+use progress::Progress;
+use std::fmt;
+use std::sync::Arc;
+
+/// A reader. Steps use it in turn: one that waits for a work unit holds up those that ask after it, until it or
+/// they are cancelled.
+pub struct Reader {
+    /// Its kind and node, for messages.
+    name: String,
+    format: Format,
+    progress: Turns<Progress>,
+}
+
+impl Resource for Reader {
+    const KIND: &'static str = "Reader";
+}
+
+impl Reader {
+    /// The reader of a node.
+    pub fn new(node: &str, format: Format) -> Reader {
+        let name = format!("{} '{node}'", format.name());
+        Reader { name, format, progress: Turns::new(Progress::default()) }
+    }
+
+    /// Reads up to `wanted` records of one work unit, but one at least if any are wanted: where the work unit that it
+    /// is at has none left, it waits for one from the queue.
+    pub fn read(
+        self: &Arc<Self>,
+        step: &Arc<Cancellation>,
+        queue: &Arc<Queue>,
+        wanted: usize,
+        done: Finish<Vec<Record>>,
+    ) {
+        if wanted == 0 {
+            return done(Ok(Vec::new()));
+        }
+        let (reader, queue, cancellation) = (self.clone(), queue.clone(), step.clone());
+        self.progress.take(step, move |turn| match turn {
+            Ok(progress) => Reading { reader, queue, step: cancellation, wanted, progress, done }.go_on(),
+            Err(error) => done(Err(error)),
+        });
+    }
+
+    pub fn records_produced(&self, step: &Arc<Cancellation>, done: Finish<i64>) {
+        self.progress.with(step, |progress| Ok(progress.produced()), done);
+    }
+
+    pub fn work_units_completed(&self, step: &Arc<Cancellation>, done: Finish<i64>) {
+        self.progress.with(step, |progress| Ok(progress.finished()), done);
+    }
+
+    /// Where it is, as [`Reader::restore`] takes it.
+    pub fn serialize(&self, step: &Arc<Cancellation>, done: Finish<Bytes>) {
+        if let Err(error) = self.check_keeps_state("SerializeState") {
+            return done(Err(error));
+        }
+        self.progress.with(step, |progress| Ok(progress.serialize().into()), done);
+    }
+
+    /// Goes where it was when this was serialised. A reader that cannot is reset, as TensorFlow's is.
+    pub fn restore(&self, step: &Arc<Cancellation>, state: &Bytes, done: Finish<()>) {
+        let restored = self.check_keeps_state("RestoreState");
+        let (new, said) = match restored.and_then(|()| Progress::restore(state, &self.name)) {
+            Ok(restored) => (restored, Ok(())),
+            Err(error) => (Progress::default(), Err(error)),
+        };
+        self.put(step, new, Box::new(move |put| done(put.and(said))));
+    }
+
+    /// Back to where it was when it was made.
+    pub fn reset(&self, step: &Arc<Cancellation>, done: Finish<()>) {
+        self.put(step, Progress::default(), done);
+    }
+
+    fn put(&self, step: &Arc<Cancellation>, mut new: Progress, done: Finish<()>) {
+        let put = move |progress: &mut Progress| {
+            *progress = std::mem::take(&mut new);
+            Ok(())
+        };
+        self.progress.with(step, put, done);
+    }
+
+    fn check_keeps_state(&self, operation: &str) -> Result<()> {
+        match self.format.keeps_state() {
+            true => Ok(()),
+            false => Err(Error::new(Code::Unimplemented, format!("Reader {operation}"))),
+        }
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// A read under way: on a thread for files, or waiting for the queue.
+struct Reading {
+    reader: Arc<Reader>,
+    queue: Arc<Queue>,
+    step: Arc<Cancellation>,
+    wanted: usize,
+    progress: Turn<Progress>,
+    done: Finish<Vec<Record>>,
+}
+
+impl Reading {
+    fn go_on(self) {
+        if self.progress.is_within_work() {
+            return self.on_a_thread_for_files(Reading::read);
+        }
+        let (queue, step) = (self.queue.clone(), self.step.clone());
+        let begin = move |taken: Result<Vec<Element>>| match taken.and_then(|taken| work_unit(&taken)) {
+            Ok(work) => self.on_a_thread_for_files(|reading| reading.begin(work)),
+            Err(error) => self.end(Err(error)),
+        };
+        queue.dequeue(&step, Box::new(begin));
+    }
+
+    /// Should there be no thread, or the work panic, all is dropped: the reader is free and the node fails.
+    fn on_a_thread_for_files(self, work: impl FnOnce(Reading) + Send + 'static) {
+        let _ = io::spawn(move || work(self));
+    }
+
+    fn begin(mut self, work: Bytes) {
+        match self.progress.begin(&self.reader.format, work) {
+            Ok(()) => self.read(),
+            Err(error) => self.end(Err(error)),
+        }
+    }
+
+    fn read(mut self) {
+        match self.progress.read(&self.reader.format, self.wanted, &self.step) {
+            Ok(records) if records.is_empty() => self.go_on(),
+            result => self.end(result),
+        }
+    }
+
+    fn end(self, result: Result<Vec<Record>>) {
+        // Before the step goes on: it may ask the reader again.
+        drop(self.progress);
+        (self.done)(result);
+    }
+}
+
+/// The work unit in a queue's element.
+fn work_unit(taken: &[Element]) -> Result<Bytes> {
+    let [component] = taken.first().map(|element| &element[..]).unwrap_or_default() else {
+        device::invalid!("Expected single component queue");
+    };
+    let component = component.tensor()?;
+    if component.dtype() != DType::String {
+        device::invalid!("Expected queue with single string component");
+    }
+    match component.as_strings()? {
+        [work] => Ok(work.clone()),
+        _ => Err(Error::invalid("Expected to dequeue a one-element string tensor")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! How far a reader has come, and the message that says so.
+
+use super::format::{Format, Next, Record, Records};
+use device::cancel::Cancellation;
+use device::{Error, Result};
+use crate::objects::escape::escape;
+use bytes::Bytes;
+use checkpoint::proto::{Fields, Malformed, Writer};
+
+/// Where a reader is: the numbers are those since it was made or reset.
+#[derive(Default)]
+pub(super) struct Progress {
+    started: i64,
+    finished: i64,
+    produced: i64,
+    /// The work unit that was started last.
+    work: Bytes,
+    /// What reads it; not there yet after a restore.
+    records: Option<Records>,
+}
+
+impl Progress {
+    pub(super) fn finished(&self) -> i64 {
+        self.finished
+    }
+
+    pub(super) fn produced(&self) -> i64 {
+        self.produced
+    }
+
+    pub(super) fn is_within_work(&self) -> bool {
+        self.finished < self.started
+    }
+
+    /// Starts with a work unit; one that cannot be opened is left out.
+    pub(super) fn begin(&mut self, format: &Format, work: Bytes) -> Result<()> {
+        self.records = Some(format.open(&work)?);
+        self.work = work;
+        self.started = self.started.saturating_add(1);
+        Ok(())
+    }
+
+    /// Up to so many records of the work unit; fewer, or none, where it ends.
+    pub(super) fn read(
+        &mut self,
+        format: &Format,
+        wanted: usize,
+        step: &Cancellation,
+    ) -> Result<Vec<Record>> {
+        let mut read = Vec::new();
+        while self.is_within_work() && read.len() < wanted {
+            step.check()?;
+            let records = match &mut self.records {
+                Some(records) => records,
+                none => none.insert(format.open(&self.work)?),
+            };
+            let next = records()?;
+            if matches!(next, Next::Last(_) | Next::End) {
+                self.finished = self.started;
+                self.records = None;
+            }
+            if let Next::Record(record) | Next::Last(record) = next {
+                self.produced = self.produced.saturating_add(1);
+                read.push(record);
+            }
+        }
+        Ok(read)
+    }
+
+    /// As a `ReaderBaseState`.
+    pub(super) fn serialize(&self) -> Vec<u8> {
+        let mut state = Writer::new();
+        state.int(1, self.started).int(2, self.finished).int(3, self.produced).string(4, &self.work);
+        state.finish()
+    }
+
+    /// What [`Progress::serialize`] wrote for a reader that messages name `name`.
+    pub(super) fn restore(state: &[u8], name: &str) -> Result<Progress> {
+        let malformed =
+            |Malformed| Error::invalid(format!("Could not parse state for {name}: {}", escape(state)));
+        let progress = parse(state).map_err(malformed)?;
+        let Progress { started, finished, produced, work, .. } = &progress;
+        let text = || {
+            let mut text = String::new();
+            for (field, value) in
+                [("work_started", started), ("work_finished", finished), ("num_records_produced", produced)]
+            {
+                if *value != 0 {
+                    text += &format!("{field}: {value}\n");
+                }
+            }
+            if !work.is_empty() {
+                text += &format!("current_work: \"{}\"\n", escape(work));
+            }
+            text
+        };
+        if *started < 0 || *finished < 0 || *produced < 0 {
+            device::invalid!("Unexpected negative value when restoring in {name}: {}", text());
+        }
+        if started > finished {
+            device::invalid!("Inconsistent work started vs. finished when restoring in {name}: {}", text());
+        }
+        Ok(progress)
+    }
+}
+
+fn parse(state: &[u8]) -> Result<Progress, Malformed> {
+    let mut progress = Progress::default();
+    for field in Fields::of(state) {
+        match field? {
+            (1, value) => progress.started = value.int()?,
+            (2, value) => progress.finished = value.int()?,
+            (3, value) => progress.produced = value.int()?,
+            (4, value) => progress.work = Bytes::copy_from_slice(value.bytes()?),
+            _ => {}
+        }
+    }
+    Ok(progress)
+}

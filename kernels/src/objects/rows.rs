@@ -1,0 +1,164 @@
+//! Rows of tensors of any type: a batch taken apart along its first axis, and rows put together into a batch.
+
+use device::{Error, Result};
+use bytes::Bytes;
+use graph::{DType, ResourceHandle, Shape, Tensor, Variant};
+
+/// The rows of a tensor, each with storage of its own.
+///
+/// # Errors
+/// `InvalidArgument` for a scalar, which has none.
+pub fn split(batch: &Tensor) -> Result<Vec<Tensor>> {
+    let Some((&count, dims)) = batch.shape().split_first() else {
+        device::invalid!("a scalar has no rows");
+    };
+    let shape = Shape::new(dims)?;
+    let each = shape.num_elements();
+    (0..count).map(|row| elements(batch, row * each, each, shape.clone())).collect()
+}
+
+/// `count` elements from `start` on, under this shape.
+fn elements(of: &Tensor, start: usize, count: usize, shape: Shape) -> Result<Tensor> {
+    let range = start..start + count;
+    Ok(match of.dtype() {
+        DType::String => Tensor::strings(of.as_strings()?[range].to_vec(), shape)?,
+        DType::Resource => Tensor::resources(of.as_resources()?[range].to_vec(), shape)?,
+        DType::Variant => Tensor::variants(of.as_variants()?[range].to_vec(), shape)?,
+        dtype => {
+            let size = element_size(dtype)?;
+            Tensor::from_bytes(dtype, shape, &of.bytes()?[range.start * size..range.end * size])?
+        }
+    })
+}
+
+fn element_size(dtype: DType) -> Result<usize> {
+    dtype.size().ok_or_else(|| Error::unimplemented(format!("elements of {dtype} have no size")))
+}
+
+/// The rows as one tensor of shape `[rows.len()] + shape`; rows that are smaller are filled up with zeros or
+/// empty strings.
+pub fn stack(rows: &[&Tensor], dtype: DType, shape: &Shape) -> Result<Tensor> {
+    let out = Shape::new(&[&[rows.len()], shape.dims()].concat())?;
+    let mut places = Vec::with_capacity(rows.len());
+    let each = shape.num_elements();
+    for (i, row) in rows.iter().enumerate() {
+        let fits =
+            row.shape().rank() == shape.rank() && row.shape().iter().zip(shape.iter()).all(|(a, b)| a <= b);
+        if !fits || row.dtype() != dtype {
+            device::invalid!(
+                "a row of {} and shape {} does not fit {dtype} and {shape}",
+                row.dtype(),
+                row.shape()
+            );
+        }
+        places.push(i * each);
+    }
+    let runs = || rows.iter().zip(&places).flat_map(|(row, &start)| runs(row, shape, start));
+    macro_rules! objects {
+        ($zero:expr, $view:ident, $make:ident) => {{
+            let mut all = vec![$zero; out.num_elements()];
+            for (row, from, to, length) in runs() {
+                all[to..to + length].clone_from_slice(&row.$view()?[from..from + length]);
+            }
+            Ok(Tensor::$make(all, out)?)
+        }};
+    }
+    match dtype {
+        DType::String => objects!(Bytes::new(), as_strings, strings),
+        DType::Variant => objects!(Variant::EMPTY, as_variants, variants),
+        DType::Resource => {
+            let all: Result<Vec<&[ResourceHandle]>> =
+                rows.iter().map(|row| Ok(row.as_resources()?)).collect();
+            Ok(Tensor::resources(all?.concat(), out)?)
+        }
+        _ => {
+            let size = element_size(dtype)?;
+            let mut tensor = Tensor::zeros(dtype, out)?;
+            let bytes = tensor.bytes_mut()?;
+            for (row, from, to, length) in runs() {
+                bytes[to * size..(to + length) * size]
+                    .copy_from_slice(&row.bytes()?[from * size..(from + length) * size]);
+            }
+            Ok(tensor)
+        }
+    }
+}
+
+/// Where adjacent elements of `row` go in a block of `shape` that starts at `start`: the row, the first element
+/// here and there, and how many.
+fn runs<'a>(
+    row: &'a Tensor,
+    shape: &Shape,
+    start: usize,
+) -> impl Iterator<Item = (&'a Tensor, usize, usize, usize)> + use<'a> {
+    let rank = shape.rank();
+    // The axes from here on are as long in both, so what they span is adjacent in both.
+    let same = (0..rank).rev().take_while(|&axis| row.shape()[axis] == shape[axis]).count();
+    let outer = rank - same;
+    let split = outer.saturating_sub(1);
+    let length: usize = row.shape()[split..].iter().product();
+    let strides = shape.strides();
+    let dims: Vec<usize> = row.shape()[..split].to_vec();
+    let count: usize = dims.iter().product();
+    let count = if length == 0 { 0 } else { count };
+    let strides: Vec<usize> = strides[..split].to_vec();
+    (0..count).map(move |run| {
+        let (mut rest, mut to) = (run, start);
+        for (size, stride) in dims.iter().zip(&strides).rev() {
+            to += rest % size * stride;
+            rest /= size;
+        }
+        (row, run * length, to, length)
+    })
+}
+
+/// The least shape that every row fits into.
+pub fn bounds(rows: &[&Tensor]) -> Result<Shape> {
+    let mut dims: Vec<usize> = rows.first().map(|row| row.shape().dims().to_vec()).unwrap_or_default();
+    for row in rows {
+        for (dim, size) in dims.iter_mut().zip(row.shape().iter()) {
+            *dim = (*dim).max(*size);
+        }
+    }
+    Ok(Shape::new(&dims)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_a_batch_make_the_batch() -> Result<()> {
+        let batch = Tensor::try_from([[1i32, 2], [3, 4], [5, 6]])?;
+        let rows = split(&batch)?;
+        assert_eq!(rows[1], Tensor::try_from([3i32, 4])?);
+        let shape = Shape::new(&[2])?;
+        assert_eq!(stack(&rows.iter().collect::<Vec<_>>(), DType::Int32, &shape)?, batch);
+        let words = Tensor::strings(vec!["a".into(), "b".into()], Shape::new(&[2])?)?;
+        let rows = split(&words)?;
+        assert_eq!(stack(&rows.iter().collect::<Vec<_>>(), DType::String, &Shape::scalar())?, words);
+        assert!(split(&Tensor::from(1i32)).is_err());
+        let none = stack(&[], DType::Float, &Shape::new(&[0, 2])?)?;
+        assert_eq!(none.shape().dims(), [0, 0, 2]);
+        Ok(())
+    }
+
+    #[test]
+    fn smaller_rows_are_filled_up() -> Result<()> {
+        let a = Tensor::from_slice(&[1i32, 2, 3, 4], Shape::new(&[2, 2, 1])?)?;
+        let b = Tensor::from_slice(&[5i32, 6, 7], Shape::new(&[1, 1, 3])?)?;
+        let empty = Tensor::zeros(DType::Int32, Shape::new(&[0, 2, 1])?)?;
+        let shape = bounds(&[&a, &b, &empty])?;
+        assert_eq!(shape.dims(), [2, 2, 3]);
+        let out = stack(&[&a, &b, &empty], DType::Int32, &shape)?;
+        let expected = [
+            [1, 0, 0, 2, 0, 0, 3, 0, 0, 4, 0, 0],
+            [5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        ];
+        assert_eq!(out.values::<i32>()?, expected.concat());
+        assert!(stack(&[&b], DType::Int32, &Shape::new(&[1, 1, 2])?).is_err());
+        assert!(stack(&[&b], DType::Float, &shape).is_err());
+        Ok(())
+    }
+}

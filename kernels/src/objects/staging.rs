@@ -1,0 +1,372 @@
+//! Staging areas: tensors put by one step and taken by another, in order (`Stage`) or by key (`MapStage`). Both
+//! may be bounded in number and in bytes; who puts too much waits until something is taken.
+
+use device::cancel::Cancellation;
+use device::{Error, Result};
+use device::resource::Resource;
+use device::value::{Held, Placed};
+use device::waiting::{Finish, Tried, Waiting};
+use graph::{Code, DType, Tensor};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// The tensors of one element, each in the memory of the device whose area it is, or of the host.
+pub type Tuple = Vec<Placed>;
+
+/// How much may be in an area; 0 is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    pub capacity: usize,
+    pub bytes: usize,
+}
+
+impl Bounds {
+    fn has_room(self, count: usize, bytes: usize, more: usize) -> bool {
+        (self.capacity == 0 || count < self.capacity) && self.has_memory(bytes, more)
+    }
+
+    fn has_memory(self, bytes: usize, more: usize) -> bool {
+        self.bytes == 0 || bytes.saturating_add(more) <= self.bytes
+    }
+
+    fn check(self, bytes: usize) -> Result<()> {
+        if self.has_memory(0, bytes) {
+            return Ok(());
+        }
+        let message = format!(
+            "Attempted to insert tensors with combined size of '{bytes}' bytes into Staging Area with a memory limit \
+             of '{}'.",
+            self.bytes
+        );
+        Err(Error::new(Code::ResourceExhausted, message))
+    }
+}
+
+fn size(tensors: &[Placed]) -> usize {
+    tensors.iter().map(Placed::num_bytes).sum()
+}
+
+/// Who puts, and who takes or looks.
+const PUT: usize = 0;
+const TAKE: usize = 1;
+
+/// An area that gives out what was put first.
+#[derive(Debug)]
+pub struct StagingArea {
+    bounds: Bounds,
+    waiting: Waiting<Staged, Tuple>,
+}
+
+#[derive(Default)]
+struct Staged {
+    tuples: VecDeque<Tuple>,
+    bytes: usize,
+}
+
+impl Resource for StagingArea {
+    const KIND: &'static str = "StagingArea";
+}
+
+impl StagingArea {
+    pub fn new(bounds: Bounds) -> StagingArea {
+        StagingArea { bounds, waiting: Waiting::in_any_order(Staged::default(), 2) }
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiting.look(|staged| staged.tuples.len())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn clear(&self) {
+        self.waiting.with(|staged| *staged = Staged::default());
+    }
+
+    /// Puts a tuple, as soon as there is room.
+    pub fn put(&self, step: &Arc<Cancellation>, tuple: Tuple, done: Finish<Tuple>) {
+        let (bounds, bytes) = (self.bounds, size(&tuple));
+        if let Err(error) = bounds.check(bytes) {
+            return done(Err(error));
+        }
+        let mut tuple = Some(tuple);
+        let attempt = move |staged: &mut Staged| {
+            if !bounds.has_room(staged.tuples.len(), staged.bytes, bytes) {
+                return Tried::Waits;
+            }
+            staged.tuples.extend(tuple.take());
+            staged.bytes += bytes;
+            Tried::Over(Ok(Tuple::new()))
+        };
+        self.waiting.attempt(PUT, step, attempt, done);
+    }
+
+    /// Takes the first tuple, as soon as there is one.
+    pub fn get(&self, step: &Arc<Cancellation>, done: Finish<Tuple>) {
+        let attempt = |staged: &mut Staged| match staged.tuples.pop_front() {
+            None => Tried::Waits,
+            Some(tuple) => {
+                staged.bytes -= size(&tuple);
+                Tried::Over(Ok(tuple))
+            }
+        };
+        self.waiting.attempt(TAKE, step, attempt, done);
+    }
+
+    /// Looks at the tuple in this place, as soon as there is one.
+    pub fn peek(&self, step: &Arc<Cancellation>, place: usize, done: Finish<Tuple>) {
+        let attempt = move |staged: &mut Staged| match staged.tuples.get(place) {
+            None => Tried::Waits,
+            Some(tuple) => Tried::Over(Ok(tuple.clone())),
+        };
+        self.waiting.attempt(TAKE, step, attempt, done);
+    }
+}
+
+/// An area whose tuples are taken by key, or the one of the least key. Their tensors may be put by several steps
+/// and taken by several.
+#[derive(Debug)]
+pub struct StagingMap {
+    bounds: Bounds,
+    /// How many tensors make a tuple.
+    width: usize,
+    waiting: Waiting<Mapped, (i64, Tuple)>,
+}
+
+#[derive(Default)]
+struct Mapped {
+    complete: BTreeMap<i64, Vec<Option<Placed>>>,
+    incomplete: BTreeMap<i64, Vec<Option<Placed>>>,
+    bytes: usize,
+}
+
+impl Resource for StagingMap {
+    const KIND: &'static str = "StagingMap";
+}
+
+/// Which of a tuple's tensors an operation is about, in order.
+#[derive(Clone, Debug)]
+pub struct Places(Vec<usize>);
+
+impl Places {
+    /// # Errors
+    /// `InvalidArgument` unless they are strictly ordered and below `width`.
+    pub fn of(indices: &Tensor, key: i64, width: usize) -> Result<Places> {
+        let indices = indices.values::<i32>()?;
+        if indices.windows(2).any(|pair| pair[0] >= pair[1]) {
+            device::invalid!("Indices are not strictly ordered");
+        }
+        let place = |&index: &i32| {
+            usize::try_from(index).ok().filter(|&place| place < width).ok_or_else(|| {
+                let unsigned = i64::from(index) as u64;
+                Error::invalid(format!("Index '{unsigned}' for key '{key}' was out of bounds '{width}'."))
+            })
+        };
+        Ok(Places(indices.iter().map(place).collect::<Result<_>>()?))
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// # Errors
+    /// `InvalidArgument` unless there is one tensor for each place, of the type that `types` says.
+    pub fn check(&self, tensors: &[Placed], types: &[DType]) -> Result<()> {
+        if tensors.len() != self.len() {
+            device::invalid!("{} indices do not say where {} tensors go", self.len(), tensors.len());
+        }
+        for (&place, tensor) in self.0.iter().zip(tensors) {
+            if tensor.dtype() != types[place] {
+                device::invalid!(
+                    "the tensor for index {place} is of {}, not of {}",
+                    tensor.dtype(),
+                    types[place]
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StagingMap {
+    pub fn new(bounds: Bounds, width: usize) -> StagingMap {
+        StagingMap { bounds, width, waiting: Waiting::in_any_order(Mapped::default(), 2) }
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiting.look(|mapped| mapped.complete.len())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn incomplete_len(&self) -> usize {
+        self.waiting.look(|mapped| mapped.incomplete.len())
+    }
+
+    pub fn clear(&self) {
+        self.waiting.with(|mapped| *mapped = Mapped::default());
+    }
+
+    /// Puts some of a tuple's tensors, as soon as there is room. A key that is complete already keeps what it has;
+    /// a whole tuple does not meet parts of one under the same key.
+    pub fn put(
+        &self,
+        step: &Arc<Cancellation>,
+        key: i64,
+        places: Places,
+        tensors: Tuple,
+        done: Finish<(i64, Tuple)>,
+    ) {
+        let (bounds, width, bytes) = (self.bounds, self.width, size(&tensors));
+        if let Err(error) = bounds.check(bytes) {
+            return done(Err(error));
+        }
+        let mut tensors = Some(tensors);
+        let attempt = move |mapped: &mut Mapped| {
+            if mapped.complete.contains_key(&key) {
+                return Tried::Over(Ok((key, Tuple::new())));
+            }
+            let there = if places.len() < width { mapped.incomplete.get(&key) } else { None };
+            if let Some(place) =
+                places.0.iter().find(|&&place| there.is_some_and(|tuple| tuple[place].is_some()))
+            {
+                let message = format!(
+                    "The tensor for index '{place}' for key '{key}' was already initialized '{width}'."
+                );
+                return Tried::Over(Err(Error::invalid(message)));
+            }
+            let missing = there.map_or(width, |tuple| tuple.iter().filter(|t| t.is_none()).count());
+            let completes = missing == places.len();
+            let has_room = match completes {
+                true => bounds.has_room(mapped.complete.len(), mapped.bytes, bytes),
+                false => bounds.has_memory(mapped.bytes, bytes),
+            };
+            if !has_room {
+                return Tried::Waits;
+            }
+            let parts = if places.len() < width { mapped.incomplete.remove(&key) } else { None };
+            let mut tuple = parts.unwrap_or_else(|| vec![None; width]);
+            for (&place, tensor) in places.0.iter().zip(tensors.take().unwrap_or_default()) {
+                tuple[place] = Some(tensor);
+            }
+            mapped.bytes += bytes;
+            let to = if completes { &mut mapped.complete } else { &mut mapped.incomplete };
+            to.insert(key, tuple);
+            Tried::Over(Ok((key, Tuple::new())))
+        };
+        self.waiting.attempt(PUT, step, attempt, done);
+    }
+
+    /// Looks at some tensors of a key's tuple, as soon as it is complete.
+    pub fn peek(&self, step: &Arc<Cancellation>, key: i64, places: Places, done: Finish<(i64, Tuple)>) {
+        let attempt = move |mapped: &mut Mapped| match mapped.complete.get(&key) {
+            None => Tried::Waits,
+            Some(tuple) => Tried::Over(pick(tuple, key, &places).map(|picked| (key, picked))),
+        };
+        self.waiting.attempt(TAKE, step, attempt, done);
+    }
+
+    /// Takes some tensors of a key's tuple, as soon as it is complete: of the least key if none is given.
+    pub fn take(
+        &self,
+        step: &Arc<Cancellation>,
+        key: Option<i64>,
+        places: Places,
+        done: Finish<(i64, Tuple)>,
+    ) {
+        let attempt = move |mapped: &mut Mapped| {
+            let found = match key {
+                Some(key) => mapped.complete.get_mut(&key).map(|tuple| (key, tuple)),
+                None => mapped.complete.iter_mut().next().map(|(&key, tuple)| (key, tuple)),
+            };
+            let Some((key, tuple)) = found else { return Tried::Waits };
+            let picked = match pick(tuple, key, &places) {
+                Ok(picked) => picked,
+                Err(error) => return Tried::Over(Err(error)),
+            };
+            places.0.iter().for_each(|&place| tuple[place] = None);
+            if tuple.iter().all(Option::is_none) {
+                mapped.complete.remove(&key);
+            }
+            mapped.bytes -= size(&picked);
+            Tried::Over(Ok((key, picked)))
+        };
+        self.waiting.attempt(TAKE, step, attempt, done);
+    }
+}
+
+fn pick(tuple: &[Option<Placed>], key: i64, places: &Places) -> Result<Tuple> {
+    let tensor = |&place: &usize| {
+        tuple[place].clone().ok_or_else(|| {
+            Error::invalid(format!("Tensor at index '{place}' for key '{key}' has already been removed."))
+        })
+    };
+    places.0.iter().map(tensor).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::value::Item;
+    use parking_lot::Mutex;
+
+    type Log = Arc<Mutex<Vec<Result<Vec<Tensor>>>>>;
+
+    fn told(log: &Log) -> Finish<Tuple> {
+        let log = log.clone();
+        let on_host = |tuple: Tuple| tuple.into_iter().map(|tensor| Tensor::of(tensor.into())).collect();
+        Box::new(move |result| log.lock().push(result.and_then(on_host)))
+    }
+
+    fn tuple(tensors: Vec<Tensor>) -> Tuple {
+        tensors.into_iter().map(Placed::from).collect()
+    }
+
+    #[test]
+    fn who_puts_waits_for_room_and_who_looks_ahead_holds_nobody_up() -> Result<()> {
+        let area = StagingArea::new(Bounds { capacity: 2, bytes: 8 });
+        let (step, put, peek, get) = (Arc::default(), Log::default(), Log::default(), Log::default());
+        let pair = |a: f32, b: f32| Ok::<_, Error>(vec![Tensor::try_from([a, b])?]);
+        area.put(&step, tuple(pair(1.0, 2.0)?), told(&put));
+        area.put(&step, tuple(vec![Tensor::from(3.0f32)]), told(&put));
+        assert_eq!((put.lock().len(), area.len()), (1, 1), "both are too many bytes");
+        area.peek(&step, 1, told(&peek));
+        area.get(&step, told(&get));
+        assert_eq!(*get.lock(), [Ok(pair(1.0, 2.0)?)]);
+        assert_eq!((put.lock().len(), peek.lock().len()), (2, 0));
+        area.put(&step, tuple(vec![Tensor::from(4.0f32)]), told(&put));
+        assert_eq!(*peek.lock(), [Ok(vec![Tensor::from(4.0f32)])]);
+        let large = Tensor::zeros(graph::DType::Float, [3].try_into()?)?;
+        area.put(&step, tuple(vec![large]), told(&put));
+        let refused = put.lock().pop().and_then(Result::err).map(|error| error.code());
+        assert_eq!(refused, Some(Code::ResourceExhausted));
+        Ok(())
+    }
+
+    #[test]
+    fn a_wait_for_one_key_does_not_hold_up_another() -> Result<()> {
+        let map = StagingMap::new(Bounds { capacity: 0, bytes: 0 }, 2);
+        let log: Arc<Mutex<Vec<i64>>> = Arc::default();
+        let keys = || -> Finish<(i64, Tuple)> {
+            let log = log.clone();
+            Box::new(move |result| log.lock().extend(result.map(|(key, _)| key)))
+        };
+        let (step, none) = (Arc::new(Cancellation::new()), Box::new(|_| {}));
+        let places = |indices: &[i32]| Places::of(&Tensor::vector(indices)?, 0, 2);
+        map.take(&step, Some(9), places(&[0, 1])?, keys());
+        map.take(&step, None, places(&[0, 1])?, keys());
+        map.put(&step, 5, places(&[1])?, tuple(vec![Tensor::from(1i32)]), none.clone());
+        assert_eq!((map.len(), map.incomplete_len()), (0, 1));
+        map.put(&step, 5, places(&[0])?, tuple(vec![Tensor::from(2i32)]), none);
+        assert_eq!(*log.lock(), [5]);
+        assert!(places(&[1, 0]).is_err() && places(&[-1]).is_err() && places(&[2]).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! The values of a table's rows, one after another in memory.
+
+use device::{Error, Result};
+use bytes::Bytes;
+use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
+
+pub(super) struct Column {
+    dtype: DType,
+    /// Elements a row.
+    width: usize,
+    elements: Elements,
+}
+
+enum Elements {
+    Plain { size: usize, bytes: Vec<u8> },
+    Strings(Vec<Bytes>),
+    Variants(Vec<Variant>),
+    Resources(Vec<ResourceHandle>),
+}
+
+/// Runs an expression on the elements and those of a tensor, whatever they are: `$all` is the vector, `$from`
+/// the tensor's slice, `$per` how many entries of both a row has.
+macro_rules! each {
+    ($column:expr, $tensor:expr, |$all:ident, $from:ident, $per:ident| $body:expr) => {{
+        let width = $column.width;
+        match &mut $column.elements {
+            Elements::Plain { size, bytes: $all } => {
+                let ($from, $per) = ($tensor.bytes()?, width * *size);
+                $body
+            }
+            Elements::Strings($all) => {
+                let ($from, $per) = ($tensor.as_strings()?, width);
+                $body
+            }
+            Elements::Variants($all) => {
+                let ($from, $per) = ($tensor.as_variants()?, width);
+                $body
+            }
+            Elements::Resources($all) => {
+                let ($from, $per) = ($tensor.as_resources()?, width);
+                $body
+            }
+        }
+    }};
+}
+
+impl Column {
+    pub(super) fn new(dtype: DType, width: usize) -> Result<Column> {
+        let elements = match dtype {
+            DType::String => Elements::Strings(Vec::new()),
+            DType::Variant => Elements::Variants(Vec::new()),
+            DType::Resource => Elements::Resources(Vec::new()),
+            _ => {
+                let size = dtype.size().ok_or_else(|| Error::unimplemented(format!("a table of {dtype}")))?;
+                Elements::Plain { size, bytes: Vec::new() }
+            }
+        };
+        Ok(Column { dtype, width, elements })
+    }
+
+    /// Adds row `row` of a tensor.
+    pub(super) fn push(&mut self, tensor: &Tensor, row: usize) -> Result<()> {
+        each!(self, tensor, |all, from, per| {
+            all.try_reserve(per)
+                .map_err(|_| Error::new(Code::ResourceExhausted, "no memory for another row"))?;
+            all.extend_from_slice(&from[row * per..(row + 1) * per]);
+        });
+        Ok(())
+    }
+
+    pub(super) fn set(&mut self, place: usize, tensor: &Tensor, row: usize) -> Result<()> {
+        each!(self, tensor, |all, from, per| {
+            all[place * per..(place + 1) * per].clone_from_slice(&from[row * per..(row + 1) * per]);
+        });
+        Ok(())
+    }
+
+    /// Puts the last row in the place of one that goes.
+    pub(super) fn swap_remove(&mut self, place: usize) {
+        fn remove<T: Clone>(all: &mut Vec<T>, place: usize, per: usize) {
+            let last = all.len().saturating_sub(per);
+            let tail = all.split_off(last);
+            if place * per < last {
+                all[place * per..(place + 1) * per].clone_from_slice(&tail);
+            }
+        }
+        match &mut self.elements {
+            Elements::Plain { size, bytes } => remove(bytes, place, self.width * *size),
+            Elements::Strings(all) => remove(all, place, self.width),
+            Elements::Variants(all) => remove(all, place, self.width),
+            Elements::Resources(all) => remove(all, place, self.width),
+        }
+    }
+
+    /// Whether a row is equal to one of a tensor.
+    pub(super) fn is_same(&mut self, place: usize, tensor: &Tensor, row: usize) -> Result<bool> {
+        Ok(each!(self, tensor, |all, from, per| {
+            all[place * per..(place + 1) * per] == from[row * per..(row + 1) * per]
+        }))
+    }
+
+    /// The rows in these places; where there is none, the default's row of the same number, or its only one.
+    pub(super) fn gather(
+        &self,
+        places: impl Iterator<Item = Option<usize>>,
+        default: &Tensor,
+        one_for_all: bool,
+        shape: Shape,
+    ) -> Result<Tensor> {
+        fn pick<'a, T>(all: &'a [T], default: &'a [T], per: usize, from: Row) -> &'a [T] {
+            match from {
+                Row::There(place) => &all[place * per..(place + 1) * per],
+                Row::Default(row) => &default[row * per..(row + 1) * per],
+            }
+        }
+        enum Row {
+            There(usize),
+            Default(usize),
+        }
+        let rows = places.enumerate().map(|(i, place)| match place {
+            Some(place) => Row::There(place),
+            None => Row::Default(if one_for_all { 0 } else { i }),
+        });
+        let width = self.width;
+        Ok(match &self.elements {
+            Elements::Plain { size, bytes } => {
+                let mut out = Tensor::unspecified(self.dtype, shape)?;
+                let (default, per) = (default.bytes()?, width * size);
+                if per > 0 {
+                    for (to, row) in out.bytes_mut()?.chunks_exact_mut(per).zip(rows) {
+                        to.copy_from_slice(pick(bytes, default, per, row));
+                    }
+                }
+                out
+            }
+            Elements::Strings(all) => {
+                let default = default.as_strings()?;
+                Tensor::strings(
+                    rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(),
+                    shape,
+                )?
+            }
+            Elements::Variants(all) => {
+                let default = default.as_variants()?;
+                Tensor::variants(
+                    rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(),
+                    shape,
+                )?
+            }
+            Elements::Resources(all) => {
+                let default = default.as_resources()?;
+                Tensor::resources(
+                    rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(),
+                    shape,
+                )?
+            }
+        })
+    }
+
+    /// All rows.
+    pub(super) fn all(&self, shape: Shape) -> Result<Tensor> {
+        Ok(match &self.elements {
+            Elements::Plain { bytes, .. } => Tensor::from_bytes(self.dtype, shape, bytes)?,
+            Elements::Strings(all) => Tensor::strings(all.clone(), shape)?,
+            Elements::Variants(all) => Tensor::variants(all.clone(), shape)?,
+            Elements::Resources(all) => Tensor::resources(all.clone(), shape)?,
+        })
+    }
+
+    /// A row as messages show it.
+    pub(super) fn text(&self, place: usize) -> String {
+        let count = match &self.elements {
+            Elements::Plain { size, bytes } => bytes.len() / size.max(&1),
+            Elements::Strings(all) => all.len(),
+            Elements::Variants(all) => all.len(),
+            Elements::Resources(all) => all.len(),
+        };
+        let all = Shape::new(&[count]).map_err(Error::from).and_then(|shape| self.all(shape));
+        all.map_or_else(|_| "?".to_owned(), |all| Column::text_of(&all, place * self.width))
+    }
+
+    /// An element of a tensor as messages show it.
+    pub(super) fn text_of(tensor: &Tensor, element: usize) -> String {
+        use crate::numeric::dispatch::dispatch;
+        if let Ok(strings) = tensor.as_strings() {
+            return strings.get(element).map(|s| String::from_utf8_lossy(s).into_owned()).unwrap_or_default();
+        }
+        let text: Result<String> = dispatch!(plain, tensor.dtype(), T => {
+            tensor.values::<T>().map(|all| format!("{:?}", all[element])).map_err(Error::from)
+        });
+        text.unwrap_or_else(|_| "?".to_owned())
+    }
+}

@@ -1,0 +1,330 @@
+//! Lookup tables: rows by key. One that is initialised as a whole answers only then; others change at will.
+
+mod column;
+pub mod text_file;
+
+use device::{Error, Result};
+use device::resource::Resource;
+use bytes::Bytes;
+use column::Column;
+use graph::{Code, DType, Shape, Tensor};
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+/// The bytes of a key.
+pub type Key<'a> = Cow<'a, [u8]>;
+
+/// How a table gets its rows.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// All at once.
+    Static,
+    /// One by one.
+    Mutable,
+    /// One by one, under keys other than these two.
+    Dense { empty: Bytes, deleted: Option<Bytes> },
+}
+
+/// The types and shapes of keys and values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layout {
+    pub key: DType,
+    pub key_shape: Shape,
+    pub value: DType,
+    pub value_shape: Shape,
+}
+
+/// A lookup table.
+pub struct Table {
+    name: Arc<str>,
+    kind: Kind,
+    layout: Layout,
+    rows: RwLock<Rows>,
+}
+
+struct Rows {
+    is_initialized: bool,
+    /// The places of the rows by key.
+    places: FxHashMap<Bytes, usize>,
+    keys: Vec<Bytes>,
+    values: Column,
+}
+
+impl Rows {
+    fn new(layout: &Layout, is_initialized: bool) -> Result<Rows> {
+        let values = Column::new(layout.value, layout.value_shape.num_elements())?;
+        Ok(Rows { is_initialized, places: FxHashMap::default(), keys: Vec::new(), values })
+    }
+
+    fn set(&mut self, key: Key<'_>, values: &Tensor, row: usize) -> Result<()> {
+        match self.places.get(&*key) {
+            Some(&place) => self.values.set(place, values, row),
+            None => {
+                self.values.push(values, row)?;
+                let key = Bytes::from(key.into_owned());
+                self.places.insert(key.clone(), self.keys.len());
+                self.keys.push(key);
+                Ok(())
+            }
+        }
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        let Some(place) = self.places.remove(key) else { return };
+        self.keys.swap_remove(place);
+        self.values.swap_remove(place);
+        if let Some(moved) = self.keys.get(place) {
+            self.places.insert(moved.clone(), place);
+        }
+    }
+}
+
+impl Resource for Table {
+    const KIND: &'static str = "LookupTable";
+}
+
+impl Table {
+    pub fn new(name: Arc<str>, kind: Kind, layout: Layout) -> Result<Table> {
+        let rows = RwLock::new(Rows::new(&layout, !matches!(kind, Kind::Static))?);
+        Ok(Table { name, kind, layout, rows })
+    }
+
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// # Errors
+    /// `InvalidArgument` if a node that asks for these types may not have this table.
+    pub fn check_same(&self, key: DType, value: DType) -> Result<()> {
+        if (self.layout.key, self.layout.value) != (key, value) {
+            device::invalid!(
+                "Conflicting key/value dtypes {key}->{value} with {}-{} for table {}",
+                self.layout.key,
+                self.layout.value,
+                self.name
+            );
+        }
+        Ok(())
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.rows.read().keys.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn is_initialized(&self) -> bool {
+        self.rows.read().is_initialized
+    }
+
+    /// The bytes of each key of a tensor, and the shape in which the keys stand.
+    fn keys<'a>(&self, keys: &'a Tensor) -> Result<(Vec<Key<'a>>, Vec<usize>)> {
+        let (dims, each) = (keys.shape().dims(), &self.layout.key_shape);
+        let Some(outer) = dims.strip_suffix(each.dims()) else {
+            device::invalid!("Input key shape {} must end with key shape {each}", keys.shape());
+        };
+        let width = each.num_elements();
+        Ok((key_bytes(keys, width)?, outer.to_vec()))
+    }
+
+    fn check_keys(&self, keys: &[Key<'_>]) -> Result<()> {
+        if let Kind::Dense { empty, deleted } = &self.kind {
+            for key in keys {
+                if **key == **empty {
+                    device::invalid!("Using the empty_key as a table key is not allowed");
+                }
+                if deleted.as_ref().is_some_and(|deleted| **key == **deleted) {
+                    device::invalid!("Using the deleted_key as a table key is not allowed");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_values(&self, values: &Tensor, outer: &[usize]) -> Result<()> {
+        let expected = Shape::new(&[outer, self.layout.value_shape.dims()].concat())?;
+        if *values.shape() != expected {
+            device::invalid!("Expected shape {expected} for value, got {}", values.shape());
+        }
+        Ok(())
+    }
+
+    /// The values under these keys; `default`, a value or one for each key, where there is none.
+    pub fn find(&self, keys: &Tensor, default: &Tensor) -> Result<Tensor> {
+        let (keys, outer) = self.keys(keys)?;
+        self.check_keys(&keys)?;
+        let one = &self.layout.value_shape;
+        let shape = Shape::new(&[&outer, one.dims()].concat())?;
+        let one_for_all = default.shape() == one;
+        if !one_for_all && *default.shape() != shape {
+            device::invalid!("Expected shape {one} or {shape} for default value, got {}", default.shape());
+        }
+        let rows = self.rows.read();
+        if !rows.is_initialized {
+            return Err(Error::new(Code::FailedPrecondition, "Table not initialized."));
+        }
+        let places = keys.iter().map(|key| rows.places.get(&**key).copied());
+        rows.values.gather(places, default, one_for_all, shape)
+    }
+
+    /// Adds rows, or changes those that are there.
+    pub fn insert(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
+        self.check_mutable("Insert")?;
+        let (keys, outer) = self.keys(keys)?;
+        self.check_keys(&keys)?;
+        self.check_values(values, &outer)?;
+        let mut rows = self.rows.write();
+        keys.into_iter().enumerate().try_for_each(|(row, key)| rows.set(key, values, row))
+    }
+
+    /// Removes the rows that are there.
+    pub fn remove(&self, keys: &Tensor) -> Result<()> {
+        self.check_mutable("Remove")?;
+        let (keys, _) = self.keys(keys)?;
+        self.check_keys(&keys)?;
+        let mut rows = self.rows.write();
+        keys.iter().for_each(|key| rows.remove(key));
+        Ok(())
+    }
+
+    fn check_mutable(&self, action: &str) -> Result<()> {
+        match self.kind {
+            Kind::Static => Err(Error::unimplemented(format!(
+                "{action} not supported by InitializableLookupTable implementations"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Replaces all rows.
+    pub fn import(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
+        if let Kind::Static = self.kind {
+            return self.initialize(keys, values);
+        }
+        // Dense tables of the peer export scalar keys as rows of one element.
+        let rows = values.shape().first().copied().unwrap_or(0);
+        let shape = Shape::new(&[&[rows], self.layout.key_shape.dims()].concat())?;
+        let keys = &match keys.num_elements() == shape.num_elements() {
+            true => keys.reshaped(shape)?,
+            false => keys.clone(),
+        };
+        let (keys, outer) = self.keys(keys)?;
+        self.check_values(values, &outer)?;
+        let mut new = Rows::new(&self.layout, true)?;
+        for (row, key) in keys.into_iter().enumerate() {
+            // What a dense table exports may have the keys in it that stand for no row.
+            if self.check_keys(std::slice::from_ref(&key)).is_ok() {
+                new.set(key, values, row)?;
+            }
+        }
+        *self.rows.write() = new;
+        Ok(())
+    }
+
+    /// All keys and all values.
+    pub fn export(&self) -> Result<(Tensor, Tensor)> {
+        let rows = self.rows.read();
+        let count = rows.keys.len();
+        let shape = |each: &Shape| Shape::new(&[&[count], each.dims()].concat());
+        let keys = tensor_of_keys(&rows.keys, self.layout.key, shape(&self.layout.key_shape)?)?;
+        Ok((keys, rows.values.all(shape(&self.layout.value_shape)?)?))
+    }
+
+    /// Gives a static table its rows; once it has them it keeps them.
+    pub fn initialize(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
+        if keys.shape().rank() != 1 {
+            device::invalid!("Keys must be a vector, but received shape{}", keys.shape());
+        }
+        if keys.num_elements() != values.num_elements() {
+            device::invalid!(
+                "Keys and values must have the same size {} vs {}",
+                keys.num_elements(),
+                values.num_elements()
+            );
+        }
+        if !matches!(self.kind, Kind::Static) {
+            device::invalid!("Table {} is not initializable", self.name);
+        }
+        let mut rows = self.rows.write();
+        if rows.is_initialized {
+            return Ok(());
+        }
+        let mut new = Rows::new(&self.layout, true)?;
+        for (row, key) in key_bytes(keys, 1)?.into_iter().enumerate() {
+            if let Some(&place) = new.places.get(&*key)
+                && !new.values.is_same(place, values, row)?
+            {
+                let message = format!(
+                    "HashTable has different value for same key. Key {} has {} and trying to add value {}",
+                    key_text(&key, self.layout.key),
+                    new.values.text(place),
+                    Column::text_of(values, row)
+                );
+                return Err(Error::new(Code::FailedPrecondition, message));
+            }
+            new.set(key, values, row)?;
+        }
+        *rows = new;
+        Ok(())
+    }
+}
+
+/// The bytes of each key: of plain elements, their own; of one string, its own; of several strings, with lengths.
+pub fn key_bytes(keys: &Tensor, width: usize) -> Result<Vec<Key<'_>>> {
+    if width == 0 {
+        device::invalid!("a key must have elements");
+    }
+    if keys.dtype() != DType::String {
+        let size = keys.dtype().size().unwrap_or(1) * width;
+        return Ok(keys.bytes()?.chunks_exact(size).map(Cow::Borrowed).collect());
+    }
+    let strings = keys.as_strings()?;
+    if width == 1 {
+        return Ok(strings.iter().map(|s| Cow::Borrowed(&s[..])).collect());
+    }
+    let joined = strings.chunks_exact(width).map(|key| {
+        let parts =
+            key.iter().flat_map(|s| (s.len() as u64).to_le_bytes().into_iter().chain(s.iter().copied()));
+        Cow::Owned(parts.collect())
+    });
+    Ok(joined.collect())
+}
+
+fn tensor_of_keys(keys: &[Bytes], dtype: DType, shape: Shape) -> Result<Tensor> {
+    if dtype != DType::String {
+        return Ok(Tensor::from_bytes(dtype, shape, &keys.concat())?);
+    }
+    if shape.rank() == 1 {
+        return Ok(Tensor::strings(keys.to_vec(), shape)?);
+    }
+    let mut strings = Vec::with_capacity(shape.num_elements());
+    for key in keys {
+        let mut rest = key.clone();
+        while let Some(length) = rest.first_chunk::<8>().copied() {
+            let _ = rest.split_to(8);
+            let length = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX).min(rest.len());
+            strings.push(rest.split_to(length));
+        }
+    }
+    Ok(Tensor::strings(strings, shape)?)
+}
+
+fn key_text(key: &[u8], dtype: DType) -> String {
+    match (dtype, key.first_chunk::<8>(), key.first_chunk::<4>()) {
+        (DType::Int64, Some(bytes), _) => i64::from_le_bytes(*bytes).to_string(),
+        (DType::Int32, _, Some(bytes)) => i32::from_le_bytes(*bytes).to_string(),
+        _ => String::from_utf8_lossy(key).into_owned(),
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Table '{}' {}->{} ({} rows)", self.name, self.layout.key, self.layout.value, self.len())
+    }
+}

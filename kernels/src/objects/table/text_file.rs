@@ -1,0 +1,153 @@
+//! The rows of a table in a text file: a line is a row, keys and values are its columns, the whole line, or its
+//! number.
+
+use device::{Error, Result};
+use bytes::Bytes;
+use graph::{Code, DType, Shape, Tensor};
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind};
+
+/// What of a line is a key or a value.
+const LINE_NUMBER: i64 = -1;
+const WHOLE_LINE: i64 = -2;
+
+/// How to read a file.
+#[derive(Clone, Debug)]
+pub struct TextFile {
+    pub key_index: i64,
+    pub value_index: i64,
+    /// How many lines to read; -1 for all.
+    pub vocab_size: i64,
+    pub delimiter: u8,
+    /// Added to line numbers.
+    pub offset: i64,
+}
+
+impl TextFile {
+    /// The keys and the values of a file, for a table of these types.
+    pub fn read(&self, path: &str, key: DType, value: DType) -> Result<(Tensor, Tensor)> {
+        check_index("Key", self.key_index, "key", key)?;
+        check_index("Value", self.value_index, "value", value)?;
+        let file = File::open(path).map_err(|error| of_file(path, &error))?;
+        let mut lines = BufReader::new(file);
+        let (mut keys, mut values) = (Cells::new(key)?, Cells::new(value)?);
+        let (mut count, mut line) = (0i64, Vec::new());
+        if self.vocab_size == 0 {
+            let message = format!("Finished reading 0 of lines from {path}");
+            return Err(Error::new(Code::OutOfRange, message));
+        }
+        while self.vocab_size < 0 || count < self.vocab_size {
+            line.clear();
+            if lines.read_until(b'\n', &mut line).map_err(|error| of_file(path, &error))? == 0 {
+                break;
+            }
+            let text = line.strip_suffix(b"\n").unwrap_or(&line);
+            let text = text.strip_suffix(b"\r").unwrap_or(text);
+            self.add(&mut keys, self.key_index, text, count, path)?;
+            self.add(&mut values, self.value_index, text, count, path)?;
+            count += 1;
+        }
+        if self.vocab_size > count {
+            device::invalid!("Invalid vocab_size in {path}: expected {} but got {count}", self.vocab_size);
+        }
+        Ok((keys.finish()?, values.finish()?))
+    }
+
+    fn add(&self, cells: &mut Cells, index: i64, line: &[u8], number: i64, path: &str) -> Result<()> {
+        match index {
+            LINE_NUMBER => {
+                let Cells::Int64(all) = cells else { return Err(Error::internal("line numbers are int64")) };
+                all.push(number.wrapping_add(self.offset));
+                Ok(())
+            }
+            WHOLE_LINE => cells.parse(line, number),
+            column => {
+                let mut columns = line.split(|&byte| byte == self.delimiter);
+                let cell = usize::try_from(column).ok().and_then(|column| columns.nth(column));
+                let Some(cell) = cell else {
+                    device::invalid!(
+                        "Invalid number of columns in {path} line {number} ({}) : expected at least {} got {}",
+                        String::from_utf8_lossy(line),
+                        self.key_index.max(self.value_index) + 1,
+                        line.split(|&byte| byte == self.delimiter).count()
+                    );
+                };
+                cells.parse(cell, number)
+            }
+        }
+    }
+}
+
+fn check_index(what: &str, index: i64, of: &str, dtype: DType) -> Result<()> {
+    let is_integer = matches!(dtype, DType::Int32 | DType::Int64);
+    match index {
+        LINE_NUMBER if dtype != DType::Int64 => {
+            device::invalid!("{what} index for line number requires table {of} dtype of int64, got {dtype}")
+        }
+        WHOLE_LINE if dtype != DType::String && !is_integer => {
+            device::invalid!("{what} index for whole line requires string or integer table {of}, got {dtype}")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn of_file(path: &str, error: &std::io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Error::new(Code::NotFound, format!("{path}; No such file or directory")),
+        ErrorKind::PermissionDenied => {
+            Error::new(Code::PermissionDenied, format!("{path}; Permission denied"))
+        }
+        _ => Error::new(Code::Unknown, format!("{path}; {error}")),
+    }
+}
+
+/// The cells of a column.
+enum Cells {
+    Text(Vec<Bytes>),
+    Int32(Vec<i32>),
+    Int64(Vec<i64>),
+    Float(Vec<f32>),
+    Double(Vec<f64>),
+}
+
+impl Cells {
+    fn new(dtype: DType) -> Result<Cells> {
+        Ok(match dtype {
+            DType::String => Cells::Text(Vec::new()),
+            DType::Int32 => Cells::Int32(Vec::new()),
+            DType::Int64 => Cells::Int64(Vec::new()),
+            DType::Float => Cells::Float(Vec::new()),
+            DType::Double => Cells::Double(Vec::new()),
+            other => device::invalid!("Data type {other} not supported."),
+        })
+    }
+
+    fn parse(&mut self, cell: &[u8], line: i64) -> Result<()> {
+        fn number<T: std::str::FromStr>(cell: &[u8], line: i64, kind: &str) -> Result<T> {
+            let text = String::from_utf8_lossy(cell);
+            let parsed = text.trim().parse();
+            parsed.map_err(|_| Error::invalid(format!("Field {text} in line {line} is not a valid {kind}.")))
+        }
+        match self {
+            Cells::Text(all) => all.push(Bytes::copy_from_slice(cell)),
+            Cells::Int32(all) => all.push(number(cell, line, "int32")?),
+            Cells::Int64(all) => all.push(number(cell, line, "int64")?),
+            Cells::Float(all) => all.push(number(cell, line, "float")?),
+            Cells::Double(all) => all.push(number(cell, line, "double")?),
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Tensor> {
+        Ok(match self {
+            Cells::Text(all) => {
+                let shape = Shape::new(&[all.len()])?;
+                Tensor::strings(all, shape)?
+            }
+            Cells::Int32(all) => Tensor::vector(&all)?,
+            Cells::Int64(all) => Tensor::vector(&all)?,
+            Cells::Float(all) => Tensor::vector(&all)?,
+            Cells::Double(all) => Tensor::vector(&all)?,
+        })
+    }
+}

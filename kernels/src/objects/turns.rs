@@ -1,0 +1,126 @@
+//! A value that steps have in turn, in the order in which they ask for it. Who waits can be cancelled.
+
+use device::cancel::Cancellation;
+use device::{Error, Result};
+use device::waiting::{Tried, Waiting};
+use parking_lot::Mutex;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// A value, and who waits for it. The value is away while somebody has it.
+pub struct Turns<T> {
+    shared: Arc<Shared<T>>,
+}
+
+type Shared<T> = Waiting<Option<T>, Option<T>>;
+
+impl<T: Default + Send + 'static> Turns<T> {
+    pub fn new(value: T) -> Turns<T> {
+        Turns { shared: Arc::new(Waiting::new(Some(value), 1)) }
+    }
+
+    /// Hands over the value, as soon as nobody has it.
+    pub fn take(&self, step: &Arc<Cancellation>, done: impl FnOnce(Result<Turn<T>>) + Send + 'static) {
+        let attempt = |place: &mut Option<T>| match place.take() {
+            Some(value) => Tried::Over(Ok(Some(value))),
+            None => Tried::Waits,
+        };
+        let of = self.shared.clone();
+        let give = move |value: Result<Option<T>>| {
+            done(value.map(|value| Turn { of, value: value.unwrap_or_default() }));
+        };
+        self.shared.attempt(0, step, attempt, Box::new(give));
+    }
+
+    /// Does something short with the value, as soon as nobody has it: however many wait to do so, no stack grows.
+    pub fn with<R: Send + 'static>(
+        &self,
+        step: &Arc<Cancellation>,
+        mut act: impl FnMut(&mut T) -> Result<R> + Send + 'static,
+        done: impl FnOnce(Result<R>) + Send + 'static,
+    ) {
+        let acted: Arc<Mutex<Option<R>>> = Arc::default();
+        let slot = acted.clone();
+        let attempt = move |place: &mut Option<T>| match place {
+            Some(value) => Tried::Over(act(value).map(|answer| {
+                *slot.lock() = Some(answer);
+                None
+            })),
+            None => Tried::Waits,
+        };
+        let answer = move |over: Result<Option<T>>| {
+            let answer = over.and_then(|_| acted.lock().take().ok_or_else(|| Error::internal("no answer")));
+            done(answer);
+        };
+        self.shared.attempt(0, step, attempt, Box::new(answer));
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Turns<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Turns({:?})", self.shared)
+    }
+}
+
+/// The value in somebody's hands; dropped, it is the next one's turn.
+pub struct Turn<T: Default + Send + 'static> {
+    of: Arc<Shared<T>>,
+    value: T,
+}
+
+impl<T: Default + Send + 'static> Deref for Turn<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: Default + Send + 'static> DerefMut for Turn<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T: Default + Send + 'static> Drop for Turn<T> {
+    fn drop(&mut self) {
+        let value = std::mem::take(&mut self.value);
+        self.of.with(|place| *place = Some(value));
+    }
+}
+
+impl<T: Default + Send + 'static> fmt::Debug for Turn<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Turn")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::Code;
+
+    #[test]
+    fn who_asks_while_the_value_is_away_waits_and_can_be_cancelled() {
+        let (turns, step) = (Turns::new(1), Arc::new(Cancellation::new()));
+        let held: Arc<Mutex<Option<Turn<i32>>>> = Arc::default();
+        let holder = held.clone();
+        turns.take(&step, move |turn| *holder.lock() = turn.ok());
+        let said: Arc<Mutex<Vec<Result<i32>>>> = Arc::default();
+        let ask = |step: &Arc<Cancellation>| {
+            let said = said.clone();
+            turns.with(step, |value| Ok(*value), move |answer| said.lock().push(answer));
+        };
+        let other = Arc::new(Cancellation::new());
+        ask(&other);
+        (0..3_000).for_each(|_| ask(&step));
+        assert!(said.lock().is_empty());
+        other.cancel(Error::new(Code::Cancelled, "over"));
+        assert_eq!(said.lock().pop().and_then(|r| r.err()).map(|e| e.code()), Some(Code::Cancelled));
+        let turn = held.lock().take().map(|mut turn| *turn += 1);
+        assert_eq!(turn, Some(()));
+        assert_eq!(said.lock().len(), 3_000);
+        assert!(said.lock().iter().all(|answer| *answer == Ok(2)));
+    }
+}

@@ -1,0 +1,262 @@
+//! Fractional pooling: the boundaries of the windows are drawn at random in each step.
+
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelDef};
+use crate::numeric::dispatch::dispatch;
+use crate::random::WordStream;
+use crate::numeric::scalar::Number;
+use graph::ops::pool::Fractional;
+use graph::{DType, Shape, Tensor};
+use num_traits::AsPrimitive;
+use std::ops::Range;
+
+const TYPES: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Double, DType::Int32, DType::Int64])];
+
+macro_rules! typed {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        dispatch!(@arms $dtype, $T => $body; Float f32, Double f64, Int32 i32, Int64 i64)
+    };
+}
+
+pub(super) const MAX: KernelDef = KernelDef::of("FractionalMaxPool", TYPES, |i| {
+    let attrs = Fractional::of(i.node)?;
+    typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &attrs, maximum)))
+});
+
+pub(super) const MEAN: KernelDef = KernelDef::of("FractionalAvgPool", TYPES, |i| {
+    let attrs = Fractional::of(i.node)?;
+    typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &attrs, mean)))
+});
+
+pub(super) const MAX_GRAD: KernelDef = KernelDef::of("FractionalMaxPoolGrad", TYPES, |i| {
+    let overlapping = i.attr("overlapping")?;
+    typed!(i.output_type(0), T => Kernel::sync(move |ctx| max_grad::<T>(ctx, overlapping)))
+});
+
+pub(super) const MEAN_GRAD: KernelDef = KernelDef {
+    host_memory: &["orig_input_tensor_shape"],
+    ..KernelDef::of("FractionalAvgPoolGrad", TYPES, |i| {
+        let overlapping = i.attr("overlapping")?;
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| mean_grad::<T>(ctx, overlapping)))
+    })
+};
+
+/// Returns the boundaries of `output` windows over `input` elements: `output + 1` positions from 0 to `input`.
+fn boundaries(input: usize, output: usize, pseudo_random: bool, stream: &WordStream) -> Vec<i64> {
+    let (whole, extra) = (input / output, input % output);
+    let mut widths = vec![whole as i64; output];
+    // A number is drawn even if all widths are equal, so that the stream advances like TensorFlow's.
+    if pseudo_random {
+        let spread = spread_widths(input, output, whole, stream);
+        if extra > 0 {
+            widths = spread;
+        }
+    } else {
+        widths[..extra].iter_mut().for_each(|w| *w += 1);
+        let mut words = stream.reserve(output);
+        for i in 0..output - 1 {
+            widths.swap(i, i + words.below((output - i) as u32) as usize);
+        }
+    }
+    let ends = widths.iter().scan(0, |sum, w| {
+        *sum += w;
+        Some(*sum)
+    });
+    std::iter::once(0).chain(ends).collect()
+}
+
+/// Returns window widths spread as evenly as the ratio allows, from a random phase. The phase is bounded so that the
+/// first and the last width differ from the others by at most one.
+fn spread_widths(input: usize, output: usize, whole: usize, stream: &WordStream) -> Vec<i64> {
+    let alpha = input as f64 / output as f64;
+    let first = (whole + 2) as f64 / alpha - 1.0;
+    let last = (input + 1 - whole) as f64 / alpha - (output - 1) as f64;
+    let phase = stream.reserve(1).unit_f64() * first.min(last);
+    let at = |i: usize| match i {
+        0 => 1,
+        i if i == output => input as i64 + 1,
+        i => (alpha * (i as f64 + phase)).ceil() as i64,
+    };
+    (0..output).map(|i| at(i + 1) - at(i)).collect()
+}
+
+/// The size of an image and its window boundaries on both axes.
+struct Windows<'a> {
+    /// Rows, columns and channels of an image.
+    sizes: [usize; 3],
+    rows: &'a [i64],
+    columns: &'a [i64],
+    overlapping: bool,
+}
+
+impl<'a> Windows<'a> {
+    /// Returns the windows for boundaries given by inputs, after checking them.
+    fn checked(
+        shape: &Shape,
+        pooled: &Shape,
+        rows: &'a Tensor,
+        columns: &'a Tensor,
+        overlapping: bool,
+    ) -> Result<Windows<'a>> {
+        let (&[n, h, w, c], &[pooled_n, pooled_h, pooled_w, pooled_c]) = (shape.dims(), pooled.dims()) else {
+            device::invalid!("orig_input and out_backprop must be 4-dimensional, got {shape} and {pooled}");
+        };
+        if n != pooled_n || c != pooled_c {
+            device::invalid!("out_backprop has shape {pooled}, which does not fit orig_input's {shape}");
+        }
+        for (name, given, outputs, size) in [("row", rows, pooled_h, h), ("col", columns, pooled_w, w)] {
+            if given.shape().dims() != [outputs + 1] {
+                device::invalid!(
+                    "{name}_pooling_sequence must have {} elements, has shape {}",
+                    outputs + 1,
+                    given.shape()
+                );
+            }
+            let ends = given.values::<i64>()?;
+            let is_rising = ends.windows(2).all(|w| w[0] < w[1]);
+            if !is_rising
+                || ends.first().is_some_and(|&f| f < 0)
+                || ends.last().is_some_and(|&l| l > size as i64)
+            {
+                device::invalid!("{name}_pooling_sequence must rise from 0 to {size}, is {ends:?}");
+            }
+        }
+        let (rows, columns) = (rows.values::<i64>()?, columns.values::<i64>()?);
+        Ok(Windows { sizes: [h, w, c], rows, columns, overlapping })
+    }
+
+    fn range(&self, ends: &[i64], i: usize, size: usize) -> Range<usize> {
+        let end = ends[i + 1] as usize + usize::from(self.overlapping);
+        ends[i] as usize..end.min(size)
+    }
+
+    /// Calls `visit` for each window of each image with the window's number and the offsets of its pixels.
+    fn each(&self, batch: usize, mut visit: impl FnMut(usize, &[usize])) {
+        let [h, w, c] = self.sizes;
+        let (mut number, mut pixels) = (0, Vec::new());
+        for image in 0..batch {
+            for row in 0..self.rows.len() - 1 {
+                for column in 0..self.columns.len() - 1 {
+                    pixels.clear();
+                    for y in self.range(self.rows, row, h) {
+                        let columns = self.range(self.columns, column, w);
+                        pixels.extend(columns.map(|x| ((image * h + y) * w + x) * c));
+                    }
+                    visit(number, &pixels);
+                    number += 1;
+                }
+            }
+        }
+    }
+}
+
+/// A function that computes an output pixel from the pixels of its window: `(output, values, offsets)`.
+type Fold<T> = fn(&mut [T], &[T], &[usize]);
+
+fn maximum<T: Number>(out: &mut [T], values: &[T], pixels: &[usize]) {
+    out.fill(T::LEAST);
+    for &at in pixels {
+        out.iter_mut().zip(&values[at..]).for_each(|(o, &v)| *o = if v > *o { v } else { *o });
+    }
+}
+
+fn mean<T: Number>(out: &mut [T], values: &[T], pixels: &[usize]) {
+    out.fill(T::ZERO);
+    for &at in pixels {
+        out.iter_mut().zip(&values[at..]).for_each(|(o, &v)| *o = o.plus(v));
+    }
+    out.iter_mut().for_each(|o| *o = o.over_count(pixels.len().max(1)));
+}
+
+fn forward<T: Number>(ctx: &mut KernelContext<'_>, attrs: &Fractional, fold: Fold<T>) -> Result<()> {
+    let input = ctx.input(0)?;
+    let &[batch, h, w, c] = input.shape().dims() else {
+        device::invalid!("tensor_in must be 4-dimensional, got {}", input.shape());
+    };
+    let outputs = [0, 1].map(|i| attrs.output_size([h, w][i], i));
+    let ratios = [1.0, attrs.ratios[0], attrs.ratios[1], 1.0];
+    for (i, output) in [batch, outputs[0], outputs[1], c].into_iter().enumerate() {
+        if output == 0 {
+            device::invalid!(
+                "Pooling ratio is higher than input dimension size for dimension {i}. Input dim size: {} pooling \
+                 ratio: {}",
+                input.shape()[i],
+                ratios[i]
+            );
+        }
+    }
+    let stream = WordStream::seeded(attrs.seeds);
+    let [rows, columns] =
+        [(h, outputs[0]), (w, outputs[1])].map(|(i, o)| boundaries(i, o, attrs.pseudo_random, &stream));
+    let mut out = ctx.allocate(T::DTYPE, Shape::new(&[batch, outputs[0], outputs[1], c])?)?;
+    if out.num_elements() > 0 {
+        let (values, out) = (input.values::<T>()?, out.values_mut::<T>()?);
+        let windows =
+            Windows { sizes: [h, w, c], rows: &rows, columns: &columns, overlapping: attrs.overlapping };
+        windows.each(batch, |i, pixels| fold(&mut out[i * c..(i + 1) * c], values, pixels));
+    }
+    ctx.set_output(0, out);
+    for (i, ends) in [(1, rows), (2, columns)] {
+        ctx.set_output(i, Tensor::from_slice(&ends, Shape::new(&[ends.len()])?)?);
+    }
+    Ok(())
+}
+
+fn max_grad<T: Number>(ctx: &mut KernelContext<'_>, overlapping: bool) -> Result<()> {
+    let (input, pooled, grad) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    if pooled.shape() != grad.shape() {
+        device::invalid!("orig_output has shape {}, out_backprop {}", pooled.shape(), grad.shape());
+    }
+    let windows = Windows::checked(input.shape(), grad.shape(), ctx.input(3)?, ctx.input(4)?, overlapping)?;
+    let mut out = Tensor::zeros(T::DTYPE, input.shape().clone())?;
+    let (values, grads, sums) = (input.values::<T>()?, grad.values::<T>()?, out.values_mut::<T>()?);
+    let (c, largest, mut is_other) = (windows.sizes[2], pooled.values::<T>()?, false);
+    windows.each(input.shape()[0], |i, pixels| {
+        for channel in 0..c {
+            // The first of the largest pixels.
+            let first =
+                pixels.iter().map(|p| p + channel).reduce(|a, b| if values[b] > values[a] { b } else { a });
+            if let Some(at) = first {
+                if values[at] != largest[i * c + channel] {
+                    is_other = true;
+                }
+                sums[at] = sums[at].plus(grads[i * c + channel]);
+            }
+        }
+    });
+    if is_other {
+        device::invalid!("tensor_out_dup is not the same as tensor_out");
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Computes the gradient of mean pooling; shares of gradients are summed in `f64` for every dtype.
+fn mean_grad<T: Number + AsPrimitive<f64>>(ctx: &mut KernelContext<'_>, overlapping: bool) -> Result<()>
+where
+    f64: AsPrimitive<T>,
+{
+    let (shape, grad) = (ctx.input(0)?, ctx.input(1)?);
+    if shape.shape().dims() != [4] {
+        device::invalid!(
+            "orig_input_tensor_shape must be 1-dimensional and 4 elements, got {}",
+            shape.shape()
+        );
+    }
+    let shape = Shape::from_i64(&shape.to_i64s()?)?;
+    let windows = Windows::checked(&shape, grad.shape(), ctx.input(2)?, ctx.input(3)?, overlapping)?;
+    let mut out = ctx.allocate(T::DTYPE, shape.clone())?;
+    let mut sums = Tensor::zeros(DType::Double, shape.clone())?;
+    let (grads, values) = (grad.values::<T>()?, sums.values_mut::<f64>()?);
+    let c = windows.sizes[2];
+    windows.each(shape[0], |i, pixels| {
+        for &at in pixels {
+            for (s, g) in values[at..at + c].iter_mut().zip(&grads[i * c..]) {
+                *s += g.as_() / pixels.len() as f64;
+            }
+        }
+    });
+    out.values_mut::<T>()?.iter_mut().zip(&*values).for_each(|(o, s)| *o = s.as_());
+    ctx.set_output(0, out);
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! FakeQuant ops: round numbers to the levels that a quantised model would have.
+
+use device::Result;
+use device::kernel::{KernelContext, KernelInit};
+use crate::numeric::threads::for_rows;
+use graph::{DType, Shape, Tensor};
+
+/// The lowest and the highest level.
+#[derive(Clone, Copy)]
+pub struct Levels(pub [f32; 2]);
+
+impl Levels {
+    pub fn of(init: &KernelInit<'_>) -> Result<Levels> {
+        let bits: i64 = init.attr("num_bits")?;
+        if !(2..=16).contains(&bits) {
+            device::invalid!("num_bits must be between 2 and 16, inclusive");
+        }
+        let lowest = if init.attr("narrow_range")? { 1.0 } else { 0.0 };
+        Ok(Levels([lowest, ((1u32 << bits) - 1) as f32]))
+    }
+}
+
+/// Returns the ends of the range given by the attributes `min` and `max`.
+pub fn ends(init: &KernelInit<'_>) -> Result<[f32; 2]> {
+    let (min, max): (f32, f32) = (init.attr("min")?, init.attr("max")?);
+    if min >= max || min.is_nan() || max.is_nan() {
+        device::invalid!("min has to be smaller than max, was: {min} >= {max}");
+    }
+    Ok([min, max])
+}
+
+/// A range shifted so that zero is one of its levels.
+#[derive(Clone, Copy)]
+pub(super) struct Range {
+    min: f32,
+    max: f32,
+    scale: f32,
+    /// Levels per unit; not exactly `1 / scale`, because it is rounded from the range itself.
+    inverse: f32,
+    /// True if level numbers are found by division, like TensorFlow does for a single range given by inputs.
+    divides: bool,
+}
+
+impl Range {
+    pub(super) fn of_attrs(init: &KernelInit<'_>) -> Result<Range> {
+        let [min, max] = ends(init)?;
+        Ok(Range::new(min, max, Levels::of(init)?))
+    }
+
+    fn new(min: f32, max: f32, Levels([lowest, highest]): Levels) -> Range {
+        let scale = (max - min) / (highest - lowest);
+        let zero = (lowest - min / scale).round().clamp(lowest, highest);
+        // `clamp` keeps a NaN, which becomes the lowest level.
+        let zero = if zero.is_nan() { lowest } else { zero };
+        let inverse = (highest - lowest) / (max - min);
+        Range { min: (lowest - zero) * scale, max: (highest - zero) * scale, scale, inverse, divides: false }
+    }
+
+    fn apply(&self, x: f32) -> f32 {
+        let zero = (-self.min * self.inverse + 0.5).floor();
+        let bounded = if x.is_nan() { x } else { x.min(self.max).max(self.min) };
+        let shifted = bounded - self.min;
+        let place = if self.divides { shifted / self.scale } else { shifted * self.inverse };
+        (place - zero + 0.5).floor() * self.scale
+    }
+
+    fn contains(&self, x: f32) -> bool {
+        x >= self.min && x <= self.max
+    }
+}
+
+pub(super) fn by_attrs(ctx: &mut KernelContext<'_>, range: Range) -> Result<()> {
+    let x = ctx.input(0)?;
+    let mut out = ctx.allocate(DType::Float, x.shape().clone())?;
+    let values = x.values::<f32>()?;
+    for_rows(out.values_mut::<f32>()?, 1, |first, out| {
+        out.iter_mut().zip(&values[first..]).for_each(|(o, &x)| *o = range.apply(x));
+    });
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+pub fn check_same(ctx: &KernelContext<'_>) -> Result<()> {
+    let (dy, x) = (ctx.shape(0)?, ctx.shape(1)?);
+    if dy != x {
+        device::invalid!("gradient and input must be the same size, got {dy} and {x}");
+    }
+    Ok(())
+}
+
+/// Returns `dy` where the gradient flows, else zero times `dy`, which is NaN for infinite or NaN `dy`.
+fn masked(dy: f32, flows: bool) -> f32 {
+    dy * f32::from(u8::from(flows))
+}
+
+pub(super) fn by_attrs_grad(ctx: &mut KernelContext<'_>, range: Range) -> Result<()> {
+    check_same(ctx)?;
+    let (dy, x) = (ctx.input(0)?, ctx.input(1)?);
+    let mut out = ctx.allocate(DType::Float, x.shape().clone())?;
+    let pairs = dy.values::<f32>()?.iter().zip(x.values::<f32>()?);
+    for (o, (&dy, &x)) in out.values_mut::<f32>()?.iter_mut().zip(pairs) {
+        *o = masked(dy, range.contains(x));
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Checks that the inputs from `first` on hold the ends of one range, or of one range per channel.
+pub fn check_ends(
+    ctx: &KernelContext<'_>,
+    first: usize,
+    channels: Option<usize>,
+) -> Result<()> {
+    let count = channels.unwrap_or(1);
+    for (name, bound) in [("min", ctx.shape(first)?), ("max", ctx.shape(first + 1)?)] {
+        match channels {
+            None if bound.rank() != 0 => {
+                device::invalid!("`{name}` must be rank 0 but is rank {}", bound.rank())
+            }
+            Some(_) if bound.dims() != [count] => {
+                device::invalid!("{name} has incorrect size, expected {count} was {bound}")
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Returns the ranges that the inputs from `first` on hold: one, or one per channel. A range is `None` if both its
+/// ends are 0.
+fn ranges(
+    ctx: &KernelContext<'_>,
+    first: usize,
+    levels: Levels,
+    channels: Option<usize>,
+) -> Result<Vec<Option<Range>>> {
+    check_ends(ctx, first, channels)?;
+    let (min, max) = (ctx.input(first)?, ctx.input(first + 1)?);
+    let ends = min.values::<f32>()?.iter().zip(max.values::<f32>()?);
+    let range = |(&min, &max): (&f32, &f32)| {
+        let empty = min == 0.0 && max == 0.0;
+        (!empty).then(|| Range { divides: channels.is_none(), ..Range::new(min, max, levels) })
+    };
+    Ok(ends.map(range).collect())
+}
+
+/// Returns the number of channels, or `None` if all numbers share one range.
+pub fn channels_of(x: &Shape, per_channel: bool) -> Result<Option<usize>> {
+    match (per_channel, x.last()) {
+        (false, _) => Ok(None),
+        (true, Some(&channels)) => Ok(Some(channels)),
+        (true, None) => device::invalid!("inputs must be at least of rank 1"),
+    }
+}
+
+pub(super) fn by_inputs(ctx: &mut KernelContext<'_>, levels: Levels, per_channel: bool) -> Result<()> {
+    let x = ctx.input(0)?;
+    let channels = channels_of(x.shape(), per_channel)?;
+    let ranges = ranges(ctx, 1, levels, channels)?;
+    let mut out = ctx.allocate(DType::Float, x.shape().clone())?;
+    if x.num_elements() > 0 {
+        let values = x.values::<f32>()?;
+        for_rows(out.values_mut::<f32>()?, ranges.len(), |first, out| {
+            let from = values[first * ranges.len()..].chunks_exact(ranges.len());
+            for (out, x) in out.chunks_exact_mut(ranges.len()).zip(from) {
+                for ((o, &x), range) in out.iter_mut().zip(x).zip(&ranges) {
+                    *o = range.as_ref().map_or(0.0, |r| r.apply(x));
+                }
+            }
+        });
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+pub(super) fn by_inputs_grad(ctx: &mut KernelContext<'_>, levels: Levels, per_channel: bool) -> Result<()> {
+    check_same(ctx)?;
+    let (dy, x) = (ctx.input(0)?, ctx.input(1)?);
+    let channels = channels_of(x.shape(), per_channel)?;
+    let ranges = ranges(ctx, 2, levels, channels)?;
+    let mut dx = ctx.allocate(DType::Float, x.shape().clone())?;
+    let (mut below, mut above) = (vec![0f64; ranges.len()], vec![0f64; ranges.len()]);
+    if x.num_elements() > 0 {
+        let all = dx.values_mut::<f32>()?.iter_mut().zip(dy.values::<f32>()?).zip(x.values::<f32>()?);
+        for (i, ((dx, &dy), &x)) in all.enumerate() {
+            let channel = i % ranges.len();
+            *dx = match &ranges[channel] {
+                Some(range) => {
+                    below[channel] += f64::from(masked(dy, x < range.min));
+                    above[channel] += f64::from(masked(dy, x > range.max));
+                    masked(dy, range.contains(x))
+                }
+                None => dy,
+            };
+        }
+    }
+    ctx.set_output(0, dx);
+    let shape = channels.map_or(Ok(Shape::scalar()), |c| Shape::new(&[c]))?;
+    for (i, sums) in [below, above].into_iter().enumerate() {
+        let sums: Vec<f32> = sums.into_iter().map(|s| s as f32).collect();
+        ctx.set_output(i + 1, Tensor::from_slice(&sums, shape.clone())?);
+    }
+    Ok(())
+}

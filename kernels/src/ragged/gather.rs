@@ -1,0 +1,92 @@
+//! RaggedGather: rows of a ragged tensor, selected by their numbers.
+
+use device::Result;
+use device::invalid;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use crate::numeric::moved::{Moved, moved};
+use crate::shape::integers;
+use graph::{DType, Shape};
+use std::ops::Range;
+
+pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
+    let levels: i64 = init.attr("PARAMS_RAGGED_RANK")?;
+    let (levels, splits) = (levels as usize, init.input_type(0));
+    moved!(init.input_type(levels), E => Kernel::sync(move |ctx| gather::<E>(ctx, levels, splits)))
+}
+
+fn gather<E: Moved>(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType) -> Result<()> {
+    let (values, indices) = (ctx.input(levels)?, ctx.input(levels + 1)?);
+    let outer = indices.shape().rank();
+    if ctx.num_outputs() != outer + levels {
+        invalid!("OUTPUT_RAGGED_RANK must be equal to PARAMS_RAGGED_RANK + indices.ndims - 1");
+    }
+    let Some((&rows, inner)) = values.shape().split_first() else {
+        invalid!("params.rank must be nonzero");
+    };
+    let splits = (0..levels).map(|i| Ok(ctx.input(i)?.to_i64s()?)).collect::<Result<Vec<_>>>()?;
+    let count = ctx.input(0)?.shape().first().map_or(-1, |&n| n as i64 - 1);
+    let picked = indices.to_i64s()?;
+    if let Some((at, index)) = picked.iter().enumerate().find(|(_, i)| !(0..count).contains(*i)) {
+        invalid!("indices[{at}] = {index} is not in [0, {count})");
+    }
+    for (level, level_splits) in splits.iter().enumerate() {
+        let below = splits.get(level + 1).map_or(rows, |next| next.len().saturating_sub(1));
+        check(level_splits, below)?;
+    }
+    // The axes of the indices become ragged levels whose rows have equal lengths.
+    let mut out_splits: Vec<Vec<i64>> = Vec::with_capacity(outer + levels);
+    let mut blocks = 1i64;
+    for axis in 1..outer {
+        blocks *= indices.shape()[axis - 1] as i64;
+        let length = indices.shape()[axis] as i64;
+        out_splits.push((0..=blocks).map(|block| block * length).collect());
+    }
+    let mut ranges: Vec<Range<usize>> = picked.iter().map(|&i| i as usize..i as usize + 1).collect();
+    for (level, splits) in splits.iter().enumerate() {
+        let mut ends = vec![0i64];
+        for range in &mut ranges {
+            for row in range.clone() {
+                ends.push(ends[ends.len() - 1] + splits[row + 1] - splits[row]);
+            }
+            *range = splits[range.start] as usize..splits[range.end] as usize;
+        }
+        // A single gathered row has no splits of its outer level.
+        if level > 0 || outer > 0 {
+            out_splits.push(ends);
+        }
+    }
+    let total = ranges.iter().try_fold(0usize, |sum, range| sum.checked_add(range.len()));
+    let Some(total) = total else { invalid!("the picked rows have too many values together") };
+    let mut dims = vec![total];
+    dims.extend_from_slice(inner);
+    let size: usize = inner.iter().product();
+    let out = E::build(values.dtype(), Shape::new(&dims)?, |out| {
+        let from = E::view(values)?;
+        let mut at = 0;
+        for range in &ranges {
+            let elements = &from[range.start * size..range.end * size];
+            out[at..at + elements.len()].clone_from_slice(elements);
+            at += elements.len();
+        }
+        Ok(())
+    })?;
+    for (i, splits) in out_splits.iter().enumerate() {
+        ctx.set_output(i, integers(splits_type, splits)?);
+    }
+    ctx.set_output(ctx.num_outputs() - 1, out);
+    Ok(())
+}
+
+/// Checks that the splits ascend from at least 0 to at most `below`.
+fn check(splits: &[i64], below: usize) -> Result<()> {
+    if splits.is_empty() {
+        invalid!("Ragged splits may not be empty");
+    }
+    if splits.first().is_some_and(|&first| first < 0) || splits.windows(2).any(|pair| pair[1] < pair[0]) {
+        invalid!("Ragged splits must be sorted");
+    }
+    if splits.last().is_some_and(|&last| last > below as i64) {
+        invalid!("Ragged splits must not point past values");
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! Normal numbers between individual bounds (Robert, "Simulation of truncated normal variables", 1995): three
+//! sampling methods, chosen by the position of the bounds. Every step is computed in the element's own precision.
+
+use super::distribution::RandomFloat;
+use super::fill::shape_input;
+use super::philox::Philox;
+use super::source::Source;
+use device::{Error, Result};
+use device::invalid;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use graph::{Code, DType};
+use half::f16;
+use num_traits::Float;
+
+/// Failed attempts for one number after which sampling gives up.
+const TRIES: usize = 1000;
+
+/// Batch size of numbers that all share the same parameters.
+const BATCH: usize = 100;
+
+/// The index of the first parameter that is a bound.
+const BOUNDS: usize = 2;
+
+/// The distance of a bound from the mean, in deviations, above which candidates are drawn from the unbounded normal
+/// distribution and rejected if they are outside the bounds.
+const WIDE: f32 = 1.3;
+
+/// Makes the kernel of normal numbers with means, deviations and bounds that are shared or vary along the first axis.
+/// All numbers come from one stream, one after the other.
+pub(in super::super) fn bounded_by_batch(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
+    match init.output_type(0) {
+        DType::Float => Kernel::sync(move |ctx| by_batch::<f32>(ctx, &source)),
+        DType::Half => Kernel::sync(move |ctx| by_batch::<f16>(ctx, &source)),
+        _ => Kernel::sync(move |ctx| by_batch::<f64>(ctx, &source)),
+    }
+}
+
+fn by_batch<T: RandomFloat + Float>(ctx: &mut KernelContext<'_>, source: &Source) -> Result<()> {
+    let shape = shape_input(ctx, source)?;
+    let Some(&batches) = shape.first() else {
+        invalid!("shape must not be empty");
+    };
+    let total = shape.num_elements();
+    // If no parameter varies, numbers are drawn in batches of [`BATCH`]; a vector of bounds counts as varying, even
+    // with one element.
+    let mut is_shared = true;
+    let mut parameters: [&[T]; 4] = [&[]; 4];
+    for (i, name) in ["means", "stddevs", "minvals", "maxvals"].into_iter().enumerate() {
+        let given = ctx.input(source.parameters() + i)?;
+        if given.shape().rank() > 1 {
+            invalid!("Input {name} should be a scalar or vector, got shape: {}", given.shape());
+        }
+        parameters[i] = given.values()?;
+        is_shared &= given.num_elements() == 1 && (i < BOUNDS || given.shape().rank() == 0);
+        if parameters[i].len() != 1 && parameters[i].len() != batches {
+            invalid!("Input {name} should have length 1 or shape[0], got shape: {}", given.shape());
+        }
+    }
+    let mut out = ctx.allocate(T::DTYPE, shape)?;
+    if total > 0 {
+        let size = if is_shared { BATCH } else { total / batches };
+        // The part of the stream reserved for each batch: two numbers per attempt.
+        let groups = total.div_ceil(size) as u64 * 2 * TRIES as u64;
+        let groups = groups.wrapping_mul(size as u64 + 3) / 4;
+        let mut stream = source.reserve(ctx, groups)?;
+        for (batch, out) in out.values_mut::<T>()?.chunks_mut(size).enumerate() {
+            let [mean, deviation, low, high] = parameters.map(|p| if p.len() == 1 { p[0] } else { p[batch] });
+            Bounded::of(mean, deviation, low, high)?.fill(&mut stream, out)?;
+        }
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// A normal distribution between bounds, which are given in deviations from its mean.
+struct Bounded<T> {
+    mean: T,
+    /// Negative if the bounds were exchanged, which makes the lower bound finite, or moves both bounds above the mean.
+    deviation: T,
+    low: T,
+    high: T,
+}
+
+impl<T: RandomFloat + Float> Bounded<T> {
+    fn of(mean: T, deviation: T, low: T, high: T) -> Result<Bounded<T>> {
+        let is_bounded = low.is_finite() || high.is_finite();
+        if !(deviation > T::zero() && low < high && is_bounded) {
+            invalid!("Invalid parameters");
+        }
+        let (deviation, low, high) = if low.is_infinite() && low < T::zero() || high < mean {
+            (-deviation, high, low)
+        } else {
+            (deviation, low, high)
+        };
+        Ok(Bounded { mean, deviation, low: (low - mean) / deviation, high: (high - mean) / deviation })
+    }
+
+    fn fill(&self, stream: &mut Philox, out: &mut [T]) -> Result<()> {
+        let of = |value: f32| T::from(value).unwrap_or_else(T::zero);
+        let (low, high, two) = (self.low, self.high, of(2.0));
+        let wide = of(WIDE);
+        if low < -wide && high >= T::zero() || high > wide && low <= T::zero() {
+            return self.accept(out, "randn", TRIES, |candidates| {
+                for z in T::normal(stream.next()).into_iter().take(T::COUNT) {
+                    candidates(z, z >= low && z <= high);
+                }
+            });
+        }
+        let root = (low * low + of(4.0)).sqrt();
+        let steep = two * (of(0.5) + (low * (low - root)) / of(4.0)).exp() / (low + root);
+        if high - low < steep {
+            let most = if low < T::zero() { T::zero() } else { low * low };
+            let uniform = |stream: &mut Philox| T::uniform(stream.next());
+            return self.accept(out, "uniform", TRIES - 1, |candidates| {
+                let numbers = uniform(stream);
+                let limits = uniform(stream);
+                for (number, limit) in numbers.into_iter().zip(limits).take(T::COUNT) {
+                    let z = number * (high - low) + low;
+                    candidates(z, limit <= ((most - z * z) / two).exp());
+                }
+            });
+        }
+        let alpha = (low + root) / two;
+        self.accept(out, "exponential distribution", TRIES - 1, |candidates| {
+            let numbers = T::uniform(stream.next());
+            for pair in numbers[..T::COUNT].chunks_exact(2) {
+                let z = -pair[0].ln() / alpha + low;
+                let x = if low < alpha { alpha - z } else { low - alpha };
+                candidates(z, pair[1] <= (-x * x / two).exp() && z < high);
+            }
+        })
+    }
+
+    /// Fills `out` with the accepted candidates of as many rounds as needed.
+    fn accept(
+        &self,
+        out: &mut [T],
+        method: &str,
+        tries: usize,
+        mut round: impl FnMut(&mut dyn FnMut(T, bool)),
+    ) -> Result<()> {
+        let (mut done, mut failed) = (0, 0);
+        while done < out.len() {
+            if failed > tries {
+                return Err(Error::new(
+                    Code::Internal,
+                    format!("TruncatedNormal {method} rejection sampler failed to accept a sample."),
+                ));
+            }
+            round(&mut |z, fits| {
+                if !fits {
+                    failed += 1;
+                } else if done < out.len() && failed <= tries {
+                    out[done] = z * self.deviation + self.mean;
+                    done += 1;
+                    failed = 0;
+                }
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! Sampling of distributions that reject candidates: each number has its own part of the stream, so it does not
+//! depend on the numbers before it.
+
+use super::distribution::{Distribution, Group, MOST, RESERVED};
+use super::fill::shape_input;
+use super::philox::Philox;
+use super::source::Source;
+use device::{Error, Result};
+use device::invalid;
+use device::kernel::KernelContext;
+use crate::numeric::dispatch::dispatch;
+use crate::numeric::threads::{PARALLEL, for_chunks};
+use crate::numeric::wide::Lane;
+use graph::{DType, Shape, Tensor};
+use num_traits::AsPrimitive;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A distribution with fixed parameters.
+pub(super) trait Draw: Sync {
+    /// Draws one number from the beginning of a stream; `None` if [`ATTEMPTS`] candidates were rejected, because the
+    /// parameters are meaningless.
+    fn draw(&self, stream: Philox) -> Option<f64>;
+}
+
+/// The most candidates per number; far more than meaningful parameters ever need.
+pub(super) const ATTEMPTS: usize = 1 << 16;
+
+/// Numbers of a distribution one by one; each group is used from its last number to its first, like in TensorFlow.
+pub(super) struct ReversedGroups<D> {
+    distribution: D,
+    group: Group<f64>,
+    left: usize,
+}
+
+impl<D: Distribution<Out = f64>> ReversedGroups<D> {
+    pub(super) fn of(distribution: D) -> ReversedGroups<D> {
+        ReversedGroups { distribution, group: [0.0; MOST], left: 0 }
+    }
+
+    pub(super) fn next(&mut self, stream: &mut Philox) -> f64 {
+        if self.left == 0 {
+            self.group = self.distribution.make(stream.next());
+            self.left = D::COUNT;
+        }
+        self.left -= 1;
+        self.group[self.left]
+    }
+}
+
+/// Returns a tensor's numbers, of any real dtype, as `f64`.
+pub(super) fn doubles(tensor: &Tensor) -> Result<Vec<f64>> {
+    dispatch!(real, tensor.dtype(), T => Ok(tensor.values::<T>()?.iter().map(|&v| v.to_wide().as_()).collect()))
+}
+
+/// Returns the shape of numbers drawn with parameters of shape `each`. For a node's own stream, the shape input is
+/// the shape drawn per parameter; otherwise the shape input is the whole shape, which must end with `each`.
+pub(super) fn drawn_shape(ctx: &KernelContext<'_>, source: &Source, each: &Shape) -> Result<Shape> {
+    let shape = shape_input(ctx, source)?;
+    if let Source::Node(_) = source {
+        return Ok(Shape::new(&[&shape[..], each].concat())?);
+    }
+    if shape.num_elements() > 0 && !shape.ends_with(each) {
+        invalid!("Shape passed in must end with broadcasted shape {each}, got {shape}.");
+    }
+    Ok(shape)
+}
+
+/// Numbers per work item of the thread pool.
+const CHUNK: usize = PARALLEL / 32;
+
+/// Draws numbers of this dtype and shape; the numbers along the last axes use the `draws` in turn.
+pub(super) fn drawn<D: Draw>(
+    ctx: &KernelContext<'_>,
+    source: &Source,
+    dtype: DType,
+    shape: Shape,
+    draws: &[D],
+) -> Result<Tensor> {
+    let mut out = ctx.allocate(dtype, shape)?;
+    let count = out.num_elements();
+    if count == 0 {
+        source.check(ctx)?;
+        return Ok(out);
+    }
+    let samples = count / draws.len();
+    let stream = source.reserve_outputs(ctx, count)?;
+    let has_failed = AtomicBool::new(false);
+    dispatch!(real, dtype, T => {
+        for_chunks(out.values_mut::<T>()?, CHUNK, |start, part| {
+            for (i, out) in part.iter_mut().enumerate() {
+                let (sample, parameters) = ((start + i) / draws.len(), (start + i) % draws.len());
+                let place = (parameters * samples + sample) as u64;
+                let Some(number) = draws[parameters].draw(stream.at(place.wrapping_mul(RESERVED as u64))) else {
+                    has_failed.store(true, Ordering::Relaxed);
+                    return;
+                };
+                *out = T::of_wide(number.as_());
+            }
+        });
+        Ok::<_, Error>(())
+    })?;
+    if has_failed.into_inner() {
+        invalid!("no number can be drawn with these parameters");
+    }
+    Ok(out)
+}

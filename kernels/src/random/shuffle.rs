@@ -1,0 +1,149 @@
+//! Random permutations and random choices.
+
+use super::distribution::RESERVED;
+use super::philox::{GROUP, Philox, Singles};
+use super::source::Source;
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use crate::numeric::dispatch::dispatch;
+use crate::numeric::scalar::Real as _;
+use crate::numeric::wide::Float;
+use graph::{Code, DType, Element, Shape, Tensor};
+use num_traits::{AsPrimitive, Float as _};
+
+/// Makes the kernel of a permutation of a tensor's rows, such as RandomShuffle.
+pub(in super::super) fn shuffle(source: Source) -> Result<Kernel> {
+    Kernel::sync(move |ctx| {
+        let value = ctx.take_input(0)?;
+        let rows = value.shape().first().copied().unwrap_or(1);
+        if value.num_elements() <= 1 || rows <= 1 {
+            // The algorithm input is checked even if no row can move.
+            if !matches!(source, Source::Node(_)) {
+                source.reserve(ctx, 0)?;
+            }
+            ctx.set_output(0, value);
+            return Ok(());
+        }
+        let draws = (rows - 1) as u64;
+        let mut bits = Singles::new(source.reserve(ctx, draws.div_ceil(GROUP as u64))?);
+        let mut order: Vec<usize> = (0..rows).collect();
+        for i in 0..rows - 1 {
+            // The remainder of 32 bits is used for longer tensors too, because the sequence is defined that way.
+            let rest = (rows - i) as u32;
+            let draw = bits.next();
+            order.swap(i, i + if rest == 0 { draw } else { draw % rest } as usize);
+        }
+        let out = pick_rows(ctx, &value, &order)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+fn pick_rows(ctx: &KernelContext<'_>, value: &Tensor, order: &[usize]) -> Result<Tensor> {
+    let shape = value.shape().clone();
+    let row = value.num_elements() / order.len();
+    match value.dtype() {
+        DType::String => {
+            let all = value.as_strings()?;
+            let picked = order.iter().flat_map(|&i| all[i * row..(i + 1) * row].iter().cloned());
+            Ok(Tensor::strings(picked.collect(), shape)?)
+        }
+        DType::Resource => {
+            let all = value.as_resources()?;
+            let picked = order.iter().flat_map(|&i| all[i * row..(i + 1) * row].iter().cloned());
+            Ok(Tensor::resources(picked.collect(), shape)?)
+        }
+        dtype => {
+            let mut out = ctx.allocate(dtype, shape)?;
+            let from = value.bytes()?;
+            let row = from.len() / order.len();
+            for (to, &i) in out.bytes_mut()?.chunks_exact_mut(row).zip(order) {
+                to.copy_from_slice(&from[i * row..(i + 1) * row]);
+            }
+            Ok(out)
+        }
+    }
+}
+
+/// Makes the kernel of indices of classes, chosen by their unnormalised log-probabilities, such as Multinomial.
+pub(in super::super) fn multinomial(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
+    dispatch!(float, init.input_type(0), T => {
+        dispatch!(index, init.output_type(0), O => Kernel::sync(move |ctx| choose::<T, O>(ctx, &source)))
+    })
+}
+
+/// Returns the rows and classes of the logits in input 0, and the number of samples per row given by input 1.
+pub fn chosen(ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
+    let (logits, samples) = (ctx.shape(0)?, ctx.input(1)?);
+    let &[batch, classes] = logits.dims() else {
+        device::invalid!("logits should be a matrix, got shape {logits}");
+    };
+    if samples.shape().rank() != 0 {
+        device::invalid!("num_samples should be a scalar, got shape {}", samples.shape());
+    }
+    let samples = samples.item::<i32>()?;
+    let Ok(samples) = usize::try_from(samples) else {
+        device::invalid!("num_samples should be non-negative, got {samples}");
+    };
+    if classes == 0 && batch > 0 {
+        device::invalid!("num_classes should be positive, got {classes}");
+    }
+    Ok([batch, classes, samples])
+}
+
+/// Reserves the part of the stream for the samples. A sample takes 64 bits, and the bits of each row are rounded up
+/// to whole groups.
+pub fn reserve_choices(
+    ctx: &KernelContext<'_>,
+    source: &Source,
+    batch: usize,
+    samples: usize,
+) -> Result<Philox> {
+    let numbers = samples.next_multiple_of(GROUP).checked_mul(2).and_then(|n| n.checked_mul(batch));
+    let Some(numbers) = numbers else {
+        return Err(device::Error::new(Code::InvalidArgument, "num_samples is out of range"));
+    };
+    source.reserve(ctx, (numbers as u64).wrapping_mul(RESERVED as u64))
+}
+
+fn choose<T: Float, O: Element>(ctx: &mut KernelContext<'_>, source: &Source) -> Result<()>
+where
+    usize: AsPrimitive<O>,
+    T::Wide: AsPrimitive<f64>,
+{
+    let [batch, classes, samples] = chosen(ctx)?;
+    let mut out = ctx.allocate(O::DTYPE, Shape::new(&[batch, samples])?)?;
+    if out.num_elements() == 0 {
+        source.check(ctx)?;
+    } else {
+        let logits = ctx.input(0)?;
+        let mut bits = Singles::new(reserve_choices(ctx, source, batch, samples)?);
+        let mut sums = vec![0f64; classes];
+        let values = logits.values::<T>()?;
+        for (row, out) in values.chunks_exact(classes).zip(out.values_mut::<O>()?.chunks_exact_mut(samples)) {
+            let finite = row.iter().map(|v| v.to_wide()).filter(|v| v.is_finite());
+            let max: f64 = finite.fold(T::Wide::of(f64::MIN), T::Wide::max).as_();
+            let mut total = 0.0;
+            for (sum, v) in sums.iter_mut().zip(row) {
+                let v = v.to_wide();
+                if v.is_finite() {
+                    let v: f64 = v.as_();
+                    total += (v - max).exp();
+                }
+                *sum = total;
+            }
+            for o in out {
+                let find = unit(&mut bits) * total;
+                *o = sums.partition_point(|&s| s <= find).as_();
+            }
+        }
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Returns a uniform number in [0, 1).
+fn unit(bits: &mut Singles) -> f64 {
+    let high = bits.next();
+    super::distribution::unit_f64(high, bits.next())
+}

@@ -1,0 +1,283 @@
+//! Kernels of resource variables.
+
+use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
+use super::random::philox::entropy;
+use crate::numeric::scalar::{Arithmetic, Semiring as _};
+use super::scatter;
+use super::variable::{shared_name, update};
+use device::{Error, Result};
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::resource::Resource;
+use device::variable::{Variable, VariableInput};
+use bytes::Bytes;
+use graph::{Code, DType, PartialShape, ResourceHandle, Shape, Tensor};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("VarHandleOp", &[], handle).brief(),
+    KernelDef::of("ReadVariableOp", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        let dtype = init.attr::<DType>("dtype")?;
+        Kernel::sync(move |ctx| {
+            let variable = readable(&variable, ctx, dtype)?;
+            ctx.set_output(0, variable.value()?);
+            Ok(())
+        })
+    }),
+    KernelDef::of("AssignVariableOp", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        let validate = init.attr::<bool>("validate_shape")?;
+        Kernel::sync(move |ctx| assign(ctx, &variable, validate))
+    }),
+    KernelDef::of("AssignAddVariableOp", &[("dtype", NUMBERS)], |init| {
+        let variable = VariableInput::new(init, 0);
+        dispatch!(number, init.input_type(1), T => {
+            Kernel::sync(move |ctx| assign_with::<T>(ctx, &variable, T::plus))
+        })
+    }),
+    KernelDef::of("AssignSubVariableOp", &[("dtype", NUMBERS)], |init| {
+        let variable = VariableInput::new(init, 0);
+        dispatch!(number, init.input_type(1), T => {
+            Kernel::sync(move |ctx| assign_with::<T>(ctx, &variable, T::minus))
+        })
+    }),
+    KernelDef::of("VarIsInitializedOp", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        Kernel::sync(move |ctx| {
+            let handle = variable.handle(ctx)?;
+            let found = ctx.resources().find::<Variable>(&handle.container, &handle.name);
+            ctx.set_output(0, Tensor::from(found.is_some_and(|v| v.is_initialized())));
+            Ok(())
+        })
+    }),
+    KernelDef::of("DestroyResourceOp", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        let ignore_missing = init.attr::<bool>("ignore_lookup_error")?;
+        Kernel::sync(move |ctx| destroy(ctx, &variable, ignore_missing))
+    }),
+    KernelDef::of("VariableShape", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        dispatch!(index, init.output_type(0), T => Kernel::sync(move |ctx| {
+            let value = variable.get(ctx)?.value()?;
+            let sizes = value.shape().iter().map(|&d| {
+                T::try_from(d).map_err(|_| Error::invalid(format!("dimension {d} does not fit the output type")))
+            });
+            let sizes = sizes.collect::<Result<Vec<T>>>()?;
+            ctx.set_output(0, Tensor::vector(&sizes)?);
+            Ok(())
+        }))
+    }),
+    // A read never copies, because it shares the variable's buffer and writers do not modify a shared buffer; so
+    // there is nothing to disable.
+    KernelDef::of("DisableCopyOnRead", &[], |init| {
+        let variable = VariableInput::new(init, 0);
+        Kernel::sync(move |ctx| existing(&variable, ctx).map(|_| ()))
+    }),
+    KernelDef::of("ResourceGather", &[("Tindices", INDEX)], |init| {
+        let variable = VariableInput::new(init, 0);
+        let batch_dims = init.attr::<i64>("batch_dims")?;
+        let dtype = init.attr::<DType>("dtype")?;
+        Kernel::sync(move |ctx| {
+            let params = variable.get(ctx)?.value()?;
+            if params.dtype() != dtype {
+                device::invalid!("Trying to gather {dtype} from a variable of {}", params.dtype());
+            }
+            let out = gather(&params, ctx.input(1)?, batch_dims)?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
+];
+
+/// The `shared_name` that requests a variable with a unique name.
+pub(super) const ANONYMOUS: &str = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
+
+fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (container, name) = shared_name(init)?;
+    let container = match &*container {
+        "" => init.device.resources().default_container().clone(),
+        named => named.into(),
+    };
+    let handle = ResourceHandle {
+        device: init.device.name().to_string().into(),
+        container,
+        name: name.into(),
+        hash_code: HASH_CODE,
+        type_name: Variable::KIND.into(),
+        dtypes_and_shapes: vec![(init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?)],
+    };
+    if *handle.name == *ANONYMOUS {
+        // The names start at a random number because a replica holds variables of other processes too, and names must
+        // not collide.
+        static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(entropy() >> 1));
+        return Kernel::sync(move |ctx| {
+            let name = format!("_AnonymousVar{}", NEXT.fetch_add(1, Ordering::Relaxed));
+            ctx.set_output(0, Tensor::resource(ResourceHandle { name: name.into(), ..handle.clone() }));
+            Ok(())
+        });
+    }
+    let handle = Tensor::resource(handle);
+    Kernel::sync(move |ctx| {
+        ctx.set_output(0, handle.clone());
+        Ok(())
+    })
+}
+
+/// An arbitrary number that distinguishes variables from other kinds of resources.
+const HASH_CODE: u64 = 0x5661_7269_6162_6c65;
+
+/// Returns the variable whose value is read, like [`existing`]; `InvalidArgument` if it has another dtype.
+pub fn readable(
+    input: &VariableInput,
+    ctx: &KernelContext<'_>,
+    dtype: DType,
+) -> Result<Arc<Variable>> {
+    let variable = existing(input, ctx)?;
+    if variable.dtype() != dtype {
+        device::invalid!(
+            "Trying to read variable with wrong dtype. Expected {dtype} got {}",
+            variable.dtype()
+        );
+    }
+    Ok(variable)
+}
+
+/// Returns the variable, or a `FailedPrecondition` error in TensorFlow's words, which clients that wait for
+/// initialisation match.
+fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result<Arc<Variable>> {
+    input.get_or(ctx, |store, handle| {
+        store.lookup::<Variable>(&handle.container, &handle.name).map_err(|error| {
+            Error::new(
+                Code::FailedPrecondition,
+                format!(
+                    "Could not find variable {}. This could mean that the variable has been deleted. In TF1, it \
+                     can also mean the variable is uninitialized. Debug info: container={}, status error \
+                     message={error}",
+                    handle.name, handle.container
+                ),
+            )
+        })
+    })
+}
+
+/// Returns the variable to which a value of this dtype is assigned; the first assignment creates it.
+pub fn target(
+    input: &VariableInput,
+    ctx: &KernelContext<'_>,
+    dtype: DType,
+) -> Result<Arc<Variable>> {
+    let variable = input.get_or(ctx, |store, handle| {
+        let shape = handle.dtypes_and_shapes.first().map(|(_, shape)| shape.clone()).unwrap_or_default();
+        store.lookup_or_create(&handle.container, &handle.name, || {
+            Ok(Variable::new(handle.name.clone(), dtype, shape))
+        })
+    })?;
+    if variable.dtype() != dtype {
+        device::invalid!(
+            "Trying to assign variable with wrong dtype. Expected {} got {dtype}",
+            variable.dtype()
+        );
+    }
+    Ok(variable)
+}
+
+fn assign(ctx: &mut KernelContext<'_>, input: &VariableInput, validate: bool) -> Result<()> {
+    let value = ctx.take_input(1)?;
+    let variable = target(input, ctx, value.dtype())?;
+    let mut current = variable.lock();
+    if validate
+        && let Some(old) = &*current
+        && old.shape() != value.shape()
+    {
+        device::invalid!(
+            "Trying to assign to variable with tensor with wrong shape. Expected {} got {}",
+            old.shape(),
+            value.shape()
+        );
+    }
+    let old = current.replace(value);
+    drop(current);
+    drop(old);
+    Ok(())
+}
+
+fn assign_with<T: Arithmetic>(
+    ctx: &mut KernelContext<'_>,
+    input: &VariableInput,
+    op: impl Fn(T, T) -> T + Sync,
+) -> Result<()> {
+    let by = ctx.input(1)?;
+    input.get(ctx)?.update(|value| {
+        if value.shape() != by.shape() {
+            device::invalid!(
+                "Cannot update variable with shape {} using a Tensor with shape {}, shapes must be equal.",
+                value.shape(),
+                by.shape()
+            );
+        }
+        update::<T>(value, by, &op)
+    })
+}
+
+fn destroy(ctx: &mut KernelContext<'_>, input: &VariableInput, ignore_missing: bool) -> Result<()> {
+    let handle = input.handle(ctx)?;
+    let store = ctx.resources();
+    if handle.hash_code != HASH_CODE {
+        if store.remove_kind(&handle.container, &handle.type_name, &handle.name) || ignore_missing {
+            return Ok(());
+        }
+        let ResourceHandle { container, name, type_name, .. } = handle;
+        let message = format!("Resource {container}/{name}/{type_name} does not exist.");
+        return Err(Error::new(Code::NotFound, message));
+    }
+    if ctx.resources().remove::<Variable>(&handle.container, &handle.name) || ignore_missing {
+        return Ok(());
+    }
+    // The lookup returns the error for a missing variable, unless the variable was created again in between.
+    ctx.resources().lookup::<Variable>(&handle.container, &handle.name).map(|_| ())
+}
+
+/// Returns the rows of `params` at `indices`, with shape `params[:batch] + indices[batch:] + params[batch + 1:]`.
+fn gather(params: &Tensor, indices: &Tensor, batch_dims: i64) -> Result<Tensor> {
+    let (shape, at) = (params.shape(), indices.shape());
+    let batch = if batch_dims < 0 { batch_dims.saturating_add(at.rank() as i64) } else { batch_dims };
+    let batch = usize::try_from(batch).unwrap_or(usize::MAX);
+    if shape.rank() == 0 {
+        device::invalid!("params must be at least 1 dimensional");
+    }
+    if batch > at.rank() || batch >= shape.rank() {
+        device::invalid!("batch_dims ({batch_dims}) must be less than rank(params) ({})", shape.rank());
+    }
+    if shape[..batch] != at[..batch] {
+        device::invalid!("the batch dimensions of params {shape} and indices {at} differ");
+    }
+    let rows = scatter::row_numbers(indices, shape[batch])?;
+    let dims = [&shape[..batch], &at[batch..], &shape[batch + 1..]].concat();
+    let out_shape = Shape::new(&dims)?;
+    let row: usize = shape[batch + 1..].iter().product();
+    let per_batch: usize = at[batch..].iter().product();
+    // Row numbers are relative to a batch entry; `start` returns the first row of its params.
+    let start = |i: usize| i.checked_div(per_batch).unwrap_or(0) * shape[batch];
+    if params.dtype() == DType::String {
+        let from = params.as_strings()?;
+        let picked = rows.iter().enumerate().flat_map(|(i, r)| {
+            let at = (start(i) + r) * row;
+            from[at..at + row].iter().cloned()
+        });
+        return Ok(Tensor::strings(picked.collect::<Vec<Bytes>>(), out_shape)?);
+    }
+    let mut out = Tensor::unspecified(params.dtype(), out_shape)?;
+    let size = params.dtype().size().unwrap_or(0) * row;
+    let from = params.bytes()?;
+    if size > 0 {
+        for (i, (to, r)) in out.bytes_mut()?.chunks_exact_mut(size).zip(&rows).enumerate() {
+            let at = (start(i) + r) * size;
+            to.copy_from_slice(&from[at..at + size]);
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! Reversing and shifting along axes, conversion of flat indices to coordinates, and cross products.
+
+use crate::numeric::dispatch::{INDEX, REALS, dispatch};
+use crate::numeric::moved::{MOVED, Moved, moved};
+use crate::numeric::scalar::Stored;
+use device::{Error, Result};
+use device::invalid;
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::shape::resolve_axis;
+use graph::{Code, DType, Shape, Tensor};
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence),
+    KernelDef::of(
+        "Roll",
+        &[("T", MOVED), ("Tshift", INDEX), ("Taxis", INDEX)],
+        |init| moved!(init.output_type(0), E => Kernel::sync(roll::<E>)),
+    ),
+    KernelDef::of("UnravelIndex", &[("Tidx", INDEX)], |_| Kernel::sync(unravel)),
+    KernelDef::of(
+        "Cross",
+        &[("T", REALS)],
+        |init| dispatch!(real, init.output_type(0), T => Kernel::sync(cross::<T>)),
+    ),
+];
+
+fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
+    let (batch, sequence): (i64, i64) = (init.attr("batch_dim")?, init.attr("seq_dim")?);
+    moved!(init.output_type(0), E => Kernel::sync(move |ctx| reverse::<E>(ctx, batch, sequence)))
+}
+
+/// Checks that there is one length per index of the batch axis, and returns the batch and the sequence axis.
+pub fn sequences(
+    input: &Shape,
+    lengths: &Shape,
+    batch: i64,
+    sequence: i64,
+) -> Result<(usize, usize)> {
+    let rank = input.rank();
+    if lengths.rank() != 1 {
+        invalid!("seq_lens must be 1-dim, not {}-dim", lengths.rank());
+    }
+    let axis = |axis: i64| usize::try_from(axis).ok().filter(|&axis| axis < rank);
+    let (Some(batch), Some(sequence)) = (axis(batch), axis(sequence)) else {
+        invalid!("batch_dim {batch} and seq_dim {sequence} must be from 0 to below input rank {rank}");
+    };
+    if batch == sequence {
+        invalid!("batch_dim == seq_dim == {sequence}");
+    }
+    if lengths.num_elements() != input[batch] {
+        invalid!(
+            "Length of seq_lens != input.dims({batch}), ({} vs. {})",
+            lengths.num_elements(),
+            input[batch]
+        );
+    }
+    Ok((batch, sequence))
+}
+
+/// Reverses the first elements of each sequence, up to the sequence's length.
+fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> Result<()> {
+    let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
+    let (batch, sequence) = sequences(input.shape(), lengths.shape(), batch, sequence)?;
+    let shape = input.shape();
+    let lengths = lengths.to_i64s()?;
+    for (d, &len) in lengths.iter().enumerate() {
+        if len < 0 {
+            invalid!("seq_lens({d}) < 0");
+        }
+        if len as usize > shape[sequence] {
+            invalid!("seq_lens({d}) > input.dims({sequence})");
+        }
+    }
+    let strides = shape.strides();
+    // Elements are copied in runs: the axes inside both the batch and the sequence axis stay together.
+    let inner = strides[batch.max(sequence)];
+    let out = E::build(input.dtype(), shape.clone(), |out| {
+        let values = E::view(input)?;
+        for (i, run) in out.chunks_mut(inner.max(1)).enumerate() {
+            let at = i * inner;
+            let place = at / strides[sequence] % shape[sequence];
+            let len = lengths[at / strides[batch] % shape[batch]] as usize;
+            let from = if place < len {
+                at - place * strides[sequence] + (len - 1 - place) * strides[sequence]
+            } else {
+                at
+            };
+            run.clone_from_slice(&values[from..from + run.len()]);
+        }
+        Ok(())
+    })?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Returns the shift of each axis of input 0, reduced to less than the axis's size.
+pub fn shifts(ctx: &KernelContext<'_>) -> Result<Vec<usize>> {
+    let (shape, shift, axis) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
+    if shape.rank() == 0 {
+        invalid!("input must be 1-D or higher");
+    }
+    for (name, t) in [("shift", shift), ("axis", axis)] {
+        if t.shape().rank() > 1 {
+            invalid!("{name} must be a scalar or a 1-D vector. Found: {}", t.shape());
+        }
+    }
+    if shift.shape() != axis.shape() {
+        invalid!("shift and axis must have the same size");
+    }
+    let mut shifts = vec![0usize; shape.rank()];
+    for (&by, &axis) in shift.to_i64s()?.iter().zip(&axis.to_i64s()?) {
+        let Some(at) = resolve_axis(axis, shape.rank()) else { invalid!("axis {axis} is out of range") };
+        let size = shape[at].max(1);
+        shifts[at] = (shifts[at] + by.rem_euclid(size as i64) as usize) % size;
+    }
+    Ok(shifts)
+}
+
+fn roll<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let shifts = shifts(ctx)?;
+    let input = ctx.input(0)?;
+    let shape = input.shape();
+    let strides = shape.strides();
+    // The axes after the last shifted one are copied as a unit.
+    let last = shifts.iter().rposition(|&s| s > 0).unwrap_or(0);
+    let inner = strides[last];
+    let out = E::build(input.dtype(), shape.clone(), |out| {
+        let values = E::view(input)?;
+        for (i, run) in out.chunks_mut(inner.max(1)).enumerate() {
+            let at = i * inner;
+            let from = (0..=last).fold(0, |from, axis| {
+                let place = at / strides[axis] % shape[axis];
+                from + (place + shape[axis] - shifts[axis]) % shape[axis] * strides[axis]
+            });
+            run.clone_from_slice(&values[from..from + run.len()]);
+        }
+        Ok(())
+    })?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn unravel(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (indices, dims) = (ctx.input(0)?, ctx.input(1)?);
+    if indices.shape().rank() > 1 {
+        invalid!("The indices can only be scalar or vector, got \"{}\"", indices.shape());
+    }
+    if dims.shape().rank() != 1 {
+        invalid!("The indices can only be 1-D, got \"{}\"", dims.shape());
+    }
+    let sizes = dims.to_i64s()?;
+    if sizes.contains(&0) {
+        invalid!("Input dims cannot contain a dim of zero, but dims contains zero");
+    }
+    let most = if indices.dtype() == DType::Int64 { i64::MAX } else { i32::MAX.into() };
+    let fits = |n: &i64| (1..=most).contains(n);
+    let Some(total) = sizes.iter().try_fold(1i64, |n, &d| n.checked_mul(d).filter(fits)) else {
+        invalid!("Input dims product is causing integer overflow");
+    };
+    let numbers = indices.to_i64s()?;
+    if numbers.is_empty() {
+        invalid!("received empty tensor indices");
+    }
+    // Negative indices are not refused: they get negative coordinates.
+    if numbers.iter().any(|&i| i >= total) {
+        invalid!("index is out of bound as with dims");
+    }
+    let mut out = vec![0i64; sizes.len() * numbers.len()];
+    for (column, &number) in numbers.iter().enumerate() {
+        let mut rest = number;
+        for (row, &size) in sizes.iter().enumerate().rev() {
+            out[row * numbers.len() + column] = rest % size;
+            rest /= size;
+        }
+    }
+    let shape = match indices.shape().rank() {
+        0 => Shape::new(&[sizes.len()])?,
+        _ => Shape::new(&[sizes.len(), numbers.len()])?,
+    };
+    let out = match indices.dtype() {
+        DType::Int64 => Tensor::from_slice(&out, shape)?,
+        _ => Tensor::from_slice(&out.iter().map(|&i| i as i32).collect::<Vec<_>>(), shape)?,
+    };
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Checks that both inputs have the same shape, with a last axis of 3.
+pub fn check_cross(ctx: &KernelContext<'_>) -> Result<()> {
+    let (a, b) = (ctx.shape(0)?, ctx.shape(1)?);
+    if a != b {
+        invalid!("Both inputs must be of same shape: {a} vs. {b}");
+    }
+    if a.last() != Some(&3) {
+        let message = "Cross-products are only defined for 3-element vectors.";
+        return Err(Error::new(Code::FailedPrecondition, message));
+    }
+    Ok(())
+}
+
+fn cross<T: Stored>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    check_cross(ctx)?;
+    let (a, b) = (ctx.input(0)?, ctx.input(1)?);
+    let mut out = ctx.allocate(T::DTYPE, a.shape().clone())?;
+    let pairs = a.values::<T>()?.chunks_exact(3).zip(b.values::<T>()?.chunks_exact(3));
+    for (o, (u, v)) in out.values_mut::<T>()?.chunks_exact_mut(3).zip(pairs) {
+        for (i, o) in o.iter_mut().enumerate() {
+            let (j, k) = ((i + 1) % 3, (i + 2) % 3);
+            *o = u[j].times(v[k]).minus(u[k].times(v[j]));
+        }
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! Kernels of sparse tensors, which are three tensors: the row-major indices of the values, the values, and the dense
+//! shape.
+
+mod arithmetic;
+mod arrange;
+mod carried;
+mod coo;
+mod empty_rows;
+mod map;
+mod matmul;
+mod reduce;
+
+pub use arrange::dense_shape;
+pub(super) use coo::{Coo, check_sorted, matrix};
+pub use matmul::product_sizes;
+
+use crate::numeric::dispatch::{FLOATS, INDEX, NUMBERS, REALS};
+use crate::numeric::moved::MOVED;
+use device::kernel::{Kernel, KernelDef};
+use graph::DType::{self, *};
+
+const MOVED_T: &[(&str, &[DType])] = &[("T", MOVED)];
+const NUMBER: &[(&str, &[DType])] = &[("T", NUMBERS)];
+const REAL: &[(&str, &[DType])] = &[("T", REALS)];
+/// The dtypes of sparse sums.
+const ADDED: &[DType] = &[Complex128, Complex64, Int8, Int16, Int32, Int64, Double, Float];
+
+/// The dtypes in which the parts of a sparse tensor can be serialized.
+const CARRIED: &[DType] = &[Variant, String];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("SparseToDense", &[("T", MOVED), ("Tindices", INDEX)], arrange::to_dense),
+    KernelDef::of("SparseReorder", MOVED_T, |_| Kernel::sync(arrange::reorder)),
+    KernelDef::of("SparseReshape", &[], |_| Kernel::sync(arrange::reshape)),
+    KernelDef::of("SparseConcat", MOVED_T, arrange::concat),
+    KernelDef::of("SparseSplit", MOVED_T, arrange::split),
+    KernelDef::of("SparseSlice", MOVED_T, |_| Kernel::sync(arrange::slice)),
+    KernelDef::of("SparseSliceGrad", NUMBER, |_| Kernel::sync(arrange::slice_grad)),
+    KernelDef::of("SparseFillEmptyRows", MOVED_T, |_| Kernel::sync(empty_rows::fill)),
+    KernelDef::of("SparseFillEmptyRowsGrad", NUMBER, empty_rows::fill_grad),
+    KernelDef::of("SparseAdd", &[("T", ADDED), ("Treal", REALS)], arithmetic::add),
+    KernelDef::of("SparseAddGrad", &[("T", ADDED)], |_| Kernel::sync(arithmetic::add_grad)),
+    KernelDef::of("SparseTensorDenseAdd", &[("T", NUMBERS), ("Tindices", INDEX)], arithmetic::add_to_dense),
+    KernelDef::of("SparseDenseCwiseAdd", REAL, |i| arithmetic::with_dense(i, arithmetic::Operation::Add)),
+    KernelDef::of("SparseDenseCwiseMul", REAL, |i| arithmetic::with_dense(i, arithmetic::Operation::Mul)),
+    KernelDef::of("SparseDenseCwiseDiv", REAL, |i| arithmetic::with_dense(i, arithmetic::Operation::Div)),
+    KernelDef::of("SparseSparseMaximum", REAL, |i| arithmetic::extreme(i, true)),
+    KernelDef::of("SparseSparseMinimum", REAL, |i| arithmetic::extreme(i, false)),
+    KernelDef::of(
+        "SparseTensorDenseMatMul",
+        &[("T", &[BFloat16, Complex128, Complex64, Int32, Double, Float, Half]), ("Tindices", INDEX)],
+        matmul::with_dense,
+    ),
+    KernelDef::of(
+        "SparseMatMul",
+        &[("Ta", &[BFloat16, Float]), ("Tb", &[BFloat16, Float])],
+        matmul::mostly_zero,
+    ),
+    KernelDef::of("SparseReduceSum", NUMBER, |i| reduce::reduce(i, reduce::Operation::Sum, false)),
+    KernelDef::of("SparseReduceSumSparse", NUMBER, |i| reduce::reduce(i, reduce::Operation::Sum, true)),
+    KernelDef::of("SparseReduceMax", REAL, |i| reduce::reduce(i, reduce::Operation::Max, false)),
+    KernelDef::of("SparseReduceMaxSparse", REAL, |i| reduce::reduce(i, reduce::Operation::Max, true)),
+    KernelDef::of("SparseSoftmax", &[("T", FLOATS)], reduce::softmax),
+    KernelDef::of("AddSparseToTensorsMap", MOVED_T, map::add_one),
+    KernelDef::of("AddManySparseToTensorsMap", MOVED_T, map::add_many),
+    KernelDef::of("TakeManySparseFromTensorsMap", &[("dtype", MOVED)], map::take_many),
+    KernelDef::of("SerializeSparse", &[("T", MOVED), ("out_type", CARRIED)], carried::serialize),
+    KernelDef::of("SerializeManySparse", &[("T", MOVED), ("out_type", CARRIED)], carried::serialize_many),
+    KernelDef::of("DeserializeSparse", &[("Tserialized", CARRIED)], carried::deserialize),
+    KernelDef::of("DeserializeManySparse", &[], carried::deserialize_many),
+];

@@ -1,0 +1,273 @@
+//! Sums, products and extremes of a sparse tensor and another tensor, sparse or dense.
+
+use crate::numeric::dispatch::dispatch;
+use crate::numeric::scalar::{Arithmetic, Semiring as _, Stored};
+use super::arrange::placed;
+use super::coo::{Coo, matrix, text};
+use device::Result;
+use device::invalid;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use graph::{Shape, Tensor};
+use half::{bf16, f16};
+use num_complex::Complex;
+use std::cmp::Ordering;
+
+/// Merges the sorted indices of two sparse tensors: for each distinct index, its positions in the first and in the
+/// second tensor.
+fn merged(a: &Coo<'_>, b: &Coo<'_>) -> Vec<(Option<usize>, Option<usize>)> {
+    let (mut i, mut j) = (0, 0);
+    let mut out = Vec::with_capacity(a.len().max(b.len()));
+    while i < a.len() || j < b.len() {
+        let order = match (i < a.len(), j < b.len()) {
+            (true, true) => a.index(i).cmp(b.index(j)),
+            (true, false) => Ordering::Less,
+            _ => Ordering::Greater,
+        };
+        let (first, second) = (order.is_le().then_some(i), order.is_ge().then_some(j));
+        i += usize::from(first.is_some());
+        j += usize::from(second.is_some());
+        out.push((first, second));
+    }
+    out
+}
+
+/// A number whose magnitude is compared with a threshold.
+trait Magnitude: Arithmetic {
+    fn reaches(self, threshold: f64) -> bool;
+}
+
+macro_rules! magnitudes {
+    ($($t:ty: |$x:ident| $value:expr;)*) => { $(impl Magnitude for $t {
+        fn reaches(self, threshold: f64) -> bool {
+            let $x = self;
+            threshold <= $value
+        }
+    })* };
+}
+
+magnitudes! {
+    f32: |x| f64::from(x.abs());
+    f64: |x| x.abs();
+    f16: |x| x.to_f64().abs();
+    bf16: |x| x.to_f64().abs();
+    i8: |x| f64::from(x).abs();
+    i16: |x| f64::from(x).abs();
+    i32: |x| f64::from(x).abs();
+    i64: |x| x.unsigned_abs() as f64;
+    u8: |x| f64::from(x);
+    u16: |x| f64::from(x);
+    u32: |x| f64::from(x);
+    u64: |x| x as f64;
+    Complex<f32>: |x| f64::from(x.norm());
+    Complex<f64>: |x| x.norm();
+}
+
+fn same_shapes(a: &Coo<'_>, b: &Coo<'_>) -> Result<()> {
+    if a.rank() != b.rank() {
+        invalid!(
+            "Operands do not have the same ranks; got shapes: {} and {}",
+            text(&a.shape),
+            text(&b.shape)
+        );
+    }
+    if let Some(d) = (0..a.rank()).find(|&d| a.shape[d] != b.shape[d]) {
+        invalid!("Operands' shapes do not match: got {} and {} for dimension {d}", a.shape[d], b.shape[d]);
+    }
+    Ok(())
+}
+
+pub(super) fn add(init: &KernelInit<'_>) -> Result<Kernel> {
+    dispatch!(number, init.input_type(1), T => Kernel::sync(add_of::<T>))
+}
+
+fn add_of<T: Magnitude>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (a, b, threshold) = (Coo::of(ctx, 0)?, Coo::of(ctx, 3)?, ctx.input(6)?);
+    if threshold.shape().rank() != 0 {
+        invalid!("The magnitude threshold must be a scalar: got shape {}", threshold.shape());
+    }
+    let threshold = dispatch!(real, threshold.dtype(), R => Ok(to_f64(threshold.item::<R>()?)))?;
+    same_shapes(&a, &b)?;
+    let (x, y) = (a.values.values::<T>()?, b.values.values::<T>()?);
+    let (mut rows, mut sums) = (Vec::new(), Vec::new());
+    for (i, j) in merged(&a, &b) {
+        let sum = match (i, j) {
+            (Some(i), Some(j)) => x[i].plus(y[j]),
+            (Some(i), None) => x[i],
+            (_, Some(j)) => y[j],
+            (None, None) => continue,
+        };
+        if sum.reaches(threshold) {
+            let index = i.map(|i| a.index(i)).or(j.map(|j| b.index(j))).unwrap_or_default();
+            rows.extend_from_slice(index);
+            sums.push(sum);
+        }
+    }
+    let (indices, shape) = (matrix(&rows, a.rank(), sums.len())?, ctx.input(2)?.clone());
+    ctx.set_output(0, indices);
+    ctx.set_output(1, Tensor::vector(&sums)?);
+    ctx.set_output(2, shape);
+    Ok(())
+}
+
+fn to_f64<R: num_traits::ToPrimitive>(value: R) -> f64 {
+    value.to_f64().unwrap_or(f64::NAN)
+}
+
+/// Returns the gradient of each value of both operands: the gradient of its sum, or 0 if the sum was below the
+/// threshold and dropped.
+pub(super) fn add_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let grad = ctx.input(0)?;
+    if grad.shape().rank() != 1 {
+        invalid!("Input backprop_val_grad should be a vector but received shape: {}", grad.shape());
+    }
+    let mut tables = Vec::new();
+    for i in 1..4 {
+        let table = ctx.input(i)?;
+        let [count, rank] = *table.shape().dims() else {
+            invalid!("Input indices should be matrices but received shape: {}", table.shape());
+        };
+        tables.push((table.values::<i64>()?, count, rank));
+    }
+    let (sums, sum_count, rank) = tables[2];
+    if tables.iter().any(|t| t.2 != rank) {
+        invalid!("The densities of indices differ: {} {} {rank}", tables[0].2, tables[1].2);
+    }
+    if grad.num_elements() != sum_count {
+        invalid!(
+            "# elements of backprop_val_grad and # rows of sum_indices should match (#nnz of sum): got {} and \
+            {sum_count}",
+            grad.num_elements()
+        );
+    }
+    let mut out = Vec::new();
+    for &(rows, count, _) in &tables[..2] {
+        let mut next = 0;
+        let mut sources = Vec::with_capacity(count);
+        for i in 0..count {
+            let index = &rows[i * rank..(i + 1) * rank];
+            let sum = |k: usize| &sums[k * rank..(k + 1) * rank];
+            while next < sum_count && sum(next) < index {
+                next += 1;
+            }
+            // Of several equal indices, only the first gets the gradient.
+            let is_found = next < sum_count && sum(next) == index;
+            sources.push(is_found.then_some(next));
+            next += usize::from(is_found);
+        }
+        out.push(placed(grad, &sources)?);
+    }
+    for (i, grad) in out.into_iter().enumerate() {
+        ctx.set_output(i, grad);
+    }
+    Ok(())
+}
+
+pub(super) fn add_to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
+    dispatch!(number, init.output_type(0), T => Kernel::sync(|ctx| {
+        let (indices, shape) = (widened(ctx.input(0)?)?, widened(ctx.input(2)?)?);
+        let a = Coo::new(&indices, ctx.input(1)?, &shape)?;
+        let dense = ctx.input(3)?;
+        let rank = dense.shape().rank();
+        if a.rank() != rank || !(1..=5).contains(&rank) {
+            invalid!("Two operands have different ranks; received: {} and {rank}", a.rank());
+        }
+        if let Some(d) = (0..rank).find(|&d| a.shape[d] != dense.shape()[d] as i64) {
+            invalid!(
+                "Dimension {d} does not equal (no broadcasting is supported): sparse side {} vs dense side {}",
+                a.shape[d],
+                dense.shape()[d]
+            );
+        }
+        a.check_bounds()?;
+        let places: Vec<usize> = a.rows().map(|index| a.position(index)).collect();
+        let values = a.values.clone();
+        let mut out = ctx.take_input(3)?;
+        let sums = out.values_mut::<T>()?;
+        for (&place, &value) in places.iter().zip(values.values::<T>()?) {
+            sums[place] = sums[place].plus(value);
+        }
+        ctx.set_output(0, out);
+        Ok(())
+    }))
+}
+
+/// Returns indices or sizes as `int64`.
+pub(super) fn widened(indices: &Tensor) -> Result<Tensor> {
+    match indices.dtype() {
+        graph::DType::Int64 => Ok(indices.clone()),
+        _ => Ok(Tensor::from_slice(&indices.to_i64s()?, indices.shape().clone())?),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operation {
+    Add,
+    Mul,
+    Div,
+}
+
+pub(super) fn with_dense(init: &KernelInit<'_>, operation: Operation) -> Result<Kernel> {
+    dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| with_dense_of::<T>(ctx, operation)))
+}
+
+/// Broadcasts the dense operand to the sparse one; the reverse is refused.
+fn with_dense_of<T: Arithmetic>(ctx: &mut KernelContext<'_>, operation: Operation) -> Result<()> {
+    let (a, dense) = (Coo::of(ctx, 0)?, ctx.input(3)?);
+    let (rank, dims) = (a.rank(), dense.shape());
+    let fits = dims.rank() <= rank
+        && dims.iter().rev().zip(a.shape.iter().rev()).all(|(&d, &s)| d == 1 || d as i64 == s);
+    if !fits {
+        invalid!(
+            "SparseDenseBinaryOpShared broadcasts dense to sparse only; got incompatible shapes: {} vs. {dims}",
+            text(&a.shape)
+        );
+    }
+    a.check_bounds()?;
+    let strides = dims.strides();
+    let values = dense.values::<T>()?;
+    if operation == Operation::Div && a.len() > 0 && values.contains(&T::ZERO) {
+        invalid!("SparseDenseCwiseDiv cannot divide by zero, but input dense tensor contains zero");
+    }
+    let mut out = ctx.allocate(T::DTYPE, Shape::new(&[a.len()])?)?;
+    for ((o, &x), index) in out.values_mut::<T>()?.iter_mut().zip(a.values.values::<T>()?).zip(a.rows()) {
+        let axes = index[rank - dims.rank()..].iter().zip(dims.iter()).zip(&strides);
+        let at: usize = axes.filter(|((_, d), _)| **d != 1).map(|((&i, _), &s)| i as usize * s).sum();
+        let y = values[at];
+        *o = match operation {
+            Operation::Add => x.plus(y),
+            Operation::Mul => x.times(y),
+            Operation::Div => x.over(y),
+        };
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+pub(super) fn extreme(init: &KernelInit<'_>, greatest: bool) -> Result<Kernel> {
+    dispatch!(real, init.output_type(1), T => Kernel::sync(move |ctx| extreme_of::<T>(ctx, greatest)))
+}
+
+/// Computes elementwise extremes; a value that one operand lacks counts as zero.
+fn extreme_of<T: Stored>(ctx: &mut KernelContext<'_>, greatest: bool) -> Result<()> {
+    let operand = |at| Coo::with_any_sizes(ctx.input(at)?, ctx.input(at + 1)?, ctx.input(at + 2)?);
+    let (a, b) = (operand(0)?, operand(3)?);
+    same_shapes(&a, &b)?;
+    if a.rank() == 0 {
+        device::invalid!("Tensors must not be empty");
+    }
+    a.check_bounds()?;
+    b.check_bounds()?;
+    let (x, y) = (a.values.values::<T>()?, b.values.values::<T>()?);
+    let (mut rows, mut values) = (Vec::new(), Vec::new());
+    for (i, j) in merged(&a, &b) {
+        let (x, y) = (i.map_or(T::ZERO, |i| x[i]), j.map_or(T::ZERO, |j| y[j]));
+        // NaN is propagated from either operand.
+        let second = if greatest { y > x } else { y < x } || y.partial_cmp(&y).is_none();
+        values.push(if second { y } else { x });
+        rows.extend_from_slice(i.map(|i| a.index(i)).or(j.map(|j| b.index(j))).unwrap_or_default());
+    }
+    let indices = matrix(&rows, a.rank(), values.len())?;
+    ctx.set_output(0, indices);
+    ctx.set_output(1, Tensor::vector(&values)?);
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! SparseFillEmptyRows, which gives each empty row a default value, and its gradient.
+
+use crate::numeric::dispatch::dispatch;
+use crate::numeric::moved::{Moved, moved};
+use crate::numeric::scalar::Semiring as _;
+use super::coo::matrix;
+use device::Result;
+use device::invalid;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use graph::{Element, Shape, Tensor};
+
+/// The sizes of a sparse tensor whose empty rows are filled.
+struct Sizes {
+    /// Rows of the dense shape.
+    rows: usize,
+    /// Values of the sparse tensor.
+    count: usize,
+    rank: usize,
+}
+
+impl Sizes {
+    /// Checks inputs 0 to 3 (indices, values, dense shape and default value), and returns their sizes.
+    fn of(ctx: &KernelContext<'_>) -> Result<Sizes> {
+        let (indices, values) = (ctx.input(0)?, ctx.input(1)?);
+        let (shape, default) = (ctx.input(2)?, ctx.input(3)?);
+        if shape.shape().rank() != 1 || shape.num_elements() == 0 {
+            invalid!("dense_shape must be a vector with elements, saw: {}", shape.shape());
+        }
+        let [count, rank] = *indices.shape().dims() else {
+            invalid!("indices must be a matrix, saw: {}", indices.shape());
+        };
+        if values.shape().rank() != 1 {
+            invalid!("values must be a vector, saw: {}", values.shape());
+        }
+        if values.num_elements() != count {
+            invalid!(
+                "The length of `values` ({}) must match the first dimension of `indices` ({count}).",
+                values.num_elements()
+            );
+        }
+        if default.shape().rank() != 0 {
+            invalid!("default_value must be a scalar, saw: {}", default.shape());
+        }
+        if shape.num_elements() != rank {
+            invalid!(
+                "The length of `dense_shape` ({}) must match the second dimension of `indices` ({rank}).",
+                shape.num_elements()
+            );
+        }
+        if rank == 0 {
+            invalid!("indices must have a column for the rows, saw: {}", indices.shape());
+        }
+        let dense_rows = shape.to_i64s()?[0];
+        let Ok(rows) = usize::try_from(dense_rows) else {
+            invalid!("dense_shape[0] must not be negative, saw: {dense_rows}");
+        };
+        Ok(Sizes { rows, count, rank })
+    }
+}
+
+/// The places of the output's rows.
+struct RowLayout {
+    /// For each row, whether it has no values, as output 2.
+    empty: Tensor,
+    /// For each row, the output index of its first value.
+    starts: Tensor,
+    /// Values of the output.
+    total: usize,
+}
+
+impl RowLayout {
+    /// Lays out the rows to which `indices` belong; a row without values gets one value.
+    fn new(indices: &[i64], &Sizes { rows, count, rank }: &Sizes) -> Result<RowLayout> {
+        // The marks are a tensor, so that their size is checked against the memory limit before they are allocated.
+        let mut empty = Tensor::full(graph::Bool8::TRUE, Shape::new(&[rows])?)?;
+        let marks = empty.values_mut::<graph::Bool8>()?;
+        let mut sizes = Tensor::zeros(graph::DType::Int64, Shape::new(&[rows])?)?;
+        let starts = sizes.values_mut::<i64>()?;
+        for i in 0..count {
+            let row = indices[i * rank];
+            let Some(row) = usize::try_from(row).ok().filter(|&r| r < rows) else {
+                if rows == 0 {
+                    invalid!("Received SparseTensor with dense_shape[0] = 0 but indices.shape[0] = {count}");
+                }
+                invalid!("indices({i}, 0) is invalid: {row} >= {rows}");
+            };
+            marks[row] = graph::Bool8::FALSE;
+            starts[row] += 1;
+        }
+        let mut total = 0;
+        for start in starts.iter_mut() {
+            let size = (*start).max(1);
+            *start = total;
+            total += size;
+        }
+        Ok(RowLayout { empty, starts: sizes, total: total as usize })
+    }
+}
+
+/// SparseFillEmptyRows: outputs the sparse tensor with a default value in each empty row, a mark for each row that
+/// was empty, and the output index of each input value.
+pub(super) fn fill(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let sizes = Sizes::of(ctx)?;
+    let (values, default) = (ctx.input(1)?, ctx.input(3)?);
+    let flat = ctx.input(0)?.values::<i64>()?;
+    let RowLayout { empty, mut starts, total } = RowLayout::new(flat, &sizes)?;
+    let Sizes { count, rank, .. } = sizes;
+    let starts = starts.values_mut::<i64>()?;
+    // The output index of each input value; afterwards `starts` has the end of each row with values.
+    let mut reverse = Tensor::zeros(graph::DType::Int64, Shape::new(&[count])?)?;
+    let targets = reverse.values_mut::<i64>()?;
+    for (i, target) in targets.iter_mut().enumerate() {
+        let row = flat[i * rank] as usize;
+        *target = starts[row];
+        starts[row] += 1;
+    }
+    let (targets, starts) = (&*targets, &*starts);
+    let out_values = moved!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[total])?, |out| {
+        let (values, default) = (E::view(values)?, &E::view(default)?[0]);
+        out.iter_mut().for_each(|o| o.clone_from(default));
+        for (value, &target) in values.iter().zip(targets) {
+            out[target as usize].clone_from(value);
+        }
+        Ok(())
+    }))?;
+    let mut out_rows = vec![0i64; total * rank];
+    for (row, mark) in empty.values::<graph::Bool8>()?.iter().enumerate() {
+        if mark.get() {
+            out_rows[starts[row] as usize * rank] = row as i64;
+        }
+    }
+    for (i, &target) in targets.iter().enumerate() {
+        let at = target as usize * rank;
+        out_rows[at..at + rank].copy_from_slice(&flat[i * rank..(i + 1) * rank]);
+    }
+    let out_indices = matrix(&out_rows, rank, total)?;
+    ctx.set_output(0, out_indices);
+    ctx.set_output(1, out_values);
+    ctx.set_output(2, empty);
+    ctx.set_output(3, reverse);
+    Ok(())
+}
+
+/// SparseFillEmptyRowsGrad: outputs the gradient of each input value, and of the default value the sum of the other
+/// gradients.
+pub(super) fn fill_grad(init: &KernelInit<'_>) -> Result<Kernel> {
+    dispatch!(number, init.input_type(1), T => Kernel::sync(|ctx| {
+        let (map, grad) = (ctx.input(0)?, ctx.input(1)?);
+        if map.shape().rank() != 1 {
+            invalid!("reverse_index_map must be a vector, saw: {}", map.shape());
+        }
+        if grad.shape().rank() != 1 {
+            invalid!("grad_values must be a vector, saw: {}", grad.shape());
+        }
+        let (map, values) = (map.values::<i64>()?, grad.values::<T>()?);
+        let mut used = vec![false; values.len()];
+        let mut out = Tensor::zeros(T::DTYPE, Shape::new(&[map.len()])?)?;
+        for (i, (o, &at)) in out.values_mut::<T>()?.iter_mut().zip(map).enumerate() {
+            let Some(at) = usize::try_from(at).ok().filter(|&at| at < values.len()) else {
+                invalid!("Elements in reverse index must be in [0, {}) but got {at} at {i}", values.len());
+            };
+            *o = values[at];
+            used[at] = true;
+        }
+        let rest = values.iter().zip(&used).filter(|(_, used)| !**used).fold(T::ZERO, |sum, (&v, _)| sum.plus(v));
+        ctx.set_output(0, out);
+        ctx.set_output(1, Tensor::scalar(rest));
+        Ok(())
+    }))
+}

@@ -1,0 +1,251 @@
+//! Crosses of features: for each row, all combinations of one feature per column; the last column varies fastest.
+
+use super::sparse::{Coo, matrix};
+use device::{Error, Result};
+use device::invalid;
+use device::kernel::{Kernel, KernelContext, KernelDef};
+use bytes::{Bytes, BytesMut};
+use graph::{Code, DType, Shape, Tensor};
+use siphasher::sip::SipHasher24;
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("SparseCross", &[("out_type", &[DType::String])], |_| {
+        Kernel::sync(|ctx| joined(ctx, b"_X_"))
+    }),
+    KernelDef::of("SparseCross", &[("out_type", &[DType::Int64])], |init| {
+        let buckets = init.attr::<i64>("num_buckets")?;
+        let start = init.attr::<i64>("hash_key")? as u64;
+        Kernel::sync(move |ctx| hashed(ctx, buckets, Some(start), &|feature| feature.fingerprint()))
+    }),
+    KernelDef::of("SparseCrossV2", &[], |_| {
+        Kernel::sync(|ctx| {
+            let separator = last_input(ctx, 1)?.as_strings()?[0].clone();
+            joined(ctx, &separator)
+        })
+    }),
+    KernelDef::of("SparseCrossHashed", &[], |_| {
+        Kernel::sync(|ctx| {
+            let buckets = last_input(ctx, 3)?.item::<i64>()?;
+            let is_strong = last_input(ctx, 2)?.bytes()?[0] != 0;
+            let salt = ctx.input(ctx.num_inputs() - 1)?;
+            let &[first, second] = salt.values::<i64>()? else {
+                invalid!("salt must have 2 elements, got shape {}", salt.shape());
+            };
+            let has_numbers = |attr: &str| -> Result<bool> {
+                Ok(ctx.node().attr::<Vec<DType>>(attr)?.contains(&DType::Int64))
+            };
+            if has_numbers("sparse_types")? || is_strong && has_numbers("dense_types")? {
+                return Err(Error::unimplemented(
+                    "SparseCrossHashed of sparse numbers, or strong hashes of numbers",
+                ));
+            }
+            let salt = SipHasher24::new_with_keys(first as u64, second as u64);
+            hashed(ctx, buckets, None, &|feature| match feature {
+                Feature::Text(text) if is_strong => salt.hash(text),
+                other => other.fingerprint(),
+            })
+        })
+    }),
+];
+
+/// Returns a scalar input, counted from the last input.
+fn last_input<'a>(ctx: &'a KernelContext<'_>, from_end: usize) -> Result<&'a Tensor> {
+    let input = ctx.input(ctx.num_inputs() - from_end)?;
+    if input.shape().rank() != 0 {
+        invalid!("input {} must be a scalar, got shape {}", ctx.num_inputs() - from_end, input.shape());
+    }
+    Ok(input)
+}
+
+#[derive(Clone, Copy)]
+enum Feature<'a> {
+    Text(&'a Bytes),
+    Number(i64),
+}
+
+impl Feature<'_> {
+    fn fingerprint(self) -> u64 {
+        match self {
+            Feature::Text(text) => farmhash::fingerprint64(text),
+            Feature::Number(number) => number as u64,
+        }
+    }
+
+    fn write(self, to: &mut BytesMut) {
+        match self {
+            Feature::Text(text) => to.extend_from_slice(text),
+            Feature::Number(number) => to.extend_from_slice(number.to_string().as_bytes()),
+        }
+    }
+}
+
+/// The features of a column, and the range of features of each row.
+struct Column<'a> {
+    values: &'a Tensor,
+    rows: Vec<std::ops::Range<usize>>,
+}
+
+impl<'a> Column<'a> {
+    fn sparse(coo: &Coo<'a>) -> Result<Column<'a>> {
+        let &[count, _] = &coo.shape[..] else {
+            invalid!("Input shapes should be vectors of 2 elements, but there are {}", coo.shape.len());
+        };
+        let mut rows = vec![0..0; row_count(count)?];
+        for (i, index) in coo.rows().enumerate() {
+            let row = usize::try_from(index[0]).ok().and_then(|row| rows.get_mut(row));
+            let Some(row) = row else {
+                invalid!("Invalid value {} in sparse indices: there are {count} rows", index[0]);
+            };
+            if row.start == row.end {
+                *row = i..i + 1;
+            } else if row.end == i {
+                row.end = i + 1;
+            } else {
+                invalid!("the indices of a sparse feature column are not in order");
+            }
+        }
+        Ok(Column { values: coo.values, rows })
+    }
+
+    fn dense(values: &'a Tensor) -> Result<Column<'a>> {
+        let &[count, width] = values.shape().dims() else {
+            invalid!("Dense inputs should be a matrix but received shape {}", values.shape());
+        };
+        let rows = (0..row_count(count as i64)?).map(|row| row * width..(row + 1) * width);
+        Ok(Column { values, rows: rows.collect() })
+    }
+
+    fn feature(&self, i: usize) -> Result<Feature<'a>> {
+        match self.values.dtype() {
+            DType::String => Ok(Feature::Text(&self.values.as_strings()?[i])),
+            _ => Ok(Feature::Number(self.values.values::<i64>()?[i])),
+        }
+    }
+}
+
+/// The most rows of a column, because even empty rows take memory.
+const MOST_ROWS: i64 = 1 << 28;
+
+fn row_count(count: i64) -> Result<usize> {
+    match usize::try_from(count) {
+        Ok(rows) if count <= MOST_ROWS => Ok(rows),
+        _ => {
+            Err(Error::new(Code::ResourceExhausted, format!("a feature column of {count} rows is too large")))
+        }
+    }
+}
+
+fn columns<'a>(ctx: &'a KernelContext<'_>) -> Result<Vec<Column<'a>>> {
+    let sparse = usize::try_from(ctx.node().attr::<i64>("N")?).unwrap_or(0);
+    let dense = ctx.node().attr::<Vec<DType>>("dense_types")?.len();
+    let values = ctx.node().attr::<Vec<DType>>("sparse_types")?.len();
+    if values != sparse {
+        invalid!("Expected {sparse} value inputs, got {values}");
+    }
+    let mut all = Vec::with_capacity(sparse + dense);
+    for i in 0..sparse {
+        let parts = [i, sparse + i, 2 * sparse + i].map(|at| ctx.input(at));
+        let [indices, values, shape] = parts;
+        all.push(Column::sparse(&Coo::new(indices?, values?, shape?)?)?);
+    }
+    for i in 0..dense {
+        all.push(Column::dense(ctx.input(3 * sparse + i)?)?);
+    }
+    let Some(first) = all.first() else { invalid!("there is no feature column") };
+    let rows = first.rows.len();
+    if let Some(other) = all.iter().find(|column| column.rows.len() != rows) {
+        invalid!("Expected batch size {rows}, got {}", other.rows.len());
+    }
+    Ok(all)
+}
+
+/// Calls `each` with the features of each cross, and returns the indices and the shape of the output.
+fn cross(ctx: &KernelContext<'_>, mut each: impl FnMut(&[Feature<'_>])) -> Result<(Tensor, Tensor)> {
+    let columns = columns(ctx)?;
+    let rows = columns[0].rows.len();
+    let (mut indices, mut widest) = (Vec::new(), 0);
+    let mut features = Vec::with_capacity(columns.len());
+    for row in 0..rows {
+        let ranges: Vec<_> = columns.iter().map(|column| column.rows[row].clone()).collect();
+        let count = ranges.iter().try_fold(1usize, |count, range| count.checked_mul(range.len()));
+        // Each cross takes two indices and a value; the size is checked before the memory is allocated.
+        let Some(count) = count.filter(|&count| Shape::new(&[indices.len() / 2 + count, 2]).is_ok()) else {
+            invalid!("the crosses of row {row} are too many");
+        };
+        indices.try_reserve(2 * count).map_err(|_| {
+            Error::new(Code::ResourceExhausted, format!("OOM for {count} crosses of row {row}"))
+        })?;
+        widest = widest.max(count);
+        let mut at: Vec<usize> = ranges.iter().map(|range| range.start).collect();
+        for n in 0..count {
+            if n % 4096 == 0 {
+                ctx.check_cancelled()?;
+            }
+            features.clear();
+            for (column, &i) in columns.iter().zip(&at) {
+                features.push(column.feature(i)?);
+            }
+            each(&features);
+            indices.extend([row as i64, n as i64]);
+            for (at, range) in at.iter_mut().zip(&ranges).rev() {
+                *at += 1;
+                if *at < range.end {
+                    break;
+                }
+                *at = range.start;
+            }
+        }
+    }
+    let count = indices.len() / 2;
+    Ok((matrix(&indices, 2, count)?, Tensor::vector(&[rows as i64, widest as i64])?))
+}
+
+fn joined(ctx: &mut KernelContext<'_>, separator: &[u8]) -> Result<()> {
+    let mut values = Vec::new();
+    let (indices, shape) = cross(ctx, |features| {
+        let mut text = BytesMut::new();
+        for (i, feature) in features.iter().enumerate() {
+            if i > 0 {
+                text.extend_from_slice(separator);
+            }
+            feature.write(&mut text);
+        }
+        values.push(text.freeze());
+    })?;
+    let count = Shape::new(&[values.len()])?;
+    ctx.set_output(0, indices);
+    ctx.set_output(1, Tensor::strings(values, count)?);
+    ctx.set_output(2, shape);
+    Ok(())
+}
+
+/// Outputs the hash of each cross; `start` is the hash that the first feature's hash is combined with.
+fn hashed(
+    ctx: &mut KernelContext<'_>,
+    buckets: i64,
+    start: Option<u64>,
+    hash: &dyn Fn(Feature<'_>) -> u64,
+) -> Result<()> {
+    let buckets = match u64::try_from(buckets) {
+        Ok(buckets) if buckets > 0 => buckets,
+        _ => i64::MAX as u64,
+    };
+    let mut values = Vec::new();
+    let (indices, shape) = cross(ctx, |features| {
+        let hashes = features.iter().map(|&feature| hash(feature));
+        let all = start.into_iter().chain(hashes).reduce(join_fingerprints);
+        values.push((all.unwrap_or(0) % buckets) as i64);
+    })?;
+    ctx.set_output(0, indices);
+    ctx.set_output(1, Tensor::vector(&values)?);
+    ctx.set_output(2, shape);
+    Ok(())
+}
+
+/// Combines two fingerprints by multiplying and mixing, exactly like TensorFlow, because models depend on the hashes.
+fn join_fingerprints(first: u64, second: u64) -> u64 {
+    const BY: u64 = 0xc6a4_a793_5bd1_e995;
+    let mix = |hash: u64| hash ^ hash >> 47;
+    let both = (first ^ BY ^ mix(second.wrapping_mul(BY)).wrapping_mul(BY)).wrapping_mul(BY);
+    mix(mix(both).wrapping_mul(BY))
+}

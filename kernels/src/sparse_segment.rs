@@ -1,0 +1,290 @@
+//! Sums and means, over segments, of rows selected by index.
+
+use crate::numeric::dispatch::{FLOATS, INDEX, REALS, dispatch};
+use crate::numeric::scalar::{Arithmetic, Semiring as _};
+use crate::numeric::wide::Lane;
+use device::Result;
+use device::invalid;
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::{DType, Element, Shape, Tensor};
+
+/// The divisor of a segment's sum.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Divisor {
+    One,
+    Count,
+    RootOfCount,
+}
+use Divisor::{Count, One, RootOfCount};
+
+const SUM: &[(&str, &[DType])] = &[("T", REALS), ("Tidx", INDEX), ("Tsegmentids", INDEX)];
+const MEAN: &[(&str, &[DType])] = &[("T", FLOATS), ("Tidx", INDEX), ("Tsegmentids", INDEX)];
+
+pub(super) const KERNELS: &[KernelDef] = &[
+    KernelDef::of("SparseSegmentSum", SUM, |i| forward(i, One)),
+    KernelDef::of("SparseSegmentMean", MEAN, |i| forward(i, Count)),
+    KernelDef::of("SparseSegmentSqrtN", MEAN, |i| forward(i, RootOfCount)),
+    KernelDef::of("SparseSegmentSumWithNumSegments", SUM, |i| forward(i, One)),
+    KernelDef::of("SparseSegmentMeanWithNumSegments", MEAN, |i| forward(i, Count)),
+    KernelDef::of("SparseSegmentSqrtNWithNumSegments", MEAN, |i| forward(i, RootOfCount)),
+    KernelDef::of("SparseSegmentSumGrad", MEAN, |i| backward(i, One)),
+    KernelDef::of("SparseSegmentMeanGrad", MEAN, |i| backward(i, Count)),
+    KernelDef::of("SparseSegmentSqrtNGrad", MEAN, |i| backward(i, RootOfCount)),
+    KernelDef::of("SparseSegmentSumGradV2", MEAN, |i| backward(i, One)),
+    KernelDef::of("SparseSegmentMeanGradV2", MEAN, |i| backward(i, Count)),
+    KernelDef::of("SparseSegmentSqrtNGradV2", MEAN, |i| backward(i, RootOfCount)),
+];
+
+/// Returns the segment ids, of which there must be as many as indices.
+fn segment_ids(ctx: &KernelContext<'_>) -> Result<Vec<i64>> {
+    let (indices, segments) = (ctx.shape(1)?, ctx.input(2)?);
+    for (name, shape) in [("indices", indices), ("segment_ids", segments.shape())] {
+        if shape.rank() != 1 {
+            invalid!("{name} should be a vector.");
+        }
+    }
+    if indices.num_elements() != segments.num_elements() {
+        invalid!("segment_ids and indices should have same size.");
+    }
+    Ok(segments.to_i64s()?)
+}
+
+fn check_sorted(segments: &[i64]) -> Result<()> {
+    if segments.first().is_some_and(|&s| s < 0) {
+        invalid!("segment ids must be >= 0");
+    }
+    if segments.windows(2).any(|w| w[1] < w[0]) {
+        invalid!("segment ids are not increasing");
+    }
+    Ok(())
+}
+
+/// Returns the number of rows for this last segment id. The number must be representable in the dtypes of the indices
+/// and of the segment ids.
+fn rows_to(last: Option<i64>, indices: DType, segments: DType) -> Result<i64> {
+    let greatest = |dtype| if dtype == DType::Int32 { i64::from(i32::MAX) } else { i64::MAX };
+    let limit = greatest(indices);
+    match last {
+        None => Ok(0),
+        Some(last) if last >= limit => {
+            invalid!("Last segment id must be < kintmax, got {last} limit {limit}")
+        }
+        Some(last) if last >= greatest(segments) => invalid!("segment ids must be >= 0"),
+        Some(last) => Ok(last + 1),
+    }
+}
+
+fn forward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
+    let types = [init.input_type(1), init.input_type(2)];
+    dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| sums::<T>(ctx, divisor, types)))
+}
+
+/// Returns the segment of each index, ascending and not negative, and the shape of the result; given the dtypes of
+/// both inputs.
+pub fn sorted_segments(
+    ctx: &KernelContext<'_>,
+    [indices, ids]: [DType; 2],
+) -> Result<(Vec<i64>, Shape)> {
+    let Some((_, inner)) = ctx.shape(0)?.split_first() else {
+        invalid!("data must be at least rank 1.");
+    };
+    let segments = segment_ids(ctx)?;
+    check_sorted(&segments)?;
+    let last = segments.last().copied();
+    let rows = match ctx.num_inputs() {
+        4 => {
+            let rows = ctx.scalar(3, "num_segments")?.to_i64s()?[0];
+            if rows < 0 {
+                invalid!("segment ids must be >= 0");
+            }
+            if last.is_some_and(|last| last >= rows) {
+                invalid!("segment ids must be < num_segments");
+            }
+            rows
+        }
+        _ => rows_to(last, indices, ids)?,
+    };
+    let mut dims = vec![rows];
+    dims.extend(inner.iter().map(|&d| d as i64));
+    Ok((segments, Shape::from_i64(&dims)?))
+}
+
+fn sums<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, types: [DType; 2]) -> Result<()>
+where
+    T::Wide: Arithmetic + num_traits::NumCast,
+{
+    let (segments, shape) = sorted_segments(ctx, types)?;
+    let (data, indices) = (ctx.input(0)?, ctx.input(1)?.to_i64s()?);
+    let (count, row) = (data.shape()[0], shape[1..].iter().product::<usize>());
+    let mut out = Tensor::zeros(T::DTYPE, shape)?;
+    let (values, results) = (data.values::<T>()?, out.values_mut::<T>()?);
+    let mut wide = vec![T::Wide::ZERO; row];
+    let mut start = 0;
+    for group in segments.chunk_by(|a, b| a == b) {
+        wide.fill(T::Wide::ZERO);
+        for (i, &index) in indices[start..start + group.len()].iter().enumerate() {
+            let Some(index) = usize::try_from(index).ok().filter(|&i| i < count) else {
+                invalid!("indices[{}] == {index} out of range [0, {count})", start + i);
+            };
+            for (sum, v) in wide.iter_mut().zip(&values[index * row..(index + 1) * row]) {
+                *sum = sum.plus(v.to_wide());
+            }
+        }
+        let by = match divisor {
+            One => None,
+            Count => num_traits::cast::<_, T::Wide>(group.len() as f64),
+            RootOfCount => num_traits::cast::<_, T::Wide>((group.len() as f64).sqrt()),
+        };
+        let segment = group[0] as usize;
+        for (o, &sum) in results[segment * row..(segment + 1) * row].iter_mut().zip(&wide) {
+            *o = T::of_wide(by.map_or(sum, |by| sum.over(by)));
+        }
+        start += group.len();
+    }
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn backward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
+    let compact = init.outputs.len() > 1;
+    dispatch!(float, init.output_type(0), T => Kernel::sync(move |ctx| back::<T>(ctx, divisor, compact)))
+}
+
+/// The distribution of gradients from segments to rows.
+pub struct Spread {
+    /// The segment of each index.
+    pub segments: Vec<i64>,
+    /// The number of indices of each segment.
+    pub counts: Vec<usize>,
+    /// The number of rows of the gradient's output.
+    pub rows: usize,
+}
+
+pub fn spread(ctx: &KernelContext<'_>) -> Result<Spread> {
+    let Some(&segment_count) = ctx.shape(0)?.first() else {
+        invalid!("grad must be at least rank 1.");
+    };
+    let segments = segment_ids(ctx)?;
+    let rows = ctx.scalar(3, "output_dim0")?.to_i64s()?[0];
+    let Ok(rows) = usize::try_from(rows) else {
+        invalid!("Segment id {rows} out of range [0, {segment_count})");
+    };
+    let mut counts = vec![0usize; segment_count];
+    for &segment in segments.iter().filter(|_| rows > 0) {
+        match usize::try_from(segment).ok().and_then(|s| counts.get_mut(s)) {
+            Some(count) => *count += 1,
+            None => invalid!("Segment id {segment} out of range [0, {segment_count})."),
+        }
+    }
+    Ok(Spread { segments, counts, rows })
+}
+
+/// The rows that the indices select.
+pub struct Picked {
+    /// The distinct selected rows, ascending.
+    pub rows: Vec<i64>,
+    /// For each index, the position of its row in `rows`.
+    pub places: Vec<i64>,
+    indices: Vec<i64>,
+}
+
+/// Returns the distribution of the gradients, and the rows that get them.
+pub fn picked(ctx: &KernelContext<'_>) -> Result<(Spread, Picked)> {
+    let mut spread = spread(ctx)?;
+    let mut indices = ctx.input(1)?.to_i64s()?;
+    if spread.rows == 0 {
+        // The output has no row, so the indices are ignored.
+        indices.clear();
+        spread.segments.clear();
+    }
+    if let Some(index) = indices.iter().find(|&&i| !(0..spread.rows as i64).contains(&i)) {
+        invalid!("Index {index} out of range [0, {}).", spread.rows);
+    }
+    let mut rows = indices.clone();
+    rows.sort_unstable();
+    rows.dedup();
+    let places = indices.iter().map(|&index| rows.partition_point(|&row| row < index) as i64).collect();
+    Ok((spread, Picked { rows, places, indices }))
+}
+
+/// Computes the gradient of each row from its segments. If `compact`, only the selected rows are output, with their
+/// numbers.
+fn back<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, compact: bool) -> Result<()>
+where
+    T::Wide: Arithmetic + num_traits::NumCast,
+{
+    let (Spread { segments, counts, rows }, picked) = picked(ctx)?;
+    let grad = ctx.input(0)?;
+    let inner = &grad.shape()[1..];
+    let row: usize = inner.iter().product();
+    let (out_rows, targets) = match compact {
+        true => (picked.rows.len(), &picked.places),
+        false => (rows, &picked.indices),
+    };
+    let mut dims = vec![out_rows];
+    dims.extend_from_slice(inner);
+    let mut wide = Tensor::zeros(T::Wide::DTYPE, Shape::new(&dims)?)?;
+    let (values, sums) = (grad.values::<T>()?, wide.values_mut::<T::Wide>()?);
+    for (&target, &segment) in targets.iter().zip(&segments) {
+        let (target, segment) = (target as usize, segment as usize);
+        let scale = match divisor {
+            One => 1.0,
+            Count => 1.0 / counts[segment].max(1) as f64,
+            RootOfCount => 1.0 / (counts[segment].max(1) as f64).sqrt(),
+        };
+        let scale = num_traits::cast::<_, T::Wide>(scale).unwrap_or(T::Wide::ONE);
+        let from = &values[segment * row..(segment + 1) * row];
+        for (sum, v) in sums[target * row..(target + 1) * row].iter_mut().zip(from) {
+            *sum = sum.plus(v.to_wide().times(scale));
+        }
+    }
+    let dtype = ctx.input(1)?.dtype();
+    ctx.set_output(0, crate::numeric::wide::narrowed::<T>(wide)?);
+    if compact {
+        ctx.set_output(1, super::shape::integers(dtype, &picked.rows)?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run_op;
+
+    #[test]
+    fn the_number_of_rows_must_fit_the_index_dtypes() -> Result<()> {
+        let said = |last: i64, indices: Tensor, types: [DType; 2]| -> Result<String> {
+            let attrs =
+                [("T", DType::Float.into()), ("Tidx", types[0].into()), ("Tsegmentids", types[1].into())];
+            let segments = match types[1] {
+                DType::Int64 => Tensor::vector(&[last])?,
+                _ => Tensor::vector(&[last as i32])?,
+            };
+            let out = run_op("SparseSegmentSum", &[Tensor::vector(&[1f32])?, indices, segments], &attrs);
+            Ok(out.err().map(|e| e.to_string()).unwrap_or_default())
+        };
+        let (short, long) = (Tensor::vector(&[0i32])?, Tensor::vector(&[0i64])?);
+        let limit = "Last segment id must be < kintmax, got 1099511627776 limit 2147483647";
+        assert_eq!(said(1 << 40, short, [DType::Int32, DType::Int64])?, limit);
+        let most = i64::from(i32::MAX);
+        assert_eq!(said(most, long, [DType::Int64, DType::Int32])?, "segment ids must be >= 0");
+        Ok(())
+    }
+
+    #[test]
+    fn a_gradient_without_rows_ignores_the_indices() -> Result<()> {
+        let inputs = [
+            Tensor::vector(&[1f32, 2.0])?,
+            Tensor::vector(&[4i32, 1])?,
+            Tensor::vector(&[0i32, 1])?,
+            Tensor::from(0i32),
+        ];
+        let attrs = [("T", DType::Float.into())];
+        let out = run_op("SparseSegmentSumGrad", &inputs, &attrs)?;
+        assert_eq!(out, [Tensor::vector::<f32>(&[])?]);
+        let [grad, indices, segments, rows] = inputs;
+        let rows = rows.reshaped(Shape::new(&[1])?)?;
+        assert!(run_op("SparseSegmentSumGrad", &[grad, indices, segments, rows], &attrs).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! The gradients of the array ops against finite differences, with shapes known and unknown while building.
+
+use anabranch_executor as executor;
+use device::Value;
+use anabranch_kernels::testing::run_node;
+use graph::{AttrValue, DType, Graph, Output, PartialShape, Scope, Shape, Tensor, Topology};
+use std::collections::HashMap;
+
+type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// An op, with its inputs: a shape for one that a gradient flows to, a value for the others.
+struct Case {
+    op: &'static str,
+    inputs: Vec<Input>,
+    attrs: Vec<(&'static str, AttrValue)>,
+    /// Whether the gradient asks for ranks while it is built.
+    needs_ranks: bool,
+}
+
+enum Input {
+    Flows(&'static [usize]),
+    Given(Tensor),
+}
+use Input::{Flows, Given};
+
+fn case<const N: usize>(op: &'static str, inputs: Vec<Input>, attrs: [(&'static str, AttrValue); N]) -> Case {
+    Case { op, inputs, attrs: attrs.into(), needs_ranks: false }
+}
+
+fn ints<const N: usize>(values: [i32; N]) -> Fallible<Input> {
+    Ok(Given(Tensor::vector(&values)?))
+}
+
+fn matrix<const N: usize, const M: usize>(values: [[i32; M]; N]) -> Fallible<Input> {
+    Ok(Given(Tensor::try_from(values)?))
+}
+
+fn int(value: i32) -> Input {
+    Given(Tensor::scalar(value))
+}
+
+fn bools<const N: usize>(values: [bool; N], shape: &[usize]) -> Fallible<Input> {
+    Ok(Given(Tensor::bools(&values, Shape::new(shape)?)?))
+}
+
+fn cases() -> Fallible<Vec<Case>> {
+    let n = AttrValue::Int;
+    let index = || ("Index", AttrValue::Type(DType::Int32));
+    let mut cases = vec![
+        case("PlaceholderWithDefault", vec![Flows(&[2])], [("shape", PartialShape::unknown().into())]),
+        case("Fill", vec![ints([2, 3])?, Flows(&[])], []),
+        case("Diag", vec![Flows(&[3])], []),
+        case("DiagPart", vec![Flows(&[3, 3])], []),
+        case("MatrixBandPart", vec![Flows(&[3, 4]), Given(0i64.into()), Given(1i64.into())], []),
+        case("Reshape", vec![Flows(&[2, 3]), ints([3, -1])?], []),
+        case("ExpandDims", vec![Flows(&[2, 3]), int(1)], []),
+        case("Squeeze", vec![Flows(&[2, 1, 3])], []),
+        case("BroadcastTo", vec![Flows(&[2, 1]), ints([3, 2, 4])?], []),
+        case("EnsureShape", vec![Flows(&[2])], [("shape", PartialShape::unknown().into())]),
+        case("ConcatV2", vec![Flows(&[2, 1]), Flows(&[2, 3]), int(-1)], [("N", n(2))]),
+        case("ConcatV2", vec![Flows(&[1, 2]), Flows(&[3, 2]), Given(0i64.into())], [("N", n(2))]),
+        case("Concat", vec![int(1), Flows(&[2, 1]), Flows(&[2, 3])], [("N", n(2))]),
+        case("Pack", vec![Flows(&[2]), Flows(&[2])], [("N", n(2)), ("axis", n(1))]),
+        case("Unpack", vec![Flows(&[2, 3])], [("num", n(3)), ("axis", n(-1))]),
+        case("Split", vec![int(1), Flows(&[2, 4])], [("num_split", n(2))]),
+        case("SplitV", vec![Flows(&[2, 4]), ints([1, -1])?, int(1)], [("num_split", n(2))]),
+        case("Transpose", vec![Flows(&[2, 3, 4]), ints([2, 0, 1])?], []),
+        case("ConjugateTranspose", vec![Flows(&[2, 3]), ints([1, 0])?], []),
+        case("Tile", vec![Flows(&[2, 3]), ints([2, 1])?], []),
+        case("ReverseV2", vec![Flows(&[2, 3]), ints([1])?], []),
+        case("Reverse", vec![Flows(&[2, 3]), bools([true, false], &[2])?], []),
+        case("SpaceToDepth", vec![Flows(&[1, 2, 4, 1])], [("block_size", n(2))]),
+        case("DepthToSpace", vec![Flows(&[1, 1, 2, 4])], [("block_size", n(2))]),
+        case("Pad", vec![Flows(&[2, 2]), matrix([[1, 0], [0, 2]])?], []),
+        case("PadV2", vec![Flows(&[2, 2]), matrix([[1, 0], [0, 2]])?, Given(3f64.into())], []),
+        case("Slice", vec![Flows(&[3, 4]), ints([1, 0])?, ints([1, -1])?], [index()]),
+        case("StridedSlice", vec![Flows(&[3, 4]), ints([2, 0])?, ints([0, 4])?, ints([-1, 2])?], [index()]),
+        case(
+            "StridedSlice",
+            vec![Flows(&[3, 4]), ints([0, 1, 0])?, ints([0, 2, 0])?, ints([1, 1, 1])?],
+            [index(), ("new_axis_mask", n(1)), ("shrink_axis_mask", n(2)), ("ellipsis_mask", n(4))],
+        ),
+        case(
+            "StridedSliceGrad",
+            vec![ints([4])?, ints([0])?, ints([4])?, ints([2])?, Flows(&[2])],
+            [index()],
+        ),
+        case("Gather", vec![Flows(&[3, 2]), ints([2, 0, 2])?], []),
+        case("GatherV2", vec![Flows(&[3, 2]), matrix([[2, 0], [2, 2]])?, int(0)], []),
+        case("GatherNd", vec![Flows(&[3, 2]), matrix([[2, 1], [0, 0], [2, 1]])?], []),
+        case("GatherNd", vec![Flows(&[3, 2]), matrix([[2], [2]])?], []),
+        case("ScatterNd", vec![matrix([[2], [0]])?, Flows(&[2, 2]), ints([3, 2])?], []),
+        case("UnsortedSegmentSum", vec![Flows(&[3, 2]), ints([1, -1, 1])?, int(2)], []),
+        case("UnsortedSegmentMax", vec![Flows(&[3, 2]), ints([1, -1, 1])?, int(2)], []),
+        case("UnsortedSegmentMin", vec![Flows(&[3, 2]), ints([1, 0, 1])?, int(2)], []),
+        case("UnsortedSegmentProd", vec![Flows(&[3, 2]), ints([1, 0, 1])?, int(2)], []),
+        case("SegmentSum", vec![Flows(&[3, 2]), ints([0, 0, 2])?], []),
+        case("SegmentMean", vec![Flows(&[3, 2]), ints([0, 0, 2])?], []),
+        case("SegmentMax", vec![Flows(&[3, 2]), ints([0, 0, 2])?], []),
+        case("SegmentMin", vec![Flows(&[3, 2]), ints([0, 0, 2])?], []),
+        case("SegmentProd", vec![Flows(&[3, 2]), ints([0, 0, 2])?], []),
+        case("DynamicPartition", vec![Flows(&[4, 2]), ints([1, 0, 1, 1])?], [("num_partitions", n(3))]),
+        case("TopKV2", vec![Flows(&[2, 4]), int(2)], []),
+        case("TopK", vec![Flows(&[2, 4])], [("k", n(2))]),
+        case("Select", vec![bools([true, false], &[2])?, Flows(&[2, 2]), Flows(&[2, 2])], []),
+        case("SelectV2", vec![bools([true, false], &[2, 1])?, Flows(&[2, 3]), Flows(&[3])], []),
+        case("ClipByValue", vec![Flows(&[4]), Given((-0.4f64).into()), Given(0.3f64.into())], []),
+        case("ClipByValue", vec![Flows(&[6]), Flows(&[]), Given(9f64.into())], []),
+    ];
+    for mode in ["REFLECT", "SYMMETRIC"] {
+        let paddings = || matrix([[1, 1], [0, 1]]);
+        cases.push(case("MirrorPad", vec![Flows(&[2, 3]), paddings()?], [("mode", mode.into())]));
+        cases.push(case("MirrorPadGrad", vec![Flows(&[4, 4]), paddings()?], [("mode", mode.into())]));
+    }
+    for op in ["DynamicStitch", "ParallelDynamicStitch"] {
+        let inputs = vec![ints([2, 0])?, int(1), Flows(&[2, 2]), Flows(&[2])];
+        cases.push(case(op, inputs, [("N", n(2))]));
+    }
+    for (shape, axis, batch) in
+        [(&[2usize, 3, 2][..], 1, 0), (&[2, 3, 2], -1, 0), (&[2, 2, 3], 2, 1), (&[2, 3], 1, 1)]
+    {
+        let inputs = vec![Flows(shape), matrix([[1, 0], [1, 1]])?, int(axis)];
+        let mut case = case("GatherV2", inputs, [("batch_dims", n(batch))]);
+        case.needs_ranks = true;
+        cases.push(case);
+    }
+    Ok(cases)
+}
+
+/// Values that are far from each other, from 0, and from every bound in the cases.
+fn values(count: usize, salt: usize) -> Vec<f64> {
+    (0..count).map(|i| ((i * 37 + salt * 17 + 5) % 101) as f64 / 50.0 - 0.995).collect()
+}
+
+/// The values of these outputs.
+fn evaluate(graph: &Graph, feeds: &HashMap<Output, Tensor>, wanted: &[Output]) -> Fallible<Vec<Tensor>> {
+    let mut known: HashMap<Output, Tensor> = feeds.clone();
+    for id in Topology::new(graph).order(graph)? {
+        if known.contains_key(&Output::new(id, 0)) {
+            continue;
+        }
+        let inputs: Vec<Value> = graph.inputs(id).iter().map(|i| Value::Host(known[i].clone())).collect();
+        let outputs =
+            run_node(graph.node(id), inputs).map_err(|e| format!("{}: {e}", graph.node(id).name))?;
+        for (i, value) in outputs.into_iter().enumerate() {
+            match value {
+                Value::Host(tensor) => known.insert(Output::new(id, i), tensor),
+                other => return Err(format!("{other:?}").into()),
+            };
+        }
+    }
+    Ok(wanted.iter().map(|o| known[o].clone()).collect())
+}
+
+fn check(case: &Case, known_shapes: bool) -> Fallible<()> {
+    let scope = Scope::new();
+    let mut feeds = HashMap::new();
+    let (mut inputs, mut flowing) = (Vec::new(), Vec::new());
+    for (i, input) in case.inputs.iter().enumerate() {
+        inputs.push(match input {
+            Given(value) => scope.constant(value.clone()),
+            Flows(dims) => {
+                let shape = Shape::new(dims)?;
+                let known = if known_shapes { PartialShape::from(&shape) } else { PartialShape::unknown() };
+                let x = scope.placeholder(&format!("x{i}"), DType::Double, known);
+                feeds.insert(x, Tensor::from_slice(&values(shape.num_elements(), i), shape)?);
+                flowing.push(x);
+                x
+            }
+        });
+    }
+    let op = graph::ops::lookup(case.op).ok_or(case.op)?;
+    let mut rest = inputs.as_slice();
+    let mut call = scope.op(case.op);
+    let lists = op.inputs.iter().filter(|a| a.number_attr.is_some()).count();
+    let of_list = (inputs.len() + lists - op.inputs.len()).checked_div(lists).unwrap_or(1);
+    for arg in &op.inputs {
+        let count = if arg.number_attr.is_some() { of_list } else { 1 };
+        let (now, later) = rest.split_at(count.min(rest.len()));
+        call = if arg.number_attr.is_some() { call.input(now) } else { call.input(now[0]) };
+        rest = later;
+    }
+    for (name, value) in &case.attrs {
+        call = call.attr(name, value.clone());
+    }
+    if case.attrs.iter().all(|(name, _)| *name != "dtype") && case.op == "PlaceholderWithDefault" {
+        call = call.attr("dtype", DType::Double);
+    }
+    let ys: Vec<Output> = call.outputs().into_iter().filter(|&y| scope.dtype(y) == DType::Double).collect();
+    let forward = scope.finish()?;
+    let outputs = evaluate(&forward, &feeds, &ys)?;
+    let weights: Vec<Tensor> = outputs
+        .iter()
+        .enumerate()
+        .map(|(i, y)| Tensor::from_slice(&values(y.num_elements(), i + 7), y.shape().clone()))
+        .collect::<Result<_, _>>()?;
+    let grad_ys: Vec<_> = weights.iter().map(|w| Some(scope.constant(w.clone()))).collect();
+    let grads = scope.gradients(&ys, &flowing, &grad_ys)?;
+    let full = scope.finish()?;
+    let grads: Vec<Output> = grads.into_iter().collect::<Option<_>>().ok_or("no gradient flows")?;
+    let found = evaluate(&full, &feeds, &grads)?;
+    let loss = |feeds: &HashMap<Output, Tensor>| -> Fallible<f64> {
+        let mut sum = 0.0;
+        for (y, w) in evaluate(&forward, feeds, &ys)?.iter().zip(&weights) {
+            let (y, w) = (y.values::<f64>()?, w.values::<f64>()?);
+            sum += y.iter().zip(w).filter(|(y, _)| y.abs() < 1e300).map(|(y, w)| y * w).sum::<f64>();
+        }
+        Ok(sum)
+    };
+    const STEP: f64 = 1e-5;
+    for (&x, found) in flowing.iter().zip(&found) {
+        if found.shape() != feeds[&x].shape() {
+            return Err(format!("the gradient has shape {}", found.shape()).into());
+        }
+        for i in 0..found.num_elements() {
+            let at = |by: f64| -> Fallible<f64> {
+                let mut feeds = feeds.clone();
+                if let Some(value) = feeds.get_mut(&x) {
+                    value.values_mut::<f64>()?[i] += by;
+                }
+                loss(&feeds)
+            };
+            let expected = (at(STEP)? - at(-STEP)?) / (2.0 * STEP);
+            let found = found.values::<f64>()?[i];
+            if (expected - found).abs() > 1e-6 {
+                return Err(format!("element {i} is {found}, not {expected}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_are_what_finite_differences_say() -> Fallible<()> {
+    let mut wrong = Vec::new();
+    for case in cases()? {
+        for known_shapes in [true, false] {
+            let possible = known_shapes || !case.needs_ranks;
+            if possible && let Err(error) = check(&case, known_shapes) {
+                wrong.push(format!("{} (shapes known: {known_shapes}): {error}", case.op));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
