@@ -1,4 +1,4 @@
-//! Ends threads together: each asks whether it is to stop, and the first failure of one stops all.
+//! The coordinator of threads: each thread polls whether it is to stop, and the first failure stops all.
 
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Shared by a training loop and the threads beside it; clones are the same one.
+/// The state that a training loop shares with its threads; clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Coordinator {
     shared: Arc<Shared>,
@@ -16,71 +16,78 @@ pub struct Coordinator {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// As whoever trains has asked for.
-    stops: AtomicBool,
-    /// Because of `failure`.
+    /// Set when the end of training has been requested.
+    is_stop_requested: AtomicBool,
+    /// Set when `failure` stops all threads.
     has_failed: AtomicBool,
-    /// The last step, once the job has come to it.
+    /// The last step of the job, once it has been reached.
     arrived: Mutex<Option<i64>>,
     failure: Mutex<Option<Error>>,
     threads: Mutex<Vec<(String, JoinHandle<()>)>>,
 }
 
 impl Coordinator {
+    /// Requests the end of training.
     pub fn request_stop(&self) {
-        self.shared.stops.store(true, Ordering::Release);
+        self.shared.is_stop_requested.store(true, Ordering::Release);
     }
 
+    /// Returns whether threads are to stop, by request or because of a failure.
     pub fn should_stop(&self) -> bool {
         self.is_asked_to_stop() || self.has_failed()
     }
 
+    /// Returns whether the end of training has been requested.
     pub(super) fn is_asked_to_stop(&self) -> bool {
-        self.shared.stops.load(Ordering::Acquire)
+        self.shared.is_stop_requested.load(Ordering::Acquire)
     }
 
+    /// Returns whether a failure has stopped the threads.
     pub(super) fn has_failed(&self) -> bool {
         self.shared.has_failed.load(Ordering::Acquire)
     }
 
-    /// The job has come to this step, its last one. Training ends once that is safe; until then it may go back.
+    /// Records that the job has reached its last step. Training ends once the results are saved; until then
+    /// the job may go back to an earlier step.
     pub fn arrive(&self, last_step: i64) {
         *self.shared.arrived.lock() = Some(last_step);
     }
 
-    /// The last step, if the job has come to it.
+    /// Returns the last step, if the job has reached it.
     pub fn arrived(&self) -> Option<i64> {
         *self.shared.arrived.lock()
     }
 
-    /// What is to come is another session: where that begins is seen there.
-    pub(super) fn depart(&self) {
+    /// Forgets that the last step was reached, because a new session may start at an earlier step.
+    pub(super) fn clear_arrival(&self) {
         *self.shared.arrived.lock() = None;
     }
 
-    /// Stops all because of a failure; the first one is kept. Where a new session mends it, training goes on in that.
+    /// Stops all threads because of a failure; the first failure is kept. Training goes on if a new session
+    /// fixes it.
     pub fn fail(&self, error: Error) {
-        self.note(error);
+        self.record_failure(error);
         self.shared.has_failed.store(true, Ordering::Release);
     }
 
-    /// What stopped all, if it was a failure.
+    /// Returns the failure that stopped the threads.
     pub fn failure(&self) -> Option<Error> {
         self.shared.failure.lock().clone()
     }
 
-    /// Notes a failure that a new session may mend: nothing stops yet.
-    pub(super) fn note(&self, error: Error) {
+    /// Records a failure that a new session may fix, without stopping the threads.
+    pub(super) fn record_failure(&self, error: Error) {
         self.shared.failure.lock().get_or_insert(error);
     }
 
-    /// The failure, which is over.
+    /// Takes the failure, so that threads can run again.
     pub(super) fn take_failure(&self) -> Option<Error> {
         self.shared.has_failed.store(false, Ordering::Release);
         self.shared.failure.lock().take()
     }
 
-    /// Starts a thread that [`Coordinator::join`] waits for; what it returns stops all if it is an error.
+    /// Starts a thread that [`Coordinator::join`] waits for. An error returned by the thread stops all
+    /// threads.
     pub fn spawn(
         &self,
         name: &str,
@@ -103,7 +110,7 @@ impl Coordinator {
     /// Waits until all threads have ended.
     ///
     /// # Errors
-    /// What stopped all, or `Threads` by the names of those that did not end in time.
+    /// The failure that stopped the threads, or `Threads` with the names of those that did not end in time.
     pub fn join(&self, grace: Duration) -> Result<()> {
         let started = Instant::now();
         let threads = std::mem::take(&mut *self.shared.threads.lock());
