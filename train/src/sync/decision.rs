@@ -55,7 +55,7 @@ pub(super) struct AttemptNumbers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interruption {
     /// No phase, or one without effect so far.
-    No,
+    None,
     /// Preparation: some accumulators have been emptied, and some staged values are missing.
     Taking,
     /// Commit: all values are staged, and some variables may have them already.
