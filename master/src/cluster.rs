@@ -79,29 +79,29 @@ impl Members {
     /// Returns a predicate for the tasks that a session over `graph` needs: the master's task, those that
     /// match a filter, and those that node devices name, in full or in part.
     pub(crate) fn needs(&self, graph: &Graph) -> impl Fn(&TaskName) -> bool + use<> {
-        let session_devices: BTreeSet<&str> =
+        let named_devices: BTreeSet<&str> =
             graph.nodes().map(|(_, n)| &*n.device).filter(|device| !device.is_empty()).collect();
         // Placement reports malformed device names.
-        let specs = session_devices.iter().filter_map(|device| DeviceSpec::parse(device).ok());
+        let specs = named_devices.iter().filter_map(|device| DeviceSpec::parse(device).ok());
         let specs: Vec<_> =
             specs.filter(|s| s.job.is_some() || s.replica.is_some() || s.task.is_some()).collect();
         let (own, filtered) = (self.task.clone(), !self.filters.is_empty());
         move |task| filtered || *task == own || matches_any(&specs, task)
     }
 
-    /// Queries the tasks in `asked` for their devices; see [`DeviceQuery`].
+    /// Queries the tasks in `tasks` for their devices; see [`DeviceQuery`].
     pub(crate) async fn devices(
         &self,
-        asked: &Links,
+        tasks: &Links,
         is_needed: impl Fn(&TaskName) -> bool,
         deadline: Instant,
     ) -> Result<BTreeMap<TaskName, Vec<DeviceAttributes>>, Status> {
-        let mut query = DeviceQuery::new(asked.keys().cloned(), is_needed, Instant::now());
+        let mut query = DeviceQuery::new(tasks.keys().cloned(), is_needed, Instant::now());
         let ask = |(task, link): (&TaskName, &Arc<dyn WorkerLink>)| {
             let (task, link) = (task.clone(), link.clone());
             async move { (task, link.status(Some(deadline)).await) }
         };
-        let mut answers: FuturesUnordered<_> = asked.iter().map(ask).collect();
+        let mut answers: FuturesUnordered<_> = tasks.iter().map(ask).collect();
         loop {
             let until = match query.next_action(Instant::now()) {
                 QueryAction::Complete => return query.finish(),

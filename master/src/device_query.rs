@@ -42,13 +42,13 @@ pub(crate) enum QueryAction {
 }
 
 impl DeviceQuery {
-    /// Starts a query of the tasks `asked`.
+    /// Starts a query of `tasks`.
     pub(crate) fn new(
-        asked: impl IntoIterator<Item = TaskName>,
+        tasks: impl IntoIterator<Item = TaskName>,
         is_needed: impl Fn(&TaskName) -> bool,
         now: Instant,
     ) -> DeviceQuery {
-        let silent: BTreeSet<TaskName> = asked.into_iter().collect();
+        let silent: BTreeSet<TaskName> = tasks.into_iter().collect();
         DeviceQuery {
             since: now,
             needed: silent.iter().filter(|t| is_needed(t)).cloned().collect(),

@@ -67,8 +67,8 @@ enum PassKind {
     Other(fn(&Graph, &[NodeId]) -> graph::Result<Graph>),
 }
 
-/// The rewrites in their order. Folding enables more simplifications, and pruning removes control edges of
-/// dead nodes that would block later rewrites.
+/// The rewrites in their order. Folding enables more simplifications, and pruning removes dead nodes whose
+/// edges would block later rewrites.
 const PASSES: &[Pass] = &[
     Pass { name: "simplification", required_option: None, kind: PassKind::Simplify },
     Pass { name: "constant folding", required_option: Some(Rewrite::ConstantFolding), kind: PassKind::Fold },

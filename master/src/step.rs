@@ -116,7 +116,7 @@ impl Step {
     /// Sends a logging request to every worker, and returns the recorded transfers. A worker without records
     /// does not make the trace fail.
     async fn logging(&self, request: pb::LoggingRequest) -> Vec<pb::StepStats> {
-        let asked = self.plan.partitions.iter().map(|partition| {
+        let requests = self.plan.partitions.iter().map(|partition| {
             let request = request.clone();
             async move {
                 partition.link.logging(request).await.unwrap_or_else(|status| {
@@ -125,7 +125,7 @@ impl Step {
                 })
             }
         });
-        join_all(asked).await.into_iter().flatten().filter_map(|labelled| labelled.step_stats).collect()
+        join_all(requests).await.into_iter().flatten().filter_map(|labelled| labelled.step_stats).collect()
     }
 }
 

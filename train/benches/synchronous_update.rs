@@ -22,10 +22,10 @@ const WIDTH: usize = 64;
 const ROUNDS: usize = 7;
 
 /// The environment variable that makes the program run one side of one case and print its peak memory.
-const ONE_SIDE: &str = "ANABRANCH_BENCH_SIDE";
+const SIDE_VARIABLE: &str = "ANABRANCH_BENCH_SIDE";
 
 /// A model whose step does little besides its update: a table with rows of 256 bytes.
-struct Case {
+struct UpdateCase {
     name: &'static str,
     rows: usize,
     /// The number of rows with a gradient in a step; `None` for one dense gradient of all rows.
@@ -36,13 +36,13 @@ struct Case {
 }
 
 #[rustfmt::skip]
-const CASES: &[Case] = &[
-    Case { name: "1 KiB, dense", rows: 4, touched: None, optimizer: Optimizer::gradient_descent, steps: 300 },
-    Case { name: "64 MiB, dense", rows: 1 << 18, touched: None, optimizer: Optimizer::gradient_descent, steps: 5 },
-    Case { name: "64 MiB, dense, Adam", rows: 1 << 18, touched: None, optimizer: Optimizer::adam, steps: 5 },
-    Case { name: "64 MiB, 256 rows", rows: 1 << 18, touched: Some(1 << 8), optimizer: Optimizer::gradient_descent, steps: 200 },
-    Case { name: "64 MiB, 16,384 rows", rows: 1 << 18, touched: Some(1 << 14), optimizer: Optimizer::gradient_descent, steps: 20 },
-    Case { name: "64 MiB, 16,384 rows, Adam", rows: 1 << 18, touched: Some(1 << 14), optimizer: Optimizer::adam, steps: 20 },
+const CASES: &[UpdateCase] = &[
+    UpdateCase { name: "1 KiB, dense", rows: 4, touched: None, optimizer: Optimizer::gradient_descent, steps: 300 },
+    UpdateCase { name: "64 MiB, dense", rows: 1 << 18, touched: None, optimizer: Optimizer::gradient_descent, steps: 5 },
+    UpdateCase { name: "64 MiB, dense, Adam", rows: 1 << 18, touched: None, optimizer: Optimizer::adam, steps: 5 },
+    UpdateCase { name: "64 MiB, 256 rows", rows: 1 << 18, touched: Some(1 << 8), optimizer: Optimizer::gradient_descent, steps: 200 },
+    UpdateCase { name: "64 MiB, 16,384 rows", rows: 1 << 18, touched: Some(1 << 14), optimizer: Optimizer::gradient_descent, steps: 20 },
+    UpdateCase { name: "64 MiB, 16,384 rows, Adam", rows: 1 << 18, touched: Some(1 << 14), optimizer: Optimizer::adam, steps: 20 },
 ];
 
 /// One replica with its own server.
@@ -59,7 +59,7 @@ fn strategy(is_synchronous: bool) -> Strategy {
     Strategy::ParameterServer { ps_tasks: 0, worker: 0, placement: Default::default(), sync }
 }
 
-impl Case {
+impl UpdateCase {
     fn model(&self, strategy: &Strategy) -> Fallible<(Graph, Training)> {
         let root = Scope::new();
         let (scope, for_variables) = strategy.scopes(&root);
@@ -118,7 +118,7 @@ impl Case {
     /// Returns the peak memory in MiB of a process that runs one side.
     fn memory(&self, is_synchronous: bool) -> Fallible<f64> {
         let side = format!("{}/{is_synchronous}", self.name);
-        let output = Command::new(std::env::current_exe()?).env(ONE_SIDE, side).output()?;
+        let output = Command::new(std::env::current_exe()?).env(SIDE_VARIABLE, side).output()?;
         let text = String::from_utf8(output.stdout)?;
         Ok(text.trim().parse().map_err(|_| format!("{text}{}", String::from_utf8_lossy(&output.stderr)))?)
     }
@@ -140,7 +140,7 @@ fn run_one_side(side: &str) -> Fallible {
 }
 
 fn main() -> Fallible {
-    if let Ok(side) = std::env::var(ONE_SIDE) {
+    if let Ok(side) = std::env::var(SIDE_VARIABLE) {
         return run_one_side(&side);
     }
     let mut out = std::io::stdout();
@@ -151,7 +151,7 @@ fn main() -> Fallible {
     for case in CASES {
         let [one, other] = case.times()?;
         let (less, more) = (case.memory(false)?, case.memory(true)?);
-        let Case { name, .. } = case;
+        let UpdateCase { name, .. } = case;
         writeln!(
             out,
             "| {name} | {one:.0} | {other:.0} | {:.2} | {less:.0} | {more:.0} (+{:.0}) |",

@@ -56,24 +56,24 @@ impl StoreCalls {
     /// Runs a call to its end.
     ///
     /// # Errors
-    /// `Unavailable` with the store's description, if the call takes longer than `patience`.
+    /// `Unavailable` with the store's description, if the call takes longer than `time_limit`.
     pub(super) fn wait<T: Send + 'static>(
         &self,
-        patience: Duration,
+        time_limit: Duration,
         call: impl Future<Output = T> + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = mpsc::sync_channel(1);
         if let Some(runtime) = &self.runtime {
             runtime.spawn(async move {
                 // The receiver is gone only if the waiting thread is.
-                let _ = answer.send(timeout(patience, call).await);
+                let _ = answer.send(timeout(time_limit, call).await);
             });
         }
         // The runtime cannot time out a call that blocks its thread, so this wait has a limit too.
-        match answered.recv_timeout(patience + MARGIN) {
+        match answered.recv_timeout(time_limit + MARGIN) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) | Err(RecvTimeoutError::Timeout) => {
-                Err(self.call_error(Code::Unavailable, format!("no answer within {patience:?}")))
+                Err(self.call_error(Code::Unavailable, format!("no answer within {time_limit:?}")))
             }
             Err(RecvTimeoutError::Disconnected) => {
                 Err(self.call_error(Code::Unavailable, "the call ended without an answer"))

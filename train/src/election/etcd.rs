@@ -55,19 +55,19 @@ impl EtcdStore {
     /// Runs a call on the leader's key.
     fn call<T: Send + 'static, F>(
         &self,
-        patience: Duration,
+        time_limit: Duration,
         call: impl FnOnce(Client, String) -> F,
     ) -> Result<T>
     where
         F: Future<Output = Result<T, etcd_client::Error>> + Send + 'static,
     {
-        let answer = self.calls.wait(patience, call(self.client.clone(), self.key.clone()))?;
+        let answer = self.calls.wait(time_limit, call(self.client.clone(), self.key.clone()))?;
         answer.map_err(|e| self.calls.call_error(Code::Unavailable, e))
     }
 
     /// Returns the revision of the leader's key; 0 if there is none.
-    fn revision(&self, patience: Duration) -> Result<i64> {
-        self.call(patience, |mut client, key| async move {
+    fn revision(&self, time_limit: Duration) -> Result<i64> {
+        self.call(time_limit, |mut client, key| async move {
             let found = client.get(key, None).await?;
             Ok(found.kvs().first().map_or(0, |kv| kv.mod_revision()))
         })

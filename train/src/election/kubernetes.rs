@@ -76,24 +76,24 @@ impl KubernetesStore {
     /// Runs a call on the Lease.
     fn call<T: Send + 'static, F>(
         &self,
-        patience: Duration,
+        time_limit: Duration,
         call: impl FnOnce(Api<Lease>, String) -> F,
     ) -> Result<T>
     where
         F: Future<Output = kube::Result<T>> + Send + 'static,
     {
-        let answer = self.calls.wait(patience, call(self.api.clone(), self.name.clone()))?;
+        let answer = self.calls.wait(time_limit, call(self.api.clone(), self.name.clone()))?;
         answer.map_err(|e| self.calls.call_error(code(&e), e))
     }
 
     /// Returns the Lease, if it exists.
-    fn find(&self, patience: Duration) -> Result<Option<Lease>> {
-        self.call(patience, |api, name| async move { api.get_opt(&name).await })
+    fn find(&self, time_limit: Duration) -> Result<Option<Lease>> {
+        self.call(time_limit, |api, name| async move { api.get_opt(&name).await })
     }
 
     /// Creates the Lease, or replaces it if its version is unchanged. Returns whether it was written.
-    fn write(&self, patience: Duration, lease: Lease) -> Result<bool> {
-        self.call(patience, |api, name| async move {
+    fn write(&self, time_limit: Duration, lease: Lease) -> Result<bool> {
+        self.call(time_limit, |api, name| async move {
             let is_new = lease.metadata.resource_version.is_none();
             let written = match is_new {
                 true => api.create(&PostParams::default(), &lease).await,
@@ -135,13 +135,13 @@ impl KubernetesStore {
     /// Updates the Lease if this candidate still holds it in this term. Returns whether it does.
     fn change(&self, term: i64, change: impl Fn(&mut LeaseSpec)) -> Result<bool> {
         let end = Instant::now() + self.calls.renewal_timeout();
-        let patience = || end.saturating_duration_since(Instant::now());
+        let time_limit = || end.saturating_duration_since(Instant::now());
         for _ in 0..TRIES {
-            let Some(mut found) = self.find(patience())?.filter(|found| self.is_own(found, term)) else {
+            let Some(mut found) = self.find(time_limit())?.filter(|found| self.is_own(found, term)) else {
                 return Ok(false);
             };
             change(found.spec.get_or_insert_default());
-            if self.write(patience(), found)? {
+            if self.write(time_limit(), found)? {
                 return Ok(true);
             }
         }

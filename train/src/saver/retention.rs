@@ -24,7 +24,7 @@ impl Default for Keep {
 /// The state of retention between saves.
 #[derive(Debug, Default)]
 pub(super) struct RetentionState {
-    /// The time when the last permanent checkpoint left the newest ones.
+    /// The time of the first save or of the last permanent checkpoint.
     preserved: Option<Instant>,
     /// The checkpoints that could not be removed yet.
     superfluous: Vec<PathBuf>,

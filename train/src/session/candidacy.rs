@@ -17,11 +17,12 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The least time that the end waits for the thread; it waits for a lease if that is longer.
-const LEAST_PATIENCE: Duration = Duration::from_secs(5);
+const SHORTEST_END_WAIT: Duration = Duration::from_secs(5);
 
 /// The role of a replica in one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SessionRole {
+    /// True if this replica is the chief.
     pub(super) is_chief: bool,
     /// The epoch of an elected chief.
     pub(super) epoch: Option<Epoch>,
@@ -33,11 +34,11 @@ pub(super) enum Candidacy {
     /// By configuration.
     Fixed { is_chief: bool },
     /// By election; the thread renews the lease or campaigns.
-    Elected { shared: Arc<Shared>, thread: Option<JoinHandle<()>> },
+    Elected { watcher: Arc<ElectionWatcher>, thread: Option<JoinHandle<()>> },
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ElectionWatcher {
     store: Arc<dyn LeaderStore>,
     /// The lock on calls to the store, so that there is one at a time. It is locked before `state`, which
     /// stays free during a call, so that no step waits for the store.
@@ -72,28 +73,28 @@ impl Candidacy {
             Role::Worker => return Ok(Candidacy::Fixed { is_chief: false }),
             Role::Elected(store) => store.clone(),
         };
-        let shared = Arc::new(Shared {
+        let watcher = Arc::new(ElectionWatcher {
             store,
             store_lock: Mutex::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        let watching = shared.clone();
+        let watching = watcher.clone();
         let thread = thread::Builder::new().name("candidacy".to_owned()).spawn(move || watching.watch());
         let thread = thread.map_err(|e| Error::file("candidacy", &e))?;
-        Ok(Candidacy::Elected { shared, thread: Some(thread) })
+        Ok(Candidacy::Elected { watcher, thread: Some(thread) })
     }
 
     /// Returns the role for the next session, after a campaign. Each session of a chief has its own term, so
     /// that workers refuse delayed requests of an earlier session.
     pub(super) fn campaign(&self) -> Result<SessionRole> {
-        let Candidacy::Elected { shared, .. } = self else {
+        let Candidacy::Elected { watcher, .. } = self else {
             return Ok(SessionRole { is_chief: self.is_chief(), epoch: None });
         };
-        let _guard = shared.store_lock.lock();
+        let _guard = watcher.store_lock.lock();
         let asked_at = Instant::now();
-        let term = shared.store.campaign()?;
-        let mut state = shared.state.lock();
+        let term = watcher.store.campaign()?;
+        let mut state = watcher.state.lock();
         *state = ElectionState {
             term,
             confirmed_at: Some(asked_at),
@@ -101,7 +102,7 @@ impl Candidacy {
             is_candidate: true,
             ..ElectionState::default()
         };
-        let name = shared.store.name();
+        let name = watcher.store.name();
         let epoch = state.term.map(|number| Epoch { name: name.to_owned(), number });
         if let Some(epoch) = &epoch {
             tracing::info!("this replica leads: {epoch}");
@@ -114,8 +115,8 @@ impl Candidacy {
     /// # Errors
     /// `Elected` or `Deposed` if the role has already changed.
     pub(super) fn bind_session(&self, session: &Arc<Session>) -> Result<()> {
-        if let Candidacy::Elected { shared, .. } = self {
-            shared.state.lock().session = Arc::downgrade(session);
+        if let Candidacy::Elected { watcher, .. } = self {
+            watcher.state.lock().session = Arc::downgrade(session);
         }
         self.role_change().map_or(Ok(()), Err)
     }
@@ -124,31 +125,31 @@ impl Candidacy {
     pub(super) fn is_chief(&self) -> bool {
         match self {
             Candidacy::Fixed { is_chief } => *is_chief,
-            Candidacy::Elected { shared, .. } => shared.state.lock().session_term.is_some(),
+            Candidacy::Elected { watcher, .. } => watcher.state.lock().session_term.is_some(),
         }
     }
 
     /// Returns the change of this replica's role since the session was opened, which is the reason why the
     /// session was closed.
     pub(super) fn role_change(&self) -> Option<Error> {
-        let Candidacy::Elected { shared, .. } = self else { return None };
-        let state = shared.state.lock();
-        state.closed_because.clone().or_else(|| shared.role_change(&state))
+        let Candidacy::Elected { watcher, .. } = self else { return None };
+        let state = watcher.state.lock();
+        state.closed_because.clone().or_else(|| watcher.role_change(&state))
     }
 
     /// Stops campaigning, so that another replica can take over when this one is done.
     pub(super) fn stop_campaigning(&self) {
-        if let Candidacy::Elected { shared, .. } = self {
-            shared.state.lock().is_candidate = false;
+        if let Candidacy::Elected { watcher, .. } = self {
+            watcher.state.lock().is_candidate = false;
         }
     }
 
     /// Resigns. A failure of the store has no consequence, because the lease expires.
     pub(super) fn end(&mut self) {
-        let Candidacy::Elected { shared, thread } = self else { return };
-        shared.state.lock().is_ending = true;
-        shared.changed.notify_all();
-        let deadline = Instant::now() + shared.store.lease().max(LEAST_PATIENCE);
+        let Candidacy::Elected { watcher, thread } = self else { return };
+        watcher.state.lock().is_ending = true;
+        watcher.changed.notify_all();
+        let deadline = Instant::now() + watcher.store.lease().max(SHORTEST_END_WAIT);
         while thread.as_ref().is_some_and(|t| !t.is_finished()) && Instant::now() < deadline {
             thread::park_timeout(SHORTEST_PAUSE);
         }
@@ -156,16 +157,16 @@ impl Candidacy {
             Some(running) if !running.is_finished() => {
                 tracing::warn!(
                     "the store of '{}' does not answer: its leader does not renew the lease any more",
-                    shared.store.name()
+                    watcher.store.name()
                 );
                 return;
             }
             finished => drop(finished.map(JoinHandle::join)),
         }
-        if let Some(term) = shared.state.lock().term.take()
-            && let Err(error) = shared.store.resign(term)
+        if let Some(term) = watcher.state.lock().term.take()
+            && let Err(error) = watcher.store.resign(term)
         {
-            tracing::warn!("could not resign from '{}': {error}", shared.store.name());
+            tracing::warn!("could not resign from '{}': {error}", watcher.store.name());
         }
     }
 }
@@ -176,7 +177,7 @@ impl Drop for Candidacy {
     }
 }
 
-impl Shared {
+impl ElectionWatcher {
     /// Renews the lease or campaigns, until the end, and closes the session when the role changes.
     fn watch(&self) {
         let pause = (self.store.lease() / POLLS_PER_LEASE).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 /// The state that a training loop shares with its threads; clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Coordinator {
-    shared: Arc<Shared>,
+    state: Arc<CoordinatorState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct CoordinatorState {
     /// Set when the end of training has been requested.
     is_stop_requested: AtomicBool,
     /// Set when `failure` stops all threads.
@@ -29,7 +29,7 @@ struct Shared {
 impl Coordinator {
     /// Requests the end of training.
     pub fn request_stop(&self) {
-        self.shared.is_stop_requested.store(true, Ordering::Release);
+        self.state.is_stop_requested.store(true, Ordering::Release);
     }
 
     /// Returns whether threads are to stop, by request or because of a failure.
@@ -39,51 +39,51 @@ impl Coordinator {
 
     /// Returns whether the end of training has been requested.
     pub(super) fn is_asked_to_stop(&self) -> bool {
-        self.shared.is_stop_requested.load(Ordering::Acquire)
+        self.state.is_stop_requested.load(Ordering::Acquire)
     }
 
     /// Returns whether a failure has stopped the threads.
     pub(super) fn has_failed(&self) -> bool {
-        self.shared.has_failed.load(Ordering::Acquire)
+        self.state.has_failed.load(Ordering::Acquire)
     }
 
     /// Records that the job has reached its last step. Training ends once the results are saved; until then
     /// the job may go back to an earlier step.
     pub fn arrive(&self, last_step: i64) {
-        *self.shared.arrived.lock() = Some(last_step);
+        *self.state.arrived.lock() = Some(last_step);
     }
 
     /// Returns the last step, if the job has reached it.
     pub fn arrived(&self) -> Option<i64> {
-        *self.shared.arrived.lock()
+        *self.state.arrived.lock()
     }
 
     /// Forgets that the last step was reached, because a new session may start at an earlier step.
     pub(super) fn clear_arrival(&self) {
-        *self.shared.arrived.lock() = None;
+        *self.state.arrived.lock() = None;
     }
 
     /// Stops all threads because of a failure; the first failure is kept. Training goes on if a new session
     /// fixes it.
     pub fn fail(&self, error: Error) {
         self.record_failure(error);
-        self.shared.has_failed.store(true, Ordering::Release);
+        self.state.has_failed.store(true, Ordering::Release);
     }
 
     /// Returns the failure that stopped the threads.
     pub fn failure(&self) -> Option<Error> {
-        self.shared.failure.lock().clone()
+        self.state.failure.lock().clone()
     }
 
     /// Records a failure that a new session may fix, without stopping the threads.
     pub(super) fn record_failure(&self, error: Error) {
-        self.shared.failure.lock().get_or_insert(error);
+        self.state.failure.lock().get_or_insert(error);
     }
 
     /// Takes the failure, so that threads can run again.
     pub(super) fn take_failure(&self) -> Option<Error> {
-        self.shared.has_failed.store(false, Ordering::Release);
-        self.shared.failure.lock().take()
+        self.state.has_failed.store(false, Ordering::Release);
+        self.state.failure.lock().take()
     }
 
     /// Starts a thread that [`Coordinator::join`] waits for. An error returned by the thread stops all
@@ -101,7 +101,7 @@ impl Coordinator {
         };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(body);
         let thread = thread.map_err(|e| Error::file(name, &e))?;
-        let mut threads = self.shared.threads.lock();
+        let mut threads = self.state.threads.lock();
         threads.retain(|(_, thread)| !thread.is_finished());
         threads.push((name.to_owned(), thread));
         Ok(())
@@ -113,7 +113,7 @@ impl Coordinator {
     /// The failure that stopped the threads, or `Threads` with the names of those that did not end in time.
     pub fn join(&self, grace: Duration) -> Result<()> {
         let started = Instant::now();
-        let threads = std::mem::take(&mut *self.shared.threads.lock());
+        let threads = std::mem::take(&mut *self.state.threads.lock());
         while threads.iter().any(|(_, t)| !t.is_finished()) && started.elapsed() < grace {
             thread::park_timeout(Duration::from_millis(1));
         }

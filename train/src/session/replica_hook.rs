@@ -183,8 +183,8 @@ impl Hook for ReplicaHook {
         if context.is_chief {
             sync.release_workers(context.session, last_step, self.stop_grace)?;
         } else {
-            let patience = self.stop_grace.max(self.recovery_deadline);
-            sync.await_release(context.session, last_step, patience)?;
+            let time_limit = self.stop_grace.max(self.recovery_deadline);
+            sync.await_release(context.session, last_step, time_limit)?;
         }
         self.is_settled = true;
         Ok(())

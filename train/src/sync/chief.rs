@@ -94,8 +94,8 @@ impl Aggregator<'_> {
                     let is_late = |worker: &usize| decision.late.iter().any(|(late, _)| late == worker);
                     // All missing workers are late, or none has pushed for longer than three of the longest
                     // steps.
-                    let is_still = missing.iter().all(is_late) || waited > QUIET_PERIOD.max(3 * longest);
-                    if !was_woken && is_still && state.accumulated.is_some() && !decision.late.is_empty() {
+                    let is_quiet = missing.iter().all(is_late) || waited > QUIET_PERIOD.max(3 * longest);
+                    if !was_woken && is_quiet && state.accumulated.is_some() && !decision.late.is_empty() {
                         self.wake_late(&state, &decision.late)?;
                     }
                 }

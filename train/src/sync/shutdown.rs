@@ -70,25 +70,25 @@ impl SyncReplicas {
     }
 
     /// Lets the other workers leave after the last step, which the chief has saved, and waits until they
-    /// have. Workers in a step are waited for first, for at most `patience`.
+    /// have. Workers in a step are waited for first, for at most `time_limit`.
     pub(crate) fn release_workers(
         &self,
         session: &Session,
         last_step: i64,
-        patience: Duration,
+        time_limit: Duration,
     ) -> Result<()> {
         let missing = self
-            .poll_until(session, patience, |progress| progress.workers_in_step().is_empty())?
+            .poll_until(session, time_limit, |progress| progress.workers_in_step().is_empty())?
             .workers_in_step();
         if !missing.is_empty() {
             // These workers may be dead. The job does not need them any more.
-            tracing::warn!("workers {missing:?} have not come to step {last_step} within {patience:?}");
+            tracing::warn!("workers {missing:?} have not come to step {last_step} within {time_limit:?}");
         }
         self.leave(session, last_step)?;
         self.release_others(session)?;
-        let patience = patience.min(LONGEST_WAIT_FOR_LEAVING);
+        let time_limit = time_limit.min(LONGEST_WAIT_FOR_LEAVING);
         let waiting_workers = self
-            .poll_until(session, patience, |progress| progress.waiting_workers().is_empty())?
+            .poll_until(session, time_limit, |progress| progress.waiting_workers().is_empty())?
             .waiting_workers();
         if !waiting_workers.is_empty() {
             tracing::warn!("workers {waiting_workers:?} have not left; the job is over");
@@ -97,20 +97,25 @@ impl SyncReplicas {
     }
 
     /// Waits until the chief has recorded that the last step is saved, then leaves. Leaves without that after
-    /// `patience`.
+    /// `time_limit`.
     ///
     /// # Errors
     /// `WentBack` if steps are lost, which all replicas have to repeat.
-    pub(crate) fn await_release(&self, session: &Session, last_step: i64, patience: Duration) -> Result<()> {
+    pub(crate) fn await_release(
+        &self,
+        session: &Session,
+        last_step: i64,
+        time_limit: Duration,
+    ) -> Result<()> {
         let is_over =
             |progress: &JobProgress| progress.step < last_step || progress.is_last_step_saved(last_step);
-        let last = self.poll_until(session, patience, is_over)?;
+        let last = self.poll_until(session, time_limit, is_over)?;
         if last.step < last_step {
             return Err(Error::WentBack { from: last_step, to: last.step });
         }
         if !last.is_last_step_saved(last_step) {
             tracing::warn!(
-                "the chief has not reported within {patience:?} that step {last_step} is saved: worker {} leaves",
+                "the chief has not reported within {time_limit:?} that step {last_step} is saved: worker {} leaves",
                 self.worker
             );
         }
@@ -137,17 +142,17 @@ impl SyncReplicas {
         Ok(())
     }
 
-    /// Reads the progress repeatedly until `is_done` or for `patience`. Returns the last progress read.
+    /// Reads the progress repeatedly until `is_done` or for `time_limit`. Returns the last progress read.
     fn poll_until(
         &self,
         session: &Session,
-        patience: Duration,
+        time_limit: Duration,
         is_done: impl Fn(&JobProgress) -> bool,
     ) -> Result<JobProgress> {
         let (started, mut pause) = (Instant::now(), SHORTEST_PAUSE);
         loop {
             let progress = self.progress(session)?;
-            if is_done(&progress) || started.elapsed() >= patience {
+            if is_done(&progress) || started.elapsed() >= time_limit {
                 return Ok(progress);
             }
             thread::park_timeout(pause);

@@ -155,17 +155,17 @@ impl SyncReplicas {
 
     /// Empties a queue. Elements that other clients dequeue meanwhile are not waited for.
     fn drain(&self, session: &Session, queue: &Queue) -> Result<()> {
-        let mut patience = SHORTEST_DRAIN;
+        let mut time_limit = SHORTEST_DRAIN;
         loop {
             let size = session.run(&[], &[queue.size], &[])?.remove(0);
             if size.item::<i32>()? == 0 {
                 return Ok(());
             }
-            match session.step().feed(queue.count, size).target(queue.dequeued).timeout(patience).run() {
+            match session.step().feed(queue.count, size).target(queue.dequeued).timeout(time_limit).run() {
                 Ok(_) => {}
                 // A step that timed out has put its elements back.
-                Err(error) if error.code() == Code::DeadlineExceeded && patience < LONGEST_DRAIN => {
-                    patience *= 2;
+                Err(error) if error.code() == Code::DeadlineExceeded && time_limit < LONGEST_DRAIN => {
+                    time_limit *= 2;
                 }
                 Err(error) => return Err(error.into()),
             }

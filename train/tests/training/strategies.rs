@@ -25,7 +25,7 @@ fn model(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     scope.mean(scope.square(error), &[0, 1], false)
 }
 
-struct Built {
+struct BuiltModel {
     scope: Scope,
     variables: Variables,
     x: Output,
@@ -33,14 +33,14 @@ struct Built {
     training: Training,
 }
 
-fn build(strategy: &Strategy, optimizer: &Optimizer) -> Fallible<Built> {
+fn build(strategy: &Strategy, optimizer: &Optimizer) -> Fallible<BuiltModel> {
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
     let variables = Variables::new(&for_variables);
     let x = scope.placeholder("x", DType::Float, PartialShape::from([None, Some(COLUMNS)]));
     let y = scope.placeholder("y", DType::Float, PartialShape::from([None, Some(1)]));
     let training = strategy.minimize(&scope, &variables, optimizer, &[x, y], model)?;
-    Ok(Built { scope: root, variables, x, y, training })
+    Ok(BuiltModel { scope: root, variables, x, y, training })
 }
 
 /// Returns a batch of small integers, so that a step's sums are exact in any order.
@@ -174,7 +174,7 @@ fn devices_that_nccl_cannot_average_between_are_refused() {
 }
 
 /// Returns the device of each variable, by name.
-fn devices_of(built: &Built) -> Fallible<Vec<(String, String)>> {
+fn devices_of(built: &BuiltModel) -> Fallible<Vec<(String, String)>> {
     let graph = built.scope.finish()?;
     let device = |v: &Variable| (v.name.clone(), graph.node(v.handle.node).device.to_string());
     Ok(built.variables.all().iter().map(device).collect())
