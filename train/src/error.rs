@@ -47,7 +47,7 @@ pub enum Error {
     )]
     WentBack { from: i64, to: i64 },
 
-    /// New sessions have kept failing for longer than the recovery deadline.
+    /// New sessions have failed until the recovery deadline, and at least a few times.
     #[error("gave up after {retries} retries in {waited:?}: {cause}")]
     GaveUp { retries: u32, waited: Duration, cause: Box<Error> },
 

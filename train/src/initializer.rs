@@ -7,9 +7,9 @@ use graph::{DType, Error, Output, Scope, Shape, Tensor};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Initializer {
     Zeros,
-    /// This value for every element.
+    /// One value for every element.
     Constant(f64),
-    /// This tensor.
+    /// A given tensor, of the variable's type and shape.
     Value(Tensor),
     /// The first value of another variable of the same type and shape.
     Like(Variable),

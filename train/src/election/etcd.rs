@@ -21,7 +21,7 @@ pub struct EtcdStore {
     own: Mutex<Option<Leadership>>,
 }
 
-/// The leadership of this store.
+/// The term in which this store leads, with the lease of the key.
 #[derive(Clone, Copy, Debug)]
 struct Leadership {
     term: i64,

@@ -26,7 +26,7 @@ pub struct FileStore {
     observed: Mutex<Option<ObservedChange>>,
 }
 
-/// The leadership of this store.
+/// The term in which this store leads, with the locked file of the term.
 #[derive(Debug)]
 struct Leadership {
     term: i64,

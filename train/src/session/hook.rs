@@ -54,8 +54,11 @@ pub trait Hook: Send {
 /// The context in which a hook runs.
 #[derive(Debug)]
 pub struct HookContext<'a> {
+    /// The current session.
     pub session: &'a Arc<Session>,
+    /// The coordinator of the training threads.
     pub coordinator: &'a Coordinator,
+    /// The graph of the session.
     pub graph: &'a Graph,
     /// True if this replica is the chief in this session.
     pub is_chief: bool,
