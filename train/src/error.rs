@@ -15,7 +15,7 @@ pub enum Error {
         "these variables have lost their values: {missing}; there is no whole checkpoint in {folder} that has them, and a model in training is not initialised again",
         missing = names.join(", ")
     )]
-    Lost { names: Vec<String>, folder: String },
+    VariablesLost { names: Vec<String>, folder: String },
 
     /// A synchronous step did not get enough gradients within the deadline.
     #[error(
@@ -27,7 +27,7 @@ pub enum Error {
     #[error(
         "worker {worker} is {ahead} steps ahead of worker {slowest}, {allowed} are allowed, after {waited:?}"
     )]
-    Ahead { worker: usize, ahead: i64, slowest: usize, allowed: i64, waited: Duration },
+    TooFarAhead { worker: usize, ahead: i64, slowest: usize, allowed: i64, waited: Duration },
 
     /// The loss after a step is infinite or not a number.
     #[error("the loss is {loss} after step {step}")]
@@ -45,7 +45,7 @@ pub enum Error {
     #[error(
         "the job went back from step {from} to {to} after this replica had finished; started again, it goes on from there"
     )]
-    WentBack { from: i64, to: i64 },
+    StepsLost { from: i64, to: i64 },
 
     /// New sessions have failed until the recovery deadline, and at least a few times.
     #[error("gave up after {retries} retries in {waited:?}: {cause}")]
@@ -53,7 +53,7 @@ pub enum Error {
 
     /// Threads beside the steps did not end when they were asked to.
     #[error("these threads did not end within {waited:?}: {threads}", threads = names.join(", "))]
-    Threads { waited: Duration, names: Vec<String> },
+    ThreadsStillRunning { waited: Duration, names: Vec<String> },
 
     /// A thread beside the steps has panicked.
     #[error("the thread {thread} has panicked")]
@@ -80,12 +80,13 @@ impl Error {
     /// Returns the status code of the error.
     pub fn code(&self) -> Code {
         match self {
-            Error::NotReady { .. } | Error::Stalled { .. } | Error::Ahead { .. } | Error::Threads { .. } => {
-                Code::DeadlineExceeded
-            }
-            Error::Lost { .. } => Code::DataLoss,
+            Error::NotReady { .. }
+            | Error::Stalled { .. }
+            | Error::TooFarAhead { .. }
+            | Error::ThreadsStillRunning { .. } => Code::DeadlineExceeded,
+            Error::VariablesLost { .. } => Code::DataLoss,
             Error::NotANumber { .. } => Code::InvalidArgument,
-            Error::Elected { .. } | Error::Deposed { .. } | Error::WentBack { .. } => Code::Aborted,
+            Error::Elected { .. } | Error::Deposed { .. } | Error::StepsLost { .. } => Code::Aborted,
             Error::Panicked { .. } => Code::Internal,
             Error::GaveUp { cause, .. } => cause.code(),
             Error::Client(error) => error.code(),

@@ -84,7 +84,7 @@ impl BoundedStaleness {
     /// Waits until this worker may start its next step.
     ///
     /// # Errors
-    /// `Ahead` with the slowest worker, if the deadline has passed.
+    /// `TooFarAhead` with the slowest worker, if the deadline has passed.
     pub(crate) fn wait(
         &self,
         session: &Session,
@@ -104,7 +104,7 @@ impl BoundedStaleness {
             }
             let waited = started.elapsed();
             if waited > deadline {
-                return Err(Error::Ahead {
+                return Err(Error::TooFarAhead {
                     worker: self.worker,
                     ahead,
                     slowest,

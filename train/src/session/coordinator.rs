@@ -21,7 +21,7 @@ struct CoordinatorState {
     /// Set when `failure` stops all threads.
     has_failed: AtomicBool,
     /// The last step of the job, once it has been reached.
-    arrived: Mutex<Option<i64>>,
+    reached_last_step: Mutex<Option<i64>>,
     failure: Mutex<Option<Error>>,
     threads: Mutex<Vec<(String, JoinHandle<()>)>>,
 }
@@ -49,18 +49,18 @@ impl Coordinator {
 
     /// Records that the job has reached its last step. Training ends once the results are saved; until then
     /// the job may go back to an earlier step.
-    pub fn arrive(&self, last_step: i64) {
-        *self.state.arrived.lock() = Some(last_step);
+    pub fn reach_last_step(&self, last_step: i64) {
+        *self.state.reached_last_step.lock() = Some(last_step);
     }
 
     /// Returns the last step, if the job has reached it.
-    pub fn arrived(&self) -> Option<i64> {
-        *self.state.arrived.lock()
+    pub fn reached_last_step(&self) -> Option<i64> {
+        *self.state.reached_last_step.lock()
     }
 
     /// Forgets that the last step was reached, because a new session may start at an earlier step.
-    pub(super) fn clear_arrival(&self) {
-        *self.state.arrived.lock() = None;
+    pub(super) fn clear_last_step(&self) {
+        *self.state.reached_last_step.lock() = None;
     }
 
     /// Stops all threads because of a failure; the first failure is kept. Training goes on if a new session
@@ -110,7 +110,7 @@ impl Coordinator {
     /// Waits until all threads have ended.
     ///
     /// # Errors
-    /// The failure that stopped the threads, or `Threads` with the names of those that did not end in time.
+    /// The failure that stopped the threads, or `ThreadsStillRunning` with the names of those that did not end in time.
     pub fn join(&self, grace: Duration) -> Result<()> {
         let started = Instant::now();
         let threads = std::mem::take(&mut *self.state.threads.lock());
@@ -120,7 +120,7 @@ impl Coordinator {
         let late: Vec<String> =
             threads.iter().filter(|(_, t)| !t.is_finished()).map(|(name, _)| name.clone()).collect();
         if !late.is_empty() {
-            return Err(Error::Threads { waited: started.elapsed(), names: late });
+            return Err(Error::ThreadsStillRunning { waited: started.elapsed(), names: late });
         }
         self.failure().map_or(Ok(()), Err)
     }

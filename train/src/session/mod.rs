@@ -111,7 +111,7 @@ impl MonitoredSession {
     /// that is not the chief waits until the variables have values, or until it becomes the chief.
     ///
     /// # Errors
-    /// `NotReady` with the variables that the chief has not initialised in time, `Lost` with those that
+    /// `NotReady` with the variables that the chief has not initialised in time, `VariablesLost` with those that
     /// cannot be restored, and errors of sessions and steps.
     pub fn new(
         master: Master,
@@ -159,8 +159,8 @@ impl MonitoredSession {
             if self.job.coordinator.should_stop() {
                 return self.job.coordinator.failure().map_or(Ok(None), Err);
             }
-            let done = match self.job.coordinator.arrived() {
-                Some(_) => self.settle().map(|()| None),
+            let done = match self.job.coordinator.reached_last_step() {
+                Some(_) => self.finish_job().map(|()| None),
                 None => self.run_once(feeds, fetches, targets).map(Some),
             };
             let error = match done {
@@ -190,7 +190,7 @@ impl MonitoredSession {
     /// its last step.
     pub fn should_stop(&self) -> bool {
         (self.job.coordinator.should_stop() && !self.should_recover())
-            || self.job.coordinator.arrived().is_some()
+            || self.job.coordinator.reached_last_step().is_some()
     }
 
     /// Returns whether a thread has failed with an error that a new session may fix.
@@ -232,14 +232,16 @@ impl MonitoredSession {
         if let Some(error) = self.job.coordinator.failure().filter(|error| !error.is_transient()) {
             self.job.coordinator.request_stop();
             self.hooks.before_recovery(&self.job.context(&self.session));
-            if let Err(late @ Error::Threads { .. }) = self.job.coordinator.join(self.job.config.stop_grace) {
+            if let Err(late @ Error::ThreadsStillRunning { .. }) =
+                self.job.coordinator.join(self.job.config.stop_grace)
+            {
                 tracing::warn!("{late}");
             }
             return Err(error);
         }
         // A loop over `should_stop` ends before `run` has settled the job.
-        if self.job.coordinator.arrived().is_some() && !self.job.coordinator.is_asked_to_stop() {
-            self.with_recovery(MonitoredSession::settle)?;
+        if self.job.coordinator.reached_last_step().is_some() && !self.job.coordinator.is_asked_to_stop() {
+            self.with_recovery(MonitoredSession::finish_job)?;
         }
         self.job.candidacy.stop_campaigning();
         self.with_recovery(MonitoredSession::end)?;
@@ -265,13 +267,13 @@ impl MonitoredSession {
     fn check_step(&self) -> Result<()> {
         let step = self.job.context(&self.session).global_step()?;
         if step < self.last_step {
-            return Err(Error::WentBack { from: self.last_step, to: step });
+            return Err(Error::StepsLost { from: self.last_step, to: step });
         }
         Ok(())
     }
 
     /// Ends training after the job's last step, once its results are saved.
-    fn settle(&mut self) -> Result<()> {
+    fn finish_job(&mut self) -> Result<()> {
         let context = self.job.context(&self.session);
         self.hooks.settle(&context)?;
         self.job.candidacy.stop_campaigning();
@@ -353,7 +355,7 @@ impl MonitoredSession {
         self.count_retry(&cause)?;
         tracing::warn!("training goes on in a new session: {cause}");
         self.recoveries += 1;
-        self.job.coordinator.clear_arrival();
+        self.job.coordinator.clear_last_step();
         self.hooks.before_recovery(&self.job.context(&self.session));
         self.session = self.job.open(&mut self.hooks, true)?;
         Ok(())

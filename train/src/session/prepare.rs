@@ -191,7 +191,7 @@ impl Job {
     fn lost(&self, names: Vec<String>) -> Error {
         let folder = self.config.checkpoint_folder.as_deref();
         let folder = folder.map_or("(no folder)".to_owned(), |f: &Path| f.display().to_string());
-        Error::Lost { names, folder }
+        Error::VariablesLost { names, folder }
     }
 
     /// Returns whether initialisation loses nothing: no variable has a value, or an initialisation was

@@ -27,7 +27,7 @@ pub(super) struct ReplicaHook {
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     /// True if the job is over and all replicas know that.
-    is_settled: bool,
+    is_job_over: bool,
 }
 
 impl ReplicaHook {
@@ -47,7 +47,7 @@ impl ReplicaHook {
             report,
             thread: None,
             stop: Arc::default(),
-            is_settled: false,
+            is_job_over: false,
         }
     }
 
@@ -79,7 +79,7 @@ impl ReplicaHook {
 
     /// Reports that this worker has finished. The chief then waits until all workers have.
     pub(super) fn finish(&mut self, context: &HookContext<'_>) -> Result<()> {
-        if self.is_settled {
+        if self.is_job_over {
             self.stop.store(true, Ordering::Release);
             return Ok(());
         }
@@ -96,7 +96,7 @@ impl ReplicaHook {
     /// Records that this replica has left; the chief's record says that the last step is saved.
     pub(super) fn leave(&mut self, context: &HookContext<'_>) -> Result<()> {
         match &self.coordination {
-            _ if self.is_settled || self.foreign_chief => Ok(()),
+            _ if self.is_job_over || self.foreign_chief => Ok(()),
             Coordination::Sync(sync) if context.is_chief => {
                 sync.leave(context.session, context.global_step()?)
             }
@@ -117,7 +117,7 @@ impl ReplicaHook {
             let waited = started.elapsed();
             let names = vec!["sync-replicas, which waits for other replicas".to_owned()];
             let stalled = sync.stalled(session, waited).ok().flatten();
-            return Err(stalled.unwrap_or(Error::Threads { waited, names }));
+            return Err(stalled.unwrap_or(Error::ThreadsStillRunning { waited, names }));
         }
         Ok(())
     }
@@ -172,7 +172,8 @@ impl Hook for ReplicaHook {
     }
 
     fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
-        let (Coordination::Sync(sync), Some(last_step)) = (&self.coordination, context.coordinator.arrived())
+        let (Coordination::Sync(sync), Some(last_step)) =
+            (&self.coordination, context.coordinator.reached_last_step())
         else {
             return Ok(());
         };
@@ -186,7 +187,7 @@ impl Hook for ReplicaHook {
             let time_limit = self.stop_grace.max(self.recovery_deadline);
             sync.await_release(context.session, last_step, time_limit)?;
         }
-        self.is_settled = true;
+        self.is_job_over = true;
         Ok(())
     }
 }

@@ -100,7 +100,7 @@ impl SyncReplicas {
     /// `time_limit`.
     ///
     /// # Errors
-    /// `WentBack` if steps are lost, which all replicas have to repeat.
+    /// `StepsLost` if steps are lost, which all replicas have to repeat.
     pub(crate) fn await_release(
         &self,
         session: &Session,
@@ -111,7 +111,7 @@ impl SyncReplicas {
             |progress: &JobProgress| progress.step < last_step || progress.is_last_step_saved(last_step);
         let last = self.poll_until(session, time_limit, is_over)?;
         if last.step < last_step {
-            return Err(Error::WentBack { from: last_step, to: last.step });
+            return Err(Error::StepsLost { from: last_step, to: last.step });
         }
         if !last.is_last_step_saved(last_step) {
             tracing::warn!(

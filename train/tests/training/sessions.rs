@@ -211,7 +211,7 @@ fn variables_without_a_checkpoint_are_not_initialised_again() -> Fallible {
     let (graph, training) = (model.graph.clone(), model.training.clone());
     let config = MonitoredConfig::default();
     let opened = MonitoredSession::new(Master::InProcess(server), graph, training, None, Vec::new(), config);
-    let Err(Error::Lost { names, .. }) = opened else { return Err(format!("{opened:?}").into()) };
+    let Err(Error::VariablesLost { names, .. }) = opened else { return Err(format!("{opened:?}").into()) };
     assert_eq!(names, [lost.name]);
     Ok(())
 }
@@ -235,7 +235,7 @@ fn variables_missing_in_the_checkpoint_are_named() -> Fallible {
     saver.save(&before, &folder.0, "m", 1)?;
     let config = MonitoredConfig { checkpoint_folder: Some(folder.0.clone()), ..MonitoredConfig::default() };
     let opened = MonitoredSession::new(server()?, graph, training, Some(saver), Vec::new(), config);
-    let Err(Error::Lost { names, .. }) = opened else { return Err(format!("{opened:?}").into()) };
+    let Err(Error::VariablesLost { names, .. }) = opened else { return Err(format!("{opened:?}").into()) };
     assert_eq!(names, ["b"]);
     Ok(())
 }

@@ -16,7 +16,7 @@ impl StopAtStep {
     /// Reports the last step to the coordinator if `step` has reached it.
     fn check(&self, context: &HookContext<'_>, step: i64) {
         if step >= self.last_step {
-            context.coordinator.arrive(self.last_step);
+            context.coordinator.reach_last_step(self.last_step);
         }
     }
 }
