@@ -260,7 +260,7 @@ async fn shutdown_waits_for_steps_and_refuses_new_ones() -> Test {
         setup.master.run_step(step(&session, "n2")).await.map(drop),
         setup.master.create_session(CreateSession::default()).await.map(drop),
     ] {
-        let refused = refused.err().ok_or("it was accepted")?;
+        let refused = refused.err().ok_or("the request was accepted")?;
         assert_eq!(refused.code, Code::Unavailable);
         assert!(refused.message.contains("w/replica:0/task:0 is shutting down"), "{refused}");
     }

@@ -182,7 +182,7 @@ fn a_waiting_replica_takes_over_the_chiefs_hooks() -> Fallible {
         b.run(&[], &[], &[training.train])?;
     }
     assert_eq!(b.recoveries(), 1);
-    let step = b.run(&[], &[training.global_step], &[])?.ok_or("it has ended")?[0].item::<i64>()?;
+    let step = b.run(&[], &[training.global_step], &[])?.ok_or("training has ended")?[0].item::<i64>()?;
     b.run(&[], &[], &[training.train])?;
     let notes = fs::read_to_string(folder.0.join("notes"))?;
     // The step that `b` did before it was the chief is not among the notes.

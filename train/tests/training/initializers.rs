@@ -69,7 +69,7 @@ fn a_seed_decides_the_values() -> Fallible {
 fn a_given_value_must_match_type_and_shape() -> Fallible {
     let given = Initializer::Value(Tensor::try_from([1.0f32, 2.0])?);
     assert_eq!(first_value(DType::Float, &[2], &given)?.values::<f32>()?, [1.0, 2.0]);
-    let refused = first_value(DType::Float, &[3], &given).err().ok_or("it was taken")?;
+    let refused = first_value(DType::Float, &[3], &given).err().ok_or("the value was accepted")?;
     assert!(refused.to_string().contains("shape [3]"), "{refused}");
     assert!(first_value(DType::Double, &[2], &given).is_err());
     Ok(())

@@ -191,7 +191,7 @@ fn damaged_data_is_reported_as_a_checksum_error() -> Fallible {
     let mut bytes = fs::read(&data)?;
     bytes.iter_mut().for_each(|b| *b ^= 1);
     fs::write(&data, bytes)?;
-    let failed = monitored(&model, &folder.0, 4, false).err().ok_or("it was restored")?.to_string();
+    let failed = monitored(&model, &folder.0, 4, false).err().ok_or("damaged data was restored")?.to_string();
     assert!(failed.contains("Checksum"), "{failed}");
     Ok(())
 }
@@ -286,7 +286,7 @@ fn training_recovers_from_a_transient_failure_of_a_thread() -> Fallible {
     ended?;
     assert_eq!((recoveries, saved), (1, Some(5)));
     for (code, expected) in [(Some(Code::Internal), "gone"), (None, "the thread failing has panicked")] {
-        let error = run(code)?.2.err().ok_or("nobody has noticed")?;
+        let error = run(code)?.2.err().ok_or("the failure was not reported")?;
         assert!(error.to_string().contains(expected), "{error}");
     }
     Ok(())
@@ -316,7 +316,7 @@ fn failed_training_is_not_saved() -> Fallible {
     let mut session = MonitoredSession::new(server()?, scope.finish()?, training, None, all, config)?;
     while session.run(&[], &[], &[train]).is_ok() {}
     assert!(session.should_stop());
-    let error = session.finish().err().ok_or("it has gone well")?;
+    let error = session.finish().err().ok_or("training succeeded")?;
     assert!(matches!(error, Error::NotANumber { .. }), "{error}");
     assert_eq!(latest_checkpoint(&folder.0)?.as_deref().map(step_of), Some(0));
     Ok(())

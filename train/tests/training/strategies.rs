@@ -266,14 +266,15 @@ fn a_variable_without_gradient_is_named() -> Fallible {
         variables.get("unused", DType::Float, &[], &Initializer::Zeros);
         scope.square(used.value)
     });
-    let error = refused.err().ok_or("it was taken")?.to_string();
+    let error = refused.err().ok_or("the strategy was accepted")?.to_string();
     assert!(error.contains("'unused'"), "{error}");
     Ok(())
 }
 
 #[test]
 fn towers_need_devices() -> Fallible {
-    let error = build(&towers(0), &Optimizer::gradient_descent(0.1)).err().ok_or("it was taken")?;
+    let error =
+        build(&towers(0), &Optimizer::gradient_descent(0.1)).err().ok_or("the strategy was accepted")?;
     assert!(error.to_string().contains("no devices"), "{error}");
     Ok(())
 }

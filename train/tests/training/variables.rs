@@ -15,7 +15,7 @@ fn requests_for_one_name_return_one_variable() -> Fallible {
     assert_eq!((first.handle, variables.all().len()), (second.handle, 1));
     scope.finish()?;
     variables.get("w", DType::Float, &[3], &Initializer::Zeros);
-    let error = scope.finish().err().ok_or("another shape was taken")?.to_string();
+    let error = scope.finish().err().ok_or("another shape was accepted")?.to_string();
     assert!(error.contains("variable 'w'") && error.contains("[2]") && error.contains("[3]"), "{error}");
     Ok(())
 }
@@ -103,7 +103,7 @@ fn a_scalar_cannot_be_partitioned() -> Fallible {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     variables.get_partitioned("s", DType::Float, &[], &Initializer::Zeros, Partitioner::fixed_size(2));
-    let error = scope.finish().err().ok_or("a scalar was cut")?.to_string();
+    let error = scope.finish().err().ok_or("a scalar was partitioned")?.to_string();
     assert!(error.contains("variable 's'"), "{error}");
     Ok(())
 }
