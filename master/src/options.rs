@@ -127,13 +127,12 @@ fn ignored<T: Options>(options: &T, effective: &'static [&'static str]) -> impl 
         })
     };
     let set = set_fields(options).into_iter();
-    set.filter(move |field| !is_effective(&field.path) && !only_disables_rewrite(field))
-        .map(|field| field.path)
+    set.filter(move |field| !is_effective(&field.path) && !is_disabled_rewrite(field)).map(|field| field.path)
 }
 
 /// Returns whether a field only disables a rewrite, which needs no report because this server does not make
 /// that rewrite.
-fn only_disables_rewrite(field: &SetField) -> bool {
+fn is_disabled_rewrite(field: &SetField) -> bool {
     field.type_name == "tensorflow.RewriterConfig.Toggle" && field.value == Toggle::Off as u64
 }
 

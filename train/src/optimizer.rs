@@ -208,7 +208,7 @@ impl VariableUpdate<'_> {
     /// Returns the target of writes to rows that may occur more than once, and the indices of the rows in the
     /// target.
     fn target_of_rows(&self, indices: Output) -> (WriteTarget, Output) {
-        if !self.mode.stages_rows_only() {
+        if !self.mode.can_stage_rows() {
             return (self.mode.whole_target(self.scope, self.variable), indices);
         }
         let [rows, position] = self.scope.unique(indices);

@@ -164,7 +164,7 @@ impl Job {
                 saver.restore_lost(session, &prefix, &missing)?;
             }
             Some((saver, prefix)) => saver.restore(session, &prefix)?,
-            None if self.may_initialize(session, &missing, was_ready)? => {
+            None if self.can_initialize(session, &missing, was_ready)? => {
                 session.run(&[], &[], &[self.training.initialize])?;
             }
             // All variables have values; only the state of the coordination is missing, and is initialised
@@ -196,7 +196,7 @@ impl Job {
 
     /// Returns whether initialisation loses nothing: no variable has a value, or an initialisation was
     /// interrupted before the first step.
-    fn may_initialize(&self, session: &Session, missing: &[String], was_ready: bool) -> Result<bool> {
+    fn can_initialize(&self, session: &Session, missing: &[String], was_ready: bool) -> Result<bool> {
         if was_ready || missing.is_empty() {
             return Ok(false);
         }

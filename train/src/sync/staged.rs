@@ -19,7 +19,7 @@ pub(crate) enum UpdateMode<'a> {
 pub(crate) struct WriteTarget {
     pub(crate) handle: Output,
     /// The node that initialises the staged value.
-    initialized: Option<NodeId>,
+    initializer: Option<NodeId>,
 }
 
 /// The staged values of an update, each in a variable on the device of the original. A staged value shares
@@ -47,14 +47,15 @@ struct StagedValue {
 /// The indices of staged rows, saved in a variable for the commit.
 struct StagedRows {
     handle: Output,
-    is_staged: NodeId,
+    /// The node that saves the indices.
+    save_node: NodeId,
 }
 
 impl UpdateMode<'_> {
     /// Returns the target of a write to the whole of `variable`.
     pub(crate) fn whole_target(&self, scope: &Scope, variable: &Variable) -> WriteTarget {
         match self {
-            UpdateMode::InPlace => WriteTarget { handle: variable.handle, initialized: None },
+            UpdateMode::InPlace => WriteTarget { handle: variable.handle, initializer: None },
             UpdateMode::Staged(staged) => {
                 let now = || scope.read_variable(variable.handle, variable.dtype);
                 staged.stage(scope, variable, PartialShape::from(&variable.shape), now, None)
@@ -88,7 +89,7 @@ impl UpdateMode<'_> {
     }
 
     /// Returns whether sparse gradients stage only their rows.
-    pub(crate) fn stages_rows_only(&self) -> bool {
+    pub(crate) fn can_stage_rows(&self) -> bool {
         matches!(self, UpdateMode::Staged(staged) if staged.rows_only)
     }
 
@@ -106,7 +107,7 @@ impl WriteTarget {
     /// Returns `scope` with a control input on the node that initialises the target, after which writes may
     /// run.
     pub(crate) fn after(&self, scope: &Scope) -> Scope {
-        scope.control(self.initialized.as_slice())
+        scope.control(self.initializer.as_slice())
     }
 }
 
@@ -136,9 +137,9 @@ impl StagedUpdate {
         }
         let name = format!("{}/sync_rep_next", variable.name);
         let handle = self.handle(variable, &name, variable.dtype, shape);
-        let after = rows.map(|staged_rows| staged_rows.is_staged);
-        let initialized = Some(scope.control(after.as_slice()).assign_variable(handle, now()));
-        let target = WriteTarget { handle, initialized };
+        let after = rows.map(|staged_rows| staged_rows.save_node);
+        let initializer = Some(scope.control(after.as_slice()).assign_variable(handle, now()));
+        let target = WriteTarget { handle, initializer };
         self.values.borrow_mut().push(StagedValue {
             original: variable.clone(),
             target,
@@ -151,7 +152,7 @@ impl StagedUpdate {
     fn stage_rows(&self, scope: &Scope, variable: &Variable, rows: Output) -> StagedRows {
         let name = format!("{}/sync_rep_next/rows", variable.name);
         let handle = self.handle(variable, &name, DType::Int64, PartialShape::unknown());
-        StagedRows { handle, is_staged: scope.assign_variable(handle, rows) }
+        StagedRows { handle, save_node: scope.assign_variable(handle, rows) }
     }
 
     /// Adds a variable on the device of `beside`, without an initializer.
