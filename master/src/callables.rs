@@ -1,4 +1,4 @@
-//! Steps that were prepared to be run many times, and the edges that they splice into the graph.
+//! Callables: steps that are planned once and run many times, and the edges that they replace in the graph.
 
 use crate::plan::Plan;
 use crate::signature::without_zero_port;
@@ -8,56 +8,63 @@ use proto::{Status, pb};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// A prepared step.
+/// A planned step with its options.
 #[derive(Debug)]
 pub(crate) struct Callable {
     pub(crate) plan: Arc<Plan>,
     pub(crate) options: pb::CallableOptions,
 }
 
-/// Those of a session, by handle.
+/// The callables of a session, by handle.
 #[derive(Debug, Default)]
-pub(crate) struct Callables(Mutex<Handles>);
+pub(crate) struct Callables(Mutex<CallableTable>);
 
+/// The state of the table of callables.
 #[derive(Debug, Default)]
-struct Handles {
+struct CallableTable {
     next: i64,
     by_handle: FxHashMap<i64, Arc<Callable>>,
 }
 
 impl Callables {
+    /// Adds a callable and returns its handle.
     pub(crate) fn add(&self, callable: Callable) -> i64 {
-        let mut handles = self.0.lock();
-        let handle = handles.next;
-        handles.next += 1;
-        handles.by_handle.insert(handle, Arc::new(callable));
+        let mut table = self.0.lock();
+        let handle = table.next;
+        table.next += 1;
+        table.by_handle.insert(handle, Arc::new(callable));
         handle
     }
 
+    /// Returns a callable by its handle.
+    ///
     /// # Errors
-    /// `InvalidArgument` if it was never made, or has been released.
+    /// `InvalidArgument` if the handle never existed or has been released.
     pub(crate) fn get(&self, handle: i64) -> Result<Arc<Callable>, Status> {
-        let handles = self.0.lock();
-        handles.by_handle.get(&handle).cloned().ok_or_else(|| match (0..handles.next).contains(&handle) {
+        let table = self.0.lock();
+        table.by_handle.get(&handle).cloned().ok_or_else(|| match (0..table.next).contains(&handle) {
             true => Status::invalid(format!("Attempted to run callable after handle was released: {handle}")),
             false => Status::invalid(format!("No such callable handle: {handle}")),
         })
     }
 
-    /// Forgets a callable; steps of it that run go on.
+    /// Releases a callable; its running steps go on.
     pub(crate) fn release(&self, handle: i64) -> Result<(), Status> {
-        let mut handles = self.0.lock();
-        let released = handles.by_handle.remove(&handle);
+        let mut table = self.0.lock();
+        let released = table.by_handle.remove(&handle);
         released.map(drop).ok_or_else(|| Status::invalid(format!("No such callable handle: {handle}")))
     }
 
+    /// Releases all callables.
     pub(crate) fn clear(&self) {
         self.0.lock().by_handle.clear();
     }
 }
 
+/// Checks the options of a callable.
+///
 /// # Errors
-/// `Unimplemented` for tensors that stay on devices.
+/// `Unimplemented` for feeds and fetches in device memory.
 pub(crate) fn check(options: &pb::CallableOptions) -> Result<(), Status> {
     if options.feed_devices.is_empty() && options.fetch_devices.is_empty() {
         return Ok(());
@@ -69,11 +76,11 @@ pub(crate) fn check(options: &pb::CallableOptions) -> Result<(), Status> {
     ))
 }
 
-/// Puts the value of one tensor in the place of another, for each connection.
+/// Replaces one tensor by another for each tensor connection of the options.
 ///
 /// # Errors
-/// Those of a feed for what is replaced; `InvalidArgument` for a source that is not there or of another type, or
-/// for a cycle.
+/// The errors of feeding a replaced tensor; `InvalidArgument` for a source that does not exist or has another
+/// type, or for a cycle.
 pub(crate) fn connect(graph: &Graph, options: &pb::CallableOptions) -> Result<Graph, Status> {
     let mut replaced: FxHashMap<Output, Output> = FxHashMap::default();
     for connection in &options.tensor_connection {
@@ -91,10 +98,10 @@ pub(crate) fn connect(graph: &Graph, options: &pb::CallableOptions) -> Result<Gr
         if options.fetch.iter().any(|f| same(&f)) {
             return Err(Status::invalid(format!("{to} is both fed and fetched.")));
         }
-        let (given, wanted) = (graph.output_type(source)?.dtype, graph.output_type(target)?.dtype);
-        if given != wanted {
+        let (source_type, target_type) = (graph.output_type(source)?.dtype, graph.output_type(target)?.dtype);
+        if source_type != target_type {
             return Err(Status::invalid(format!(
-                "{from} of type {given} cannot stand for {to} of type {wanted}"
+                "{from} of type {source_type} cannot replace {to} of type {target_type}"
             )));
         }
     }
@@ -125,6 +132,7 @@ pub(crate) fn connect(graph: &Graph, options: &pb::CallableOptions) -> Result<Gr
     Ok(connected)
 }
 
+/// Returns the output with this name, if the graph has it.
 fn find(graph: &Graph, name: &str) -> Option<Output> {
     let (node, index) = parse_output_name(name)?;
     let node = graph.find(node)?;

@@ -1,6 +1,6 @@
-//! The tasks that a session may use and those that it uses: who they are, the ways to them, and their devices.
+//! The tasks that a session may use and those that it uses: their names, links, and devices.
 
-use crate::roll_call::{Roll, RollCall};
+use crate::device_query::{DeviceQuery, QueryAction};
 use crate::step::wait_until;
 use futures::stream::{FuturesUnordered, StreamExt};
 use graph::{Code, DeviceAttributes, DeviceName, DeviceSpec, Graph, RendezvousKey, TaskName};
@@ -11,35 +11,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The ways to workers, by task.
+/// The links to workers, by task.
 pub type Links = BTreeMap<TaskName, Arc<dyn WorkerLink>>;
 
 /// The tasks that a session may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
-    /// The master's own, as the session calls it.
+    /// The master's task, by its name in the session.
     pub(crate) task: TaskName,
     pub(crate) links: Links,
     filters: Vec<DeviceSpec>,
-    /// The cluster that the session brought, under whose names all tasks go.
+    /// The cluster of the session's `ConfigProto`, if it has one; its names apply to all tasks.
     pub(crate) cluster_def: Option<pb::ClusterDef>,
 }
 
 impl Members {
-    /// The tasks of the server's cluster that a filter matches, and the master's own.
+    /// Returns the tasks of the server's cluster that match a filter, and the master's task.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no filter.
+    /// `InvalidArgument` for a malformed filter.
     pub(crate) fn of_server(task: &TaskName, links: &Links, filters: &[String]) -> Result<Members, Status> {
         let (task, links) = (task.clone(), links.clone());
         Members { task, links, filters: Vec::new(), cluster_def: None }.filtered(filters)
     }
 
-    /// As [`Members::of_server`], of a cluster that the session brings. `own` is the way to this master's task,
-    /// which it finds at one of `addresses`.
+    /// Returns members like [`Members::of_server`], of the session's own cluster. `own` is the link to this
+    /// master's task, which has one of `addresses` in that cluster.
     ///
     /// # Errors
-    /// `InvalidArgument` if the cluster does not name this master.
+    /// `InvalidArgument` if the cluster does not contain this master.
     pub(crate) fn of_session(
         def: &pb::ClusterDef,
         addresses: &[&str],
@@ -48,7 +48,7 @@ impl Members {
         connect_deadline: Duration,
     ) -> Result<Members, Status> {
         let cluster = Cluster::from_def(def)?;
-        let find = |wanted: &&str| cluster.tasks().find(|(_, a)| a == wanted).map(|(task, _)| task);
+        let find = |address: &&str| cluster.tasks().find(|(_, a)| a == address).map(|(task, _)| task);
         let task = addresses.iter().find_map(find).ok_or_else(|| {
             Status::invalid(format!(
                 "ConfigProto.cluster_def does not name this master, which is at {}",
@@ -63,6 +63,7 @@ impl Members {
         Members { task, links, filters: Vec::new(), cluster_def: Some(def.clone()) }.filtered(filters)
     }
 
+    /// Applies the device filters.
     fn filtered(mut self, filters: &[String]) -> Result<Members, Status> {
         self.filters = filters.iter().map(|f| DeviceSpec::parse(f)).collect::<Result<Vec<_>, _>>()?;
         let (own, filters) = (self.task.clone(), &self.filters);
@@ -70,60 +71,60 @@ impl Members {
         Ok(self)
     }
 
-    /// Those that a filter matches; all without filters.
+    /// Returns the tasks that match a filter, or all tasks if there are no filters.
     pub(crate) fn matching(&self) -> impl Iterator<Item = (&TaskName, &Arc<dyn WorkerLink>)> {
         self.links.iter().filter(|(task, _)| self.filters.is_empty() || matches_any(&self.filters, task))
     }
 
-    /// Whether a session over `graph` cannot do without a task: its own, those that filters name, and those that
-    /// nodes name, in full or in part.
+    /// Returns a predicate for the tasks that a session over `graph` needs: the master's task, those that
+    /// match a filter, and those that node devices name, in full or in part.
     pub(crate) fn needs(&self, graph: &Graph) -> impl Fn(&TaskName) -> bool + use<> {
-        let named: BTreeSet<&str> =
+        let named_devices: BTreeSet<&str> =
             graph.nodes().map(|(_, n)| &*n.device).filter(|device| !device.is_empty()).collect();
-        // What is no device is for placement to refuse.
-        let specs = named.iter().filter_map(|device| DeviceSpec::parse(device).ok());
+        // Placement reports malformed device names.
+        let specs = named_devices.iter().filter_map(|device| DeviceSpec::parse(device).ok());
         let specs: Vec<_> =
             specs.filter(|s| s.job.is_some() || s.replica.is_some() || s.task.is_some()).collect();
         let (own, filtered) = (self.task.clone(), !self.filters.is_empty());
         move |task| filtered || *task == own || matches_any(&specs, task)
     }
 
-    /// The devices of each task that takes part: see [`RollCall`].
+    /// Queries the tasks in `tasks` for their devices; see [`DeviceQuery`].
     pub(crate) async fn devices(
         &self,
-        asked: &Links,
+        tasks: &Links,
         is_needed: impl Fn(&TaskName) -> bool,
         deadline: Instant,
     ) -> Result<BTreeMap<TaskName, Vec<DeviceAttributes>>, Status> {
-        let mut roll = RollCall::new(asked.keys().cloned(), is_needed, Instant::now());
+        let mut query = DeviceQuery::new(tasks.keys().cloned(), is_needed, Instant::now());
         let ask = |(task, link): (&TaskName, &Arc<dyn WorkerLink>)| {
             let (task, link) = (task.clone(), link.clone());
             async move { (task, link.status(Some(deadline)).await) }
         };
-        let mut answers: FuturesUnordered<_> = asked.iter().map(ask).collect();
+        let mut answers: FuturesUnordered<_> = tasks.iter().map(ask).collect();
         loop {
-            let until = match roll.at(Instant::now()) {
-                Roll::Complete => return roll.close(),
-                Roll::Report(missing) => {
+            let until = match query.next_action(Instant::now()) {
+                QueryAction::Complete => return query.finish(),
+                QueryAction::Report(missing) => {
                     for task in missing {
                         tracing::info!("CreateSession still waiting for response from worker: {task}");
                     }
                     continue;
                 }
-                Roll::Wait { until } => until,
+                QueryAction::Wait { until } => until,
             };
             tokio::select! {
                 Some((task, answer)) = answers.next() => {
-                    let answer = self.named(&task, answer);
-                    roll.answered(task, answer);
+                    let answer = self.session_devices(&task, answer);
+                    query.record(task, answer);
                 }
                 () = wait_until(Some(until)) => {}
             }
         }
     }
 
-    /// A task's devices under the session's names, as far as filters let them in.
-    fn named(
+    /// Returns a task's devices with the session's names, without those that no filter matches.
+    fn session_devices(
         &self,
         task: &TaskName,
         answer: Result<Vec<DeviceAttributes>, Status>,
@@ -137,14 +138,15 @@ impl Members {
                 return Err(format!("its address is answered by {name}"));
             }
         }
-        let lets_in = |d: &DeviceAttributes| {
+        let is_allowed = |d: &DeviceAttributes| {
             *task == self.task || self.filters.is_empty() || self.filters.iter().any(|f| f.matches(&d.name))
         };
-        devices.retain(lets_in);
+        devices.retain(is_allowed);
         Ok(devices)
     }
 }
 
+/// Returns whether one of the specs matches a device of the task.
 fn matches_any(specs: &[DeviceSpec], task: &TaskName) -> bool {
     let whole = DeviceSpec {
         job: Some(task.job.clone()),
@@ -155,22 +157,25 @@ fn matches_any(specs: &[DeviceSpec], task: &TaskName) -> bool {
     specs.iter().any(|s| s.is_compatible(&whole))
 }
 
-/// What a session uses of its members.
+/// The tasks and devices that a session uses.
 #[derive(Debug)]
 pub(crate) struct SessionCluster {
     pub(crate) links: Links,
     pub(crate) devices: DeviceSet,
     pub(crate) attributes: BTreeMap<TaskName, Vec<DeviceAttributes>>,
-    /// Where feeds enter and fetches leave, and its index in the set.
+    /// The device that exchanges fed and fetched tensors with the client.
     pub(crate) client_device: DeviceAttributes,
+    /// The index of the client device in `devices`.
     pub(crate) client_index: u32,
-    /// For the nodes that splitting the session's graphs adds.
+    /// The names of nodes that partitioning adds to the session's graphs.
     pub(crate) names: Arc<Names>,
 }
 
 impl SessionCluster {
+    /// Returns the cluster of tasks with these device attributes.
+    ///
     /// # Errors
-    /// `FailedPrecondition` if the master's own task has no CPU.
+    /// `FailedPrecondition` if the master's task has no CPU device.
     pub(crate) fn new(
         members: &Members,
         attributes: BTreeMap<TaskName, Vec<DeviceAttributes>>,
@@ -194,8 +199,8 @@ impl SessionCluster {
         Ok(SessionCluster { links, devices, attributes, client_device, client_index, names })
     }
 
-    /// With more tasks.
-    pub(crate) fn joined_by(
+    /// Returns the cluster with more tasks.
+    pub(crate) fn with_tasks(
         &self,
         members: &Members,
         more: BTreeMap<TaskName, Vec<DeviceAttributes>>,
@@ -205,8 +210,8 @@ impl SessionCluster {
         SessionCluster::new(members, attributes, self.names.clone())
     }
 
-    /// Without these tasks.
-    pub(crate) fn without(
+    /// Returns the cluster without the tasks in `left_out`.
+    pub(crate) fn without_tasks(
         &self,
         members: &Members,
         left_out: &BTreeSet<TaskName>,
@@ -216,12 +221,13 @@ impl SessionCluster {
         SessionCluster::new(members, attributes, self.names.clone())
     }
 
+    /// Returns the link to a task that the session uses.
     pub(crate) fn link(&self, task: &TaskName) -> Result<Arc<dyn WorkerLink>, Status> {
         let link = self.links.get(task).cloned();
         link.ok_or_else(|| Status::new(Code::Internal, format!("the session does not use {task}")))
     }
 
-    /// The rendezvous key of a fed or fetched tensor.
+    /// Returns the rendezvous key of a fed or fetched tensor.
     pub(crate) fn client_key(&self, name: &str) -> Arc<str> {
         let device = self.client_device.name.to_string();
         let edge = placer::normalise_endpoint(name);

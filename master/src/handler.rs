@@ -1,4 +1,4 @@
-//! The calls of MasterService: each decodes, calls the master, and encodes.
+//! The calls of MasterService: each decodes the request, calls the master, and encodes the response.
 
 use crate::master::Master;
 use crate::session::on_blocking_thread;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tonic::{Request, Response};
 
-/// The calls of one master. Copies share it.
+/// The handler of calls to one master; clones share the master.
 #[derive(Clone, Debug)]
 pub(crate) struct Handler {
     pub(crate) master: Arc<Master>,
@@ -135,7 +135,7 @@ impl MasterService for Handler {
 }
 
 impl Handler {
-    /// RunStep.
+    /// Answers RunStep, with the error in the response body if the request says so.
     pub(crate) async fn answer_step(
         &self,
         request: pb::RunStepRequest,
@@ -152,6 +152,7 @@ impl Handler {
         }
     }
 
+    /// Decodes a request and runs its step.
     async fn run(
         &self,
         request: pb::RunStepRequest,
@@ -171,7 +172,7 @@ impl Handler {
         self.master.run_step(step).await
     }
 
-    /// RunCallable.
+    /// Answers RunCallable.
     pub(crate) async fn answer_callable(
         &self,
         request: pb::RunCallableRequest,
@@ -185,21 +186,23 @@ impl Handler {
             feeds: feeds.collect::<graph::Result<_>>().map_err(Status::from)?,
             deadline,
         };
-        let outcome = self.master.run_callable(run).await.map_err(not_to_be_repeated)?;
+        let outcome = self.master.run_callable(run).await.map_err(without_client_retry)?;
         let fetch = outcome.fetches.iter().map(convert::tensor_to_proto).collect();
         Ok(pb::RunCallableResponse { fetch, metadata: outcome.metadata })
     }
 }
 
-/// Clients repeat calls that fail as unavailable, and would be told that they came twice, not why the first failed.
-/// To them both codes mean a new session.
-fn not_to_be_repeated(status: Status) -> Status {
+/// Replaces `Unavailable` by `Aborted`. Clients repeat calls that fail as unavailable, and the repetition
+/// would be refused for its request id, which hides the first error. Clients open a new session after either
+/// code.
+fn without_client_retry(status: Status) -> Status {
     match status.code {
         Code::Unavailable => Status { code: Code::Aborted, ..status },
         _ => status,
     }
 }
 
+/// Decodes feeds.
 fn feeds(named: Vec<pb::NamedTensorProto>) -> Result<Vec<(String, Tensor)>, Status> {
     let decode = |named: pb::NamedTensorProto| {
         let tensor = convert::tensor_from_proto(named.tensor.unwrap_or_default())
@@ -209,6 +212,7 @@ fn feeds(named: Vec<pb::NamedTensorProto>) -> Result<Vec<(String, Tensor)>, Stat
     named.into_iter().map(decode).collect()
 }
 
+/// Encodes the outcome of a step.
 fn run_step_response(outcome: RunStepOutcome) -> pb::RunStepResponse {
     let encode = |(name, tensor): (String, Tensor)| pb::NamedTensorProto {
         name,

@@ -1,9 +1,10 @@
-//! The master: sessions over a cluster's workers. It places a session's graph once, makes a plan for each
-//! distinct step (rewrite, optimise, partition, register), and runs steps by asking the workers.
+//! The master: sessions over a cluster's workers. It places a session's graph, makes a plan for each distinct
+//! step (rewrite, optimise, partition, register), and runs steps through the workers.
 #![forbid(unsafe_code)]
 
 mod callables;
 mod cluster;
+mod device_query;
 mod handler;
 mod master;
 mod optimise;
@@ -11,7 +12,6 @@ mod options;
 mod partial_run;
 mod plan;
 mod plan_cache;
-mod roll_call;
 mod service;
 mod session;
 mod signature;

@@ -1,8 +1,8 @@
-//! The master of a task: its sessions, and the workers it may use.
+//! The master of a task: its sessions, and the workers that they may use.
 
 use crate::cluster::{Links, Members};
-use crate::options::{self, Reported};
-use crate::session::{Engine, Session, closed_by_client, on_blocking_thread};
+use crate::options::{self, IgnoredOptions};
+use crate::session::{MasterContext, Session, closed_by_client, on_blocking_thread};
 use async_trait::async_trait;
 use graph::{Code, Graph, TaskName};
 use parking_lot::Mutex;
@@ -21,29 +21,30 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-/// Requests that are remembered, so that a repeat is refused.
-const REQUESTS: usize = 7_000;
+/// The number of remembered request ids, by which repeated requests are refused.
+const MAX_REQUEST_IDS: usize = 7_000;
 
-/// A session's start that comes so soon after one that waited in vain for the same tasks is its repetition.
-const REPEATS: Duration = Duration::from_secs(2);
-const REPEAT_PATIENCE: Duration = Duration::from_millis(250);
+/// The time within which a session's start after a failed one for the same tasks is taken for its repetition.
+const REPEAT_WINDOW: Duration = Duration::from_secs(2);
+/// The time for which such a repetition waits for the missing tasks.
+const REPEAT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What a master is made of.
+/// The configuration of a master.
 pub struct MasterConfig {
-    /// The task whose process this is.
+    /// The task of this process.
     pub task: TaskName,
-    /// Every task of the cluster, this one included, with the way to its worker.
+    /// The links to the workers of all tasks of the cluster, including this one.
     pub workers: Links,
-    /// Where this task listens, `host:port`; empty for a process by itself. A session that brings its own cluster
-    /// knows the task by its address.
+    /// The address of this task, `host:port`; empty for a process without a cluster. A session with its own
+    /// cluster identifies the task by this address.
     pub address: String,
-    /// Under the options that a session brings.
+    /// The default options, which a session's options override.
     pub default_config: pb::ConfigProto,
-    /// How long a new session waits for workers that do not answer.
+    /// The longest time that a new session waits for workers.
     pub connect_deadline: Duration,
-    /// Which device types have kernels for which nodes.
+    /// The device types that have kernels for a node.
     pub kernels: Arc<dyn Kernels + Send + Sync>,
-    /// Computes constants while a plan is made.
+    /// The evaluator for constant folding.
     pub evaluator: Arc<dyn graph::ops::Evaluate + Send + Sync>,
 }
 
@@ -53,56 +54,61 @@ impl fmt::Debug for MasterConfig {
     }
 }
 
-/// A master. Its calls are those of [`MasterLink`].
+/// A master. Clients call it through [`MasterLink`].
 pub struct Master {
     config: MasterConfig,
-    /// Tells this master from an earlier one of the same task.
+    /// A random number that distinguishes this master from an earlier one of the same task.
     incarnation: u64,
     sessions: Mutex<FxHashMap<Arc<str>, Arc<Session>>>,
     requests_seen: Mutex<SeenIds>,
-    reported: Arc<Reported>,
-    /// The tasks that the last session needed which did not find them all, and when it gave up.
-    given_up: Mutex<Option<(BTreeSet<TaskName>, Instant)>>,
+    ignored_options: Arc<IgnoredOptions>,
+    /// The tasks needed by the last session that could not reach all of them, and the time when it gave up.
+    failed_start: Mutex<Option<(BTreeSet<TaskName>, Instant)>>,
     stopping: CancellationToken,
 }
 
 impl Master {
+    /// Returns a master without sessions.
     pub fn new(config: MasterConfig) -> Arc<Master> {
         Arc::new(Master {
             incarnation: rand::random::<u64>() | 1,
             config,
             sessions: Mutex::default(),
-            requests_seen: Mutex::new(SeenIds::new(REQUESTS)),
-            reported: Arc::default(),
-            given_up: Mutex::default(),
+            requests_seen: Mutex::new(SeenIds::new(MAX_REQUEST_IDS)),
+            ignored_options: Arc::default(),
+            failed_start: Mutex::default(),
             stopping: CancellationToken::new(),
         })
     }
 
+    /// Records a request id; refuses one that has been used.
     pub(crate) fn check_request_id(&self, method: &str, id: i64) -> Result<(), Status> {
         self.requests_seen.lock().accept(method, None, id)
     }
 
-    /// Takes no more sessions and steps; those in flight end within `grace`, or fail as unavailable. Then every
-    /// session is closed.
+    /// Refuses new sessions and steps. Steps in flight may end within `grace` and fail as unavailable after
+    /// it. All sessions are closed then.
     pub async fn shutdown(&self, grace: Duration) {
         self.stopping.cancel();
         let sessions: Vec<Arc<Session>> = self.sessions.lock().values().cloned().collect();
         let idle = futures::future::join_all(sessions.iter().map(|s| s.idle()));
-        // What is late is ended now.
+        // Steps that still run after `grace` are ended by the close of their sessions.
         let _ = tokio::time::timeout(grace, idle).await;
         self.close_all(&self.stopped()).await;
     }
 
+    /// Closes all sessions with the status `end`.
     async fn close_all(&self, end: &Status) {
         let sessions: Vec<Arc<Session>> = self.sessions.lock().drain().map(|(_, s)| s).collect();
         futures::future::join_all(sessions.into_iter().map(|s| s.close(end.clone()))).await;
     }
 
+    /// Returns the status of requests during shutdown.
     fn stopped(&self) -> Status {
         Status::new(Code::Unavailable, format!("{} is shutting down", self.config.task))
     }
 
+    /// Returns a session by its handle.
     fn session(&self, handle: &str) -> Result<Arc<Session>, Status> {
         if self.stopping.is_cancelled() {
             return Err(self.stopped());
@@ -111,7 +117,7 @@ impl Master {
         found.ok_or_else(|| Status::new(Code::Aborted, format!("Session {handle} is not found.")))
     }
 
-    /// Whom a session with this configuration may use.
+    /// Returns the tasks that a session with this configuration may use.
     fn members(&self, config: &pb::ConfigProto, target: &str) -> Result<Members, Status> {
         let (task, links) = (&self.config.task, &self.config.workers);
         match &config.cluster_def {
@@ -122,76 +128,79 @@ impl Master {
                 let own = links.get(task).ok_or_else(|| {
                     Status::new(Code::Internal, format!("the master's task {task} has no worker"))
                 })?;
-                let patience = self.config.connect_deadline;
-                Members::of_session(def, &addresses, own, &config.device_filters, patience)
+                let connect_timeout = self.config.connect_deadline;
+                Members::of_session(def, &addresses, own, &config.device_filters, connect_timeout)
             }
             _ => Members::of_server(task, links, &config.device_filters),
         }
     }
 
-    fn engine(&self) -> Engine {
-        Engine {
+    /// Returns the parts of the master that a session uses.
+    fn context(&self) -> MasterContext {
+        MasterContext {
             kernels: self.config.kernels.clone(),
             evaluator: self.config.evaluator.clone(),
-            reported: self.reported.clone(),
+            ignored_options: self.ignored_options.clone(),
             connect_deadline: self.config.connect_deadline,
             master: (self.config.task.to_string().into(), self.incarnation),
         }
     }
 
-    /// Opens the session on every worker; if one refuses, or the caller does not wait, those that did not are
-    /// told to forget it.
+    /// Opens the session on its workers. If a worker refuses or the caller stops waiting, the session is
+    /// closed, which deletes it on the workers.
     async fn open_on_workers(&self, session: Session, deadline: Instant) -> Result<Arc<Session>, Status> {
         let session = Arc::new(session);
-        let (give, given) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         tokio::spawn(async move {
             let opened = session.start(deadline).await;
-            let unclaimed = Unclaimed(Some(session));
-            // Unclaimed, the session ends.
-            drop(give.send(opened.map(|()| unclaimed)));
+            let unclaimed = UnclaimedSession(Some(session));
+            // If the caller has gone, the drop of the guard closes the session.
+            drop(sender.send(opened.map(|()| unclaimed)));
         });
-        let lost = |_| Err(Status::new(Code::Internal, "a session's start ended without a word"));
-        let unclaimed: Result<Unclaimed, Status> = given.await.unwrap_or_else(lost);
+        let lost = |_| Err(Status::new(Code::Internal, "a session's start ended without a result"));
+        let unclaimed: Result<UnclaimedSession, Status> = receiver.await.unwrap_or_else(lost);
         unclaimed?.0.take().ok_or_else(|| Status::new(Code::Internal, "a session was claimed twice"))
     }
 
-    /// How long these tasks are waited for. Clients repeat a call that failed as unavailable, many times within
-    /// a second or so: who was waited for a moment ago is not waited for again.
-    fn patience(&self, needed: &BTreeSet<TaskName>) -> Duration {
-        match &*self.given_up.lock() {
-            Some((tasks, when)) if tasks == needed && when.elapsed() < REPEATS => REPEAT_PATIENCE,
+    /// Returns the longest time to wait for these tasks. Clients repeat a call that failed as unavailable
+    /// many times within about a second, so tasks that a previous call has waited for get less time.
+    fn connect_timeout(&self, needed: &BTreeSet<TaskName>) -> Duration {
+        match &*self.failed_start.lock() {
+            Some((tasks, when)) if tasks == needed && when.elapsed() < REPEAT_WINDOW => REPEAT_TIMEOUT,
             _ => self.config.connect_deadline,
         }
     }
 
+    /// Creates a session.
     async fn start_session(&self, request: CreateSession) -> Result<CreatedSession, Status> {
         let config = options::merge(&self.config.default_config, &request.config)?;
-        self.reported.session(&config);
+        self.ignored_options.session(&config);
         let longest = Instant::now() + self.config.connect_deadline;
         let deadline = request.deadline.map_or(longest, |d| d.min(longest));
         let members = self.members(&config, &request.target)?;
         let graph: Graph = request.graph;
         let needs = members.needs(&graph);
         let needed = members.links.keys().filter(|t| needs(t)).cloned().collect();
-        let deadline = deadline.min(Instant::now() + self.patience(&needed));
+        let deadline = deadline.min(Instant::now() + self.connect_timeout(&needed));
         let devices = members.devices(&members.links, needs, deadline).await;
         let devices =
-            devices.inspect_err(|_| drop(self.given_up.lock().replace((needed, Instant::now()))))?;
+            devices.inspect_err(|_| drop(self.failed_start.lock().replace((needed, Instant::now()))))?;
         let handle: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
-        let (named, engine, runtime) = (handle.clone(), self.engine(), Handle::current());
-        let session =
-            on_blocking_thread(move || Session::new(named, config, members, devices, graph, engine, runtime))
-                .await?;
+        let (session_handle, context, runtime) = (handle.clone(), self.context(), Handle::current());
+        let session = on_blocking_thread(move || {
+            Session::new(session_handle, config, members, devices, graph, context, runtime)
+        })
+        .await?;
         let session = self.open_on_workers(session, deadline).await?;
         self.sessions.lock().insert(handle.clone(), session);
         Ok(CreatedSession { session: handle, graph_version: 0 })
     }
 }
 
-/// An open session that nobody knows of yet.
-struct Unclaimed(Option<Arc<Session>>);
+/// A guard of an open session whose handle has not been returned yet; closes the session on drop.
+struct UnclaimedSession(Option<Arc<Session>>);
 
-impl Drop for Unclaimed {
+impl Drop for UnclaimedSession {
     fn drop(&mut self) {
         if let Some(session) = self.0.take() {
             let runtime = session.runtime.clone();

@@ -1,4 +1,4 @@
-//! Rewrites of a step's graph before it is split, as far as the session's options allow them.
+//! Rewrites of a step's graph before it is partitioned, as far as the session's options allow them.
 
 use graph::ops::Evaluate;
 use graph::passes::{
@@ -7,14 +7,14 @@ use graph::passes::{
 use graph::{Graph, NodeId, Role};
 use proto::{Rewrite, Rewrites, Status, pb};
 
-/// Graphs with fewer nodes are left alone, unless the options say otherwise.
+/// The smallest number of nodes of a graph that is rewritten, unless the options set another.
 const MIN_NODES: usize = 4;
 
-/// Simplifies, folds constants, merges equal nodes, leaves out what nobody reads and loosens what is ordered for nothing.
-/// What the client sees stays: feeds, fetches, targets. A rewrite that fails is left out: the graph runs as it was.
+/// Simplifies the graph, folds constants, and eliminates common subexpressions, unread nodes and unneeded
+/// control edges. Feeds, fetches and targets stay. If a rewrite fails, the graph is used without it.
 ///
 /// # Errors
-/// Of a rewrite that fails where the options ask for that (`fail_on_optimizer_errors`).
+/// The failure of a rewrite, if the options say that it is an error (`fail_on_optimizer_errors`).
 pub(crate) fn optimise(
     graph: Graph,
     targets: &[String],
@@ -28,15 +28,17 @@ pub(crate) fn optimise(
     let growth = folded_bytes(config).unwrap_or(FoldOptions::DEFAULT.growth);
     let kinds = simplifications(&rewrites);
     let mut graph = graph;
-    for pass in PASSES.iter().filter(|pass| pass.needs.is_none_or(|rewrite| rewrites.allow(rewrite))) {
-        let keep = kept(&graph, targets);
-        let rewritten = match pass.make {
-            Make::Simplify if kinds.is_empty() => continue,
-            Make::Simplify => simplify(&graph, &SimplifyOptions { keep: &keep, kinds: &kinds }),
-            Make::Fold => {
+    for pass in
+        PASSES.iter().filter(|pass| pass.required_option.is_none_or(|rewrite| rewrites.allow(rewrite)))
+    {
+        let keep = nodes_to_keep(&graph, targets);
+        let rewritten = match pass.kind {
+            PassKind::Simplify if kinds.is_empty() => continue,
+            PassKind::Simplify => simplify(&graph, &SimplifyOptions { keep: &keep, kinds: &kinds }),
+            PassKind::Fold => {
                 fold(&graph, evaluator, &FoldOptions { keep: &keep, growth, ..FoldOptions::DEFAULT })
             }
-            Make::Other(make) => make(&graph, &keep),
+            PassKind::Other(rewrite) => rewrite(&graph, &keep),
         };
         graph = match rewritten {
             Ok(rewritten) => rewritten,
@@ -50,54 +52,62 @@ pub(crate) fn optimise(
     Ok(graph)
 }
 
+/// One rewrite in the sequence.
 struct Pass {
     name: &'static str,
-    /// What must be allowed for it.
-    needs: Option<Rewrite>,
-    make: Make,
+    /// The rewrite that the options must allow.
+    required_option: Option<Rewrite>,
+    kind: PassKind,
 }
 
-enum Make {
+/// The kind of a rewrite, which decides its arguments.
+enum PassKind {
     Simplify,
     Fold,
     Other(fn(&Graph, &[NodeId]) -> graph::Result<Graph>),
 }
 
-/// In their order. What is folded shows what else is simple, and what nobody reads any more holds nothing up.
+/// The rewrites in their order. Folding enables more simplifications, and pruning removes dead nodes whose
+/// edges would block later rewrites.
 const PASSES: &[Pass] = &[
-    Pass { name: "simplification", needs: None, make: Make::Simplify },
-    Pass { name: "constant folding", needs: Some(Rewrite::ConstantFolding), make: Make::Fold },
-    Pass { name: "pruning", needs: Some(Rewrite::Pruning), make: Make::Other(prune) },
-    Pass { name: "simplification", needs: None, make: Make::Simplify },
+    Pass { name: "simplification", required_option: None, kind: PassKind::Simplify },
+    Pass { name: "constant folding", required_option: Some(Rewrite::ConstantFolding), kind: PassKind::Fold },
+    Pass { name: "pruning", required_option: Some(Rewrite::Pruning), kind: PassKind::Other(prune) },
+    Pass { name: "simplification", required_option: None, kind: PassKind::Simplify },
     Pass {
         name: "common subexpressions",
-        needs: Some(Rewrite::CommonSubexpressions),
-        make: Make::Other(merge),
+        required_option: Some(Rewrite::CommonSubexpressions),
+        kind: PassKind::Other(merge),
     },
-    Pass { name: "leaving out", needs: Some(Rewrite::Dependencies), make: Make::Other(unread) },
-    Pass { name: "dependencies", needs: Some(Rewrite::Dependencies), make: Make::Other(untie) },
-    Pass { name: "pruning", needs: Some(Rewrite::Pruning), make: Make::Other(prune) },
+    Pass {
+        name: "removal of unread nodes",
+        required_option: Some(Rewrite::Dependencies),
+        kind: PassKind::Other(unread),
+    },
+    Pass { name: "dependencies", required_option: Some(Rewrite::Dependencies), kind: PassKind::Other(untie) },
+    Pass { name: "pruning", required_option: Some(Rewrite::Pruning), kind: PassKind::Other(prune) },
 ];
 
-/// The rules that the options allow: those that TensorFlow has in other optimizers are switched with these.
+/// Returns the simplifications that the options allow. Each is switched by the option of the TensorFlow
+/// optimizer that contains it.
 fn simplifications(rewrites: &Rewrites) -> Vec<Simplification> {
-    let by = [
+    let options = [
         (Rewrite::Pruning, Simplification::PassingOn),
         (Rewrite::ConstantFolding, Simplification::Constants),
         (Rewrite::Arithmetic, Simplification::Arithmetic),
         (Rewrite::Shapes, Simplification::Shapes),
     ];
-    by.into_iter().filter(|(rewrite, _)| rewrites.allow(*rewrite)).map(|(_, kind)| kind).collect()
+    options.into_iter().filter(|(rewrite, _)| rewrites.allow(*rewrite)).map(|(_, kind)| kind).collect()
 }
 
-/// By how many bytes the options let a folded constant exceed what it is made from, if they say so.
+/// Returns the number of bytes by which a folded constant may exceed its inputs, if the options set it.
 fn folded_bytes(config: &pb::ConfigProto) -> Option<usize> {
     let optimizer = config.graph_options.as_ref()?.optimizer_options.as_ref()?;
     usize::try_from(optimizer.max_folded_constant_in_bytes).ok().filter(|bytes| *bytes > 0)
 }
 
-/// What the step is for: its targets, and what goes to the client.
-fn kept(graph: &Graph, targets: &[String]) -> Vec<NodeId> {
+/// Returns the nodes that rewrites must keep: the step's targets, and the nodes that send to the client.
+fn nodes_to_keep(graph: &Graph, targets: &[String]) -> Vec<NodeId> {
     let sends = graph.nodes().filter(|(_, n)| n.op.role() == Role::Send).map(|(id, _)| id);
     targets.iter().filter_map(|name| graph.find(name)).chain(sends).collect()
 }

@@ -1,5 +1,5 @@
-//! The options of sessions and runs: merged, refused where a distributed session cannot do what they ask, and
-//! named where they have no effect here.
+//! The options of sessions and runs: merging, refusal of those that a distributed session cannot support, and
+//! logging of those without effect.
 
 use graph::Code;
 use parking_lot::Mutex;
@@ -10,10 +10,10 @@ use proto::pb::run_options::TraceLevel;
 use proto::{Status, pb};
 use std::collections::BTreeSet;
 
-/// The server's options under those that a session brings.
+/// Returns the server's default options overridden by those of a session.
 ///
 /// # Errors
-/// `InvalidArgument` for threads of the session's own.
+/// `InvalidArgument` for thread pools of the session.
 pub(crate) fn merge(
     default: &pb::ConfigProto,
     requested: &pb::ConfigProto,
@@ -28,16 +28,16 @@ pub(crate) fn merge(
     Ok(config)
 }
 
-/// What a run asks the workers to record.
+/// Returns the recordings that a run requests from the workers.
 ///
 /// # Errors
-/// `InvalidArgument` if the session does not give out partition graphs.
+/// `InvalidArgument` if the session does not return partition graphs.
 pub(crate) fn executor_options(
     run: &pb::RunOptions,
     session: &pb::ConfigProto,
 ) -> Result<pb::ExecutorOpts, Status> {
-    let withholds = session.experimental.as_ref().is_some_and(|e| e.disable_output_partition_graphs);
-    if run.output_partition_graphs && withholds {
+    let withholds_graphs = session.experimental.as_ref().is_some_and(|e| e.disable_output_partition_graphs);
+    if run.output_partition_graphs && withholds_graphs {
         return Err(Status::invalid(
             "RunOptions.output_partition_graphs() is not supported when disable_output_partition_graphs is true.",
         ));
@@ -50,14 +50,14 @@ pub(crate) fn executor_options(
     })
 }
 
-/// The group of collectives that a run belongs to; 0 for none.
+/// Returns the collective group of a run; 0 for none.
 pub(crate) fn collective_graph_key(run: &pb::RunOptions) -> i64 {
     run.experimental.as_ref().map_or(0, |e| e.collective_graph_key)
 }
 
-/// Fields of a session's options that have their effect, with all below them, or are refused. Every other field is
-/// reported when it is set.
-const BY_SESSION: &[&str] = &[
+/// The fields of a session's options that have an effect, with all fields below them, or are refused. All
+/// other fields are logged when they are set.
+const EFFECTIVE_SESSION_FIELDS: &[&str] = &[
     "allow_soft_placement",
     "cluster_def",
     "device_filters",
@@ -88,23 +88,26 @@ const BY_SESSION: &[&str] = &[
     "use_per_session_threads",
 ];
 
-/// As [`BY_SESSION`], of a run's options.
-const BY_RUN: &[&str] =
+/// The fields of a run's options that have an effect.
+const EFFECTIVE_RUN_FIELDS: &[&str] =
     &["experimental.collective_graph_key", "output_partition_graphs", "timeout_in_ms", "trace_level"];
 
-/// Options without effect here, each named in the log once.
+/// The options without effect that have been logged, each once.
 #[derive(Debug, Default)]
-pub(crate) struct Reported(Mutex<BTreeSet<String>>);
+pub(crate) struct IgnoredOptions(Mutex<BTreeSet<String>>);
 
-impl Reported {
+impl IgnoredOptions {
+    /// Logs the options of a session that have no effect.
     pub(crate) fn session(&self, config: &pb::ConfigProto) {
-        self.report("ConfigProto", ignored(config, BY_SESSION));
+        self.report("ConfigProto", ignored(config, EFFECTIVE_SESSION_FIELDS));
     }
 
+    /// Logs the options of a run that have no effect.
     pub(crate) fn run(&self, options: &pb::RunOptions) {
-        self.report("RunOptions", ignored(options, BY_RUN));
+        self.report("RunOptions", ignored(options, EFFECTIVE_RUN_FIELDS));
     }
 
+    /// Logs the paths that have not been logged before.
     fn report(&self, message: &str, paths: impl Iterator<Item = String>) {
         for path in paths {
             let name = format!("{message}.{path}");
@@ -116,7 +119,7 @@ impl Reported {
     }
 }
 
-/// The paths of fields that are set without effect.
+/// Returns the paths of fields that are set without effect.
 fn ignored<T: Options>(options: &T, effective: &'static [&'static str]) -> impl Iterator<Item = String> {
     let is_effective = move |path: &str| {
         effective.iter().any(|known| {
@@ -124,16 +127,19 @@ fn ignored<T: Options>(options: &T, effective: &'static [&'static str]) -> impl 
         })
     };
     let set = set_fields(options).into_iter();
-    set.filter(move |field| !is_effective(&field.path) && !asks_for_nothing(field)).map(|field| field.path)
+    set.filter(move |field| !is_effective(&field.path) && !is_disabled_rewrite(field)).map(|field| field.path)
 }
 
-/// Whether a field turns a rewrite off that is never made here.
-fn asks_for_nothing(field: &SetField) -> bool {
+/// Returns whether a field only disables a rewrite, which needs no report because this server does not make
+/// that rewrite.
+fn is_disabled_rewrite(field: &SetField) -> bool {
     field.type_name == "tensorflow.RewriterConfig.Toggle" && field.value == Toggle::Off as u64
 }
 
+/// Checks the options of a partial run.
+///
 /// # Errors
-/// `InvalidArgument` for a step in parts that takes part in collectives.
+/// `InvalidArgument` for a partial run in a collective group.
 pub(crate) fn check_partial(options: &pb::RunOptions) -> Result<(), Status> {
     match collective_graph_key(options) {
         0 => Ok(()),
@@ -153,7 +159,7 @@ mod tests {
     type Test = Result<(), Box<dyn std::error::Error>>;
 
     #[test]
-    fn the_sessions_options_win_and_lists_grow() -> Result<(), Status> {
+    fn session_options_override_defaults_and_extend_lists() -> Result<(), Status> {
         let default = pb::ConfigProto {
             operation_timeout_in_ms: 5,
             device_filters: vec!["/job:ps".into()],
@@ -171,8 +177,8 @@ mod tests {
         Ok(())
     }
 
-    /// Every field of a message and of the messages within it, by path, with an encoded message in which it alone
-    /// is set, and not to its default.
+    /// Returns every field of a message and of the messages within it: its path, and an encoded message with
+    /// only that field set to a value that is not its default.
     fn every_field(message: &str, facts: &Value) -> Vec<(String, Vec<u8>)> {
         let mut every = Vec::new();
         for field in facts["messages"][message]["fields"].as_array().into_iter().flatten() {
@@ -205,7 +211,8 @@ mod tests {
         every
     }
 
-    /// Every field of the peer's message has its effect or is reported, and the list of the former names nothing else.
+    /// Checks that every field of TensorFlow's message has an effect or is logged, and that the list of
+    /// effective fields has no others.
     fn check_every_field<T: Options + Default>(effective: &'static [&'static str]) -> Test {
         let facts = serde_json::from_str(include_str!("../../proto/tests/descriptors.json"))?;
         let every = every_field(T::NAME, &facts);
@@ -228,15 +235,15 @@ mod tests {
     }
 
     #[test]
-    fn every_field_has_its_effect_or_is_reported() -> Test {
-        check_every_field::<pb::ConfigProto>(BY_SESSION)?;
-        check_every_field::<pb::RunOptions>(BY_RUN)
+    fn every_field_has_an_effect_or_is_logged() -> Test {
+        check_every_field::<pb::ConfigProto>(EFFECTIVE_SESSION_FIELDS)?;
+        check_every_field::<pb::RunOptions>(EFFECTIVE_RUN_FIELDS)
     }
 
     #[test]
-    fn what_has_no_effect_is_named_once_and_defaults_are_not() {
-        assert_eq!(ignored(&pb::ConfigProto::default(), BY_SESSION).count(), 0);
-        assert_eq!(ignored(&pb::RunOptions::default(), BY_RUN).count(), 0);
+    fn ineffective_options_are_logged_once_and_defaults_never() {
+        assert_eq!(ignored(&pb::ConfigProto::default(), EFFECTIVE_SESSION_FIELDS).count(), 0);
+        assert_eq!(ignored(&pb::RunOptions::default(), EFFECTIVE_RUN_FIELDS).count(), 0);
         let mut config = pb::ConfigProto { inter_op_parallelism_threads: 3, ..Default::default() };
         config.device_count.insert("GPU".into(), 0);
         let rewriter = pb::RewriterConfig {
@@ -254,7 +261,7 @@ mod tests {
             ]
             .map(|name| format!("ConfigProto.{name}")),
         );
-        let reported = Reported::default();
+        let reported = IgnoredOptions::default();
         reported.session(&config);
         reported.session(&config);
         assert_eq!(*reported.0.lock(), expected);

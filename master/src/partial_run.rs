@@ -1,4 +1,4 @@
-//! Steps that run in parts: what has been fed and fetched of what was announced, and what may come next.
+//! Partial runs: steps whose feeds and fetches arrive in several calls, and the checks of their order.
 
 use crate::signature::without_zero_port;
 use crate::step::Step;
@@ -9,42 +9,43 @@ use proto::link::{Extent, PartialRunSetup};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// A step that runs in parts.
+/// A partial run.
 #[derive(Debug)]
 pub(crate) struct PartialRun {
     pub(crate) step: Step,
     /// The session's graph at the time of the set-up.
     graph: Arc<Graph>,
-    pending: Mutex<Pending>,
+    state: Mutex<PartialRunState>,
 }
 
-/// What was announced, and whether it has come. Endpoints are spelled without `:0`.
+/// The announced feeds and fetches, by name without `:0`, with true for each that has been fed or fetched.
 #[derive(Clone, Debug, Default)]
-struct Pending {
+struct PartialRunState {
     feeds: FxHashMap<String, bool>,
     fetches: FxHashMap<String, bool>,
 }
 
 impl PartialRun {
+    /// Returns a partial run with the feeds and fetches of `setup`, none of which has been used.
     pub(crate) fn new(step: Step, graph: Arc<Graph>, setup: &PartialRunSetup) -> PartialRun {
-        let none =
+        let unused =
             |names: &[String]| names.iter().map(|n| (without_zero_port(n).to_owned(), false)).collect();
-        let pending = Pending { feeds: none(&setup.feeds), fetches: none(&setup.fetches) };
-        PartialRun { step, graph, pending: Mutex::new(pending) }
+        let state = PartialRunState { feeds: unused(&setup.feeds), fetches: unused(&setup.fetches) };
+        PartialRun { step, graph, state: Mutex::new(state) }
     }
 
-    /// Notes what a part feeds and fetches; says whether it is the last.
+    /// Records the feeds and fetches of one part. Returns whether it is the last part.
     ///
     /// # Errors
-    /// `InvalidArgument` for what was not announced, has come already, or needs a feed that has not; then nothing
-    /// is noted.
+    /// `InvalidArgument` for a name that was not announced or has been used already, or for a fetch that
+    /// needs a missing feed; nothing is recorded then.
     pub(crate) fn advance<'a>(
         &self,
         feeds: impl Iterator<Item = &'a str>,
         fetches: &[String],
     ) -> Result<Extent, Status> {
-        let mut pending = self.pending.lock();
-        let mut next = pending.clone();
+        let mut state = self.state.lock();
+        let mut next = state.clone();
         for feed in feeds {
             mark(&mut next.feeds, feed, "feed", "fed")?;
         }
@@ -52,23 +53,24 @@ impl PartialRun {
             mark(&mut next.fetches, fetch, "fetch", "fetched")?;
         }
         self.check_computable(&next, fetches)?;
-        *pending = next;
-        let is_last = pending.feeds.values().chain(pending.fetches.values()).all(|come| *come);
+        *state = next;
+        let is_last = state.feeds.values().chain(state.fetches.values()).all(|is_done| *is_done);
         Ok(if is_last { Extent::LastPart } else { Extent::Part })
     }
 
-    fn check_computable(&self, pending: &Pending, fetches: &[String]) -> Result<(), Status> {
+    /// Checks that `fetches` depend only on feeds that have been fed.
+    fn check_computable(&self, state: &PartialRunState, fetches: &[String]) -> Result<(), Status> {
         let output = |name: &str| {
             let (node, index) = parse_output_name(name).unwrap_or((name, 0));
             self.graph.find(node).map(|node| Output { node, index })
         };
-        let feeds = || pending.feeds.iter().filter_map(|(name, come)| Some((output(name)?, *come)));
+        let feeds = || state.feeds.iter().filter_map(|(name, is_done)| Some((output(name)?, *is_done)));
         let feeds: FxHashMap<Output, bool> = feeds().collect();
         let topology = Topology::new(&self.graph);
-        let mut seen = FxHashSet::default();
+        let mut visited = FxHashSet::default();
         let mut open: Vec<_> = fetches.iter().filter_map(|f| output(f)).map(|o| o.node).collect();
         while let Some(node) = open.pop() {
-            if !seen.insert(node) {
+            if !visited.insert(node) {
                 continue;
             }
             for producer in topology.producers(node) {
@@ -90,12 +92,13 @@ impl PartialRun {
     }
 }
 
-fn mark(of: &mut FxHashMap<String, bool>, name: &str, what: &str, done: &str) -> Result<(), Status> {
-    match of.get_mut(without_zero_port(name)) {
-        None => Err(Status::invalid(format!("The {what} {name} was not specified in partial_run_setup."))),
-        Some(true) => Err(Status::invalid(format!("The {what} {name} has already been {done}."))),
-        Some(come) => {
-            *come = true;
+/// Marks a feed or fetch as used.
+fn mark(names: &mut FxHashMap<String, bool>, name: &str, kind: &str, done: &str) -> Result<(), Status> {
+    match names.get_mut(without_zero_port(name)) {
+        None => Err(Status::invalid(format!("The {kind} {name} was not specified in partial_run_setup."))),
+        Some(true) => Err(Status::invalid(format!("The {kind} {name} has already been {done}."))),
+        Some(is_done) => {
+            *is_done = true;
             Ok(())
         }
     }

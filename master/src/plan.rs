@@ -1,10 +1,10 @@
-//! A plan: what a step of one signature asks of which workers.
+//! A plan: the registered partitions of a step's graph on its workers.
 
 use crate::callables::connect;
 use crate::cluster::SessionCluster;
 use crate::optimise::optimise;
 use crate::options::collective_graph_key;
-use crate::session::{Engine, from_placer, on_blocking_thread};
+use crate::session::{MasterContext, from_placer, on_blocking_thread};
 use crate::signature::without_zero_port;
 use futures::future::join_all;
 use graph::{Code, Graph, TaskName, Tensor};
@@ -18,99 +18,106 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-/// What a plan is made from. Feeds and fetches of `step` are spelled without `:0`.
+/// The inputs of planning. Feeds and fetches of `step` are spelled without `:0`.
 pub(crate) struct PlanRequest {
-    pub(crate) keep: Keep,
-    /// Placed.
+    pub(crate) owner: PlanOwner,
+    /// The placed graph of the session.
     pub(crate) graph: Arc<Graph>,
     pub(crate) cluster: Arc<SessionCluster>,
-    pub(crate) engine: Engine,
+    pub(crate) context: MasterContext,
     pub(crate) config: pb::ConfigProto,
     pub(crate) step: pb::CallableOptions,
     pub(crate) deadline: Option<Instant>,
 }
 
-/// The session that a plan belongs to.
+/// The session that owns a plan.
 #[derive(Clone, Debug)]
-pub(crate) struct Keep {
+pub(crate) struct PlanOwner {
     pub(crate) session: Arc<str>,
-    /// Ended sessions have no graphs to forget.
+    /// Cancelled when the session has ended, which deletes its graphs on the workers anyway.
     pub(crate) closed: CancellationToken,
     pub(crate) runtime: Handle,
 }
 
-/// Registered parts of a graph, and the keys under which the client's values enter and leave. Who drops the last
-/// reference makes the workers forget the parts.
+/// The registered partitions of a graph, and the rendezvous keys of fed and fetched tensors. The drop of a
+/// plan deregisters the partitions.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) keep: Keep,
-    pub(crate) parts: Vec<Part>,
+    pub(crate) owner: PlanOwner,
+    pub(crate) partitions: Vec<RegisteredPartition>,
     feeds: FxHashMap<String, Arc<str>>,
     fetches: FxHashMap<String, Arc<str>>,
 }
 
-/// One worker's part.
-pub(crate) struct Part {
+/// A partition registered on a worker.
+pub(crate) struct RegisteredPartition {
     pub(crate) task: TaskName,
     pub(crate) link: Arc<dyn WorkerLink>,
-    /// The worker's handle for it.
+    /// The worker's handle of the partition.
     pub(crate) graph: Arc<str>,
-    /// Whether feeds enter and fetches leave here.
+    /// True if the partition has the client device, which receives feeds and sends fetches.
     pub(crate) is_client: bool,
 }
 
-/// What the client and the part with the client's device give each other, by rendezvous key.
+/// The tensors that the client and the partition with the client device exchange, by rendezvous key.
 #[derive(Debug, Default)]
-pub(crate) struct Exchange {
+pub(crate) struct ClientTensors {
     pub(crate) send: Vec<(Arc<str>, Tensor)>,
     pub(crate) recv: Vec<Arc<str>>,
 }
 
 impl Plan {
-    /// Rewrites the graph for the step, optimises, splits it by task, and registers every part.
-    pub(crate) async fn make(request: PlanRequest) -> Result<Plan, Status> {
-        let PlanRequest { keep, cluster, config, .. } = &request;
-        let (keep, cluster, config) = (keep.clone(), cluster.clone(), config.clone());
+    /// Rewrites the graph for the step, optimises it, partitions it by task, and registers every partition.
+    pub(crate) async fn build(request: PlanRequest) -> Result<Plan, Status> {
+        let PlanRequest { owner, cluster, config, .. } = &request;
+        let (owner, cluster, config) = (owner.clone(), cluster.clone(), config.clone());
         let client_task = cluster.client_device.name.task_name();
         let keys = |names: &[String]| names.iter().map(|n| (n.clone(), cluster.client_key(n))).collect();
         let (feeds, fetches) = (keys(&request.step.feed), keys(&request.step.fetch));
         let run_options = request.step.run_options.clone().unwrap_or_default();
         let (group, deadline) = (collective_graph_key(&run_options), request.deadline);
         let split = on_blocking_thread(move || split(&request)).await?;
-        let registered = split.into_iter().map(|part| {
-            let (session, config, link) = (keep.session.clone(), config.clone(), cluster.link(&part.task));
-            let is_client = part.task == client_task;
+        let registered = split.into_iter().map(|partition| {
+            let (session, config, link) =
+                (owner.session.clone(), config.clone(), cluster.link(&partition.task));
+            let is_client = partition.task == client_task;
             async move {
                 let link = link?;
                 let register = RegisterGraph {
                     session,
-                    graph: part.graph,
+                    graph: partition.graph,
                     graph_options: None,
                     config: Some(config),
                     collective_graph_key: group,
                     deadline,
                 };
                 let graph = link.register_graph(register).await?;
-                Ok::<Part, Status>(Part { task: part.task, link, graph, is_client })
+                Ok::<RegisteredPartition, Status>(RegisteredPartition {
+                    task: partition.task,
+                    link,
+                    graph,
+                    is_client,
+                })
             }
         });
-        let mut plan = Plan { keep: keep.clone(), parts: Vec::new(), feeds, fetches };
+        let mut plan = Plan { owner: owner.clone(), partitions: Vec::new(), feeds, fetches };
         let mut failure = None;
-        for part in join_all(registered).await {
-            match part {
-                Ok(part) => plan.parts.push(part),
+        for partition in join_all(registered).await {
+            match partition {
+                Ok(partition) => plan.partitions.push(partition),
                 Err(status) => failure = failure.or(Some(status)),
             }
         }
         failure.map_or(Ok(plan), Err)
     }
 
-    /// What enters and what leaves. A key leaves once however often it is fetched.
-    pub(crate) fn exchange(
+    /// Returns the tensors to feed and the keys to fetch. A key occurs once, even if its tensor is fetched
+    /// repeatedly.
+    pub(crate) fn client_tensors(
         &self,
         feeds: impl IntoIterator<Item = (impl AsRef<str>, Tensor)>,
         fetches: &[String],
-    ) -> Result<Exchange, Status> {
+    ) -> Result<ClientTensors, Status> {
         let send = feeds.into_iter().map(|(name, value)| Ok((key(&self.feeds, name.as_ref())?, value)));
         let send = send.collect::<Result<_, Status>>()?;
         let mut recv = Vec::with_capacity(fetches.len());
@@ -120,10 +127,10 @@ impl Plan {
                 recv.push(key);
             }
         }
-        Ok(Exchange { send, recv })
+        Ok(ClientTensors { send, recv })
     }
 
-    /// The fetched values, in order, from the answers of the step's parts.
+    /// Returns the fetched values, in order, from the answers of the partitions.
     pub(crate) fn fetched(
         &self,
         fetches: &[String],
@@ -142,33 +149,35 @@ impl Plan {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        if self.keep.closed.is_cancelled() {
+        if self.owner.closed.is_cancelled() {
             return;
         }
-        for part in std::mem::take(&mut self.parts) {
-            let session = self.keep.session.clone();
-            self.keep.runtime.spawn(async move {
-                if let Err(status) = part.link.deregister_graph(&session, &part.graph).await {
-                    tracing::debug!(task = %part.task, "a graph could not be deregistered: {status}");
+        for partition in std::mem::take(&mut self.partitions) {
+            let session = self.owner.session.clone();
+            self.owner.runtime.spawn(async move {
+                if let Err(status) = partition.link.deregister_graph(&session, &partition.graph).await {
+                    tracing::debug!(task = %partition.task, "a graph could not be deregistered: {status}");
                 }
             });
         }
     }
 }
 
-impl fmt::Debug for Part {
+impl fmt::Debug for RegisteredPartition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Part({}, {})", self.task, self.graph)
+        write!(f, "RegisteredPartition({}, {})", self.task, self.graph)
     }
 }
 
+/// Returns the rendezvous key of a fed or fetched tensor.
 fn key(keys: &FxHashMap<String, Arc<str>>, name: &str) -> Result<Arc<str>, Status> {
     let found = keys.get(without_zero_port(name)).cloned();
-    found.ok_or_else(|| Status::new(Code::Internal, format!("the plan of the step does not know '{name}'")))
+    found.ok_or_else(|| Status::new(Code::Internal, format!("the plan of the step has no tensor '{name}'")))
 }
 
+/// Rewrites, optimises and partitions the graph.
 fn split(request: &PlanRequest) -> Result<Vec<Partition>, Status> {
-    let PlanRequest { graph, cluster, step, config, engine, .. } = request;
+    let PlanRequest { graph, cluster, step, config, context, .. } = request;
     let connected = match step.tensor_connection.is_empty() {
         true => graph.clone(),
         false => Arc::new(connect(graph, step)?),
@@ -177,7 +186,7 @@ fn split(request: &PlanRequest) -> Result<Vec<Partition>, Status> {
     let rewritten =
         rewrite_for_run(&connected, &step.feed, &step.fetch, &step.target, devices, cluster.client_index)
             .map_err(from_placer)?;
-    let optimised = optimise(rewritten, &step.target, config, &*engine.evaluator)?;
+    let optimised = optimise(rewritten, &step.target, config, &*context.evaluator)?;
     let placement = placed_devices(&optimised, devices).map_err(from_placer)?;
     let options = PartitionOptions { devices, split: Split::Task, names: &cluster.names };
     partition(&optimised, &placement, &options).map_err(from_placer)

@@ -1,6 +1,6 @@
-//! The plans of a session by signature: made once however many steps ask at the same time, and forgotten when
-//! too many are there, the longest unused first. Failures are not kept. A plan that was begun is made to its end,
-//! also when the step that needed it first has given up: the next one finds it.
+//! The cache of a session's plans by signature. A plan is made once, however many steps request it at the same
+//! time. When the cache is full, the least recently used plan is dropped. Failures are not cached. Planning
+//! continues to its end even if the step that started it is cancelled, so that the next step can use the plan.
 
 use crate::plan::Plan;
 use crate::signature::Signature;
@@ -13,16 +13,17 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::OnceCell;
 
-/// More plans than this are not kept.
-const KEPT: usize = 256;
+/// The largest number of cached plans.
+const MAX_PLANS: usize = 256;
 
+/// The plans of a session.
 #[derive(Debug, Default)]
 pub(crate) struct PlanCache {
-    state: Mutex<State>,
+    state: Mutex<PlanCacheState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PlanCacheState {
     plans: FxHashMap<Signature, Entry>,
     clock: u64,
 }
@@ -34,7 +35,7 @@ struct Entry {
 }
 
 impl PlanCache {
-    /// The plan, made by `make` on the runtime if it is not there.
+    /// Returns the plan for a signature, made by `make` on the runtime if it is not cached.
     pub(crate) async fn get<F>(
         &self,
         runtime: &Handle,
@@ -49,17 +50,18 @@ impl PlanCache {
             return Ok(plan.clone());
         }
         let making = make();
-        let made = runtime.spawn(async move {
+        let spawned = runtime.spawn(async move {
             cell.get_or_try_init(|| async { making.await.map(Arc::new) }).await.cloned()
         });
         let lost = |e| Err(Status::new(Code::Internal, format!("the master's planning failed: {e}")));
-        let plan = made.await.unwrap_or_else(lost);
+        let plan = spawned.await.unwrap_or_else(lost);
         if plan.is_err() {
             self.forget_failed(&signature);
         }
         plan
     }
 
+    /// Returns the cell of a signature's plan, and marks it as used.
     fn entry(&self, signature: &Signature) -> Arc<OnceCell<Arc<Plan>>> {
         let mut state = self.state.lock();
         state.clock += 1;
@@ -68,7 +70,7 @@ impl PlanCache {
             entry.last_used = now;
             return entry.plan.clone();
         }
-        if state.plans.len() >= KEPT {
+        if state.plans.len() >= MAX_PLANS {
             let oldest = state.plans.iter().min_by_key(|(_, e)| e.last_used).map(|(s, _)| s.clone());
             oldest.and_then(|s| state.plans.remove(&s));
         }
@@ -77,6 +79,7 @@ impl PlanCache {
         plan
     }
 
+    /// Removes a signature whose planning has failed.
     fn forget_failed(&self, signature: &Signature) {
         let mut state = self.state.lock();
         if state.plans.get(signature).is_some_and(|e| e.plan.get().is_none()) {
@@ -84,7 +87,7 @@ impl PlanCache {
         }
     }
 
-    /// Forgets every plan.
+    /// Removes every plan.
     pub(crate) fn clear(&self) {
         self.state.lock().plans.clear();
     }

@@ -1,5 +1,5 @@
-//! MasterService on the wire. Steps are taken out before the generated service, which would put layers of HTTP around
-//! them; all else passes through.
+//! MasterService on the wire. RunStep and RunCallable bypass the generated service, whose HTTP layers cost
+//! time; all other calls go through it.
 
 use crate::handler::Handler;
 use crate::master::Master;
@@ -15,7 +15,7 @@ use tonic::server::NamedService;
 const RUN_STEP: &str = "/tensorflow.MasterService/RunStep";
 const RUN_CALLABLE: &str = "/tensorflow.MasterService/RunCallable";
 
-/// A master as a service.
+/// A master as a gRPC service.
 #[derive(Clone, Debug)]
 pub struct MasterRpc {
     handler: Handler,
@@ -23,6 +23,7 @@ pub struct MasterRpc {
 }
 
 impl MasterRpc {
+    /// Returns the service of a master.
     pub fn new(master: Arc<Master>) -> MasterRpc {
         let handler = Handler { master };
         let generated = MasterServiceServer::new(handler.clone())
@@ -56,6 +57,7 @@ impl Service for MasterRpc {
     }
 }
 
+/// Boxes the future of an answer; an error becomes a failed answer.
 fn answered(
     answer: impl Future<Output = Result<Answer, tonic::Status>> + Send + 'static,
 ) -> BoxFuture<'static, Answer> {

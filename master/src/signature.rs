@@ -1,13 +1,14 @@
-//! What makes two steps the same: the sets of what they feed, fetch and run, however spelled and ordered.
+//! The signature of a step: its feeds, fetches and targets, regardless of spelling and order.
 
 use std::sync::Arc;
 
-/// The feeds, fetches and targets of a step, each sorted, in one spelling. Fetches and targets are there once; feeds as
-/// often as they come, so that two values for one tensor are no step that was planned before: planning refuses it.
+/// The feeds, fetches and targets of a step, each sorted and in one spelling. Repeated fetches and targets
+/// occur once. Repeated feeds stay: such a step matches no plan, and planning refuses it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Signature(Arc<str>);
 
 impl Signature {
+    /// Returns the signature of a step.
     pub(crate) fn new<'a, N: AsRef<str> + ?Sized + 'a>(
         feeds: impl IntoIterator<Item = &'a N>,
         fetches: impl IntoIterator<Item = &'a N>,
@@ -16,24 +17,27 @@ impl Signature {
         let tensor = |name: &'a N| without_zero_port(name.as_ref());
         let mut text = String::new();
         push(&mut text, sorted(feeds.into_iter().map(tensor)));
-        push(&mut text, once(fetches.into_iter().map(tensor)));
-        push(&mut text, once(targets.into_iter().map(AsRef::as_ref)));
+        push(&mut text, distinct(fetches.into_iter().map(tensor)));
+        push(&mut text, distinct(targets.into_iter().map(AsRef::as_ref)));
         Signature(text.into())
     }
 }
 
+/// Returns the names in order.
 fn sorted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();
     names
 }
 
-fn once<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+/// Returns the names in order, each once.
+fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut names = sorted(names);
     names.dedup();
     names
 }
 
+/// Appends a list of names to the signature's text.
 fn push(text: &mut String, names: Vec<&str>) {
     for name in names {
         text.push_str(name);
@@ -42,7 +46,7 @@ fn push(text: &mut String, names: Vec<&str>) {
     text.push('\u{2}');
 }
 
-/// `p:0` and `p` are one tensor.
+/// Removes the port 0 from a tensor's name: `p:0` and `p` are one tensor.
 pub(crate) fn without_zero_port(name: &str) -> &str {
     name.strip_suffix(":0").unwrap_or(name)
 }
@@ -56,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn order_and_spelling_do_not_matter_nor_what_is_asked_for_twice() {
+    fn order_spelling_and_repeated_fetches_do_not_matter() {
         assert_eq!(
             signature(&["a:0", "b"], &["c:1"], &["d"]),
             signature(&["b:0", "a"], &["c:1", "c:1"], &["d", "d"])

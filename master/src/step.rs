@@ -1,7 +1,7 @@
-//! Running a plan: every part's worker is asked to run it, and what they answer becomes the step's answer.
+//! Runs of a plan: every partition's worker runs its partition, and the answers are combined.
 
-use crate::plan::{Exchange, Part, Plan};
-use crate::step_run::{StepRun, Verdict};
+use crate::plan::{ClientTensors, Plan, RegisteredPartition};
+use crate::step_run::{NextAction, StepRun};
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use proto::link::{Extent, RunGraph, RunGraphOutcome};
@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
-/// A worker that does not take note of a step's end within this time forgets it in its own time.
+/// The time limit of requests to forget a step; a worker that does not answer sweeps the step itself later.
 const CLEANUP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// One step of a plan. The workers are told to forget it once it is dropped and its answer has left, which may be after its
-/// session has been closed: they take note of the end of any step.
+/// One step of a plan. After a step is dropped and its answer has been sent, the workers are notified to
+/// forget it. This may be after the session has been closed; workers accept the end of any step.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) id: i64,
@@ -24,32 +24,33 @@ pub(crate) struct Step {
     runtime: Handle,
 }
 
-/// What a call asks of a step.
+/// The inputs of a call of a step.
 #[derive(Debug)]
-pub(crate) struct Call {
-    pub(crate) exchange: Exchange,
+pub(crate) struct StepCall {
+    pub(crate) tensors: ClientTensors,
     pub(crate) options: pb::ExecutorOpts,
     pub(crate) extent: Extent,
     pub(crate) deadline: Option<Instant>,
 }
 
 impl Step {
+    /// Returns a step with a random id.
     pub(crate) fn new(plan: Arc<Plan>, runtime: Handle) -> Step {
-        // As many bits as other masters use.
+        // TensorFlow's masters use 57 bits too.
         Step { id: (rand::random::<u64>() & ((1 << 57) - 1)) as i64, plan, runtime }
     }
 
-    /// Runs all parts, whole or as far as the call goes.
+    /// Runs all partitions, as far as the extent of the call.
     ///
     /// # Errors
-    /// The first failure that follows from no other; see [`StepRun`].
-    pub(crate) async fn run(&self, mut call: Call) -> Result<Vec<RunGraphOutcome>, Status> {
+    /// The first failure that does not follow from another; see [`StepRun`].
+    pub(crate) async fn run(&self, mut call: StepCall) -> Result<Vec<RunGraphOutcome>, Status> {
         let trace = call.options.record_timeline;
         if trace {
             let enable = pb::LoggingRequest { enable_rpc_logging: true, ..Default::default() };
             self.logging(enable).await;
         }
-        let result = self.run_parts(&mut call).await;
+        let result = self.run_partitions(&mut call).await;
         if !trace {
             return result;
         }
@@ -65,57 +66,66 @@ impl Step {
         Ok(outcomes)
     }
 
-    async fn run_parts(&self, call: &mut Call) -> Result<Vec<RunGraphOutcome>, Status> {
-        let parts = &self.plan.parts;
-        let session = &self.plan.keep.session;
-        let mut run =
-            StepRun::new(session.clone(), parts.iter().map(|part| &part.task), call.deadline, Instant::now());
+    /// Runs all partitions and waits for their answers.
+    async fn run_partitions(&self, call: &mut StepCall) -> Result<Vec<RunGraphOutcome>, Status> {
+        let partitions = &self.plan.partitions;
+        let session = &self.plan.owner.session;
+        let mut run = StepRun::new(
+            session.clone(),
+            partitions.iter().map(|partition| &partition.task),
+            call.deadline,
+            Instant::now(),
+        );
         let mut running = FuturesUnordered::new();
-        for (index, part) in parts.iter().enumerate() {
-            let exchange =
-                if part.is_client { std::mem::take(&mut call.exchange) } else { Exchange::default() };
+        for (index, partition) in partitions.iter().enumerate() {
+            let tensors = if partition.is_client {
+                std::mem::take(&mut call.tensors)
+            } else {
+                ClientTensors::default()
+            };
             let request = RunGraph {
                 session: session.clone(),
-                graph: part.graph.clone(),
+                graph: partition.graph.clone(),
                 step_id: self.id,
-                send: exchange.send,
-                recv: exchange.recv,
+                send: tensors.send,
+                recv: tensors.recv,
                 options: call.options,
                 extent: call.extent,
                 deadline: run.workers_deadline(),
             };
-            running.push(async move { (index, part.link.run_graph(request).await) });
+            running.push(async move { (index, partition.link.run_graph(request).await) });
         }
-        let mut outcomes = Vec::with_capacity(parts.len());
-        let mut verdict = run.at(Instant::now());
+        let mut outcomes = Vec::with_capacity(partitions.len());
+        let mut action = run.next_action(Instant::now());
         loop {
-            let until = match verdict {
-                Verdict::Succeed => return Ok(outcomes),
-                Verdict::Fail(status) => return Err(status),
-                Verdict::Wait { until } => until,
+            let until = match action {
+                NextAction::Succeed => return Ok(outcomes),
+                NextAction::Fail(status) => return Err(status),
+                NextAction::Wait { until } => until,
             };
-            verdict = tokio::select! {
+            action = tokio::select! {
                 Some((index, result)) = running.next() => {
                     let result = result.map(|outcome| outcomes.push(outcome));
-                    run.part_ended(index, result, Instant::now())
+                    run.partition_ended(index, result, Instant::now())
                 }
-                () = wait_until(until) => run.at(Instant::now()),
+                () = wait_until(until) => run.next_action(Instant::now()),
             };
         }
     }
 
-    /// Asks every worker about transfers. A trace is worth having without those of a worker that keeps none.
+    /// Sends a logging request to every worker, and returns the recorded transfers. A worker without records
+    /// does not make the trace fail.
     async fn logging(&self, request: pb::LoggingRequest) -> Vec<pb::StepStats> {
-        let asked = self.plan.parts.iter().map(|part| {
+        let requests = self.plan.partitions.iter().map(|partition| {
             let request = request.clone();
             async move {
-                part.link.logging(request).await.unwrap_or_else(|status| {
-                    tracing::debug!(task = %part.task, "no record of transfers: {status}");
+                partition.link.logging(request).await.unwrap_or_else(|status| {
+                    tracing::debug!(task = %partition.task, "no record of transfers: {status}");
                     Vec::new()
                 })
             }
         });
-        join_all(asked).await.into_iter().flatten().filter_map(|labelled| labelled.step_stats).collect()
+        join_all(requests).await.into_iter().flatten().filter_map(|labelled| labelled.step_stats).collect()
     }
 }
 
@@ -126,26 +136,28 @@ impl Drop for Step {
     }
 }
 
-/// Tells the workers that a step is over.
+/// Notifies the workers that a step is over.
 fn forget(plan: Arc<Plan>, step_id: i64, runtime: &Handle) {
-    // Most workers take note at once: no other thread is to be woken for them.
-    let told = |part: &Part| part.link.forget_step(step_id);
-    let late: Vec<usize> = (0..plan.parts.len()).filter(|&i| !told(&plan.parts[i])).collect();
-    if late.is_empty() {
+    // Most workers take the notification at once, without waking another thread.
+    let notify = |partition: &RegisteredPartition| partition.link.forget_step(step_id);
+    let unnotified: Vec<usize> =
+        (0..plan.partitions.len()).filter(|&i| !notify(&plan.partitions[i])).collect();
+    if unnotified.is_empty() {
         return;
     }
     runtime.spawn(async move {
-        let cleanups = late.iter().map(|&i| &plan.parts[i]).map(|part| async move {
-            if let Err(status) = part.link.cleanup_graph(step_id).await {
-                tracing::debug!(task = %part.task, step_id, "cleanup failed: {status}");
+        let cleanups = unnotified.iter().map(|&i| &plan.partitions[i]).map(|partition| async move {
+            if let Err(status) = partition.link.cleanup_graph(step_id).await {
+                tracing::debug!(task = %partition.task, step_id, "cleanup failed: {status}");
             }
         });
-        // What is late is left to the worker.
+        // Workers sweep steps whose cleanup request times out.
         let _ = tokio::time::timeout(CLEANUP_DEADLINE, join_all(cleanups)).await;
     });
 }
 
-/// What the options asked to be recorded, of all workers: one timeline a device.
+/// Returns the recordings that the options request, merged over all workers with one timeline for each
+/// device.
 pub(crate) fn metadata(
     outcomes: &mut [RunGraphOutcome],
     options: &pb::ExecutorOpts,
@@ -169,6 +181,7 @@ pub(crate) fn metadata(
     Some(pb::RunMetadata { step_stats, partition_graphs, ..Default::default() })
 }
 
+/// Waits until a time, or forever if there is none.
 pub(crate) async fn wait_until(until: Option<Instant>) {
     match until {
         Some(until) => tokio::time::sleep_until(until.into()).await,

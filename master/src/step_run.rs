@@ -1,143 +1,155 @@
-//! How a step that runs on several workers ends: which of their failures is reported, when the others are given
-//! up, and who is named when time runs out. No clocks and no calls here: events and the time come in, the decision
-//! goes out.
+//! The end of a step that runs on several workers: which failure is reported, when the remaining workers are
+//! cancelled, and which tasks a timeout names. This module reads no clock and makes no calls: it gets events
+//! and times, and returns the next action.
 
 use graph::{Code, TaskName};
 use proto::Status;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// After a failure that only follows from another, its cause may take this long to arrive.
+/// The time for which the cause of a derived failure is awaited.
 const CAUSE_GRACE: Duration = Duration::from_secs(1);
 
-/// Workers end so much earlier than their master, at most: they know what they still wait for.
+/// The time before the master's deadline at which workers end, at most: their errors name the nodes that they
+/// wait for.
 const WORKERS_MARGIN: Duration = Duration::from_millis(50);
 
-/// A worker that says so shortly before the deadline that its time is up means this deadline: it leaves time for
-/// its answer's way.
+/// A worker's `DeadlineExceeded` within this time before the deadline is taken for the step's own: the
+/// worker's deadline is earlier, to leave time for its answer.
 const SHORTLY: Duration = Duration::from_millis(300);
 
-/// One step in flight.
+/// The state of a step in flight.
 #[derive(Debug)]
 pub(crate) struct StepRun<'a> {
     session: Arc<str>,
-    parts: Vec<Part<'a>>,
+    partitions: Vec<PartitionRun<'a>>,
     deadline: Option<Instant>,
-    /// When workers are to end what has not ended.
+    /// The deadline sent to workers.
     workers_deadline: Option<Instant>,
-    /// From when on workers may have run out of time.
+    /// The time from which on a worker's `DeadlineExceeded` is the step's own.
     late_from: Option<Instant>,
-    /// The first consequence seen, and since when its cause is awaited.
+    /// The first derived failure and its time.
     derived: Option<(Status, Instant)>,
 }
 
 #[derive(Debug)]
-struct Part<'a> {
+struct PartitionRun<'a> {
     task: &'a TaskName,
-    state: State,
+    state: PartitionState,
 }
 
+/// The state of one worker's partition.
 #[derive(Debug, PartialEq)]
-enum State {
+enum PartitionState {
     Running,
     Ended,
-    /// It ended by its deadline, and said what it did until then.
+    /// The partition ended at its deadline, with this message about the nodes that it waited for.
     Late(String),
 }
 
-/// What to do next.
+/// The next action of the caller.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Verdict {
-    /// Wait for more answers; at `until`, if there is one, ask again.
+pub(crate) enum NextAction {
+    /// Wait for more answers, and ask again at `until` if there is one.
     Wait { until: Option<Instant> },
-    /// All parts have ended well.
+    /// All partitions have succeeded.
     Succeed,
-    /// Cancel what still runs and report this.
+    /// Cancel the partitions that still run, and report this status.
     Fail(Status),
 }
 
 impl<'a> StepRun<'a> {
-    /// A step that starts `now` on these tasks.
+    /// Starts a step at the time `now` on these tasks.
     pub(crate) fn new(
         session: Arc<str>,
         tasks: impl IntoIterator<Item = &'a TaskName>,
         deadline: Option<Instant>,
         now: Instant,
     ) -> StepRun<'a> {
-        let before =
-            |d: Instant, margin: Duration, part| d - margin.min(d.saturating_duration_since(now) / part);
+        let before = |d: Instant, margin: Duration, divisor| {
+            d - margin.min(d.saturating_duration_since(now) / divisor)
+        };
         let workers_deadline = deadline.map(|d| before(d, WORKERS_MARGIN, 10));
         let late_from = deadline.map(|d| before(d, SHORTLY, 4));
-        let parts = tasks.into_iter().map(|task| Part { task, state: State::Running }).collect();
-        StepRun { session, parts, deadline, workers_deadline, late_from, derived: None }
+        let partitions =
+            tasks.into_iter().map(|task| PartitionRun { task, state: PartitionState::Running }).collect();
+        StepRun { session, partitions, deadline, workers_deadline, late_from, derived: None }
     }
 
+    /// Returns the deadline to send to workers.
     pub(crate) fn workers_deadline(&self) -> Option<Instant> {
         self.workers_deadline
     }
 
-    /// A part has ended, well or not. A root failure of a step over several tasks says where it comes from.
-    pub(crate) fn part_ended(&mut self, part: usize, result: Result<(), Status>, now: Instant) -> Verdict {
+    /// Records the end of a partition. A root failure of a step on several tasks is prefixed with the task.
+    pub(crate) fn partition_ended(
+        &mut self,
+        partition: usize,
+        result: Result<(), Status>,
+        now: Instant,
+    ) -> NextAction {
         let is_late = self.late_from.is_some_and(|d| now >= d);
-        self.parts[part].state = State::Ended;
+        self.partitions[partition].state = PartitionState::Ended;
         match result {
             Ok(()) => {}
             Err(status) if is_late && status.code == Code::DeadlineExceeded => {
-                self.parts[part].state = State::Late(status.message);
+                self.partitions[partition].state = PartitionState::Late(status.message);
             }
-            Err(status) if is_consequence(&status) => {
+            Err(status) if is_derived(&status) => {
                 self.derived.get_or_insert((status, now));
             }
             Err(mut cause) => {
-                if self.parts.len() > 1 {
-                    cause.message = format!("From {}:\n{}", self.parts[part].task, cause.message);
+                if self.partitions.len() > 1 {
+                    cause.message = format!("From {}:\n{}", self.partitions[partition].task, cause.message);
                 }
-                return Verdict::Fail(cause);
+                return NextAction::Fail(cause);
             }
         }
-        self.at(now)
+        self.next_action(now)
     }
 
-    /// The verdict as time passes.
-    pub(crate) fn at(&self, now: Instant) -> Verdict {
-        let runs = self.parts.iter().any(|p| p.state == State::Running);
-        let is_late = self.parts.iter().any(|p| matches!(p.state, State::Late(_)));
+    /// Returns the next action at the time `now`.
+    pub(crate) fn next_action(&self, now: Instant) -> NextAction {
+        let runs = self.partitions.iter().any(|p| p.state == PartitionState::Running);
+        let is_late = self.partitions.iter().any(|p| matches!(p.state, PartitionState::Late(_)));
         let is_over = !runs || self.deadline.is_some_and(|d| now >= d);
         if is_over && (runs || is_late) {
-            return Verdict::Fail(self.late());
+            return NextAction::Fail(self.timeout_error());
         }
         match &self.derived {
-            None if !runs => Verdict::Succeed,
-            None => Verdict::Wait { until: self.deadline },
-            // What was cut short by the deadline is no cause.
+            None if !runs => NextAction::Succeed,
+            None => NextAction::Wait { until: self.deadline },
+            // A partition that ended at its deadline does not explain a derived failure.
             Some((_, since)) if runs && (is_late || now < *since + CAUSE_GRACE) => {
                 let grace = *since + CAUSE_GRACE;
                 let until = self.deadline.map_or(grace, |d| if is_late { d } else { d.min(grace) });
-                Verdict::Wait { until: Some(until) }
+                NextAction::Wait { until: Some(until) }
             }
-            Some((status, _)) => Verdict::Fail(status.clone()),
+            Some((status, _)) => NextAction::Fail(status.clone()),
         }
     }
 
-    /// Names the tasks that the step waits for, and what they said of it.
-    fn late(&self) -> Status {
-        let tasks = self.parts.iter().filter(|p| p.state != State::Ended).map(|p| p.task.to_string());
-        let said = self.parts.iter().filter_map(|p| match &p.state {
-            State::Late(text) => Some(format!("\n{text}")),
+    /// Returns the timeout error, with the tasks that the step waits for and the messages of those that ended
+    /// at their deadline.
+    fn timeout_error(&self) -> Status {
+        let tasks =
+            self.partitions.iter().filter(|p| p.state != PartitionState::Ended).map(|p| p.task.to_string());
+        let messages = self.partitions.iter().filter_map(|p| match &p.state {
+            PartitionState::Late(text) => Some(format!("\n{text}")),
             _ => None,
         });
         let text = format!(
             "The step did not end by its deadline; session {}; it waits for {}{}",
             self.session,
             tasks.collect::<Vec<_>>().join(", "),
-            said.collect::<String>()
+            messages.collect::<String>()
         );
         Status::new(Code::DeadlineExceeded, text)
     }
 }
 
-/// Cancellations that arrive from a worker always follow from something else.
-fn is_consequence(status: &Status) -> bool {
+/// Returns whether a failure follows from another one. A cancellation from a worker always does.
+fn is_derived(status: &Status) -> bool {
     status.derived || status.code == Code::Cancelled
 }
 
@@ -150,73 +162,78 @@ mod tests {
         Status::invalid("the cause")
     }
 
-    fn run(parts: usize, deadline: Option<Instant>, now: Instant) -> StepRun<'static> {
+    fn run(partitions: usize, deadline: Option<Instant>, now: Instant) -> StepRun<'static> {
         static TASKS: LazyLock<[TaskName; 3]> = LazyLock::new(|| [0, 1, 2].map(|i| TaskName::new("w", i)));
-        StepRun::new("s".into(), TASKS.iter().take(parts), deadline, now)
+        StepRun::new("s".into(), TASKS.iter().take(partitions), deadline, now)
     }
 
     #[test]
-    fn a_cause_is_reported_at_once_with_its_task() {
+    fn a_root_failure_is_reported_at_once_with_its_task() {
         let now = Instant::now();
         let named = Status::invalid("From /job:w/replica:0/task:2:\nthe cause");
-        assert_eq!(run(3, None, now).part_ended(2, Err(root()), now), Verdict::Fail(named));
-        assert_eq!(run(1, None, now).part_ended(0, Err(root()), now), Verdict::Fail(root()));
+        assert_eq!(run(3, None, now).partition_ended(2, Err(root()), now), NextAction::Fail(named));
+        assert_eq!(run(1, None, now).partition_ended(0, Err(root()), now), NextAction::Fail(root()));
     }
 
     #[test]
-    fn a_consequence_waits_for_its_cause() {
+    fn a_derived_failure_waits_for_its_cause() {
         let start = Instant::now();
         let consequence = Status::new(Code::Aborted, "followed").derived();
         let mut steady = run(3, None, start);
         let until = Some(start + CAUSE_GRACE);
-        assert_eq!(steady.part_ended(0, Err(consequence.clone()), start), Verdict::Wait { until });
-        assert_eq!(steady.part_ended(1, Ok(()), start), Verdict::Wait { until });
+        assert_eq!(steady.partition_ended(0, Err(consequence.clone()), start), NextAction::Wait { until });
+        assert_eq!(steady.partition_ended(1, Ok(()), start), NextAction::Wait { until });
         let mut other = run(3, None, start);
-        other.part_ended(0, Err(consequence.clone()), start);
-        assert!(matches!(other.part_ended(1, Err(root()), start), Verdict::Fail(s) if s.code == root().code));
-        assert_eq!(steady.at(start + CAUSE_GRACE), Verdict::Fail(consequence));
+        other.partition_ended(0, Err(consequence.clone()), start);
+        assert!(
+            matches!(other.partition_ended(1, Err(root()), start), NextAction::Fail(s) if s.code == root().code)
+        );
+        assert_eq!(steady.next_action(start + CAUSE_GRACE), NextAction::Fail(consequence));
     }
 
     #[test]
-    fn success_needs_every_part() {
+    fn success_needs_every_partition() {
         let now = Instant::now();
         let mut run = run(2, None, now);
-        assert_eq!(run.part_ended(1, Ok(()), now), Verdict::Wait { until: None });
-        assert_eq!(run.part_ended(0, Ok(()), now), Verdict::Succeed);
+        assert_eq!(run.partition_ended(1, Ok(()), now), NextAction::Wait { until: None });
+        assert_eq!(run.partition_ended(0, Ok(()), now), NextAction::Succeed);
     }
 
     #[test]
-    fn when_all_parts_failed_by_consequence_the_first_is_reported() {
+    fn if_all_failures_are_derived_the_first_is_reported() {
         let now = Instant::now();
         let cancelled = Status::new(Code::Cancelled, "cancelled");
         let mut run = run(2, None, now);
-        run.part_ended(0, Err(cancelled.clone()), now);
-        assert_eq!(run.part_ended(1, Ok(()), now), Verdict::Fail(cancelled));
+        run.partition_ended(0, Err(cancelled.clone()), now);
+        assert_eq!(run.partition_ended(1, Ok(()), now), NextAction::Fail(cancelled));
     }
 
     #[test]
-    fn the_deadline_names_who_is_outstanding_and_what_they_said() -> Result<(), Verdict> {
+    fn the_timeout_names_the_outstanding_tasks_and_their_messages() -> Result<(), NextAction> {
         let start = Instant::now();
         let deadline = start + Duration::from_secs(10);
         let mut run = run(3, Some(deadline), start);
         let workers = run.workers_deadline().unwrap_or(start);
         assert!(workers < deadline);
-        assert_eq!(run.part_ended(0, Ok(()), start), Verdict::Wait { until: Some(deadline) });
-        let late = Status::new(Code::DeadlineExceeded, "it waits for x");
-        assert_eq!(run.part_ended(1, Err(late.clone()), workers), Verdict::Wait { until: Some(deadline) });
-        let failed = match run.at(deadline) {
-            Verdict::Fail(status) => status,
+        assert_eq!(run.partition_ended(0, Ok(()), start), NextAction::Wait { until: Some(deadline) });
+        let timeout_error = Status::new(Code::DeadlineExceeded, "it waits for x");
+        assert_eq!(
+            run.partition_ended(1, Err(timeout_error.clone()), workers),
+            NextAction::Wait { until: Some(deadline) }
+        );
+        let failed = match run.next_action(deadline) {
+            NextAction::Fail(status) => status,
             other => return Err(other),
         };
         assert_eq!(failed.code, Code::DeadlineExceeded);
         let text = "The step did not end by its deadline; session s; it waits for /job:w/replica:0/task:1, \
                     /job:w/replica:0/task:2\nit waits for x";
         assert_eq!(failed.message, text);
-        // Nobody has to be waited for who said so himself; before its time, the code is a failure like others.
-        assert!(matches!(run.part_ended(2, Err(late.clone()), workers), Verdict::Fail(_)));
+        // The last worker's timeout ends the step. A timeout before the deadline is a failure like others.
+        assert!(matches!(run.partition_ended(2, Err(timeout_error.clone()), workers), NextAction::Fail(_)));
         let mut early = self::run(2, Some(deadline), start);
         assert!(
-            matches!(early.part_ended(0, Err(late), start), Verdict::Fail(s) if s.message.contains("From "))
+            matches!(early.partition_ended(0, Err(timeout_error), start), NextAction::Fail(s) if s.message.contains("From "))
         );
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Callers that do not wait for an answer leave nothing behind on the workers.
+//! Tests that callers that stop waiting leave no state on the workers.
 
 use anabranch_master::{Master, MasterConfig};
 use async_trait::async_trait;
@@ -21,26 +21,29 @@ const LONG: Duration = Duration::from_secs(60);
 
 type Test<T = ()> = Result<T, Box<dyn Error>>;
 
-/// A worker that reports each call, and holds those named in `held` until told to go on.
+/// A worker that reports each call, and blocks the call named in `blocked_call` until it is released.
 #[derive(Debug)]
 struct Worker {
     task: TaskName,
     calls: mpsc::UnboundedSender<&'static str>,
-    held: Mutex<Option<&'static str>>,
-    go_on: Semaphore,
+    blocked_call: Mutex<Option<&'static str>>,
+    release: Semaphore,
 }
 
 impl Worker {
-    fn new(index: u32, held: Option<&'static str>) -> (Arc<Worker>, mpsc::UnboundedReceiver<&'static str>) {
+    fn new(
+        index: u32,
+        blocked_call: Option<&'static str>,
+    ) -> (Arc<Worker>, mpsc::UnboundedReceiver<&'static str>) {
         let (sender, calls) = mpsc::unbounded_channel();
-        let (task, go_on) = (TaskName::new("w", index), Semaphore::new(0));
-        (Arc::new(Worker { task, calls: sender, held: Mutex::new(held), go_on }), calls)
+        let (task, release) = (TaskName::new("w", index), Semaphore::new(0));
+        (Arc::new(Worker { task, calls: sender, blocked_call: Mutex::new(blocked_call), release }), calls)
     }
 
-    async fn called(&self, call: &'static str) -> Result<(), Status> {
+    async fn report_call(&self, call: &'static str) -> Result<(), Status> {
         self.calls.send(call).map_err(|e| Status::invalid(e.to_string()))?;
-        if *self.held.lock() == Some(call) {
-            let permit = self.go_on.acquire().await;
+        if *self.blocked_call.lock() == Some(call) {
+            let permit = self.release.acquire().await;
             permit.map_err(|e| Status::invalid(e.to_string()))?.forget();
         }
         Ok(())
@@ -59,29 +62,29 @@ impl WorkerLink for Worker {
     }
 
     async fn create_session(&self, _: CreateWorkerSession) -> Result<(), Status> {
-        self.called("create").await
+        self.report_call("create").await
     }
 
     async fn delete_session(&self, _: &str, _: Option<Instant>) -> Result<(), Status> {
-        self.called("delete").await
+        self.report_call("delete").await
     }
 
     async fn register_graph(&self, _: RegisterGraph) -> Result<Arc<str>, Status> {
-        self.called("register").await?;
+        self.report_call("register").await?;
         Ok("g".into())
     }
 
     async fn deregister_graph(&self, _: &str, _: &str) -> Result<(), Status> {
-        self.called("deregister").await
+        self.report_call("deregister").await
     }
 
     async fn run_graph(&self, _: RunGraph) -> Result<RunGraphOutcome, Status> {
-        self.called("run").await?;
+        self.report_call("run").await?;
         Ok(RunGraphOutcome::default())
     }
 
     async fn cleanup_graph(&self, _: i64) -> Result<(), Status> {
-        self.called("cleanup").await
+        self.report_call("cleanup").await
     }
 
     async fn logging(
@@ -92,7 +95,7 @@ impl WorkerLink for Worker {
     }
 
     async fn cleanup_all(&self, _: &[String]) -> Result<(), Status> {
-        self.called("cleanup all").await
+        self.report_call("cleanup all").await
     }
 }
 
@@ -124,12 +127,12 @@ struct Setup {
 }
 
 impl Setup {
-    fn new(held: Option<&'static str>) -> Setup {
-        let (worker, calls) = Worker::new(0, held);
+    fn new(blocked_call: Option<&'static str>) -> Setup {
+        let (worker, calls) = Worker::new(0, blocked_call);
         Setup::with(worker.clone(), calls, &[worker])
     }
 
-    /// The master of the first worker.
+    /// Returns a master in the task of `worker`, with links to `all` workers.
     fn with(worker: Arc<Worker>, calls: mpsc::UnboundedReceiver<&'static str>, all: &[Arc<Worker>]) -> Setup {
         let link = |worker: &Arc<Worker>| (worker.task.clone(), worker.clone() as Arc<dyn WorkerLink>);
         let master = Master::new(MasterConfig {
@@ -163,7 +166,7 @@ fn step(session: &Arc<str>, target: &str) -> RunStep {
 }
 
 #[tokio::test]
-async fn a_session_that_nobody_waits_for_is_ended() -> Test {
+async fn a_session_whose_caller_has_gone_is_closed() -> Test {
     let mut setup = Setup::new(Some("create"));
     let master = setup.master.clone();
     let creating =
@@ -171,13 +174,13 @@ async fn a_session_that_nobody_waits_for_is_ended() -> Test {
     assert_eq!(setup.next_call().await?, "create");
     creating.abort();
     assert!(creating.await.is_err_and(|e| e.is_cancelled()));
-    setup.worker.go_on.add_permits(1);
+    setup.worker.release.add_permits(1);
     assert_eq!(setup.next_call().await?, "delete");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_session_does_not_wait_for_a_task_that_it_does_not_need_and_that_stops() -> Test {
+async fn a_session_does_not_wait_for_an_unneeded_task_that_hangs() -> Test {
     let (own, calls) = Worker::new(0, None);
     let (other, mut other_calls) = Worker::new(1, Some("create"));
     let mut setup = Setup::with(own.clone(), calls, &[own, other]);
@@ -193,7 +196,7 @@ async fn a_session_does_not_wait_for_a_task_that_it_does_not_need_and_that_stops
 }
 
 #[tokio::test]
-async fn a_session_ends_though_its_closing_is_given_up() -> Test {
+async fn a_session_is_closed_although_the_caller_stops_waiting() -> Test {
     let mut setup = Setup::new(Some("run"));
     let session = setup.session().await?;
     let (master, request) = (setup.master.clone(), step(&session, "n1"));
@@ -201,19 +204,19 @@ async fn a_session_ends_though_its_closing_is_given_up() -> Test {
     for call in ["create", "register", "run"] {
         assert_eq!(setup.next_call().await?, call);
     }
-    // Polled once, and dropped while the step has not ended.
+    // The future is polled once, and dropped while the step runs.
     assert!(setup.master.close_session(&session).now_or_never().is_none());
     assert_eq!(running.await?.err().map(|s| s.code), Some(Code::Cancelled));
-    let mut left = vec![setup.next_call().await?, setup.next_call().await?];
-    left.sort_unstable();
-    assert_eq!(left, ["cleanup", "delete"]);
+    let mut cleanup_calls = vec![setup.next_call().await?, setup.next_call().await?];
+    cleanup_calls.sort_unstable();
+    assert_eq!(cleanup_calls, ["cleanup", "delete"]);
     let again = setup.master.close_session(&session).await;
     assert_eq!(again.err().map(|s| s.code), Some(Code::Aborted));
     Ok(())
 }
 
 #[tokio::test]
-async fn a_plan_that_was_begun_serves_the_next_step() -> Test {
+async fn a_plan_whose_first_step_was_cancelled_serves_the_next() -> Test {
     let mut setup = Setup::new(Some("register"));
     let session = setup.session().await?;
     let (master, request) = (setup.master.clone(), step(&session, "n1"));
@@ -223,27 +226,27 @@ async fn a_plan_that_was_begun_serves_the_next_step() -> Test {
     }
     running.abort();
     assert!(running.await.is_err());
-    setup.worker.go_on.add_permits(1);
+    setup.worker.release.add_permits(1);
     setup.master.run_step(step(&session, "n1")).await?;
     assert_eq!(setup.next_call().await?, "run");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_plan_that_gives_way_is_forgotten_by_the_workers() -> Test {
+async fn an_evicted_plan_is_deregistered() -> Test {
     let mut setup = Setup::new(None);
     let session = setup.session().await?;
     for i in 0..257 {
         setup.master.run_step(step(&session, &format!("n{i}"))).await?;
     }
     while setup.next_call().await? != "deregister" {}
-    // The first is made anew.
+    // The first plan is made again.
     setup.master.run_step(step(&session, "n0")).await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn a_master_that_stops_waits_for_steps_and_takes_no_more() -> Test {
+async fn shutdown_waits_for_steps_and_refuses_new_ones() -> Test {
     let mut setup = Setup::new(Some("run"));
     let session = setup.session().await?;
     let (master, request) = (setup.master.clone(), step(&session, "n1"));
@@ -257,13 +260,13 @@ async fn a_master_that_stops_waits_for_steps_and_takes_no_more() -> Test {
         setup.master.run_step(step(&session, "n2")).await.map(drop),
         setup.master.create_session(CreateSession::default()).await.map(drop),
     ] {
-        let refused = refused.err().ok_or("it was accepted")?;
+        let refused = refused.err().ok_or("the request was accepted")?;
         assert_eq!(refused.code, Code::Unavailable);
         assert!(refused.message.contains("w/replica:0/task:0 is shutting down"), "{refused}");
     }
-    setup.worker.go_on.add_permits(1);
+    setup.worker.release.add_permits(1);
     timeout(LONG, stopping).await?;
-    // The step that was in flight ended well.
+    // The step in flight has succeeded.
     running.await??;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What a synchronous step costs beside the same step in place: gradients that wait in places, next values that are
-//! prepared aside and then committed, the chief, the token. One process, so that nothing of it is a network's.
+//! The cost of a synchronous step compared with the same step in place: gradients in buffers, staged values and
+//! their commit, the chief, the token. All of it runs in one process, so that no network is measured.
 
 use anabranch_train::{
     Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy, SyncMode, Training,
@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// As in the binaries.
+/// The allocator of the binaries.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -21,31 +21,31 @@ type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;
 const WIDTH: usize = 64;
 const ROUNDS: usize = 7;
 
-/// Says to the program that it is to run one side of one case, and say how much memory that took at most.
-const ONE_SIDE: &str = "ANABRANCH_BENCH_SIDE";
+/// The environment variable that makes the program run one side of one case and print its peak memory.
+const SIDE_VARIABLE: &str = "ANABRANCH_BENCH_SIDE";
 
 /// A model whose step does little besides its update: a table with rows of 256 bytes.
-struct Case {
+struct UpdateCase {
     name: &'static str,
     rows: usize,
-    /// How many rows have a gradient at a step; none for all of them, in one dense gradient.
+    /// The number of rows with a gradient in a step; `None` for one dense gradient of all rows.
     touched: Option<usize>,
     optimizer: fn(f64) -> Optimizer,
-    /// Of a round.
+    /// The number of steps in a round.
     steps: usize,
 }
 
 #[rustfmt::skip]
-const CASES: &[Case] = &[
-    Case { name: "1 KiB, dense", rows: 4, touched: None, optimizer: Optimizer::gradient_descent, steps: 300 },
-    Case { name: "64 MiB, dense", rows: 1 << 18, touched: None, optimizer: Optimizer::gradient_descent, steps: 5 },
-    Case { name: "64 MiB, dense, Adam", rows: 1 << 18, touched: None, optimizer: Optimizer::adam, steps: 5 },
-    Case { name: "64 MiB, 256 rows", rows: 1 << 18, touched: Some(1 << 8), optimizer: Optimizer::gradient_descent, steps: 200 },
-    Case { name: "64 MiB, 16,384 rows", rows: 1 << 18, touched: Some(1 << 14), optimizer: Optimizer::gradient_descent, steps: 20 },
-    Case { name: "64 MiB, 16,384 rows, Adam", rows: 1 << 18, touched: Some(1 << 14), optimizer: Optimizer::adam, steps: 20 },
+const CASES: &[UpdateCase] = &[
+    UpdateCase { name: "1 KiB, dense", rows: 4, touched: None, optimizer: Optimizer::gradient_descent, steps: 300 },
+    UpdateCase { name: "64 MiB, dense", rows: 1 << 18, touched: None, optimizer: Optimizer::gradient_descent, steps: 5 },
+    UpdateCase { name: "64 MiB, dense, Adam", rows: 1 << 18, touched: None, optimizer: Optimizer::adam, steps: 5 },
+    UpdateCase { name: "64 MiB, 256 rows", rows: 1 << 18, touched: Some(1 << 8), optimizer: Optimizer::gradient_descent, steps: 200 },
+    UpdateCase { name: "64 MiB, 16,384 rows", rows: 1 << 18, touched: Some(1 << 14), optimizer: Optimizer::gradient_descent, steps: 20 },
+    UpdateCase { name: "64 MiB, 16,384 rows, Adam", rows: 1 << 18, touched: Some(1 << 14), optimizer: Optimizer::adam, steps: 20 },
 ];
 
-/// One replica with a server of its own.
+/// One replica with its own server.
 struct Job {
     session: MonitoredSession,
     train: NodeId,
@@ -59,7 +59,7 @@ fn strategy(is_synchronous: bool) -> Strategy {
     Strategy::ParameterServer { ps_tasks: 0, worker: 0, placement: Default::default(), sync }
 }
 
-impl Case {
+impl UpdateCase {
     fn model(&self, strategy: &Strategy) -> Fallible<(Graph, Training)> {
         let root = Scope::new();
         let (scope, for_variables) = strategy.scopes(&root);
@@ -86,7 +86,7 @@ impl Case {
         Ok(Job { session, train })
     }
 
-    /// Microseconds of a step, the mean of a round.
+    /// Runs a round and returns its mean time per step in microseconds.
     fn round(&self, job: &mut Job) -> Fallible<f64> {
         let start = Instant::now();
         for _ in 0..self.steps {
@@ -95,14 +95,15 @@ impl Case {
         Ok(start.elapsed().as_secs_f64() * 1e6 / self.steps as f64)
     }
 
-    /// Microseconds of a step in place and of a synchronous one, medians of rounds in turn.
+    /// Returns the times in microseconds of a step in place and of a synchronous step: medians over rounds
+    /// that alternate.
     fn times(&self) -> Fallible<[f64; 2]> {
         let mut jobs = [self.start(false)?, self.start(true)?];
         let mut times = [Vec::new(), Vec::new()];
         for round in 0..=ROUNDS {
             for (job, times) in jobs.iter_mut().zip(&mut times) {
                 let time = self.round(job)?;
-                // The first warms up.
+                // The first round warms up.
                 if round > 0 {
                     times.push(time);
                 }
@@ -114,10 +115,10 @@ impl Case {
         }))
     }
 
-    /// MiB that a process with one side took at most.
+    /// Returns the peak memory in MiB of a process that runs one side.
     fn memory(&self, is_synchronous: bool) -> Fallible<f64> {
         let side = format!("{}/{is_synchronous}", self.name);
-        let output = Command::new(std::env::current_exe()?).env(ONE_SIDE, side).output()?;
+        let output = Command::new(std::env::current_exe()?).env(SIDE_VARIABLE, side).output()?;
         let text = String::from_utf8(output.stdout)?;
         Ok(text.trim().parse().map_err(|_| format!("{text}{}", String::from_utf8_lossy(&output.stderr)))?)
     }
@@ -139,7 +140,7 @@ fn run_one_side(side: &str) -> Fallible {
 }
 
 fn main() -> Fallible {
-    if let Ok(side) = std::env::var(ONE_SIDE) {
+    if let Ok(side) = std::env::var(SIDE_VARIABLE) {
         return run_one_side(&side);
     }
     let mut out = std::io::stdout();
@@ -150,7 +151,7 @@ fn main() -> Fallible {
     for case in CASES {
         let [one, other] = case.times()?;
         let (less, more) = (case.memory(false)?, case.memory(true)?);
-        let Case { name, .. } = case;
+        let UpdateCase { name, .. } = case;
         writeln!(
             out,
             "| {name} | {one:.0} | {other:.0} | {:.2} | {less:.0} | {more:.0} (+{:.0}) |",

@@ -1,24 +1,24 @@
-//! Clipping of gradients, by each replica of its own before they are put together.
+//! Clipping of gradients, which each replica does before gradients are averaged.
 
 use crate::gradient::Gradient;
 use crate::initializer::number;
 use crate::variables::Variable;
 use graph::{DType, Output, Scope};
 
-/// How gradients are kept small. Of gradients of rows, what counts are the values of the rows.
+/// The clipping of gradients. The elements of a sparse gradient are the values of its rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
-    /// Each element into `min..=max`.
+    /// Limits each element to `min..=max`.
     Value { min: f64, max: f64 },
-    /// Each variable's gradient to this Euclidean norm at most.
+    /// Scales each variable's gradient to at most this Euclidean norm.
     Norm(f64),
-    /// All gradients by one factor, so that the norm over all of them is this at most. Where one is infinite or not
-    /// a number, all become not a number: nothing is hidden.
+    /// Scales all gradients by one factor, so that the norm over all of them is at most this. If an element
+    /// is infinite or not a number, all elements become not a number, so that the failure stays visible.
     GlobalNorm(f64),
 }
 
 impl Clip {
-    /// The gradients, clipped.
+    /// Returns the clipped gradients.
     pub fn apply(self, scope: &Scope, gradients: Vec<(Variable, Gradient)>) -> Vec<(Variable, Gradient)> {
         let each = |clip: &dyn Fn(Output) -> Output| {
             gradients.iter().map(|(variable, gradient)| (variable.clone(), gradient.map(clip))).collect()
@@ -37,7 +37,7 @@ impl Clip {
                 let scale = |values: Output, all: Output| {
                     let all = scope.cast(all, scope.dtype(values));
                     let most = number(scope, scope.dtype(values), norm);
-                    // Infinity minus itself is not a number; any other norm minus itself is 0.
+                    // The difference is 0 for a finite norm. Infinity minus itself is not a number.
                     let finite = scope.add(scope.div(most, scope.maximum(all, most)), scope.sub(all, all));
                     scope.mul(values, finite)
                 };
@@ -48,7 +48,7 @@ impl Clip {
     }
 }
 
-/// The Euclidean norm over all gradients together, a scalar `double`.
+/// Returns the Euclidean norm over all gradients together, a scalar `double`.
 pub fn global_norm(scope: &Scope, gradients: &[(Variable, Gradient)]) -> Output {
     let sums: Vec<Output> = gradients
         .iter()
@@ -60,7 +60,7 @@ pub fn global_norm(scope: &Scope, gradients: &[(Variable, Gradient)]) -> Output 
     }
 }
 
-/// The sum of the squares of all elements.
+/// Returns the sum of the squares of all elements.
 fn squares(scope: &Scope, values: Output) -> Output {
     scope.sum(scope.square(scope.reshape(values, &[-1])), &[0], false)
 }

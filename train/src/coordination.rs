@@ -1,18 +1,18 @@
-//! What replicas do besides their steps to go together: nothing, wait for each other at each step, or keep within
-//! reach.
+//! The coordination between replicas: none, synchronous steps, or bounded staleness.
 
 use crate::gradient::Gradient;
 use crate::staleness::BoundedStaleness;
 use crate::strategy::SyncMode;
 use crate::sync::SyncReplicas;
-use crate::training::Update;
+use crate::training::UpdateRule;
 use crate::variables::{Variable, Variables};
 use graph::{Error, NodeId, Result, Scope};
 
-/// The graph's part of it; a [`MonitoredSession`](crate::MonitoredSession) does the rest.
+/// The nodes that coordinate a replica with the others; a [`MonitoredSession`](crate::MonitoredSession) runs
+/// them.
 #[derive(Clone, Debug)]
 pub enum Coordination {
-    /// Nobody waits for anybody.
+    /// No replica waits for another.
     Free,
     Sync(Box<SyncReplicas>),
     BoundedStaleness(BoundedStaleness),
@@ -23,12 +23,12 @@ impl Coordination {
     pub(crate) fn build(
         scope: &Scope,
         variables: &Variables,
-        update: &Update<'_>,
+        rule: &UpdateRule<'_>,
         gradients: &[(Variable, Gradient)],
         worker: u32,
         sync: SyncMode,
     ) -> Result<(NodeId, Coordination)> {
-        let of_workers = |worker: u32, workers: u32| {
+        let check_worker = |worker: u32, workers: u32| {
             if worker < workers {
                 return Ok((worker as usize, workers as usize));
             }
@@ -37,20 +37,21 @@ impl Coordination {
             )))
         };
         match sync {
-            SyncMode::Async => Ok((update.apply(scope, variables, gradients), Coordination::Free)),
+            SyncMode::Async => Ok((rule.apply(scope, variables, gradients), Coordination::Free)),
             SyncMode::Sync { replicas_to_aggregate: 0, .. } => {
                 Err(Error::invalid("SyncMode::Sync aggregates the gradients of no replicas"))
             }
             SyncMode::Sync { replicas_to_aggregate, backup, aggregation } => {
-                let (worker, workers) = of_workers(worker, replicas_to_aggregate.saturating_add(backup))?;
+                let (worker, workers) = check_worker(worker, replicas_to_aggregate.saturating_add(backup))?;
                 let required = replicas_to_aggregate as usize;
-                let build = crate::sync::Build { scope, variables, update, worker, workers, required };
-                let (train, sync) = build.replicas(gradients, aggregation);
+                let builder =
+                    crate::sync::ReplicaBuilder { scope, variables, rule, worker, workers, required };
+                let (train, sync) = builder.build(gradients, aggregation);
                 Ok((train, Coordination::Sync(Box::new(sync))))
             }
             SyncMode::BoundedStaleness { steps, workers } => {
-                let (worker, workers) = of_workers(worker, workers)?;
-                let updated = update.apply(scope, variables, gradients);
+                let (worker, workers) = check_worker(worker, workers)?;
+                let updated = rule.apply(scope, variables, gradients);
                 let (train, bounded) =
                     BoundedStaleness::build(scope, variables, updated, worker, workers, i64::from(steps));
                 Ok((train, Coordination::BoundedStaleness(bounded)))
@@ -58,7 +59,7 @@ impl Coordination {
         }
     }
 
-    /// Whether all variables are of one step at any time.
+    /// Returns whether the replicas are synchronous, so that all variables are at one step between updates.
     pub fn is_synchronous(&self) -> bool {
         matches!(self, Coordination::Sync(_))
     }

@@ -1,25 +1,26 @@
-//! Lookups of rows in variables cut by rows: the rows are picked beside each part, and only they travel, forth as
-//! values and back as gradients.
+//! Embedding lookups in variables partitioned by rows. Rows are gathered on the device of each part, so that
+//! only these rows and their gradients are transferred.
 
 use crate::initializer::number;
 use crate::variables::{Lookup, Variable, Variables};
 use graph::{DType, Error, Output, Scope};
 
-/// Which part of a variable holds which row.
+/// The assignment of rows to the parts of a variable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
     /// Row `i` is row `i / parts` of part `i % parts`.
     #[default]
     Mod,
-    /// Each part holds rows that follow each other, as a [`Partitioner`](crate::Partitioner) along axis 0 cuts them.
+    /// Each part holds consecutive rows, as a [`Partitioner`](crate::Partitioner) along axis 0 assigns them.
     Div,
 }
 
 impl Variables {
-    /// The rows at `ids` (any shape, `int32` or `int64`) of a variable in parts: of shape `ids` + a row's.
-    /// Gradients of what is looked up are of those rows only.
+    /// Adds a lookup of the rows at `ids` (any shape, `int32` or `int64`) in the parts of a variable. The
+    /// result has the shape of `ids` followed by the shape of a row. The gradient is sparse, with only the
+    /// rows that were looked up.
     ///
-    /// A step fails where an id is outside of the variable.
+    /// A step fails if an id is outside of the variable.
     pub fn embedding_lookup(&self, scope: &Scope, parts: &[Variable], ids: Output, spread: Spread) -> Output {
         match parts {
             [] => {
@@ -31,25 +32,27 @@ impl Variables {
         }
     }
 
-    /// The rows of one variable, picked beside it.
+    /// Adds a gather of rows on the variable's device, and registers the lookup for the gradient.
     fn rows(&self, scope: &Scope, variable: &Variable, ids: Output) -> Output {
         let beside = scope.colocate_with(variable.handle.node);
         let rows = beside.resource_gather(variable.handle, ids, variable.dtype);
-        self.remember(Lookup { variable: variable.name.clone(), indices: ids, rows });
+        self.add_lookup(Lookup { variable: variable.name.clone(), indices: ids, rows });
         rows
     }
 
+    /// Adds a lookup in several parts: distributes the ids to the parts, gathers there, and restores the
+    /// order of the ids.
     fn rows_of_parts(&self, scope: &Scope, parts: &[Variable], ids: Output, spread: Spread) -> Output {
         let flat = scope.reshape(ids, &[-1]);
-        let (part, row) = places(scope, parts, flat, spread);
+        let (part, row) = locate_rows(scope, parts, flat, spread);
         let part = scope.cast(part, DType::Int32);
         let count = scope.size_of(flat);
         let order = scope.range(scope.constant(0i32), count, scope.constant(1i32));
         let rows_of_part = scope.dynamic_partition(row, part, parts.len());
-        let places_of_part = scope.dynamic_partition(order, part, parts.len());
-        let found: Vec<Output> =
+        let order_of_part = scope.dynamic_partition(order, part, parts.len());
+        let gathered: Vec<Output> =
             parts.iter().zip(rows_of_part).map(|(part, rows)| self.rows(scope, part, rows)).collect();
-        let joined = scope.dynamic_stitch(&places_of_part, &found);
+        let joined = scope.dynamic_stitch(&order_of_part, &gathered);
         let inner: Vec<i32> =
             parts[0].shape.dims().iter().skip(1).map(|&d| i32::try_from(d).unwrap_or(i32::MAX)).collect();
         let shape = scope.concat(&[scope.shape_of(ids), scope.constant_vector(&inner)], 0);
@@ -57,14 +60,14 @@ impl Variables {
     }
 }
 
-/// For each id, the part that holds it and its row there.
-fn places(scope: &Scope, parts: &[Variable], ids: Output, spread: Spread) -> (Output, Output) {
+/// Returns, for each id, the part that holds its row and the index of the row in that part.
+fn locate_rows(scope: &Scope, parts: &[Variable], ids: Output, spread: Spread) -> (Output, Output) {
     let n = |value: usize| number(scope, scope.dtype(ids), value as f64);
     match spread {
         Spread::Mod => (scope.floor_mod(ids, n(parts.len())), scope.floor_div(ids, n(parts.len()))),
         Spread::Div => {
             let rows: usize = parts.iter().map(|p| p.shape.dims().first().copied().unwrap_or(0)).sum();
-            // The first parts have one row more.
+            // The first `longer` parts have one row more than the others.
             let (each, longer) = (rows / parts.len(), rows % parts.len());
             let in_longer = scope.floor_div(ids, n(each + 1));
             let beyond = scope.sub(ids, n(longer));

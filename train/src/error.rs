@@ -1,53 +1,61 @@
-//! What may go wrong around training steps.
+//! The errors of training.
 
 use graph::Code;
 use std::time::Duration;
 
-/// A failure of training, or of what is around it.
+/// A failure of training, or of a component beside the training steps.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
+    /// The chief has not initialised these variables within the deadline.
     #[error("after {waited:?} these variables have no value: {missing}; is the chief running?", missing = names.join(", "))]
     NotReady { waited: Duration, names: Vec<String> },
 
-    /// A parameter server came back empty, and there is nothing to restore its variables from.
+    /// A restarted parameter server has lost these variables, and no checkpoint contains them.
     #[error(
         "these variables have lost their values: {missing}; there is no whole checkpoint in {folder} that has them, and a model in training is not initialised again",
         missing = names.join(", ")
     )]
-    Lost { names: Vec<String>, folder: String },
+    VariablesLost { names: Vec<String>, folder: String },
 
+    /// A synchronous step did not get enough gradients within the deadline.
     #[error(
         "step {step} waits for gradients of workers {missing:?}: has {have}, needs {need}, after {waited:?}"
     )]
     Stalled { step: i64, have: usize, need: usize, missing: Vec<usize>, waited: Duration },
 
+    /// A worker under bounded staleness has waited too long for the slowest worker.
     #[error(
         "worker {worker} is {ahead} steps ahead of worker {slowest}, {allowed} are allowed, after {waited:?}"
     )]
-    Ahead { worker: usize, ahead: i64, slowest: usize, allowed: i64, waited: Duration },
+    TooFarAhead { worker: usize, ahead: i64, slowest: usize, allowed: i64, waited: Duration },
 
+    /// The loss after a step is infinite or not a number.
     #[error("the loss is {loss} after step {step}")]
     NotANumber { step: i64, loss: f64 },
 
-    /// Whoever leads goes on in a session of its own.
+    /// This replica has become the chief, and goes on in a new session.
     #[error("this replica leads '{name}' from now on, in term {term}")]
     Elected { name: String, term: i64 },
 
+    /// Another replica has replaced this one as the chief.
     #[error("this replica does not lead '{name}' any more: its term {term} is over")]
     Deposed { name: String, term: i64 },
 
+    /// Steps were lost after this replica had left its training loop.
     #[error(
         "the job went back from step {from} to {to} after this replica had finished; started again, it goes on from there"
     )]
-    WentBack { from: i64, to: i64 },
+    StepsLost { from: i64, to: i64 },
 
+    /// New sessions have failed until the recovery deadline, and at least a few times.
     #[error("gave up after {retries} retries in {waited:?}: {cause}")]
     GaveUp { retries: u32, waited: Duration, cause: Box<Error> },
 
-    /// A thread that runs beside the steps did not end when it was asked to.
+    /// Threads beside the steps did not end when they were asked to.
     #[error("these threads did not end within {waited:?}: {threads}", threads = names.join(", "))]
-    Threads { waited: Duration, names: Vec<String> },
+    ThreadsStillRunning { waited: Duration, names: Vec<String> },
 
+    /// A thread beside the steps has panicked.
     #[error("the thread {thread} has panicked")]
     Panicked { thread: String },
 
@@ -60,22 +68,25 @@ pub enum Error {
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
 
-    /// An event file cannot be written.
+    /// An event file could not be written.
     #[error(transparent)]
     Events(std::sync::Arc<device::Error>),
 }
 
+/// The result of a training operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// Returns the status code of the error.
     pub fn code(&self) -> Code {
         match self {
-            Error::NotReady { .. } | Error::Stalled { .. } | Error::Ahead { .. } | Error::Threads { .. } => {
-                Code::DeadlineExceeded
-            }
-            Error::Lost { .. } => Code::DataLoss,
+            Error::NotReady { .. }
+            | Error::Stalled { .. }
+            | Error::TooFarAhead { .. }
+            | Error::ThreadsStillRunning { .. } => Code::DeadlineExceeded,
+            Error::VariablesLost { .. } => Code::DataLoss,
             Error::NotANumber { .. } => Code::InvalidArgument,
-            Error::Elected { .. } | Error::Deposed { .. } | Error::WentBack { .. } => Code::Aborted,
+            Error::Elected { .. } | Error::Deposed { .. } | Error::StepsLost { .. } => Code::Aborted,
             Error::Panicked { .. } => Code::Internal,
             Error::GaveUp { cause, .. } => cause.code(),
             Error::Client(error) => error.code(),
@@ -85,17 +96,18 @@ impl Error {
         }
     }
 
-    /// Whether a new session may succeed where this one failed: a task has gone, or is another process now, or this
-    /// replica's part is another.
+    /// Returns whether a new session may succeed where this one failed: a task has died or has been
+    /// restarted, or this replica has become or ceased to be the chief.
     pub fn is_transient(&self) -> bool {
         matches!(self.code(), Code::Aborted | Code::Unavailable)
     }
 
-    /// Whether something that was looked for has no value, or is not there.
-    pub(crate) fn is_absence(&self) -> bool {
+    /// Returns whether a variable or resource has no value or does not exist.
+    pub(crate) fn is_missing_value(&self) -> bool {
         matches!(self.code(), Code::NotFound | Code::FailedPrecondition)
     }
 
+    /// Returns the error of a file operation, with the file's path.
     pub(crate) fn file(path: impl AsRef<std::path::Path>, error: &std::io::Error) -> Error {
         Error::Checkpoint(checkpoint::Error::file(path, error))
     }

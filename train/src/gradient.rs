@@ -1,15 +1,16 @@
-//! Gradients of a loss with regard to variables: whole, or of those rows only that a lookup touched.
+//! Gradients of a loss with respect to variables: dense, or sparse with the rows that a lookup touched.
 
 use crate::initializer::number;
 use crate::strategy::Averaging;
 use crate::variables::{Variable, Variables};
 use graph::{DType, Error, NodeId, Output, Result, Scope};
 
-/// The gradient with regard to one variable.
+/// The gradient with respect to one variable.
 #[derive(Clone, Copy, Debug)]
 pub enum Gradient {
     Dense(Output),
-    /// `values[i]` is added to row `indices[i]`; `indices` is a vector of `int64`, where a row may come twice.
+    /// The gradient of rows: `values[i]` is added to row `indices[i]`. `indices` is a vector of `int64` in
+    /// which a row may occur more than once.
     Sparse {
         indices: Output,
         values: Output,
@@ -17,7 +18,7 @@ pub enum Gradient {
 }
 
 impl Gradient {
-    /// As a tensor of the variable's shape.
+    /// Returns the gradient as a tensor of the variable's shape.
     pub fn dense(self, scope: &Scope, variable: &Variable) -> Output {
         match self {
             Gradient::Dense(gradient) => gradient,
@@ -28,7 +29,7 @@ impl Gradient {
         }
     }
 
-    /// The same with other values: `change` gets the tensor that holds them.
+    /// Returns the gradient with its values replaced by `change` of them.
     pub(crate) fn map(self, change: impl FnOnce(Output) -> Output) -> Gradient {
         match self {
             Gradient::Dense(gradient) => Gradient::Dense(change(gradient)),
@@ -36,7 +37,7 @@ impl Gradient {
         }
     }
 
-    /// The tensor that holds the values.
+    /// Returns the tensor that holds the values.
     pub(crate) fn values(self) -> Output {
         match self {
             Gradient::Dense(values) | Gradient::Sparse { values, .. } => values,
@@ -44,16 +45,17 @@ impl Gradient {
     }
 }
 
-/// Each row once: the rows touched and their sums.
+/// Returns the distinct rows of a sparse gradient and the sum of the values for each.
 pub(crate) fn deduplicated(scope: &Scope, indices: Output, values: Output) -> (Output, Output) {
-    let [unique, places] = scope.unique(indices);
-    (unique, scope.unsorted_segment_sum(values, places, scope.size_of(unique)))
+    let [unique, positions] = scope.unique(indices);
+    (unique, scope.unsorted_segment_sum(values, positions, scope.size_of(unique)))
 }
 
-/// The gradients of a loss with regard to every variable that is trained.
+/// Returns the gradients of a loss with respect to every trainable variable.
 ///
 /// # Errors
-/// A variable that the loss does not depend on, by name, and those of [`Scope::gradients`].
+/// `InvalidArgument` with the name of a variable that the loss does not depend on, and the errors of
+/// [`Scope::gradients`].
 pub(crate) fn of_loss(
     scope: &Scope,
     variables: &Variables,
@@ -62,19 +64,19 @@ pub(crate) fn of_loss(
     let trained = variables.trainable();
     let lookups = variables.lookups();
     let values = trained.iter().map(|v| v.value).chain(lookups.iter().map(|l| l.rows));
-    let flowing = scope.gradients(&[loss], &values.collect::<Vec<_>>(), &[])?;
-    let (whole, of_rows) = flowing.split_at(trained.len().min(flowing.len()));
+    let gradients_or_none = scope.gradients(&[loss], &values.collect::<Vec<_>>(), &[])?;
+    let (whole, of_rows) = gradients_or_none.split_at(trained.len().min(gradients_or_none.len()));
     let mut gradients = Vec::with_capacity(trained.len());
     for (variable, whole) in trained.into_iter().zip(whole) {
         let rows = lookups.iter().zip(of_rows).filter(|(lookup, _)| lookup.variable == variable.name);
-        let touched: Vec<Gradient> = rows
+        let row_gradients: Vec<Gradient> = rows
             .filter_map(|(lookup, values)| {
                 let values = flat_rows(scope, &variable, (*values)?);
                 let indices = scope.reshape(scope.cast(lookup.indices, DType::Int64), &[-1]);
                 Some(Gradient::Sparse { indices, values })
             })
             .collect();
-        let parts: Vec<Gradient> = whole.map(Gradient::Dense).into_iter().chain(touched).collect();
+        let parts: Vec<Gradient> = whole.map(Gradient::Dense).into_iter().chain(row_gradients).collect();
         let Some(sum) = sum_of(scope, &variable, &parts) else {
             return Err(Error::invalid(format!("the loss does not depend on variable '{}'", variable.name)));
         };
@@ -83,13 +85,13 @@ pub(crate) fn of_loss(
     Ok(gradients)
 }
 
-/// Rows in one axis, however many axes the indices had.
+/// Reshapes the values of looked-up rows to one axis of rows, whatever the rank of the indices.
 fn flat_rows(scope: &Scope, variable: &Variable, values: Output) -> Output {
     let inner = variable.shape.dims().iter().skip(1).map(|&d| d as i64);
     scope.reshape(values, &std::iter::once(-1).chain(inner).collect::<Vec<_>>())
 }
 
-/// The sum of gradients of one variable, in their order; rows stay rows where all are.
+/// Returns the sum of gradients of one variable, in their order. The sum is sparse if all gradients are.
 fn sum_of(scope: &Scope, variable: &Variable, parts: &[Gradient]) -> Option<Gradient> {
     let rows = |part: &Gradient| match part {
         Gradient::Sparse { indices, values } => Some((*indices, *values)),
@@ -100,16 +102,16 @@ fn sum_of(scope: &Scope, variable: &Variable, parts: &[Gradient]) -> Option<Grad
     }
     if let Some(rows) = parts.iter().map(rows).collect::<Option<Vec<_>>>() {
         let (indices, values): (Vec<Output>, Vec<Output>) = rows.into_iter().unzip();
-        let joined = |parts: &[Output]| scope.concat(parts, 0);
+        let join = |parts: &[Output]| scope.concat(parts, 0);
         return (!indices.is_empty())
-            .then(|| Gradient::Sparse { indices: joined(&indices), values: joined(&values) });
+            .then(|| Gradient::Sparse { indices: join(&indices), values: join(&values) });
     }
     let all: Vec<Output> = parts.iter().map(|part| part.dense(scope, variable)).collect();
     Some(Gradient::Dense(scope.op("AddN").input(all).output()))
 }
 
-/// The mean over towers of each variable's gradient, in the variable's place: summed there, in their order, or between
-/// the towers before.
+/// Returns the mean over towers of each variable's gradient, on the variable's device. The gradients are
+/// summed there, in the order of the towers, or between the towers beforehand.
 pub(crate) fn mean_over_towers(
     scope: &Scope,
     scopes: &[Scope],
@@ -125,14 +127,14 @@ pub(crate) fn mean_over_towers(
             Averaging::BesideVariables => None,
         };
         let sum = between.or_else(|| sum_of(&beside, variable, &parts))?;
-        let mean = sum.map(|sum| if parts.len() > 1 { over(&beside, sum, parts.len()) } else { sum });
+        let mean = sum.map(|sum| if parts.len() > 1 { divide(&beside, sum, parts.len()) } else { sum });
         Some((variable.clone(), mean))
     };
     first.iter().enumerate().filter_map(mean).collect()
 }
 
-/// The sum of gradients that are on GPUs of one task, one in each of the scopes: all take part, and have it; the first
-/// gives it. `None` where they cannot meet.
+/// Returns the sum of gradients on GPUs of one task, one in each scope. Every GPU takes part and receives the
+/// sum; the first GPU's copy is returned. Returns `None` if NCCL cannot sum them.
 fn sum_between(
     scopes: &[Scope],
     beside: &Scope,
@@ -145,29 +147,30 @@ fn sum_between(
     };
     let parts: Vec<Output> = parts.iter().map(whole).collect::<Option<_>>()?;
     let (&first, others) = parts.split_first()?;
-    let is_taken = matches!(beside.dtype(first), DType::Half | DType::Float | DType::Double);
-    if others.is_empty() || !is_taken {
+    let is_supported = matches!(beside.dtype(first), DType::Half | DType::Float | DType::Double);
+    if others.is_empty() || !is_supported {
         return None;
     }
-    // A variable may be trained twice in one graph.
+    // The gradient's node is part of the name, because one graph may train a variable twice.
     let name = format!("gradient of {} from {}:{}", variable.name, first.node.index(), first.index);
     let sums = scopes.iter().zip(&parts).map(|(tower, &part)| tower.nccl_all_sum(part, parts.len(), &name));
     let sums: Vec<Output> = sums.collect();
     let (&sum, others) = sums.split_first()?;
-    // What nobody reads would not run.
+    // The other towers' nodes are control inputs, because they would be pruned without a reader and NCCL
+    // needs all of them.
     let all: Vec<NodeId> = others.iter().map(|sum| sum.node).collect();
     Some(Gradient::Dense(beside.control(&all).op("Identity").input(sum).output()))
 }
 
-/// A sum over `count` parts as their mean.
-fn over(scope: &Scope, sum: Output, count: usize) -> Output {
+/// Returns the mean from a sum of `count` terms.
+fn divide(scope: &Scope, sum: Output, count: usize) -> Output {
     scope.mul(sum, number(scope, scope.dtype(sum), 1.0 / count as f64))
 }
 
-/// The mean of tensors of one shape; the order of summation is theirs.
+/// Returns the mean of tensors of one shape, summed in their order.
 pub(crate) fn mean_of(scope: &Scope, values: &[Output]) -> Output {
     match values {
-        [one] => *one,
-        many => over(scope, scope.op("AddN").input(many).output(), many.len()),
+        [only] => *only,
+        many => divide(scope, scope.op("AddN").input(many).output(), many.len()),
     }
 }

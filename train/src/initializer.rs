@@ -1,56 +1,57 @@
-//! How variables get their first values.
+//! The first values of variables.
 
 use crate::variables::Variable;
 use graph::{DType, Error, Output, Scope, Shape, Tensor};
 
-/// A rule for the first value of a variable.
+/// The rule that computes the first value of a variable.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Initializer {
     Zeros,
-    /// Every element is this.
+    /// One value for every element.
     Constant(f64),
-    /// A given value.
+    /// A given tensor, of the variable's type and shape.
     Value(Tensor),
     /// The first value of another variable of the same type and shape.
     Like(Variable),
-    /// Uniform in ±limit with limit = sqrt(6 / (fan in + fan out)) (Glorot and Bengio, 2010): the fans are the
-    /// last two axes, times the size of the axes before them; both are the one axis of a vector, and 1 for a
-    /// scalar.
+    /// Uniform in ±limit with limit = sqrt(6 / (fan in + fan out)) (Glorot and Bengio, 2010). The fans are
+    /// the last two axes, times the size of the axes before them. Both fans of a vector are its only axis,
+    /// and both fans of a scalar are 1.
     GlorotUniform {
         seed: i64,
     },
-    /// Normal with mean 0 and this deviation, values beyond two deviations drawn again.
+    /// Normal with mean 0 and standard deviation `stddev`; values beyond two deviations are drawn again.
     TruncatedNormal {
         stddev: f64,
         seed: i64,
     },
 }
 
-/// Which part of a variable is initialised: what depends on the whole (fans, given values) asks here.
+/// The part of a variable that is initialised. Fans and given values are those of the whole variable.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct VariablePart<'a> {
+    /// The shape of the whole variable.
     pub(crate) whole: &'a Shape,
-    /// Where it starts in the whole; empty for the whole.
+    /// The start of the part in the whole; empty if the part is the whole.
     pub(crate) offset: &'a [usize],
-    /// Which one it is: parts draw different numbers.
+    /// The index of the part, which is added to the seed so that parts draw different numbers.
     pub(crate) index: i64,
 }
 
-impl<'a> Part<'a> {
-    /// The whole as the only part.
-    pub(crate) fn all(whole: &'a Shape) -> Part<'a> {
-        Part { whole, offset: &[], index: 0 }
+impl<'a> VariablePart<'a> {
+    /// Returns the whole variable as its only part.
+    pub(crate) fn all(whole: &'a Shape) -> VariablePart<'a> {
+        VariablePart { whole, offset: &[], index: 0 }
     }
 
-    /// The part's own seed; 0 asks for one by chance, and stays 0.
+    /// Returns the part's own seed. The seed 0, which requests a random seed, stays 0.
     fn seed(&self, seed: i64) -> i64 {
         if seed == 0 { 0 } else { seed.wrapping_add(self.index) }
     }
 }
 
 impl Initializer {
-    /// Adds the nodes that compute the value of a part, of this shape.
-    pub(crate) fn build(&self, scope: &Scope, dtype: DType, shape: &Shape, part: Part<'_>) -> Output {
+    /// Adds the nodes that compute the value of a part with shape `shape`.
+    pub(crate) fn build(&self, scope: &Scope, dtype: DType, shape: &Shape, part: VariablePart<'_>) -> Output {
         match self {
             Initializer::Zeros => filled(scope, dtype, shape, 0.0),
             Initializer::Constant(value) => filled(scope, dtype, shape, *value),
@@ -85,6 +86,7 @@ impl Initializer {
     }
 }
 
+/// Adds a random op, with `seed` as both of its seeds.
 fn random(scope: &Scope, op: &str, dtype: DType, shape: &Shape, seed: i64) -> Output {
     scope
         .op(op)
@@ -95,10 +97,12 @@ fn random(scope: &Scope, op: &str, dtype: DType, shape: &Shape, seed: i64) -> Ou
         .output()
 }
 
+/// Adds a tensor whose elements are all `value`.
 fn filled(scope: &Scope, dtype: DType, shape: &Shape, value: f64) -> Output {
     scope.op("Fill").input(sizes(scope, shape)).input(number(scope, dtype, value)).output()
 }
 
+/// Adds the dimensions of a shape as a constant vector of `int64`.
 fn sizes(scope: &Scope, shape: &Shape) -> Output {
     let dims: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
     match Tensor::vector(&dims) {
@@ -110,7 +114,7 @@ fn sizes(scope: &Scope, shape: &Shape) -> Output {
     }
 }
 
-/// A scalar constant of a floating or integer type.
+/// Adds a scalar constant of a floating or integer type.
 pub(crate) fn number(scope: &Scope, dtype: DType, value: f64) -> Output {
     match dtype {
         DType::Float => scope.constant(value as f32),
@@ -121,7 +125,7 @@ pub(crate) fn number(scope: &Scope, dtype: DType, value: f64) -> Output {
     }
 }
 
-/// A constant vector of strings.
+/// Adds a constant vector of strings.
 pub(crate) fn strings(scope: &Scope, values: impl Iterator<Item = String>) -> Output {
     let values: Vec<bytes::Bytes> = values.map(bytes::Bytes::from).collect();
     let vector = Shape::new(&[values.len()]).and_then(|shape| Tensor::strings(values, shape));
@@ -134,11 +138,11 @@ pub(crate) fn strings(scope: &Scope, values: impl Iterator<Item = String>) -> Ou
     }
 }
 
-/// Fan in plus fan out.
+/// Returns fan in plus fan out of a variable's shape.
 fn fan_sum(shape: &Shape) -> f64 {
     match shape.dims() {
         [] => 2.0,
-        [both] => 2.0 * (*both).max(1) as f64,
+        [length] => 2.0 * (*length).max(1) as f64,
         [field @ .., fan_in, fan_out] => {
             let field: f64 = field.iter().map(|&d| d as f64).product();
             (field * (*fan_in as f64 + *fan_out as f64)).max(2.0)

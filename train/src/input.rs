@@ -1,5 +1,6 @@
-//! Input pipelines: elements from memory or files, shuffled, batched, repeated, dealt out to workers, and fetched ahead
-//! beside the steps, to a device if wanted. They are TensorFlow's dataset ops, and run where the scope is.
+//! Input pipelines: elements from memory or files, shuffled, batched, repeated, sharded over workers, and
+//! prefetched beside the steps, optionally to a device. They consist of TensorFlow's dataset ops, which run on
+//! the scope's device.
 
 use crate::error::{Error, Result};
 use crate::initializer::strings;
@@ -7,33 +8,34 @@ use crate::session::{Hook, HookContext, QueueRunner};
 use graph::{DType, NodeId, Output, PartialShape, Scope, Tensor};
 use std::path::Path;
 
-/// A dataset in the making: each method adds one of TensorFlow's dataset ops.
+/// A dataset under construction; each method adds one of TensorFlow's dataset ops.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     scope: Scope,
     handle: Output,
     types: Vec<DType>,
     shapes: Vec<PartialShape>,
-    /// Defaults of the columns of lines of CSV; empty where elements are as they are.
+    /// The defaults of the columns of CSV lines; empty if elements are not CSV lines.
     columns: Vec<Tensor>,
 }
 
-/// A pipeline that steps take elements from.
+/// An input pipeline with an iterator.
 #[derive(Clone, Debug)]
 pub struct Input {
-    /// Starts it, from its first element; each replica runs it for itself, or has [`Input::hook`] do it.
+    /// Starts the pipeline at its first element. Each replica runs this, or uses [`Input::hook`].
     pub initialize: NodeId,
-    /// The components of the next element; a step that finds none fails with `OutOfRange`, which ends training.
+    /// The components of the next element. A step that finds no element fails with `OutOfRange`, which ends
+    /// training.
     pub next: Vec<Output>,
-    /// What brings elements [ahead](Input::ahead) of the steps.
+    /// The queue runners that prefetch elements; see [`Input::ahead`].
     runners: Vec<QueueRunner>,
 }
 
-/// Bytes that are read from a file at once.
+/// The number of bytes in one read from a file.
 const BUFFER: i64 = 256 << 10;
 
 impl Dataset {
-    /// An element for each index of the tensors' first axis, which must be of one size.
+    /// Returns a dataset of one element for each index of the tensors' first axis, which must have one size.
     pub fn from_tensors(scope: &Scope, tensors: &[Tensor]) -> Dataset {
         let types: Vec<DType> = tensors.iter().map(Tensor::dtype).collect();
         let shapes: Vec<PartialShape> = tensors
@@ -46,10 +48,11 @@ impl Dataset {
         Dataset { scope: scope.clone(), handle: call.output(), types, shapes, columns: Vec::new() }
     }
 
-    /// An element for each index of the first axis of arrays in `.npy` files. The files are read now, by this process.
+    /// Returns a dataset of one element for each index of the first axis of arrays in `.npy` files. The files
+    /// are read immediately, by this process.
     ///
     /// # Errors
-    /// Of a file that cannot be read or is no array.
+    /// A file that cannot be read or contains no array.
     pub fn from_npy(scope: &Scope, files: &[impl AsRef<Path>]) -> Result<Dataset> {
         let read = |file: &Path| {
             let bytes = std::fs::read(file).map_err(|e| Error::file(file, &e))?;
@@ -60,7 +63,8 @@ impl Dataset {
         Ok(Dataset::from_tensors(scope, &tensors))
     }
 
-    /// An element a record of TFRecord files: one `string`. The files are read by the task where the scope is.
+    /// Returns a dataset of the records of TFRecord files, one `string` each. The task on which the scope is
+    /// reads the files.
     pub fn from_tf_record(scope: &Scope, files: &[&str]) -> Dataset {
         let (files, none) = (strings(scope, files.iter().map(|f| (*f).to_owned())), scope.constant(""));
         let call = scope.op("TFRecordDataset").input(files).input(none).input(scope.constant(BUFFER));
@@ -68,9 +72,10 @@ impl Dataset {
         Dataset { scope: scope.clone(), handle: call.output(), types, shapes, columns: Vec::new() }
     }
 
-    /// An element a line of CSV files: a column of each default's type, which stands for fields that are empty; a
-    /// default is a vector of one or, where a field must be there, of none. Lines are taken apart as batches, by the
-    /// step that takes them. The files are read by the task where the scope is, a header of each by none.
+    /// Returns a dataset of the lines of CSV files. Each default gives the type of a column and the value of
+    /// its empty fields: a vector of one element, or of none if a field must not be empty. The step that
+    /// takes a batch of lines parses it. The task on which the scope is reads the files, and skips the first
+    /// line of each if `has_header`.
     pub fn from_csv(scope: &Scope, files: &[&str], has_header: bool, defaults: &[Tensor]) -> Dataset {
         let of_file = |file: &&str| {
             let names = strings(scope, std::iter::once((*file).to_owned()));
@@ -78,7 +83,7 @@ impl Dataset {
             let handle = call.input(scope.constant(BUFFER)).output();
             let (types, shapes) = (vec![DType::String], vec![PartialShape::scalar()]);
             let lines = Dataset { scope: scope.clone(), handle, types, shapes, columns: defaults.to_vec() };
-            if has_header { lines.then("SkipDataset", &[1i64.into()]) } else { lines }
+            if has_header { lines.apply("SkipDataset", &[1i64.into()]) } else { lines }
         };
         let all = files.iter().map(of_file).reduce(|all, lines| {
             let handle = scope.op("ConcatenateDataset").input(all.handle).input(lines.handle);
@@ -91,27 +96,29 @@ impl Dataset {
         })
     }
 
-    /// The elements whose number is `index` modulo `count`: those of one of so many workers.
+    /// Returns the elements whose position is `index` modulo `count`: the share of one of `count` workers.
     pub fn shard(&self, count: u32, index: u32) -> Dataset {
-        self.then("ShardDataset", &[i64::from(count).into(), i64::from(index).into()])
+        self.apply("ShardDataset", &[i64::from(count).into(), i64::from(index).into()])
     }
 
-    /// In an order by chance, among `buffer` elements at a time; another one each time round. Seed 0 is one by chance.
+    /// Shuffles with a buffer of `buffer` elements, in another order in each repetition. Seed 0 requests a
+    /// random seed.
     pub fn shuffle(&self, buffer: i64, seed: i64) -> Dataset {
-        self.then("ShuffleDataset", &[buffer.into(), seed.into(), seed.into()])
+        self.apply("ShuffleDataset", &[buffer.into(), seed.into(), seed.into()])
     }
 
-    /// So many times; without a number, without end.
+    /// Repeats the dataset `count` times, or without end if there is no count.
     pub fn repeat(&self, count: Option<i64>) -> Dataset {
-        self.then("RepeatDataset", &[count.unwrap_or(-1).into()])
+        self.apply("RepeatDataset", &[count.unwrap_or(-1).into()])
     }
 
-    /// So many elements at most.
+    /// Limits the dataset to `count` elements.
     pub fn take(&self, count: i64) -> Dataset {
-        self.then("TakeDataset", &[count.into()])
+        self.apply("TakeDataset", &[count.into()])
     }
 
-    /// `size` elements as one, along a new first axis; the last one has fewer, unless it is dropped.
+    /// Combines `size` elements into one along a new first axis. The last batch has fewer, unless it is
+    /// dropped.
     pub fn batch(&self, size: i64, drop_remainder: bool) -> Dataset {
         let known = drop_remainder.then(|| usize::try_from(size).ok()).flatten();
         let outer = |shape: &PartialShape| match shape.rank() {
@@ -121,16 +128,16 @@ impl Dataset {
             None => PartialShape::unknown(),
         };
         let batched = Dataset { shapes: self.shapes.iter().map(outer).collect(), ..self.clone() };
-        let handle = batched.after(self.handle, "BatchDatasetV2", &[size.into(), drop_remainder.into()]);
+        let handle = batched.add_op(self.handle, "BatchDatasetV2", &[size.into(), drop_remainder.into()]);
         Dataset { handle, ..batched }
     }
 
-    /// Keeps so many elements ready, made beside the steps.
+    /// Prefetches up to `elements` elements beside the steps.
     pub fn prefetch(&self, elements: i64) -> Dataset {
-        self.then("PrefetchDataset", &[elements.into()])
+        self.apply("PrefetchDataset", &[elements.into()])
     }
 
-    /// Makes steps take elements from it.
+    /// Adds an iterator named `name`, from which steps take elements.
     pub fn input(&self, name: &str) -> Input {
         let iterator = self
             .scope
@@ -155,12 +162,13 @@ impl Dataset {
         Input { next, initialize, runners: Vec::new() }
     }
 
-    /// The same types and shapes after another op.
-    fn then(&self, op: &str, arguments: &[Tensor]) -> Dataset {
-        Dataset { handle: self.after(self.handle, op, arguments), ..self.clone() }
+    /// Applies a dataset op that keeps types and shapes.
+    fn apply(&self, op: &str, arguments: &[Tensor]) -> Dataset {
+        Dataset { handle: self.add_op(self.handle, op, arguments), ..self.clone() }
     }
 
-    fn after(&self, input: Output, op: &str, arguments: &[Tensor]) -> Output {
+    /// Adds a dataset op whose elements have this dataset's types and shapes.
+    fn add_op(&self, input: Output, op: &str, arguments: &[Tensor]) -> Output {
         let arguments: Vec<Output> = arguments.iter().map(|a| self.scope.constant(a.clone())).collect();
         let call =
             arguments.iter().fold(self.scope.op(op).input(input), |call, argument| call.input(*argument));
@@ -169,46 +177,51 @@ impl Dataset {
 }
 
 impl Input {
-    /// The same, whose elements are brought to the device of `scope` by a thread beside the steps: so many, 1 or more, wait
-    /// there. A GPU computes on one while the next comes to it. It takes [`Input::hook`] to bring them.
+    /// Returns this pipeline with a queue of `elements` elements, 1 or more, on the device of `scope`, so
+    /// that a GPU computes on one element while the next is transferred to it. The threads of [`Input::hook`]
+    /// fill the queue.
     pub fn ahead(&self, scope: &Scope, elements: i64) -> Input {
-        let forms: Vec<(DType, PartialShape)> =
+        let components: Vec<(DType, PartialShape)> =
             self.next.iter().map(|&part| (scope.dtype(part), scope.shape(part))).collect();
-        let types: Vec<DType> = forms.iter().map(|(dtype, _)| *dtype).collect();
-        // A queue is told all shapes or none.
-        let are_known = forms.iter().all(|(_, shape)| shape.is_fully_defined());
-        let known =
-            if are_known { forms.iter().map(|(_, shape)| shape.clone()).collect() } else { Vec::new() };
+        let types: Vec<DType> = components.iter().map(|(dtype, _)| *dtype).collect();
+        // A queue takes the shapes of all components or of none.
+        let are_all_known = components.iter().all(|(_, shape)| shape.is_fully_defined());
+        let known = if are_all_known {
+            components.iter().map(|(_, shape)| shape.clone()).collect()
+        } else {
+            Vec::new()
+        };
         let queue = scope.op("FIFOQueueV2").attr("component_types", types.clone());
         let queue = queue.attr("shapes", known).attr("capacity", elements).output();
         let enqueue = scope.op("QueueEnqueueV2").input(queue).input(self.next.clone()).node();
-        let closes = |cancels: bool| {
+        let close_queue = |cancels: bool| {
             scope.op("QueueCloseV2").input(queue).attr("cancel_pending_enqueues", cancels).node()
         };
-        let runner = QueueRunner { enqueue: vec![enqueue], close: closes(false), cancel: closes(true) };
+        let runner =
+            QueueRunner { enqueue: vec![enqueue], close: close_queue(false), cancel: close_queue(true) };
         let taken = scope.op("QueueDequeueV2").input(queue).attr("component_types", types).outputs();
-        let next = taken.into_iter().zip(&forms);
+        let next = taken.into_iter().zip(&components);
         let next = next.map(|(part, (_, shape))| scope.ensure_shape(part, shape.clone())).collect();
         let runners = self.runners.iter().cloned().chain([runner]).collect();
         Input { initialize: self.initialize, next, runners }
     }
 
-    /// Starts the pipeline when a session is opened; it starts again from its first element where training goes on in
-    /// a new session.
+    /// Returns a hook that starts the pipeline when a session is opened. The pipeline starts at its first
+    /// element again when training recovers in a new session.
     pub fn hook(&self) -> Box<dyn Hook> {
-        Box::new(Starts { first: self.initialize, runners: QueueRunner::hook(self.runners.clone()) })
+        Box::new(InputHook { initialize: self.initialize, runners: QueueRunner::hook(self.runners.clone()) })
     }
 }
 
-/// Starts what gives elements, and then what takes them ahead.
-struct Starts {
-    first: NodeId,
+/// The hook that starts an iterator and then its queue runners.
+struct InputHook {
+    initialize: NodeId,
     runners: Box<dyn Hook>,
 }
 
-impl Hook for Starts {
+impl Hook for InputHook {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
-        context.session.run(&[], &[], &[self.first])?;
+        context.session.run(&[], &[], &[self.initialize])?;
         self.runners.after_create_session(context)
     }
 

@@ -1,14 +1,14 @@
-//! Learning rates: a number, or one that follows the global step. Names, formulas and defaults are those of
-//! TensorFlow's decays.
+//! Learning rates: constants and schedules over the global step. Names, formulas and defaults of the schedules
+//! are those of TensorFlow's decays.
 
 use graph::{DType, Output, Scope};
 
-/// How large a step an optimizer takes. `initial`, `end` and `values` are rates; `decay_steps` and `boundaries` are
-/// global steps.
+/// The learning rate of an optimizer. `initial`, `end` and `values` are rates; `decay_steps` and `boundaries`
+/// are global steps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LearningRate {
     Constant(f64),
-    /// `initial * decay_rate ^ (step / decay_steps)`; `staircase` takes the whole part of the exponent.
+    /// `initial * decay_rate ^ (step / decay_steps)`; `staircase` rounds the exponent down.
     ExponentialDecay {
         initial: f64,
         decay_steps: u64,
@@ -29,7 +29,8 @@ pub enum LearningRate {
         decay_rate: f64,
         staircase: bool,
     },
-    /// From `initial` to `end` along a power of what is left; `cycle` starts again with longer and longer periods.
+    /// From `initial` to `end` along `(1 - step / decay_steps) ^ power`; `cycle` starts the decay again with
+    /// ever longer periods.
     PolynomialDecay {
         initial: f64,
         decay_steps: u64,
@@ -37,18 +38,19 @@ pub enum LearningRate {
         power: f64,
         cycle: bool,
     },
-    /// Half a cosine from `initial` down to `alpha * initial`.
+    /// Half a period of a cosine, from `initial` down to `alpha * initial`.
     CosineDecay {
         initial: f64,
         decay_steps: u64,
         alpha: f64,
     },
-    /// `values[0]` up to and with step `boundaries[0]`, then `values[1]`, …: one value more than boundaries.
+    /// `values[0]` up to and including step `boundaries[0]`, then `values[1]`, …: there is one value more
+    /// than boundaries.
     PiecewiseConstant {
         boundaries: Vec<i64>,
         values: Vec<f64>,
     },
-    /// Another rate, times `(step + 1) / steps` in the first `steps` steps.
+    /// Another rate, multiplied by `(step + 1) / steps` in the first `steps` steps.
     Warmup {
         steps: u64,
         rate: Box<LearningRate>,
@@ -62,13 +64,13 @@ impl From<f64> for LearningRate {
 }
 
 impl LearningRate {
-    /// This rate, grown from next to nothing over so many steps: first steps that are as large as later ones lead far
-    /// away, and farther where replicas do not wait for each other.
+    /// Returns this rate with a warm-up: it grows from nearly 0 over the first `steps` steps. Large first
+    /// steps can make training diverge, more so if replicas do not wait for each other.
     pub fn warmed_up(self, steps: u64) -> LearningRate {
         LearningRate::Warmup { steps, rate: Box::new(self) }
     }
 
-    /// Whether it depends on the global step.
+    /// Returns whether the rate depends on the global step.
     pub fn is_scheduled(&self) -> bool {
         !matches!(self, LearningRate::Constant(_))
     }
@@ -98,14 +100,14 @@ impl LearningRate {
             LearningRate::PolynomialDecay { initial, decay_steps, end, power, cycle } => {
                 let whole = n((*decay_steps).max(1) as f64);
                 let (step, whole) = if *cycle {
-                    let turns = scope.maximum(scope.ceil(scope.div(step(), whole)), n(1.0));
-                    (step(), scope.mul(whole, turns))
+                    let cycles = scope.maximum(scope.ceil(scope.div(step(), whole)), n(1.0));
+                    (step(), scope.mul(whole, cycles))
                 } else {
                     (scope.minimum(step(), whole), whole)
                 };
                 let left = scope.sub(n(1.0), scope.div(step, whole));
-                let part = scope.mul(n(initial - end), scope.pow(left, n(*power)));
-                scope.add(part, n(*end))
+                let above_end = scope.mul(n(initial - end), scope.pow(left, n(*power)));
+                scope.add(above_end, n(*end))
             }
             LearningRate::CosineDecay { initial, decay_steps, alpha } => {
                 let whole = n((*decay_steps).max(1) as f64);

@@ -1,5 +1,5 @@
-//! Training: variables, optimizers, strategies that spread one model function over devices and tasks, and sessions
-//! that train, save, and go on when a task dies.
+//! Training: variables, optimizers, strategies that distribute a model function over devices and tasks, and
+//! sessions that train, save checkpoints, and recover when a task dies.
 #![forbid(unsafe_code)]
 
 mod clip;
@@ -52,4 +52,4 @@ pub use staleness::BoundedStaleness;
 pub use strategy::{Aggregation, Averaging, Strategy, SyncMode, UpdateOptions};
 pub use sync::{SyncReplicas, SyncReport};
 pub use training::Training;
-pub use variables::{PartOf, PartitionedVariable, Variable, Variables};
+pub use variables::{PartitionedVariable, Variable, VariableSlice, Variables};

@@ -1,60 +1,69 @@
 //! Exponential moving averages of variables, for evaluation.
 
 use crate::initializer::{Initializer, number};
-use crate::sync::Writes;
+use crate::sync::UpdateMode;
 use crate::variables::{Variable, Variables};
 use graph::{DType, NodeId, Scope};
 
-/// Keeps `average = decay * average + (1 - decay) * variable` after each update, in a variable
-/// `<name>/ExponentialMovingAverage` beside the variable, which starts at the variable's first value.
+/// The exponential moving average of each trained variable: `average = decay * average + (1 - decay) *
+/// variable` after each update. The average is the variable `<name>/ExponentialMovingAverage` on the device
+/// of the averaged variable, and starts at that variable's first value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MovingAverage {
-    /// Close to 1: 0.999 looks back over some thousand steps.
+    /// The decay, close to 1: 0.999 averages over about a thousand steps.
     pub decay: f64,
-    /// Whether early steps count more: the decay is then `(1 + step) / (10 + step)` at most.
+    /// True if early steps count more: the decay is then at most `(1 + step) / (10 + step)`.
     pub warms_up: bool,
 }
 
 impl MovingAverage {
-    /// The name of a variable's average.
+    /// Returns the name of a variable's average.
     pub fn name_of(variable: &str) -> String {
         format!("{variable}/ExponentialMovingAverage")
     }
 
-    /// Updates the averages of all trained variables, each after these changes of its variable and beside it.
+    /// Adds the updates of the averages of all trained variables, each after the given changes of its
+    /// variable and on its device.
     pub(crate) fn changes(
         self,
         scope: &Scope,
         variables: &Variables,
         changes: &[(Variable, NodeId)],
-        writes: Writes<'_>,
+        mode: UpdateMode<'_>,
     ) -> Vec<(Variable, NodeId)> {
         let update = |variable: Variable| {
             let own = changes.iter().filter(|(changed, _)| changed.name == variable.name);
             let after = scope.control(&own.map(|(_, change)| *change).collect::<Vec<_>>());
-            let update = self.update(&after, variables, &variable, writes);
+            let update = self.update(&after, variables, &variable, mode);
             (variable, update)
         };
         variables.trainable().into_iter().map(update).collect()
     }
 
-    fn update(self, scope: &Scope, variables: &Variables, variable: &Variable, writes: Writes<'_>) -> NodeId {
-        let average = variables.starting_as(variable, &MovingAverage::name_of(&variable.name));
+    /// Adds the update of one average.
+    fn update(
+        self,
+        scope: &Scope,
+        variables: &Variables,
+        variable: &Variable,
+        mode: UpdateMode<'_>,
+    ) -> NodeId {
+        let average = variables.get_initialized_from(variable, &MovingAverage::name_of(&variable.name));
         let beside = scope.colocate_with(variable.handle.node);
         let dtype = variable.dtype;
-        let keeps = number(&beside, DType::Double, 1.0 - self.decay);
+        let weight = number(&beside, DType::Double, 1.0 - self.decay);
         let share = if self.warms_up {
             let step = beside.cast(variables.global_step().value, DType::Double);
             let (done, all) =
                 (beside.add(step, beside.constant(1.0)), beside.add(step, beside.constant(10.0)));
-            beside.maximum(keeps, beside.sub(beside.constant(1.0), beside.div(done, all)))
+            beside.maximum(weight, beside.sub(beside.constant(1.0), beside.div(done, all)))
         } else {
-            keeps
+            weight
         };
-        let now = beside.read_variable(writes.changed(variable), dtype);
+        let now = beside.read_variable(mode.new_value(variable), dtype);
         let before = beside.read_variable(average.handle, dtype);
         let step = beside.mul(beside.sub(before, now), beside.cast(share, dtype));
-        let target = writes.whole(&beside, &average);
+        let target = mode.whole_target(&beside, &average);
         target.after(&beside).assign_sub_variable(target.handle, step)
     }
 }
@@ -66,8 +75,8 @@ impl Default for MovingAverage {
 }
 
 impl Variables {
-    /// A variable of this name beside another, whose first value is the other's.
-    fn starting_as(&self, other: &Variable, name: &str) -> Variable {
+    /// Returns a variable on the device of `other` whose first value is the first value of `other`.
+    fn get_initialized_from(&self, other: &Variable, name: &str) -> Variable {
         self.beside(other).get_untrained(
             name,
             other.dtype,

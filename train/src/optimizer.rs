@@ -1,14 +1,14 @@
-//! Optimizers: which update op a gradient goes into, and which slots it keeps.
+//! Optimizers: the update op for each gradient, and the slot variables that it needs.
 
 use crate::gradient::{Gradient, deduplicated};
 use crate::initializer::{Initializer, number};
 use crate::learning_rate::LearningRate;
-use crate::sync::{Target, Writes};
+use crate::sync::{UpdateMode, WriteTarget};
 use crate::variables::{Variable, Variables};
 use graph::{DType, NodeId, Output, Scope};
 
-/// An optimizer with its rates. Names and defaults of the rates are TensorFlow's. Gradients of rows change those
-/// rows alone, except Adam's, whose moments decay everywhere.
+/// An optimizer with its hyperparameters, which have TensorFlow's names and defaults. Sparse gradients change
+/// only their rows; with Adam, all rows change, because the moments of every row decay.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Optimizer {
     GradientDescent {
@@ -45,26 +45,33 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
+    /// Returns plain gradient descent.
     pub fn gradient_descent(learning_rate: impl Into<LearningRate>) -> Optimizer {
         Optimizer::GradientDescent { learning_rate: learning_rate.into() }
     }
 
+    /// Returns gradient descent with momentum, without Nesterov's variant.
     pub fn momentum(learning_rate: impl Into<LearningRate>, momentum: f64) -> Optimizer {
         Optimizer::Momentum { learning_rate: learning_rate.into(), momentum, use_nesterov: false }
     }
 
+    /// Returns Adam with `beta1` 0.9, `beta2` 0.999 and `epsilon` 1e-8.
     pub fn adam(learning_rate: impl Into<LearningRate>) -> Optimizer {
         Optimizer::Adam { learning_rate: learning_rate.into(), beta1: 0.9, beta2: 0.999, epsilon: 1e-8 }
     }
 
+    /// Returns Adagrad with an initial accumulator value of 0.1.
     pub fn adagrad(learning_rate: impl Into<LearningRate>) -> Optimizer {
         Optimizer::Adagrad { learning_rate: learning_rate.into(), initial_accumulator_value: 0.1 }
     }
 
+    /// Returns RMSProp with `decay` 0.9, no momentum, and `epsilon` 1e-10.
     pub fn rms_prop(learning_rate: impl Into<LearningRate>) -> Optimizer {
         Optimizer::RmsProp { learning_rate: learning_rate.into(), decay: 0.9, momentum: 0.0, epsilon: 1e-10 }
     }
 
+    /// Returns FTRL with `learning_rate_power` -0.5, an initial accumulator value of 0.1, and no
+    /// regularization.
     pub fn ftrl(learning_rate: impl Into<LearningRate>) -> Optimizer {
         Optimizer::Ftrl {
             learning_rate: learning_rate.into(),
@@ -75,6 +82,7 @@ impl Optimizer {
         }
     }
 
+    /// Returns the learning rate.
     pub fn learning_rate(&self) -> &LearningRate {
         match self {
             Optimizer::GradientDescent { learning_rate }
@@ -86,19 +94,21 @@ impl Optimizer {
         }
     }
 
-    /// Adds the updates of these variables by these gradients; the node runs them all, beside the variables.
+    /// Adds the updates of these variables by these gradients, on the variables' devices. Returns a node that
+    /// runs them all.
     pub fn apply(&self, scope: &Scope, variables: &Variables, gradients: &[(Variable, Gradient)]) -> NodeId {
-        let changes = self.changes(scope, variables, gradients, Writes::InPlace);
+        let changes = self.changes(scope, variables, gradients, UpdateMode::InPlace);
         scope.group(&changes.iter().map(|(_, change)| *change).collect::<Vec<_>>())
     }
 
-    /// Adds the same, or what prepares it aside; each change with the variable that it is beside.
+    /// Adds the updates in the given mode: in place or staged. Returns each write with the variable on whose
+    /// device it runs.
     pub(crate) fn changes(
         &self,
         scope: &Scope,
         variables: &Variables,
         gradients: &[(Variable, Gradient)],
-        writes: Writes<'_>,
+        mode: UpdateMode<'_>,
     ) -> Vec<(Variable, NodeId)> {
         let powers = self.powers(variables, gradients);
         let rate = self.learning_rate();
@@ -113,20 +123,20 @@ impl Optimizer {
                     beside.cast(other.at(&beside, variables.global_step().value), variable.dtype)
                 }
             };
-            let update = Update { scope: &beside, variables, variable, powers: &powers, rate, writes };
+            let update = VariableUpdate { scope: &beside, variables, variable, powers: &powers, rate, mode };
             changes.push((variable.clone(), update.add(self, *gradient)));
         }
         for (power, beta) in powers {
             let beside = scope.colocate_with(power.handle.node);
             let next = beside.mul(power.value, number(&beside, power.dtype, beta));
-            let target = writes.whole(&beside, &power);
+            let target = mode.whole_target(&beside, &power);
             changes.push((power, target.after(&beside).assign_variable(target.handle, next)));
         }
         changes
     }
 
-    /// The powers of Adam's betas that correct its first steps, with their betas: one pair for a model, beside
-    /// its first variable. Other optimizers have none.
+    /// Returns the powers of Adam's betas that correct its first steps, with their betas: one pair of
+    /// variables for a model, on the device of its first variable. Other optimizers have none.
     fn powers(&self, variables: &Variables, gradients: &[(Variable, Gradient)]) -> Vec<(Variable, f64)> {
         let (Optimizer::Adam { beta1, beta2, .. }, Some((first, _))) = (self, gradients.first()) else {
             return Vec::new();
@@ -140,18 +150,19 @@ impl Optimizer {
     }
 }
 
-/// One variable's update, beside it.
-struct Update<'a> {
+/// The update of one variable, on its device.
+struct VariableUpdate<'a> {
     scope: &'a Scope,
     variables: &'a Variables,
     variable: &'a Variable,
     powers: &'a [(Variable, f64)],
     /// The learning rate, in the variable's type.
     rate: Output,
-    writes: Writes<'a>,
+    mode: UpdateMode<'a>,
 }
 
-impl Update<'_> {
+impl VariableUpdate<'_> {
+    /// Adds the update by `optimizer`.
     fn add(&self, optimizer: &Optimizer, gradient: Gradient) -> NodeId {
         match *optimizer {
             Optimizer::GradientDescent { .. } => self.descend(gradient),
@@ -178,33 +189,35 @@ impl Update<'_> {
         }
     }
 
+    /// Adds the update by gradient descent.
     fn descend(&self, gradient: Gradient) -> NodeId {
         let scope = self.scope;
         match gradient {
             Gradient::Dense(gradient) => {
-                let target = self.writes.whole(scope, self.variable);
+                let target = self.mode.whole_target(scope, self.variable);
                 target.after(scope).resource_apply_gradient_descent(target.handle, self.rate, gradient)
             }
             Gradient::Sparse { indices, values } => {
                 let step = scope.mul(values, self.rate);
-                let (target, places) = self.rows_of(indices);
-                target.after(scope).resource_scatter_sub(target.handle, places, step)
+                let (target, indices_in_target) = self.target_of_rows(indices);
+                target.after(scope).resource_scatter_sub(target.handle, indices_in_target, step)
             }
         }
     }
 
-    /// What is to be changed instead of rows of the variable that may be there more than once, and where each is in it.
-    fn rows_of(&self, indices: Output) -> (Target, Output) {
-        if !self.writes.has_rows_alone() {
-            return (self.writes.whole(self.scope, self.variable), indices);
+    /// Returns the target of writes to rows that may occur more than once, and the indices of the rows in the
+    /// target.
+    fn target_of_rows(&self, indices: Output) -> (WriteTarget, Output) {
+        if !self.mode.can_stage_rows() {
+            return (self.mode.whole_target(self.scope, self.variable), indices);
         }
-        let [rows, place] = self.scope.unique(indices);
-        let (targets, places) = self.writes.rows(self.scope, self.variable, &[], rows);
-        (targets[0], self.scope.gather(places, place, 0))
+        let [rows, position] = self.scope.unique(indices);
+        let (targets, indices_in_target) = self.mode.row_targets(self.scope, self.variable, &[], rows);
+        (targets[0], self.scope.gather(indices_in_target, position, 0))
     }
 
-    /// The op's dense or sparse form: the variable and its slots, what comes before the gradient, the gradient, the
-    /// rest.
+    /// Adds the dense or sparse form of an update op. Its inputs are the variable and its slots, `before`,
+    /// the gradient, and `after`.
     fn op(
         &self,
         name: &str,
@@ -217,13 +230,14 @@ impl Update<'_> {
         let (form, targets, gradient) = match gradient {
             Gradient::Dense(gradient) => {
                 let all = std::iter::once(self.variable).chain(slots);
-                let targets = all.map(|variable| self.writes.whole(self.scope, variable)).collect();
+                let targets = all.map(|variable| self.mode.whole_target(self.scope, variable)).collect();
                 ("ResourceApply", targets, vec![gradient])
             }
             Gradient::Sparse { indices, values } => {
                 let (rows, values) = deduplicated(self.scope, indices, values);
-                let (targets, places) = self.writes.rows(self.scope, self.variable, slots, rows);
-                ("ResourceSparseApply", targets, vec![values, places])
+                let (targets, indices_in_target) =
+                    self.mode.row_targets(self.scope, self.variable, slots, rows);
+                ("ResourceSparseApply", targets, vec![values, indices_in_target])
             }
         };
         let scope = targets.iter().fold(self.scope.clone(), |scope, target| target.after(&scope));
@@ -234,6 +248,7 @@ impl Update<'_> {
         flags.iter().fold(call, |call, (flag, value)| call.attr(flag, *value)).node()
     }
 
+    /// Adds the update by Adam.
     fn adam(&self, gradient: Gradient, beta1: f64, beta2: f64, epsilon: f64) -> NodeId {
         let (m, v) = (self.slot("Adam", 0.0), self.slot("Adam_1", 0.0));
         let powers: Vec<Output> =
@@ -246,20 +261,20 @@ impl Update<'_> {
             }
             Gradient::Sparse { indices, values } => deduplicated(self.scope, indices, values),
         };
-        // As the op does it, for moments that decay everywhere and gain in some rows.
+        // No op computes this case: the moments of all rows decay, and those of some rows increase.
         let scope = self.scope;
         let one = || self.number(1.0);
         let correction = match powers[..] {
             [beta1, beta2] => scope.div(scope.sqrt(scope.sub(one(), beta2)), scope.sub(one(), beta1)),
             _ => one(),
         };
-        let moment = |slot: &Variable, beta: f64, gain: Output| {
+        let moment = |slot: &Variable, beta: f64, increase: Output| {
             let decayed = scope.mul(slot.value, self.number(beta));
-            let target = self.writes.whole(scope, slot);
+            let target = self.mode.whole_target(scope, slot);
             let decayed = target.after(scope).assign_variable(target.handle, decayed);
-            let gain = scope.mul(gain, self.number(1.0 - beta));
-            let gained = scope.control(&[decayed]).resource_scatter_add(target.handle, indices, gain);
-            scope.control(&[gained]).read_variable(target.handle, slot.dtype)
+            let increase = scope.mul(increase, self.number(1.0 - beta));
+            let increased = scope.control(&[decayed]).resource_scatter_add(target.handle, indices, increase);
+            scope.control(&[increased]).read_variable(target.handle, slot.dtype)
         };
         let m = moment(&m, beta1, values);
         let v = moment(&v, beta2, scope.square(values));
@@ -267,14 +282,16 @@ impl Update<'_> {
             scope.mul(scope.mul(self.rate, correction), m),
             scope.add(scope.sqrt(v), self.number(epsilon)),
         );
-        let target = self.writes.whole(scope, self.variable);
+        let target = self.mode.whole_target(scope, self.variable);
         target.after(scope).assign_sub_variable(target.handle, step)
     }
 
+    /// Returns a slot of the variable, initialised to `first`.
     fn slot(&self, name: &str, first: f64) -> Variable {
         self.variables.slot(self.variable, name, &Initializer::Constant(first))
     }
 
+    /// Adds a constant of the variable's type.
     fn number(&self, value: f64) -> Output {
         number(self.scope, self.variable.dtype, value)
     }

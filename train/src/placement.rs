@@ -1,29 +1,29 @@
-//! Which parameter server a variable goes to.
+//! The placement of variables on parameter servers.
 
 use graph::Node;
 use placer::{GreedyLoadBalancing, PsStrategy, RoundRobin, byte_size_load};
 use std::fmt;
 use std::sync::Arc;
 
-/// Which parameter server a variable goes to. All replicas of a job must be told the same.
+/// The rule that assigns each variable to a parameter server. All replicas of a job must use the same rule.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum VariablePlacement {
-    /// One after the other.
+    /// The parameter servers in turn.
     #[default]
     RoundRobin,
-    /// The one with the fewest bytes so far.
+    /// The parameter server with the fewest bytes so far.
     GreedyByBytes,
-    /// The one with the least cost so far.
+    /// The parameter server with the least cost so far.
     GreedyByCost(VariableCost),
 }
 
-/// What a variable adds to the load of its parameter server: a function of the node that holds it, whose name, `dtype`
-/// and `shape` are the variable's. Equal are clones of one.
+/// The load that a variable adds to its parameter server: a function of the handle node, which has the
+/// variable's name, `dtype` and `shape`. Two costs are equal if one is a clone of the other.
 #[derive(Clone)]
 pub struct VariableCost(Arc<dyn Fn(&Node) -> f64 + Send + Sync>);
 
 impl VariableCost {
-    /// Costs are finite and at least 0, in any unit.
+    /// Returns the cost given by a function, whose values must be finite and at least 0, in any unit.
     pub fn new(cost: impl Fn(&Node) -> f64 + Send + Sync + 'static) -> VariableCost {
         VariableCost(Arc::new(cost))
     }
@@ -42,6 +42,7 @@ impl fmt::Debug for VariableCost {
 }
 
 impl VariablePlacement {
+    /// Returns the placer's strategy for `ps_tasks` parameter servers.
     pub(crate) fn strategy(&self, ps_tasks: u32) -> Box<dyn PsStrategy> {
         match self {
             VariablePlacement::RoundRobin => Box::new(RoundRobin::new(ps_tasks)),

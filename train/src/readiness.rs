@@ -1,4 +1,4 @@
-//! Waiting for another replica to initialise the variables that all share.
+//! Waiting until another replica has initialised the shared variables.
 
 use crate::error::{Error, Result};
 use client::Session;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 /// Waits until every probe of [`are_initialized`](crate::Variables::are_initialized) is true.
 ///
 /// # Errors
-/// `NotReady` naming the variables that are missing, or the failure of a step.
+/// `NotReady` with the names of the variables without a value, or the failure of a step.
 pub fn wait_until_initialized(
     session: &Session,
     probes: &[(String, Output)],
     deadline: Duration,
 ) -> Result<()> {
-    until_none(deadline, || missing(session, probes))
+    wait_until_none(deadline, || missing(session, probes))
 }
 
-/// Waits until nothing is missing any more.
-pub(crate) fn until_none(deadline: Duration, missing: impl Fn() -> Result<Vec<String>>) -> Result<()> {
+/// Calls `missing` with growing pauses until it returns no names.
+pub(crate) fn wait_until_none(deadline: Duration, missing: impl Fn() -> Result<Vec<String>>) -> Result<()> {
     let started = Instant::now();
     let mut pause = Duration::from_millis(5);
     loop {
@@ -34,7 +34,7 @@ pub(crate) fn until_none(deadline: Duration, missing: impl Fn() -> Result<Vec<St
     }
 }
 
-/// The variables without a value.
+/// Returns the names of the variables without a value.
 pub(crate) fn missing(session: &Session, probes: &[(String, Output)]) -> Result<Vec<String>> {
     let fetches: Vec<Output> = probes.iter().map(|probe| probe.1).collect();
     let values = session.run(&[], &fetches, &[])?;

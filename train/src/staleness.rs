@@ -1,5 +1,6 @@
-//! Bounded staleness: workers update as they come, but none runs further ahead of the slowest than agreed (Ho and
-//! others, 2013). Each counts its steps in a vector on a parameter server, and looks at it before a step.
+//! Bounded staleness: workers update independently, but none runs further ahead of the slowest than a given
+//! number of steps (Ho and others, 2013). Each worker counts its steps in a vector on a parameter server, and
+//! reads this vector before a step.
 
 use crate::error::{Error, Result};
 use crate::initializer::Initializer;
@@ -8,27 +9,29 @@ use client::Session;
 use graph::{DType, NodeId, Output, Scope};
 use std::time::{Duration, Instant};
 
-/// The clock of a worker that has finished: nobody is too far ahead of it.
+/// The clock of a worker that has finished, which holds no other worker back.
 const FINISHED: i64 = i64::MAX;
 
-/// A replica that keeps within reach of the others.
+/// A replica under bounded staleness.
 #[derive(Clone, Debug)]
 pub struct BoundedStaleness {
+    /// The index of this worker.
     pub worker: usize,
-    /// How many steps ahead of the slowest worker a step may start.
+    /// The number of steps that a worker may be ahead of the slowest when it starts a step.
     pub steps: i64,
-    /// Steps of each worker; [`FINISHED`] for those that do no more.
+    /// The number of steps done by each worker; [`FINISHED`] for workers that have finished.
     clocks: Output,
     is_open: Output,
     pub(crate) initialize: NodeId,
     finish: NodeId,
-    /// Sets this worker's clock to a number that is fed.
+    /// Sets this worker's clock to the fed `number`.
     set: NodeId,
     number: Output,
 }
 
 impl BoundedStaleness {
-    /// Adds the clocks, and their tick after a step's updates.
+    /// Adds the clocks, and a node that counts a step of this worker after `updated`. Returns the node that
+    /// ends when both are done.
     pub(crate) fn build(
         scope: &Scope,
         variables: &Variables,
@@ -46,7 +49,7 @@ impl BoundedStaleness {
         );
         let me = at.constant_vector(&[worker as i64]);
         let one = at.constant_vector(&[1i64]);
-        let tick = at.control(&[updated]).resource_scatter_add(clocks.handle, me, one);
+        let count_step = at.control(&[updated]).resource_scatter_add(clocks.handle, me, one);
         let number =
             scope.placeholder("bounded_staleness/clock", DType::Int64, graph::PartialShape::from([1usize]));
         let finished = at.constant_vector(&[FINISHED]);
@@ -60,15 +63,15 @@ impl BoundedStaleness {
             set: at.resource_scatter_update(clocks.handle, me, number),
             number,
         };
-        (scope.group(&[updated, tick]), bounded)
+        (scope.group(&[updated, count_step]), bounded)
     }
 
-    /// Whether the clocks have been set.
+    /// Returns whether the clocks have been initialised.
     pub(crate) fn is_open(&self, session: &Session) -> Result<bool> {
         Ok(session.run(&[], &[self.is_open], &[])?[0].item::<graph::Bool8>()?.get())
     }
 
-    /// Joins at the step of the slowest of the others.
+    /// Sets this worker's clock to that of the slowest other worker, if it is behind.
     pub(crate) fn join(&self, session: &Session) -> Result<()> {
         let clocks = self.clocks(session)?;
         let others = clocks.iter().enumerate().filter(|(w, clock)| *w != self.worker && **clock != FINISHED);
@@ -78,10 +81,10 @@ impl BoundedStaleness {
         Ok(())
     }
 
-    /// Waits until the next step is within reach of the slowest worker's.
+    /// Waits until this worker may start its next step.
     ///
     /// # Errors
-    /// `Ahead` by the slowest worker when the deadline has passed.
+    /// `TooFarAhead` with the slowest worker, if the deadline has passed.
     pub(crate) fn wait(
         &self,
         session: &Session,
@@ -101,7 +104,7 @@ impl BoundedStaleness {
             }
             let waited = started.elapsed();
             if waited > deadline {
-                return Err(Error::Ahead {
+                return Err(Error::TooFarAhead {
                     worker: self.worker,
                     ahead,
                     slowest,
@@ -114,12 +117,13 @@ impl BoundedStaleness {
         }
     }
 
-    /// Says that no more steps come.
+    /// Records that this worker has finished.
     pub(crate) fn finish(&self, session: &Session) -> Result<()> {
         session.run(&[], &[], &[self.finish])?;
         Ok(())
     }
 
+    /// Reads the clocks.
     fn clocks(&self, session: &Session) -> Result<Vec<i64>> {
         Ok(session.run(&[], &[self.clocks], &[])?[0].to_i64s()?)
     }

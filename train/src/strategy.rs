@@ -1,4 +1,4 @@
-//! Strategies: the same model function on one device, on towers in one graph, or beside parameter servers.
+//! Strategies: one model function on one device, on towers in one graph, or with parameter servers.
 
 use crate::clip::Clip;
 use crate::moving_average::MovingAverage;
@@ -9,68 +9,73 @@ use crate::variables::Variables;
 use graph::{DeviceSpec, Error, Output, Result, Scope};
 use placer::{ReplicaDeviceSetter, replica_device_setter};
 
-/// How a model is spread over devices and tasks. Everything else about a training program stays the same.
+/// The distribution of a model over devices and tasks. All other parts of a training program are the same for
+/// each strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Strategy {
     /// One replica on the default device.
     Local,
-    /// In-graph replication: a copy of the model a device, each on its share of the batch; variables and
-    /// averaged gradients on one device.
+    /// In-graph replication: one copy of the model on each of `devices`, each with its share of the batch.
+    /// The variables and the averaged gradients are on the device `variables`.
     Towers { devices: Vec<String>, variables: String, averaging: Averaging },
-    /// Between-graph replication: each worker runs this graph by itself, and shares the variables, which lie on the
-    /// parameter servers, by their names.
+    /// Between-graph replication: each worker runs this graph in its own session. The workers share the
+    /// variables, which are on the parameter servers, by name.
     ParameterServer { ps_tasks: u32, worker: u32, placement: VariablePlacement, sync: SyncMode },
 }
 
-/// Where the gradients of towers become one.
+/// The method that averages the gradients of towers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Averaging {
-    /// On the variables' device, to which each tower's gradients go, in the order of the towers.
+    /// Summation on the variables' device, which receives the gradients of all towers, in the order of the
+    /// towers.
     #[default]
     BesideVariables,
-    /// Between the towers, by NVIDIA's NCCL, and then to the variables' device once: the towers are GPUs of one task,
-    /// which has the library. Gradients of rows, and of types that `NcclAllReduce` does not take, go as otherwise.
+    /// Summation between the towers by NVIDIA's NCCL; the sum is then sent to the variables' device once. The
+    /// towers must be GPUs of one task that has the library. Sparse gradients, and those of types that
+    /// `NcclAllReduce` does not support, are summed on the variables' device.
     Nccl,
 }
 
-/// How far the workers of a [`Strategy::ParameterServer`] wait for each other.
+/// The synchronisation between the workers of a [`Strategy::ParameterServer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SyncMode {
-    /// Not at all: each worker's gradients are applied as they come.
+    /// None: each worker's gradients are applied when they arrive.
     #[default]
     Async,
-    /// A step is one update with the mean gradient of `replicas_to_aggregate` workers, done by the chief; there are
-    /// `replicas_to_aggregate + backup` workers. Gradients of slower workers are dropped, and counted. A worker that
-    /// has finished says so, and is waited for no more.
+    /// One update per step, made by the chief with the mean gradient of `replicas_to_aggregate` of the
+    /// `replicas_to_aggregate + backup` workers. Gradients of slower workers are dropped and counted. Updates
+    /// do not wait for workers that have finished.
     Sync { replicas_to_aggregate: u32, backup: u32, aggregation: Aggregation },
-    /// As [`SyncMode::Async`], but no worker starts a step while it is more than `steps` steps ahead of the slowest
-    /// one of `workers`.
+    /// Like [`SyncMode::Async`], but no worker starts a step while it is more than `steps` steps ahead of the
+    /// slowest of `workers` workers.
     BoundedStaleness { steps: u32, workers: u32 },
 }
 
-/// How the gradients of a synchronous step are put together.
+/// The method that averages the gradients of a synchronous step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Aggregation {
-    /// In the order of the workers, each of whose gradients waits in a place of its own beside the variable: the same
-    /// bits from run to run, and a gradient that is pushed twice counts once. Takes a gradient's memory a worker.
+    /// Summation in the order of the workers, whose gradients are in separate buffers beside the variable.
+    /// Results are the same bits from run to run, and a gradient that is pushed twice counts once. This takes
+    /// the memory of one gradient per worker.
     #[default]
     InOrder,
-    /// In the order of arrival, in TensorFlow's accumulators and token queue, under the names of its
-    /// `SyncReplicasOptimizer`: replicas of both kinds train one job. Takes one gradient's memory.
+    /// Summation in the order of arrival, in TensorFlow's accumulators and with its token queue, named like
+    /// those of its `SyncReplicasOptimizer`, so that TensorFlow's replicas can train the same job. This takes
+    /// the memory of one gradient.
     Accumulators,
 }
 
-/// What is done with gradients and variables besides the optimizer's step.
+/// Options of an update beyond the optimizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct UpdateOptions {
-    /// Each replica clips its own gradients.
+    /// The clipping of gradients, which each replica does separately.
     pub clip: Option<Clip>,
-    /// Averages of all trained variables.
+    /// The moving averages of all trained variables.
     pub moving_average: Option<MovingAverage>,
 }
 
 impl Strategy {
-    /// The scope that places a replica's nodes, and that which places variables.
+    /// Returns the scope of a replica's nodes and the scope of its variables.
     pub fn scopes(&self, scope: &Scope) -> (Scope, Scope) {
         match self {
             Strategy::Local => (scope.clone(), scope.clone()),
@@ -78,7 +83,8 @@ impl Strategy {
             Strategy::ParameterServer { ps_tasks, worker, placement, .. } => {
                 let worker_device =
                     DeviceSpec { job: Some("worker".into()), task: Some(*worker), ..DeviceSpec::default() };
-                // A GPU that a parameter server happens to have is not for variables: workers ask for them all the time.
+                // Variables are never on a parameter server's GPU, because workers read them over the network
+                // in every step.
                 let ps_device = DeviceSpec {
                     job: Some("ps".into()),
                     device_type: Some("CPU".into()),
@@ -98,19 +104,19 @@ impl Strategy {
         }
     }
 
-    /// Which worker this replica is, and how it waits for others.
-    pub(crate) fn replica(&self) -> (u32, SyncMode) {
+    /// Returns the index of this replica's worker and its synchronisation with the others.
+    pub(crate) fn worker_and_sync(&self) -> (u32, SyncMode) {
         match self {
             Strategy::Local | Strategy::Towers { .. } => (0, SyncMode::Async),
             Strategy::ParameterServer { worker, sync, .. } => (*worker, *sync),
         }
     }
 
-    /// Builds a training step. `loss` is the model: from the batch's inputs (this replica's share of them) to a
-    /// scalar loss, over variables that it asks for by name.
+    /// Builds a training step. `loss` is the model: it computes a scalar loss from the inputs of the batch
+    /// (this replica's share of them), with variables that it gets by name.
     ///
     /// # Errors
-    /// The first error of any node, a variable without gradient, or a strategy without devices or replicas.
+    /// The first error of any node, a variable without a gradient, or a strategy without devices or replicas.
     pub fn minimize(
         &self,
         scope: &Scope,
@@ -122,7 +128,7 @@ impl Strategy {
         self.minimize_with(scope, variables, optimizer, UpdateOptions::default(), inputs, loss)
     }
 
-    /// As [`Strategy::minimize`], with clipped gradients or averaged variables.
+    /// Builds a training step like [`Strategy::minimize`], with clipped gradients or averaged variables.
     pub fn minimize_with(
         &self,
         scope: &Scope,
@@ -133,9 +139,10 @@ impl Strategy {
         loss: impl Fn(&Scope, &Variables, &[Output]) -> Output,
     ) -> Result<Training> {
         let towers = self.towers(scope, inputs)?;
-        training::build(self, scope, variables, &training::Update { optimizer, options }, &towers, loss)
+        training::build(self, scope, variables, &training::UpdateRule { optimizer, options }, &towers, loss)
     }
 
+    /// Returns the method that averages the gradients of towers.
     pub(crate) fn averaging(&self) -> Averaging {
         match self {
             Strategy::Towers { averaging, .. } => *averaging,
@@ -143,7 +150,7 @@ impl Strategy {
         }
     }
 
-    /// The scope and the inputs of each replica in this graph.
+    /// Returns the scope and the inputs of each tower in this graph.
     fn towers(&self, scope: &Scope, inputs: &[Output]) -> Result<Vec<(Scope, Vec<Output>)>> {
         let Strategy::Towers { devices, averaging, .. } = self else {
             return Ok(vec![(scope.clone(), inputs.to_vec())]);
@@ -164,7 +171,8 @@ impl Strategy {
     }
 }
 
-/// That towers may meet by NCCL, as far as their names tell.
+/// Checks that NCCL can average between these devices, as far as their names tell: they are different GPUs of
+/// one task.
 fn check_collective(devices: &[String]) -> Result<()> {
     let specs: Vec<DeviceSpec> =
         devices.iter().map(|device| DeviceSpec::parse(device)).collect::<Result<_>>()?;
@@ -176,8 +184,8 @@ fn check_collective(devices: &[String]) -> Result<()> {
         }
     }
     for (i, (spec, device)) in specs.iter().zip(devices).enumerate() {
-        let of_task = |spec: &DeviceSpec| (spec.job.clone(), spec.replica, spec.task);
-        if of_task(spec) != of_task(&specs[0]) {
+        let task_of = |spec: &DeviceSpec| (spec.job.clone(), spec.replica, spec.task);
+        if task_of(spec) != task_of(&specs[0]) {
             return Err(Error::invalid(format!(
                 "NCCL averages between GPUs of one task, not '{}' and '{device}'",
                 devices[0]

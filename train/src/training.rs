@@ -1,51 +1,51 @@
-//! A model with its training step.
+//! The training step of a model.
 
 use crate::coordination::Coordination;
 use crate::gradient::{self, Gradient, mean_of};
 use crate::optimizer::Optimizer;
 use crate::strategy::{Strategy, UpdateOptions};
-use crate::sync::Writes;
+use crate::sync::UpdateMode;
 use crate::variables::{Variable, Variables};
 use graph::{DType, NodeId, Output, Result, Scope};
 
-/// A model ready to be trained.
+/// A model's variables, and the nodes that train them.
 #[derive(Clone, Debug)]
 pub struct Training {
     pub variables: Variables,
-    /// Gives every variable its first value; run by one replica.
+    /// Initialises every variable; only one replica runs this.
     pub initialize: NodeId,
-    /// One training step of this replica. Synchronous ones end when the chief has updated the variables, which a
-    /// [`MonitoredSession`](crate::MonitoredSession) of the chief does.
+    /// One training step of this replica. A synchronous step ends when the chief has updated the variables,
+    /// which happens only while a [`MonitoredSession`](crate::MonitoredSession) of the chief runs.
     pub train: NodeId,
-    /// The loss of the step, averaged over towers.
+    /// The loss of the step, averaged over the towers.
     pub loss: Output,
-    /// Steps done by all replicas together, `int64`.
+    /// The number of steps done by all replicas together, `int64`.
     pub global_step: Output,
-    /// The same, read when `train` is done, which fetching it runs.
+    /// The global step after `train`; a fetch of this output runs `train`.
     pub step_done: Output,
-    /// Whether each variable has a value, a scalar `bool`, by name.
+    /// For each variable its name and a scalar `bool`: true if the variable has a value.
     pub probes: Vec<(String, Output)>,
-    /// What replicas have to do besides to go together.
+    /// The coordination of this replica with the others.
     pub coordination: Coordination,
 }
 
-/// How variables follow gradients.
+/// The rule that updates variables from gradients: an optimizer with clipping and moving averages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Update<'a> {
+pub(crate) struct UpdateRule<'a> {
     pub(crate) optimizer: &'a Optimizer,
     pub(crate) options: UpdateOptions,
 }
 
-impl Update<'_> {
-    /// Adds one update of the variables, of their averages, and of the global step, in this order; the node is done
-    /// when all are.
+impl UpdateRule<'_> {
+    /// Adds one update of the variables, then of their averages, then of the global step. Returns a node that
+    /// ends when all are done.
     pub(crate) fn apply(
         &self,
         scope: &Scope,
         variables: &Variables,
         gradients: &[(Variable, Gradient)],
     ) -> NodeId {
-        let changes = self.changes(scope, variables, gradients, Writes::InPlace);
+        let changes = self.changes(scope, variables, gradients, UpdateMode::InPlace);
         let last = scope.group(&changes.into_iter().map(|(_, change)| change).collect::<Vec<_>>());
         let step = variables.global_step();
         let counted = scope.colocate_with(step.handle.node).control(&[last]);
@@ -53,46 +53,47 @@ impl Update<'_> {
         scope.group(&[last, counted])
     }
 
-    /// Adds the changes of variables and of their averages, or what prepares them aside; each with the variable that it
-    /// is beside.
+    /// Adds the writes of the variables and of their averages in the given mode. Returns each write with the
+    /// variable on whose device it runs.
     pub(crate) fn changes(
         &self,
         scope: &Scope,
         variables: &Variables,
         gradients: &[(Variable, Gradient)],
-        writes: Writes<'_>,
+        mode: UpdateMode<'_>,
     ) -> Vec<(Variable, NodeId)> {
-        let mut changes = self.optimizer.changes(scope, variables, gradients, writes);
+        let mut changes = self.optimizer.changes(scope, variables, gradients, mode);
         if let Some(average) = self.options.moving_average {
-            changes.extend(average.changes(scope, variables, &changes, writes));
+            changes.extend(average.changes(scope, variables, &changes, mode));
         }
         changes
     }
 }
 
+/// Builds the training step of a strategy. `towers` holds the scope and the inputs of each tower.
 pub(crate) fn build(
     strategy: &Strategy,
     scope: &Scope,
     variables: &Variables,
-    update: &Update<'_>,
+    rule: &UpdateRule<'_>,
     towers: &[(Scope, Vec<Output>)],
     loss: impl Fn(&Scope, &Variables, &[Output]) -> Output,
 ) -> Result<Training> {
     let mut losses = Vec::with_capacity(towers.len());
-    let mut of_towers = Vec::with_capacity(towers.len());
+    let mut tower_gradients = Vec::with_capacity(towers.len());
     for (tower, share) in towers {
         let loss = loss(tower, variables, share);
         let gradients = gradient::of_loss(tower, variables, loss)?;
-        of_towers.push(match update.options.clip {
+        tower_gradients.push(match rule.options.clip {
             Some(clip) => clip.apply(tower, gradients),
             None => gradients,
         });
         losses.push(loss);
     }
     let scopes: Vec<Scope> = towers.iter().map(|(tower, _)| tower.clone()).collect();
-    let gradients = gradient::mean_over_towers(scope, &scopes, &of_towers, strategy.averaging());
-    let (worker, sync) = strategy.replica();
-    let (train, coordination) = Coordination::build(scope, variables, update, &gradients, worker, sync)?;
+    let gradients = gradient::mean_over_towers(scope, &scopes, &tower_gradients, strategy.averaging());
+    let (worker, sync) = strategy.worker_and_sync();
+    let (train, coordination) = Coordination::build(scope, variables, rule, &gradients, worker, sync)?;
     let step = variables.global_step();
     let done = scope.colocate_with(step.handle.node).control(&[train]);
     let training = Training {

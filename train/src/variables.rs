@@ -1,101 +1,104 @@
-//! The variables of a model, by name: asked for twice, a variable is the same one, so that towers and
-//! evaluation share what training changes.
+//! The variables of a model by name. Two requests for one name return the same variable, so that towers and
+//! evaluation share the trained variables.
 
-use crate::initializer::{Initializer, Part};
+use crate::initializer::{Initializer, VariablePart};
 use graph::{DType, Error, NodeId, Output, PartialShape, Scope, Shape};
 use placer::{Partitioner, shards};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// One variable.
+/// A variable of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variable {
     pub name: String,
     pub dtype: DType,
     pub shape: Shape,
-    /// Its resource handle.
+    /// The resource handle.
     pub handle: Output,
-    /// Its value, as it is when the step reads it.
+    /// The value at the time when the step reads it.
     pub value: Output,
-    /// Assigns the first value.
+    /// The node that assigns the first value.
     pub initializer: NodeId,
-    /// Whether optimizers change it.
+    /// True if optimizers update the variable.
     pub trainable: bool,
-    /// Which part of a whole it is, if it is one.
-    pub part_of: Option<PartOf>,
+    /// The position in the partitioned variable, if this is a part of one.
+    pub part_of: Option<VariableSlice>,
 }
 
-/// What a part of a variable is a part of.
+/// The position of a part in a partitioned variable.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PartOf {
-    /// The name of the whole.
+pub struct VariableSlice {
+    /// The name of the whole variable.
     pub name: String,
-    /// The shape of the whole.
+    /// The shape of the whole variable.
     pub shape: Shape,
-    /// Where the part starts in the whole.
+    /// The start of the part in the whole variable.
     pub offset: Vec<usize>,
 }
 
-/// Rows of a variable that a model has picked.
+/// An embedding lookup in a variable.
 #[derive(Clone, Debug)]
 pub(crate) struct Lookup {
+    /// The name of the variable.
     pub(crate) variable: String,
-    /// The rows of the variable, in any shape.
+    /// The indices of the rows, in any shape.
     pub(crate) indices: Output,
-    /// What was picked.
+    /// The values of the rows.
     pub(crate) rows: Output,
 }
 
-/// One variable cut along one axis into parts, each a variable of its own and placed by itself.
+/// A variable partitioned along one axis; each part is a variable that is placed separately.
 #[derive(Clone, Debug)]
 pub struct PartitionedVariable {
     pub name: String,
     pub dtype: DType,
-    /// The shape of the whole.
+    /// The shape of the whole variable.
     pub shape: Shape,
-    /// `name/part_0`, `name/part_1`, …
+    /// The parts, named `name/part_0`, `name/part_1`, …
     pub parts: Vec<Variable>,
-    /// The parts' values joined.
+    /// The concatenated values of the parts.
     pub value: Output,
 }
 
-/// A collection of variables. Clones share it.
+/// A collection of variables. Clones share one collection.
 #[derive(Clone, Debug)]
 pub struct Variables {
     scope: Scope,
-    made: Rc<RefCell<Made>>,
+    registry: Rc<RefCell<VariableRegistry>>,
 }
 
-/// What a variable is to be.
+/// The properties of a variable that is to be created.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
+struct VariableSpec<'a> {
     dtype: DType,
     dims: &'a [usize],
     first: &'a Initializer,
     trainable: bool,
 }
 
+/// The variables of a collection.
 #[derive(Debug, Default)]
-struct Made {
+struct VariableRegistry {
     variables: Vec<Variable>,
     partitioned: Vec<PartitionedVariable>,
     lookups: Vec<Lookup>,
 }
 
 impl Variables {
-    /// Variables made in this scope: its devices and device functions place them, its names do not prefix
-    /// theirs.
+    /// Returns an empty collection. The scope's devices and device functions place the variables; its name
+    /// scope does not prefix their names.
     pub fn new(scope: &Scope) -> Variables {
-        Variables { scope: scope.clone(), made: Rc::default() }
+        Variables { scope: scope.clone(), registry: Rc::default() }
     }
 
-    /// The variable of this name; made if it is not there. One that is there with another type or shape is the
-    /// graph's error.
+    /// Returns the trainable variable `name`, which is created if it does not exist. The graph has an error
+    /// if it exists with another type or shape.
     pub fn get(&self, name: &str, dtype: DType, shape: &[usize], initializer: &Initializer) -> Variable {
-        self.find_or_make(name, dtype, shape, initializer, true)
+        self.get_or_create(name, dtype, shape, initializer, true)
     }
 
-    /// As [`Variables::get`], for what optimizers leave alone: counters, slots.
+    /// Returns a variable like [`Variables::get`], but one that optimizers do not update: a counter or a
+    /// slot.
     pub fn get_untrained(
         &self,
         name: &str,
@@ -103,11 +106,11 @@ impl Variables {
         shape: &[usize],
         initializer: &Initializer,
     ) -> Variable {
-        self.find_or_make(name, dtype, shape, initializer, false)
+        self.get_or_create(name, dtype, shape, initializer, false)
     }
 
-    /// As [`Variables::get`], cut into parts as the partitioner says. A strategy that spreads variables over
-    /// parameter servers spreads the parts.
+    /// Returns a variable like [`Variables::get`], partitioned by `partitioner`. Strategies place each part
+    /// like a variable.
     pub fn get_partitioned(
         &self,
         name: &str,
@@ -116,9 +119,9 @@ impl Variables {
         initializer: &Initializer,
         partitioner: Partitioner,
     ) -> PartitionedVariable {
-        let found = self.made.borrow().partitioned.iter().find(|v| v.name == name).cloned();
+        let found = self.registry.borrow().partitioned.iter().find(|v| v.name == name).cloned();
         if let Some(found) = found {
-            self.expect(name, (found.dtype, &found.shape), (dtype, shape));
+            self.check_matches(name, (found.dtype, &found.shape), (dtype, shape));
             return found;
         }
         let whole = self.shape(shape);
@@ -131,77 +134,87 @@ impl Variables {
         let parts: Vec<Variable> = (0..)
             .zip(&cut)
             .map(|(index, shard)| {
-                let part = Part { whole: &whole, offset: &shard.offset, index };
-                let of = PartOf { name: name.to_owned(), shape: whole.clone(), offset: shard.offset.clone() };
-                let wanted = Wanted { dtype, dims: &shard.shape, first: initializer, trainable: true };
-                self.make(&format!("{name}/part_{index}"), &wanted, part, Some(of))
+                let part = VariablePart { whole: &whole, offset: &shard.offset, index };
+                let of = VariableSlice {
+                    name: name.to_owned(),
+                    shape: whole.clone(),
+                    offset: shard.offset.clone(),
+                };
+                let spec = VariableSpec { dtype, dims: &shard.shape, first: initializer, trainable: true };
+                self.create(&format!("{name}/part_{index}"), &spec, part, Some(of))
             })
             .collect();
         let values: Vec<Output> = parts.iter().map(|part| part.value).collect();
         let value = self.scope.name_scope(name).concat(&values, axis.unwrap_or(0) as i32);
         let variable = PartitionedVariable { name: name.to_owned(), dtype, shape: whole, parts, value };
-        self.made.borrow_mut().partitioned.push(variable.clone());
+        self.registry.borrow_mut().partitioned.push(variable.clone());
         variable
     }
 
-    /// A slot of another variable, on its device: same type and shape.
+    /// Returns a slot of another variable: a variable of the same type and shape, on the same device.
     pub(crate) fn slot(&self, of: &Variable, slot: &str, initializer: &Initializer) -> Variable {
         let name = format!("{}/{slot}", of.name);
-        self.beside(of).find_or_make(&name, of.dtype, of.shape.dims(), initializer, false)
+        self.beside(of).get_or_create(&name, of.dtype, of.shape.dims(), initializer, false)
     }
 
-    /// Where variables are made.
+    /// Returns the scope in which variables are created.
     pub(crate) fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// The same collection; what is made here is on the device of `variable`.
+    /// Returns the same collection with a scope that places new variables on the device of `variable`.
     pub(crate) fn beside(&self, variable: &Variable) -> Variables {
-        Variables { scope: self.scope.colocate_with(variable.handle.node), made: self.made.clone() }
+        Variables { scope: self.scope.colocate_with(variable.handle.node), registry: self.registry.clone() }
     }
 
-    /// How many steps all replicas together have done, an `int64` scalar named `global_step`.
+    /// Returns the global step: the number of steps done by all replicas together, an `int64` scalar named
+    /// `global_step`.
     pub fn global_step(&self) -> Variable {
         self.get_untrained("global_step", DType::Int64, &[], &Initializer::Value(0i64.into()))
     }
 
-    pub(crate) fn remember(&self, lookup: Lookup) {
-        self.made.borrow_mut().lookups.push(lookup);
+    /// Records an embedding lookup, so that its gradient can be sparse.
+    pub(crate) fn add_lookup(&self, lookup: Lookup) {
+        self.registry.borrow_mut().lookups.push(lookup);
     }
 
+    /// Returns all recorded embedding lookups.
     pub(crate) fn lookups(&self) -> Vec<Lookup> {
-        self.made.borrow().lookups.clone()
+        self.registry.borrow().lookups.clone()
     }
 
+    /// Returns the variable `name`, if it exists.
     pub fn find(&self, name: &str) -> Option<Variable> {
-        self.made.borrow().variables.iter().find(|v| v.name == name).cloned()
+        self.registry.borrow().variables.iter().find(|v| v.name == name).cloned()
     }
 
-    /// Every variable, parts one by one, in the order in which they were made.
+    /// Returns every variable, with each part separately, in the order of creation.
     pub fn all(&self) -> Vec<Variable> {
-        self.made.borrow().variables.clone()
+        self.registry.borrow().variables.clone()
     }
 
+    /// Returns the variables that optimizers update, in the order of creation.
     pub fn trainable(&self) -> Vec<Variable> {
-        self.made.borrow().variables.iter().filter(|v| v.trainable).cloned().collect()
+        self.registry.borrow().variables.iter().filter(|v| v.trainable).cloned().collect()
     }
 
-    /// A node that gives every variable its first value.
+    /// Returns a node that assigns its first value to every variable.
     pub fn initializer(&self) -> NodeId {
-        let all: Vec<NodeId> = self.made.borrow().variables.iter().map(|v| v.initializer).collect();
+        let all: Vec<NodeId> = self.registry.borrow().variables.iter().map(|v| v.initializer).collect();
         self.scope.group(&all)
     }
 
-    /// A boolean scalar a variable: whether it has a value.
+    /// Returns the name of each variable with a scalar `bool`: true if the variable has a value.
     pub fn are_initialized(&self) -> Vec<(String, Output)> {
         let probe = |v: &Variable| {
             let probe = self.scope.op("VarIsInitializedOp").input(v.handle).output();
             (v.name.clone(), probe)
         };
-        self.made.borrow().variables.iter().map(probe).collect()
+        self.registry.borrow().variables.iter().map(probe).collect()
     }
 
-    fn find_or_make(
+    /// Returns the variable `name`, which is created if it does not exist.
+    fn get_or_create(
         &self,
         name: &str,
         dtype: DType,
@@ -210,22 +223,24 @@ impl Variables {
         trainable: bool,
     ) -> Variable {
         if let Some(found) = self.find(name) {
-            self.expect(name, (found.dtype, &found.shape), (dtype, dims));
+            self.check_matches(name, (found.dtype, &found.shape), (dtype, dims));
             return found;
         }
         let whole = self.shape(dims);
-        self.make(name, &Wanted { dtype, dims, first, trainable }, Part::all(&whole), None)
+        self.create(name, &VariableSpec { dtype, dims, first, trainable }, VariablePart::all(&whole), None)
     }
 
-    fn expect(&self, name: &str, found: (DType, &Shape), asked: (DType, &[usize])) {
-        if (found.0, found.1.dims()) != asked {
+    /// Adds an error to the graph if an existing variable has another type or shape than `requested`.
+    fn check_matches(&self, name: &str, found: (DType, &Shape), requested: (DType, &[usize])) {
+        if (found.0, found.1.dims()) != requested {
             self.scope.fail(Error::invalid(format!(
                 "variable '{name}' is {} of shape {}, and asked for as {} of shape {:?}",
-                found.0, found.1, asked.0, asked.1
+                found.0, found.1, requested.0, requested.1
             )));
         }
     }
 
+    /// Returns a shape; adds an error to the graph if it has too many elements.
     fn shape(&self, dims: &[usize]) -> Shape {
         Shape::new(dims).unwrap_or_else(|error| {
             self.scope.fail(error);
@@ -233,8 +248,15 @@ impl Variables {
         })
     }
 
-    fn make(&self, name: &str, wanted: &Wanted<'_>, part: Part<'_>, part_of: Option<PartOf>) -> Variable {
-        let Wanted { dtype, dims, first, trainable } = *wanted;
+    /// Creates a variable and adds its nodes.
+    fn create(
+        &self,
+        name: &str,
+        spec: &VariableSpec<'_>,
+        part: VariablePart<'_>,
+        part_of: Option<VariableSlice>,
+    ) -> Variable {
+        let VariableSpec { dtype, dims, first, trainable } = *spec;
         let shape = self.shape(dims);
         let handle = self
             .scope
@@ -261,7 +283,7 @@ impl Variables {
             .output();
         let variable =
             Variable { name: name.to_owned(), dtype, shape, handle, value, initializer, trainable, part_of };
-        self.made.borrow_mut().variables.push(variable.clone());
+        self.registry.borrow_mut().variables.push(variable.clone());
         variable
     }
 }

@@ -1,13 +1,13 @@
-//! A session: a graph placed over some of the cluster's devices, and the steps that run on it.
+//! A session: a graph placed over devices of the cluster, and the steps that run on it.
 
 mod open;
-mod place;
+mod placement;
 mod runs;
 
-use self::place::place;
+use self::placement::place;
 use crate::callables::Callables;
 use crate::cluster::{Members, SessionCluster};
-use crate::options::Reported;
+use crate::options::IgnoredOptions;
 use crate::partial_run::PartialRun;
 use crate::plan_cache::PlanCache;
 use bytes::Bytes;
@@ -24,55 +24,58 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A worker that does not answer the end of a session within this time is left to itself.
+/// The time limit of a request that deletes the session on a worker.
 const DELETE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// As long as the end of a session waits for its workers' word; they are told in any case.
-const DELETE_PATIENCE: Duration = Duration::from_secs(1);
+/// The time for which the end of a session waits for the workers' answers; the requests go on after that.
+const DELETE_WAIT: Duration = Duration::from_secs(1);
 
 const CLOSED: &str = "Step was cancelled by an explicit call to `Session::Close()`.";
 
-/// What a master lends its sessions.
+/// The parts of a master that its sessions use.
 #[derive(Clone)]
-pub(crate) struct Engine {
+pub(crate) struct MasterContext {
     pub(crate) kernels: Arc<dyn Kernels + Send + Sync>,
     pub(crate) evaluator: Arc<dyn graph::ops::Evaluate + Send + Sync>,
-    pub(crate) reported: Arc<Reported>,
-    /// How long a task that a session needs is waited for.
+    pub(crate) ignored_options: Arc<IgnoredOptions>,
+    /// The longest time that a session waits for a task that it needs.
     pub(crate) connect_deadline: Duration,
-    /// The master's task under its own name, and its incarnation.
+    /// The master's task, by its name in the server's cluster, and its incarnation.
     pub(crate) master: (Arc<str>, u64),
 }
 
+/// A session of the master.
 pub(crate) struct Session {
     pub(crate) handle: Arc<str>,
     pub(crate) config: pb::ConfigProto,
     members: Members,
-    engine: Engine,
-    state: Mutex<State>,
-    /// One extension at a time.
+    context: MasterContext,
+    state: Mutex<SessionState>,
+    /// The lock that serialises extensions of the graph.
     extending: tokio::sync::Mutex<()>,
     plans: PlanCache,
     callables: Callables,
     partial_runs: Mutex<PartialRuns>,
     closed: CancellationToken,
-    /// What steps that the end of the session cut off are told.
+    /// The status of steps that the end of the session interrupts.
     end: OnceLock<Status>,
-    /// Steps in flight.
+    /// The steps in flight.
     steps: TaskTracker,
-    /// Carries what steps leave to be done behind them.
+    /// The runtime of work that goes on after a step has been answered.
     pub(crate) runtime: Handle,
 }
 
-struct State {
+/// The graph of a session and the cluster that it is placed on.
+struct SessionState {
     cluster: Arc<SessionCluster>,
-    /// Every node carries the full name of its device.
+    /// The placed graph: every node has the full name of its device.
     placed: Arc<Graph>,
-    /// The same graph as the client sent it.
+    /// The same graph as sent by the client.
     requested: Arc<Graph>,
     version: i64,
 }
 
+/// The partial runs of a session.
 #[derive(Default)]
 struct PartialRuns {
     begun: u64,
@@ -80,25 +83,25 @@ struct PartialRuns {
 }
 
 impl Session {
-    /// Places the graph over the devices of those who take part. What cannot be placed leaves nothing behind:
-    /// the workers are told later, by [`Session::start`].
+    /// Places the graph over the devices of the session's tasks. A failure leaves no state behind, because
+    /// the session is opened on the workers later, by [`Session::start`].
     pub(crate) fn new(
         handle: Arc<str>,
         config: pb::ConfigProto,
         members: Members,
         devices: BTreeMap<TaskName, Vec<DeviceAttributes>>,
         requested: Graph,
-        engine: Engine,
+        context: MasterContext,
         runtime: Handle,
     ) -> Result<Session, Status> {
         let cluster = Arc::new(SessionCluster::new(&members, devices, Arc::new(Names::master()))?);
-        let placed = Arc::new(place(&requested, None, &config, &cluster, &engine)?);
-        let state = State { cluster, placed, requested: Arc::new(requested), version: 0 };
+        let placed = Arc::new(place(&requested, None, &config, &cluster, &context)?);
+        let state = SessionState { cluster, placed, requested: Arc::new(requested), version: 0 };
         Ok(Session {
             handle,
             config,
             members,
-            engine,
+            context,
             state: Mutex::new(state),
             extending: tokio::sync::Mutex::new(()),
             plans: PlanCache::default(),
@@ -111,13 +114,15 @@ impl Session {
         })
     }
 
+    /// Returns the tasks and devices that the session uses.
     pub(crate) fn cluster(&self) -> Arc<SessionCluster> {
         self.state.lock().cluster.clone()
     }
 
-    /// Adds nodes. Stateful nodes keep the device that they have; tasks that only the new nodes name join.
+    /// Adds nodes to the graph and returns its new version. Stateful nodes stay on their devices; tasks that
+    /// only the new nodes name join the session.
     pub(crate) async fn extend(self: &Arc<Self>, nodes: Bytes, version: i64) -> Result<i64, Status> {
-        let _one = self.extending.lock().await;
+        let _guard = self.extending.lock().await;
         let (requested, current) = {
             let state = self.state.lock();
             (state.requested.clone(), state.version)
@@ -143,10 +148,12 @@ impl Session {
         })
         .await?;
         let cluster = self.join(&requested).await?;
-        let (this, graph, on) = (self.clone(), requested.clone(), cluster.clone());
+        let (this, graph, new_cluster) = (self.clone(), requested.clone(), cluster.clone());
         let before = self.state.lock().placed.clone();
-        let placed =
-            on_blocking_thread(move || place(&graph, Some(&before), &this.config, &on, &this.engine)).await?;
+        let placed = on_blocking_thread(move || {
+            place(&graph, Some(&before), &this.config, &new_cluster, &this.context)
+        })
+        .await?;
         let mut state = self.state.lock();
         state.cluster = cluster;
         state.placed = Arc::new(placed);
@@ -161,9 +168,10 @@ impl Session {
         self.steps.wait().await;
     }
 
-    /// Ends the steps in flight, which are told why, and the worker sessions. The caller may give up waiting.
+    /// Ends the steps in flight with the status `end`, and deletes the session on the workers. The work goes
+    /// on if the caller stops waiting.
     pub(crate) async fn close(self: Arc<Self>, end: Status) {
-        // The first reason holds.
+        // The first status is kept.
         let _ = self.end.set(end);
         self.closed.cancel();
         let runtime = self.runtime.clone();
@@ -174,10 +182,11 @@ impl Session {
             self.partial_runs.lock().by_handle.clear();
             self.delete_on_workers().await;
         });
-        // Fails only when the process ends, and the session with it.
+        // The join fails only when the process ends.
         let _ = ended.await;
     }
 
+    /// Deletes the session on its workers, and logs failures.
     async fn delete_on_workers(self: &Arc<Self>) {
         let deadline = Some(Instant::now() + DELETE_DEADLINE);
         let cluster = self.cluster();
@@ -190,11 +199,11 @@ impl Session {
             })
         });
         let deleted = futures::future::join_all(deletions);
-        let _ = tokio::time::timeout(DELETE_PATIENCE, deleted).await;
+        let _ = tokio::time::timeout(DELETE_WAIT, deleted).await;
     }
 }
 
-/// What steps are told that a client's CloseSession cut off.
+/// Returns the status of steps that a client's CloseSession interrupts.
 pub(crate) fn closed_by_client() -> Status {
     Status::new(Code::Cancelled, CLOSED)
 }
@@ -205,12 +214,12 @@ impl fmt::Debug for Session {
     }
 }
 
-/// A failure of placing or splitting, as clients are told of it.
+/// Converts an error of placement or partitioning to a status for clients.
 pub(crate) fn from_placer(error: placer::Error) -> Status {
     Status::new(error.code(), error.to_string())
 }
 
-/// Runs what takes long away from the threads that answer calls.
+/// Runs long work on a thread for blocking work, so that the threads that answer calls stay free.
 pub(crate) async fn on_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {

@@ -1,4 +1,4 @@
-//! Opening a session on its workers: at its start, and when a later graph names more of them.
+//! Opening of a session on its workers, at its start and when a later graph names more of them.
 
 use super::{DELETE_DEADLINE, Session};
 use crate::cluster::{Links, SessionCluster};
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// Tasks that no node is on have so long to take part; they answered a moment ago.
+/// The time limit for tasks without nodes to open the session; they have just answered the device query.
 const OTHERS_GRACE: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Opens the session on the workers that answered. Of those, some may have gone since, or stopped: without nodes on
-    /// them the session begins without them.
+    /// Opens the session on the workers that answered the device query. If some of them have died or stopped
+    /// since and have no nodes, the session starts without them.
     pub(crate) async fn start(&self, deadline: Instant) -> Result<(), Status> {
         let (cluster, placed) = {
             let state = self.state.lock();
@@ -24,13 +24,13 @@ impl Session {
         };
         let left_out = self.open(&cluster.links, self.members.needs(&placed), deadline).await?;
         if !left_out.is_empty() {
-            let without = cluster.without(&self.members, &left_out)?;
+            let without = cluster.without_tasks(&self.members, &left_out)?;
             self.state.lock().cluster = Arc::new(without);
         }
         Ok(())
     }
 
-    /// Opens the session on these workers; gives those that did not take part, and are not needed.
+    /// Opens the session on these workers. Returns the tasks that did not open it and are not needed.
     async fn open(
         &self,
         links: &Links,
@@ -49,14 +49,14 @@ impl Session {
         let (needed, others): (Vec<_>, Vec<_>) = links.iter().partition(|(task, _)| is_needed(task));
         let opened_on_others = others.iter().map(|&entry| timeout(OTHERS_GRACE, open(entry)));
         let opened = join_all(needed.iter().map(|&entry| open(entry)));
-        let (opened, there) = tokio::join!(opened, join_all(opened_on_others));
+        let (opened, opened_tasks) = tokio::join!(opened, join_all(opened_on_others));
         opened.into_iter().collect::<Result<Vec<_>, Status>>()?;
-        let there: BTreeSet<TaskName> = there.into_iter().flatten().flatten().collect();
+        let opened_tasks: BTreeSet<TaskName> = opened_tasks.into_iter().flatten().flatten().collect();
         let mut left_out = BTreeSet::new();
-        for (task, link) in others.into_iter().filter(|(task, _)| !there.contains(task)) {
-            tracing::warn!(session = %self.handle, "{task} has answered, and takes no part now");
+        for (task, link) in others.into_iter().filter(|(task, _)| !opened_tasks.contains(task)) {
+            tracing::warn!(session = %self.handle, "{task} has answered the device query, but does not open the session");
             left_out.insert(task.clone());
-            // What it was asked may be done yet.
+            // The request may still be carried out later, so the session is deleted there.
             let (session, link) = (self.handle.clone(), link.clone());
             let deadline = Some(Instant::now() + DELETE_DEADLINE);
             self.runtime.spawn(async move { link.delete_session(&session, deadline).await });
@@ -64,6 +64,7 @@ impl Session {
         Ok(left_out)
     }
 
+    /// Returns the request that opens the session on a worker.
     fn worker_session(
         &self,
         task: &TaskName,
@@ -73,12 +74,12 @@ impl Session {
         let experimental = self.config.experimental.clone().unwrap_or_default();
         let shares_devices =
             self.config.share_cluster_devices_in_session || experimental.share_cluster_devices_in_session;
-        // A cluster of the session's own brings state of its own, unless told otherwise.
+        // A session with its own cluster has isolated state, unless its options say otherwise.
         let isolate = match self.members.cluster_def {
             Some(_) => !experimental.share_session_state_in_clusterspec_propagation,
             None => self.config.isolate_session_state,
         };
-        let (master_task, master_incarnation) = &self.engine.master;
+        let (master_task, master_incarnation) = &self.context.master;
         CreateWorkerSession {
             session: self.handle.clone(),
             server_def: pb::ServerDef {
@@ -100,7 +101,8 @@ impl Session {
         }
     }
 
-    /// The session's cluster with those who were not there at its start and whom the graph now needs.
+    /// Returns the session's cluster with the tasks that were not reached at its start and that the graph
+    /// needs.
     pub(super) async fn join(&self, graph: &Graph) -> Result<Arc<SessionCluster>, Status> {
         let cluster = self.cluster();
         let needs = self.members.needs(graph);
@@ -110,9 +112,9 @@ impl Session {
         if absent.is_empty() {
             return Ok(cluster);
         }
-        let deadline = Instant::now() + self.engine.connect_deadline;
+        let deadline = Instant::now() + self.context.connect_deadline;
         let devices = self.members.devices(&absent, |_| true, deadline).await?;
         self.open(&absent, |_| true, deadline).await?;
-        Ok(Arc::new(cluster.joined_by(&self.members, devices)?))
+        Ok(Arc::new(cluster.with_tasks(&self.members, devices)?))
     }
 }

@@ -1,23 +1,24 @@
-//! What a session runs: whole steps, steps in parts, and callables.
+//! The runs of a session: whole steps, partial runs, and callables.
 
 use super::{Session, closed_by_client};
 use crate::callables::{self, Callable};
 use crate::options::{check_partial, executor_options};
 use crate::partial_run::PartialRun;
-use crate::plan::{Keep, Plan, PlanRequest};
+use crate::plan::{Plan, PlanOwner, PlanRequest};
 use crate::signature::{Signature, without_zero_port};
-use crate::step::{Call, Step, metadata, wait_until};
+use crate::step::{Step, StepCall, metadata, wait_until};
 use graph::{Code, Tensor};
 use proto::link::{Extent, PartialRunSetup, RunCallable, RunCallableOutcome, RunStep, RunStepOutcome};
 use proto::{Status, pb};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Steps in parts that a session may have begun and not ended.
+/// The largest number of partial runs in progress per session.
 const MOST_PARTIAL_RUNS: usize = 10_000;
 
 impl Session {
-    /// Runs one step, or a part of one; ends early when the session is closed or the deadline passes.
+    /// Runs one step, or a part of a partial run; ends early when the session is closed or the deadline
+    /// passes.
     pub(crate) async fn run_step(self: &Arc<Self>, step: RunStep) -> Result<RunStepOutcome, Status> {
         let deadline = self.deadline(&step.options, step.deadline);
         match step.partial_run.clone() {
@@ -26,7 +27,7 @@ impl Session {
         }
     }
 
-    /// Runs a call of the session until it is closed.
+    /// Runs a call until it ends or the session is closed.
     async fn until_closed<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
         let _token = self.steps.token();
         tokio::select! {
@@ -36,6 +37,7 @@ impl Session {
         }
     }
 
+    /// Returns the earlier of the deadlines of the run options and of the call.
     fn deadline(&self, options: &pb::RunOptions, of_call: Option<Instant>) -> Option<Instant> {
         let timeout = match options.timeout_in_ms {
             0 => self.config.operation_timeout_in_ms,
@@ -51,31 +53,32 @@ impl Session {
         }
     }
 
+    /// Runs a whole step.
     async fn run_whole(
         self: &Arc<Self>,
         run: RunStep,
         deadline: Option<Instant>,
     ) -> Result<RunStepOutcome, Status> {
-        self.engine.reported.run(&run.options);
+        self.context.ignored_options.run(&run.options);
         let options = executor_options(&run.options, &self.config)?;
         let feeds = || run.feeds.iter().map(|feed| &feed.0);
         let signature = Signature::new(feeds(), &run.fetches, &run.targets);
-        let asked = || pb::CallableOptions {
+        let requested = || pb::CallableOptions {
             feed: feeds().cloned().collect(),
             fetch: run.fetches.clone(),
             target: run.targets.clone(),
             run_options: Some(run.options.clone()),
             ..Default::default()
         };
-        let plan = self.cached_plan(signature, asked, deadline).await?;
-        let exchange = plan.exchange(run.feeds, &run.fetches)?;
+        let plan = self.cached_plan(signature, requested, deadline).await?;
+        let tensors = plan.client_tensors(run.feeds, &run.fetches)?;
         let step = Step::new(plan, self.runtime.clone());
-        let call = Call { exchange, options, extent: Extent::Whole, deadline };
+        let call = StepCall { tensors, options, extent: Extent::Whole, deadline };
         let (values, metadata) = run_call(&step, call, &run.fetches).await?;
         Ok(RunStepOutcome { fetches: run.fetches.into_iter().zip(values).collect(), metadata })
     }
 
-    /// Prepares a step that will run in parts.
+    /// Prepares a partial run and returns its handle.
     pub(crate) async fn partial_run_setup(
         self: &Arc<Self>,
         setup: PartialRunSetup,
@@ -83,13 +86,13 @@ impl Session {
         self.until_closed(async {
             let graph = self.state.lock().placed.clone();
             let signature = Signature::new(&setup.feeds, &setup.fetches, &setup.targets);
-            let asked = || pb::CallableOptions {
+            let requested = || pb::CallableOptions {
                 feed: setup.feeds.clone(),
                 fetch: setup.fetches.clone(),
                 target: setup.targets.clone(),
                 ..Default::default()
             };
-            let plan = self.cached_plan(signature, asked, None).await?;
+            let plan = self.cached_plan(signature, requested, None).await?;
             let run = PartialRun::new(Step::new(plan, self.runtime.clone()), graph, &setup);
             let mut runs = self.partial_runs.lock();
             if runs.by_handle.len() >= MOST_PARTIAL_RUNS {
@@ -104,7 +107,8 @@ impl Session {
         .await
     }
 
-    /// Runs a part. The step ends with the last of its parts, and with the first that fails while it runs.
+    /// Runs one part of a partial run. The step ends with its last part, or with the first part that fails
+    /// while it runs.
     async fn run_part(
         self: &Arc<Self>,
         handle: &str,
@@ -115,27 +119,27 @@ impl Session {
         let run = run.ok_or_else(no_partial_run)?;
         check_partial(&part.options)?;
         let extent = run.advance(part.feeds.iter().map(|f| f.0.as_str()), &part.fetches)?;
-        let exchange = run.step.plan.exchange(part.feeds, &part.fetches)?;
+        let tensors = run.step.plan.client_tensors(part.feeds, &part.fetches)?;
         let options = pb::ExecutorOpts::default();
-        // A part that is given up ends the step, as one that fails does.
-        let mut ends = EndsPartialRun { session: self, handle: Some(handle) };
+        // A part that is cancelled ends the step, like one that fails.
+        let mut guard = PartialRunGuard { session: self, handle: Some(handle) };
         let (values, _) =
-            run_call(&run.step, Call { exchange, options, extent, deadline }, &part.fetches).await?;
+            run_call(&run.step, StepCall { tensors, options, extent, deadline }, &part.fetches).await?;
         if extent == Extent::Part {
-            ends.handle = None;
+            guard.handle = None;
         }
         Ok(RunStepOutcome { fetches: part.fetches.into_iter().zip(values).collect(), metadata: None })
     }
 
-    /// Plans a step that will be run many times.
+    /// Plans a step that will be run many times, and returns its handle.
     pub(crate) async fn make_callable(self: &Arc<Self>, options: pb::CallableOptions) -> Result<i64, Status> {
         callables::check(&options)?;
         let run_options = options.run_options.clone().unwrap_or_default();
-        self.engine.reported.run(&run_options);
+        self.context.ignored_options.run(&run_options);
         executor_options(&run_options, &self.config)?;
         self.until_closed(async {
             let deadline = self.deadline(&run_options, None);
-            let plan = self.runtime.spawn(Plan::make(self.plan_request(options.clone(), deadline)));
+            let plan = self.runtime.spawn(Plan::build(self.plan_request(options.clone(), deadline)));
             let lost = |e| Err(Status::new(Code::Internal, format!("the master's planning failed: {e}")));
             let plan = Arc::new(plan.await.unwrap_or_else(lost)?);
             Ok(self.callables.add(Callable { plan, options }))
@@ -143,7 +147,7 @@ impl Session {
         .await
     }
 
-    /// Runs a callable with one value a feed.
+    /// Runs a callable with one value for each feed.
     pub(crate) async fn run_callable(
         self: &Arc<Self>,
         run: RunCallable,
@@ -157,17 +161,19 @@ impl Session {
         let run_options = callable.options.run_options.clone().unwrap_or_default();
         let options = executor_options(&run_options, &self.config)?;
         let deadline = self.deadline(&run_options, run.deadline);
-        let exchange = callable.plan.exchange(feeds.iter().zip(run.feeds), fetches)?;
+        let tensors = callable.plan.client_tensors(feeds.iter().zip(run.feeds), fetches)?;
         let step = Step::new(callable.plan.clone(), self.runtime.clone());
-        let call = Call { exchange, options, extent: Extent::Whole, deadline };
+        let call = StepCall { tensors, options, extent: Extent::Whole, deadline };
         let (fetches, metadata) = self.until_closed(run_call(&step, call, fetches)).await?;
         Ok(RunCallableOutcome { fetches, metadata })
     }
 
+    /// Releases a callable.
     pub(crate) fn release_callable(&self, handle: i64) -> Result<(), Status> {
         self.callables.release(handle)
     }
 
+    /// Returns the request for a plan of `step` with the session's current graph.
     fn plan_request(&self, step: pb::CallableOptions, deadline: Option<Instant>) -> PlanRequest {
         let bare = |names: Vec<String>| names.iter().map(|n| without_zero_port(n).to_owned()).collect();
         let (graph, cluster) = {
@@ -176,27 +182,27 @@ impl Session {
         };
         let (session, closed) = (self.handle.clone(), self.closed.clone());
         PlanRequest {
-            keep: Keep { session, closed, runtime: self.runtime.clone() },
+            owner: PlanOwner { session, closed, runtime: self.runtime.clone() },
             graph,
             cluster,
-            engine: self.engine.clone(),
+            context: self.context.clone(),
             config: self.config.clone(),
             step: pb::CallableOptions { feed: bare(step.feed), fetch: bare(step.fetch), ..step },
             deadline,
         }
     }
 
-    /// The plan for a step's signature: from the cache, or made now of what was asked for.
+    /// Returns the plan for a step's signature, from the cache or made for the options `requested`.
     async fn cached_plan(
         self: &Arc<Self>,
         signature: Signature,
-        asked: impl FnOnce() -> pb::CallableOptions,
+        requested: impl FnOnce() -> pb::CallableOptions,
         deadline: Option<Instant>,
     ) -> Result<Arc<Plan>, Status> {
-        let make = || Plan::make(self.plan_request(asked(), None));
+        let build = || Plan::build(self.plan_request(requested(), None));
         tokio::select! {
             biased;
-            plan = self.plans.get(&self.runtime, signature, make) => plan,
+            plan = self.plans.get(&self.runtime, signature, build) => plan,
             () = wait_until(deadline) => Err(Status::new(
                 Code::DeadlineExceeded,
                 format!("The step was not planned and registered by its deadline; session {}", self.handle),
@@ -205,23 +211,23 @@ impl Session {
     }
 }
 
-/// Forgets a partial run, unless told that it goes on.
-struct EndsPartialRun<'a> {
+/// A guard that removes a partial run on drop, unless its handle has been cleared.
+struct PartialRunGuard<'a> {
     session: &'a Session,
     handle: Option<&'a str>,
 }
 
-impl Drop for EndsPartialRun<'_> {
+impl Drop for PartialRunGuard<'_> {
     fn drop(&mut self) {
         let ended = self.handle.and_then(|handle| self.session.partial_runs.lock().by_handle.remove(handle));
         drop(ended);
     }
 }
 
-/// Runs a call of a step; the fetched values in order, and what was recorded.
+/// Runs a call of a step. Returns the fetched values in order, and the recorded metadata.
 async fn run_call(
     step: &Step,
-    call: Call,
+    call: StepCall,
     fetches: &[String],
 ) -> Result<(Vec<Tensor>, Option<pb::RunMetadata>), Status> {
     let options = call.options;
@@ -230,6 +236,7 @@ async fn run_call(
     Ok((step.plan.fetched(fetches, outcomes)?, metadata))
 }
 
+/// Returns the error for a partial run that was not set up.
 pub(crate) fn no_partial_run() -> Status {
     Status::invalid("Must run PartialRunSetup before performing partial runs")
 }

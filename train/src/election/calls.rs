@@ -1,4 +1,5 @@
-//! Calls to a store elsewhere, on a runtime of its own: who calls may belong to another, and waits.
+//! Blocking calls to a remote store. They run on a runtime of their own, because the calling thread may belong
+//! to another runtime and blocks.
 
 use crate::error::{Error, Result};
 use graph::Code;
@@ -10,81 +11,86 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-/// How long a call may take of who has no turn to keep.
-pub(super) const LONGEST: Duration = Duration::from_secs(5);
+/// The time limit of a call that does not renew a lease.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A timeout comes no later.
+/// The time after a call's limit within which its timeout must arrive.
 const MARGIN: Duration = Duration::from_secs(1);
 
+/// The calls to one store.
 #[derive(Debug)]
-pub(super) struct Calls {
-    place: String,
-    in_turn: Duration,
-    /// `None` once it ends.
+pub(super) struct StoreCalls {
+    /// The description of the store in error messages.
+    description: String,
+    /// The time limit of a renewal.
+    renewal_timeout: Duration,
+    /// The runtime of the calls; `None` during drop.
     runtime: Option<Runtime>,
 }
 
-impl Calls {
-    /// To a place of which messages speak like this, where a leader's turn is kept for so long.
-    pub(super) fn new(place: String, lease: Duration) -> Result<Calls> {
+impl StoreCalls {
+    /// Returns the calls to a store described by `description`, whose leaders have the lease `lease`.
+    pub(super) fn new(description: String, lease: Duration) -> Result<StoreCalls> {
         let runtime =
             Builder::new_multi_thread().worker_threads(1).thread_name("elections").enable_all().build();
-        let runtime = runtime.map_err(|e| Error::file(&place, &e))?;
-        Ok(Calls { place, in_turn: (lease / 2).min(LONGEST), runtime: Some(runtime) })
+        let runtime = runtime.map_err(|e| Error::file(&description, &e))?;
+        Ok(StoreCalls { description, renewal_timeout: (lease / 2).min(CALL_TIMEOUT), runtime: Some(runtime) })
     }
 
-    /// Speaks otherwise of the place from now on.
-    pub(super) fn are_to(&mut self, place: String) {
-        self.place = place;
+    /// Changes the description of the store.
+    pub(super) fn set_description(&mut self, description: String) {
+        self.description = description;
     }
 
-    pub(super) fn place(&self) -> &str {
-        &self.place
+    /// Returns the description of the store.
+    pub(super) fn description(&self) -> &str {
+        &self.description
     }
 
-    /// How long all the calls may take by which a leader keeps a turn once: there is time for another try before it is
-    /// lost.
-    pub(super) fn in_turn(&self) -> Duration {
-        self.in_turn
+    /// Returns the time limit of all calls of one renewal together. It leaves time for a second try within
+    /// the lease.
+    pub(super) fn renewal_timeout(&self) -> Duration {
+        self.renewal_timeout
     }
 
     /// Runs a call to its end.
     ///
     /// # Errors
-    /// `Unavailable`, naming the place, if that takes longer than `patience`.
+    /// `Unavailable` with the store's description, if the call takes longer than `time_limit`.
     pub(super) fn wait<T: Send + 'static>(
         &self,
-        patience: Duration,
+        time_limit: Duration,
         call: impl Future<Output = T> + Send + 'static,
     ) -> Result<T> {
         let (answer, answered) = mpsc::sync_channel(1);
         if let Some(runtime) = &self.runtime {
             runtime.spawn(async move {
                 // The receiver is gone only if the waiting thread is.
-                let _ = answer.send(timeout(patience, call).await);
+                let _ = answer.send(timeout(time_limit, call).await);
             });
         }
-        // A call that blocks its thread has no timeout of its own.
-        match answered.recv_timeout(patience + MARGIN) {
+        // The runtime cannot time out a call that blocks its thread, so this wait has a limit too.
+        match answered.recv_timeout(time_limit + MARGIN) {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) | Err(RecvTimeoutError::Timeout) => {
-                Err(self.failed(Code::Unavailable, format!("no answer within {patience:?}")))
+                Err(self.call_error(Code::Unavailable, format!("no answer within {time_limit:?}")))
             }
             Err(RecvTimeoutError::Disconnected) => {
-                Err(self.failed(Code::Unavailable, "the call ended without an answer"))
+                Err(self.call_error(Code::Unavailable, "the call ended without an answer"))
             }
         }
     }
 
-    /// That a call failed, naming the place.
-    pub(super) fn failed(&self, code: Code, cause: impl Display) -> Error {
-        Error::Client(client::Error::Status(Status::new(code, format!("{}: {cause}", self.place))))
+    /// Returns the error of a failed call, with the store's description.
+    pub(super) fn call_error(&self, code: Code, cause: impl Display) -> Error {
+        Error::Client(client::Error::Status(Status::new(code, format!("{}: {cause}", self.description))))
     }
 }
 
-impl Drop for Calls {
+impl Drop for StoreCalls {
     fn drop(&mut self) {
-        // Without waiting: a thread of another runtime may not.
+        // This does not wait for the runtime's threads, because a thread of another runtime may not block
+        // here.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

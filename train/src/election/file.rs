@@ -1,9 +1,10 @@
-//! Elections in a folder, for replicas on one machine or on a file system that all share and that keeps locks.
+//! Elections in a folder, for replicas on one machine or on a shared file system with locks.
 //!
-//! A term is claimed by a file `<name>.<term>`, which appears at once with its leader's lock on it, and only if there is
-//! none of that number yet. The newest file is the leader's for as long as it is locked, which ends with the leader's
-//! process, and its time of change moves, which the leader sees to: one that is stopped is replaced after the lease.
-//! The time is compared with itself only, so that clocks need not agree.
+//! A term is claimed by a file `<name>.<term>`. It appears atomically, with its leader's lock on it, and only
+//! if no file of that number exists. The newest file's owner is the leader while it holds the lock, which ends
+//! with its process, and while it keeps updating the file's time of modification: a stopped leader is replaced
+//! after the lease. Each process compares that time only with its earlier reads of it, so clocks need not
+//! agree.
 
 use super::LeaderStore;
 use crate::error::{Error, Result};
@@ -19,47 +20,56 @@ pub struct FileStore {
     folder: PathBuf,
     name: String,
     lease: Duration,
-    /// What this store leads by.
-    own: Mutex<Option<Claim>>,
-    /// The leader's last sign of life.
-    seen: Mutex<Option<Sign>>,
+    /// The leadership of this store, if it leads.
+    own: Mutex<Option<Leadership>>,
+    /// The last observed modification of the leader's file.
+    observed: Mutex<Option<ObservedChange>>,
 }
 
+/// The term in which this store leads, with the locked file of the term.
 #[derive(Debug)]
-struct Claim {
+struct Leadership {
     term: i64,
-    /// Locked for as long as it is open.
+    /// The term's file, locked while it is open.
     file: File,
 }
 
+/// An observed modification of a leader's file.
 #[derive(Clone, Copy, Debug)]
-struct Sign {
+struct ObservedChange {
     term: i64,
     changed: SystemTime,
-    /// When it was new to this store.
+    /// The time when this store first observed the modification.
     since: Instant,
 }
 
 impl FileStore {
-    /// Elections of `name` in a folder, which is made if it is not there. A leader whose process has died is replaced
-    /// at once, one that is stopped after `lease`.
+    /// Opens the election `name` in a folder, which is created if it does not exist. A leader whose process
+    /// has died is replaced at once, a stopped one after `lease`.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is no file's; of the folder, by its path.
+    /// `InvalidArgument` for a name that cannot be a file's, and errors of the folder, with its path.
     pub fn new(folder: impl Into<PathBuf>, name: &str, lease: Duration) -> Result<FileStore> {
         let folder = folder.into();
         if name.is_empty() || name.contains(['/', '\0']) {
             return Err(graph::Error::invalid(format!("'{name}' is no name of an election")).into());
         }
         fs::create_dir_all(&folder).map_err(|e| Error::file(&folder, &e))?;
-        Ok(FileStore { folder, name: name.to_owned(), lease, own: Mutex::default(), seen: Mutex::default() })
+        Ok(FileStore {
+            folder,
+            name: name.to_owned(),
+            lease,
+            own: Mutex::default(),
+            observed: Mutex::default(),
+        })
     }
 
+    /// Returns the path of a term's file.
     fn file(&self, term: i64) -> PathBuf {
         self.folder.join(format!("{}.{term}", self.name))
     }
 
-    /// The terms that have files.
+    /// Returns the terms that have files.
     fn terms(&self) -> Result<Vec<i64>> {
         let in_folder = |e: std::io::Error| Error::file(&self.folder, &e);
         let mut terms = Vec::new();
@@ -73,16 +83,17 @@ impl FileStore {
         Ok(terms)
     }
 
+    /// Returns the highest term; 0 if there is none.
     fn newest(&self) -> Result<i64> {
         Ok(self.terms()?.into_iter().max().unwrap_or_default())
     }
 
-    /// Whether another leads under this term.
+    /// Returns whether another store leads in this term.
     fn is_led(&self, term: i64) -> Result<bool> {
         let path = self.file(term);
         let file = match File::open(&path) {
             Ok(file) => file,
-            // There is a newer one by now.
+            // A file of a newer term has replaced it.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(true),
             Err(error) => return Err(Error::file(&path, &error)),
         };
@@ -92,41 +103,43 @@ impl FileStore {
             Err(TryLockError::Error(error)) => return Err(Error::file(&path, &error)),
         }
         let changed = file.metadata().and_then(|m| m.modified()).map_err(|e| Error::file(&path, &e))?;
-        let mut seen = self.seen.lock();
-        let known = seen.filter(|sign| sign.term == term && sign.changed == changed);
-        let sign = known.unwrap_or(Sign { term, changed, since: Instant::now() });
-        *seen = Some(sign);
-        Ok(sign.since.elapsed() < self.lease)
+        let mut observed = self.observed.lock();
+        let unchanged = observed.filter(|change| change.term == term && change.changed == changed);
+        let change = unchanged.unwrap_or(ObservedChange { term, changed, since: Instant::now() });
+        *observed = Some(change);
+        Ok(change.since.elapsed() < self.lease)
     }
 
-    /// Takes a term; nothing if another has it.
-    fn claim(&self, term: i64) -> Result<Option<Claim>> {
+    /// Claims a term. Returns `None` if another store has claimed it.
+    fn claim(&self, term: i64) -> Result<Option<Leadership>> {
         let path = self.file(term);
-        let fresh = Fresh(self.folder.join(format!(".{}.{:016x}", self.name, rand::random::<u64>())));
-        let made = || {
-            let mut file = File::create_new(&fresh.0)?;
+        let temporary =
+            TemporaryFile(self.folder.join(format!(".{}.{:016x}", self.name, rand::random::<u64>())));
+        let create = || {
+            let mut file = File::create_new(&temporary.0)?;
             file.lock()?;
             writeln!(file, "process {}", std::process::id())?;
             file.sync_all()?;
             Ok(file)
         };
-        let file = made().map_err(|e| Error::file(&fresh.0, &e))?;
-        match fs::hard_link(&fresh.0, &path) {
+        let file = create().map_err(|e| Error::file(&temporary.0, &e))?;
+        match fs::hard_link(&temporary.0, &path) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(None),
             Err(error) => return Err(Error::file(&path, &error)),
         }
-        // The name is to outlive a crash of the machine, since terms never fall.
+        // The file's name must survive a crash of the machine, because terms must never fall.
         let synced = File::open(&self.folder).and_then(|folder| folder.sync_all());
         synced.map_err(|e| Error::file(&self.folder, &e))?;
         if self.newest()? > term {
-            // The term was over, and its file removed, before this one was made.
+            // A newer term exists: the file of this term had been removed before this one was created.
             fs::remove_file(&path).map_err(|e| Error::file(&path, &e))?;
             return Ok(None);
         }
-        Ok(Some(Claim { term, file }))
+        Ok(Some(Leadership { term, file }))
     }
 
+    /// Removes the files of earlier terms.
     fn remove_before(&self, term: i64) -> Result<()> {
         for old in self.terms()?.into_iter().filter(|old| *old < term) {
             let path = self.file(old);
@@ -157,12 +170,12 @@ impl LeaderStore for FileStore {
             *own = None;
             return Ok(None);
         }
-        // Terms never fall, even where somebody has removed their files.
+        // The term must rise even if the files of earlier terms have been removed.
         let newest = own.as_ref().map_or(newest, |claim| claim.term.max(newest));
         let term = newest.checked_add(1).ok_or_else(|| {
-            graph::Error::invalid(format!("{} has the last of all terms", self.file(newest).display()))
+            graph::Error::invalid(format!("{} has the highest possible term", self.file(newest).display()))
         })?;
-        // What was held until now is let go after the new term is there.
+        // The assignment unlocks the old term's file only after the new file exists.
         *own = self.claim(term)?;
         if own.is_none() {
             return Ok(None);
@@ -185,18 +198,18 @@ impl LeaderStore for FileStore {
     }
 
     fn resign(&self, term: i64) -> Result<()> {
-        // Its file stays, unlocked: the next term is a higher one.
+        // The file stays, unlocked, so that the next term is higher.
         self.own.lock().take_if(|claim| claim.term == term);
         Ok(())
     }
 }
 
-/// The name of a file that nobody else makes, which is gone when this is.
-struct Fresh(PathBuf);
+/// A temporary file with a unique name, which is removed on drop.
+struct TemporaryFile(PathBuf);
 
-impl Drop for Fresh {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // It has another name by now, or is of no use.
+        // The file has been linked to its final name, or is not needed.
         let _ = fs::remove_file(&self.0);
     }
 }

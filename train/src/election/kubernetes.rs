@@ -1,7 +1,7 @@
-//! Elections in Kubernetes: a Lease object, whose transitions are the terms.
+//! Elections in Kubernetes: a Lease object, whose count of transitions is the term.
 
 use super::LeaderStore;
-use super::calls::{Calls, LONGEST};
+use super::calls::{CALL_TIMEOUT, StoreCalls};
 use crate::error::Result;
 use graph::Code;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -14,81 +14,86 @@ use std::fmt;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// Its [`Config`] says where the server is.
+/// The crate of the client, whose [`Config`] names the server.
 pub use kube;
 
-/// Who is not the leader changes a Lease too, with a note for instance: so often a leader tries again.
+/// The number of tries of a leader to update its Lease, which other clients may change at the same time (to
+/// annotate it, for instance).
 const TRIES: usize = 3;
 
-/// A [`LeaderStore`] in Kubernetes: a `Lease` of `coordination.k8s.io/v1` in the pod's namespace, as other controllers
-/// use them.
+/// A [`LeaderStore`] in Kubernetes: a `Lease` of `coordination.k8s.io/v1` in the pod's namespace, used like
+/// other controllers use Leases.
 ///
-/// A leader whose Lease has not changed for its duration, on the clock of whoever watches it, is replaced: no two
-/// clocks are compared. All who stand need a role that may `get`, `create` and `update` the object. The terms go on from
-/// what it holds: once it has been deleted they begin anew, and workers that have seen higher ones refuse until they are
+/// A leader is replaced if its Lease has not changed for the lease's duration on the clock of the observing
+/// candidate; clocks of different machines are not compared. All candidates need a role that may `get`,
+/// `create` and `update` the object. Terms continue from the object's count. After the object has been
+/// deleted they start at 1 again, and workers that have received higher terms refuse them until they are
 /// restarted.
 pub struct KubernetesStore {
     api: Api<Lease>,
-    calls: Calls,
+    calls: StoreCalls,
     name: String,
     lease: Duration,
-    /// Who stands: no other store has this name.
+    /// The unique identity of this candidate.
     own: String,
-    seen: Mutex<Option<Seen>>,
+    observed: Mutex<Option<ObservedVersion>>,
 }
 
-/// What another's Lease was when it was seen to change.
+/// The last observed version of another candidate's Lease.
 #[derive(Debug)]
-struct Seen {
+struct ObservedVersion {
     version: Option<String>,
     at: Instant,
 }
 
 impl KubernetesStore {
-    /// Elections by the Lease `name`, at the server and in the namespace that `config` says; `None` is what
-    /// the user's kubeconfig says, or else the pod's own. The Lease's duration is counted in whole seconds.
+    /// Opens the election by the Lease `name`, at the server and in the namespace of `config`, or, with
+    /// `None`, of the user's kubeconfig or else the pod's environment. The Lease's duration is counted in
+    /// whole seconds.
     ///
     /// # Errors
-    /// `FailedPrecondition` where nothing says which server that is, or how to ask it.
+    /// `FailedPrecondition` if no configuration names a server, or if it is not usable.
     pub fn new(config: Option<Config>, name: &str, lease: Duration) -> Result<KubernetesStore> {
-        let mut calls = Calls::new(format!("Lease {name} in Kubernetes"), lease)?;
+        let mut calls = StoreCalls::new(format!("Lease {name} in Kubernetes"), lease)?;
         let config = match config {
             Some(config) => config,
             None => {
-                let inferred = calls.wait(LONGEST, Config::infer())?;
-                inferred.map_err(|e| calls.failed(Code::FailedPrecondition, e))?
+                let inferred = calls.wait(CALL_TIMEOUT, Config::infer())?;
+                inferred.map_err(|e| calls.call_error(Code::FailedPrecondition, e))?
             }
         };
         let namespace = config.default_namespace.clone();
-        calls.are_to(format!("Lease {namespace}/{name} in Kubernetes at {}", config.cluster_url));
-        // Within the runtime, where it starts a task.
-        let client = calls.wait(LONGEST, async move { Client::try_from(config) })?;
-        let client = client.map_err(|e| calls.failed(Code::FailedPrecondition, e))?;
+        calls.set_description(format!("Lease {namespace}/{name} in Kubernetes at {}", config.cluster_url));
+        // The client starts a task, so it is created within the runtime.
+        let client = calls.wait(CALL_TIMEOUT, async move { Client::try_from(config) })?;
+        let client = client.map_err(|e| calls.call_error(Code::FailedPrecondition, e))?;
         let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "process".to_owned());
         let own = format!("{host}_{}_{:016x}", std::process::id(), rand::random::<u64>());
         let api = Api::namespaced(client, &namespace);
-        Ok(KubernetesStore { api, calls, name: name.to_owned(), lease, own, seen: Mutex::default() })
+        Ok(KubernetesStore { api, calls, name: name.to_owned(), lease, own, observed: Mutex::default() })
     }
 
+    /// Runs a call on the Lease.
     fn call<T: Send + 'static, F>(
         &self,
-        patience: Duration,
+        time_limit: Duration,
         call: impl FnOnce(Api<Lease>, String) -> F,
     ) -> Result<T>
     where
         F: Future<Output = kube::Result<T>> + Send + 'static,
     {
-        let answer = self.calls.wait(patience, call(self.api.clone(), self.name.clone()))?;
-        answer.map_err(|e| self.calls.failed(code(&e), e))
+        let answer = self.calls.wait(time_limit, call(self.api.clone(), self.name.clone()))?;
+        answer.map_err(|e| self.calls.call_error(code(&e), e))
     }
 
-    fn find(&self, patience: Duration) -> Result<Option<Lease>> {
-        self.call(patience, |api, name| async move { api.get_opt(&name).await })
+    /// Returns the Lease, if it exists.
+    fn find(&self, time_limit: Duration) -> Result<Option<Lease>> {
+        self.call(time_limit, |api, name| async move { api.get_opt(&name).await })
     }
 
-    /// Makes the Lease, or writes it over what it was; false if it is no longer that.
-    fn write(&self, patience: Duration, lease: Lease) -> Result<bool> {
-        self.call(patience, |api, name| async move {
+    /// Creates the Lease, or replaces it if its version is unchanged. Returns whether it was written.
+    fn write(&self, time_limit: Duration, lease: Lease) -> Result<bool> {
+        self.call(time_limit, |api, name| async move {
             let is_new = lease.metadata.resource_version.is_none();
             let written = match is_new {
                 true => api.create(&PostParams::default(), &lease).await,
@@ -97,46 +102,50 @@ impl KubernetesStore {
             match written {
                 Ok(_) => Ok(true),
                 Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-                // Somebody has deleted it. Where one is made, it is the namespace that is not there.
+                // The Lease to replace has been deleted. In a creation, 404 means that the namespace does not
+                // exist.
                 Err(kube::Error::Api(status)) if status.code == 404 && !is_new => Ok(false),
                 Err(error) => Err(error),
             }
         })
     }
 
-    /// Whether nobody else leads by this Lease, or he was not heard of for too long.
+    /// Returns whether no other candidate holds this Lease, or the holder has not renewed it for too long.
     fn is_free(&self, found: &Lease) -> bool {
-        let mut seen = self.seen.lock();
-        let is_anothers = holder(found).is_some_and(|holder| *holder != self.own);
+        let mut observed = self.observed.lock();
+        let is_held_by_other = holder(found).is_some_and(|holder| *holder != self.own);
         let version = &found.metadata.resource_version;
-        match &*seen {
-            _ if !is_anothers => true,
-            Some(seen) if seen.version == *version => seen.at.elapsed() >= self.lease.max(duration(found)),
+        match &*observed {
+            _ if !is_held_by_other => true,
+            Some(observed) if observed.version == *version => {
+                observed.at.elapsed() >= self.lease.max(duration(found))
+            }
             _ => {
-                *seen = Some(Seen { version: version.clone(), at: Instant::now() });
+                *observed = Some(ObservedVersion { version: version.clone(), at: Instant::now() });
                 false
             }
         }
     }
 
+    /// Returns whether this candidate holds the Lease in this term.
     fn is_own(&self, found: &Lease, term: i64) -> bool {
         holder(found) == Some(&self.own) && self::term(found) == term
     }
 
-    /// Changes the Lease if it is still of this term; whether it was.
+    /// Updates the Lease if this candidate still holds it in this term. Returns whether it does.
     fn change(&self, term: i64, change: impl Fn(&mut LeaseSpec)) -> Result<bool> {
-        let end = Instant::now() + self.calls.in_turn();
-        let patience = || end.saturating_duration_since(Instant::now());
+        let end = Instant::now() + self.calls.renewal_timeout();
+        let time_limit = || end.saturating_duration_since(Instant::now());
         for _ in 0..TRIES {
-            let Some(mut found) = self.find(patience())?.filter(|found| self.is_own(found, term)) else {
+            let Some(mut found) = self.find(time_limit())?.filter(|found| self.is_own(found, term)) else {
                 return Ok(false);
             };
             change(found.spec.get_or_insert_default());
-            if self.write(patience(), found)? {
+            if self.write(time_limit(), found)? {
                 return Ok(true);
             }
         }
-        Err(self.calls.failed(Code::Unavailable, "others keep changing it"))
+        Err(self.calls.call_error(Code::Unavailable, "others keep changing it"))
     }
 }
 
@@ -150,7 +159,7 @@ impl LeaderStore for KubernetesStore {
     }
 
     fn campaign(&self) -> Result<Option<i64>> {
-        let mut lease = match self.find(LONGEST)? {
+        let mut lease = match self.find(CALL_TIMEOUT)? {
             Some(found) if self.is_free(&found) => found,
             Some(_) => return Ok(None),
             None => {
@@ -159,7 +168,7 @@ impl LeaderStore for KubernetesStore {
             }
         };
         let term = i32::try_from(term(&lease) + 1)
-            .map_err(|_| self.calls.failed(Code::OutOfRange, "it has had all terms that it can count"))?;
+            .map_err(|_| self.calls.call_error(Code::OutOfRange, "its count of terms is exhausted"))?;
         let now = MicroTime(Timestamp::now());
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = Some(self.own.clone());
@@ -167,7 +176,7 @@ impl LeaderStore for KubernetesStore {
         spec.lease_transitions = Some(term);
         spec.acquire_time = Some(now.clone());
         spec.renew_time = Some(now);
-        Ok(self.write(LONGEST, lease)?.then_some(term.into()))
+        Ok(self.write(CALL_TIMEOUT, lease)?.then_some(term.into()))
     }
 
     fn keep(&self, term: i64) -> Result<bool> {
@@ -179,25 +188,28 @@ impl LeaderStore for KubernetesStore {
     }
 }
 
-/// Who leads by a Lease. One that was let go has an empty name, or none.
+/// Returns the holder of a Lease. A released Lease has an empty holder, or none.
 fn holder(lease: &Lease) -> Option<&String> {
     lease.spec.as_ref()?.holder_identity.as_ref().filter(|holder| !holder.is_empty())
 }
 
+/// Returns the term of a Lease.
 fn term(lease: &Lease) -> i64 {
     lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0).into()
 }
 
+/// Returns the duration of a Lease.
 fn duration(lease: &Lease) -> Duration {
     let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
     Duration::from_secs(seconds.try_into().unwrap_or(0))
 }
 
+/// Returns a duration in seconds, rounded up, at least 1.
 fn whole_seconds(lease: Duration) -> i32 {
     i32::try_from(lease.as_millis().div_ceil(1000)).unwrap_or(i32::MAX).max(1)
 }
 
-/// What a failure is: a server that refuses is not mended by asking again.
+/// Returns the status code of a failure. A refusal is not `Unavailable`, because a retry would not help.
 fn code(error: &kube::Error) -> Code {
     match error {
         kube::Error::Api(status) => match status.code {
@@ -213,6 +225,6 @@ fn code(error: &kube::Error) -> Code {
 
 impl fmt::Debug for KubernetesStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KubernetesStore({} as {})", self.calls.place(), self.own)
+        write!(f, "KubernetesStore({} as {})", self.calls.description(), self.own)
     }
 }

@@ -1,4 +1,5 @@
-//! Who of several is the chief: places where they agree on one, each time under a higher number.
+//! Elections of the chief: stores in which replicas agree on one leader at a time, each time with a higher
+//! term.
 
 #[cfg(any(feature = "etcd", feature = "kubernetes"))]
 mod calls;
@@ -18,25 +19,28 @@ use crate::error::Result;
 use std::fmt;
 use std::time::Duration;
 
-/// Where replicas elect their chief. Each replica has a store of its own, all of which lead to one place.
+/// A store in which replicas elect their chief. Each replica has its own `LeaderStore`; all of them use the
+/// same folder or server.
 ///
-/// A leader may be deposed without knowing it yet: when it was stopped, or cut off from the store. So each turn of a
-/// leader has a *term*, a number higher than all before, which goes with what it asks of workers
-/// ([`proto::Epoch`]): those that have seen a later one refuse.
+/// A leader that was stopped, or cut off from the store, may have been deposed without knowing it. Each
+/// leadership therefore has a *term*, a number higher than all before. The leader sends its term to workers
+/// with its requests ([`proto::Epoch`]), and workers that have received a later term refuse them.
 pub trait LeaderStore: Send + Sync + fmt::Debug {
-    /// What is led: the same for all who stand, and no other job's on the same cluster.
+    /// Returns the name of the election: the same for all candidates, and different from other jobs on the
+    /// same cluster.
     fn name(&self) -> &str;
 
-    /// A leader that was not heard of for so long may be replaced.
+    /// Returns the lease: the time after which a leader that has not renewed its term may be replaced.
     fn lease(&self) -> Duration;
 
-    /// Tries to lead, without waiting: gives the term, or `None` while another leads. Who leads already goes on under
-    /// a new, higher term.
+    /// Tries to become the leader, without waiting. Returns the term, or `None` if another replica leads. A
+    /// replica that leads already gets a new, higher term.
     fn campaign(&self) -> Result<Option<i64>>;
 
-    /// Says that the leader of this term lives; to be called several times a lease. Whether it still leads.
+    /// Renews the lease of the leader of this term; to be called several times per lease. Returns whether
+    /// that leader still leads.
     fn keep(&self, term: i64) -> Result<bool>;
 
-    /// Lets others lead.
+    /// Ends the leadership of this term, so that another replica can lead.
     fn resign(&self, term: i64) -> Result<()>;
 }

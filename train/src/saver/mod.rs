@@ -1,78 +1,85 @@
-//! Saves and restores variables, in TensorFlow's checkpoints: every task writes what it holds, side by side, and one
-//! index is written last.
+//! Saving and restoring of variables in TensorFlow's checkpoints. Each task writes a shard with its variables,
+//! and one index is written last.
 //!
-//! A save has two halves. A *snapshot* sets aside what each variable holds, which takes no time: values stay where they
-//! are, and an update keeps what it changes before it is written. *Writing* takes what was set aside to the files, while
-//! steps go on, in time that nobody else wants. The paths are opened by the tasks that hold the variables: a cluster
-//! needs a file system that all of them see.
+//! A save has two halves. A *snapshot* takes almost no time: values stay in place, and an update copies those
+//! that it changes before they are written. *Writing* copies the snapshot to files while steps go on, with low
+//! priority. The tasks that hold the variables open the paths, so a cluster needs a file system that all tasks
+//! share.
 
-mod graph;
-mod keep;
+mod nodes;
+mod retention;
 mod state;
 
-pub use keep::Keep;
+pub use retention::Keep;
 pub use state::{CheckpointState, checkpoint_prefixes, latest_checkpoint, step_of};
 
 use crate::error::Result;
 use crate::variables::Variable;
-use ::graph::{Scope, Tensor};
 use checkpoint::store;
 use client::Session;
-use keep::Kept;
+use graph::{Scope, Tensor};
+use nodes::SaverNodes;
 use parking_lot::Mutex;
 use proto::pb;
+use retention::RetentionState;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Saves and restores some variables.
+/// The saver of a set of variables.
 #[derive(Debug)]
 pub struct Saver {
-    nodes: graph::Nodes,
+    nodes: SaverNodes,
     keep: Keep,
-    kept: Mutex<Kept>,
+    retention: Mutex<RetentionState>,
     deadline: Duration,
 }
 
-/// Nothing that is alive takes longer to write a checkpoint.
+/// The default time limit of writing a checkpoint, longer than any working write takes.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
 impl Saver {
-    /// Adds the nodes that save and restore these variables. The scope must leave devices open: each node goes to the
-    /// task of its variables.
+    /// Adds the nodes that save and restore these variables. The scope must not set a device, because each
+    /// node is placed on the task of its variables.
     pub fn new(scope: &Scope, variables: &[Variable], keep: Keep) -> Saver {
-        Saver { nodes: graph::Nodes::new(scope, variables), keep, kept: Mutex::default(), deadline: DEADLINE }
+        Saver {
+            nodes: SaverNodes::new(scope, variables),
+            keep,
+            retention: Mutex::default(),
+            deadline: DEADLINE,
+        }
     }
 
-    /// How long the writing of a checkpoint may take; an hour if nothing is said. Other limits of a session's runs do not
-    /// bind it.
+    /// Sets the time limit of writing a checkpoint, an hour by default. Other time limits of a session's runs
+    /// do not apply to it.
     pub fn deadline(mut self, deadline: Duration) -> Saver {
         self.deadline = deadline;
         self
     }
 
-    /// Saves as `<folder>/<name>-<step>`, notes it in the folder's `checkpoint` file, and removes what is not to be
-    /// kept: all that are noted there count, whatever their names. Gives the checkpoint's prefix.
+    /// Saves a checkpoint as `<folder>/<name>-<step>`, records it in the folder's `checkpoint` file, and
+    /// removes checkpoints that are not to be kept; all checkpoints recorded there count, whatever their
+    /// names. Returns the checkpoint's prefix.
     ///
     /// # Errors
-    /// Of a variable without a value, or of files; nothing is noted then. What cannot be removed is told, and tried again
-    /// at the next save.
+    /// A variable without a value, or a failure of files; no checkpoint is recorded then. A failure to remove
+    /// a checkpoint is logged, and the removal is tried again at the next save.
     pub fn save(&self, session: &Session, folder: &Path, name: &str, step: i64) -> Result<PathBuf> {
         self.snapshot(session)?;
         self.write(session, folder, name, step)
     }
 
-    /// Sets aside what the variables hold now, in place of what an earlier snapshot has set aside.
+    /// Takes a snapshot of the variables, which replaces an earlier one.
     pub fn snapshot(&self, session: &Session) -> Result<()> {
         session.run(&[], &[], &self.nodes.snapshot)?;
         Ok(())
     }
 
-    /// As [`Saver::save`], of what [`Saver::snapshot`] has set aside.
+    /// Saves a checkpoint like [`Saver::save`], from the last [`Saver::snapshot`].
     pub fn write(&self, session: &Session, folder: &Path, name: &str, step: i64) -> Result<PathBuf> {
         self.write_shards(session, folder, name, step, false)
     }
 
-    /// As [`Saver::write`], at a gentler pace: for steps that go on meanwhile, which go before what it does.
+    /// Writes a checkpoint like [`Saver::write`], with a lower priority than the steps that run meanwhile.
     pub fn write_behind_steps(
         &self,
         session: &Session,
@@ -83,6 +90,7 @@ impl Saver {
         self.write_shards(session, folder, name, step, true)
     }
 
+    /// Writes the last snapshot. `behind_steps` gives steps priority over writing.
     fn write_shards(
         &self,
         session: &Session,
@@ -104,33 +112,36 @@ impl Saver {
         }
         write = write.feed(self.nodes.destination, path_tensor(&prefix));
         let written = write.feed(self.nodes.behind_steps, behind_steps).run();
-        written.inspect_err(|_| self.kept.lock().was_cut_off())?;
-        // The workers of a replica that does not lead any more refuse: another's checkpoints are not its to remove.
+        written.inspect_err(|_| self.retention.lock().mark_interrupted())?;
+        // Workers refuse this step from a replica that has been deposed as the chief: it must not remove the
+        // new chief's checkpoints.
         let confirm = || session.run(&[], &[], &[self.nodes.confirm]).map(drop);
-        self.kept.lock().note(&folder, &prefix, self.keep, confirm)?;
+        self.retention.lock().register(&folder, &prefix, self.keep, confirm)?;
         Ok(prefix)
     }
 
-    /// Gives every variable its value of a checkpoint, whatever parts it was cut into when it was saved.
+    /// Restores every variable from a checkpoint, whatever its partition when it was saved.
     ///
     /// # Errors
-    /// `NotFound` if the checkpoint or a variable in it is not there, `DataLoss` if a checksum is wrong.
+    /// `NotFound` if the checkpoint does not exist or lacks a variable, `DataLoss` if a checksum is wrong.
     pub fn restore(&self, session: &Session, prefix: &Path) -> Result<()> {
         self.restore_shards(session, prefix, |_| true)
     }
 
-    /// As [`Saver::restore`], for tasks that hold one of these variables only: all that they hold.
+    /// Restores variables like [`Saver::restore`], but only on tasks that hold one of the `lost` variables:
+    /// all variables there.
     pub fn restore_lost(&self, session: &Session, prefix: &Path, lost: &[String]) -> Result<()> {
         self.restore_shards(session, prefix, |names| names.iter().any(|name| lost.contains(name)))
     }
 
+    /// Restores the shards whose variables `is_selected` selects.
     fn restore_shards(
         &self,
         session: &Session,
         prefix: &Path,
-        wanted: impl Fn(&[String]) -> bool,
+        is_selected: impl Fn(&[String]) -> bool,
     ) -> Result<()> {
-        let shards = self.nodes.shards.iter().filter(|shard| wanted(&shard.variables));
+        let shards = self.nodes.shards.iter().filter(|shard| is_selected(&shard.variables));
         let nodes: Vec<_> = shards.map(|shard| shard.restore).collect();
         session.run(&[(self.nodes.source, path_tensor(prefix))], &[], &nodes)?;
         Ok(())

@@ -1,4 +1,5 @@
-//! The file `checkpoint` of a folder: which checkpoints are there, the newest last. Its text is TensorFlow's.
+//! The file `checkpoint` of a folder, which lists its checkpoints, the newest last. Its text format is
+//! TensorFlow's.
 
 use crate::error::Result;
 use checkpoint::{bundle, store};
@@ -6,22 +7,23 @@ use graph::Code;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// What the file says. Paths within the folder are written relative to it, so that a folder may be moved.
+/// The content of the file. Paths within the folder are written relative to it, so that the folder can be
+/// moved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointState {
-    /// The newest.
+    /// The newest checkpoint.
     pub model_checkpoint_path: Option<PathBuf>,
-    /// All that are kept, oldest first.
+    /// All kept checkpoints, oldest first.
     pub all_model_checkpoint_paths: Vec<PathBuf>,
 }
 
 const FILE: &str = "checkpoint";
 
 impl CheckpointState {
-    /// What the folder's file says; nothing if it is not there.
+    /// Reads the folder's file. Returns an empty state if there is none.
     ///
     /// # Errors
-    /// `DataLoss` of a file that is no checkpoint state.
+    /// `DataLoss` if the file is not a checkpoint state.
     pub fn read(folder: &Path) -> Result<CheckpointState> {
         let file = folder.join(FILE);
         let text = match store::read(&file) {
@@ -42,14 +44,14 @@ impl CheckpointState {
             match field.trim() {
                 "model_checkpoint_path" => state.model_checkpoint_path = Some(path(value)?),
                 "all_model_checkpoint_paths" => state.all_model_checkpoint_paths.push(path(value)?),
-                // Times, which nothing here needs.
+                // Other fields are timestamps, which are not used.
                 _ => {}
             }
         }
         Ok(state)
     }
 
-    /// Replaces the folder's file at once: it is the old one or the new one, never a part.
+    /// Replaces the folder's file atomically: readers see the old or the new content.
     pub fn write(&self, folder: &Path) -> Result<()> {
         let shown = |path: &Path| quoted(&path.strip_prefix(folder).unwrap_or(path).display().to_string());
         let mut text = String::new();
@@ -63,31 +65,31 @@ impl CheckpointState {
     }
 }
 
-/// The newest whole checkpoint of a folder: of those in its `checkpoint` file, then of any that are there. One whose
-/// index or data is not all there is passed over.
+/// Returns the newest complete checkpoint of a folder: first of those in its `checkpoint` file, then of all
+/// in the folder. Checkpoints with incomplete index or data are skipped.
 ///
 /// # Errors
-/// Of a store that does not answer: what it holds may be newer than what else is found.
+/// A store that does not answer, because it may hold a newer checkpoint than those found.
 pub fn latest_checkpoint(folder: &Path) -> Result<Option<PathBuf>> {
     let state = CheckpointState::read(folder)?;
-    let noted =
+    let recorded =
         state.model_checkpoint_path.into_iter().chain(state.all_model_checkpoint_paths.into_iter().rev());
-    for prefix in noted {
-        if is_whole(&prefix)? {
+    for prefix in recorded {
+        if is_complete(&prefix)? {
             return Ok(Some(prefix));
         }
     }
-    for prefix in by_age(folder)? {
-        if is_whole(&prefix)? {
+    for prefix in newest_first(folder)? {
+        if is_complete(&prefix)? {
             return Ok(Some(prefix));
         }
     }
     Ok(None)
 }
 
-/// Whether a checkpoint's index can be read and all that it leads to is there. Checksums of data are checked when it
-/// is read.
-fn is_whole(prefix: &Path) -> Result<bool> {
+/// Returns whether a checkpoint is complete: its index can be read and all data that it refers to exists.
+/// Checksums of the data are not checked here, but when it is read.
+fn is_complete(prefix: &Path) -> Result<bool> {
     match bundle::Reader::open(prefix).and_then(|mut reader| reader.check_extents()) {
         Ok(()) => Ok(true),
         Err(error) if matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded) => Err(error.into()),
@@ -95,15 +97,15 @@ fn is_whole(prefix: &Path) -> Result<bool> {
     }
 }
 
-/// Prefixes of all indexes in a folder, newest first. Those of the same moment, as far as the store tells, go by their
-/// steps.
-fn by_age(folder: &Path) -> Result<Vec<PathBuf>> {
+/// Returns the prefixes of all indexes in a folder, newest first. Checkpoints with the same time of
+/// modification are sorted by step.
+fn newest_first(folder: &Path) -> Result<Vec<PathBuf>> {
     let store = store::of(folder)?;
     let mut found: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for prefix in checkpoint_prefixes(folder)? {
         match store.modified(&bundle::index_file(&prefix)) {
             Ok(modified) => found.push((modified, step_of(&prefix), prefix)),
-            // Deleted meanwhile.
+            // The index has been deleted meanwhile.
             Err(error) if error.code() == Code::NotFound => {}
             Err(error) => return Err(error.into()),
         }
@@ -112,23 +114,25 @@ fn by_age(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found.into_iter().rev().map(|(.., prefix)| prefix).collect())
 }
 
-/// Prefixes of all indexes in a folder, in no order.
+/// Returns the prefixes of all indexes in a folder, in no particular order.
 pub fn checkpoint_prefixes(folder: &Path) -> Result<Vec<PathBuf>> {
     let files = store::of(folder)?.list(folder)?.into_iter().map(PathBuf::from);
     let indexes = files.filter(|file| file.extension().is_some_and(|e| e == "index"));
     Ok(indexes.map(|index| folder.join(index.with_extension(""))).collect())
 }
 
-/// The step at the end of a checkpoint's name; 0 if there is none.
+/// Returns the step at the end of a checkpoint's name; 0 if it has none.
 pub fn step_of(prefix: &Path) -> u64 {
     let name = prefix.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     name.rsplit_once('-').and_then(|(_, step)| step.parse().ok()).unwrap_or(0)
 }
 
+/// Quotes a string like protobuf's text format.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
+/// Reads a quoted string; `None` if it is malformed.
 fn unquoted(text: &str) -> Option<String> {
     let inner = text.strip_prefix('"')?.strip_suffix('"')?;
     let mut out = String::with_capacity(inner.len());
@@ -146,21 +150,22 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn of_the_same_moment_the_later_step_is_newer() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    fn checkpoints_of_the_same_time_are_sorted_by_step() -> std::result::Result<(), Box<dyn std::error::Error>>
+    {
         let folder = std::env::temp_dir().join(format!("anabranch-same-moment-{}", std::process::id()));
         let moment = SystemTime::now();
         fs::create_dir_all(&folder)?;
         for step in [10, 9, 100] {
             fs::File::create(folder.join(format!("m-{step}.index")))?.set_modified(moment)?;
         }
-        let steps: Vec<u64> = by_age(&folder)?.iter().map(|prefix| step_of(prefix)).collect();
+        let steps: Vec<u64> = newest_first(&folder)?.iter().map(|prefix| step_of(prefix)).collect();
         fs::remove_dir_all(&folder)?;
         assert_eq!(steps, [100, 10, 9]);
         Ok(())
     }
 
     #[test]
-    fn what_is_written_is_read() -> Result<()> {
+    fn a_written_state_is_read_back() -> Result<()> {
         let folder = std::env::temp_dir().join(format!("anabranch-state-{}", std::process::id()));
         fs::create_dir_all(&folder).map_err(|e| Error::file(&folder, &e))?;
         assert_eq!(CheckpointState::read(&folder)?, CheckpointState::default());

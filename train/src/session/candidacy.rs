@@ -1,5 +1,5 @@
-//! A replica among those that may lead: it stands whenever it opens a session, says that it lives, and ends the session
-//! when its part becomes another.
+//! The candidacy of a replica for the chief: it campaigns whenever it opens a session, renews its lease, and
+//! closes the session when its role changes.
 
 use super::Role;
 use crate::election::LeaderStore;
@@ -11,150 +11,162 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A thread looks at the store so often a lease, within limits.
-const LOOKS: u32 = 20;
+/// The number of times per lease that a thread polls the store, within the limits below.
+const POLLS_PER_LEASE: u32 = 20;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The thread is waited for at the end for a lease, but not for less.
-const LEAST_PATIENCE: Duration = Duration::from_secs(5);
+/// The least time that the end waits for the thread; it waits for a lease if that is longer.
+const SHORTEST_END_WAIT: Duration = Duration::from_secs(5);
 
-/// What a session is for.
+/// The role of a replica in one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct SessionRole {
+    /// True if this replica is the chief.
     pub(super) is_chief: bool,
-    /// Of a chief that was elected.
+    /// The epoch of an elected chief.
     pub(super) epoch: Option<Epoch>,
 }
 
-/// How a replica comes to its part.
+/// The way in which a replica gets its role.
 #[derive(Debug)]
 pub(super) enum Candidacy {
+    /// By configuration.
     Fixed { is_chief: bool },
-    Standing { shared: Arc<Shared>, thread: Option<JoinHandle<()>> },
+    /// By election; the thread renews the lease or campaigns.
+    Elected { watcher: Arc<ElectionWatcher>, thread: Option<JoinHandle<()>> },
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ElectionWatcher {
     store: Arc<dyn LeaderStore>,
-    /// Held while the store is asked, so that one asks at a time. Locked before the state, which is free meanwhile: no
-    /// step waits for the store.
-    asking: Mutex<()>,
-    state: Mutex<State>,
+    /// The lock on calls to the store, so that there is one at a time. It is locked before `state`, which
+    /// stays free during a call, so that no step waits for the store.
+    store_lock: Mutex<()>,
+    state: Mutex<ElectionState>,
     changed: Condvar,
 }
 
+/// The state of an election.
 #[derive(Debug, Default)]
-struct State {
-    /// In which this replica leads.
+struct ElectionState {
+    /// The term in which this replica leads, if it does.
     term: Option<i64>,
-    /// When that was last known to be so.
-    kept: Option<Instant>,
-    /// The term when the session that there is now was begun.
-    of_session: Option<i64>,
+    /// The time when the term was last confirmed.
+    confirmed_at: Option<Instant>,
+    /// The term in which the current session was opened.
+    session_term: Option<i64>,
     session: Weak<Session>,
-    /// Why it was closed here, if it was.
-    closed: Option<Error>,
-    /// Leads if nobody else does.
-    stands: bool,
-    ends: bool,
+    /// The change of role because of which the session was closed.
+    closed_because: Option<Error>,
+    /// Set while this replica tries to become the leader.
+    is_candidate: bool,
+    /// Set when the thread is to end.
+    is_ending: bool,
 }
 
 impl Candidacy {
+    /// Starts the candidacy for a role; an election starts a thread.
     pub(super) fn new(role: &Role) -> Result<Candidacy> {
         let store = match role {
             Role::Chief => return Ok(Candidacy::Fixed { is_chief: true }),
             Role::Worker => return Ok(Candidacy::Fixed { is_chief: false }),
             Role::Elected(store) => store.clone(),
         };
-        let shared = Arc::new(Shared {
+        let watcher = Arc::new(ElectionWatcher {
             store,
-            asking: Mutex::default(),
+            store_lock: Mutex::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        let watching = shared.clone();
+        let watching = watcher.clone();
         let thread = thread::Builder::new().name("candidacy".to_owned()).spawn(move || watching.watch());
         let thread = thread.map_err(|e| Error::file("candidacy", &e))?;
-        Ok(Candidacy::Standing { shared, thread: Some(thread) })
+        Ok(Candidacy::Elected { watcher, thread: Some(thread) })
     }
 
-    /// The part in the session that is to be opened now. Each session of a chief has a term of its own, so that workers
-    /// refuse what is left of the one before.
-    pub(super) fn stand(&self) -> Result<Part> {
-        let Candidacy::Standing { shared, .. } = self else {
-            return Ok(Part { is_chief: self.is_chief(), epoch: None });
+    /// Returns the role for the next session, after a campaign. Each session of a chief has its own term, so
+    /// that workers refuse delayed requests of an earlier session.
+    pub(super) fn campaign(&self) -> Result<SessionRole> {
+        let Candidacy::Elected { watcher, .. } = self else {
+            return Ok(SessionRole { is_chief: self.is_chief(), epoch: None });
         };
-        let _asking = shared.asking.lock();
-        let asked = Instant::now();
-        let term = shared.store.campaign()?;
-        let mut state = shared.state.lock();
-        *state = State { term, kept: Some(asked), of_session: term, stands: true, ..State::default() };
-        let name = shared.store.name();
+        let _guard = watcher.store_lock.lock();
+        let asked_at = Instant::now();
+        let term = watcher.store.campaign()?;
+        let mut state = watcher.state.lock();
+        *state = ElectionState {
+            term,
+            confirmed_at: Some(asked_at),
+            session_term: term,
+            is_candidate: true,
+            ..ElectionState::default()
+        };
+        let name = watcher.store.name();
         let epoch = state.term.map(|number| Epoch { name: name.to_owned(), number });
         if let Some(epoch) = &epoch {
             tracing::info!("this replica leads: {epoch}");
         }
-        Ok(Part { is_chief: epoch.is_some(), epoch })
+        Ok(SessionRole { is_chief: epoch.is_some(), epoch })
     }
 
-    /// From now on the session is closed when the part that it was opened for is over.
+    /// Binds the candidacy to a session, which is closed when the replica's role changes.
     ///
     /// # Errors
-    /// `Elected` or `Deposed` if it is already.
-    pub(super) fn bind(&self, session: &Arc<Session>) -> Result<()> {
-        if let Candidacy::Standing { shared, .. } = self {
-            shared.state.lock().session = Arc::downgrade(session);
+    /// `Elected` or `Deposed` if the role has already changed.
+    pub(super) fn bind_session(&self, session: &Arc<Session>) -> Result<()> {
+        if let Candidacy::Elected { watcher, .. } = self {
+            watcher.state.lock().session = Arc::downgrade(session);
         }
-        self.change().map_or(Ok(()), Err)
+        self.role_change().map_or(Ok(()), Err)
     }
 
-    /// Whether this replica is the chief in the session that there is.
+    /// Returns whether this replica is the chief in the current session.
     pub(super) fn is_chief(&self) -> bool {
         match self {
             Candidacy::Fixed { is_chief } => *is_chief,
-            Candidacy::Standing { shared, .. } => shared.state.lock().of_session.is_some(),
+            Candidacy::Elected { watcher, .. } => watcher.state.lock().session_term.is_some(),
         }
     }
 
-    /// What has become of this replica's part since the session was begun, if it is another: that is why the session
-    /// was closed.
-    pub(super) fn change(&self) -> Option<Error> {
-        let Candidacy::Standing { shared, .. } = self else { return None };
-        let state = shared.state.lock();
-        state.closed.clone().or_else(|| shared.change(&state))
+    /// Returns the change of this replica's role since the session was opened, which is the reason why the
+    /// session was closed.
+    pub(super) fn role_change(&self) -> Option<Error> {
+        let Candidacy::Elected { watcher, .. } = self else { return None };
+        let state = watcher.state.lock();
+        state.closed_because.clone().or_else(|| watcher.role_change(&state))
     }
 
-    /// Leads no more than it does: others may when this replica is done.
-    pub(super) fn rest(&self) {
-        if let Candidacy::Standing { shared, .. } = self {
-            shared.state.lock().stands = false;
+    /// Stops campaigning, so that another replica can take over when this one is done.
+    pub(super) fn stop_campaigning(&self) {
+        if let Candidacy::Elected { watcher, .. } = self {
+            watcher.state.lock().is_candidate = false;
         }
     }
 
-    /// Lets others lead. What the store fails of has no consequence: a leader that is not heard of is replaced.
+    /// Resigns. A failure of the store has no consequence, because the lease expires.
     pub(super) fn end(&mut self) {
-        let Candidacy::Standing { shared, thread } = self else { return };
-        shared.state.lock().ends = true;
-        shared.changed.notify_all();
-        let deadline = Instant::now() + shared.store.lease().max(LEAST_PATIENCE);
+        let Candidacy::Elected { watcher, thread } = self else { return };
+        watcher.state.lock().is_ending = true;
+        watcher.changed.notify_all();
+        let deadline = Instant::now() + watcher.store.lease().max(SHORTEST_END_WAIT);
         while thread.as_ref().is_some_and(|t| !t.is_finished()) && Instant::now() < deadline {
             thread::park_timeout(SHORTEST_PAUSE);
         }
         match thread.take() {
-            Some(asking) if !asking.is_finished() => {
+            Some(running) if !running.is_finished() => {
                 tracing::warn!(
-                    "'{}' does not answer: its leader is not heard of any more",
-                    shared.store.name()
+                    "the store of '{}' does not answer: its leader does not renew the lease any more",
+                    watcher.store.name()
                 );
                 return;
             }
-            asked => drop(asked.map(JoinHandle::join)),
+            finished => drop(finished.map(JoinHandle::join)),
         }
-        if let Some(term) = shared.state.lock().term.take()
-            && let Err(error) = shared.store.resign(term)
+        if let Some(term) = watcher.state.lock().term.take()
+            && let Err(error) = watcher.store.resign(term)
         {
-            tracing::warn!("could not resign from '{}': {error}", shared.store.name());
+            tracing::warn!("could not resign from '{}': {error}", watcher.store.name());
         }
     }
 }
@@ -165,61 +177,62 @@ impl Drop for Candidacy {
     }
 }
 
-impl Shared {
-    /// Keeps the term that there is, or looks for one, until the end.
+impl ElectionWatcher {
+    /// Renews the lease or campaigns, until the end, and closes the session when the role changes.
     fn watch(&self) {
-        let pause = (self.store.lease() / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
-        while !self.state.lock().ends {
-            self.look();
+        let pause = (self.store.lease() / POLLS_PER_LEASE).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+        while !self.state.lock().is_ending {
+            self.renew_or_campaign();
             let mut state = self.state.lock();
-            if let Some(change) = self.change(&state)
+            if let Some(role_change) = self.role_change(&state)
                 && let Some(session) = std::mem::take(&mut state.session).upgrade()
             {
-                state.closed = Some(change);
+                state.closed_because = Some(role_change);
                 close(session);
             }
-            if !state.ends {
+            if !state.is_ending {
                 self.changed.wait_for(&mut state, pause);
             }
         }
     }
 
-    /// Keeps the term, or stands for one.
-    fn look(&self) {
-        let _asking = self.asking.lock();
+    /// Renews the lease, or campaigns if this replica does not lead.
+    fn renew_or_campaign(&self) {
+        let _guard = self.store_lock.lock();
         let name = self.store.name();
-        let (term, kept, stands) = {
+        let (term, confirmed_at, is_candidate) = {
             let state = self.state.lock();
-            (state.term, state.kept, state.stands)
+            (state.term, state.confirmed_at, state.is_candidate)
         };
-        let asked = Instant::now();
-        let (term, kept) = match term {
+        let asked_at = Instant::now();
+        let (term, confirmed_at) = match term {
             Some(term) => match self.store.keep(term) {
-                Ok(true) => (Some(term), Some(asked)),
-                Ok(false) => (None, kept),
+                Ok(true) => (Some(term), Some(asked_at)),
+                Ok(false) => (None, confirmed_at),
                 Err(error) => {
-                    tracing::warn!("the leader of '{name}' could not say that it lives: {error}");
-                    let is_over = kept.is_none_or(|kept| kept.elapsed() > self.store.lease());
-                    (if is_over { None } else { Some(term) }, kept)
+                    tracing::warn!("the leader of '{name}' could not renew its lease: {error}");
+                    let is_over =
+                        confirmed_at.is_none_or(|confirmed_at| confirmed_at.elapsed() > self.store.lease());
+                    (if is_over { None } else { Some(term) }, confirmed_at)
                 }
             },
-            None if stands => match self.store.campaign() {
-                Ok(term) => (term, Some(asked)),
+            None if is_candidate => match self.store.campaign() {
+                Ok(term) => (term, Some(asked_at)),
                 Err(error) => {
-                    tracing::warn!("could not stand for '{name}': {error}");
+                    tracing::warn!("could not campaign for '{name}': {error}");
                     return;
                 }
             },
             None => return,
         };
         let mut state = self.state.lock();
-        (state.term, state.kept) = (term, kept);
+        (state.term, state.confirmed_at) = (term, confirmed_at);
     }
 
-    /// What has become of the part since the session was begun.
-    fn change(&self, state: &State) -> Option<Error> {
+    /// Returns the change of role since the session was opened.
+    fn role_change(&self, state: &ElectionState) -> Option<Error> {
         let name = self.store.name().to_owned();
-        match (state.of_session, state.term) {
+        match (state.session_term, state.term) {
             (before, now) if before == now => None,
             (Some(term), None) => Some(Error::Deposed { name, term }),
             (_, Some(term)) => Some(Error::Elected { name, term }),
@@ -228,8 +241,9 @@ impl Shared {
     }
 }
 
-/// Ends a session's steps. Its master may be slow to answer, and the leader is to be heard of meanwhile.
+/// Closes a session in a thread, because its master may be slow to answer and the lease must be renewed
+/// meanwhile.
 fn close(session: Arc<Session>) {
-    // Who has no thread for it has none for training either; the session's own calls tell.
+    // If no thread can be started, training fails too, and its own calls report that.
     drop(thread::Builder::new().name("session-closer".to_owned()).spawn(move || drop(session.close())));
 }

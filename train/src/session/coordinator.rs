@@ -1,4 +1,4 @@
-//! Ends threads together: each asks whether it is to stop, and the first failure of one stops all.
+//! The coordinator of threads: each thread polls whether it is to stop, and the first failure stops all.
 
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
@@ -8,79 +8,86 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Shared by a training loop and the threads beside it; clones are the same one.
+/// The state that a training loop shares with its threads; clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Coordinator {
-    shared: Arc<Shared>,
+    state: Arc<CoordinatorState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    /// As whoever trains has asked for.
-    stops: AtomicBool,
-    /// Because of `failure`.
+struct CoordinatorState {
+    /// Set when the end of training has been requested.
+    is_stop_requested: AtomicBool,
+    /// Set when `failure` stops all threads.
     has_failed: AtomicBool,
-    /// The last step, once the job has come to it.
-    arrived: Mutex<Option<i64>>,
+    /// The last step of the job, once it has been reached.
+    reached_last_step: Mutex<Option<i64>>,
     failure: Mutex<Option<Error>>,
     threads: Mutex<Vec<(String, JoinHandle<()>)>>,
 }
 
 impl Coordinator {
+    /// Requests the end of training.
     pub fn request_stop(&self) {
-        self.shared.stops.store(true, Ordering::Release);
+        self.state.is_stop_requested.store(true, Ordering::Release);
     }
 
+    /// Returns whether threads are to stop, by request or because of a failure.
     pub fn should_stop(&self) -> bool {
         self.is_asked_to_stop() || self.has_failed()
     }
 
+    /// Returns whether the end of training has been requested.
     pub(super) fn is_asked_to_stop(&self) -> bool {
-        self.shared.stops.load(Ordering::Acquire)
+        self.state.is_stop_requested.load(Ordering::Acquire)
     }
 
+    /// Returns whether a failure has stopped the threads.
     pub(super) fn has_failed(&self) -> bool {
-        self.shared.has_failed.load(Ordering::Acquire)
+        self.state.has_failed.load(Ordering::Acquire)
     }
 
-    /// The job has come to this step, its last one. Training ends once that is safe; until then it may go back.
-    pub fn arrive(&self, last_step: i64) {
-        *self.shared.arrived.lock() = Some(last_step);
+    /// Records that the job has reached its last step. Training ends once the results are saved; until then
+    /// the job may go back to an earlier step.
+    pub fn reach_last_step(&self, last_step: i64) {
+        *self.state.reached_last_step.lock() = Some(last_step);
     }
 
-    /// The last step, if the job has come to it.
-    pub fn arrived(&self) -> Option<i64> {
-        *self.shared.arrived.lock()
+    /// Returns the last step, if the job has reached it.
+    pub fn reached_last_step(&self) -> Option<i64> {
+        *self.state.reached_last_step.lock()
     }
 
-    /// What is to come is another session: where that begins is seen there.
-    pub(super) fn depart(&self) {
-        *self.shared.arrived.lock() = None;
+    /// Forgets that the last step was reached, because a new session may start at an earlier step.
+    pub(super) fn clear_last_step(&self) {
+        *self.state.reached_last_step.lock() = None;
     }
 
-    /// Stops all because of a failure; the first one is kept. Where a new session mends it, training goes on in that.
+    /// Stops all threads because of a failure; the first failure is kept. Training goes on if a new session
+    /// fixes it.
     pub fn fail(&self, error: Error) {
-        self.note(error);
-        self.shared.has_failed.store(true, Ordering::Release);
+        self.record_failure(error);
+        self.state.has_failed.store(true, Ordering::Release);
     }
 
-    /// What stopped all, if it was a failure.
+    /// Returns the failure that stopped the threads.
     pub fn failure(&self) -> Option<Error> {
-        self.shared.failure.lock().clone()
+        self.state.failure.lock().clone()
     }
 
-    /// Notes a failure that a new session may mend: nothing stops yet.
-    pub(super) fn note(&self, error: Error) {
-        self.shared.failure.lock().get_or_insert(error);
+    /// Records a failure that a new session may fix, without stopping the threads.
+    pub(super) fn record_failure(&self, error: Error) {
+        self.state.failure.lock().get_or_insert(error);
     }
 
-    /// The failure, which is over.
+    /// Takes the failure, so that threads can run again.
     pub(super) fn take_failure(&self) -> Option<Error> {
-        self.shared.has_failed.store(false, Ordering::Release);
-        self.shared.failure.lock().take()
+        self.state.has_failed.store(false, Ordering::Release);
+        self.state.failure.lock().take()
     }
 
-    /// Starts a thread that [`Coordinator::join`] waits for; what it returns stops all if it is an error.
+    /// Starts a thread that [`Coordinator::join`] waits for. An error returned by the thread stops all
+    /// threads.
     pub fn spawn(
         &self,
         name: &str,
@@ -94,7 +101,7 @@ impl Coordinator {
         };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(body);
         let thread = thread.map_err(|e| Error::file(name, &e))?;
-        let mut threads = self.shared.threads.lock();
+        let mut threads = self.state.threads.lock();
         threads.retain(|(_, thread)| !thread.is_finished());
         threads.push((name.to_owned(), thread));
         Ok(())
@@ -103,17 +110,17 @@ impl Coordinator {
     /// Waits until all threads have ended.
     ///
     /// # Errors
-    /// What stopped all, or `Threads` by the names of those that did not end in time.
+    /// The failure that stopped the threads, or `ThreadsStillRunning` with the names of those that did not end in time.
     pub fn join(&self, grace: Duration) -> Result<()> {
         let started = Instant::now();
-        let threads = std::mem::take(&mut *self.shared.threads.lock());
+        let threads = std::mem::take(&mut *self.state.threads.lock());
         while threads.iter().any(|(_, t)| !t.is_finished()) && started.elapsed() < grace {
             thread::park_timeout(Duration::from_millis(1));
         }
         let late: Vec<String> =
             threads.iter().filter(|(_, t)| !t.is_finished()).map(|(name, _)| name.clone()).collect();
         if !late.is_empty() {
-            return Err(Error::Threads { waited: started.elapsed(), names: late });
+            return Err(Error::ThreadsStillRunning { waited: started.elapsed(), names: late });
         }
         self.failure().map_or(Ok(()), Err)
     }

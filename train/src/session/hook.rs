@@ -1,4 +1,4 @@
-//! What runs around each step of a training session.
+//! Hooks, which run around the steps of a training session.
 
 use super::Coordinator;
 use crate::error::Result;
@@ -9,101 +9,107 @@ use proto::pb;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Something to do around the steps of a [`MonitoredSession`](super::MonitoredSession). An error ends training, unless
-/// a new session mends it.
+/// A hook around the steps of a [`MonitoredSession`](super::MonitoredSession). An error of a hook ends
+/// training, unless a new session fixes it.
 pub trait Hook: Send {
-    /// A session has been opened, and all variables have values: at the start, and whenever a task has died.
+    /// Runs when a session has been opened and all variables have values: at the start, and after each
+    /// recovery.
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
         let _ = context;
         Ok(())
     }
 
-    /// What a step is to do besides.
+    /// Returns the feeds, fetches, targets and options to add to the next step.
     fn before_run(&mut self, context: &HookContext<'_>) -> Result<RunArgs> {
         let _ = context;
         Ok(RunArgs::default())
     }
 
-    /// A step has run; the values are of what [`Hook::before_run`] asked for.
+    /// Runs after a step, with the values of the fetches that [`Hook::before_run`] added.
     fn after_run(&mut self, context: &HookContext<'_>, run: &RunValues<'_>) -> Result<()> {
         let _ = (context, run);
         Ok(())
     }
 
-    /// The session is of no more use: threads that use it are to end.
+    /// Runs before the session is given up; the hook's threads must end.
     fn before_recovery(&mut self, context: &HookContext<'_>) {
         let _ = context;
     }
 
-    /// The job has come to its last step: what is to outlast it is made safe now, while replicas are there to do again
-    /// what is lost. After an error that a new session mends training goes on from where it is then.
+    /// Runs when the job has reached its last step: the hook saves its lasting results, while replicas can
+    /// still repeat steps that are lost. After an error that a new session fixes, training goes on from the
+    /// restored step.
     fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
         let _ = context;
         Ok(())
     }
 
-    /// Training has ended well.
+    /// Runs when training has ended without a failure.
     fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
         let _ = context;
         Ok(())
     }
 }
 
-/// What a hook may use.
+/// The context in which a hook runs.
 #[derive(Debug)]
 pub struct HookContext<'a> {
+    /// The current session.
     pub session: &'a Arc<Session>,
+    /// The coordinator of the training threads.
     pub coordinator: &'a Coordinator,
+    /// The graph of the session.
     pub graph: &'a Graph,
-    /// Whether this replica is the chief in this session.
+    /// True if this replica is the chief in this session.
     pub is_chief: bool,
     pub(super) global_step: Output,
     pub(super) lock: &'a UpdateLock,
 }
 
 impl HookContext<'_> {
-    /// How many steps the job has done.
+    /// Reads the number of steps that the job has done.
     pub fn global_step(&self) -> Result<i64> {
         Ok(self.session.run(&[], &[self.global_step], &[])?[0].item()?)
     }
 
-    /// Runs while no update of this replica's chief is under way: it sees all variables of a synchronous job at one
-    /// step.
+    /// Runs `act` while this replica's chief makes no update, so that it reads all variables of a synchronous
+    /// job at one step.
     pub fn between_updates<R>(&self, act: impl FnOnce() -> R) -> R {
-        let _held = self.lock.lock();
+        let _guard = self.lock.lock();
         act()
     }
 }
 
-/// What a hook adds to a step.
+/// The inputs and outputs that a hook adds to a step.
 #[derive(Clone, Debug, Default)]
 pub struct RunArgs {
     pub feeds: Vec<(Output, Tensor)>,
     pub fetches: Vec<Output>,
     pub targets: Vec<NodeId>,
-    /// The first hook that gives options decides.
+    /// The options of the run; those of the first hook that returns any are used.
     pub options: Option<pb::RunOptions>,
 }
 
-/// What came of a step.
+/// The results of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct RunValues<'a> {
-    /// Of what the hook fetched, in order.
+    /// The values of the hook's fetches, in order.
     pub values: &'a [Tensor],
-    /// The global step after it, where the step trained.
+    /// The global step after the step, if the step trained.
     pub global_step: Option<i64>,
     pub metadata: Option<&'a pb::RunMetadata>,
 }
 
-/// How often something is done.
+/// The period of a repeated action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Every {
-    /// Whenever the global step is so many further.
+    /// A number of global steps.
     Steps(i64),
+    /// A duration.
     Time(Duration),
 }
 
-/// When it was done last.
+/// The timer of a repeated action.
 #[derive(Debug)]
 pub(super) struct Timer {
     every: Every,
@@ -111,11 +117,12 @@ pub(super) struct Timer {
 }
 
 impl Timer {
+    /// Returns a timer that is due at once.
     pub(super) fn new(every: Every) -> Timer {
         Timer { every, last: None }
     }
 
-    /// Whether it is time; always the first time.
+    /// Returns whether the action is due at `step`; it always is the first time.
     pub(super) fn is_due(&self, step: i64) -> bool {
         let Some((last_step, at)) = self.last else { return true };
         match self.every {
@@ -124,12 +131,12 @@ impl Timer {
         }
     }
 
-    /// It is done now; gives the steps and the time since it was done before.
-    pub(super) fn done(&mut self, step: i64) -> Option<(i64, Duration)> {
+    /// Records the action at `step`. Returns the steps and the time since the action before.
+    pub(super) fn record(&mut self, step: i64) -> Option<(i64, Duration)> {
         self.last.replace((step, Instant::now())).map(|(last, at)| (step - last, at.elapsed()))
     }
 
-    /// The step at which it was done last.
+    /// Returns the step of the last action.
     pub(super) fn last_step(&self) -> Option<i64> {
         self.last.map(|(step, _)| step)
     }

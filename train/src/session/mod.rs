@@ -1,5 +1,5 @@
-//! A session that trains: it makes the variables ready or waits for who does, runs hooks around each step, and goes on
-//! in a new session when a task has died.
+//! A training session: it initialises or restores the variables or waits for the chief to do so, runs hooks
+//! around each step, and recovers in a new session when a task has died.
 
 mod candidacy;
 mod coordinator;
@@ -7,7 +7,7 @@ mod hook;
 pub mod hooks;
 mod prepare;
 mod queue_runner;
-mod replica;
+mod replica_hook;
 mod replica_hooks;
 mod role;
 
@@ -25,7 +25,7 @@ use client::{Server, Session, SessionOptions, StepOutcome};
 use graph::{Code, Graph, NodeId, Output, Tensor};
 use parking_lot::Mutex;
 use prepare::Job;
-use replica::ReplicaHook;
+use replica_hook::ReplicaHook;
 use replica_hooks::ReplicaHooks;
 use std::fmt;
 use std::path::PathBuf;
@@ -33,34 +33,37 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where a session's master is.
+/// The address of a session's master.
 #[derive(Clone, Debug)]
 pub enum Master {
-    /// In this process.
+    /// A server in this process.
     InProcess(Arc<Server>),
-    /// At `grpc://host:port`.
+    /// A server at `grpc://host:port`.
     At(String),
 }
 
-/// How a [`MonitoredSession`] behaves.
+/// The configuration of a [`MonitoredSession`].
 #[derive(Clone, Debug)]
 pub struct MonitoredConfig {
-    /// Whether this replica is the chief.
+    /// The role of this replica: chief, worker, or elected.
     pub role: Role,
-    /// The chief is a client of TensorFlow: nobody aggregates but its queue runner.
+    /// Set when the chief is a TensorFlow client, so that its queue runner aggregates gradients.
     pub foreign_chief: bool,
-    /// Where checkpoints are: the newest whole one is restored.
+    /// The folder of checkpoints; the newest complete one is restored.
     pub checkpoint_folder: Option<PathBuf>,
+    /// The options of the underlying session.
     pub session: SessionOptions,
-    /// How long replicas wait for the chief to make the variables ready.
+    /// The longest time that replicas wait for the chief to initialise or restore the variables.
     pub ready_deadline: Duration,
-    /// How long a step may take, with the gradients that it waits for. Any other run of the session ends with this or
-    /// [`MonitoredConfig::ready_deadline`], whichever is longer, unless `session` has an `operation_timeout_in_ms`.
+    /// The longest time that a step may take, including the wait for gradients. The limit of all other runs
+    /// of the session is the longer of this and [`MonitoredConfig::ready_deadline`], unless `session` has an
+    /// `operation_timeout_in_ms`.
     pub step_deadline: Duration,
-    /// How long a job may take to begin while tasks are missing, and to go on when one has died.
+    /// The longest time for starting while tasks are missing, and for recovering after a task has died.
     pub recovery_deadline: Duration,
-    /// How long the chief waits at its end for other replicas to finish, and threads for their last step. Others wait as
-    /// long for the chief to save the last step, or for [`MonitoredConfig::recovery_deadline`] if that is longer.
+    /// The longest time that the chief waits at its end for other replicas to finish, and for threads to end.
+    /// Other replicas wait for the chief to save the last step for this time or
+    /// [`MonitoredConfig::recovery_deadline`], whichever is longer.
     pub stop_grace: Duration,
 }
 
@@ -86,30 +89,30 @@ pub struct MonitoredSession {
     report: Arc<Mutex<SyncReport>>,
     session: Arc<Session>,
     recoveries: u32,
-    /// The global step after the last one that this replica did.
+    /// The global step after the last step of this replica.
     last_step: i64,
-    /// A step that may never go well has been given another session since the last one that went well.
-    is_excused: bool,
-    trouble: Option<Trouble>,
+    /// Set when a step that found a variable without a value has been retried, until a step succeeds.
+    has_retried_missing_value: bool,
+    retry_state: Option<RetryState>,
 }
 
-/// Sessions since something went well.
+/// The recoveries since the last success.
 #[derive(Clone, Copy, Debug)]
-struct Trouble {
+struct RetryState {
     since: Instant,
     retries: u32,
 }
 
-/// So many sessions are tried, whatever time they take.
+/// The number of new sessions that are tried at least, even after the recovery deadline.
 const LEAST_RETRIES: u32 = 3;
 
 impl MonitoredSession {
-    /// Opens a session and makes the variables ready: from the newest checkpoint, or with their first values. A
-    /// replica that is not the chief waits until they are, or until it becomes the chief.
+    /// Opens a session, and restores the variables from the newest checkpoint or initialises them. A replica
+    /// that is not the chief waits until the variables have values, or until it becomes the chief.
     ///
     /// # Errors
-    /// `NotReady` by the variables that the chief has not made ready in time, `Lost` by those that cannot be
-    /// restored, and those of sessions and steps.
+    /// `NotReady` with the variables that the chief has not initialised in time, `VariablesLost` with those that
+    /// cannot be restored, and errors of sessions and steps.
     pub fn new(
         master: Master,
         graph: Graph,
@@ -131,17 +134,17 @@ impl MonitoredSession {
             session,
             recoveries: 0,
             last_step: 0,
-            is_excused: false,
-            trouble: None,
+            has_retried_missing_value: false,
+            retry_state: None,
         })
     }
 
-    /// Runs one step with what the hooks add to it. `None` once training is over: a hook has asked for it, or the
-    /// input has ended. When a task has died the same step is run again in a new session; an asynchronous step that
-    /// was cut off may have changed some variables before.
+    /// Runs one step, with the feeds, fetches and targets of the hooks. Returns `None` when training is over:
+    /// a hook has requested it, or the input has ended. After the death of a task, the step is run again in a
+    /// new session; an asynchronous step that was interrupted may have updated some variables before.
     ///
     /// # Errors
-    /// The first failure of the step, of a hook or of a thread beside it that a new session does not mend.
+    /// The first failure of the step, of a hook or of a thread that a new session does not fix.
     pub fn run(
         &mut self,
         feeds: &[(Output, Tensor)],
@@ -149,102 +152,108 @@ impl MonitoredSession {
         targets: &[NodeId],
     ) -> Result<Option<Vec<Tensor>>> {
         loop {
-            if self.should_mend() {
+            if self.should_recover() {
                 let cause = self.job.coordinator.take_failure();
                 cause.map_or(Ok(()), |cause| self.recover(cause))?;
             }
             if self.job.coordinator.should_stop() {
                 return self.job.coordinator.failure().map_or(Ok(None), Err);
             }
-            let done = match self.job.coordinator.arrived() {
-                Some(_) => self.settle().map(|()| None),
+            let done = match self.job.coordinator.reached_last_step() {
+                Some(_) => self.finish_job().map(|()| None),
                 None => self.run_once(feeds, fetches, targets).map(Some),
             };
             let error = match done {
                 Ok(values) => {
-                    (self.is_excused, self.trouble) = (false, None);
+                    (self.has_retried_missing_value, self.retry_state) = (false, None);
                     return Ok(values);
                 }
                 Err(error) => self.job.cause(error),
             };
             if error.code() == Code::OutOfRange {
                 self.job.coordinator.request_stop();
-            } else if error.is_transient() || self.may_excuse(&error) {
+            } else if error.is_transient() || self.take_missing_value_retry(&error) {
                 self.recover(error)?;
             } else {
                 self.job.coordinator.fail(error.clone());
-                return Err(self.explained(error));
+                return Err(self.explain_timeout(error));
             }
         }
     }
 
-    /// Asks for the end of training; [`MonitoredSession::run`] gives `None` from now on.
+    /// Requests the end of training; [`MonitoredSession::run`] returns `None` from then on.
     pub fn request_stop(&self) {
         self.job.coordinator.request_stop();
     }
 
+    /// Returns whether training is to end: by request, because of a failure, or because the job has reached
+    /// its last step.
     pub fn should_stop(&self) -> bool {
-        (self.job.coordinator.should_stop() && !self.should_mend())
-            || self.job.coordinator.arrived().is_some()
+        (self.job.coordinator.should_stop() && !self.should_recover())
+            || self.job.coordinator.reached_last_step().is_some()
     }
 
-    /// Whether a thread beside the steps has failed of what a new session may mend.
-    fn should_mend(&self) -> bool {
+    /// Returns whether a thread has failed with an error that a new session may fix.
+    fn should_recover(&self) -> bool {
         let coordinator = &self.job.coordinator;
         coordinator.has_failed()
             && !coordinator.is_asked_to_stop()
             && coordinator.failure().is_some_and(|error| error.is_transient())
     }
 
-    /// The session as it is now; it is another one after a task has died.
+    /// Returns the current session, which is replaced when training recovers.
     pub fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
-    /// How often training has gone on in a new session.
+    /// Returns the number of times that training has recovered in a new session.
     pub fn recoveries(&self) -> u32 {
         self.recoveries
     }
 
-    /// What has come of gradients so far, as this replica knows: its own, or all if it is the chief.
+    /// Returns the counts of updates and dropped gradients so far, as known to this replica: its own
+    /// gradients, or those of all workers if it is the chief.
     pub fn sync_report(&self) -> SyncReport {
         self.report.lock().clone()
     }
 
-    /// Ends training: hooks do what is left to do, threads end, the session is closed. Where training has failed, only
-    /// the latter: nothing more is saved.
+    /// Ends training: runs the hooks' ends, waits for the threads, and closes the session. After a failure of
+    /// training the hooks' ends are not run, so nothing more is saved.
     ///
     /// # Errors
-    /// The first failure of training, of a hook or a thread.
+    /// The first failure of training, of a hook or of a thread.
     pub fn finish(self) -> Result<()> {
         self.finish_with_report().map(|_| ())
     }
 
-    /// As [`MonitoredSession::finish`]; gives what came of gradients until the last replica had finished.
+    /// Ends training like [`MonitoredSession::finish`], and returns the counts of updates and dropped
+    /// gradients up to the end of the last replica.
     pub fn finish_with_report(mut self) -> Result<SyncReport> {
         if let Some(error) = self.job.coordinator.failure().filter(|error| !error.is_transient()) {
             self.job.coordinator.request_stop();
             self.hooks.before_recovery(&self.job.context(&self.session));
-            if let Err(late @ Error::Threads { .. }) = self.job.coordinator.join(self.job.config.stop_grace) {
+            if let Err(late @ Error::ThreadsStillRunning { .. }) =
+                self.job.coordinator.join(self.job.config.stop_grace)
+            {
                 tracing::warn!("{late}");
             }
             return Err(error);
         }
-        // Whoever asks `should_stop` has left the loop before.
-        if self.job.coordinator.arrived().is_some() && !self.job.coordinator.is_asked_to_stop() {
-            self.through_recoveries(MonitoredSession::settle)?;
+        // A loop over `should_stop` ends before `run` has settled the job.
+        if self.job.coordinator.reached_last_step().is_some() && !self.job.coordinator.is_asked_to_stop() {
+            self.with_recovery(MonitoredSession::finish_job)?;
         }
-        self.job.candidacy.rest();
-        self.through_recoveries(MonitoredSession::end)?;
+        self.job.candidacy.stop_campaigning();
+        self.with_recovery(MonitoredSession::end)?;
         self.job.candidacy.end();
         Ok(self.sync_report())
     }
 
-    /// Ends something, in a new session where a task has died, or where another replica leads now.
-    fn through_recoveries(&mut self, end: fn(&mut Self) -> Result<()>) -> Result<()> {
+    /// Runs `end`, again in a new session if a task has died or another replica has become the chief.
+    fn with_recovery(&mut self, end: fn(&mut Self) -> Result<()>) -> Result<()> {
         while let Err(error) = end(self) {
             let error = self.job.cause(error);
-            if !error.is_transient() && !self.may_excuse(&error) {
+            if !error.is_transient() && !self.take_missing_value_retry(&error) {
                 return Err(error);
             }
             self.recover(error)?;
@@ -253,24 +262,26 @@ impl MonitoredSession {
         Ok(())
     }
 
-    /// Who has left the loop is not there to do again what others have lost.
+    /// Returns an error if steps have been lost: a replica that has left its training loop cannot repeat
+    /// them.
     fn check_step(&self) -> Result<()> {
         let step = self.job.context(&self.session).global_step()?;
         if step < self.last_step {
-            return Err(Error::WentBack { from: self.last_step, to: step });
+            return Err(Error::StepsLost { from: self.last_step, to: step });
         }
         Ok(())
     }
 
-    /// The job has come to its last step; training is over once that is safe.
-    fn settle(&mut self) -> Result<()> {
+    /// Ends training after the job's last step, once its results are saved.
+    fn finish_job(&mut self) -> Result<()> {
         let context = self.job.context(&self.session);
         self.hooks.settle(&context)?;
-        self.job.candidacy.rest();
+        self.job.candidacy.stop_campaigning();
         self.job.coordinator.request_stop();
         Ok(())
     }
 
+    /// Runs the ends of the hooks, waits for the threads, and closes the session.
     fn end(&mut self) -> Result<()> {
         self.job.coordinator.request_stop();
         let context = self.job.context(&self.session);
@@ -278,13 +289,14 @@ impl MonitoredSession {
         let joined = self.job.coordinator.join(self.job.config.stop_grace);
         ended.into_iter().chain([joined]).collect::<Result<()>>()?;
         match self.session.close().map_err(Error::from) {
-            // What has gone needs no end.
+            // A session of a dead task need not be closed.
             Err(error) if error.is_transient() => tracing::info!("the session had ended: {error}"),
             closed => closed?,
         }
         Ok(())
     }
 
+    /// Runs one step with the hooks.
     fn run_once(
         &mut self,
         feeds: &[(Output, Tensor)],
@@ -292,24 +304,24 @@ impl MonitoredSession {
         targets: &[NodeId],
     ) -> Result<Vec<Tensor>> {
         let context = self.job.context(&self.session);
-        let mut asked = Vec::with_capacity(self.hooks.len());
+        let mut hook_args = Vec::with_capacity(self.hooks.len());
         for hook in self.hooks.all() {
-            asked.push(hook.before_run(&context)?);
+            hook_args.push(hook.before_run(&context)?);
         }
         let trains = targets.contains(&self.job.training.train);
         let step_done = trains.then_some(self.job.training.step_done);
         let mut step = self.session.step().timeout(self.job.config.step_deadline);
-        for (output, value) in feeds.iter().chain(asked.iter().flat_map(|args| &args.feeds)) {
+        for (output, value) in feeds.iter().chain(hook_args.iter().flat_map(|args| &args.feeds)) {
             step = step.feed(*output, value.clone());
         }
-        let extra = asked.iter().flat_map(|args| &args.fetches);
+        let extra = hook_args.iter().flat_map(|args| &args.fetches);
         for output in fetches.iter().chain(&step_done).chain(extra) {
             step = step.fetch(*output);
         }
-        for node in targets.iter().chain(asked.iter().flat_map(|args| &args.targets)) {
+        for node in targets.iter().chain(hook_args.iter().flat_map(|args| &args.targets)) {
             step = step.target(*node);
         }
-        if let Some(options) = asked.iter().find_map(|args| args.options.clone()) {
+        if let Some(options) = hook_args.iter().find_map(|args| args.options.clone()) {
             step = step.options(options);
         }
         let StepOutcome { mut values, metadata } = step.run()?;
@@ -320,7 +332,7 @@ impl MonitoredSession {
         };
         self.last_step = global_step.unwrap_or(self.last_step);
         let mut extra = extra.into_iter();
-        for (hook, args) in self.hooks.all().zip(&asked) {
+        for (hook, args) in self.hooks.all().zip(&hook_args) {
             let values: Vec<Tensor> = extra.by_ref().take(args.fetches.len()).collect();
             hook.after_run(
                 &context,
@@ -330,28 +342,30 @@ impl MonitoredSession {
         Ok(values)
     }
 
-    /// Whether a step of a synchronous job may have come while the chief was restoring the variables, which it takes
-    /// away before: in a new session the replica waits until they are back.
-    fn may_excuse(&mut self, error: &Error) -> bool {
-        let may = error.is_absence() && self.job.training.coordination.is_synchronous();
-        may && !std::mem::replace(&mut self.is_excused, true)
+    /// Takes the only retry of a synchronous step that found a variable without a value. The chief destroys
+    /// variables before it restores them, so the replica waits in a new session until they have values.
+    /// Returns whether the step may be retried.
+    fn take_missing_value_retry(&mut self, error: &Error) -> bool {
+        let may = error.is_missing_value() && self.job.training.coordination.is_synchronous();
+        may && !std::mem::replace(&mut self.has_retried_missing_value, true)
     }
 
-    /// Goes on in a new session, where tasks that died are others now.
+    /// Opens a new session, in which restarted tasks are found again.
     fn recover(&mut self, cause: Error) -> Result<()> {
-        self.bear(&cause)?;
+        self.count_retry(&cause)?;
         tracing::warn!("training goes on in a new session: {cause}");
         self.recoveries += 1;
-        self.job.coordinator.depart();
+        self.job.coordinator.clear_last_step();
         self.hooks.before_recovery(&self.job.context(&self.session));
         self.session = self.job.open(&mut self.hooks, true)?;
         Ok(())
     }
 
-    /// Waits a little where one session after the other was of no use, and not for ever.
-    fn bear(&mut self, cause: &Error) -> Result<()> {
-        let now = Trouble { since: Instant::now(), retries: 0 };
-        let Trouble { since, retries } = *self.trouble.get_or_insert(now);
+    /// Counts a retry and pauses before it. Returns `GaveUp` if retries have lasted longer than the recovery
+    /// deadline.
+    fn count_retry(&mut self, cause: &Error) -> Result<()> {
+        let now = RetryState { since: Instant::now(), retries: 0 };
+        let RetryState { since, retries } = *self.retry_state.get_or_insert(now);
         let waited = since.elapsed();
         if retries >= LEAST_RETRIES && waited >= self.job.config.recovery_deadline {
             return Err(Error::GaveUp { retries, waited, cause: Box::new(cause.clone()) });
@@ -359,14 +373,14 @@ impl MonitoredSession {
         if retries > 0 {
             thread::park_timeout(Duration::from_millis(50 << retries.min(5)));
         }
-        self.trouble = Some(Trouble { since, retries: retries + 1 });
+        self.retry_state = Some(RetryState { since, retries: retries + 1 });
         Ok(())
     }
 
-    /// A step that ran out of time, by the workers that it waited for.
-    fn explained(&self, error: Error) -> Error {
+    /// Replaces the error of a step that timed out by one with the workers that it waited for.
+    fn explain_timeout(&self, error: Error) -> Error {
         match &self.job.training.coordination {
-            // What is of our own says itself what it waited for.
+            // Errors of this crate already name the cause of the timeout.
             crate::Coordination::Sync(sync)
                 if matches!(error, Error::Client(_)) && error.code() == Code::DeadlineExceeded =>
             {
@@ -380,7 +394,7 @@ impl MonitoredSession {
 
 impl Drop for MonitoredSession {
     fn drop(&mut self) {
-        // Threads that still run see that it is over.
+        // Threads that still run end when they see this.
         self.job.coordinator.request_stop();
         self.hooks.before_recovery(&self.job.context(&self.session));
     }

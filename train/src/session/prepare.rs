@@ -1,11 +1,12 @@
-//! From nothing to a session whose variables have values: the chief gives them, others wait.
+//! Opening of a session whose variables have values: the chief initialises or restores them, and other replicas
+//! wait.
 
 use super::candidacy::Candidacy;
 use super::replica_hooks::ReplicaHooks;
 use super::{Coordinator, HookContext, Master, MonitoredConfig};
 use crate::coordination::Coordination;
 use crate::error::{Error, Result};
-use crate::readiness::{missing, until_none};
+use crate::readiness::{missing, wait_until_none};
 use crate::saver::{Saver, latest_checkpoint};
 use crate::sync::UpdateLock;
 use crate::training::Training;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is the same in all sessions of a replica.
+/// The state that all sessions of a replica share.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) master: Master,
@@ -30,12 +31,12 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Opens a session, waits until the variables are ready, and lets the hooks begin what runs beside the steps. Tries
-    /// again, for as long as a recovery may take, while tasks are missing or die. `was_ready` says whether the
-    /// variables had values in an earlier session of this replica.
+    /// Opens a session, waits until the variables have values, and runs the hooks' `after_create_session`.
+    /// Tries again, for at most the recovery deadline, while tasks are missing or die. `was_ready` is true if
+    /// the variables had values in an earlier session of this replica.
     ///
     /// # Errors
-    /// What another session would not mend, or `GaveUp`.
+    /// Errors that another session would not fix, or `GaveUp`.
     pub(super) fn open(&self, hooks: &mut ReplicaHooks, was_ready: bool) -> Result<Arc<Session>> {
         let started = Instant::now();
         let mut retries = 0;
@@ -44,7 +45,7 @@ impl Job {
                 Ok(session) => return Ok(session),
                 Err(error) => error,
             };
-            // Who opens a session gives up on missing tasks long before a job does.
+            // Opening a session times out on missing tasks long before the recovery deadline.
             let is_late = matches!(error, Error::Client(_)) && error.code() == Code::DeadlineExceeded;
             if !error.is_transient() && !is_late {
                 return Err(error);
@@ -59,15 +60,16 @@ impl Job {
         }
     }
 
+    /// Opens a session once; see [`Job::open`].
     fn try_open(&self, hooks: &mut ReplicaHooks, was_ready: bool) -> Result<Arc<Session>> {
-        let part = self.candidacy.stand()?;
+        let role = self.candidacy.campaign()?;
         let mut options = self.config.session.clone();
         if options.config.operation_timeout_in_ms == 0 {
-            // Steps that say nothing of a deadline, of hooks and of whoever makes ready, end too.
+            // Runs without a deadline of their own, by hooks and by this module, need a time limit too.
             let limit = self.config.step_deadline.max(self.config.ready_deadline);
             options.config.operation_timeout_in_ms = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
         }
-        if let Some(epoch) = part.epoch {
+        if let Some(epoch) = role.epoch {
             epoch.write(&mut options.config);
         }
         let session = Arc::new(match &self.master {
@@ -77,8 +79,8 @@ impl Job {
         let context = self.context(&session);
         let started = self
             .candidacy
-            .bind(&session)
-            .and_then(|()| self.until_ready(&session, part.is_chief, was_ready))
+            .bind_session(&session)
+            .and_then(|()| self.until_ready(&session, role.is_chief, was_ready))
             .and_then(|()| hooks.after_create_session(&context));
         if let Err(error) = started {
             let cause = self.cause(error);
@@ -88,11 +90,13 @@ impl Job {
         Ok(session)
     }
 
-    /// Why something failed in a session: what has ended it, if something did.
+    /// Returns the reason for a failure in a session: the change of role or the failure of a thread that
+    /// ended the session, or else `error`.
     pub(super) fn cause(&self, error: Error) -> Error {
-        self.candidacy.change().or_else(|| self.coordinator.take_failure()).unwrap_or(error)
+        self.candidacy.role_change().or_else(|| self.coordinator.take_failure()).unwrap_or(error)
     }
 
+    /// Returns the context of hooks in `session`.
     pub(super) fn context<'a>(&'a self, session: &'a Arc<Session>) -> HookContext<'a> {
         HookContext {
             session,
@@ -104,24 +108,27 @@ impl Job {
         }
     }
 
+    /// Waits until the variables have values and this replica has joined the others; the chief initialises or
+    /// restores them.
     fn until_ready(&self, session: &Session, is_chief: bool, was_ready: bool) -> Result<()> {
         if is_chief {
             self.make_ready(session, was_ready)?;
             return self.join(session);
         }
-        until_none(self.config.ready_deadline, || {
+        wait_until_none(self.config.ready_deadline, || {
             let names = self.not_ready(session)?;
             if !names.is_empty() {
                 return Ok(names);
             }
             match self.join(session) {
-                // The chief has begun to make them ready again.
-                Err(error) if error.is_absence() => Ok(vec![error.to_string()]),
+                // The chief is restoring the variables again.
+                Err(error) if error.is_missing_value() => Ok(vec![error.to_string()]),
                 joined => joined.map(|()| names),
             }
         })
     }
 
+    /// Lets this replica join the others.
     fn join(&self, session: &Session) -> Result<()> {
         match &self.training.coordination {
             Coordination::Free => Ok(()),
@@ -130,8 +137,8 @@ impl Job {
         }
     }
 
-    /// The chief's part. Variables that have values keep them, unless some of a synchronous job's have lost theirs:
-    /// then all go back to the newest checkpoint. An update that was cut off is taken up again.
+    /// Initialises or restores the variables, as the chief. Variables keep their values, unless a synchronous
+    /// job has lost some: then all are restored from the newest checkpoint. An interrupted update is resumed.
     fn make_ready(&self, session: &Session, was_ready: bool) -> Result<()> {
         let probes = &self.training.probes;
         let missing = missing(session, probes)?;
@@ -152,15 +159,16 @@ impl Job {
             _ => None,
         };
         match newest {
-            // What the others have done since stays.
+            // Variables that still have values keep the updates made since the checkpoint.
             Some((saver, prefix)) if !coordination.is_synchronous() && missing.len() < probes.len() => {
                 saver.restore_lost(session, &prefix, &missing)?;
             }
             Some((saver, prefix)) => saver.restore(session, &prefix)?,
-            None if self.may_initialize(session, &missing, was_ready)? => {
+            None if self.can_initialize(session, &missing, was_ready)? => {
                 session.run(&[], &[], &[self.training.initialize])?;
             }
-            // All that variables need is there; what replicas know of each other is not.
+            // All variables have values; only the state of the coordination is missing, and is initialised
+            // below.
             None if missing.is_empty() => {}
             None => return Err(self.lost(missing)),
         }
@@ -179,15 +187,16 @@ impl Job {
         }
     }
 
+    /// Returns the error for variables that cannot be restored.
     fn lost(&self, names: Vec<String>) -> Error {
         let folder = self.config.checkpoint_folder.as_deref();
         let folder = folder.map_or("(no folder)".to_owned(), |f: &Path| f.display().to_string());
-        Error::Lost { names, folder }
+        Error::VariablesLost { names, folder }
     }
 
-    /// Whether there is nothing to lose: no variable has a value, or an initialisation was cut off before the first
-    /// step.
-    fn may_initialize(&self, session: &Session, missing: &[String], was_ready: bool) -> Result<bool> {
+    /// Returns whether initialisation loses nothing: no variable has a value, or an initialisation was
+    /// interrupted before the first step.
+    fn can_initialize(&self, session: &Session, missing: &[String], was_ready: bool) -> Result<bool> {
         if was_ready || missing.is_empty() {
             return Ok(false);
         }
@@ -201,6 +210,7 @@ impl Job {
         Ok(step.first().map(Tensor::item::<i64>).transpose()? == Some(0))
     }
 
+    /// Returns whether the state of the replicas' coordination is initialised.
     fn is_open(&self, session: &Session) -> Result<bool> {
         match &self.training.coordination {
             Coordination::Free => Ok(true),
@@ -210,12 +220,12 @@ impl Job {
         }
     }
 
-    /// What the chief has not made ready.
+    /// Returns the names of variables and other state that the chief has not initialised.
     fn not_ready(&self, session: &Session) -> Result<Vec<String>> {
         let names = missing(session, &self.training.probes)?;
         if !names.is_empty() || self.is_open(session)? {
             return Ok(names);
         }
-        Ok(vec!["what the replicas know of each other".to_owned()])
+        Ok(vec!["the coordination of the replicas".to_owned()])
     }
 }

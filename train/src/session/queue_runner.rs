@@ -1,4 +1,4 @@
-//! Threads that keep a queue full, one for each of its enqueue ops.
+//! Queue runners: threads that keep a queue full, one for each enqueue op.
 
 use super::{Hook, HookContext};
 use crate::error::{Error, Result};
@@ -8,42 +8,45 @@ use proto::pb;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Fills a queue beside the steps. Its threads end when the session does, when a queue that they read from has ended
-/// (`OutOfRange`: the queue is closed then), or when theirs is closed.
+/// The ops of a queue that threads fill beside the steps. The threads end when the session does, when a queue
+/// or reader that they read from has ended (`OutOfRange`; the filled queue is closed then), or when the
+/// filled queue is closed.
 #[derive(Clone, Debug)]
 pub struct QueueRunner {
-    /// Run again and again, each by a thread.
+    /// The enqueue ops, each run repeatedly by one thread.
     pub enqueue: Vec<NodeId>,
-    /// Closes the queue, letting what is in it be taken.
+    /// Closes the queue; its elements can still be dequeued.
     pub close: NodeId,
-    /// Closes it, ending what waits for room.
+    /// Closes the queue, and cancels enqueue ops that wait for capacity.
     pub cancel: NodeId,
 }
 
-/// Runs queue runners for as long as a session lasts.
+/// The hook that runs queue runners while a session lasts.
 #[derive(Debug)]
-pub(super) struct Runners {
+pub(super) struct QueueRunnerHook {
     runners: Vec<QueueRunner>,
     stop: Arc<AtomicBool>,
 }
 
 impl QueueRunner {
-    /// A hook that runs these.
+    /// Returns a hook that runs these queue runners.
     pub fn hook(runners: Vec<QueueRunner>) -> Box<dyn Hook> {
-        Box::new(Runners { runners, stop: Arc::default() })
+        Box::new(QueueRunnerHook { runners, stop: Arc::default() })
     }
 
+    /// Starts a thread for each enqueue op.
     fn start(&self, context: &HookContext<'_>, stop: &Arc<AtomicBool>) -> Result<()> {
-        // Threads whose input has not ended.
-        let left = Arc::new(AtomicUsize::new(self.enqueue.len()));
+        // The number of threads whose input has not ended.
+        let running = Arc::new(AtomicUsize::new(self.enqueue.len()));
         for (i, &enqueue) in self.enqueue.iter().enumerate() {
-            let (session, left, stop) = (context.session.clone(), left.clone(), stop.clone());
+            let (session, running, stop) = (context.session.clone(), running.clone(), stop.clone());
             let close = self.close;
             context.coordinator.spawn(&format!("queue-runner-{i}"), move |coordinator| {
                 let has_ended =
                     fill(&session, enqueue, || coordinator.should_stop() || stop.load(Ordering::Acquire))?;
-                // The last one to come to its end closes the queue; it outlives a session that ends otherwise.
-                if has_ended && left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                // The thread whose input ends last closes the queue. The queue stays open if the session ends
+                // otherwise, because it outlives the session.
+                if has_ended && running.fetch_sub(1, Ordering::AcqRel) == 1 {
                     close_queue(&session, close)?;
                 }
                 Ok(())
@@ -53,35 +56,36 @@ impl QueueRunner {
     }
 }
 
-/// Fills until the input has ended, which is true, or there is no more to be done. An enqueue waits for room for as long
-/// as the session lasts.
+/// Enqueues until the input ends or the thread is to stop. Returns whether the input has ended. An enqueue
+/// waits for capacity as long as the session lasts.
 fn fill(session: &Session, enqueue: NodeId, should_stop: impl Fn() -> bool) -> Result<bool> {
     let without_limit = pb::RunOptions { timeout_in_ms: -1, ..Default::default() };
     while !should_stop() {
         match session.step().target(enqueue).options(without_limit.clone()).run() {
             Ok(_) => {}
             Err(error) if error.code() == Code::OutOfRange => return Ok(true),
-            Err(error) if is_others(&error) => return Ok(false),
+            Err(error) if is_handled_by_loop(&error) => return Ok(false),
             Err(error) => return Err(Error::from(error)),
         }
     }
     Ok(false)
 }
 
+/// Closes the queue; a closed session or a dead task is not an error.
 fn close_queue(session: &Session, close: NodeId) -> Result<()> {
     match session.run(&[], &[], &[close]) {
-        Err(error) if !is_others(&error) => Err(error.into()),
+        Err(error) if !is_handled_by_loop(&error) => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-/// The queue or the session is closed, or a task has gone, which is the training loop's to notice.
-fn is_others(error: &client::Error) -> bool {
+/// Returns whether the queue or the session is closed or a task has died, which the training loop handles.
+fn is_handled_by_loop(error: &client::Error) -> bool {
     let is_closed = matches!(error, client::Error::Closed);
     is_closed || matches!(error.code(), Code::Cancelled | Code::Aborted | Code::Unavailable)
 }
 
-impl Hook for Runners {
+impl Hook for QueueRunnerHook {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
         self.stop = Arc::default();
         self.runners.iter().try_for_each(|runner| runner.start(context, &self.stop))

@@ -1,25 +1,27 @@
-//! What part a replica has in its job.
+//! The role of a replica in its job.
 
 use crate::election::LeaderStore;
 use std::sync::Arc;
 
-/// Who is the chief: the replica that initialises and restores variables, saves them, and does what a strategy asks of
-/// one replica. Every replica can, since all have the same graph.
+/// The rule that decides whether this replica is the chief: the replica that initialises, restores and saves
+/// variables, and does the strategy's work for the whole job. Every replica can be the chief, because all
+/// have the same graph.
 #[derive(Clone, Debug, Default)]
 pub enum Role {
-    /// This one, always. No other replica of the job may be told the same.
+    /// This replica is always the chief. No other replica of the job may have this role.
     #[default]
     Chief,
-    /// Another one.
+    /// Another replica is the chief.
     Worker,
-    /// The one that leads in this store. When it dies, another goes on; when it is back, it is a worker. No replica of
-    /// such a job is told `Chief`: only what has an epoch ([`proto::Epoch`]) can be refused once it is over. One that is
-    /// told `Worker` never leads.
+    /// The chief is the replica that leads in this store. When the chief dies, another replica replaces it; a
+    /// restarted chief is a worker. No replica of such a job may have the role `Chief`: workers can refuse
+    /// outdated requests only if they carry an epoch ([`proto::Epoch`]). A replica with the role `Worker`
+    /// never leads.
     Elected(Arc<dyn LeaderStore>),
 }
 
 impl Role {
-    /// The part of a replica in a job whose chief does not change.
+    /// Returns the role of a replica in a job without elections.
     pub fn fixed(is_chief: bool) -> Role {
         if is_chief { Role::Chief } else { Role::Worker }
     }

@@ -1,31 +1,31 @@
-//! Gradients in TensorFlow's accumulators, under the names that its `SyncReplicasOptimizer` gives them.
+//! Gradients in TensorFlow's conditional accumulators, named like those of its `SyncReplicasOptimizer`.
 
 use crate::gradient::Gradient;
 use crate::variables::Variable;
 use graph::{DType, NodeId, Output, PartialShape, Scope};
 
-/// An accumulator a variable, beside it.
+/// One accumulator for each variable, on the variable's device.
 #[derive(Clone, Debug)]
 pub(crate) struct Accumulators {
     all: Vec<Accumulator>,
-    /// How many gradients an update needs of each, an `int32` scalar to be fed.
+    /// The number of gradients that an update needs in each accumulator, an `int32` scalar to be fed.
     pub(super) required: Output,
-    /// How many tokens follow, an `int32` vector of one to be fed.
+    /// The number of tokens that follow an update, an `int32` vector of one element to be fed.
     pub(super) tokens: Output,
-    /// Gradients of steps before the global one are stale from here on.
+    /// Sets the accumulators' step to the global step: they drop gradients of earlier steps from then on.
     pub(super) set_steps: NodeId,
 }
 
 #[derive(Clone, Debug)]
 struct Accumulator {
-    /// Of the variable, beside which it is.
+    /// The handle node of the variable whose gradients this accumulator sums; both are on one device.
     variable: NodeId,
     handle: Output,
     is_sparse: bool,
     dtype: DType,
-    /// How many gradients it has.
+    /// The number of gradients in the accumulator, an `int32` scalar.
     count: Output,
-    /// Takes what it has.
+    /// Takes the gradients out of the accumulator.
     clear: NodeId,
 }
 
@@ -45,28 +45,31 @@ impl Accumulator {
             .attr("shared_name", format!("{}:0/grad_accum", variable.name))
             .output();
         let variable = variable.handle.node;
-        let mut made = Accumulator { variable, handle, is_sparse, dtype, count: handle, clear: handle.node };
-        made.count = beside.op(&made.named("NumAccumulated", false)).input(handle).output();
-        made.clear = made.take(&beside, beside.constant(1i32))[0].node;
-        made
+        let mut accumulator =
+            Accumulator { variable, handle, is_sparse, dtype, count: handle, clear: handle.node };
+        accumulator.count = beside.op(&accumulator.op_name("NumAccumulated", false)).input(handle).output();
+        accumulator.clear = accumulator.take(&beside, beside.constant(1i32))[0].node;
+        accumulator
     }
 
-    /// The op that does this: sparse accumulators have ops of their own for gradients alone.
-    fn named(&self, what: &str, of_gradients: bool) -> String {
+    /// Returns the name of an accumulator op. Sparse accumulators have ops of their own only for gradients.
+    fn op_name(&self, action: &str, of_gradients: bool) -> String {
         match (self.is_sparse, of_gradients) {
-            (true, true) => format!("SparseAccumulator{what}"),
-            (true, false) => format!("Accumulator{what}"),
-            (false, _) => format!("ResourceAccumulator{what}"),
+            (true, true) => format!("SparseAccumulator{action}"),
+            (true, false) => format!("Accumulator{action}"),
+            (false, _) => format!("ResourceAccumulator{action}"),
         }
     }
 
+    /// Adds a node that takes the mean of at least `required` gradients.
     fn take(&self, scope: &Scope, required: Output) -> Vec<Output> {
-        let op = self.named("TakeGradient", true);
+        let op = self.op_name("TakeGradient", true);
         scope.op(&op).input(self.handle).input(required).attr("dtype", self.dtype).outputs()
     }
 }
 
 impl Accumulators {
+    /// Adds an accumulator for each variable.
     pub(super) fn new(
         scope: &Scope,
         gradients: &[(Variable, Gradient)],
@@ -79,7 +82,7 @@ impl Accumulators {
             })
             .collect();
         let set = |a: &Accumulator| {
-            let op = a.named("SetGlobalStep", false);
+            let op = a.op_name("SetGlobalStep", false);
             scope.colocate_with(a.variable).op(&op).input(a.handle).input(global_step).node()
         };
         let steps: Vec<NodeId> = all.iter().map(set).collect();
@@ -91,7 +94,7 @@ impl Accumulators {
         }
     }
 
-    /// A worker's gradients, computed at `local_step`.
+    /// Adds the nodes that push a worker's gradients, computed at `local_step`.
     pub(super) fn push(
         &self,
         scope: &Scope,
@@ -99,7 +102,7 @@ impl Accumulators {
         gradients: &[(Variable, Gradient)],
     ) -> Vec<NodeId> {
         let push = |((variable, gradient), accumulator): (&(Variable, Gradient), &Accumulator)| {
-            let op = accumulator.named("ApplyGradient", true);
+            let op = accumulator.op_name("ApplyGradient", true);
             let beside = scope.colocate_with(accumulator.variable);
             let call = beside.op(&op).input(accumulator.handle).input(local_step);
             match *gradient {
@@ -114,7 +117,7 @@ impl Accumulators {
         gradients.iter().zip(&self.all).map(push).collect()
     }
 
-    /// The mean of what each accumulator has.
+    /// Adds the nodes that take the mean gradient out of each accumulator.
     pub(super) fn means(
         &self,
         scope: &Scope,
@@ -132,14 +135,14 @@ impl Accumulators {
         gradients.iter().zip(&self.all).map(mean).collect()
     }
 
-    /// How many gradients every accumulator has at least.
-    pub(super) fn least(&self, scope: &Scope) -> Output {
+    /// Returns the smallest number of gradients in any accumulator.
+    pub(super) fn min_count(&self, scope: &Scope) -> Output {
         let counts: Vec<Output> = self.all.iter().map(|a| a.count).collect();
         scope.reduce_min(scope.pack(&counts, 0), &[0], false)
     }
 
-    /// How many gradients each has, and what takes them away.
-    pub(super) fn contents(&self) -> Vec<(Output, NodeId)> {
+    /// Returns each accumulator's number of gradients, and the node that takes them out.
+    pub(super) fn counts_and_clears(&self) -> Vec<(Output, NodeId)> {
         self.all.iter().map(|a| (a.count, a.clear)).collect()
     }
 }

@@ -1,95 +1,103 @@
-//! Who has pushed, who is late, and whether that makes a step: a value, from what the chief sees.
+//! The chief's decision from the state of a synchronous job: which workers have pushed, which are late, and
+//! whether the gradients suffice for an update.
 
-use super::replica::{FINISHED, NOTHING};
+use super::replica::{FINISHED, UNSET};
 
-/// What the chief sees.
+/// The state of a synchronous job, read by the chief in one step of the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct SyncState {
     pub(super) step: i64,
-    /// Which worker looks.
+    /// The index of the chief's own worker.
     pub(super) own: usize,
-    /// The last step that each worker has pushed gradients of, [`NOTHING`] or [`FINISHED`].
+    /// The last step that each worker has pushed gradients of, [`UNSET`] or [`FINISHED`].
     pub(super) pushed: Vec<i64>,
-    /// The last such step that each worker got a token for.
+    /// The last pushed step for which each worker got a token.
     pub(super) answered: Vec<i64>,
-    /// What accumulators have; `None` where gradients wait in places.
+    /// The smallest number of gradients in any accumulator; `None` if gradients are in buffers.
     pub(super) accumulated: Option<usize>,
 }
 
-/// What follows.
+/// The chief's decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// Workers whose gradients are of another step, with that step: an earlier one, or one that the job has gone back
-    /// from. In places they are dropped; accumulators have
-    /// taken them or not.
+    /// The workers whose gradients were computed at another step, with that step: an earlier one, or a later
+    /// one that the job has gone back from. Such gradients in buffers are dropped; accumulators decide
+    /// themselves.
     pub(super) late: Vec<(usize, i64)>,
     pub(super) verdict: Verdict,
 }
 
+/// The next action of the chief.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Every worker has finished, as far as their rows tell.
+    /// Stop: every worker with a row in the vectors has finished.
     #[default]
     Finished,
-    /// Enough gradients are there, those of these workers.
-    /// `active` workers have not finished.
+    /// Update with the gradients of the `contributors`, of which `required` are enough. `active` workers have
+    /// not finished.
     Update { contributors: Vec<bool>, required: usize, active: usize },
-    /// Too few are.
+    /// Wait: `have` of the `need` gradients have been pushed, and the workers `missing` have not pushed.
     Wait { have: usize, need: usize, missing: Vec<usize> },
 }
 
-/// How far updates have come, by the numbers of their attempts.
+/// The numbers of the last attempts at an update, by phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Attempts {
-    /// The last that each device has prepared, and committed.
+pub(super) struct AttemptNumbers {
+    /// The last attempt that each device has prepared.
     pub(super) prepared: Vec<i64>,
+    /// The last attempt that each device has committed.
     pub(super) committed: Vec<i64>,
-    /// The last that began to take gradients out of accumulators.
+    /// The last attempt that began to take gradients out of accumulators.
     pub(super) taking: i64,
 }
 
-/// Where an update was cut off.
+/// The phase in which an update was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
-    /// Nowhere, or where it is as if it had not begun.
-    No,
-    /// Some accumulators have given their gradients, and not all next values are there.
+pub(super) enum Interruption {
+    /// No phase, or one without effect so far.
+    None,
+    /// Preparation: some accumulators have been emptied, and some staged values are missing.
     Taking,
-    /// All next values are there, and some variables may have them.
+    /// Commit: all values are staged, and some variables may have them already.
     Commit,
 }
 
-impl Cut {
-    /// A commit begins once all devices have prepared, and another attempt once it has ended.
-    pub(super) fn find(attempts: &Attempts) -> Cut {
-        let Attempts { prepared, committed, taking } = attempts;
-        let last = prepared.first().copied().unwrap_or(NOTHING);
+impl Interruption {
+    /// Returns the phase in which the last update was interrupted. A commit begins when all devices have
+    /// prepared, and another attempt begins when the commit has ended.
+    pub(super) fn of(attempts: &AttemptNumbers) -> Interruption {
+        let AttemptNumbers { prepared, committed, taking } = attempts;
+        let last = prepared.first().copied().unwrap_or(UNSET);
         let all_are_prepared = prepared.iter().all(|&attempt| attempt == last);
         if all_are_prepared && committed.iter().any(|&attempt| attempt != last) {
-            return Cut::Commit;
+            return Interruption::Commit;
         }
-        let was_taken = *taking == NOTHING || (all_are_prepared && *taking == last);
-        if was_taken { Cut::No } else { Cut::Taking }
+        let was_taken = *taking == UNSET || (all_are_prepared && *taking == last);
+        if was_taken { Interruption::None } else { Interruption::Taking }
     }
 }
 
-impl Seen {
+impl SyncState {
+    /// Returns the decision for updates that need `replicas_to_aggregate` gradients.
     pub(super) fn decide(&self, replicas_to_aggregate: usize) -> Decision {
         let workers = || self.pushed.iter().zip(&self.answered).enumerate();
-        // Not more: a job that has gone back pushes steps again that are before those it was answered.
-        let waits = |pushed: i64, answered: i64| ![FINISHED, NOTHING, answered].contains(&pushed);
+        // A push is unanswered if it differs from the last answered one. It need not be later: a job that has
+        // gone back to a checkpoint pushes earlier steps again.
+        let is_unanswered = |pushed: i64, answered: i64| ![FINISHED, UNSET, answered].contains(&pushed);
         let active = self.pushed.iter().filter(|&&pushed| pushed != FINISHED).count();
         let need = replicas_to_aggregate.min(active);
-        // Foreign clients push to accumulators without saying so; they end with the last of those that do.
-        let is_foreign = |pushed: i64| self.accumulated.is_some() && pushed == NOTHING;
+        // Foreign clients push to accumulators without an entry in `pushed`; they end with the last worker
+        // that has one.
+        let is_foreign = |pushed: i64| self.accumulated.is_some() && pushed == UNSET;
         let others_are_foreign = self.pushed.iter().all(|&p| p == FINISHED || is_foreign(p));
-        // While the chief trains, others that were there before it are to come still.
+        // While the chief's own worker still trains, workers that have no entry yet are expected.
         if need == 0 || (others_are_foreign && self.pushed.get(self.own) == Some(&FINISHED)) {
             return Decision::default();
         }
-        let contributors: Vec<bool> = workers().map(|(_, (&p, &a))| waits(p, a) && p == self.step).collect();
+        let contributors: Vec<bool> =
+            workers().map(|(_, (&p, &a))| is_unanswered(p, a) && p == self.step).collect();
         let late = workers()
-            .filter(|(_, (p, a))| waits(**p, **a) && **p != self.step)
+            .filter(|(_, (p, a))| is_unanswered(**p, **a) && **p != self.step)
             .map(|(worker, (p, _))| (worker, *p))
             .collect();
         let have = self.accumulated.unwrap_or_else(|| contributors.iter().filter(|c| **c).count());
@@ -105,7 +113,7 @@ impl Seen {
         Decision { late, verdict }
     }
 
-    /// What is answered once these workers have their tokens.
+    /// Returns the next `answered` vector, when `workers` have got their tokens.
     pub(super) fn answered_after(&self, workers: &[bool]) -> Vec<i64> {
         let of_worker = |((&answered, &pushed), &gets): ((&i64, &i64), &bool)| {
             if gets && pushed != FINISHED { pushed } else { answered }
@@ -118,90 +126,95 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn seen(step: i64, pushed: &[i64], answered: &[i64]) -> Seen {
+    fn state(step: i64, pushed: &[i64], answered: &[i64]) -> SyncState {
         let (pushed, answered) = (pushed.to_vec(), answered.to_vec());
-        Seen { step, own: 0, pushed, answered, accumulated: None }
+        SyncState { step, own: 0, pushed, answered, accumulated: None }
     }
 
     #[test]
-    fn all_are_waited_for_without_backups() {
-        let two_of_three = seen(5, &[5, 4, 5], &[4, 4, 4]).decide(3);
+    fn without_backups_an_update_needs_all_workers() {
+        let two_of_three = state(5, &[5, 4, 5], &[4, 4, 4]).decide(3);
         assert_eq!(two_of_three.verdict, Verdict::Wait { have: 2, need: 3, missing: vec![1] });
-        let all = seen(5, &[5, 5, 5], &[4, 4, 4]).decide(3);
+        let all = state(5, &[5, 5, 5], &[4, 4, 4]).decide(3);
         assert_eq!(all.verdict, Verdict::Update { contributors: vec![true; 3], required: 3, active: 3 });
-        assert_eq!(seen(5, &[5, 5, 5], &[4, 4, 4]).answered_after(&[true; 3]), [5, 5, 5]);
+        assert_eq!(state(5, &[5, 5, 5], &[4, 4, 4]).answered_after(&[true; 3]), [5, 5, 5]);
     }
 
     #[test]
-    fn with_a_backup_the_slowest_is_late() {
-        let first = seen(5, &[5, 4, 5], &[4, 4, 4]).decide(2);
+    fn with_a_backup_the_slowest_gradient_is_late() {
+        let first = state(5, &[5, 4, 5], &[4, 4, 4]).decide(2);
         assert_eq!(
             first.verdict,
             Verdict::Update { contributors: vec![true, false, true], required: 2, active: 3 }
         );
         assert!(first.late.is_empty());
-        // It pushes gradients of step 5 when the others are at 6.
-        let late = seen(6, &[5, 5, 6], &[5, 4, 5]).decide(2);
+        // Worker 1 pushes gradients of step 5 when the others are at step 6.
+        let late = state(6, &[5, 5, 6], &[5, 4, 5]).decide(2);
         assert_eq!(late.late, [(1, 5)]);
         assert_eq!(late.verdict, Verdict::Wait { have: 1, need: 2, missing: vec![0, 1] });
-        assert_eq!(seen(6, &[5, 5, 6], &[5, 4, 5]).answered_after(&[false, true, false]), [5, 5, 5]);
+        assert_eq!(state(6, &[5, 5, 6], &[5, 4, 5]).answered_after(&[false, true, false]), [5, 5, 5]);
     }
 
     #[test]
-    fn who_has_finished_is_not_waited_for() {
-        let one = seen(5, &[5, FINISHED, FINISHED], &[4, 4, 4]).decide(3);
+    fn finished_workers_are_not_waited_for() {
+        let one = state(5, &[5, FINISHED, FINISHED], &[4, 4, 4]).decide(3);
         assert_eq!(
             one.verdict,
             Verdict::Update { contributors: vec![true, false, false], required: 1, active: 1 }
         );
-        assert_eq!(seen(5, &[FINISHED; 3], &[4; 3]).decide(3), Decision::default());
+        assert_eq!(state(5, &[FINISHED; 3], &[4; 3]).decide(3), Decision::default());
         assert_eq!(
-            seen(0, &[NOTHING, FINISHED], &[NOTHING, NOTHING]).decide(2).verdict,
+            state(0, &[UNSET, FINISHED], &[UNSET, UNSET]).decide(2).verdict,
             Verdict::Wait { have: 0, need: 1, missing: vec![0] }
         );
     }
 
     #[test]
-    fn gradients_of_a_step_that_the_job_has_gone_back_from_are_late() {
-        let back = seen(3, &[3, 5], &[NOTHING, NOTHING]).decide(2);
+    fn gradients_of_a_rolled_back_step_are_late() {
+        let back = state(3, &[3, 5], &[UNSET, UNSET]).decide(2);
         assert_eq!(back.late, [(1, 5)]);
         assert_eq!(back.verdict, Verdict::Wait { have: 1, need: 2, missing: vec![1] });
-        // It has been told, and pushes for the step that is.
-        let again = seen(3, &[3, 3], &[NOTHING, 5]).decide(2);
+        // Worker 1 has got a token, and pushes gradients of the current step.
+        let again = state(3, &[3, 3], &[UNSET, 5]).decide(2);
         assert_eq!(again.verdict, Verdict::Update { contributors: vec![true; 2], required: 2, active: 2 });
     }
 
     #[test]
-    fn a_chief_that_trains_is_not_told_that_all_is_over() {
-        let first = Seen { accumulated: Some(0), ..seen(0, &[NOTHING, FINISHED, NOTHING], &[NOTHING; 3]) };
+    fn the_chief_waits_for_new_workers_while_it_trains() {
+        let first = SyncState { accumulated: Some(0), ..state(0, &[UNSET, FINISHED, UNSET], &[UNSET; 3]) };
         assert_eq!(first.decide(3).verdict, Verdict::Wait { have: 0, need: 2, missing: vec![0, 2] });
     }
 
     #[test]
-    fn accumulators_say_themselves_what_they_have() {
-        let foreign = Seen { accumulated: Some(2), ..seen(5, &[5, NOTHING], &[4, NOTHING]) };
+    fn gradients_in_accumulators_count_without_an_entry_in_pushed() {
+        let foreign = SyncState { accumulated: Some(2), ..state(5, &[5, UNSET], &[4, UNSET]) };
         assert!(matches!(foreign.decide(2).verdict, Verdict::Update { required: 2, .. }));
-        let foreign = Seen { accumulated: Some(1), ..foreign };
+        let foreign = SyncState { accumulated: Some(1), ..foreign };
         assert_eq!(foreign.decide(2).verdict, Verdict::Wait { have: 1, need: 2, missing: vec![1] });
-        let foreign = Seen { pushed: vec![FINISHED, NOTHING], ..foreign };
+        let foreign = SyncState { pushed: vec![FINISHED, UNSET], ..foreign };
         assert_eq!(foreign.decide(2).verdict, Verdict::Finished);
     }
 
     #[test]
-    fn what_was_cut_off_is_seen() {
+    fn interrupted_phases_are_recognised() {
         let of = |prepared: &[i64], committed: &[i64], taking: i64| {
-            Cut::find(&Attempts { prepared: prepared.to_vec(), committed: committed.to_vec(), taking })
+            Interruption::of(&AttemptNumbers {
+                prepared: prepared.to_vec(),
+                committed: committed.to_vec(),
+                taking,
+            })
         };
-        // Nothing has begun; all is done; gradients wait in places and were read there.
-        for (prepared, committed) in [([NOTHING; 2], [NOTHING; 2]), ([7, 7], [7, 7]), ([8, 7], [7, 7])] {
-            assert_eq!(of(&prepared, &committed, NOTHING), Cut::No, "{prepared:?}");
+        // No update has begun; the last update is committed; an update from buffers was interrupted while it
+        // was prepared.
+        for (prepared, committed) in [([UNSET; 2], [UNSET; 2]), ([7, 7], [7, 7]), ([8, 7], [7, 7])] {
+            assert_eq!(of(&prepared, &committed, UNSET), Interruption::None, "{prepared:?}");
         }
-        // Some devices have committed, or none.
-        assert_eq!(of(&[8, 8], &[8, 7], NOTHING), Cut::Commit);
-        assert_eq!(of(&[8, 8], &[7, 7], 8), Cut::Commit);
-        // The accumulators of one device, or of none, have given what they had.
-        assert_eq!(of(&[8, 7], &[7, 7], 8), Cut::Taking);
-        assert_eq!(of(&[7, 7], &[7, 7], 8), Cut::Taking);
-        assert_eq!(of(&[7, 7], &[7, 7], 7), Cut::No);
+        // An update was interrupted when one device, or none, had committed.
+        assert_eq!(of(&[8, 8], &[8, 7], UNSET), Interruption::Commit);
+        assert_eq!(of(&[8, 8], &[7, 7], 8), Interruption::Commit);
+        // An update was interrupted when the accumulators of one device, or of none, had been emptied.
+        assert_eq!(of(&[8, 7], &[7, 7], 8), Interruption::Taking);
+        assert_eq!(of(&[7, 7], &[7, 7], 8), Interruption::Taking);
+        assert_eq!(of(&[7, 7], &[7, 7], 7), Interruption::None);
     }
 }

@@ -1,27 +1,28 @@
-//! Synchronous training beside parameter servers.
+//! Synchronous training with parameter servers.
 //!
-//! Each worker pushes the gradients of a step to places beside the variables, says so, and waits for a token. The
-//! chief, in a thread of its own, looks who has pushed ([`decision`]), updates the variables once with the mean, and
-//! gives out tokens that hold the next step. All that either knows lies in variables and queues on the parameter
-//! servers, so that both may die and come back. An update is prepared [`aside`], then committed: who finds one that was
-//! cut off takes it up where it was.
+//! Each worker writes the gradients of a step beside the variables, reports this, and waits for a token. The chief, in
+//! a thread of its own, reads which workers have pushed ([`decision`]), updates the variables once with the mean
+//! gradient, and hands out tokens that hold the next step. The whole state of the protocol is in variables and queues
+//! on the parameter servers, so that workers and chief can be restarted. An update is [`staged`] first and committed
+//! afterwards: a chief that finds an interrupted update resumes it.
 //!
-//! Who pushes again for a step, because it was restarted, writes the same place again; who is late is told the step
-//! that is on. `sync_rep_pushed` is initialised last and destroyed first: while it has no value, workers wait.
+//! A restarted worker that pushes a step again overwrites its earlier gradient; a late worker gets a token with the
+//! current step. `sync_rep_pushed` is initialised last and destroyed first: workers wait while it has no value.
 
 mod accumulators;
-mod aside;
 mod chief;
 mod decision;
-mod end;
-mod in_order;
-mod opening;
+mod gradient_buffers;
 mod queue;
 mod replica;
 mod roster;
+mod shutdown;
+mod staged;
+mod startup;
+mod two_phase;
 
-pub(crate) use aside::{Target, Writes};
 pub use chief::SyncReport;
 pub(crate) use chief::{Aggregator, UpdateLock};
 pub use replica::SyncReplicas;
-pub(crate) use replica::{Build, Places};
+pub(crate) use replica::{GradientStore, ReplicaBuilder};
+pub(crate) use staged::{UpdateMode, WriteTarget};

@@ -7,16 +7,16 @@ use graph::{DType, NodeId, Output, PartialShape, Scope};
 pub(super) struct Queue {
     handle: Output,
     dtype: DType,
-    /// How many elements there are, `int32`.
+    /// The number of elements in the queue, `int32`.
     pub(super) size: Output,
-    /// How many [`Queue::taken`] takes, an `int32` scalar to be fed.
+    /// The number of elements that [`Queue::dequeued`] takes, an `int32` scalar to be fed.
     pub(super) count: Output,
-    /// Takes so many elements; waits until they are there.
-    pub(super) taken: Output,
+    /// Dequeues `count` elements, and waits until the queue has that many.
+    pub(super) dequeued: Output,
 }
 
 impl Queue {
-    /// The queue of this name where the scope is, without a limit.
+    /// Returns the unbounded queue named `name`, on the device of the scope.
     pub(super) fn new(scope: &Scope, name: &str, dtype: DType) -> Queue {
         let handle = scope
             .op("FIFOQueueV2")
@@ -27,22 +27,23 @@ impl Queue {
             .attr("shared_name", name)
             .output();
         let count = scope.placeholder(&format!("{name}/count"), DType::Int32, PartialShape::scalar());
-        let taken = scope.op("QueueDequeueManyV2").input(handle).input(count);
-        let taken = taken.attr("component_types", vec![dtype]).output();
+        let dequeued = scope.op("QueueDequeueManyV2").input(handle).input(count);
+        let dequeued = dequeued.attr("component_types", vec![dtype]).output();
         let size = scope.op("QueueSizeV2").input(handle).output();
-        Queue { handle, dtype, size, count, taken }
+        Queue { handle, dtype, size, count, dequeued }
     }
 
+    /// Adds a node that enqueues one element.
     pub(super) fn enqueue(&self, scope: &Scope, value: Output) -> NodeId {
         scope.op("QueueEnqueueV2").input(self.handle).input(vec![value]).node()
     }
 
-    /// Enqueues each element of a vector, which may be empty.
+    /// Adds a node that enqueues each element of the vector `values`, which may be empty.
     pub(super) fn enqueue_many(&self, scope: &Scope, values: Output) -> NodeId {
         scope.op("QueueEnqueueManyV2").input(self.handle).input(vec![values]).node()
     }
 
-    /// Takes one element; waits until it is there.
+    /// Adds a node that dequeues one element, and waits until there is one.
     pub(super) fn dequeue(&self, scope: &Scope) -> Output {
         scope.op("QueueDequeueV2").input(self.handle).attr("component_types", vec![self.dtype]).output()
     }

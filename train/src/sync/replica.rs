@@ -1,352 +1,363 @@
-//! The graph of synchronous training: what a worker runs, and what the chief runs besides.
+//! The graph of a replica of a synchronous job: the nodes that its worker runs, and those that it runs as the chief.
 
 use super::accumulators::Accumulators;
-use super::aside::{Aside, Writes};
-use super::end::End;
-use super::in_order::InOrder;
+use super::gradient_buffers::GradientBuffers;
 use super::queue::Queue;
 use super::roster::Roster;
+use super::shutdown::LeaveNodes;
+use super::two_phase::TwoPhaseUpdate;
 use crate::gradient::Gradient;
 use crate::initializer::Initializer;
 use crate::strategy::Aggregation;
-use crate::training::Update;
+use crate::training::UpdateRule;
 use crate::variables::{Variable, Variables};
 use graph::{DType, NodeId, Output, PartialShape, Scope, Shape, Tensor};
-use std::collections::BTreeMap;
 
-/// What stands in `sync_rep_pushed` for a worker that has not pushed yet, and for one that has finished.
-pub(super) const NOTHING: i64 = -1;
+/// The initial entry of a worker in the job's vectors: no step pushed, none answered, not left.
+pub(super) const UNSET: i64 = -1;
+
+/// The entry in `sync_rep_pushed` of a worker that has finished.
 pub(super) const FINISHED: i64 = i64::MAX;
 
 /// A replica of a synchronous job.
 #[derive(Clone, Debug)]
 pub struct SyncReplicas {
-    /// Which worker this is, of how many.
+    /// The index of this worker.
     pub worker: usize,
+    /// The number of workers in the job.
     pub workers: usize,
-    /// How many gradients make a step.
+    /// The number of gradients that an update needs.
     pub replicas_to_aggregate: usize,
-    pub(crate) places: Places,
-    /// Whether `sync_rep_pushed` has a value: the chief has made everything ready.
-    pub(crate) is_open: Output,
-
-    // What a worker runs.
-    /// The step of this replica becomes the global one.
-    pub(crate) adopt_step: NodeId,
-    /// After the pushes: says so, and wakes the chief.
-    pub(crate) report: NodeId,
-    /// Says that no more pushes come.
-    pub(super) finish: NodeId,
-    pub(super) end: End,
-    /// The step that this replica's gradients are of, and whether the global one was another by then.
-    pub(crate) local_step: Output,
-    pub(crate) is_stale: Output,
-    /// This replica's tokens.
-    pub(super) tokens: Queue,
-
-    pub(super) roster: Roster,
-
-    // What the chief runs.
+    pub(crate) gradients: GradientStore,
+    /// True if `sync_rep_pushed` has a value, which the chief assigns last: a scalar `bool`.
+    pub(super) is_open: Output,
     pub(super) global_step: Output,
-    /// How many gradients each variable's accumulator has at least; 0 without accumulators.
-    pub(super) accumulated: Output,
-    pub(super) arrivals: Queue,
-    /// Takes away `sync_rep_pushed`.
-    pub(super) shut: NodeId,
-    /// First values of all but `sync_rep_pushed`, and of that.
-    pub(super) initialize: NodeId,
-    pub(super) open: NodeId,
-    pub(super) update: Phases,
-    /// Tokens that hold the global step, without an update.
-    pub(super) release: NodeId,
-    /// What an update and `release` note as answered, a vector of `int64` to be fed.
-    pub(super) answered: Output,
-    /// Gradients dropped so far by worker, a vector of `int64`, and more of them, to be fed.
-    pub(crate) dropped: Output,
-    pub(super) drop: NodeId,
-    pub(super) newly_dropped: Output,
+    pub(super) roster: Roster,
+    pub(crate) worker_nodes: WorkerNodes,
+    pub(super) chief_nodes: ChiefNodes,
 }
 
-/// Where gradients wait.
+/// The nodes that every replica runs for its own worker.
 #[derive(Clone, Debug)]
-pub(crate) enum Places {
-    InOrder(InOrder),
+pub(crate) struct WorkerNodes {
+    /// Sets this replica's local step to the global step.
+    pub(super) adopt_step: NodeId,
+    /// Records the pushed step in `sync_rep_pushed` after the pushes, and wakes the chief.
+    pub(crate) report: NodeId,
+    /// Records in `sync_rep_pushed` that this worker pushes no more gradients, and wakes the chief.
+    pub(super) finish: NodeId,
+    pub(super) leave: LeaveNodes,
+    /// The step that this replica's gradients were computed at.
+    pub(crate) local_step: Output,
+    /// True if the global step had passed the local step when the gradients were computed.
+    pub(crate) is_stale: Output,
+    /// The queue that this replica takes its tokens from.
+    pub(super) tokens: Queue,
+}
+
+/// The nodes that the chief runs for the whole job.
+#[derive(Clone, Debug)]
+pub(super) struct ChiefNodes {
+    /// The smallest number of gradients in any variable's accumulator; 0 without accumulators.
+    pub(super) accumulated: Output,
+    /// The indices of workers that have pushed or finished.
+    pub(super) arrivals: Queue,
+    /// Destroys `sync_rep_pushed`, so that workers wait.
+    pub(super) shut: NodeId,
+    /// Initialises all state of the job except `sync_rep_pushed`.
+    pub(super) initialize: NodeId,
+    /// Initialises `sync_rep_pushed`, so that workers go on.
+    pub(super) open: NodeId,
+    pub(super) update: TwoPhaseUpdate,
+    /// Hands out tokens that hold the global step, without an update.
+    pub(super) release: NodeId,
+    /// The next value of `sync_rep_answered`, fed to an update and to `release`: a vector of `int64`.
+    pub(super) next_answered: Output,
+    pub(super) drops: DropCounter,
+}
+
+/// The vector `sync_rep_dropped`: the number of dropped gradients by worker, `int64`.
+#[derive(Clone, Debug)]
+pub(super) struct DropCounter {
+    pub(super) counts: Output,
+    /// Adds the fed `increments` to the counts.
+    pub(super) add: NodeId,
+    pub(super) increments: Output,
+}
+
+/// The storage on the parameter servers for gradients that have been pushed and not yet applied.
+#[derive(Clone, Debug)]
+pub(crate) enum GradientStore {
+    InOrder(GradientBuffers),
     Accumulators(Accumulators),
 }
 
-/// An update, in two steps of the session.
-///
-/// The first prepares: it takes gradients as [`SyncReplicas::places`] is told, and leaves next values aside, on each
-/// device for itself. The second begins when the first has ended everywhere, and may be done over: it makes them the
-/// variables' values, then counts the step and gives tokens to those who pushed.
-#[derive(Clone, Debug)]
-pub(super) struct Phases {
-    pub(super) prepare: NodeId,
-    pub(super) commit: NodeId,
-    /// Which attempt it is, an `int64` to be fed: no other has its number.
-    pub(super) attempt: Output,
-    /// The last attempts that were prepared and committed on each device, and the last that began to take gradients
-    /// where these cannot be taken twice: vectors of `int64`.
-    pub(super) prepared: Output,
-    pub(super) committed: Output,
-    pub(super) taking: Output,
-    /// Forgets that gradients were taken.
-    pub(super) forget_taking: NodeId,
-}
-
-impl Phases {
-    pub(super) fn fetches(&self) -> [Output; 3] {
-        [self.prepared, self.committed, self.taking]
+impl GradientStore {
+    /// Returns the placeholder that decides which workers get tokens, or how many tokens there are.
+    fn receivers(&self) -> Output {
+        match self {
+            GradientStore::InOrder(buffers) => buffers.contributors,
+            GradientStore::Accumulators(accumulators) => accumulators.tokens,
+        }
     }
 }
 
-/// What a replica's graph is made of.
-pub(crate) struct Build<'a> {
+/// Builds the graph of a replica of a synchronous job.
+pub(crate) struct ReplicaBuilder<'a> {
     pub(crate) scope: &'a Scope,
     pub(crate) variables: &'a Variables,
-    pub(crate) update: &'a Update<'a>,
+    pub(crate) rule: &'a UpdateRule<'a>,
     pub(crate) worker: usize,
     pub(crate) workers: usize,
     pub(crate) required: usize,
 }
 
-impl Build<'_> {
-    /// Adds the replica's step, which ends with a token, and the rest.
-    pub(crate) fn replicas(
+/// The variables and queues of the job that the nodes of both the worker and the chief use.
+pub(super) struct SharedNodes {
+    /// The scope of nodes beside the global step.
+    pub(super) at: Scope,
+    pub(super) global_step: Variable,
+    /// The job's variables except `sync_rep_pushed`. No checkpoint contains them: a job that resumes from a
+    /// checkpoint initialises them anew.
+    pub(super) state: Variables,
+    /// The collection of `sync_rep_pushed` alone, which is initialised after all others.
+    open_state: Variables,
+    pushed: Variable,
+    pub(super) answered: Variable,
+    dropped: Variable,
+    left: Variable,
+    local_step: Variable,
+    arrivals: Queue,
+    token_queues: Vec<Queue>,
+    pub(super) gradients: GradientStore,
+}
+
+/// The nodes of a worker's training step.
+struct WorkerStep {
+    /// The step as a whole, which ends when a token has been taken.
+    train: NodeId,
+    is_stale: Output,
+    /// Records the push in `sync_rep_pushed`.
+    mark_pushed: NodeId,
+    /// Records the end of this worker in `sync_rep_pushed`.
+    mark_finished: NodeId,
+    leave: LeaveNodes,
+}
+
+/// The nodes and placeholders of the chief's update.
+struct ChiefUpdate {
+    update: TwoPhaseUpdate,
+    next_answered: Output,
+    drop_increments: Output,
+    accumulated: Output,
+    /// The nodes that initialise the job's state.
+    initializers: Vec<NodeId>,
+}
+
+impl ReplicaBuilder<'_> {
+    /// Adds a replica's graph. Returns its training step, which ends when the worker has its token.
+    ///
+    /// The worker's and the chief's nodes are both added in two stages: generated node names depend on the order in
+    /// which nodes are added.
+    pub(crate) fn build(
         &self,
         gradients: &[(Variable, Gradient)],
         aggregation: Aggregation,
     ) -> (NodeId, SyncReplicas) {
+        let (shared, pushes) = self.shared_nodes(gradients, aggregation);
+        let roster = shared.roster();
+        let step = self.worker_step(&shared, &pushes, gradients);
+        let update = self.chief_update(&shared, gradients);
+        let train = step.train;
+        let replicas = SyncReplicas {
+            worker: self.worker,
+            workers: self.workers,
+            replicas_to_aggregate: self.required,
+            is_open: shared.at.var_is_initialized(shared.pushed.handle),
+            worker_nodes: self.worker_nodes(&shared, step),
+            chief_nodes: self.chief_nodes(&shared, update),
+            roster,
+            global_step: shared.global_step.value,
+            gradients: shared.gradients,
+        };
+        (train, replicas)
+    }
+
+    /// Adds the job's variables and queues, and the worker's pushes, whose nodes are returned too.
+    fn shared_nodes(
+        &self,
+        gradients: &[(Variable, Gradient)],
+        aggregation: Aggregation,
+    ) -> (SharedNodes, Vec<NodeId>) {
         let scope = self.scope;
         let global_step = self.variables.global_step();
         let at = scope.colocate_with(global_step.handle.node);
-        // None of these is saved: a job that goes on from a checkpoint starts them anew.
         let state = Variables::new(&at);
         let by_worker = |name: &str, first: i64| {
             let first = Initializer::Constant(first as f64);
             state.get_untrained(name, DType::Int64, &[self.workers], &first)
         };
-        let answered = by_worker("sync_rep_answered", NOTHING);
+        let answered = by_worker("sync_rep_answered", UNSET);
         let dropped = by_worker("sync_rep_dropped", 0);
-        let left = by_worker("sync_rep_left", NOTHING);
-        let local =
+        let left = by_worker("sync_rep_left", UNSET);
+        let local_step =
             Variables::new(scope).get_local(&format!("sync_rep_local_step_{}", self.worker), DType::Int64);
         let arrivals = Queue::new(&at, "sync_rep_arrivals", DType::Int32);
 
-        let (pushes, places, token_queues) = match aggregation {
+        let (pushes, store, token_queues) = match aggregation {
             Aggregation::InOrder => {
-                let places = InOrder::new(&state, self.workers, gradients);
+                let buffers = GradientBuffers::new(&state, self.workers, gradients);
                 let tokens = |w| Queue::new(&at, &format!("sync_token_q/{w}"), DType::Int64);
-                let pushes = places.push(scope, self.worker, gradients);
-                (pushes, Places::InOrder(places), (0..self.workers).map(tokens).collect::<Vec<_>>())
+                let pushes = buffers.push(scope, self.worker, gradients);
+                (pushes, GradientStore::InOrder(buffers), (0..self.workers).map(tokens).collect::<Vec<_>>())
             }
             Aggregation::Accumulators => {
-                let places = Accumulators::new(scope, gradients, global_step.value);
-                let pushes = places.push(scope, local.value, gradients);
+                let accumulators = Accumulators::new(scope, gradients, global_step.value);
+                let pushes = accumulators.push(scope, local_step.value, gradients);
                 let tokens = Queue::new(&at, "sync_token_q", DType::Int64);
-                (pushes, Places::Accumulators(places), vec![tokens])
+                (pushes, GradientStore::Accumulators(accumulators), vec![tokens])
             }
         };
         let open_state = Variables::new(&at);
-        let first = Initializer::Constant(NOTHING as f64);
+        let first = Initializer::Constant(UNSET as f64);
         let pushed = open_state.get_untrained("sync_rep_pushed", DType::Int64, &[self.workers], &first);
-        let vectors = [&pushed, &answered, &left].map(|vector| (vector.handle, vector.value));
-        let roster = Roster::new(&at, vectors);
-        let me = at.constant_vector(&[self.worker as i64]);
-        let wake = |after: NodeId| {
-            let then = at.control(&[after]);
-            arrivals.enqueue(&then, then.constant(self.worker as i32))
-        };
-
-        // The worker's part.
-        let computed: Vec<NodeId> = gradients.iter().map(|(_, gradient)| gradient.values().node).collect();
-        let seen = at.control(&computed).read_variable(global_step.handle, DType::Int64);
-        let is_stale = at.op("Greater").input(seen).input(local.value).output();
-        let then = at.control(&pushes);
-        let mark = then.resource_scatter_update(pushed.handle, me, at.expand_dims(local.value, 0));
-        let said = match &places {
-            // The chief sees itself what is late.
-            Places::InOrder(_) => mark,
-            Places::Accumulators(_) => {
-                let late = at.expand_dims(at.cast(is_stale, DType::Int64), 0);
-                at.group(&[mark, at.resource_scatter_add(dropped.handle, me, late)])
-            }
-        };
-        let finished = at.resource_scatter_update(pushed.handle, me, at.constant_vector(&[FINISHED]));
-        let mark = scope.placeholder("sync_rep_left/mark", DType::Int64, PartialShape::from([1]));
-        let leave = at.resource_scatter_update(left.handle, me, mark);
-        let own_tokens = &token_queues[self.worker.min(token_queues.len() - 1)];
-        let token = own_tokens.dequeue(&then);
-        let train = scope.assign_variable(local.handle, token);
-
-        // The chief's part.
-        let next_answered =
-            scope.placeholder("sync_rep_answered/next", DType::Int64, PartialShape::from([self.workers]));
-        let receivers = match &places {
-            Places::InOrder(places) => places.contributors,
-            Places::Accumulators(places) => places.tokens,
-        };
-        let release = |after: &[NodeId], receivers: Output, next_answered: Output| {
-            let then = at.control(after);
-            let step = then.read_variable(global_step.handle, DType::Int64);
-            let receivers = then.cast(receivers, DType::Int32);
-            let counts = then.unpack(receivers, token_queues.len(), 0);
-            let give = |(queue, count): (&Queue, Output)| {
-                queue.enqueue_many(&then, then.fill(then.expand_dims(count, 0), step))
-            };
-            let tokens: Vec<NodeId> = token_queues.iter().zip(counts).map(give).collect();
-            then.control(&tokens).assign_variable(answered.handle, next_answered)
-        };
-        let update = self.phases(&state, &places, gradients, (&answered, next_answered), &release);
-        let newly_dropped =
-            scope.placeholder("sync_rep_dropped/new", DType::Int64, PartialShape::from([self.workers]));
-        let mut starts = vec![state.initializer()];
-        let accumulated = match &places {
-            Places::InOrder(places) => {
-                starts.extend(places.initializers());
-                at.constant(0i32)
-            }
-            Places::Accumulators(places) => {
-                starts.push(places.set_steps);
-                places.least(&at)
-            }
-        };
-        let replicas = SyncReplicas {
-            worker: self.worker,
-            workers: self.workers,
-            replicas_to_aggregate: self.required,
-            is_open: at.var_is_initialized(pushed.handle),
-            adopt_step: scope.assign_variable(local.handle, global_step.value),
-            report: wake(said),
-            finish: wake(finished),
-            end: End { leave, mark },
-            local_step: local.value,
-            is_stale,
-            tokens: own_tokens.clone(),
-            roster,
-            global_step: global_step.value,
-            accumulated,
+        let shared = SharedNodes {
+            at,
+            global_step,
+            state,
+            open_state,
+            pushed,
+            answered,
+            dropped,
+            left,
+            local_step,
             arrivals,
-            shut: at.op("DestroyResourceOp").input(pushed.handle).attr("ignore_lookup_error", true).node(),
-            initialize: scope.group(&starts),
-            open: open_state.initializer(),
-            update,
-            release: release(&[], receivers, next_answered),
-            answered: next_answered,
-            dropped: dropped.value,
-            drop: at.assign_add_variable(dropped.handle, newly_dropped),
-            newly_dropped,
-            places,
+            token_queues,
+            gradients: store,
         };
-        (train, replicas)
+        (shared, pushes)
     }
 
-    /// An update; `answered` becomes what is fed with it, and who that answers is `released` with a token.
-    fn phases(
+    /// Adds the worker's training step: the pushes, the records of them, and the wait for a token.
+    fn worker_step(
         &self,
-        state: &Variables,
-        places: &Places,
+        shared: &SharedNodes,
+        pushes: &[NodeId],
         gradients: &[(Variable, Gradient)],
-        (answered, next_answered): (&Variable, Output),
-        release: &dyn Fn(&[NodeId], Output, Output) -> NodeId,
-    ) -> Phases {
-        let at = state.scope();
-        let global_step = self.variables.global_step();
-        let number = |beside: &Variables, name: &str| {
-            beside.get_untrained(name, DType::Int64, &[], &Initializer::Value(NOTHING.into()))
-        };
-        let attempt = self.scope.placeholder("sync_rep_attempt", DType::Int64, PartialShape::scalar());
-        let taking = number(state, "sync_rep_taking");
-        let means = match places {
-            Places::InOrder(places) => places.means(self.scope, gradients),
-            Places::Accumulators(places) => {
-                let begun = at.assign_variable(taking.handle, attempt);
-                places.means(&self.scope.control(&[begun]), gradients)
+    ) -> WorkerStep {
+        let SharedNodes { at, pushed, local_step, .. } = shared;
+        let me = at.constant_vector(&[self.worker as i64]);
+        let computed: Vec<NodeId> = gradients.iter().map(|(_, gradient)| gradient.values().node).collect();
+        let current = at.control(&computed).read_variable(shared.global_step.handle, DType::Int64);
+        let is_stale = at.op("Greater").input(current).input(local_step.value).output();
+        let then = at.control(pushes);
+        let mark = then.resource_scatter_update(pushed.handle, me, at.expand_dims(local_step.value, 0));
+        let mark_pushed = match &shared.gradients {
+            // The chief itself counts late gradients in buffers.
+            GradientStore::InOrder(_) => mark,
+            GradientStore::Accumulators(_) => {
+                let late = at.expand_dims(at.cast(is_stale, DType::Int64), 0);
+                at.group(&[mark, at.resource_scatter_add(shared.dropped.handle, me, late)])
             }
         };
-        let aside = Aside::new(self.scope, self.update.options.moving_average.is_none());
-        let prepared = self.update.changes(self.scope, self.variables, &means, Writes::Aside(&aside));
-        let committed = aside.commit();
+        let mark_finished = at.resource_scatter_update(pushed.handle, me, at.constant_vector(&[FINISHED]));
+        let mark = self.scope.placeholder("sync_rep_left/mark", DType::Int64, PartialShape::from([1]));
+        let leave = at.resource_scatter_update(shared.left.handle, me, mark);
+        let token = self.own_tokens(shared).dequeue(&then);
+        let train = self.scope.assign_variable(local_step.handle, token);
+        WorkerStep { train, is_stale, mark_pushed, mark_finished, leave: LeaveNodes { leave, mark } }
+    }
 
-        // What the commit needs besides is a next value, too.
-        let updating = number(state, "sync_rep_updating");
-        let keep = |name: &str, value: Output| {
-            let first = Initializer::Zeros;
-            let shape = at.shape(value).as_shape().unwrap_or(Shape::scalar());
-            let kept = state.get_untrained(name, at.dtype(value), shape.dims(), &first);
-            (kept.clone(), at.assign_variable(kept.handle, value))
-        };
-        let (answering, keeps_answering) = keep("sync_rep_answering", next_answered);
-        let keeps_step = at.assign_variable(updating.handle, global_step.value);
-        let mut kept = vec![keeps_answering, keeps_step];
-        let receivers = match places {
-            // Who has been answered in an attempt that was cut off is not answered again.
-            Places::InOrder(_) => at.op("NotEqual").input(answered.value).input(answering.value).output(),
-            Places::Accumulators(places) => {
-                let (tokens, keeps_tokens) = keep("sync_rep_receivers", places.tokens);
-                kept.push(keeps_tokens);
-                tokens.value
-            }
-        };
-
-        let mut done = Vec::new();
-        let [mut all_prepared, mut all_committed] = [Vec::new(), Vec::new()];
-        let mut shard = |beside: &Variables, prepared: &[NodeId], committed: &[NodeId]| {
-            let name = all_prepared.len();
-            let last_prepared = number(beside, &format!("sync_rep_prepared/{name}"));
-            let last_committed = number(beside, &format!("sync_rep_committed/{name}"));
-            let scope = beside.scope();
-            done.push(scope.control(prepared).assign_variable(last_prepared.handle, attempt));
-            let then = scope.control(committed);
-            let number = then.read_variable(last_prepared.handle, DType::Int64);
-            all_prepared.push(last_prepared.value);
-            all_committed.push(last_committed.value);
-            then.assign_variable(last_committed.handle, number)
-        };
-        let of_shards: Vec<NodeId> = by_device(self.scope, &prepared, &committed)
-            .iter()
-            .map(|of| shard(&state.beside(&of.beside), &of.prepared, &of.committed))
-            .collect();
-        let next_step = at.add(updating.value, at.constant(1i64));
-        let counted = at.control(&of_shards).assign_variable(global_step.handle, next_step);
-        let released = release(&[counted], receivers, answering.value);
-        let commit = shard(state, &kept, &[released]);
-        Phases {
-            prepare: at.group(&done),
-            commit,
-            attempt,
-            prepared: at.pack(&all_prepared, 0),
-            committed: at.pack(&all_committed, 0),
-            taking: taking.value,
-            forget_taking: at.assign_variable(taking.handle, at.constant(NOTHING)),
+    /// Adds the worker's nodes outside of its training step.
+    fn worker_nodes(&self, shared: &SharedNodes, step: WorkerStep) -> WorkerNodes {
+        WorkerNodes {
+            adopt_step: self.scope.assign_variable(shared.local_step.handle, shared.global_step.value),
+            report: self.wake_chief(shared, step.mark_pushed),
+            finish: self.wake_chief(shared, step.mark_finished),
+            leave: step.leave,
+            local_step: shared.local_step.value,
+            is_stale: step.is_stale,
+            tokens: self.own_tokens(shared).clone(),
         }
     }
-}
 
-/// What is prepared and committed on one device, where this variable is.
-struct Shard {
-    beside: Variable,
-    prepared: Vec<NodeId>,
-    committed: Vec<NodeId>,
-}
-
-fn by_device(scope: &Scope, prepared: &[(Variable, NodeId)], committed: &[(Variable, NodeId)]) -> Vec<Shard> {
-    let mut shards: BTreeMap<String, Shard> = BTreeMap::new();
-    let nodes = prepared.iter().map(|node| (node, false)).chain(committed.iter().map(|node| (node, true)));
-    for ((variable, node), is_commit) in nodes {
-        let device = scope.read(|graph, _| graph.node(variable.handle.node).device.to_string());
-        let shard = shards.entry(device.unwrap_or_default()).or_insert_with(|| Shard {
-            beside: variable.clone(),
-            prepared: Vec::new(),
-            committed: Vec::new(),
-        });
-        if is_commit { &mut shard.committed } else { &mut shard.prepared }.push(*node);
+    /// Adds the chief's update, and collects the initializers of the job's state, which the update has completed.
+    fn chief_update(&self, shared: &SharedNodes, gradients: &[(Variable, Gradient)]) -> ChiefUpdate {
+        let by_worker =
+            |name: &str| self.scope.placeholder(name, DType::Int64, PartialShape::from([self.workers]));
+        let next_answered = by_worker("sync_rep_answered/next");
+        let update = self.two_phase_update(shared, gradients, next_answered);
+        let drop_increments = by_worker("sync_rep_dropped/new");
+        let mut initializers = vec![shared.state.initializer()];
+        let accumulated = match &shared.gradients {
+            GradientStore::InOrder(buffers) => {
+                initializers.extend(buffers.initializers());
+                shared.at.constant(0i32)
+            }
+            GradientStore::Accumulators(accumulators) => {
+                initializers.push(accumulators.set_steps);
+                accumulators.min_count(&shared.at)
+            }
+        };
+        ChiefUpdate { update, next_answered, drop_increments, accumulated, initializers }
     }
-    shards.into_values().collect()
+
+    /// Adds the chief's nodes outside of its update.
+    fn chief_nodes(&self, shared: &SharedNodes, chief: ChiefUpdate) -> ChiefNodes {
+        let SharedNodes { at, pushed, dropped, .. } = shared;
+        let ChiefUpdate { update, next_answered, drop_increments, accumulated, initializers } = chief;
+        ChiefNodes {
+            accumulated,
+            arrivals: shared.arrivals.clone(),
+            shut: at.op("DestroyResourceOp").input(pushed.handle).attr("ignore_lookup_error", true).node(),
+            initialize: self.scope.group(&initializers),
+            open: shared.open_state.initializer(),
+            update,
+            release: shared.release(&[], shared.gradients.receivers(), next_answered),
+            next_answered,
+            drops: DropCounter {
+                counts: dropped.value,
+                add: at.assign_add_variable(dropped.handle, drop_increments),
+                increments: drop_increments,
+            },
+        }
+    }
+
+    /// Adds a node that runs after `after` and wakes the chief.
+    fn wake_chief(&self, shared: &SharedNodes, after: NodeId) -> NodeId {
+        let then = shared.at.control(&[after]);
+        shared.arrivals.enqueue(&then, then.constant(self.worker as i32))
+    }
+
+    /// Returns the queue of this worker's tokens, or the only one if all workers share it.
+    fn own_tokens<'s>(&self, shared: &'s SharedNodes) -> &'s Queue {
+        &shared.token_queues[self.worker.min(shared.token_queues.len() - 1)]
+    }
+}
+
+impl SharedNodes {
+    /// Adds the nodes that read and write all vectors of the job by worker.
+    fn roster(&self) -> Roster {
+        let vectors = [&self.pushed, &self.answered, &self.left].map(|vector| (vector.handle, vector.value));
+        Roster::new(&self.at, vectors)
+    }
+
+    /// Adds a node that, after `after`, hands out tokens to `receivers` and assigns `next_answered`.
+    pub(super) fn release(&self, after: &[NodeId], receivers: Output, next_answered: Output) -> NodeId {
+        let then = self.at.control(after);
+        let step = then.read_variable(self.global_step.handle, DType::Int64);
+        let receivers = then.cast(receivers, DType::Int32);
+        let counts = then.unpack(receivers, self.token_queues.len(), 0);
+        let give = |(queue, count): (&Queue, Output)| {
+            queue.enqueue_many(&then, then.fill(then.expand_dims(count, 0), step))
+        };
+        let tokens: Vec<NodeId> = self.token_queues.iter().zip(counts).map(give).collect();
+        then.control(&tokens).assign_variable(self.answered.handle, next_answered)
+    }
 }
 
 impl Variables {
-    /// A scalar that this replica alone uses, on its own device.
+    /// Returns a scalar variable on this replica's own device, which no other replica uses.
     fn get_local(&self, name: &str, dtype: DType) -> Variable {
         let anchor = self.scope().no_op();
         let beside = Variables::new(&self.scope().colocate_with(anchor));

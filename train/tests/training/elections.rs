@@ -1,4 +1,4 @@
-//! Elections in a folder, and sessions whose chief is elected.
+//! Tests of elections in a folder, and of sessions whose chief is elected.
 
 use super::Fallible;
 use super::sessions::Folder;
@@ -21,12 +21,12 @@ fn store(folder: &Folder, lease: Duration) -> Fallible<FileStore> {
 }
 
 #[test]
-fn one_leads_and_terms_rise() -> Fallible {
+fn one_store_leads_and_terms_rise() -> Fallible {
     let folder = Folder::new("one-leads");
     let (a, b) = (store(&folder, LONG)?, store(&folder, LONG)?);
     assert_eq!((a.campaign()?, b.campaign()?), (Some(1), None));
     assert_eq!((a.keep(1)?, b.keep(1)?), (true, false));
-    // Again, under a term that rises.
+    // A leader that campaigns again gets a higher term.
     assert_eq!((a.campaign()?, b.campaign()?), (Some(2), None));
     assert_eq!((a.keep(1)?, a.keep(2)?), (false, true));
     Ok(())
@@ -43,20 +43,20 @@ fn terms_do_not_fall_where_their_files_are_removed() -> Fallible {
 }
 
 #[test]
-fn who_resigns_or_dies_is_followed_at_once() -> Fallible {
+fn a_leader_that_resigns_or_dies_is_replaced_at_once() -> Fallible {
     let folder = Folder::new("resigns");
     let (a, b) = (store(&folder, LONG)?, store(&folder, LONG)?);
     assert_eq!(a.campaign()?, Some(1));
     a.resign(1)?;
     assert_eq!((b.campaign()?, a.keep(1)?, a.campaign()?), (Some(2), false, None));
-    // As the end of its process does.
+    // The drop unlocks the file, like the end of its process.
     drop(b);
     assert_eq!(a.campaign()?, Some(3));
     Ok(())
 }
 
 #[test]
-fn who_is_silent_for_a_lease_is_deposed() -> Fallible {
+fn a_leader_that_does_not_renew_its_lease_is_deposed() -> Fallible {
     let folder = Folder::new("silent");
     let lease = Duration::from_millis(50);
     let (a, b) = (store(&folder, lease)?, store(&folder, lease)?);
@@ -65,7 +65,7 @@ fn who_is_silent_for_a_lease_is_deposed() -> Fallible {
     let term = loop {
         match b.campaign()? {
             Some(term) => break term,
-            None if started.elapsed() > LONG => return Err("nobody followed".into()),
+            None if started.elapsed() > LONG => return Err("no other store became the leader".into()),
             None => thread::park_timeout(Duration::from_millis(1)),
         }
     };
@@ -75,10 +75,10 @@ fn who_is_silent_for_a_lease_is_deposed() -> Fallible {
 }
 
 #[test]
-fn of_many_at_once_one_leads_in_a_term() -> Fallible {
+fn of_concurrent_candidates_one_leads_in_each_term() -> Fallible {
     let folder = Folder::new("many");
     let won: Vec<i64> = thread::scope(|scope| {
-        let stand = || -> Result<Vec<i64>, Error> {
+        let campaign_repeatedly = || -> Result<Vec<i64>, Error> {
             let mut won = Vec::new();
             for _ in 0..50 {
                 let store = FileStore::new(&folder.0, "job", LONG)?;
@@ -86,7 +86,7 @@ fn of_many_at_once_one_leads_in_a_term() -> Fallible {
             }
             Ok(won)
         };
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(stand)).collect();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(campaign_repeatedly)).collect();
         let joined = threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Ok(Vec::new())));
         joined.collect::<Result<Vec<_>, _>>().map(|all| all.concat())
     })?;
@@ -132,20 +132,24 @@ fn model() -> Fallible<Model> {
     Ok(Model { graph: scope.finish()?, training, saver })
 }
 
-/// Notes in a file where it runs.
+/// A hook that appends its replica's name and the step to a file.
 #[derive(Debug)]
 struct Notes(&'static str, std::path::PathBuf);
 
 impl Hook for Notes {
     fn after_run(&mut self, _: &HookContext<'_>, run: &RunValues<'_>) -> anabranch_train::Result<()> {
         let before = fs::read_to_string(&self.1).unwrap_or_default();
-        let noted =
+        let written =
             fs::write(&self.1, format!("{before}{} {} ", self.0, run.global_step.unwrap_or_default()));
-        noted.map_err(|e| Error::Graph(graph::Error::invalid(e.to_string())))
+        written.map_err(|e| Error::Graph(graph::Error::invalid(e.to_string())))
     }
 }
 
-fn replica(who: &'static str, server: &Arc<Server>, folder: &Path) -> Fallible<(MonitoredSession, Training)> {
+fn replica(
+    name: &'static str,
+    server: &Arc<Server>,
+    folder: &Path,
+) -> Fallible<(MonitoredSession, Training)> {
     let Model { graph, training, saver } = model()?;
     let store = FileStore::new(folder, "job", LONG)?;
     let config = MonitoredConfig {
@@ -155,7 +159,7 @@ fn replica(who: &'static str, server: &Arc<Server>, folder: &Path) -> Fallible<(
         ..MonitoredConfig::default()
     };
     let save = hooks::CheckpointSaver::new(saver.clone(), folder, training.global_step, Every::Steps(1));
-    let notes = Notes(who, folder.join("notes"));
+    let notes = Notes(name, folder.join("notes"));
     let all: Vec<Box<dyn Hook>> =
         vec![Box::new(hooks::OfChief::new(save)), Box::new(hooks::OfChief::new(notes))];
     let master = Master::InProcess(server.clone());
@@ -164,7 +168,7 @@ fn replica(who: &'static str, server: &Arc<Server>, folder: &Path) -> Fallible<(
 }
 
 #[test]
-fn who_waits_takes_over_the_chiefs_duties() -> Fallible {
+fn a_waiting_replica_takes_over_the_chiefs_hooks() -> Fallible {
     let folder = Folder::new("takes-over");
     let server = Arc::new(Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?);
     let (mut a, training) = replica("a", &server, &folder.0)?;
@@ -178,10 +182,10 @@ fn who_waits_takes_over_the_chiefs_duties() -> Fallible {
         b.run(&[], &[], &[training.train])?;
     }
     assert_eq!(b.recoveries(), 1);
-    let step = b.run(&[], &[training.global_step], &[])?.ok_or("it has ended")?[0].item::<i64>()?;
+    let step = b.run(&[], &[training.global_step], &[])?.ok_or("training has ended")?[0].item::<i64>()?;
     b.run(&[], &[], &[training.train])?;
     let notes = fs::read_to_string(folder.0.join("notes"))?;
-    // The step before it was the chief's is not among them.
+    // The step that `b` did before it was the chief is not among the notes.
     assert!(
         notes.starts_with("a 1 b ") && !notes.contains("b 2 ") && notes.contains(&format!("b {} ", step + 1)),
         "{notes}"

@@ -1,10 +1,10 @@
-//! First values: their shapes, their ranges, and what decides them.
+//! Tests of initializers: shapes, ranges, and seeds.
 
 use super::{Fallible, session};
 use anabranch_train::{Initializer, Variables};
 use graph::{DType, Scope, Tensor};
 
-/// The first value of a variable of this shape.
+/// Returns the first value of a variable of this shape.
 fn first_value(dtype: DType, shape: &[usize], initializer: &Initializer) -> Fallible<Tensor> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
@@ -32,7 +32,7 @@ fn zeros_and_constants_of_each_kind_of_type() -> Fallible {
 }
 
 #[test]
-fn glorot_fills_its_range_and_no_more() -> Fallible {
+fn glorot_values_fill_their_range() -> Fallible {
     for (shape, fans) in [(&[200, 100][..], 300.0), (&[3, 3, 20, 60], 9.0 * 80.0), (&[3000], 6000.0)] {
         let limit = (6.0f32 / fans).sqrt();
         let value = first_value(DType::Float, shape, &Initializer::GlorotUniform { seed: 3 })?;
@@ -52,7 +52,7 @@ fn truncated_normal_stays_within_two_deviations() -> Fallible {
     let values = value.values::<f32>()?;
     assert!(largest(values) <= 1.0 && largest(values) > 0.95, "{}", largest(values));
     let deviation = (values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32).sqrt();
-    // What cutting at two deviations leaves of one.
+    // Truncation at two deviations leaves 0.88 of the standard deviation.
     assert!((deviation - 0.88 * 0.5).abs() < 0.01, "{deviation}");
     Ok(())
 }
@@ -66,10 +66,10 @@ fn a_seed_decides_the_values() -> Fallible {
 }
 
 #[test]
-fn a_given_value_must_fit() -> Fallible {
+fn a_given_value_must_match_type_and_shape() -> Fallible {
     let given = Initializer::Value(Tensor::try_from([1.0f32, 2.0])?);
     assert_eq!(first_value(DType::Float, &[2], &given)?.values::<f32>()?, [1.0, 2.0]);
-    let refused = first_value(DType::Float, &[3], &given).err().ok_or("it was taken")?;
+    let refused = first_value(DType::Float, &[3], &given).err().ok_or("the value was accepted")?;
     assert!(refused.to_string().contains("shape [3]"), "{refused}");
     assert!(first_value(DType::Double, &[2], &given).is_err());
     Ok(())

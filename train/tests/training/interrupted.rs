@@ -1,5 +1,5 @@
-//! Synchronous updates are prepared aside, then committed: the same bits as in place, and nothing lost where one was
-//! cut off.
+//! Staged synchronous updates: they give the same bits as updates in place, and an interrupted one loses
+//! nothing.
 
 use super::Fallible;
 use anabranch_train::{
@@ -19,7 +19,7 @@ struct Model {
     ids: Output,
 }
 
-/// The vector and what all share are on the first of two devices, the table on the second.
+/// Places the vector and the shared state on the first of two devices, and the table on the second.
 fn on_two_devices(node: &Node) -> DeviceSpec {
     if node.op.name() != "VarHandleOp" {
         return DeviceSpec::default();
@@ -28,7 +28,7 @@ fn on_two_devices(node: &Node) -> DeviceSpec {
     DeviceSpec { device_type: Some("CPU".into()), id, ..DeviceSpec::default() }
 }
 
-/// Rows of a table, some of them more than once, times a vector.
+/// Builds a model that multiplies looked-up rows of a table, some of them repeated, by a vector.
 fn model(
     strategy: &Strategy,
     optimizer: &Optimizer,
@@ -57,7 +57,7 @@ fn model(
     Ok(Model { graph: root.finish()?, training, ids })
 }
 
-fn alone(aggregation: Aggregation) -> Strategy {
+fn single_worker(aggregation: Aggregation) -> Strategy {
     let sync = SyncMode::Sync { replicas_to_aggregate: 1, backup: 0, aggregation };
     Strategy::ParameterServer { ps_tasks: 0, worker: 0, placement: Default::default(), sync }
 }
@@ -71,7 +71,7 @@ fn server() -> Fallible<Arc<Server>> {
     Ok(Arc::new(Server::new(ServerConfig { threads: 2, cpu_devices: 2, ..ServerConfig::default() })?))
 }
 
-/// Goes on to this step, in a session of its own.
+/// Trains up to step `last`, in a new session.
 fn train(server: &Arc<Server>, model: &Model, last: i64) -> Fallible {
     let (graph, training) = (model.graph.clone(), model.training.clone());
     let master = Master::InProcess(server.clone());
@@ -81,40 +81,40 @@ fn train(server: &Arc<Server>, model: &Model, last: i64) -> Fallible {
         let ids = ids(global_step(server, model)?)?;
         session.run(&[(model.ids, ids)], &[], &[model.training.train])?;
     }
-    // Others may join: this worker does not finish.
+    // A dropped session does not mark its worker as finished.
     drop(session);
     Ok(())
 }
 
-fn beside(server: &Arc<Server>, model: &Model) -> Fallible<Session> {
+fn open_session(server: &Arc<Server>, model: &Model) -> Fallible<Session> {
     Ok(Session::on(server, model.graph.clone(), Default::default())?)
 }
 
 fn global_step(server: &Arc<Server>, model: &Model) -> Fallible<i64> {
-    Ok(beside(server, model)?.run(&[], &[model.training.global_step], &[])?[0].item()?)
+    Ok(open_session(server, model)?.run(&[], &[model.training.global_step], &[])?[0].item()?)
 }
 
-/// What training has made, with slots and averages, by name.
+/// Returns all variables by name, with slots and averages.
 fn values(server: &Arc<Server>, model: &Model) -> Fallible<Vec<(String, Tensor)>> {
     let mut all = model.training.variables.all();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     let outputs: Vec<Output> = all.iter().map(|v| v.value).collect();
-    let values = beside(server, model)?.run(&[], &outputs, &[])?;
+    let values = open_session(server, model)?.run(&[], &outputs, &[])?;
     Ok(all.into_iter().map(|v| v.name).zip(values).collect())
 }
 
-/// Assigns a variable of the model by its name.
-fn set(server: &Arc<Server>, model: &Model, name: &str, value: Tensor) -> Fallible {
+/// Assigns a variable of the model by name.
+fn assign(server: &Arc<Server>, model: &Model, name: &str, value: Tensor) -> Fallible {
     let variable = model.graph.find(name).ok_or_else(|| format!("no variable {name}"))?;
     let scope = Scope::new().device(&model.graph.node(variable).device);
     let handle = scope.var_handle(name, value.dtype(), PartialShape::from(value.shape()));
-    let set = scope.assign_variable(handle, scope.constant(value));
-    Session::on(server, scope.finish()?, Default::default())?.run(&[], &[], &[set])?;
+    let assign = scope.assign_variable(handle, scope.constant(value));
+    Session::on(server, scope.finish()?, Default::default())?.run(&[], &[], &[assign])?;
     Ok(())
 }
 
-/// A matrix of which these rows are gone.
-fn without(matrix: &Tensor, rows: &Tensor) -> Fallible<Tensor> {
+/// Returns a matrix in which these rows are overwritten.
+fn overwrite_rows(matrix: &Tensor, rows: &Tensor) -> Fallible<Tensor> {
     let (mut matrix, columns) = (matrix.clone(), matrix.shape()[1]);
     let values = matrix.values_mut::<f32>()?;
     for row in rows.to_i64s()? {
@@ -124,7 +124,7 @@ fn without(matrix: &Tensor, rows: &Tensor) -> Fallible<Tensor> {
 }
 
 #[test]
-fn aside_gives_the_bits_of_in_place() -> Fallible {
+fn staged_updates_give_the_same_bits_as_updates_in_place() -> Fallible {
     let optimizers = [
         Optimizer::gradient_descent(0.1),
         Optimizer::momentum(0.1, 0.9),
@@ -139,7 +139,7 @@ fn aside_gives_the_bits_of_in_place() -> Fallible {
     {
         let in_place = model(&Strategy::Local, optimizer, options, 1)?;
         let on = server()?;
-        let session = beside(&on, &in_place)?;
+        let session = open_session(&on, &in_place)?;
         session.run(&[], &[], &[in_place.training.initialize])?;
         for step in 0..STEPS {
             session.run(&[(in_place.ids, ids(step)?)], &[], &[in_place.training.train])?;
@@ -147,46 +147,46 @@ fn aside_gives_the_bits_of_in_place() -> Fallible {
         let expected = values(&on, &in_place)?;
 
         for devices in [1, 2] {
-            let aside = model(&alone(Aggregation::InOrder), optimizer, options, devices)?;
+            let staged = model(&single_worker(Aggregation::InOrder), optimizer, options, devices)?;
             let on = server()?;
-            train(&on, &aside, STEPS)?;
-            assert_eq!(values(&on, &aside)?, expected, "{optimizer:?}, {options:?}, {devices} devices");
+            train(&on, &staged, STEPS)?;
+            assert_eq!(values(&on, &staged)?, expected, "{optimizer:?}, {options:?}, {devices} devices");
         }
     }
     Ok(())
 }
 
-/// These devices' counters of what was prepared or committed get the number of an attempt that the others do not have.
-/// The last device is that of what all share.
-fn ended_on(server: &Arc<Server>, model: &Model, phase: &str, devices: Range<u32>) -> Fallible {
+/// Sets the counters of `phase` on these devices to the number of an attempt that the other devices do not
+/// have. The last device is that of the shared state.
+fn mark_phase_done(server: &Arc<Server>, model: &Model, phase: &str, devices: Range<u32>) -> Fallible {
     for device in devices {
-        set(server, model, &format!("sync_rep_{phase}/{device}"), 5i64.into())?;
+        assign(server, model, &format!("sync_rep_{phase}/{device}"), 5i64.into())?;
     }
     Ok(())
 }
 
-/// A worker pushes gradients of other rows than it should, and the vector's accumulator gives its own away.
-fn take_from_one_of_two(server: &Arc<Server>, model: &Model) -> Fallible {
-    let session = beside(server, model)?;
-    let of_op = |op: &'static str| {
+/// Pushes gradients of wrong rows, and empties the vector's accumulator.
+fn empty_one_accumulator(server: &Arc<Server>, model: &Model) -> Fallible {
+    let session = open_session(server, model)?;
+    let nodes_of = |op: &'static str| {
         model.graph.nodes().filter(move |(_, node)| node.op.name() == op).map(|(id, _)| id)
     };
     let pushes: Vec<NodeId> = ["ResourceAccumulatorApplyGradient", "SparseAccumulatorApplyGradient"]
         .into_iter()
-        .flat_map(of_op)
+        .flat_map(nodes_of)
         .collect();
     assert_eq!(pushes.len(), 2);
     session.run(&[(model.ids, Tensor::vector(&[0i32, 1, 2])?)], &[], &pushes)?;
-    let clear = of_op("ResourceAccumulatorTakeGradient").next().ok_or("nothing takes gradients")?;
+    let clear = nodes_of("ResourceAccumulatorTakeGradient").next().ok_or("nothing takes gradients")?;
     session.run(&[], &[], &[clear])?;
     Ok(())
 }
 
-/// A job that was cut off in each place goes on to what an undisturbed one makes.
-fn is_taken_up_again(aggregation: Aggregation, optimizer: &Optimizer, devices: u32) -> Fallible {
+/// Checks that a job interrupted in each phase resumes with the values of an undisturbed one.
+fn check_resumption(aggregation: Aggregation, optimizer: &Optimizer, devices: u32) -> Fallible {
     let case = format!("{aggregation:?}, {devices} devices");
     let lost = || Tensor::vector(&[9.0f32; 3]);
-    let model = model(&alone(aggregation), optimizer, UpdateOptions::default(), devices)?;
+    let model = model(&single_worker(aggregation), optimizer, UpdateOptions::default(), devices)?;
     let undisturbed = server()?;
     train(&undisturbed, &model, STEPS)?;
     let expected = values(&undisturbed, &model)?;
@@ -194,24 +194,25 @@ fn is_taken_up_again(aggregation: Aggregation, optimizer: &Optimizer, devices: u
     let on = server()?;
     train(&on, &model, STEPS)?;
     assert_eq!(values(&on, &model)?, expected, "{case}");
-    // A commit did not reach these, nor the step.
+    // The commit was interrupted before these variables and the step.
     if devices == 1 {
-        set(&on, &model, "w", lost()?)?;
+        assign(&on, &model, "w", lost()?)?;
     }
     for (name, value) in expected.iter().filter(|(name, _)| name.starts_with("table")) {
-        set(&on, &model, name, without(value, &ids(STEPS - 1)?)?)?;
+        assign(&on, &model, name, overwrite_rows(value, &ids(STEPS - 1)?)?)?;
     }
-    set(&on, &model, "global_step", (STEPS - 1).into())?;
-    ended_on(&on, &model, "committed", devices - 1..devices + 1)?;
+    assign(&on, &model, "global_step", (STEPS - 1).into())?;
+    mark_phase_done(&on, &model, "committed", devices - 1..devices + 1)?;
     train(&on, &model, STEPS)?;
     assert_eq!(values(&on, &model)?, expected, "{case}");
 
-    // A preparation ended on one device alone: what it left is of no use, and nothing else has changed.
-    set(&on, &model, "w/sync_rep_next", lost()?)?;
-    ended_on(&on, &model, "prepared", 0..1)?;
+    // The preparation ended on one device only: its staged values must be discarded, and nothing else has
+    // changed.
+    assign(&on, &model, "w/sync_rep_next", lost()?)?;
+    mark_phase_done(&on, &model, "prepared", 0..1)?;
     if aggregation == Aggregation::Accumulators {
-        take_from_one_of_two(&on, &model)?;
-        set(&on, &model, "sync_rep_taking", 5i64.into())?;
+        empty_one_accumulator(&on, &model)?;
+        assign(&on, &model, "sync_rep_taking", 5i64.into())?;
     }
     train(&on, &model, STEPS)?;
     assert_eq!(values(&on, &model)?, expected, "{case}");
@@ -222,10 +223,10 @@ fn is_taken_up_again(aggregation: Aggregation, optimizer: &Optimizer, devices: u
 }
 
 #[test]
-fn what_was_cut_off_is_taken_up_again() -> Fallible {
+fn interrupted_updates_are_resumed() -> Fallible {
     for devices in [1, 2] {
-        is_taken_up_again(Aggregation::InOrder, &Optimizer::momentum(0.1, 0.9), devices)?;
-        is_taken_up_again(Aggregation::Accumulators, &Optimizer::adam(0.1), devices)?;
+        check_resumption(Aggregation::InOrder, &Optimizer::momentum(0.1, 0.9), devices)?;
+        check_resumption(Aggregation::Accumulators, &Optimizer::adam(0.1), devices)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Training through sessions in this process.
+//! Tests of training, with sessions in this process.
 
 mod elections;
 mod initializers;
@@ -16,7 +16,7 @@ use graph::{Graph, Tensor};
 
 type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
-/// A session in this process over so many CPU devices.
+/// Opens a session in this process with `cpu_devices` CPU devices.
 fn session(graph: Graph, cpu_devices: u32) -> Fallible<Session> {
     let server = ServerConfig { cpu_devices, threads: 2, ..ServerConfig::default() };
     Ok(Session::local_with(graph, server, SessionOptions::default())?)

@@ -1,4 +1,4 @@
-//! Each optimizer: its first step by hand, and that it goes down to the minimum.
+//! Tests of each optimizer: its first step against a reference formula, and its convergence to the minimum.
 
 use super::{Fallible, assert_close, session};
 use anabranch_train::{Initializer, Optimizer, Strategy, Training, Variables};
@@ -7,7 +7,7 @@ use graph::{DType, Output, Scope, Tensor};
 const START: [f64; 2] = [1.0, -2.0];
 const RATE: f64 = 0.1;
 
-/// Half the square of the distance from 0: the gradient is the variable itself.
+/// Adds half the square of the distance from 0, whose gradient is the variable itself.
 fn bowl(scope: &Scope, variables: &Variables, _: &[Output]) -> Output {
     let start = Tensor::try_from(START.map(|s| s as f32));
     let w = match start {
@@ -24,7 +24,7 @@ fn minimize(scope: &Scope, variables: &Variables, optimizer: &Optimizer) -> Fall
     Ok(Strategy::Local.minimize(scope, variables, optimizer, &[], bowl)?)
 }
 
-/// The variable after so many steps, and the loss of the last one.
+/// Trains for `steps` steps. Returns the variable and the last loss.
 fn after(steps: usize, optimizer: &Optimizer) -> Fallible<(Tensor, f32)> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
@@ -41,7 +41,7 @@ fn after(steps: usize, optimizer: &Optimizer) -> Fallible<(Tensor, f32)> {
     Ok((values[0].clone(), loss))
 }
 
-/// Runs one step, and compares it with `by_hand` of each element, which is also its gradient.
+/// Runs one step, and compares it with the formula `by_hand` of each element, which is also its gradient.
 fn first_step(optimizer: &Optimizer, by_hand: impl Fn(f64) -> f64) -> Fallible {
     assert_close(&after(1, optimizer)?.0, &START.map(by_hand))
 }
@@ -71,7 +71,7 @@ fn momentum() -> Fallible {
 }
 
 #[test]
-fn momentum_of_nesterov() -> Fallible {
+fn nesterov_momentum() -> Fallible {
     let optimizer = Optimizer::Momentum { learning_rate: RATE.into(), momentum: 0.9, use_nesterov: true };
     first_step(&optimizer, |w| w - RATE * (w + 0.9 * w))?;
     reaches_the_minimum(&optimizer)
@@ -80,7 +80,7 @@ fn momentum_of_nesterov() -> Fallible {
 #[test]
 fn adam() -> Fallible {
     let optimizer = Optimizer::adam(RATE);
-    // Of n steps, with the gradient of each.
+    // The reference computes the gradient of each step anew.
     let by_hand = |mut w: f64, steps: i32| {
         let (mut m, mut v) = (0.0, 0.0);
         for step in 1..=steps {
@@ -97,7 +97,7 @@ fn adam() -> Fallible {
         let found = w.values::<f32>()?;
         for (found, start) in found.iter().zip(START) {
             let expected = by_hand(start, steps as i32);
-            // 1 - 0.999f32 has an error of 1e-5 of itself.
+            // The relative error of 1 - 0.999f32 is 1e-5.
             assert!((f64::from(*found) - expected).abs() < 1e-5, "{found} is not {expected}");
         }
     }

@@ -1,4 +1,4 @@
-//! Between-graph replicas: a graph and a session each, variables shared by name.
+//! Between-graph replicas: each has its own graph and session, and they share variables by name.
 
 use super::Fallible;
 use anabranch_train::{Error, Initializer, Optimizer, Strategy, Training, Variables, wait_until_initialized};
@@ -17,7 +17,7 @@ struct Replica {
     probes: Vec<(String, Output)>,
 }
 
-/// Pulls `w` from 0 to 3.
+/// Builds a model that trains `w` from 0 to 3.
 fn replica() -> Fallible<Replica> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
@@ -31,7 +31,7 @@ fn replica() -> Fallible<Replica> {
     Ok(Replica { graph: scope.finish()?, w, training, probes })
 }
 
-/// A replica's life; the chief initialises, the others wait.
+/// Runs a replica: the chief initialises, the others wait.
 fn run(server: &Arc<Server>, is_chief: bool) -> Fallible {
     let replica = replica()?;
     let session = Session::on(server, replica.graph.clone(), SessionOptions::default())?;
@@ -68,7 +68,7 @@ fn sessions_of_one_server_share_variables() -> Fallible {
 }
 
 #[test]
-fn waiting_ends_and_names_what_is_missing() -> Fallible {
+fn the_timeout_of_waiting_names_the_missing_variables() -> Fallible {
     let replica = replica()?;
     let session = Session::local(replica.graph.clone())?;
     let step = replica.training.variables.find("global_step").ok_or("no counter")?;
@@ -77,8 +77,8 @@ fn waiting_ends_and_names_what_is_missing() -> Fallible {
     let Err(error @ Error::NotReady { .. }) = result else {
         return Err(format!("expected the time to be out: {result:?}").into());
     };
-    let said = error.to_string();
-    assert!(said.contains(" w;") && !said.contains("global_step"), "{said}");
+    let message = error.to_string();
+    assert!(message.contains(" w;") && !message.contains("global_step"), "{message}");
     session.run(&[], &[], &[replica.training.initialize])?;
     wait_until_initialized(&session, &replica.probes, Duration::from_secs(20))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Training sessions: checkpoints, hooks, input, threads beside the steps.
+//! Tests of training sessions: checkpoints, hooks, input, threads beside the steps.
 
 use super::Fallible;
 use anabranch_train::{
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// A folder that goes with the test.
+/// A folder that is removed at the end of the test.
 pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
@@ -25,7 +25,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // It may not have been made.
+        // The folder may not have been created.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -37,7 +37,7 @@ struct Model {
     table: Output,
 }
 
-/// A table in so many parts, all of whose elements go to 1.
+/// Builds a model whose table, in `parts` parts, is trained towards 1.
 fn model(parts: usize) -> Fallible<Model> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
@@ -58,7 +58,7 @@ fn server() -> Fallible<Master> {
     Ok(Master::InProcess(Arc::new(Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?)))
 }
 
-/// A session with this model that saves each second step, and stops at `last`.
+/// Opens a session with this model that saves every second step and stops at `last`.
 fn monitored(model: &Model, folder: &Path, last: i64, asynchronous: bool) -> Fallible<MonitoredSession> {
     let every = Every::Steps(2);
     let save = hooks::CheckpointSaver::new(model.saver.clone(), folder, model.training.global_step, every);
@@ -69,7 +69,7 @@ fn monitored(model: &Model, folder: &Path, last: i64, asynchronous: bool) -> Fal
     Ok(MonitoredSession::new(server()?, graph, training, Some(model.saver.clone()), all, config)?)
 }
 
-/// Trains to the end; the table there.
+/// Trains to the end and returns the table.
 fn run(model: &Model, folder: &Path, last: i64, asynchronous: bool) -> Fallible<Tensor> {
     let mut session = monitored(model, folder, last, asynchronous)?;
     while session.run(&[], &[], &[model.training.train])?.is_some() {}
@@ -79,7 +79,7 @@ fn run(model: &Model, folder: &Path, last: i64, asynchronous: bool) -> Fallible<
 }
 
 #[test]
-fn training_goes_on_from_the_newest_checkpoint() -> Fallible {
+fn training_resumes_from_the_newest_checkpoint() -> Fallible {
     let undisturbed = run(&model(2)?, &Folder::new("undisturbed").0, 9, false)?;
     for asynchronous in [false, true] {
         let folder = Folder::new(if asynchronous { "behind" } else { "between" });
@@ -93,33 +93,33 @@ fn training_goes_on_from_the_newest_checkpoint() -> Fallible {
 }
 
 #[test]
-fn the_last_step_is_saved_before_training_is_over() -> Fallible {
+fn the_last_step_is_saved_before_training_ends() -> Fallible {
     let saved = |folder: &Folder| -> Fallible<Option<u64>> {
         Ok(latest_checkpoint(&folder.0)?.as_deref().map(step_of))
     };
-    let (model, asked, told) = (model(1)?, Folder::new("asked"), Folder::new("told"));
-    // One loop asks, another is told.
-    let mut session = monitored(&model, &asked.0, 3, true)?;
+    let (model, polled, run_to_end) = (model(1)?, Folder::new("asked"), Folder::new("told"));
+    // The first loop polls `should_stop`, the second runs until `run` returns `None`.
+    let mut session = monitored(&model, &polled.0, 3, true)?;
     while !session.should_stop() {
         assert!(session.run(&[], &[], &[model.training.train])?.is_some());
     }
     session.finish()?;
-    assert_eq!(saved(&asked)?, Some(3));
-    let mut session = monitored(&model, &told.0, 3, true)?;
+    assert_eq!(saved(&polled)?, Some(3));
+    let mut session = monitored(&model, &run_to_end.0, 3, true)?;
     while session.run(&[], &[], &[model.training.train])?.is_some() {}
-    assert_eq!(saved(&told)?, Some(3), "the session has not finished");
+    assert_eq!(saved(&run_to_end)?, Some(3), "the session has not finished");
     session.finish()?;
-    // Who comes when all is done does nothing.
-    let mut late = monitored(&model, &told.0, 3, true)?;
+    // A session opened after the last step does nothing.
+    let mut late = monitored(&model, &run_to_end.0, 3, true)?;
     assert!(late.should_stop());
     assert!(late.run(&[], &[], &[model.training.train])?.is_none());
     late.finish()?;
-    assert_eq!(saved(&told)?, Some(3));
+    assert_eq!(saved(&run_to_end)?, Some(3));
     Ok(())
 }
 
 #[test]
-fn variables_are_restored_in_other_parts() -> Fallible {
+fn variables_are_restored_in_another_partition() -> Fallible {
     let folder = Folder::new("parts");
     let saved = model(3)?;
     let session = Session::local(saved.graph.clone())?;
@@ -128,7 +128,7 @@ fn variables_are_restored_in_other_parts() -> Fallible {
     let prefix = saved.saver.save(&session, &folder.0, "model", 0)?;
     let mut reader = checkpoint::bundle::Reader::open(&prefix)?;
     assert_eq!(reader.read(b"table")?, whole[0]);
-    // Slots have names of their own, by part: only the table is cut otherwise.
+    // Only the table is restored in another partition, because each part's slots have their own names.
     for parts in [2, 5, 7] {
         let scope = Scope::new();
         let variables = Variables::new(&scope);
@@ -143,7 +143,7 @@ fn variables_are_restored_in_other_parts() -> Fallible {
 }
 
 #[test]
-fn savers_of_one_graph_set_aside_their_own_variables() -> Fallible {
+fn savers_of_one_graph_have_separate_snapshots() -> Fallible {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let variable = |name, value| variables.get(name, DType::Float, &[2], &Initializer::Constant(value));
@@ -167,7 +167,7 @@ fn savers_of_one_graph_set_aside_their_own_variables() -> Fallible {
 }
 
 #[test]
-fn a_checkpoint_that_is_not_whole_is_passed_over() -> Fallible {
+fn an_incomplete_checkpoint_is_skipped() -> Fallible {
     let folder = Folder::new("torn");
     run(&model(1)?, &folder.0, 4, false)?;
     let newest = latest_checkpoint(&folder.0)?.ok_or("no checkpoint")?;
@@ -182,7 +182,7 @@ fn a_checkpoint_that_is_not_whole_is_passed_over() -> Fallible {
 }
 
 #[test]
-fn damaged_data_is_an_error_by_name() -> Fallible {
+fn damaged_data_is_reported_as_a_checksum_error() -> Fallible {
     let folder = Folder::new("damaged");
     let model = model(1)?;
     run(&model, &folder.0, 2, false)?;
@@ -191,7 +191,7 @@ fn damaged_data_is_an_error_by_name() -> Fallible {
     let mut bytes = fs::read(&data)?;
     bytes.iter_mut().for_each(|b| *b ^= 1);
     fs::write(&data, bytes)?;
-    let failed = monitored(&model, &folder.0, 4, false).err().ok_or("it was restored")?.to_string();
+    let failed = monitored(&model, &folder.0, 4, false).err().ok_or("damaged data was restored")?.to_string();
     assert!(failed.contains("Checksum"), "{failed}");
     Ok(())
 }
@@ -211,13 +211,13 @@ fn variables_without_a_checkpoint_are_not_initialised_again() -> Fallible {
     let (graph, training) = (model.graph.clone(), model.training.clone());
     let config = MonitoredConfig::default();
     let opened = MonitoredSession::new(Master::InProcess(server), graph, training, None, Vec::new(), config);
-    let Err(Error::Lost { names, .. }) = opened else { return Err(format!("{opened:?}").into()) };
+    let Err(Error::VariablesLost { names, .. }) = opened else { return Err(format!("{opened:?}").into()) };
     assert_eq!(names, [lost.name]);
     Ok(())
 }
 
 #[test]
-fn what_a_checkpoint_does_not_have_is_lost_by_name() -> Fallible {
+fn variables_missing_in_the_checkpoint_are_named() -> Fallible {
     let folder = Folder::new("subset");
     let scope = Scope::new();
     let variables = Variables::new(&scope);
@@ -235,22 +235,22 @@ fn what_a_checkpoint_does_not_have_is_lost_by_name() -> Fallible {
     saver.save(&before, &folder.0, "m", 1)?;
     let config = MonitoredConfig { checkpoint_folder: Some(folder.0.clone()), ..MonitoredConfig::default() };
     let opened = MonitoredSession::new(server()?, graph, training, Some(saver), Vec::new(), config);
-    let Err(Error::Lost { names, .. }) = opened else { return Err(format!("{opened:?}").into()) };
+    let Err(Error::VariablesLost { names, .. }) = opened else { return Err(format!("{opened:?}").into()) };
     assert_eq!(names, ["b"]);
     Ok(())
 }
 
-/// Starts a thread that fails of this, or panics without one, when it is started first.
-struct Failing {
-    of: Option<Code>,
+/// A hook that, when it is started first, starts a thread that fails with this code, or panics without one.
+struct FailingThread {
+    code: Option<Code>,
     started: usize,
 }
 
-impl Hook for Failing {
+impl Hook for FailingThread {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> anabranch_train::Result<()> {
         self.started += 1;
-        let (is_first, of) = (self.started == 1, self.of);
-        context.coordinator.spawn("failing", move |_| match of {
+        let (is_first, code) = (self.started == 1, self.code);
+        context.coordinator.spawn("failing", move |_| match code {
             _ if !is_first => Ok(()),
             Some(code) => Err(client::Error::Status(proto::Status::new(code, "gone")).into()),
             None => panic!("by intention"),
@@ -263,15 +263,15 @@ impl Hook for Failing {
 }
 
 #[test]
-fn training_goes_on_where_a_new_session_mends_what_a_thread_failed_of() -> Fallible {
-    let run = |of| -> Fallible<(u32, Option<u64>, anabranch_train::Result<()>)> {
-        let (model, folder) = (model(1)?, Folder::new(&format!("failing-{of:?}")));
+fn training_recovers_from_a_transient_failure_of_a_thread() -> Fallible {
+    let run = |code| -> Fallible<(u32, Option<u64>, anabranch_train::Result<()>)> {
+        let (model, folder) = (model(1)?, Folder::new(&format!("failing-{code:?}")));
         let every = Every::Steps(100);
         let saver =
             hooks::CheckpointSaver::new(model.saver.clone(), &folder.0, model.training.global_step, every);
         let stop = hooks::StopAtStep { last_step: 5 };
         let all: Vec<Box<dyn Hook>> =
-            vec![Box::new(saver), Box::new(stop), Box::new(Failing { of, started: 0 })];
+            vec![Box::new(saver), Box::new(stop), Box::new(FailingThread { code, started: 0 })];
         let (graph, training) = (model.graph.clone(), model.training.clone());
         let config = MonitoredConfig::default();
         let mut session = MonitoredSession::new(server()?, graph, training, None, all, config)?;
@@ -285,14 +285,14 @@ fn training_goes_on_where_a_new_session_mends_what_a_thread_failed_of() -> Falli
     let (recoveries, saved, ended) = run(Some(Code::Unavailable))?;
     ended?;
     assert_eq!((recoveries, saved), (1, Some(5)));
-    for (of, wanted) in [(Some(Code::Internal), "gone"), (None, "the thread failing has panicked")] {
-        let error = run(of)?.2.err().ok_or("nobody has noticed")?;
-        assert!(error.to_string().contains(wanted), "{error}");
+    for (code, expected) in [(Some(Code::Internal), "gone"), (None, "the thread failing has panicked")] {
+        let error = run(code)?.2.err().ok_or("the failure was not reported")?;
+        assert!(error.to_string().contains(expected), "{error}");
     }
     Ok(())
 }
 
-/// A model whose loss is no number after a few steps.
+/// Builds a model whose loss is not a number after a few steps.
 fn diverging() -> Fallible<(Scope, Variables, Training)> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
@@ -304,7 +304,7 @@ fn diverging() -> Fallible<(Scope, Variables, Training)> {
 }
 
 #[test]
-fn what_training_failed_of_is_not_saved() -> Fallible {
+fn failed_training_is_not_saved() -> Fallible {
     let folder = Folder::new("not-saved");
     let (scope, variables, training) = diverging()?;
     let saver = Arc::new(Saver::new(&scope, &variables.all(), Keep::default()));
@@ -316,14 +316,14 @@ fn what_training_failed_of_is_not_saved() -> Fallible {
     let mut session = MonitoredSession::new(server()?, scope.finish()?, training, None, all, config)?;
     while session.run(&[], &[], &[train]).is_ok() {}
     assert!(session.should_stop());
-    let error = session.finish().err().ok_or("it has gone well")?;
+    let error = session.finish().err().ok_or("training succeeded")?;
     assert!(matches!(error, Error::NotANumber { .. }), "{error}");
     assert_eq!(latest_checkpoint(&folder.0)?.as_deref().map(step_of), Some(0));
     Ok(())
 }
 
 #[test]
-fn what_cannot_be_removed_is_tried_again() -> Fallible {
+fn failed_removals_of_checkpoints_are_retried() -> Fallible {
     let folder = Folder::new("fragments");
     let model = model(1)?;
     let session = Session::local(model.graph.clone())?;
@@ -335,16 +335,16 @@ fn what_cannot_be_removed_is_tried_again() -> Fallible {
         fs::write(&made, "rest")?;
         Ok(made)
     };
-    // Saves of another process that were cut off, one of another name.
-    let (cut_off, anothers) = (made("m-0_temp/part-0")?, made("n-0_temp/part-0")?);
+    // Fragments of interrupted saves of another process; one has another name.
+    let (cut_off, other_name) = (made("m-0_temp/part-0")?, made("n-0_temp/part-0")?);
     save(1)?;
-    assert!(anothers.exists() && !cut_off.exists());
-    // One of this process: a file is where its folder should be.
+    assert!(other_name.exists() && !cut_off.exists());
+    // An interrupted save of this process: a file is in the place of its folder.
     let in_the_way = made("m-2_temp")?;
     assert!(save(2).is_err());
     fs::remove_file(in_the_way)?;
     let cut_off = made("m-2_temp/part-0")?;
-    // A folder has the name of a file of the first checkpoint.
+    // A folder has the name of a data file of the first checkpoint.
     let obstacle = made("m-1.data-of-nobody/x")?;
     save(3)?;
     assert!(!cut_off.exists());
@@ -359,7 +359,7 @@ fn what_cannot_be_removed_is_tried_again() -> Fallible {
 }
 
 #[test]
-fn hooks_stop_log_guard_and_write() -> Fallible {
+fn standard_hooks_work() -> Fallible {
     let folder = Folder::new("events");
     let (scope, _, training) = diverging()?;
     let summary = scope.scalar_summary("loss", training.loss);
@@ -390,8 +390,8 @@ fn hooks_stop_log_guard_and_write() -> Fallible {
     while let Some(record) = records.next_record()? {
         all.push(String::from_utf8_lossy(&record).into_owned());
     }
-    for wanted in ["brain.Event:2", "loss", "global_step/sec", "step_1", "VarHandleOp"] {
-        assert!(all.iter().any(|event| event.contains(wanted)), "no {wanted} in {} events", all.len());
+    for expected in ["brain.Event:2", "loss", "global_step/sec", "step_1", "VarHandleOp"] {
+        assert!(all.iter().any(|event| event.contains(expected)), "no {expected} in {} events", all.len());
     }
     Ok(())
 }
@@ -402,11 +402,11 @@ fn input_ends_training() -> Fallible {
 }
 
 #[test]
-fn input_that_is_brought_ahead_of_the_steps_ends_training_once_all_of_it_is_taken() -> Fallible {
+fn prefetched_input_ends_training_once_all_elements_are_taken() -> Fallible {
     sums_of_input(|input, scope| input.ahead(&scope.device("/device:CPU:0"), 2))
 }
 
-fn sums_of_input(brought: impl Fn(Input, &Scope) -> Input) -> Fallible {
+fn sums_of_input(prefetch: impl Fn(Input, &Scope) -> Input) -> Fallible {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let numbers: Vec<f32> = (0..10).map(|i| i as f32).collect();
@@ -415,9 +415,9 @@ fn sums_of_input(brought: impl Fn(Input, &Scope) -> Input) -> Fallible {
     fs::create_dir_all(&npy.0)?;
     let file = npy.0.join("x.npy");
     fs::write(&file, checkpoint::npy::encode(&Tensor::from_slice(&numbers, Shape::new(&[10])?)?)?)?;
-    // Ten elements, of which this worker gets five, twice, in pairs: the last is alone.
+    // This worker gets five of ten elements, twice, in pairs; the last one is single.
     let input = Dataset::from_npy(&scope, &[&file])?.shard(2, 1).shuffle(5, 3).repeat(Some(2)).take(9);
-    let input = brought(input.batch(2, false).prefetch(1).input("input"), &scope);
+    let input = prefetch(input.batch(2, false).prefetch(1).input("input"), &scope);
     let optimizer = Optimizer::gradient_descent(0.0);
     let training = Strategy::Local.minimize(
         &scope,
@@ -444,7 +444,7 @@ fn sums_of_input(brought: impl Fn(Input, &Scope) -> Input) -> Fallible {
     }
     assert_eq!(sums.len(), 5);
     let total: f32 = sums.iter().sum();
-    // Odd numbers twice, without the one that was last.
+    // The sum is that of the odd numbers twice, without the element that `take` cut off.
     assert!([1.0, 3.0, 5.0, 7.0, 9.0].contains(&(50.0 - total)), "{sums:?}");
     Ok(session.finish()?)
 }
@@ -475,7 +475,7 @@ fn csv_and_record_files_are_read() -> Fallible {
 }
 
 #[test]
-fn queue_runners_fill_and_end() -> Fallible {
+fn queue_runners_fill_the_queue_and_end() -> Fallible {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let queue = scope

@@ -1,4 +1,4 @@
-//! One model function under each strategy.
+//! Tests of one model function with each strategy.
 
 use super::{Fallible, session};
 use anabranch_train::{
@@ -17,7 +17,7 @@ fn towers(count: usize) -> Strategy {
     Strategy::Towers { devices, variables: "/device:CPU:0".to_owned(), averaging: Averaging::default() }
 }
 
-/// The mean square error of a linear layer.
+/// Adds the mean square error of a linear layer.
 fn model(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     let w = variables.get("w", DType::Float, &[COLUMNS, 1], &Initializer::Constant(0.5));
     let b = variables.get("b", DType::Float, &[1], &Initializer::Zeros);
@@ -25,7 +25,7 @@ fn model(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     scope.mean(scope.square(error), &[0, 1], false)
 }
 
-struct Built {
+struct BuiltModel {
     scope: Scope,
     variables: Variables,
     x: Output,
@@ -33,17 +33,17 @@ struct Built {
     training: Training,
 }
 
-fn build(strategy: &Strategy, optimizer: &Optimizer) -> Fallible<Built> {
+fn build(strategy: &Strategy, optimizer: &Optimizer) -> Fallible<BuiltModel> {
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
     let variables = Variables::new(&for_variables);
     let x = scope.placeholder("x", DType::Float, PartialShape::from([None, Some(COLUMNS)]));
     let y = scope.placeholder("y", DType::Float, PartialShape::from([None, Some(1)]));
     let training = strategy.minimize(&scope, &variables, optimizer, &[x, y], model)?;
-    Ok(Built { scope: root, variables, x, y, training })
+    Ok(BuiltModel { scope: root, variables, x, y, training })
 }
 
-/// Small integers, so that a step's sums are exact in any order.
+/// Returns a batch of small integers, so that a step's sums are exact in any order.
 fn batch() -> Fallible<[Tensor; 2]> {
     let xs: Vec<f32> = (0..ROWS * COLUMNS).map(|i| ((i * 7) % 5) as f32 - 2.0).collect();
     let ys: Vec<f32> = (0..ROWS).map(|i| (i % 3) as f32).collect();
@@ -51,7 +51,7 @@ fn batch() -> Fallible<[Tensor; 2]> {
     Ok([x, Tensor::from_slice(&ys, Shape::new(&[ROWS, 1])?)?])
 }
 
-/// Both variables after so many steps, and the last loss.
+/// Trains for `steps` steps. Returns the values of both variables, then the last loss.
 fn train(strategy: &Strategy, cpu_devices: u32, steps: usize) -> Fallible<Vec<f32>> {
     let built = build(strategy, &Optimizer::gradient_descent(1.0 / 64.0))?;
     let session = session(built.scope.finish()?, cpu_devices)?;
@@ -73,7 +73,7 @@ fn train(strategy: &Strategy, cpu_devices: u32, steps: usize) -> Fallible<Vec<f3
 }
 
 #[test]
-fn the_mean_of_towers_is_the_gradient_of_the_whole_batch() -> Fallible {
+fn the_mean_over_towers_equals_the_gradient_of_the_whole_batch() -> Fallible {
     let whole = train(&Strategy::Local, 1, 1)?;
     assert_eq!(whole.len(), COLUMNS + 2);
     assert!(whole[..COLUMNS].iter().all(|&w| w != 0.5), "{whole:?}");
@@ -117,7 +117,7 @@ fn each_tower_runs_on_its_device() -> Fallible {
         let own = format!("tower_{tower}/");
         let other = format!("tower_{}/", 1 - tower);
         let (placed, ran) = (of_device(tower + 1), ran_on(tower + 1));
-        // The forward product and one of the backward ones at least.
+        // At least the forward product and one backward product run on the tower's device.
         let products = |names: &BTreeSet<&str>| {
             names.iter().filter(|n| n.starts_with(&own) && n.contains("MatMul")).count()
         };
@@ -130,14 +130,14 @@ fn each_tower_runs_on_its_device() -> Fallible {
     Ok(())
 }
 
-/// Towers on these devices that average by NCCL.
+/// Returns towers on these devices that average by NCCL.
 fn by_nccl(devices: &[&str]) -> Strategy {
     let devices = devices.iter().map(|&device| device.to_owned()).collect();
     Strategy::Towers { devices, variables: "/device:CPU:0".to_owned(), averaging: Averaging::Nccl }
 }
 
 #[test]
-fn gradients_meet_by_nccl_variable_by_variable_and_all_towers_run() -> Fallible {
+fn nccl_sums_the_gradient_of_each_variable_over_all_towers() -> Fallible {
     let built = build(&by_nccl(&["/device:GPU:0", "/device:GPU:1"]), &Optimizer::gradient_descent(0.1))?;
     let graph = built.scope.finish()?;
     let step = graph::passes::prune(&graph, &[built.training.train])?;
@@ -157,7 +157,7 @@ fn gradients_meet_by_nccl_variable_by_variable_and_all_towers_run() -> Fallible 
 }
 
 #[test]
-fn towers_that_cannot_meet_by_nccl_are_refused() {
+fn devices_that_nccl_cannot_average_between_are_refused() {
     let optimizer = Optimizer::gradient_descent(0.1);
     for (devices, reason) in [
         (&["/device:GPU:0", "/device:CPU:0"][..], "'/device:CPU:0' names none"),
@@ -166,22 +166,22 @@ fn towers_that_cannot_meet_by_nccl_are_refused() {
             &["/task:0/device:GPU:0", "/task:1/device:GPU:0"],
             "GPUs of one task, not '/task:0/device:GPU:0' and '/task:1",
         ),
-        (&["/device:GPU:0", "/gpu:0"], "'/gpu:0' is there twice"),
+        (&["/device:GPU:0", "/gpu:0"], "'/gpu:0' is listed twice"),
     ] {
         let error = build(&by_nccl(devices), &optimizer).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(error.contains(reason), "{devices:?}: {error}");
     }
 }
 
-/// The device of each variable, by name.
-fn devices_of(built: &Built) -> Fallible<Vec<(String, String)>> {
+/// Returns the device of each variable, by name.
+fn devices_of(built: &BuiltModel) -> Fallible<Vec<(String, String)>> {
     let graph = built.scope.finish()?;
     let device = |v: &Variable| (v.name.clone(), graph.node(v.handle.node).device.to_string());
     Ok(built.variables.all().iter().map(device).collect())
 }
 
 #[test]
-fn variables_go_round_the_parameter_servers() -> Fallible {
+fn round_robin_alternates_the_parameter_servers() -> Fallible {
     let strategy = Strategy::ParameterServer {
         ps_tasks: 3,
         worker: 1,
@@ -211,7 +211,7 @@ fn variables_go_round_the_parameter_servers() -> Fallible {
     Ok(())
 }
 
-/// The parameter server, of two, of variables of these sizes.
+/// Returns the index of the parameter server, of two, for each variable of these sizes.
 fn tasks_of(placement: &VariablePlacement, sizes: &[(&str, usize)]) -> Fallible<Vec<char>> {
     let root = Scope::new();
     let strategy = Strategy::ParameterServer {
@@ -236,20 +236,20 @@ const SIZES: [(&str, usize); 5] =
     [("large", 100), ("small", 10), ("smaller", 5), ("middle", 40), ("last", 60)];
 
 #[test]
-fn or_where_the_fewest_bytes_are() -> Fallible {
-    // 100 | 10 | 10 + 5 | 15 + 40 | 55 + 60
+fn greedy_by_bytes_chooses_the_server_with_the_fewest_bytes() -> Fallible {
+    // The loads are 100 | 10, then 10 + 5, 15 + 40, 55 + 60 on the second server.
     assert_eq!(tasks_of(&VariablePlacement::GreedyByBytes, &SIZES)?, ['0', '1', '1', '1', '1']);
     Ok(())
 }
 
 #[test]
-fn or_where_the_cost_is_least() -> Fallible {
-    // What is read at every step costs more than what is large.
+fn greedy_by_cost_chooses_the_server_with_the_least_cost() -> Fallible {
+    // The small variables are the expensive ones here.
     let cost = VariableCost::new(|node| if node.name.starts_with("small") { 3.0 } else { 2.0 });
     let placement = VariablePlacement::GreedyByCost(cost);
-    // 2 | 3 | 2 + 3 | 3 + 2 | 5 + 2, the first of equals
+    // The loads are 2 | 3, then 2 + 3, 3 + 2, 5 + 2; among equals, the first server is chosen.
     assert_eq!(tasks_of(&placement, &SIZES)?, ['0', '1', '0', '1', '0']);
-    // Each graph starts with nothing on its servers.
+    // The loads of each graph start at 0.
     assert_eq!(tasks_of(&placement, &SIZES[..2])?, ['0', '1']);
     assert_eq!(placement, placement.clone());
     assert_ne!(placement, VariablePlacement::GreedyByCost(VariableCost::new(|_| 1.0)));
@@ -257,7 +257,7 @@ fn or_where_the_cost_is_least() -> Fallible {
 }
 
 #[test]
-fn a_variable_that_the_loss_does_not_use_is_named() -> Fallible {
+fn a_variable_without_gradient_is_named() -> Fallible {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let optimizer = Optimizer::gradient_descent(0.1);
@@ -266,14 +266,15 @@ fn a_variable_that_the_loss_does_not_use_is_named() -> Fallible {
         variables.get("unused", DType::Float, &[], &Initializer::Zeros);
         scope.square(used.value)
     });
-    let error = refused.err().ok_or("it was taken")?.to_string();
+    let error = refused.err().ok_or("the strategy was accepted")?.to_string();
     assert!(error.contains("'unused'"), "{error}");
     Ok(())
 }
 
 #[test]
 fn towers_need_devices() -> Fallible {
-    let error = build(&towers(0), &Optimizer::gradient_descent(0.1)).err().ok_or("it was taken")?;
+    let error =
+        build(&towers(0), &Optimizer::gradient_descent(0.1)).err().ok_or("the strategy was accepted")?;
     assert!(error.to_string().contains("no devices"), "{error}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Replicas that go together: synchronous ones, with and without backups, and such that keep within reach.
+//! Coordinated replicas: synchronous ones, with and without backups, and ones with bounded staleness.
 
 use super::Fallible;
 use super::sessions::Folder;
@@ -25,7 +25,7 @@ struct Replica {
     w: Output,
 }
 
-/// A linear layer with weights looked up by row besides.
+/// Builds a linear layer plus weights looked up by row.
 fn replica(strategy: &Strategy, optimizer: &Optimizer) -> Fallible<Replica> {
     let root = Scope::new();
     let (scope, for_variables) = strategy.scopes(&root);
@@ -36,8 +36,8 @@ fn replica(strategy: &Strategy, optimizer: &Optimizer) -> Fallible<Replica> {
         let w = variables.get("w", DType::Float, &[COLUMNS, 1], &Initializer::Constant(0.5));
         let rows = variables.get("rows", DType::Float, &[5, 1], &Initializer::Zeros);
         let ids = scope.cast(scope.abs(scope.squeeze(batch[1], &[1])), DType::Int32);
-        let looked = variables.embedding_lookup(scope, &[rows], ids, Default::default());
-        let error = scope.sub(scope.add(scope.matmul(batch[0], w.value), looked), batch[1]);
+        let looked_up = variables.embedding_lookup(scope, &[rows], ids, Default::default());
+        let error = scope.sub(scope.add(scope.matmul(batch[0], w.value), looked_up), batch[1]);
         scope.mean(scope.square(error), &[0, 1], false)
     })?;
     let w = variables.find("w").ok_or("no variable")?.value;
@@ -49,7 +49,7 @@ fn parameter_server(worker: u32, sync: SyncMode) -> Strategy {
     Strategy::ParameterServer { ps_tasks: 0, worker, placement: Default::default(), sync }
 }
 
-/// Rows `from..to` of a batch of numbers that no order sums to the same bits.
+/// Returns rows `from..to` of a batch of numbers whose sum depends on the order of summation.
 fn batch(from: usize, to: usize, step: usize) -> Fallible<[Tensor; 2]> {
     let x: Vec<f32> =
         (from * COLUMNS..to * COLUMNS).map(|i| ((i * 7 + step) % 13) as f32 / 3.0 - 2.0).collect();
@@ -67,13 +67,14 @@ struct Outcome {
     report: SyncReport,
 }
 
-/// What a worker does: so many steps, and something before each.
+/// The work of a worker: a number of steps, and an action before each.
 struct Work<'a> {
     steps: usize,
     before: &'a (dyn Fn(usize) -> Fallible + Sync),
 }
 
-/// Trains with a worker a piece of work, each with its share of the rows; what the chief, the first, saw at the end.
+/// Trains with one worker for each entry of `work`, each with its share of the rows. Returns the outcome at
+/// the chief, which is the first worker.
 fn train(
     server: &Arc<Server>,
     sync: SyncMode,
@@ -112,7 +113,7 @@ fn train(
     Ok(outcomes.remove(0))
 }
 
-fn together(workers: u32, aggregation: Aggregation) -> SyncMode {
+fn synchronous(workers: u32, aggregation: Aggregation) -> SyncMode {
     SyncMode::Sync { replicas_to_aggregate: workers, backup: 0, aggregation }
 }
 
@@ -120,7 +121,7 @@ fn server() -> Fallible<Arc<Server>> {
     Ok(Arc::new(Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?))
 }
 
-fn impatient() -> MonitoredConfig {
+fn short_deadlines() -> MonitoredConfig {
     MonitoredConfig {
         step_deadline: Duration::from_secs(60),
         stop_grace: Duration::from_secs(60),
@@ -130,12 +131,12 @@ fn impatient() -> MonitoredConfig {
 
 const NOTHING: &(dyn Fn(usize) -> Fallible + Sync) = &|_| Ok(());
 
-fn alike(workers: usize, steps: usize) -> Vec<Work<'static>> {
+fn equal_work(workers: usize, steps: usize) -> Vec<Work<'static>> {
     (0..workers).map(|_| Work { steps, before: NOTHING }).collect()
 }
 
-/// One device on the whole batch.
-fn alone(steps: usize) -> Fallible<Vec<f32>> {
+/// Trains on the whole batch with one device.
+fn train_alone(steps: usize) -> Fallible<Vec<f32>> {
     let replica = replica(&Strategy::Local, &Optimizer::gradient_descent(0.05))?;
     let session = client::Session::local(replica.graph.clone())?;
     session.run(&[], &[], &[replica.training.initialize])?;
@@ -147,39 +148,51 @@ fn alone(steps: usize) -> Fallible<Vec<f32>> {
 }
 
 #[test]
-fn workers_in_order_give_the_same_bits_again_and_the_mean_of_one_device() -> Fallible {
+fn in_order_aggregation_is_reproducible_and_equals_one_device() -> Fallible {
     const STEPS: usize = 12;
-    let run = || train(&server()?, together(4, Aggregation::InOrder), &alike(4, STEPS), &impatient());
+    let run =
+        || train(&server()?, synchronous(4, Aggregation::InOrder), &equal_work(4, STEPS), &short_deadlines());
     let (first, second) = (run()?, run()?);
     assert_eq!(first.global_step, STEPS as i64);
     assert_eq!(first.w, second.w);
     assert_eq!(first.report, SyncReport { updates: STEPS as u64, ..SyncReport::default() });
-    for (together, alone) in first.w.iter().zip(alone(STEPS)?) {
+    for (together, alone) in first.w.iter().zip(train_alone(STEPS)?) {
         assert!((together - alone).abs() <= 4.0 * f32::EPSILON * alone.abs().max(1.0), "{together} {alone}");
     }
     Ok(())
 }
 
 #[test]
-fn accumulators_give_the_mean_too() -> Fallible {
+fn accumulators_average_gradients() -> Fallible {
     const STEPS: usize = 8;
-    let one = train(&server()?, together(1, Aggregation::Accumulators), &alike(1, STEPS), &impatient())?;
+    let one = train(
+        &server()?,
+        synchronous(1, Aggregation::Accumulators),
+        &equal_work(1, STEPS),
+        &short_deadlines(),
+    )?;
     assert_eq!(one.global_step, STEPS as i64);
-    for (one, alone) in one.w.iter().zip(alone(STEPS)?) {
+    for (one, alone) in one.w.iter().zip(train_alone(STEPS)?) {
         assert!((one - alone).abs() <= 1e-6, "{one} {alone}");
     }
-    // A fast worker may take a slow one's token, as with TensorFlow's: two of its gradients make a step, or three.
-    let two = train(&server()?, together(2, Aggregation::Accumulators), &alike(2, STEPS), &impatient())?;
+    // A fast worker may take a slow one's token, like in TensorFlow: two of its gradients make one step, or
+    // three do.
+    let two = train(
+        &server()?,
+        synchronous(2, Aggregation::Accumulators),
+        &equal_work(2, STEPS),
+        &short_deadlines(),
+    )?;
     assert!((STEPS as i64 / 2..=STEPS as i64).contains(&two.global_step), "{}", two.global_step);
     Ok(())
 }
 
 #[test]
-fn who_finishes_early_is_not_waited_for() -> Fallible {
+fn workers_that_finish_early_are_not_waited_for() -> Fallible {
     for aggregation in [Aggregation::InOrder, Aggregation::Accumulators] {
         let work: Vec<Work<'_>> =
             [9, 3, 6].map(|steps| Work { steps, before: NOTHING }).into_iter().collect();
-        let outcome = train(&server()?, together(3, aggregation), &work, &impatient())?;
+        let outcome = train(&server()?, synchronous(3, aggregation), &work, &short_deadlines())?;
         match aggregation {
             Aggregation::InOrder => assert_eq!(outcome.global_step, 9),
             Aggregation::Accumulators => assert!((3..=18).contains(&outcome.global_step)),
@@ -189,11 +202,11 @@ fn who_finishes_early_is_not_waited_for() -> Fallible {
 }
 
 #[test]
-fn a_backup_stands_in_and_the_late_gradient_is_counted() -> Fallible {
+fn a_backup_replaces_a_late_worker_whose_gradient_is_counted_as_dropped() -> Fallible {
     let sync = SyncMode::Sync { replicas_to_aggregate: 2, backup: 1, aggregation: Aggregation::InOrder };
-    // The third worker's first gradient is of step 0, and is pushed when the others have done theirs.
+    // The third worker's first gradient is of step 0, and is pushed after the others have done their steps.
     let (joined, others_done) = (Barrier::new(3), Barrier::new(3));
-    let meet = |at: usize| {
+    let barriers_at = |at: usize| {
         let (joined, others_done) = (&joined, &others_done);
         move |step: usize| -> Fallible {
             if step == 0 {
@@ -205,13 +218,13 @@ fn a_backup_stands_in_and_the_late_gradient_is_counted() -> Fallible {
             Ok(())
         }
     };
-    let (at_three, at_none) = (meet(3), meet(0));
+    let (at_three, at_none) = (barriers_at(3), barriers_at(0));
     let work = [
         Work { steps: 4, before: &at_three },
         Work { steps: 4, before: &at_three },
         Work { steps: 1, before: &at_none },
     ];
-    let outcome = train(&server()?, sync, &work, &impatient())?;
+    let outcome = train(&server()?, sync, &work, &short_deadlines())?;
     assert_eq!(outcome.global_step, 4);
     let late: u64 =
         outcome.report.dropped.iter().filter(|((worker, _), _)| *worker == 2).map(|(_, n)| n).sum();
@@ -219,21 +232,21 @@ fn a_backup_stands_in_and_the_late_gradient_is_counted() -> Fallible {
     Ok(())
 }
 
-/// A worker of two, the first of which is the chief.
-struct OfTwo {
+/// One of two workers, the first of which is the chief.
+struct Worker {
     replica: Replica,
     session: MonitoredSession,
     worker: usize,
 }
 
-impl OfTwo {
+impl Worker {
     fn start(
         server: &Arc<Server>,
         worker: usize,
         need: u32,
         hooks: Vec<Box<dyn Hook>>,
         config: MonitoredConfig,
-    ) -> Fallible<OfTwo> {
+    ) -> Fallible<Worker> {
         let sync = SyncMode::Sync {
             replicas_to_aggregate: need,
             backup: 2 - need,
@@ -245,10 +258,10 @@ impl OfTwo {
         let master = Master::InProcess(server.clone());
         let saver = config.checkpoint_folder.is_some().then(|| replica.saver.clone());
         let session = MonitoredSession::new(master, graph, training, saver, hooks, config)?;
-        Ok(OfTwo { replica, session, worker })
+        Ok(Worker { replica, session, worker })
     }
 
-    /// Whether training goes on.
+    /// Runs a step. Returns whether training goes on.
     fn step(&mut self) -> Fallible<bool> {
         let [x, y] = batch(self.worker * ROWS / 2, (self.worker + 1) * ROWS / 2, 0)?;
         let fed = [(self.replica.x, x), (self.replica.y, y)];
@@ -257,12 +270,12 @@ impl OfTwo {
 }
 
 #[test]
-fn a_backup_that_is_dead_does_not_keep_a_job_from_its_end() -> Fallible {
+fn a_dead_backup_does_not_prevent_the_end_of_a_job() -> Fallible {
     let server = server()?;
-    let hurried = MonitoredConfig { stop_grace: Duration::from_millis(300), ..impatient() };
+    let short_grace = MonitoredConfig { stop_grace: Duration::from_millis(300), ..short_deadlines() };
     let stop: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step: 5 })];
-    let mut chief = OfTwo::start(&server, 0, 1, stop, hurried)?;
-    let mut backup = OfTwo::start(&server, 1, 1, Vec::new(), impatient())?;
+    let mut chief = Worker::start(&server, 0, 1, stop, short_grace)?;
+    let mut backup = Worker::start(&server, 1, 1, Vec::new(), short_deadlines())?;
     assert!(backup.step()?);
     drop(backup);
     while chief.step()? {}
@@ -271,11 +284,11 @@ fn a_backup_that_is_dead_does_not_keep_a_job_from_its_end() -> Fallible {
 }
 
 #[test]
-fn who_has_left_early_is_not_waited_for_after_a_restore() -> Fallible {
+fn workers_that_left_early_are_not_waited_for_after_a_restore() -> Fallible {
     let (server, folder) = (server()?, Folder::new("left-early"));
-    let saves = MonitoredConfig { checkpoint_folder: Some(folder.0.clone()), ..impatient() };
-    let mut chief = OfTwo::start(&server, 0, 2, Vec::new(), saves.clone())?;
-    let other = OfTwo::start(&server, 1, 2, Vec::new(), impatient())?;
+    let saves = MonitoredConfig { checkpoint_folder: Some(folder.0.clone()), ..short_deadlines() };
+    let mut chief = Worker::start(&server, 0, 2, Vec::new(), saves.clone())?;
+    let other = Worker::start(&server, 1, 2, Vec::new(), short_deadlines())?;
     other.session.finish()?;
     assert!(chief.step()?);
     chief.replica.saver.save(chief.session.session(), &folder.0, "m", 1)?;
@@ -284,13 +297,13 @@ fn who_has_left_early_is_not_waited_for_after_a_restore() -> Fallible {
     let w = scope.var_handle("w", DType::Float, PartialShape::from([COLUMNS, 1]));
     let destroy = scope.destroy_resource(w);
     client::Session::on(&server, scope.finish()?, Default::default())?.run(&[], &[], &[destroy])?;
-    let mut chief = OfTwo::start(&server, 0, 2, Vec::new(), saves)?;
+    let mut chief = Worker::start(&server, 0, 2, Vec::new(), saves)?;
     assert!(chief.step()?);
     chief.session.finish()?;
     Ok(())
 }
 
-/// Fails at the end, as a saver may.
+/// A hook that fails at the end, like a saver may.
 struct FailsAtTheEnd;
 
 impl Hook for FailsAtTheEnd {
@@ -300,10 +313,10 @@ impl Hook for FailsAtTheEnd {
 }
 
 #[test]
-fn a_chief_that_has_not_saved_does_not_say_so() -> Fallible {
+fn a_chief_that_failed_to_save_does_not_mark_the_step_as_saved() -> Fallible {
     let server = server()?;
-    let mut chief = OfTwo::start(&server, 0, 1, vec![Box::new(FailsAtTheEnd)], impatient())?;
-    OfTwo::start(&server, 1, 1, Vec::new(), impatient())?.session.finish()?;
+    let mut chief = Worker::start(&server, 0, 1, vec![Box::new(FailsAtTheEnd)], short_deadlines())?;
+    Worker::start(&server, 1, 1, Vec::new(), short_deadlines())?.session.finish()?;
     assert!(chief.step()?);
     assert!(chief.session.finish().is_err_and(|error| error.to_string().contains("by intention")));
     let scope = Scope::new();
@@ -314,27 +327,28 @@ fn a_chief_that_has_not_saved_does_not_say_so() -> Fallible {
     Ok(())
 }
 
-/// Two workers, the chief first or last, that go on to this step; what the weights are then.
-fn two_until(
+/// Trains with two workers up to `last_step`; `chief_comes` is the worker whose session opens first. Returns
+/// the weights.
+fn train_two_until(
     server: &Arc<Server>,
     aggregation: Aggregation,
     last_step: i64,
     chief_comes: usize,
 ) -> Fallible<Vec<f32>> {
-    let come = Barrier::new(2);
+    let joined = Barrier::new(2);
     let run = |worker: usize| -> Fallible {
-        let sync = together(2, aggregation);
+        let sync = synchronous(2, aggregation);
         let replica = replica(&parameter_server(worker as u32, sync), &Optimizer::gradient_descent(0.05))?;
-        let config = MonitoredConfig { role: Role::fixed(worker == 0), ..impatient() };
+        let config = MonitoredConfig { role: Role::fixed(worker == 0), ..short_deadlines() };
         let (graph, training) = (replica.graph.clone(), replica.training.clone());
         let stop: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step })];
         if worker != chief_comes {
-            come.wait();
+            joined.wait();
         }
         let master = Master::InProcess(server.clone());
         let mut session = MonitoredSession::new(master, graph, training, None, stop, config)?;
         if worker == chief_comes {
-            come.wait();
+            joined.wait();
         }
         let first = session.session().run(&[], &[replica.training.global_step], &[])?[0].item::<i64>()?;
         for step in first as usize.. {
@@ -352,32 +366,33 @@ fn two_until(
         other.join().unwrap_or_else(|_| Err("a worker panicked".into())).and(own)
     })?;
     let replica =
-        replica(&parameter_server(0, together(2, aggregation)), &Optimizer::gradient_descent(0.05))?;
+        replica(&parameter_server(0, synchronous(2, aggregation)), &Optimizer::gradient_descent(0.05))?;
     let after = client::Session::on(server, replica.graph.clone(), Default::default())?;
     Ok(after.run(&[], &[replica.w], &[])?[0].values::<f32>()?.to_vec())
 }
 
 #[test]
-fn a_job_that_was_over_goes_on_to_a_later_step() -> Fallible {
-    let undisturbed = two_until(&server()?, Aggregation::InOrder, 6, 0)?;
-    // Its chief comes first, which has to wait for the other; in the other order it finds a worker that has come.
+fn a_finished_job_resumes_to_a_later_step() -> Fallible {
+    let undisturbed = train_two_until(&server()?, Aggregation::InOrder, 6, 0)?;
+    // In the first run the chief starts first and waits for the other worker; in the second it finds one that
+    // has joined.
     for first in [0, 1] {
         let server = server()?;
-        two_until(&server, Aggregation::InOrder, 3, 0)?;
-        assert_eq!(two_until(&server, Aggregation::InOrder, 6, first)?, undisturbed);
-        assert_eq!(two_until(&server, Aggregation::InOrder, 6, first)?, undisturbed);
+        train_two_until(&server, Aggregation::InOrder, 3, 0)?;
+        assert_eq!(train_two_until(&server, Aggregation::InOrder, 6, first)?, undisturbed);
+        assert_eq!(train_two_until(&server, Aggregation::InOrder, 6, first)?, undisturbed);
     }
     let server = server()?;
-    two_until(&server, Aggregation::Accumulators, 3, 0)?;
-    two_until(&server, Aggregation::Accumulators, 6, 0)?;
+    train_two_until(&server, Aggregation::Accumulators, 3, 0)?;
+    train_two_until(&server, Aggregation::Accumulators, 6, 0)?;
     Ok(())
 }
 
 #[test]
-fn a_step_that_waits_too_long_names_who_is_missing() -> Fallible {
+fn the_timeout_of_a_step_names_the_missing_workers() -> Fallible {
     let server = server()?;
-    let replica = replica(&parameter_server(0, together(3, Aggregation::InOrder)), &Optimizer::adam(0.1))?;
-    let config = MonitoredConfig { step_deadline: Duration::from_millis(300), ..impatient() };
+    let replica = replica(&parameter_server(0, synchronous(3, Aggregation::InOrder)), &Optimizer::adam(0.1))?;
+    let config = MonitoredConfig { step_deadline: Duration::from_millis(300), ..short_deadlines() };
     let (graph, training) = (replica.graph.clone(), replica.training.clone());
     let mut session =
         MonitoredSession::new(Master::InProcess(server), graph, training, None, Vec::new(), config)?;
@@ -391,7 +406,7 @@ fn a_step_that_waits_too_long_names_who_is_missing() -> Fallible {
 }
 
 #[test]
-fn nobody_is_further_ahead_than_agreed() -> Fallible {
+fn no_worker_exceeds_the_staleness_bound() -> Fallible {
     const STEPS: usize = 30;
     const BOUND: i64 = 2;
     let done = [AtomicI64::new(0), AtomicI64::new(0)];
@@ -414,8 +429,9 @@ fn nobody_is_further_ahead_than_agreed() -> Fallible {
     let (fast, slow) = (count(0, false), count(1, true));
     let work = [Work { steps: STEPS, before: &fast }, Work { steps: STEPS, before: &slow }];
     let sync = SyncMode::BoundedStaleness { steps: BOUND as u32, workers: 2 };
-    let outcome = train(&server()?, sync, &work, &impatient())?;
-    // What is noted has not been let in yet, and the other may have done one more than it has noted.
+    let outcome = train(&server()?, sync, &work, &short_deadlines())?;
+    // A step is counted before it may start, and the other worker may have done one more step than it has
+    // counted.
     let furthest = furthest.load(Ordering::SeqCst);
     assert!((1..=BOUND + 2).contains(&furthest), "{furthest}");
     assert!(outcome.global_step <= 2 * STEPS as i64);

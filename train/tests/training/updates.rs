@@ -1,4 +1,4 @@
-//! What is between gradients and variables: rates, clipping, averages, rows.
+//! Tests of updates: learning rates, clipping, moving averages, sparse rows.
 
 use super::{Fallible, assert_close, session};
 use anabranch_train::{
@@ -7,7 +7,7 @@ use anabranch_train::{
 };
 use graph::{DType, Output, Scope, Tensor};
 
-/// The rate at each of these steps.
+/// Computes the rate at each of these steps.
 fn rates(rate: &LearningRate, steps: &[i64]) -> Fallible<Vec<f64>> {
     let scope = Scope::new();
     let outputs: Vec<Output> = steps.iter().map(|&step| rate.at(&scope, scope.constant(step))).collect();
@@ -48,14 +48,14 @@ fn rates_follow_the_step() -> Fallible {
 }
 
 #[test]
-fn pieces_need_one_value_more_than_boundaries() {
+fn piecewise_constant_rates_need_one_value_more_than_boundaries() {
     let scope = Scope::new();
     LearningRate::PiecewiseConstant { boundaries: vec![1], values: vec![1.0] }
         .at(&scope, scope.constant(0i64));
     assert!(scope.finish().is_err_and(|e| e.to_string().contains("one value more")));
 }
 
-/// `w = [3, 4]` and `v = [12]`, whose gradients are their own values.
+/// Builds a model of `w = [3, 4]` and `v = [12]`, whose gradients equal their values.
 fn bowls(options: UpdateOptions, optimizer: &Optimizer) -> Fallible<(Scope, Variables, Training)> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
@@ -116,25 +116,25 @@ fn gradients_are_clipped() -> Fallible {
 }
 
 #[test]
-fn averages_follow_the_variables() -> Fallible {
+fn moving_averages_follow_the_variables() -> Fallible {
     let average = MovingAverage { decay: 0.75, warms_up: false };
     let options = UpdateOptions { moving_average: Some(average), ..UpdateOptions::default() };
     let name = MovingAverage::name_of("v");
     let values = after(2, options, &Optimizer::gradient_descent(0.5), &["v", &name])?;
     assert_close(&values[0], &[3.0])?;
-    // 12, then 0.75 * 12 + 0.25 * 6, then with 3.
+    // The average is 12, then 0.75 * 12 + 0.25 * 6, then 0.75 times that + 0.25 * 3.
     assert_close(&values[1], &[0.75 * 10.5 + 0.25 * 3.0])
 }
 
 #[test]
-fn scheduled_rates_are_those_of_the_step_that_is_done() -> Fallible {
+fn scheduled_rates_use_the_current_global_step() -> Fallible {
     let rate = LearningRate::PiecewiseConstant { boundaries: vec![0], values: vec![0.5, 0.25] };
     let values = after(2, UpdateOptions::default(), &Optimizer::gradient_descent(rate), &["v"])?;
     assert_close(&values[0], &[12.0 * 0.5 * 0.75])
 }
 
-/// The sum of the rows `[1, 5, 1]` of a table of ones in three parts, trained one step.
-fn looked_up(optimizer: &Optimizer, spread: Spread, parts: usize) -> Fallible<Vec<f32>> {
+/// Trains the sum of rows `[1, 5, 1]` of a table of ones for one step. Returns the first column.
+fn train_lookup(optimizer: &Optimizer, spread: Spread, parts: usize) -> Fallible<Vec<f32>> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let training = Strategy::Local.minimize(&scope, &variables, optimizer, &[], |scope, variables, _| {
@@ -155,10 +155,10 @@ fn looked_up(optimizer: &Optimizer, spread: Spread, parts: usize) -> Fallible<Ve
 }
 
 #[test]
-fn only_rows_that_were_looked_up_change() -> Fallible {
+fn only_looked_up_rows_change() -> Fallible {
     for spread in [Spread::Mod, Spread::Div] {
         for parts in [1, 3, 5] {
-            let trained = looked_up(&Optimizer::gradient_descent(0.25), spread, parts)?;
+            let trained = train_lookup(&Optimizer::gradient_descent(0.25), spread, parts)?;
             assert_eq!(trained, [1.0, 0.5, 1.0, 1.0, 1.0, 0.75, 1.0, 1.0], "{spread:?} {parts}");
         }
     }
@@ -166,10 +166,10 @@ fn only_rows_that_were_looked_up_change() -> Fallible {
 }
 
 #[test]
-fn optimizers_treat_a_row_that_comes_twice_as_one() -> Fallible {
-    // Row 1 has a gradient of 2, row 5 of 1; the first steps of these do not depend on its size.
+fn optimizers_sum_the_gradients_of_a_repeated_row() -> Fallible {
+    // Row 1 has a gradient of 2, and row 5 of 1; Adam's first step does not depend on its size.
     for optimizer in [Optimizer::adam(0.25), Optimizer::momentum(0.25, 0.9), Optimizer::adagrad(0.25)] {
-        let rows = looked_up(&optimizer, Spread::Mod, 2)?;
+        let rows = train_lookup(&optimizer, Spread::Mod, 2)?;
         let untouched = [0, 2, 3, 4, 6, 7].map(|row| rows[row]);
         assert_eq!(untouched, [1.0; 6], "{optimizer:?}");
         let (twice, once) = match optimizer {

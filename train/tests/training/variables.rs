@@ -1,4 +1,4 @@
-//! Variables by name, and those that are cut into parts.
+//! Tests of variables by name and of partitioned variables.
 
 use super::{Fallible, session};
 use anabranch_train::{
@@ -7,7 +7,7 @@ use anabranch_train::{
 use graph::{DType, PartialShape, Scope, Shape, Tensor};
 
 #[test]
-fn a_name_is_one_variable() -> Fallible {
+fn requests_for_one_name_return_one_variable() -> Fallible {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let first = variables.get("w", DType::Float, &[2], &Initializer::Zeros);
@@ -15,13 +15,13 @@ fn a_name_is_one_variable() -> Fallible {
     assert_eq!((first.handle, variables.all().len()), (second.handle, 1));
     scope.finish()?;
     variables.get("w", DType::Float, &[3], &Initializer::Zeros);
-    let error = scope.finish().err().ok_or("another shape was taken")?.to_string();
+    let error = scope.finish().err().ok_or("another shape was accepted")?.to_string();
     assert!(error.contains("variable 'w'") && error.contains("[2]") && error.contains("[3]"), "{error}");
     Ok(())
 }
 
 #[test]
-fn parts_are_spread_and_joined() -> Fallible {
+fn parts_are_placed_round_robin_and_concatenated() -> Fallible {
     let root = Scope::new();
     let strategy = Strategy::ParameterServer {
         ps_tasks: 2,
@@ -45,7 +45,7 @@ fn parts_are_spread_and_joined() -> Fallible {
 }
 
 #[test]
-fn parts_start_as_the_whole_would() -> Fallible {
+fn parts_are_initialised_like_the_whole() -> Fallible {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let numbers: Vec<f32> = (0..12).map(|i| i as f32).collect();
@@ -69,7 +69,7 @@ fn parts_start_as_the_whole_would() -> Fallible {
 }
 
 #[test]
-fn parts_train_as_the_whole_does() -> Fallible {
+fn parts_train_like_the_whole() -> Fallible {
     let trained = |partitioner: Option<Partitioner>| -> Fallible<Vec<f32>> {
         let scope = Scope::new();
         let variables = Variables::new(&scope);
@@ -93,17 +93,17 @@ fn parts_train_as_the_whole_does() -> Fallible {
     let whole = trained(None)?;
     assert_ne!(whole, [1.0; 5]);
     assert_eq!(trained(Some(Partitioner::fixed_size(2)))?, whole);
-    // More parts than rows: one row each.
+    // With more parts than rows, each part has one row.
     assert_eq!(trained(Some(Partitioner::fixed_size(9)))?, whole);
     Ok(())
 }
 
 #[test]
-fn what_cannot_be_cut_is_named() -> Fallible {
+fn a_scalar_cannot_be_partitioned() -> Fallible {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     variables.get_partitioned("s", DType::Float, &[], &Initializer::Zeros, Partitioner::fixed_size(2));
-    let error = scope.finish().err().ok_or("a scalar was cut")?.to_string();
+    let error = scope.finish().err().ok_or("a scalar was partitioned")?.to_string();
     assert!(error.contains("variable 's'"), "{error}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Saves checkpoints, behind the steps if that is wanted.
+//! A hook that saves checkpoints, optionally behind the steps.
 
 use crate::error::{Error, Result};
 use crate::saver::{Saver, latest_checkpoint};
@@ -9,23 +9,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Saves at the start, now and then, and at the end, as `<folder>/model.ckpt-<step>`. Of a synchronous job all
-/// variables in a checkpoint are of one step.
+/// Saves a checkpoint at the start, periodically, and at the end, as `<folder>/model.ckpt-<step>`. In a
+/// synchronous job all variables of a checkpoint are of one step.
 #[derive(Debug)]
 pub struct CheckpointSaver {
     saver: Arc<Saver>,
     folder: PathBuf,
     global_step: Output,
     timer: Timer,
-    /// Whether steps go on while files are written.
+    /// True if steps go on while files are written.
     is_asynchronous: bool,
+    /// The thread that writes the current checkpoint.
     writing: Option<JoinHandle<Result<PathBuf>>>,
 }
 
 const NAME: &str = "model.ckpt";
 
 impl CheckpointSaver {
-    /// `global_step` is a training's [`global_step`](crate::Training::global_step).
+    /// Returns a hook that saves at the given period. `global_step` is the
+    /// [`global_step`](crate::Training::global_step) of a training.
     pub fn new(
         saver: Arc<Saver>,
         folder: impl Into<PathBuf>,
@@ -42,21 +44,22 @@ impl CheckpointSaver {
         }
     }
 
-    /// Files are written while steps go on: a step waits only until the values are set aside. One checkpoint is
-    /// written at a time; what is due meanwhile is saved after it.
+    /// Makes the hook write files while steps go on: a step waits only for the snapshot. One checkpoint is
+    /// written at a time; a checkpoint that is due meanwhile is saved after it.
     pub fn asynchronous(mut self) -> CheckpointSaver {
         self.is_asynchronous = true;
         self
     }
 
+    /// Takes a snapshot, and writes it now or `behind_steps`.
     fn save(&mut self, context: &HookContext<'_>, behind_steps: bool) -> Result<()> {
-        // The step is read with the values, so that the name is theirs.
+        // The step is read without an update between it and the snapshot, so that both are of one step.
         let step = context.between_updates(|| {
             let step = context.session.run(&[], &[self.global_step], &[])?;
             self.saver.snapshot(context.session)?;
             Ok::<_, Error>(step.first().map(Tensor::item::<i64>).transpose()?.unwrap_or_default())
         })?;
-        self.timer.done(step);
+        self.timer.record(step);
         if !behind_steps {
             self.saver.write(context.session, &self.folder, NAME, step)?;
             return Ok(());
@@ -68,9 +71,9 @@ impl CheckpointSaver {
         Ok(())
     }
 
-    /// Saves what there is at the end.
+    /// Saves a last checkpoint, unless the current step has been saved.
     fn save_last(&mut self, context: &HookContext<'_>) -> Result<()> {
-        self.written(true)?;
+        self.collect_written(true)?;
         let step = context.session.run(&[], &[self.global_step], &[])?;
         if step.first().map(Tensor::item::<i64>).transpose()? == self.timer.last_step() {
             return Ok(());
@@ -78,8 +81,9 @@ impl CheckpointSaver {
         self.save(context, false)
     }
 
-    /// What came of a checkpoint that is written behind the steps, if it is done or `waits`.
-    fn written(&mut self, waits: bool) -> Result<bool> {
+    /// Collects the result of a checkpoint written behind the steps, if it is done or `waits`. Returns
+    /// whether no checkpoint is being written.
+    fn collect_written(&mut self, waits: bool) -> Result<bool> {
         match self.writing.take() {
             Some(thread) if !waits && !thread.is_finished() => {
                 self.writing = Some(thread);
@@ -98,10 +102,10 @@ impl Hook for CheckpointSaver {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
         let step = context.session.run(&[], &[self.global_step], &[])?;
         let step = step.first().map(Tensor::item::<i64>).transpose()?.unwrap_or_default();
-        // What was restored is there already.
+        // A restored checkpoint need not be saved again.
         let newest = latest_checkpoint(&self.folder)?;
         if newest.is_some_and(|prefix| prefix.ends_with(format!("{NAME}-{step}"))) {
-            self.timer.done(step);
+            self.timer.record(step);
             return Ok(());
         }
         self.save(context, self.is_asynchronous)
@@ -109,12 +113,12 @@ impl Hook for CheckpointSaver {
 
     fn after_run(&mut self, context: &HookContext<'_>, run: &RunValues<'_>) -> Result<()> {
         let is_due = run.global_step.is_some_and(|step| self.timer.is_due(step));
-        if self.written(false)? && is_due { self.save(context, self.is_asynchronous) } else { Ok(()) }
+        if self.collect_written(false)? && is_due { self.save(context, self.is_asynchronous) } else { Ok(()) }
     }
 
     fn before_recovery(&mut self, _: &HookContext<'_>) {
-        // A checkpoint that was cut off is none; the next one tries again.
-        let _ = self.written(true);
+        // An interrupted save leaves no checkpoint; the next one is tried anyway.
+        let _ = self.collect_written(true);
     }
 
     fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {

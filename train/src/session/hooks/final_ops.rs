@@ -1,4 +1,4 @@
-//! Runs something when training has ended.
+//! A hook that runs ops when training has ended.
 
 use crate::error::Result;
 use crate::session::{Hook, HookContext};
@@ -6,7 +6,7 @@ use graph::{NodeId, Output, Tensor};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Fetches and runs these at the end; the values are in `values` then.
+/// Fetches `fetches` and runs `targets` at the end, and stores the fetched tensors in `values`.
 #[derive(Clone, Debug, Default)]
 pub struct FinalOps {
     pub fetches: Vec<Output>,

@@ -1,11 +1,11 @@
-//! Logs values now and then.
+//! A hook that logs tensors periodically.
 
 use crate::error::Result;
 use crate::session::hook::Timer;
 use crate::session::{Every, Hook, HookContext, RunArgs, RunValues};
 use graph::{Output, Tensor};
 
-/// Logs tensors by name, with the global step.
+/// Logs named tensors, with the global step.
 #[derive(Debug)]
 pub struct LoggingTensors {
     tensors: Vec<(String, Output)>,
@@ -13,10 +13,11 @@ pub struct LoggingTensors {
     step: i64,
 }
 
-/// So many elements of a tensor are shown.
-const SHOWN: i64 = 8;
+/// The number of elements of a tensor that are logged.
+const MAX_ELEMENTS: i64 = 8;
 
 impl LoggingTensors {
+    /// Returns a hook that logs the tensors at the given period.
     pub fn new(tensors: Vec<(String, Output)>, every: Every) -> LoggingTensors {
         LoggingTensors { tensors, timer: Timer::new(every), step: 0 }
     }
@@ -34,11 +35,12 @@ impl Hook for LoggingTensors {
         if run.values.is_empty() {
             return Ok(());
         }
-        let shown =
-            |((name, _), value): (&(String, Output), &Tensor)| format!("{name} = {}", value.summarize(SHOWN));
+        let shown = |((name, _), value): (&(String, Output), &Tensor)| {
+            format!("{name} = {}", value.summarize(MAX_ELEMENTS))
+        };
         let values: Vec<String> = self.tensors.iter().zip(run.values).map(shown).collect();
         tracing::info!("step {}: {}", self.step, values.join(", "));
-        self.timer.done(self.step);
+        self.timer.record(self.step);
         Ok(())
     }
 }

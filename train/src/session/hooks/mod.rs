@@ -1,4 +1,4 @@
-//! Hooks that come with a session, under the names of TensorFlow's.
+//! The standard hooks, named like TensorFlow's.
 
 mod checkpoint_saver;
 mod final_ops;

@@ -1,15 +1,16 @@
-//! Ends training when the loss is not a number.
+//! A hook that ends training when the loss is not a number.
 
 use crate::error::{Error, Result};
 use crate::session::{Hook, HookContext, RunArgs, RunValues};
 use graph::{DType, Output};
 
-/// Looks at the loss of each step: one that is infinite or not a number ends training, as a failure or, if `fails`
-/// is false, as its end.
+/// Checks the loss after each step. A loss that is infinite or not a number is an error if `fails`, and ends
+/// training without an error otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct NanGuard {
-    /// A scalar `float` or `double`.
+    /// The loss, a scalar `float` or `double`.
     pub loss: Output,
+    /// True if a bad loss is an error.
     pub fails: bool,
 }
 

@@ -1,54 +1,54 @@
-//! A hook of whichever replica is the chief.
+//! A wrapper that makes a hook run only on the chief.
 
 use crate::error::Result;
 use crate::session::{Hook, HookContext, RunArgs, RunValues};
 use std::fmt;
 
-/// Runs a hook where the replica is the chief, and only while it is: every replica of a job with elections is given
-/// the chief's hooks in one of these. To the hook, a replica that becomes the chief is one that goes on in a new
-/// session.
+/// Runs a hook while this replica is the chief. In a job with elections, every replica gets the chief's hooks
+/// in this wrapper. For the hook, becoming the chief looks like a recovery in a new session.
 pub struct OfChief {
     hook: Box<dyn Hook>,
-    is_on: bool,
+    is_active: bool,
 }
 
 impl OfChief {
+    /// Wraps a hook.
     pub fn new(hook: impl Hook + 'static) -> OfChief {
-        OfChief { hook: Box::new(hook), is_on: false }
+        OfChief { hook: Box::new(hook), is_active: false }
     }
 }
 
 impl Hook for OfChief {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
-        self.is_on = context.is_chief;
-        if self.is_on { self.hook.after_create_session(context) } else { Ok(()) }
+        self.is_active = context.is_chief;
+        if self.is_active { self.hook.after_create_session(context) } else { Ok(()) }
     }
 
     fn before_run(&mut self, context: &HookContext<'_>) -> Result<RunArgs> {
-        if self.is_on { self.hook.before_run(context) } else { Ok(RunArgs::default()) }
+        if self.is_active { self.hook.before_run(context) } else { Ok(RunArgs::default()) }
     }
 
     fn after_run(&mut self, context: &HookContext<'_>, run: &RunValues<'_>) -> Result<()> {
-        if self.is_on { self.hook.after_run(context, run) } else { Ok(()) }
+        if self.is_active { self.hook.after_run(context, run) } else { Ok(()) }
     }
 
     fn before_recovery(&mut self, context: &HookContext<'_>) {
-        if std::mem::take(&mut self.is_on) {
+        if std::mem::take(&mut self.is_active) {
             self.hook.before_recovery(context);
         }
     }
 
     fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
-        if self.is_on { self.hook.settle(context) } else { Ok(()) }
+        if self.is_active { self.hook.settle(context) } else { Ok(()) }
     }
 
     fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
-        if self.is_on { self.hook.end(context) } else { Ok(()) }
+        if self.is_active { self.hook.end(context) } else { Ok(()) }
     }
 }
 
 impl fmt::Debug for OfChief {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OfChief(on: {})", self.is_on)
+        write!(f, "OfChief(on: {})", self.is_active)
     }
 }

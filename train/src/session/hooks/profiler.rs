@@ -1,4 +1,4 @@
-//! Traces a step now and then.
+//! A hook that traces steps periodically.
 
 use crate::error::Result;
 use crate::events::Events;
@@ -6,7 +6,7 @@ use crate::session::hook::Timer;
 use crate::session::{Every, Hook, HookContext, RunArgs, RunValues};
 use proto::pb;
 
-/// Runs a step with a full trace now and then, and writes what it recorded as the run metadata `step_<n>`.
+/// Runs a step with a full trace periodically, and writes the trace as the run metadata `step_<n>`.
 #[derive(Debug)]
 pub struct Profiler {
     timer: Timer,
@@ -15,6 +15,7 @@ pub struct Profiler {
 }
 
 impl Profiler {
+    /// Returns a hook that traces at the given period and writes to `events`.
     pub fn new(every: Every, events: Events) -> Profiler {
         Profiler { timer: Timer::new(every), events, step: 0 }
     }
@@ -32,7 +33,7 @@ impl Hook for Profiler {
         self.step = run.global_step.unwrap_or(self.step + 1);
         match run.metadata.filter(|_| self.timer.is_due(self.step)) {
             Some(metadata) => {
-                self.timer.done(self.step);
+                self.timer.record(self.step);
                 self.events.run_metadata(self.step, metadata)
             }
             None => Ok(()),

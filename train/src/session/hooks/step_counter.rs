@@ -1,11 +1,12 @@
-//! Steps a second.
+//! A hook that measures steps per second.
 
 use crate::error::Result;
 use crate::events::Events;
 use crate::session::hook::Timer;
 use crate::session::{Every, Hook, HookContext, RunValues};
 
-/// Logs how many steps all replicas together do in a second, and writes it as the summary `global_step/sec`.
+/// Logs the number of global steps per second of all replicas together, and writes it as the summary
+/// `global_step/sec`.
 #[derive(Debug)]
 pub struct StepCounter {
     timer: Timer,
@@ -13,6 +14,7 @@ pub struct StepCounter {
 }
 
 impl StepCounter {
+    /// Returns a hook that measures at the given period, and writes to `events` if there are any.
     pub fn new(every: Every, events: Option<Events>) -> StepCounter {
         StepCounter { timer: Timer::new(every), events }
     }
@@ -21,9 +23,9 @@ impl StepCounter {
 impl Hook for StepCounter {
     fn after_run(&mut self, _: &HookContext<'_>, run: &RunValues<'_>) -> Result<()> {
         let Some(step) = run.global_step.filter(|step| self.timer.is_due(*step)) else { return Ok(()) };
-        let Some((steps, time)) = self.timer.done(step) else { return Ok(()) };
+        let Some((steps, time)) = self.timer.record(step) else { return Ok(()) };
         let rate = steps as f64 / time.as_secs_f64().max(1e-9);
-        tracing::info!("step {step}: {rate:.1} steps a second");
+        tracing::info!("step {step}: {rate:.1} steps per second");
         match &self.events {
             Some(events) => events.scalar(step, "global_step/sec", rate as f32),
             None => Ok(()),

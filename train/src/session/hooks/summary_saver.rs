@@ -1,4 +1,4 @@
-//! Writes summaries to an event file.
+//! A hook that writes summaries to an event file.
 
 use crate::error::Result;
 use crate::events::Events;
@@ -6,7 +6,7 @@ use crate::session::hook::Timer;
 use crate::session::{Every, Hook, HookContext, RunArgs, RunValues};
 use graph::Output;
 
-/// Fetches a summary (a scalar `string`: of a summary op, or several merged) now and then and writes it.
+/// Fetches a summary (a scalar `string` from a summary op or a merge of several) periodically and writes it.
 #[derive(Debug)]
 pub struct SummarySaver {
     summary: Output,
@@ -17,6 +17,7 @@ pub struct SummarySaver {
 }
 
 impl SummarySaver {
+    /// Returns a hook that writes `summary` to `events` at the given period.
     pub fn new(summary: Output, every: Every, events: Events) -> SummarySaver {
         SummarySaver { summary, timer: Timer::new(every), events, step: 0, has_graph: false }
     }
@@ -39,7 +40,7 @@ impl Hook for SummarySaver {
     fn after_run(&mut self, _: &HookContext<'_>, run: &RunValues<'_>) -> Result<()> {
         self.step = run.global_step.unwrap_or(self.step + 1);
         if let Some(summary) = run.values.first() {
-            self.timer.done(self.step);
+            self.timer.record(self.step);
             let bytes = summary.as_strings()?.first().cloned().unwrap_or_default();
             self.events.summary(self.step, &bytes)?;
         }

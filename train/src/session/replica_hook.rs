@@ -1,9 +1,9 @@
-//! What a strategy asks of a replica around its steps.
+//! The hook that coordinates a replica with the others around its steps.
 
 use super::{Hook, HookContext, MonitoredConfig, RunArgs, RunValues};
 use crate::coordination::Coordination;
 use crate::error::{Error, Result};
-use crate::sync::{Aggregator, Places, SyncReplicas, SyncReport};
+use crate::sync::{Aggregator, GradientStore, SyncReplicas, SyncReport};
 use crate::training::Training;
 use client::Session;
 use graph::{Bool8, Output};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The hook of a replica: it says when it has pushed and when it has finished, waits where it is too far ahead, and
+/// The hook of a replica: it reports pushes and the end of this worker, waits under bounded staleness, and
 /// runs the chief's thread.
 pub(super) struct ReplicaHook {
     coordination: Coordination,
@@ -26,11 +26,12 @@ pub(super) struct ReplicaHook {
     report: Arc<Mutex<SyncReport>>,
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
-    /// The job is over, as all replicas know.
-    is_settled: bool,
+    /// True if the job is over and all replicas know that.
+    is_job_over: bool,
 }
 
 impl ReplicaHook {
+    /// Returns the hook for a training step.
     pub(super) fn new(
         training: &Training,
         config: &MonitoredConfig,
@@ -46,7 +47,7 @@ impl ReplicaHook {
             report,
             thread: None,
             stop: Arc::default(),
-            is_settled: false,
+            is_job_over: false,
         }
     }
 
@@ -61,11 +62,12 @@ impl ReplicaHook {
                 Aggregator { session: &session, sync: &sync, probes: &probes, lock, report, deadline };
             match aggregator.run(|| stop.load(Ordering::Acquire)) {
                 Ok(()) => {}
-                // A session that was closed under it is no news.
+                // A session closed by this replica is no failure.
                 Err(_) if stop.load(Ordering::Acquire) || session.is_closed() => {}
                 Err(error) => {
-                    coordinator.note(error);
-                    // The replica's own step waits for tokens that do not come any more.
+                    coordinator.record_failure(error);
+                    // The close ends this replica's own step, which waits for tokens that no thread hands
+                    // out.
                     let _ = session.close();
                 }
             }
@@ -75,9 +77,9 @@ impl ReplicaHook {
         Ok(())
     }
 
-    /// At the end: no more steps come from this replica. The chief waits until none come from others either.
+    /// Reports that this worker has finished. The chief then waits until all workers have.
     pub(super) fn finish(&mut self, context: &HookContext<'_>) -> Result<()> {
-        if self.is_settled {
+        if self.is_job_over {
             self.stop.store(true, Ordering::Release);
             return Ok(());
         }
@@ -85,16 +87,16 @@ impl ReplicaHook {
             Coordination::BoundedStaleness(bounded) => bounded.finish(context.session),
             Coordination::Sync(sync) if context.is_chief && !self.foreign_chief => {
                 sync.finish(context.session)?;
-                self.join(context.session, &sync)
+                self.join_chief_thread(context.session, &sync)
             }
             _ => Ok(()),
         }
     }
 
-    /// And this replica is gone: what the chief has saved is safe.
+    /// Records that this replica has left; the chief's record says that the last step is saved.
     pub(super) fn leave(&mut self, context: &HookContext<'_>) -> Result<()> {
         match &self.coordination {
-            _ if self.is_settled || self.foreign_chief => Ok(()),
+            _ if self.is_job_over || self.foreign_chief => Ok(()),
             Coordination::Sync(sync) if context.is_chief => {
                 sync.leave(context.session, context.global_step()?)
             }
@@ -103,8 +105,8 @@ impl ReplicaHook {
         }
     }
 
-    /// Waits for the chief's thread, which others still need: it ends with the last of them.
-    fn join(&mut self, session: &Session, sync: &SyncReplicas) -> Result<()> {
+    /// Waits for the chief's thread, which other replicas need until the last of them has finished.
+    fn join_chief_thread(&mut self, session: &Session, sync: &SyncReplicas) -> Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let started = Instant::now();
         while !thread.is_finished() && started.elapsed() < self.stop_grace {
@@ -115,7 +117,7 @@ impl ReplicaHook {
             let waited = started.elapsed();
             let names = vec!["sync-replicas, which waits for other replicas".to_owned()];
             let stalled = sync.stalled(session, waited).ok().flatten();
-            return Err(stalled.unwrap_or(Error::Threads { waited, names }));
+            return Err(stalled.unwrap_or(Error::ThreadsStillRunning { waited, names }));
         }
         Ok(())
     }
@@ -133,8 +135,8 @@ impl Hook for ReplicaHook {
         match &self.coordination {
             Coordination::Free => Ok(RunArgs::default()),
             Coordination::Sync(sync) => {
-                let targets = if self.foreign_chief { Vec::new() } else { vec![sync.report] };
-                let fetches = vec![sync.local_step, sync.is_stale];
+                let targets = if self.foreign_chief { Vec::new() } else { vec![sync.worker_nodes.report] };
+                let fetches = vec![sync.worker_nodes.local_step, sync.worker_nodes.is_stale];
                 Ok(RunArgs { targets, fetches, ..RunArgs::default() })
             }
             Coordination::BoundedStaleness(bounded) => {
@@ -147,7 +149,7 @@ impl Hook for ReplicaHook {
 
     fn after_run(&mut self, _: &HookContext<'_>, run: &RunValues<'_>) -> Result<()> {
         if let (Coordination::Sync(sync), [step, is_stale]) = (&self.coordination, run.values)
-            && matches!(sync.places, Places::Accumulators(_))
+            && matches!(sync.gradients, GradientStore::Accumulators(_))
             && is_stale.item::<Bool8>()?.get()
         {
             *self.report.lock().dropped.entry((sync.worker, step.item()?)).or_default() += 1;
@@ -157,20 +159,21 @@ impl Hook for ReplicaHook {
 
     fn before_recovery(&mut self, context: &HookContext<'_>) {
         self.stop.store(true, Ordering::Release);
-        // Ends what threads wait for. Who is dead cannot be told.
+        // The close ends the runs that threads wait for. A task that is dead cannot answer it.
         let _ = context.session.close();
         if let Some(thread) = self.thread.take() {
-            // What it failed of is in the coordinator.
+            // The coordinator has the thread's failure.
             let _ = thread.join();
         }
-        // A failure of that time is over.
+        // A failure in the old session no longer matters.
         if context.coordinator.failure().is_some_and(|error| error.is_transient()) {
             context.coordinator.take_failure();
         }
     }
 
     fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
-        let (Coordination::Sync(sync), Some(last_step)) = (&self.coordination, context.coordinator.arrived())
+        let (Coordination::Sync(sync), Some(last_step)) =
+            (&self.coordination, context.coordinator.reached_last_step())
         else {
             return Ok(());
         };
@@ -179,12 +182,12 @@ impl Hook for ReplicaHook {
         }
         sync.finish(context.session)?;
         if context.is_chief {
-            sync.dismiss(context.session, last_step, self.stop_grace)?;
+            sync.release_workers(context.session, last_step, self.stop_grace)?;
         } else {
-            let patience = self.stop_grace.max(self.recovery_deadline);
-            sync.await_dismissal(context.session, last_step, patience)?;
+            let time_limit = self.stop_grace.max(self.recovery_deadline);
+            sync.await_release(context.session, last_step, time_limit)?;
         }
-        self.is_settled = true;
+        self.is_job_over = true;
         Ok(())
     }
 }

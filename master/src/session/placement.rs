@@ -1,26 +1,26 @@
-//! Where the nodes of a session's graph go.
+//! Placement of a session's graph.
 
-use super::{Engine, from_placer};
+use super::{MasterContext, from_placer};
 use crate::cluster::SessionCluster;
 use graph::passes::{lower, lower_placed};
 use graph::{DeviceName, Graph};
 use placer::PlaceRequest;
 use proto::{Status, pb};
 
-/// Lowers what calls functions, or, if the session says no, only what asks for devices there, and gives every node the
-/// full name of its device.
-/// Stateful nodes that `before` has stay where they are there.
+/// Lowers function calls (or, if the session disables that, only those whose bodies request devices) and
+/// assigns a device to every node. Stateful nodes of `before` stay on their devices.
 pub(super) fn place(
     requested: &Graph,
     before: Option<&Graph>,
     config: &pb::ConfigProto,
     cluster: &SessionCluster,
-    engine: &Engine,
+    context: &MasterContext,
 ) -> Result<Graph, Status> {
     let keeps_calls = config.experimental.as_ref().is_some_and(|e| e.disable_functional_ops_lowering);
     let mut graph = if keeps_calls { lower_placed(requested)? } else { lower(requested)? };
     let mut assigned = Vec::new();
-    // By name: what is lowered comes after what the client sent, so numbers change as the graph grows.
+    // Nodes are matched by name: lowered nodes follow the client's, so node numbers change when the graph
+    // grows.
     for (_, node) in before.iter().flat_map(|g| g.nodes()).filter(|(_, n)| n.op.is_stateful()) {
         if let Some(id) = graph.find(&node.name) {
             assigned.push((id, DeviceName::parse(&node.device)?));
@@ -28,7 +28,7 @@ pub(super) fn place(
     }
     let request = PlaceRequest {
         devices: &cluster.devices,
-        kernels: &*engine.kernels,
+        kernels: &*context.kernels,
         allow_soft_placement: config.allow_soft_placement,
         assigned: &assigned,
     };

@@ -1,4 +1,4 @@
-//! Which checkpoints are kept.
+//! The retention of checkpoints.
 
 use super::state::{CheckpointState, step_of};
 use crate::error::Result;
@@ -6,12 +6,12 @@ use checkpoint::{bundle, store};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How many checkpoints are kept. The defaults are TensorFlow's.
+/// The rule for which checkpoints are kept. The defaults are TensorFlow's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
-    /// The newest so many; 0 keeps all.
+    /// The number of newest checkpoints to keep; 0 keeps all.
     pub max_to_keep: usize,
-    /// Besides, for good, the first one after each such time.
+    /// The period of permanent checkpoints: the first checkpoint after each period is never removed.
     pub every: Option<Duration>,
 }
 
@@ -21,26 +21,27 @@ impl Default for Keep {
     }
 }
 
-/// What is remembered between saves.
+/// The state of retention between saves.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct RetentionState {
+    /// The time of the first save or of the last permanent checkpoint.
     preserved: Option<Instant>,
-    /// Checkpoints that could not be removed.
+    /// The checkpoints that could not be removed yet.
     superfluous: Vec<PathBuf>,
-    /// No save of ours was cut off since what others had left was removed.
+    /// True if fragments of interrupted saves have been removed and no save has been interrupted since.
     is_tidy: bool,
 }
 
-impl Kept {
-    /// Adds a checkpoint that is whole, and removes those that are not to be kept, if that is confirmed.
-    pub(super) fn note(
+impl RetentionState {
+    /// Records a complete checkpoint, and removes those that are not to be kept, if `confirm` succeeds.
+    pub(super) fn register(
         &mut self,
         folder: &Path,
         prefix: &Path,
         keep: Keep,
         confirm: impl FnOnce() -> client::Result<()>,
     ) -> Result<()> {
-        // Oldest first. What another process has saved here counts too.
+        // The oldest checkpoint comes first. Checkpoints of other processes in this folder count too.
         let mut paths = CheckpointState::read(folder)?.all_model_checkpoint_paths;
         paths.retain(|known| known != prefix);
         paths.push(prefix.to_owned());
@@ -72,22 +73,23 @@ impl Kept {
         Ok(())
     }
 
-    /// A save was cut off: the next one removes what it has left.
-    pub(super) fn was_cut_off(&mut self) {
+    /// Records that a save was interrupted, so that the next save removes its fragments.
+    pub(super) fn mark_interrupted(&mut self) {
         self.is_tidy = false;
     }
 
+    /// Removes fragments of interrupted saves, and logs a failure.
     fn tidy(&mut self, folder: &Path, prefix: &Path) {
         let tidied = remove_fragments(folder, prefix);
         self.is_tidy = tidied.is_ok();
         if let Err(error) = tidied {
             let folder = folder.display();
-            tracing::warn!("what earlier saves have left in {folder} could not be removed: {error}");
+            tracing::warn!("the files of interrupted saves in {folder} could not be removed: {error}");
         }
     }
 }
 
-/// Removes what saves under this name left that were cut off at earlier steps.
+/// Removes the files left by interrupted saves of earlier steps with the same name.
 fn remove_fragments(folder: &Path, prefix: &Path) -> Result<()> {
     let store = store::of(folder)?;
     let series = series_of(prefix);
@@ -106,22 +108,23 @@ fn remove_fragments(folder: &Path, prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A checkpoint's name without its step, if it has both.
+/// Returns a checkpoint's name without its step, or `None` if it has no step.
 fn series_of(prefix: &Path) -> Option<&str> {
     let (series, step) = prefix.file_name()?.to_str()?.rsplit_once('-')?;
     step.parse::<u64>().is_ok().then_some(series)
 }
 
-/// Removes a checkpoint, its index first: what remains if this is cut off is none.
+/// Removes a checkpoint, its index first: the files that remain after an interruption are not taken for a
+/// checkpoint.
 fn remove(prefix: &Path) -> Result<()> {
     let store = store::of(prefix)?;
     store.delete(&bundle::index_file(prefix))?;
     let (Some(folder), Some(name)) = (prefix.parent(), prefix.file_name().and_then(|n| n.to_str())) else {
         return Ok(());
     };
-    let of_data = format!("{name}.data-");
+    let data_prefix = format!("{name}.data-");
     for file in store.list(folder)? {
-        if file.to_str().is_some_and(|file| file.starts_with(&of_data)) {
+        if file.to_str().is_some_and(|file| file.starts_with(&data_prefix)) {
             store.delete(&folder.join(file))?;
         }
     }
