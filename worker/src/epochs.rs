@@ -1,4 +1,5 @@
-//! The epochs that this worker has seen: sessions of an earlier one change nothing once a later one has begun.
+//! The epochs that this worker has seen: once a later epoch of a name has begun, sessions of its earlier ones
+//! have no effect.
 
 use crate::steps::StepState;
 use executor::Error;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Names that are remembered; each is of a job, and their epochs must not be forgotten.
+/// Most epoch names. A name belongs to a job, and must be remembered for as long as the worker runs.
 const MOST_NAMES: usize = 100_000;
 
 /// The highest epoch of each name.
@@ -32,12 +33,12 @@ impl Epochs {
         Epochs { task, by_name: Mutex::default() }
     }
 
-    /// Begins a session's part in an epoch, and ends all earlier epochs of the name: what runs of them is cancelled,
-    /// and has ended when this returns.
+    /// Begins a session's membership in an epoch and ends all earlier epochs of the name: their running steps
+    /// are cancelled, and have ended when this returns.
     ///
     /// # Errors
-    /// `Aborted` naming both epochs if a later one has been seen, `Unavailable` if steps of an earlier one do not end
-    /// within `grace`, `ResourceExhausted` for too many names.
+    /// `Aborted` naming both epochs if a later one has been seen, `Unavailable` if steps of an earlier one do
+    /// not end within `grace`, `ResourceExhausted` for too many names.
     pub(crate) async fn begin(&self, epoch: &Epoch, grace: Duration) -> Result<Arc<Tenure>, Status> {
         let tenure =
             Arc::new(Tenure { epoch: epoch.clone(), state: Mutex::default(), busy: watch::Sender::new(0) });
@@ -53,7 +54,7 @@ impl Epochs {
         Ok(tenure)
     }
 
-    /// Notes the epoch; gives the tenures of earlier ones.
+    /// Records the epoch. Returns the sessions of earlier epochs of the name.
     fn enlist(&self, tenure: &Arc<Tenure>) -> Result<Vec<Arc<Tenure>>, Status> {
         let epoch = &tenure.epoch;
         let mut by_name = self.by_name.lock();
@@ -79,12 +80,12 @@ fn is_over(epoch: &Epoch, later: &Epoch, task: &TaskName) -> Error {
     Error::new(Code::Aborted, format!("{epoch} is over: {task} has seen epoch {}", later.number))
 }
 
-/// A session's part in an epoch: its steps that run.
+/// A session's membership in an epoch, with its running steps.
 #[derive(Debug)]
 pub(crate) struct Tenure {
     epoch: Epoch,
     state: Mutex<State>,
-    /// How many steps run.
+    /// Number of running steps.
     busy: watch::Sender<usize>,
 }
 
@@ -95,17 +96,19 @@ struct State {
 }
 
 impl Tenure {
+    /// Checks that the epoch is current.
+    ///
     /// # Errors
-    /// `Aborted` naming both epochs once a later one has been seen.
+    /// `Aborted` naming both epochs if a later one has been seen.
     pub(crate) fn check(&self) -> Result<(), Status> {
         let over = self.state.lock().over.clone();
         over.map_or(Ok(()), |error| Err(Status::new(error.code(), error.to_string())))
     }
 
-    /// Lets a step begin. It counts as running while what this returns is held.
+    /// Lets a step begin. The step counts as running until the returned guard is dropped.
     ///
     /// # Errors
-    /// Those of [`Tenure::check`].
+    /// Those of [`SessionEpoch::check`].
     pub(crate) fn enter(self: &Arc<Self>, step: &Arc<StepState>) -> Result<Stay, Status> {
         let mut state = self.state.lock();
         if let Some(error) = &state.over {
@@ -116,7 +119,7 @@ impl Tenure {
         Ok(Stay { tenure: self.clone(), step: step.clone() })
     }
 
-    /// Begins no more steps, and cancels those that run.
+    /// Refuses further steps and cancels the running ones.
     fn end(&self, later: &Epoch, task: &TaskName) {
         let reason = is_over(&self.epoch, later, task);
         let steps = {
@@ -130,7 +133,7 @@ impl Tenure {
     }
 }
 
-/// A step that runs, until dropped.
+/// Keeps a step counted as running until dropped.
 #[derive(Debug)]
 pub(crate) struct Stay {
     tenure: Arc<Tenure>,

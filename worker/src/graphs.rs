@@ -1,4 +1,4 @@
-//! Registered graphs: a task's part of a graph, split by device and compiled.
+//! Registered graphs: a task's part of a graph, partitioned by device and compiled.
 
 use crate::session::Session;
 use crate::transport::Road;
@@ -11,16 +11,17 @@ use proto::{Rewrite, Rewrites, Status, pb};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// What a graph handle stands for.
+/// A registered graph.
 #[derive(Debug)]
 pub(crate) struct RegisteredGraph {
     pub(crate) parts: Vec<Part>,
-    /// The ways to the tasks that it sends to, each once.
+    /// The routes to the tasks that the graph sends tensors to, each once.
     pub(crate) receivers: Arc<[Arc<Road>]>,
+    /// The same graph compiled for partial runs, once there has been one.
     in_parts: Mutex<Option<Arc<RegisteredGraph>>>,
 }
 
-/// One device's part.
+/// One device's partition of a graph.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) device: DeviceName,
@@ -40,7 +41,8 @@ impl Part {
         Ok(Part { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
     }
 
-    /// Compiled for steps that may be fed when they run already.
+    /// Compiles the partition for partial runs, in which inputs may be fed after the run has begun. Only
+    /// partitions with feeds differ.
     fn in_parts(&self, session: &Session, pool: &Arc<Pool>) -> Result<Part, Status> {
         let (device, mut graph) = (self.device.clone(), self.graph.clone());
         let fed = self.graph.nodes().filter_map(|(id, node)| Some((id, Origin::of(node)?)));
@@ -56,11 +58,11 @@ impl Part {
 }
 
 impl RegisteredGraph {
-    /// Compiles a graph whose nodes carry full names of the session's devices, after those rewrites that look at one
-    /// device and that the session's options allow.
+    /// Compiles a graph whose nodes have full names of the session's devices. Rewrites that concern a single
+    /// device are applied first, as far as the session's options allow them.
     ///
     /// # Errors
-    /// A node without such a name, or without a kernel; each names the node.
+    /// For a node without such a name or without a kernel; the message names the node.
     pub(crate) fn compile(
         graph: &Graph,
         session: &Session,
@@ -88,10 +90,10 @@ impl RegisteredGraph {
         Ok(RegisteredGraph { parts, receivers: receivers(graph, session), in_parts: Mutex::default() })
     }
 
-    /// The same for steps that run in parts, and are fed as they go on: compiled when the first of them begins.
+    /// Returns the graph compiled for partial runs; it is compiled when the first of them begins.
     ///
     /// # Errors
-    /// As of [`RegisteredGraph::compile`].
+    /// Those of [`RegisteredGraph::compile`].
     pub(crate) fn in_parts(
         &self,
         session: &Session,
@@ -108,13 +110,15 @@ impl RegisteredGraph {
         Ok(compiled)
     }
 
-    /// The graphs that run, one a device, for whoever asks what became of his.
+    /// Returns the graphs that run, one per device, for clients that request them
+    /// (`RunOptions.output_partition_graphs`).
     pub(crate) fn partition_graphs(&self) -> Result<Vec<pb::GraphDef>, Status> {
         let graphs = self.parts.iter().map(|p| graph_to_proto(&p.graph, DefaultAttrs::Keep));
         Ok(graphs.collect::<Result<_, _>>()?)
     }
 }
 
+/// Returns the routes to the other tasks that a graph has Send nodes for.
 fn receivers(graph: &Graph, session: &Session) -> Arc<[Arc<Road>]> {
     let sends = graph.nodes().filter(|(_, node)| node.op.role() == Role::Send);
     let devices: FxHashSet<String> = sends.filter_map(|(_, n)| n.attr("recv_device").ok()).collect();

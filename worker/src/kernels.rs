@@ -1,10 +1,10 @@
-//! What this process's kernel tables tell a placer.
+//! The kernel table of this program, for the placer.
 
 use executor::{kernel_priority, registered_kernels};
 use graph::Node;
 use placer::Kernels;
 
-/// The kernels that this program has, on whichever device.
+/// The kernels of this program, on all device types.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelTables;
 

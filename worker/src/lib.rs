@@ -1,7 +1,8 @@
-//! A worker: one task's devices as a service to masters, and to other workers, which fetch tensors from it.
+//! A worker: one task's devices as a service for masters, and for other workers that receive tensors from it.
 //!
-//! Sessions, steps and request ids are decided by plain values; sockets and threads are around them. Kernels run
-//! on the executor's pool, everything that waits for a peer on the runtime.
+//! Sessions, steps and request ids are decided by plain data structures; sockets and threads are layered
+//! around them. Kernels run on the executor's thread pool; code that waits for a peer runs on the
+//! asynchronous runtime.
 #![forbid(unsafe_code)]
 
 mod config;
@@ -38,7 +39,7 @@ pub use service::WorkerRpc;
 pub use transport::Transport;
 pub use worker::Worker;
 
-/// A failure of a step or a graph, as it travels.
+/// Converts an executor's failure of a step or a graph into a status that can be sent.
 fn failure(error: &executor::Error) -> proto::Status {
     let status = proto::Status::new(error.code(), error.to_string());
     if error.is_derived() { status.derived() } else { status }

@@ -1,5 +1,5 @@
-//! A step that runs in parts: the first call starts the executors, each call feeds and fetches, the last one waits
-//! for the end. Between calls the step runs on, and waits for what it has not been fed.
+//! Partial runs: the first call of a step starts the executors, each call feeds and fetches, and the last one
+//! waits for the end. Between the calls the executors run until they need a value that has not been fed.
 
 use crate::run::{Guard, feed, lost, start, to_tensor};
 use crate::steps::StepState;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{oneshot, watch};
 
-/// How the executors of a step ended, once they have.
+/// The result of a step's executors, once all have ended.
 pub(crate) type End = watch::Receiver<Option<executor::Result<()>>>;
 
-/// Runs one part of a partial run. Dropping the future cancels the step.
+/// Performs one call of a partial run. Dropping the future cancels the step.
 pub(crate) async fn run_part(worker: &Arc<Worker>, run: RunGraph) -> Result<RunGraphOutcome, Status> {
     let (step, end) = begin(worker, &run)?;
     let (mut guard, deadline) = (Guard { step: &step, worker, armed: true }, run.deadline);
@@ -30,7 +30,7 @@ pub(crate) async fn run_part(worker: &Arc<Worker>, run: RunGraph) -> Result<RunG
     outcome
 }
 
-/// The step, which the first of its calls starts.
+/// Returns the step and its result channel; the first call starts the executors.
 fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), Status> {
     let session = worker.sessions.get(&run.session)?;
     let graph = session.graph(&run.graph)?;
@@ -66,12 +66,13 @@ async fn part(guard: &Guard<'_>, mut end: End, run: RunGraph) -> Result<RunGraph
         guard.step.cancel(executor::Error::new(status.code, status.message.clone()));
     }
     if exchanged.is_err() || is_last {
-        // The cause of what this call met, or what failed after the last value had been fetched.
+        // The executors' failure is the cause of this call's failure, or a failure after the last fetch.
         ended(&mut end).await.map_err(|e| guard.explain(e))?;
     }
     Ok(RunGraphOutcome { recv: exchanged?, ..RunGraphOutcome::default() })
 }
 
+/// Sends the call's feeds and receives its fetches.
 async fn exchange(step: &StepState, run: RunGraph, end: &mut End) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
     feed(step, run.send)?;
     let mut received = Vec::with_capacity(run.recv.len());
@@ -81,6 +82,7 @@ async fn exchange(step: &StepState, run: RunGraph, end: &mut End) -> Result<Vec<
     Ok(received)
 }
 
+/// Waits for the executors to end.
 async fn ended(end: &mut End) -> executor::Result<()> {
     match end.wait_for(Option::is_some).await {
         Ok(result) => result.clone().unwrap_or_else(|| Err(lost())),
@@ -88,7 +90,7 @@ async fn ended(end: &mut End) -> executor::Result<()> {
     }
 }
 
-/// Waits for a value, or for the end of what could send it.
+/// Waits for a value, or for the end of the executors that could send it.
 async fn receive(step: &StepState, text: &Arc<str>, end: &mut End) -> Result<Tensor, Status> {
     let key = Arc::new(RendezvousKey::parse(text).map_err(Status::from)?);
     let (give, mut given) = oneshot::channel::<executor::Result<Sent>>();

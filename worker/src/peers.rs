@@ -1,4 +1,4 @@
-//! The other tasks of a cluster, as those to receive from and to send to.
+//! The other tasks of a cluster, as peers to receive from and to send to.
 
 use crate::transport::{Road, Roads};
 use executor::rendezvous::RendezvousKey;
@@ -10,13 +10,14 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections by the device to receive from or send to; a task's are shared by its devices.
+/// The peers by device; the devices of a task share their peer.
 #[derive(Debug)]
 pub(crate) struct Peers {
     cluster: Cluster,
     connect_deadline: Duration,
     connections: usize,
     roads: Arc<Roads>,
+    /// True if the cluster is the one that the process was started with.
     are_own: bool,
     by_device: RwLock<FxHashMap<Arc<str>, Known>>,
 }
@@ -37,18 +38,19 @@ impl Peers {
         Peers { cluster, connect_deadline, connections, roads, are_own: true, by_device: RwLock::default() }
     }
 
-    /// As these, of another cluster.
+    /// Returns the peers of another cluster, with the same settings.
     pub(crate) fn of(&self, cluster: Cluster) -> Peers {
         let peers = Peers::new(cluster, self.connect_deadline, self.connections, self.roads.clone());
         Peers { are_own: false, ..peers }
     }
 
-    /// Whether the cluster is that which the process was started with, so that others know it too.
+    /// Returns whether the cluster is the one that the process was started with, so that other processes know
+    /// it too.
     pub(crate) fn are_own(&self) -> bool {
         self.are_own
     }
 
-    /// The task that sends under this key.
+    /// Returns the task that sends under this key.
     ///
     /// # Errors
     /// `InvalidArgument` if the cluster has no such task.
@@ -59,12 +61,13 @@ impl Peers {
         self.with(&key.src_device, unknown, |known| known.peer.clone())
     }
 
-    /// The way to a device's task; `None` if the cluster has no such task.
+    /// Returns the route to a device's task; `None` if the cluster has no such task.
     pub(crate) fn road_to(&self, device: &Arc<str>) -> Option<Arc<Road>> {
         let unknown = |task: &TaskName| Status::invalid(format!("{task} is no task of the cluster"));
         self.with(device, unknown, |known| known.road.clone()).ok()
     }
 
+    /// Returns a property of the entry for a device's task, which is created at first.
     fn with<T>(
         &self,
         device: &Arc<str>,

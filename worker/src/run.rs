@@ -1,5 +1,5 @@
-//! One run of a registered graph: feeds in, an executor a device, fetches out. Kernels run on the pool's threads;
-//! this side only starts them and awaits their end.
+//! Runs of registered graphs: the feeds are sent, one executor per device runs, and the fetches are received.
+//! Kernels run on the thread pool; this code only starts them and awaits their end.
 
 use crate::graphs::RegisteredGraph;
 use crate::partial_run::run_part;
@@ -33,7 +33,7 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
     let mut guard = Guard { step: &step, worker, armed: true };
     let deadline = run.deadline;
     let outcome = guard.run(place, &graph, run).await;
-    // What a step that failed has changed stays.
+    // The changes of a failed step are not undone, so they are replicated too.
     let settled = worker.settle(deadline).await;
     let outcome = outcome.and_then(|outcome| settled.map(|()| outcome));
     if outcome.is_ok() {
@@ -43,7 +43,8 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
     outcome
 }
 
-/// A call that runs a step. Dropped while it is `armed`, it cancels the step: the caller gave up.
+/// A call that runs a step. If it is dropped while `armed`, the caller has cancelled it, and it cancels the
+/// step.
 pub(crate) struct Guard<'a> {
     pub(crate) step: &'a Arc<StepState>,
     pub(crate) worker: &'a Arc<Worker>,
@@ -60,11 +61,11 @@ impl Drop for Guard<'_> {
 }
 
 impl Guard<'_> {
-    /// The call has its answer.
+    /// Marks the call as answered.
     pub(crate) fn settle<T>(&mut self, outcome: &Result<T, Status>) {
         self.armed = false;
         if let Err(status) = outcome {
-            // Whoever waits for tensors of the failed step must not wait on.
+            // Other receivers of the failed step's tensors must stop waiting.
             self.step.cancel(Error::new(status.code, status.message.clone()));
         }
     }
@@ -94,7 +95,8 @@ impl Guard<'_> {
         Ok(RunGraphOutcome { recv, step_stats, partition_graphs })
     }
 
-    /// Awaits the executors: to their end, or to the deadline, or for a while after the step was cancelled.
+    /// Waits for the executors: until they end, until the deadline, or for the grace period after the step
+    /// was cancelled.
     pub(crate) async fn by_deadline(
         &self,
         deadline: Option<Instant>,
@@ -117,7 +119,7 @@ impl Guard<'_> {
         outcome
     }
 
-    /// Gives the kernels of a cancelled step their grace.
+    /// Waits during the grace period for the kernels of a cancelled step.
     async fn wind_down(&self, reason: Error, ended: &mut oneshot::Receiver<Ended>) -> Result<Ended, Status> {
         let grace = Instant::now() + self.worker.config.cancel_grace;
         match timeout_at(grace.into(), ended).await {
@@ -126,6 +128,7 @@ impl Guard<'_> {
         }
     }
 
+    /// Returns the error of a run that exceeded its deadline; it names the values that the step waits for.
     pub(crate) fn late(&self) -> Status {
         let (step, task) = (self.step, self.worker.task());
         let awaited = step.rendezvous.awaited();
@@ -135,7 +138,7 @@ impl Guard<'_> {
         )
     }
 
-    /// What to answer of a step that failed with this: if that followed from something that was met here, the cause.
+    /// Returns the status for a failed step: the original failure if `error` is only its consequence.
     pub(crate) fn explain(&self, error: Error) -> Status {
         let followed = error.is_derived();
         let cause = self.step.cancellation.reason().filter(|reason| followed && !reason.is_derived());
@@ -148,6 +151,7 @@ impl Guard<'_> {
     }
 }
 
+/// Sleeps until the deadline; forever without one.
 pub(crate) async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
@@ -155,11 +159,12 @@ pub(crate) async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
+/// Returns the error for an executor that was dropped without a result.
 pub(crate) fn lost() -> Error {
     Error::internal("an executor ended without a word")
 }
 
-/// Puts fed values where their receivers look.
+/// Sends the fed values to their receivers in this process.
 pub(crate) fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<(), Status> {
     for (key, tensor) in values {
         let key = Arc::new(RendezvousKey::parse(&key).map_err(Status::from)?);
@@ -169,9 +174,10 @@ pub(crate) fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<
     Ok(())
 }
 
+/// The traces of all executors, or the first failure.
 pub(crate) type Ended = executor::Result<Vec<Trace>>;
 
-/// Starts the executors of all parts; the answer comes when all have ended.
+/// Starts the executors of all partitions. The result is sent when all have ended.
 pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<Ended> {
     let (answer, ended) = oneshot::channel();
     let state = place.step.clone();
@@ -190,7 +196,7 @@ pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot
     if graph.parts.is_empty() {
         join.answer();
     }
-    // What is short runs here: another thread would take as long to wake.
+    // Short runs execute on this thread: waking another thread would take as long.
     Pool::lend_thread(|| {
         for (index, part) in graph.parts.iter().enumerate() {
             let one = PartRun { join: join.clone(), step: state.clone(), index, reported: false };
@@ -200,11 +206,11 @@ pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot
     ended
 }
 
-/// Where the executors of a run come together.
+/// The join of a run's executors.
 struct Join {
     left: AtomicUsize,
     results: Mutex<Results>,
-    /// The run has its place among the steps until it answers.
+    /// The channel for the result, and the step's run, which counts as active until the result is sent.
     answer: Mutex<Option<(oneshot::Sender<Ended>, Run)>>,
 }
 
@@ -214,6 +220,7 @@ struct Results {
 }
 
 impl Join {
+    /// Sends the result.
     fn answer(&self) {
         let results = {
             let mut results = self.results.lock();
@@ -228,7 +235,7 @@ impl Join {
     }
 }
 
-/// One executor's run. Dropped without a report, it has failed.
+/// The run of one executor. Dropping it without a result counts as a failure.
 struct PartRun {
     join: Arc<Join>,
     step: Arc<StepState>,
@@ -241,6 +248,7 @@ impl PartRun {
         self.settle(result);
     }
 
+    /// Records an executor's result; the last one sends the joint result.
     fn settle(&mut self, result: executor::Result<Trace>) {
         self.reported = true;
         match result {
@@ -252,7 +260,7 @@ impl PartRun {
             Err(error) => {
                 self.step.cancel(error.clone());
                 let first = &mut self.join.results.lock().error;
-                // A cause before its consequences; else whoever came first.
+                // The first failure counts, except that a cause replaces an earlier consequence.
                 if first.as_ref().is_none_or(|f| f.is_derived() && !error.is_derived()) {
                     *first = Some(error);
                 }
@@ -272,7 +280,7 @@ impl Drop for PartRun {
     }
 }
 
-/// Takes the values to return. The executors have ended: what is not there will not come.
+/// Takes the fetched values. All executors have ended, so a value that is missing will not arrive.
 async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
     let mut values = Vec::with_capacity(keys.len());
     for text in keys {
@@ -284,7 +292,7 @@ async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Ten
     Ok(values)
 }
 
-/// A value to return; of a reference, what the variable holds now.
+/// Returns the tensor of a fetched value; for a reference, the variable's current value.
 pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tensor, Status> {
     match sent {
         Sent { is_dead: true, .. } => {
@@ -308,6 +316,7 @@ pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tenso
     }
 }
 
+/// Receives a value that must already have been sent.
 fn receive_now(step: &StepState, key: &Arc<RendezvousKey>) -> Result<executor::Result<Sent>, Status> {
     let found = Arc::new(Mutex::new(None));
     let place = found.clone();
@@ -316,7 +325,7 @@ fn receive_now(step: &StepState, key: &Arc<RendezvousKey>) -> Result<executor::R
     received.ok_or_else(|| Status::new(Code::Internal, format!("nothing was sent to {}", key.text)))
 }
 
-/// Ends a call by its deadline, naming the task.
+/// Ends a call at its deadline, with an error that names the task.
 pub(crate) async fn within<T>(
     worker: &Worker,
     what: &str,

@@ -1,4 +1,4 @@
-//! The sending end of RecvTensor: waits until a value is there, and hands it out.
+//! The sending end of RecvTensor: waits for a value and returns it.
 
 use crate::rendezvous::StepRendezvous;
 use crate::reply::Reply;
@@ -14,11 +14,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Answers one receive. Dropping the future leaves the value, if it came, to whoever asks next.
+/// Answers one RecvTensor. If the future is dropped, the value remains for the next receiver.
 ///
 /// # Errors
-/// For a malformed key, a device that is not here or no longer is, a step that was cleaned up, or one that does
-/// not start in time; or the step's own failure, as a consequence.
+/// For a malformed key, an unknown device or an earlier incarnation of one, a step that was cleaned up, or
+/// one that does not start in time; or the step's own failure, marked as derived.
 pub(crate) async fn recv_tensor(
     worker: &Arc<Worker>,
     request: pb::RecvTensorRequest,
@@ -36,6 +36,7 @@ pub(crate) async fn recv_tensor(
     Ok(Reply { send_start_micros: i64::try_from(now.as_micros()).unwrap_or(i64::MAX), ..reply })
 }
 
+/// Returns the sending device, after checking its incarnation.
 fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<dyn Device>, Status> {
     let device = worker.devices.find_local(&DeviceName::parse(&key.src_device)?)?;
     let (wanted, here) = (key.src_incarnation, device.attributes().incarnation);
@@ -50,7 +51,8 @@ fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<
     Ok(device)
 }
 
-/// Waits for the value: for a limited time until the step starts here, and then until it ends.
+/// Waits for the value: for a limited time until the step starts on this worker, and then until the step
+/// ends.
 async fn receive(worker: &Worker, wait: &Wait, key: &Arc<RendezvousKey>) -> Result<Sent, Status> {
     let mut waiting = Waiting::new(&wait.step.rendezvous, key);
     let limit = worker.config.start_deadline;
@@ -71,7 +73,7 @@ fn never_started(worker: &Worker, step_id: i64, limit: Duration) -> Status {
     Status::new(Code::DeadlineExceeded, text)
 }
 
-/// One place in the queue for a value. Given up, it passes the value on.
+/// A pending receive of a value. If it is dropped, it passes the value on.
 struct Waiting<'a> {
     rendezvous: &'a Arc<StepRendezvous>,
     key: &'a Arc<RendezvousKey>,
@@ -81,13 +83,13 @@ struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     fn new(rendezvous: &'a Arc<StepRendezvous>, key: &'a Arc<RendezvousKey>) -> Waiting<'a> {
         let (give, value) = oneshot::channel();
-        // The rendezvous keeps this callback: it must not keep the rendezvous.
+        // The rendezvous owns this callback, so the callback must not own the rendezvous.
         let (back, again) = (Arc::downgrade(rendezvous), key.clone());
         rendezvous.recv_local(
             key,
             Box::new(move |received| {
                 if let (Err(Ok(sent)), Some(rendezvous)) = (give.send(received), back.upgrade()) {
-                    // Fails only if the step has, and then nobody wants the value.
+                    // Sending fails only if the step has failed, and then the value is not needed.
                     let _ = rendezvous.send_local(&again, sent);
                 }
             }),
@@ -112,8 +114,9 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Copies a device's tensor to the host.
 async fn to_host(device: &Arc<dyn Device>, value: Value) -> Result<Tensor, Status> {
-    // As most are: no word needs to be waited for.
+    // Most values are plain host tensors, which need no channel.
     let value = match value {
         Value::Host(tensor) if tensor.dtype() != DType::Variant => return Ok(tensor),
         value => value,
@@ -142,7 +145,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A worker that serves, its address, and a key of a tensor that it sends to another task.
+    /// Starts a worker with its server. Returns it with its address and the key of a tensor that it sends to
+    /// another task.
     async fn serving() -> Test<(Arc<Worker>, String, Arc<RendezvousKey>)> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
@@ -169,7 +173,7 @@ mod tests {
         assert!(reply.is_dead);
         assert_eq!(convert::tensor_from_proto(reply.tensor.unwrap_or_default())?, empty);
 
-        // And so it comes out of the other task's rendezvous.
+        // The other task's rendezvous receives it as dead too.
         run.step.rendezvous.send(&key, dead())?;
         let mut cluster = Cluster::new();
         cluster.insert("w", 1, &address)?;

@@ -1,4 +1,4 @@
-//! Sessions of masters on this worker: the devices and tasks as each knows them, its graphs and their kernels.
+//! The sessions of masters on this worker: their device and task names, registered graphs and cached kernels.
 
 use crate::devices::Devices;
 use crate::epochs::{Stay, Tenure};
@@ -17,14 +17,14 @@ use std::sync::Arc;
 /// One master's session.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// This task as the session's master calls it.
+    /// The name of this task in the session's cluster.
     pub(crate) task: TaskName,
-    /// What the names of this task's own devices begin with.
+    /// The prefix of the names of this task's own devices.
     pub(crate) own_prefix: Arc<str>,
     pub(crate) devices: Devices,
     pub(crate) peers: Arc<Peers>,
     pub(crate) kernels: KernelCache,
-    /// Of the nodes that splitting its graphs by device adds.
+    /// Names for the nodes that partitioning graphs by device adds.
     pub(crate) names: Names,
     master: Option<(String, u64)>,
     tenure: Option<Arc<Tenure>>,
@@ -45,15 +45,15 @@ impl Session {
         Session { task, own_prefix, devices, peers, kernels, names, master, tenure, graphs: Mutex::default() }
     }
 
-    /// Lets a step begin, and go on while what this returns is held.
+    /// Lets a step begin; the step counts as running until the returned guard is dropped.
     ///
     /// # Errors
-    /// `Aborted` if the session's epoch is over.
+    /// `Aborted` if the session's epoch has ended.
     pub(crate) fn enter(&self, step: &Arc<StepState>) -> Result<Option<Stay>, Status> {
         self.tenure.as_ref().map(|tenure| tenure.enter(step)).transpose()
     }
 
-    /// Keeps a graph; gives its handle, a number of 16 hexadecimal digits, from 1.
+    /// Stores a graph. Returns its handle, a number of 16 hexadecimal digits that counts from 1.
     pub(crate) fn add_graph(&self, graph: RegisteredGraph) -> Arc<str> {
         let mut graphs = self.graphs.lock();
         graphs.last += 1;
@@ -62,6 +62,7 @@ impl Session {
         handle
     }
 
+    /// Returns the graph with this handle.
     pub(crate) fn graph(&self, handle: &str) -> Result<Arc<RegisteredGraph>, Status> {
         self.graphs
             .lock()
@@ -75,6 +76,7 @@ impl Session {
         !self.graphs.lock().by_handle.is_empty()
     }
 
+    /// Removes the graph with this handle.
     pub(crate) fn remove_graph(&self, handle: &str) -> Result<(), Status> {
         let removed = self.graphs.lock().by_handle.remove(handle);
         removed.map(drop).ok_or_else(|| {
@@ -84,7 +86,7 @@ impl Session {
     }
 }
 
-/// The sessions by handle, and one for masters that never create any.
+/// The sessions by handle, and the shared session of masters that create none.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     shared: Arc<Session>,
@@ -97,11 +99,10 @@ impl Sessions {
         Sessions { shared, by_handle: Mutex::default() }
     }
 
-    /// Opens a session; one that is open already stays. Sessions of an earlier incarnation of the same master
-    /// end.
+    /// Creates a session unless it exists. Sessions of an earlier incarnation of the same master are removed.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty handle or a broken cluster.
+    /// `InvalidArgument` for an empty handle or a malformed cluster spec.
     pub(crate) fn create(
         &self,
         request: &CreateWorkerSession,
@@ -129,8 +130,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// What the session calls this task, and who the others are: the worker's own view, unless the master
-    /// brings a cluster of its own.
+    /// Returns this task's name and the peers of a session: those of the worker, unless the master sends a
+    /// cluster spec.
     fn names(&self, request: &CreateWorkerSession) -> Result<(TaskName, Arc<Peers>), Status> {
         let def = &request.server_def;
         match &def.cluster {
@@ -144,25 +145,27 @@ impl Sessions {
         }
     }
 
-    /// Whether any has a graph, without which no step runs.
+    /// Returns whether any session has a graph; without a graph no step can run.
     pub(crate) fn have_graphs(&self) -> bool {
         self.shared.has_graphs() || self.by_handle.lock().values().any(|session| session.has_graphs())
     }
 
-    /// Ends a session; unknown ones have ended already.
+    /// Removes a session; an unknown one counts as removed.
     pub(crate) fn delete(&self, handle: &str) {
         self.by_handle.lock().remove(handle);
     }
 
-    /// The session; an empty handle is the one that masters share which never create any.
+    /// Returns the session with a handle; an empty handle means the shared session of masters that create
+    /// none.
     ///
     /// # Errors
-    /// `Aborted`: if its epoch is over, or marked as a restart of the worker, which is how sessions are lost.
+    /// `Aborted` if its epoch has ended; for an unknown session, `Aborted` marked as a restart of the worker,
+    /// because restarts lose sessions.
     pub(crate) fn get(&self, handle: &str) -> Result<Arc<Session>, Status> {
         if handle.is_empty() { Ok(self.shared.clone()) } else { self.get_created(handle) }
     }
 
-    /// As [`Sessions::get`], of those that were created.
+    /// Returns a created session, see [`Sessions::get`].
     pub(crate) fn get_created(&self, handle: &str) -> Result<Arc<Session>, Status> {
         let found = self.by_handle.lock().get(handle).cloned();
         let session = found.ok_or_else(|| {

@@ -1,5 +1,5 @@
-//! The steps that run here, that wait to, and that have ended. Whoever comes first makes a step's place: its run,
-//! or a task that wants its tensors.
+//! The steps of a worker: running ones, ones that other tasks wait for, and ended ones. A step's state is
+//! created by its first run here or by the first task that requests or sends its tensors.
 
 use crate::epochs::Stay;
 use crate::partial_run::End;
@@ -17,36 +17,36 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// Steps that were cleaned up and are remembered, so that who comes late is told.
+/// Number of cleaned-up steps that are remembered, so that late requests are refused.
 const REMEMBERED: usize = 14_000;
-/// Steps that nobody cleans up are looked for so often while they may be kept.
+/// Sweeps for abandoned steps per retention period.
 const SWEEPS: u32 = 8;
-/// Receives that wait for their tensors; more are refused.
+/// Most receives that wait for their tensors; more are refused.
 const MOST_WAITING: usize = 1 << 20;
 
-/// A step that has run for so long is told of, and again when it has run for twice as long.
+/// A step that has run for this time is logged, and again whenever its time has doubled.
 const SLOW: Duration = Duration::from_secs(60);
 
-/// Steps that others have sent values for and that have not started; values of more are dropped.
+/// Most steps that values have arrived for before they started; values for more are dropped.
 const MOST_EARLY: usize = 1 << 16;
 
-/// One step in this process.
+/// The state of one step in this process.
 #[derive(Debug)]
 pub(crate) struct StepState {
     pub(crate) id: i64,
     pub(crate) rendezvous: Arc<StepRendezvous>,
     pub(crate) cancellation: Arc<Cancellation>,
-    /// Of a step that runs in parts.
+    /// The end of the executors, for a partial run.
     pub(crate) partial_run: Mutex<Option<End>>,
-    /// When its first run here began, if one has.
+    /// The time at which the first run of this step began here.
     began: OnceLock<Instant>,
-    /// How often it was told of, because it took long.
+    /// Number of log messages about the step's slowness.
     told: AtomicU32,
-    /// Runs of parts of the step that have not ended.
+    /// Number of runs that have not ended.
     runs: AtomicUsize,
-    /// Tasks that wait for its tensors.
+    /// Number of receives that wait for the step's tensors.
     waiting: AtomicUsize,
-    /// When the last of its runs ended.
+    /// The time at which the last run ended.
     ended: Mutex<Option<Instant>>,
 }
 
@@ -65,13 +65,13 @@ impl StepState {
         }
     }
 
-    /// Whether it ran, and nothing of it has for so long.
+    /// Returns whether the step has run, and no run of it has been active for the retention period.
     fn is_old(&self, now: Instant, retention: Duration) -> bool {
         let is_over = self.has_started() && self.runs.load(Ordering::Relaxed) == 0;
         is_over && self.ended.lock().is_some_and(|ended| now.saturating_duration_since(ended) >= retention)
     }
 
-    /// For how long it has run, if that is long and has not been told.
+    /// Returns the step's running time if it is to be logged, and counts it as logged.
     fn slow_for(&self, now: Instant) -> Option<Duration> {
         let runs = self.runs.load(Ordering::Relaxed) > 0;
         let time = now.saturating_duration_since(*self.began.get().filter(|_| runs)?);
@@ -86,7 +86,7 @@ impl StepState {
         self.began.get().is_some()
     }
 
-    /// Ends whatever the step still does or waits for. The first reason holds.
+    /// Cancels the step's runs and fails its receivers; the first reason is retained.
     pub(crate) fn cancel(&self, reason: Error) {
         self.cancellation.cancel(reason.clone());
         self.rendezvous.fail(&reason);
@@ -100,17 +100,17 @@ pub(crate) struct Steps {
     retention: Duration,
     table: Mutex<Table>,
     running: watch::Sender<usize>,
-    /// Somebody looks after the early steps.
+    /// Set while a task removes early steps.
     is_swept: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Table {
     steps: FxHashMap<i64, Arc<StepState>>,
-    /// Receives that wait, at any step.
+    /// Number of receives that wait, over all steps.
     waiting: usize,
     cleaned: SeenIds,
-    /// Steps that other tasks have sent values for, since when, and that have not started here.
+    /// Steps that values have arrived for and that have not started here, with the time of the first value.
     early: FxHashMap<i64, Instant>,
     next_sweep: Instant,
     closing: bool,
@@ -135,10 +135,10 @@ impl Steps {
         }
     }
 
-    /// Begins a run of a part of the step; it has ended when the last [`Run`] of it is dropped.
+    /// Begins a run of a part of the step. The run ends when the returned [`StepRun`] is dropped.
     ///
     /// # Errors
-    /// `Aborted` if the step was cleaned up, `Unavailable` when the worker ends.
+    /// `Aborted` if the step was cleaned up, `Unavailable` when the worker shuts down.
     pub(crate) fn begin(self: &Arc<Self>, id: i64, now: Instant) -> Result<Run, Status> {
         self.forget_old(now);
         let mut table = self.table.lock();
@@ -155,10 +155,10 @@ impl Steps {
         Ok(Run { step, steps: self.clone(), _stay: None })
     }
 
-    /// The step to wait at for a tensor, whether it has started or not.
+    /// Returns the step for a receive, which may come before the step has started.
     ///
     /// # Errors
-    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many others wait.
+    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many receives wait.
     pub(crate) fn wait(self: &Arc<Self>, id: i64) -> Result<Wait, Status> {
         let mut table = self.table.lock();
         table.check_cleaned(id, &self.task)?;
@@ -175,11 +175,11 @@ impl Steps {
         Ok(Wait { step, steps: self.clone() })
     }
 
-    /// The step that a value is for, whether it has started or not. One that does not start within `patience` is
-    /// forgotten.
+    /// Returns the step that a pushed value belongs to, which may arrive before the step has started. A step
+    /// that does not start within `patience` is removed.
     ///
     /// # Errors
-    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many others have not started.
+    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many steps have not started.
     pub(crate) fn arrive(
         self: &Arc<Self>,
         id: i64,
@@ -208,18 +208,18 @@ impl Steps {
         Ok(step)
     }
 
-    /// The step, if it has a place.
+    /// Returns the step if its state exists.
     pub(crate) fn get(&self, id: i64) -> Option<Arc<StepState>> {
         self.table.lock().steps.get(&id).cloned()
     }
 
-    /// Does something with each step that has a place now.
+    /// Calls `act` with each step.
     pub(crate) fn each(&self, act: impl FnMut(&Arc<StepState>)) {
         let steps: Vec<_> = self.table.lock().steps.values().cloned().collect();
         steps.iter().for_each(act);
     }
 
-    /// Forgets the steps that have been early for longer than `patience`; false if there are none left.
+    /// Removes the steps that have not started within `patience`. Returns false if no early steps remain.
     fn forget_early(&self, now: Instant, patience: Duration) -> bool {
         let (late, left): (Vec<_>, bool) = {
             let mut table = self.table.lock();
@@ -237,7 +237,7 @@ impl Steps {
         left
     }
 
-    /// Forgets a step; whatever still waits at it fails.
+    /// Removes a step; its pending receives fail.
     pub(crate) fn cleanup(&self, id: i64) {
         let step = {
             let mut table = self.table.lock();
@@ -250,7 +250,7 @@ impl Steps {
         }
     }
 
-    /// Ends every step for this reason, and begins no more.
+    /// Cancels all steps with this reason, and refuses new ones.
     pub(crate) fn cancel_all(&self, reason: &Error) {
         let steps: Vec<_> = {
             let mut table = self.table.lock();
@@ -262,27 +262,30 @@ impl Steps {
         }
     }
 
-    /// Begins no more steps.
+    /// Refuses new steps.
     pub(crate) fn close(&self) {
         self.table.lock().closing = true;
     }
 
-    /// Waits until nothing runs.
+    /// Waits until no step runs.
     pub(crate) async fn idle(&self) {
-        // The sender is this value's own: it cannot be gone.
+        // The sender is a field of this object, so it cannot be dropped meanwhile.
         let _ = self.running.subscribe().wait_for(|n| *n == 0).await;
     }
 
+    /// Returns whether a part of the step runs.
     pub(crate) fn is_running(&self, id: i64) -> bool {
         self.table.lock().steps.get(&id).is_some_and(|step| step.runs.load(Ordering::Relaxed) > 0)
     }
 
+    /// Describes the values that a step waits for from other tasks.
     pub(crate) fn awaited(&self, id: i64) -> String {
         let step = self.table.lock().steps.get(&id).cloned();
         step.map(|step| step.rendezvous.awaited()).unwrap_or_default()
     }
 
-    /// Of each step that has run for long, and is to be told of: for how long, and what it waits for.
+    /// Returns a message for each step that has run for long and is to be logged: its time, and the values
+    /// that it waits for.
     pub(crate) fn slow(&self, now: Instant) -> Vec<String> {
         let mut slow = Vec::new();
         self.each(|step| {
@@ -297,12 +300,13 @@ impl Steps {
         slow
     }
 
-    /// The number of steps that have a place.
+    /// Returns the number of steps.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.table.lock().steps.len()
     }
 
+    /// Removes the steps whose retention has ended, at most [`SWEEPS`] times per retention period.
     fn forget_old(&self, now: Instant) {
         let mut old = Vec::new();
         {
@@ -321,9 +325,10 @@ impl Steps {
         }
     }
 
+    /// Records the end of a run.
     fn run_ended(&self, step: &StepState) {
         {
-            // Under the lock of the table, as all that counts runs.
+            // The table's lock is held, because `begin` also counts runs under it.
             let _table = self.table.lock();
             if step.runs.fetch_sub(1, Ordering::Relaxed) == 1 {
                 *step.ended.lock() = Some(Instant::now());
@@ -332,6 +337,7 @@ impl Steps {
         self.running.send_modify(|n| *n -= 1);
     }
 
+    /// Records the end of a receive. A step that only receives had created is removed with the last of them.
     fn wait_ended(&self, step: &StepState) {
         let mut table = self.table.lock();
         table.waiting -= 1;
@@ -344,14 +350,14 @@ impl Steps {
     }
 }
 
-/// Looks after early steps for as long as there are any.
+/// Removes early steps until there are none.
 async fn sweep(steps: Weak<Steps>, patience: Duration) {
     loop {
         tokio::time::sleep(patience / 4 + Duration::from_millis(1)).await;
         let Some(steps) = steps.upgrade() else { return };
         if !steps.forget_early(Instant::now(), patience) {
             steps.is_swept.store(false, Ordering::Release);
-            // One that came in between has seen that somebody looks after it.
+            // A step that was added in between has seen a running sweep, and relies on it.
             if !steps.forget_early(Instant::now(), patience) || steps.is_swept.swap(true, Ordering::AcqRel) {
                 return;
             }
@@ -370,24 +376,24 @@ impl Table {
 }
 
 fn cleaned(id: i64, task: &TaskName) -> Error {
-    // Whoever cleaned it up knows why.
+    // The error is derived, because the task that cleaned the step up knows the cause.
     Error::new(Code::Aborted, format!("Step {id} was cleaned up on {task}.")).derived()
 }
 
-/// A run of a part of a step, until dropped.
+/// An active run of a part of a step, until dropped.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) step: Arc<StepState>,
     steps: Arc<Steps>,
-    /// A later epoch waits for its end.
+    /// The guard that a later epoch waits for.
     _stay: Option<Stay>,
 }
 
 impl Run {
-    /// The run as one of a session.
+    /// Adds the run to its session's epoch.
     ///
     /// # Errors
-    /// `Aborted` if the session's epoch is over.
+    /// `Aborted` if the session's epoch has ended.
     pub(crate) fn within(mut self, session: &Session) -> Result<Run, Status> {
         self._stay = session.enter(&self.step)?;
         Ok(self)
@@ -400,7 +406,7 @@ impl Drop for Run {
     }
 }
 
-/// One that waits for a tensor of a step, until dropped.
+/// A pending receive of a step's tensor, until dropped.
 #[derive(Debug)]
 pub(crate) struct Wait {
     pub(crate) step: Arc<StepState>,
@@ -454,7 +460,7 @@ mod tests {
         let early = steps.arrive(1, &runtime, patience)?;
         let started = steps.arrive(2, &runtime, patience)?;
         let _run = steps.begin(2, Instant::now())?;
-        // Who asks for its tensors, and gives up, does not take them along.
+        // A receive that is cancelled does not remove the step.
         drop(steps.wait(1)?);
         assert!(Arc::ptr_eq(&early, &steps.arrive(1, &runtime, patience)?));
         assert!(steps.forget_early(Instant::now(), patience));

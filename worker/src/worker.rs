@@ -1,4 +1,4 @@
-//! The worker itself: what it has, and what masters ask of it, in the types of this program.
+//! The worker: its state, and the requests of masters as functions of this program's own types.
 
 use crate::config::WorkerConfig;
 use crate::devices::Devices;
@@ -33,31 +33,31 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-/// Requests that are remembered, so that a repeat is refused.
+/// Number of request ids that are remembered, so that a repeated request is refused.
 const REQUESTS: usize = 14_000;
-/// A client that opens one session after another does so sooner.
+/// Time in which a client that opens one session after another opens the next one.
 const NEXT_SESSION: Duration = Duration::from_millis(200);
 
-/// One task's devices and what runs on them.
+/// One task's devices, with the sessions and steps that use them.
 pub struct Worker {
     pub(crate) config: WorkerConfig,
     pub(crate) devices: Devices,
     pub(crate) sessions: Sessions,
     epochs: Epochs,
     pub(crate) steps: Arc<Steps>,
-    /// Where receives from other tasks run: steps start them from compute threads.
+    /// The runtime for receives from other tasks, which are started from compute threads.
     pub(crate) runtime: Handle,
     pub(crate) pool: Arc<Pool>,
     runs_seen: Mutex<SeenIds>,
     receives_seen: Mutex<SeenIds>,
     pub(crate) transfers: Arc<Transfers>,
     pub(crate) roads: Arc<Roads>,
-    /// What is done for a standby, of a task that two processes hold.
+    /// The replication state, if the task is replicated.
     primary: Option<Arc<Primary>>,
 }
 
 impl Worker {
-    /// A worker with new devices. It calls other tasks on the runtime that it is made in.
+    /// Creates a worker with new devices. It calls other tasks on the runtime in which it is created.
     ///
     /// # Errors
     /// `FailedPrecondition` outside a runtime; `ResourceExhausted` if threads cannot be started.
@@ -68,10 +68,11 @@ impl Worker {
         Worker::over(config, devices)
     }
 
-    /// A worker with devices of the caller's, the first of which is a CPU; what `config` says of devices does not count.
+    /// Creates a worker with existing devices, the first of which must be a CPU; the device settings in
+    /// `config` are ignored.
     ///
     /// # Errors
-    /// As [`Worker::new`].
+    /// Those of [`Worker::new`].
     pub fn with_devices(config: WorkerConfig, devices: Vec<Arc<dyn Device>>) -> Result<Arc<Worker>, Status> {
         Worker::over(config, Devices::of(devices))
     }
@@ -118,10 +119,10 @@ impl Worker {
         Ok(worker)
     }
 
-    /// The worker of another task, for a master in this process.
+    /// Returns a link to another task's worker, for a master in this process.
     ///
     /// # Errors
-    /// `InvalidArgument` if that is no address.
+    /// `InvalidArgument` for a malformed address.
     pub fn reach(&self, task: &TaskName, address: &str) -> Result<Arc<dyn WorkerLink>, Status> {
         let deadline = self.config.connect_deadline;
         let remote = RemoteWorker::new(task.clone(), address, deadline)?;
@@ -129,56 +130,59 @@ impl Worker {
         Ok(Arc::new(LinkedWorker::new(remote, &peer, self.roads.clone())))
     }
 
+    /// Returns the name of the worker's task.
     pub fn task(&self) -> &TaskName {
         &self.config.task
     }
 
+    /// Returns the attributes of the worker's devices.
     pub fn devices(&self) -> Vec<DeviceAttributes> {
         self.devices.attributes()
     }
 
-    /// Whether a part of the step runs here.
+    /// Returns whether a part of the step runs here.
     pub fn is_running(&self, step_id: i64) -> bool {
         self.steps.is_running(step_id)
     }
 
-    /// What a step waits for from other tasks, in words; nothing where it waits for nothing.
+    /// Describes the values that a step waits for from other tasks; empty if there are none.
     pub fn awaited(&self, step_id: i64) -> String {
         self.steps.awaited(step_id)
     }
 
-    /// Logs which steps have run for long, and what they wait for.
+    /// Logs the steps that have run for long, and the values that they wait for.
     pub fn tell_slow_steps(&self) {
         self.steps.slow(Instant::now()).iter().for_each(|text| tracing::info!("{text}"));
     }
 
-    /// Links that stand: to other processes, and from them.
+    /// Returns the number of open links: to other processes, and from other processes.
     pub fn links(&self) -> (usize, usize) {
         self.roads.links()
     }
 
-    /// Ends all links, and makes no more: tensors are fetched from now on.
+    /// Closes all links and opens no more; tensors are fetched over gRPC from now on.
     pub fn close_links(&self) {
         self.roads.close();
     }
 
-    /// This worker for a master in the same process: values pass by pointer.
+    /// Returns a link to this worker for a master in the same process; values pass by pointer.
     pub fn link(self: &Arc<Self>) -> Arc<dyn WorkerLink> {
         Arc::new(LocalWorker::new(self.clone()))
     }
 
-    /// This worker as a service for a gRPC server.
+    /// Returns this worker as a service for a gRPC server.
     pub fn service(self: &Arc<Self>) -> WorkerRpc {
         WorkerRpc::new(Handler::new(self.clone()))
     }
 
-    /// This worker as a service for the standby of its task.
+    /// Returns the replication service for the standby of this worker's task.
     pub fn replication_service(&self) -> ReplicationServiceServer<Replication> {
         let service = ReplicationServiceServer::new(Replication::new(self.primary.clone()));
         service.max_decoding_message_size(MAX_MESSAGE_SIZE).max_encoding_message_size(MAX_MESSAGE_SIZE)
     }
 
-    /// Ends when the standby has what the task had, and this process nothing: it is to serve no longer.
+    /// Waits until this process must stop serving, see `Primary::until_superseded`; forever if the task is
+    /// not replicated.
     pub async fn yields(&self) {
         match &self.primary {
             Some(primary) => primary.yields().await,
@@ -186,12 +190,12 @@ impl Worker {
         }
     }
 
-    /// What outlives steps, by device.
+    /// Returns the resource stores of all devices.
     pub(crate) fn stores(&self) -> impl Iterator<Item = &ResourceStore> {
         self.devices.iter().map(|device| device.resources())
     }
 
-    /// A step's changes are safe when this returns.
+    /// Waits until the changes made so far are replicated.
     ///
     /// # Errors
     /// Those of [`Primary::settle`].
@@ -202,24 +206,24 @@ impl Worker {
         }
     }
 
-    /// Takes no more steps; those in flight end within `grace`, or are cancelled and named in what their
-    /// masters and peers are told.
+    /// Refuses new steps. Steps in progress may end within `grace`; the others are cancelled with an error
+    /// that names this task.
     pub async fn shutdown(&self, grace: Duration) {
         self.steps.close();
         let in_time = timeout(grace, self.steps.idle()).await.is_ok();
         self.roads.take_leave();
         self.steps.cancel_all(&Error::new(Code::Unavailable, format!("{} is shutting down", self.task())));
         if !in_time {
-            // What has been cancelled ends soon, except kernels in the midst of computing.
+            // Cancelled steps end soon, except for kernels that are computing.
             let _ = timeout(self.config.cancel_grace, self.steps.idle()).await;
         }
     }
 
-    /// Opens a session. When this returns, nothing runs any more that sessions of an earlier epoch had begun.
+    /// Creates a session. No step of sessions of an earlier epoch runs when this returns.
     ///
     /// # Errors
-    /// Those of [`Sessions::create`] and [`Epochs::begin`], and `Unavailable` if steps of an earlier epoch take too
-    /// long to end.
+    /// Those of [`Sessions::create`] and [`Epochs::begin`], and `Unavailable` if steps of an earlier epoch
+    /// take too long to end.
     pub(crate) async fn create_session(&self, request: &CreateWorkerSession) -> Result<(), Status> {
         self.until_certain().await;
         let tenure = match &request.epoch {
@@ -229,21 +233,21 @@ impl Worker {
         self.sessions.create(request, tenure)
     }
 
-    /// This process serves the task from now on.
+    /// Records that this process serves the task from now on.
     pub(crate) fn begins_to_serve(&self) {
         if let Some(primary) = &self.primary {
             primary.begins_to_serve();
         }
     }
 
-    /// No other process holds more of the task than this one, once it serves.
+    /// Records that no other process holds more of the task's state than this one.
     pub(crate) fn becomes_certain(&self) {
         if let Some(primary) = &self.primary {
             primary.becomes_certain();
         }
     }
 
-    /// Whoever may use what the task holds waits until it is known which process holds it.
+    /// Waits until it is known which process holds the task's state.
     async fn until_certain(&self) {
         if let Some(primary) = &self.primary {
             primary.until_certain().await;
@@ -259,7 +263,7 @@ impl Worker {
                 || ConfigProto { graph_options: part.graph_options, ..Default::default() };
             let rewrites = Rewrites::of(&part.config.unwrap_or_else(only_graph_options));
             let graph = RegisteredGraph::compile(&part.graph, &session, &pool, &rewrites)?;
-            // They meet now, so that the first step finds the links.
+            // The routes' links are opened now, so that the first step finds them.
             graph.receivers.iter().for_each(|road| drop(road.find(&roads)));
             Ok(session.add_graph(graph))
         })
@@ -272,13 +276,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends a session; unknown ones have ended already.
+    /// Removes a session; an unknown one counts as removed.
     pub(crate) fn delete_session(self: &Arc<Self>, session: &str) {
         self.sessions.delete(session);
         self.rest();
     }
 
-    /// Gives back what earlier steps have left, if no graph is left that could use it, nor is there one soon.
+    /// Returns unused memory to the operating system after a while, unless there is a graph that could use it
+    /// by then.
     fn rest(self: &Arc<Self>) {
         if self.sessions.have_graphs() {
             return;
@@ -292,14 +297,14 @@ impl Worker {
                 graph::tensor::trim_memory(Duration::ZERO);
                 give_back();
             };
-            // A runtime that ends needs no memory given back.
+            // An error means that the runtime is shutting down.
             let _ = tokio::task::spawn_blocking(trim).await;
             worker.pool.on_each_thread(give_back);
             give_back();
         });
     }
 
-    /// How steps of this session receive from other tasks.
+    /// Returns the means by which steps of this session reach other tasks.
     pub(crate) fn remote(&self, session: &Session) -> Remote {
         Remote {
             runtime: self.runtime.clone(),
@@ -311,11 +316,12 @@ impl Worker {
         }
     }
 
+    /// Runs a task's part of a step.
     pub(crate) async fn run_graph(self: &Arc<Self>, run: RunGraph) -> Result<RunGraphOutcome, Status> {
         crate::run::run_graph(self, run).await
     }
 
-    /// Clears containers of all devices; no names mean the default one, as does an empty name.
+    /// Clears containers of all devices; an empty list means the default container, like an empty name does.
     pub(crate) async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
         self.until_certain().await;
         let default = [String::new()];
@@ -328,25 +334,27 @@ impl Worker {
         self.settle(None).await
     }
 
-    /// The step that a value is for; see [`Steps::arrive`].
+    /// Returns the step that a pushed value belongs to, see [`Steps::get_or_insert_early`].
     pub(crate) fn arrive(&self, step_id: i64) -> Result<Arc<StepState>, Status> {
         self.steps.arrive(step_id, &self.runtime, self.config.start_deadline)
     }
 
-    /// Ends a step because of a value that came from a peer and could not be taken.
+    /// Cancels a step because a value pushed by a peer could not be stored.
     pub(crate) fn refuse(&self, step_id: i64, key: &str, peer: &str, error: &Error) {
         if let Ok(step) = self.arrive(step_id) {
             step.cancel(Error::new(error.code(), format!("{key} from {peer}: {error}")));
         }
     }
 
+    /// Checks that a run's request id is new.
+    ///
     /// # Errors
     /// `Aborted` if the id was seen before.
     pub(crate) fn accept_run(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
         self.runs_seen.lock().accept("RunGraph (Worker)", Some(step_id), request_id)
     }
 
-    /// As [`Worker::accept_run`].
+    /// Checks that a receive's request id is new, see [`Worker::accept_run`].
     pub(crate) fn accept_receive(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
         self.receives_seen.lock().accept("RecvTensor (GrpcWorker)", Some(step_id), request_id)
     }
@@ -364,7 +372,7 @@ impl fmt::Debug for Worker {
     }
 }
 
-/// From now on a standby can follow what the devices hold.
+/// Attaches a journal to the devices' resources, so that a standby can follow their changes.
 fn replicate(task: &TaskName, devices: &Devices) -> Result<Arc<Primary>, Status> {
     let journal = Arc::<Journal>::default();
     for (number, device) in (0..).zip(devices.iter()) {
@@ -373,7 +381,7 @@ fn replicate(task: &TaskName, devices: &Devices) -> Result<Arc<Primary>, Status>
     Ok(Primary::new(task.clone(), journal))
 }
 
-/// Runs what takes long, and touches no network, away from the runtime's threads.
+/// Runs slow work that needs no network on a thread of the runtime's blocking pool.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {

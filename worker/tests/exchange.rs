@@ -1,4 +1,4 @@
-//! Tensors between workers that are real servers on loopback ports.
+//! Transfers of tensors between workers that are real servers on loopback ports.
 
 mod cluster;
 
@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use proto::link::WorkerLink;
 use std::time::{Duration, Instant};
 
-/// `p` is fed at the first task, passes the second, and is fetched at the first.
+/// Returns a graph in which `p` is fed at the first task, goes to the second, and is fetched at the first.
 fn there_and_back(dtype: DType) -> Test<Graph> {
     Ok(Graph::from_text(&format!(
         "p = Placeholder[dtype={dtype}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
@@ -183,11 +183,12 @@ async fn a_peer_that_restarted_is_told_from_its_past() -> Test {
     drop(old);
     let listener = rebind(&address)?;
     let _new = Task::serve(config, listener)?;
-    // Connections to the one that was may break under one step, which names it; the next is told.
+    // Connections to the earlier process may break during one step, which names that task; the next step
+    // fails as restarted.
     let mut step = 2;
     loop {
         let mut broke = false;
-        // The first asks the second for a tensor of a device that is no more; the second knows of no session.
+        // The first task requests a tensor of an earlier incarnation; the second does not know the session.
         for (name, outcome) in session.outcomes(&registered, step, &feeds, &["y:0"]).await {
             let failed = outcome.err().ok_or("a lost session ran")?;
             if step == 2 && failed.code == Code::Unavailable && failed.message.contains(&gone) {
@@ -210,7 +211,7 @@ fn worker_config(first: &Task, task: &TaskName, address: &str) -> Test<anabranch
     Ok(anabranch_worker::WorkerConfig::new(task.clone(), cluster))
 }
 
-/// Takes over the port of a server that is ending.
+/// Binds the port of a server that is shutting down.
 fn rebind(address: &str) -> Test<std::net::TcpListener> {
     let deadline = Instant::now() + LONG;
     loop {

@@ -1,4 +1,5 @@
-//! What a worker makes of a part before it runs it, as the options that came with it allow.
+//! The rewrites that a worker applies to a graph before it runs it, as far as the session's options allow
+//! them.
 
 mod cluster;
 
@@ -8,7 +9,7 @@ use proto::link::RegisterGraph;
 use proto::pb::rewriter_config::Toggle;
 use proto::pb::{ConfigProto, GraphOptions, RewriterConfig};
 
-/// Whether a chain of two is fused in a part that is registered so; what it computes is the same.
+/// Registers a chain of two elementwise nodes and runs it. Returns whether the worker has fused the chain.
 async fn fuses(ask: impl Fn(&mut RegisterGraph)) -> Test<bool> {
     let tasks = cluster(1, |_| {})?;
     let session = Session::remote(&tasks).await?;
@@ -45,16 +46,16 @@ async fn chains_are_fused_unless_the_session_says_otherwise() -> Test {
     let off = |rewriter: &mut RewriterConfig| rewriter.remapping = Toggle::Off as i32;
     assert!(fuses(|_| {}).await?);
     assert!(!fuses(|part| part.config = config(off)).await?);
-    // A master of TensorFlow's sends these alone.
+    // Masters of TensorFlow send only the graph options.
     assert!(!fuses(|part| part.graph_options = Some(options(off))).await?);
-    // Where there is a config, it is what counts.
+    // A config takes precedence.
     assert!(fuses(|part| (part.config, part.graph_options) = (config(|_| {}), Some(options(off)))).await?);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn graphs_of_fewer_nodes_than_asked_for_are_left_alone() -> Test {
-    // Four: the feed's end is one.
+    // The graph has four nodes: one of them receives the feed.
     for (least, is_fused) in [(3, true), (100, false), (-1, true)] {
         let found = fuses(|part| part.config = config(|rewriter| rewriter.min_graph_nodes = least)).await?;
         assert_eq!(found, is_fused, "at least {least}");

@@ -1,4 +1,4 @@
-//! Tensors over links, by each transport: the same values, the same failures, and nothing left behind.
+//! Transfers over links by each transport: values and failures are the same, and no state is left behind.
 
 mod cluster;
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const LINKED: [Transport; 3] = [Transport::Auto, Transport::Shm, Transport::Tcp];
 
-/// `p` is fed at the first task, passes the second, and is fetched at the first.
+/// Returns a graph in which `p` is fed at the first task, goes to the second, and is fetched at the first.
 fn there_and_back(dtype: DType) -> Test<Graph> {
     Ok(Graph::from_text(&format!(
         "p = Placeholder[dtype={dtype}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
@@ -23,6 +23,7 @@ fn there_and_back(dtype: DType) -> Test<Graph> {
     ))?)
 }
 
+/// Waits until a condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Test {
     let deadline = Instant::now() + LONG;
     while !is_so() {
@@ -34,12 +35,12 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Test {
     Ok(())
 }
 
-/// Two tasks that have a link each way, and a session over them.
+/// Starts two tasks with a link in each direction, and a session over them.
 async fn linked(transport: Transport) -> Test<(Vec<Task>, Session)> {
     let tasks = cluster(2, |config| config.transport = transport)?;
     let session = Session::mixed(&tasks).await?;
     let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
-    // They meet before the first step.
+    // The links are opened before the first step.
     until("links", || tasks.iter().all(|t| t.worker.links() == (1, 1)))?;
     session.run(&registered, 1, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]).await?;
     Ok((tasks, session))
@@ -58,7 +59,7 @@ fn samples() -> Test<Vec<Tensor>> {
         wide(1000)?,
         wide(20_000)?,
         wide(200_000)?,
-        // In several parts over TCP, and more than is pushed unasked.
+        // These are sent in several parts over TCP, and exceed the push budget.
         wide(3_000_001)?,
         wide(20_000_000)?,
         Tensor::strings(
@@ -93,7 +94,7 @@ async fn a_part_that_ends_alone_tells_those_that_wait_for_it() -> Test {
         let (tasks, session) = linked(transport).await?;
         let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
         for (step, waits_already) in [(10, true), (11, false)] {
-            // Nobody feeds it: it waits.
+            // The first part is not fed, so it waits.
             let (link, run) =
                 (session.links[&first].clone(), session.part(&registered, &first, step, &[], &[]));
             let let_go = tokio::spawn(async move { link.run_graph(run).await });
@@ -150,13 +151,13 @@ async fn what_was_lent_keeps_its_value_when_the_link_has_ended() -> Test {
     let read = session.register(&graph, &[], &["y"], &[]).await?;
     let ones = Tensor::full(1i32, Shape::new(&[1_000_000])?)?;
     session.run(&init, 10, &[("p:0", ones)], &[]).await?;
-    // So that the variable's memory is its own.
+    // The addition gives the variable memory of its own.
     session.run(&more, 11, &[], &[]).await?;
     let held = session.run(&read, 12, &[], &["y:0"]).await?;
     let run_more = |step| session.links[&second].run_graph(session.part(&more, &second, step, &[], &[]));
     until("a loan", || tasks[1].worker.links() == (1, 1))?;
     session.links[&first].cleanup_graph(12).await?;
-    // The borrower goes on, but it listens no more.
+    // The borrower continues, but receives no more frames.
     tasks[0].worker.close_links();
     until("the link's end", || tasks[1].worker.links() == (0, 0))?;
     for step in 20..24 {
@@ -170,7 +171,7 @@ async fn what_was_lent_keeps_its_value_when_the_link_has_ended() -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_links_tensors_are_fetched() -> Test {
-    // One of two is enough for that.
+    // One task without links is enough for that.
     let tasks = cluster(2, |config| {
         if config.task.task == 1 {
             config.transport = Transport::Grpc;
@@ -254,7 +255,8 @@ async fn steps_that_only_sent_leave_nothing_behind() -> Test {
         let (tasks, session) = linked(transport).await?;
         let registered = session.register(&there_and_back(DType::Int32)?, &["p"], &["y"], &[]).await?;
         let value = wide(2_000_000)?;
-        // The second task's part never runs, so that what is pushed to it waits there; more than the budget of it.
+        // The second task's part never runs, so the pushed values wait there; together they exceed the
+        // budget.
         let first = TaskName::new("w", 0);
         for step in 100..120 {
             let run = session.part(&registered, &first, step, &[("p:0", value.clone())], &["y:0"]);
@@ -266,7 +268,7 @@ async fn steps_that_only_sent_leave_nothing_behind() -> Test {
             }
             assert!(running.await?.is_err());
         }
-        // The budget is there again, and so is the link.
+        // The budget is released again, and the link still works.
         let back = session.run(&registered, 200, &[("p:0", value.clone())], &["y:0"]).await?;
         assert!(back == [value]);
         assert!(tasks.iter().all(|t| t.worker.links() == (1, 1)), "{transport}");
@@ -280,7 +282,7 @@ async fn a_peer_that_ends_fails_what_waits_for_it_by_name() -> Test {
         let (mut tasks, session) = linked(transport).await?;
         let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
         let first = TaskName::new("w", 0);
-        // It waits for the second task, whose part is not run.
+        // The run waits for the second task, whose part is not run.
         let run = session.part(&registered, &first, 7, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]);
         let link = session.links[&first].clone();
         let running = tokio::spawn(async move { link.run_graph(run).await });
@@ -302,7 +304,8 @@ async fn a_peer_that_ends_fails_what_waits_for_it_by_name() -> Test {
     Ok(())
 }
 
-/// What a task answers to one who wants to meet it: version, epoch, number, token, machine, Unix socket, TCP address.
+/// Requests a task's invitation. Returns its fields: version, process number, worker number, token, machine,
+/// Unix socket, TCP address.
 async fn invitation(task: &Task) -> Test<Vec<String>> {
     let mut request = tonic::Request::new(pb::GetStatusRequest {});
     request.metadata_mut().insert("anabranch-meet", "1".parse()?);
@@ -344,10 +347,10 @@ async fn who_was_not_invited_is_turned_away_and_harms_nobody() -> Test {
             (Box::new(unix.try_clone()?) as Box<dyn Read>, Box::new(unix) as Box<dyn Write>),
             (Box::new(tcp.try_clone()?), Box::new(tcp)),
         ] {
-            // The other end may hang up before it has all.
+            // The other end may close the connection before it has read everything.
             let _ = write.write_all(&bytes);
             let mut said = Vec::new();
-            // Ends, or is cut.
+            // The connection ends, or is reset.
             let _ = read.read_to_end(&mut said);
             assert_eq!(said, if welcomed { &welcome[..] } else { &[] }, "{what}");
         }

@@ -1,4 +1,4 @@
-//! Steps that wait, fail, are cancelled, and end with their worker.
+//! Steps that wait, fail or are cancelled, and the shutdown of their worker.
 
 mod cluster;
 
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// The second task waits for the first, which waits to be fed.
+/// Returns a graph in which the second task waits for the first, which waits to be fed.
 fn waits_for_feed() -> Test<Graph> {
     Ok(Graph::from_text(
         "p = Placeholder[dtype=float, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
@@ -105,7 +105,7 @@ async fn dropping_a_run_cancels_the_step_and_tells_the_peers() -> Test {
         let run = session.part(&registered, &first, step, &[], &["y:0"]);
         let link = session.links[&first].clone();
         let dropped = tokio::spawn(async move { link.run_graph(run).await });
-        // The second task's run waits for the first's: that it is there shows in what it reports when late.
+        // The second task's run waits for the first's.
         let mut peer = session.part(&registered, &second, step, &[], &[]);
         peer.deadline = soon();
         let link = session.links[&second].clone();
@@ -119,7 +119,7 @@ async fn dropping_a_run_cancels_the_step_and_tells_the_peers() -> Test {
     Ok(())
 }
 
-/// Waits until a step runs on a task: only then its answer to a repeat of the run is that of a cancelled one.
+/// Waits until a step runs on a task: a run that is cancelled before it starts fails in another way.
 async fn started(task: &Task, step_id: i64) -> Test {
     let deadline = Instant::now() + LONG;
     while !task.worker.is_running(step_id) {
@@ -137,7 +137,7 @@ async fn a_late_step_says_what_it_waits_for() -> Test {
     for (step, session) in (1..).zip([Session::mixed(&tasks).await?, Session::remote(&tasks).await?]) {
         let registered = session.register(&waits_for_feed()?, &["p"], &["y"], &[]).await?;
         let first = TaskName::new("w", 0);
-        // Fed, but the second task never runs its part.
+        // The first task is fed, but the second task never runs its part.
         let mut run = session.part(&registered, &first, step, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]);
         run.deadline = Some(Instant::now() + Duration::from_secs(1));
         let failed = session.links[&first].run_graph(run).await.err().ok_or("it ended")?;
@@ -221,7 +221,7 @@ async fn a_run_in_parts_goes_on_until_its_last() -> Test {
         link.cleanup_graph(step_id).await?;
     }
 
-    // Who cleans up a run that waits for more ends it; later parts are told.
+    // Cleaning up a partial run that waits for more calls ends it; later calls fail.
     parts(7, Extent::Part, &[], &[]).await.into_iter().collect::<Result<Vec<_>, _>>()?;
     for link in session.links.values() {
         link.cleanup_graph(7).await?;
@@ -236,7 +236,7 @@ async fn a_run_in_parts_goes_on_until_its_last() -> Test {
     Ok(())
 }
 
-/// Threads that were to give back memory.
+/// The threads on which `give_back` was called.
 static GAVE_BACK: Mutex<Option<HashSet<ThreadId>>> = Mutex::new(None);
 
 fn gave_back() -> usize {
@@ -269,7 +269,7 @@ async fn when_the_last_graph_has_gone_every_thread_gives_back_its_memory() -> Te
             session.links[&task].deregister_graph(SESSION, &part).await?;
         }
     }
-    // Those that compute, one that plans, and the one that serves.
+    // The compute threads, one thread that registers graphs, and the serving one.
     let end = Instant::now() + LONG;
     while gave_back() < THREADS + 2 {
         assert!(Instant::now() < end, "only {} threads gave back memory", gave_back());

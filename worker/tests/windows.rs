@@ -1,5 +1,5 @@
-//! What devices with memory of their own lend to those of other processes, over a link. A device is put in a GPU's place
-//! whose memory is the host's, and in which others see by descriptors, as they do in a GPU's.
+//! Device memory shared with devices of other processes over a link. A test device replaces the GPU: its
+//! memory is host memory, which other processes map by descriptors like a GPU's.
 
 mod cluster;
 
@@ -22,14 +22,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Steps at least.
+/// Least number of steps of a crossing.
 const TURNS: usize = 5;
 
-/// How often a device did what.
+/// The number of operations of a device.
 #[derive(Debug, Default)]
 struct Counts {
     lent: AtomicUsize,
-    /// What was lent and has not been given back.
+    /// Shared tensors that have not been returned.
     out: AtomicUsize,
     borrowed: AtomicUsize,
     downloaded: AtomicUsize,
@@ -39,13 +39,13 @@ fn count(of: &AtomicUsize) -> usize {
     of.load(Ordering::Acquire)
 }
 
-/// Stands for a GPU.
+/// A device that replaces a GPU.
 #[derive(Debug)]
 struct Card {
     attributes: DeviceAttributes,
     resources: ResourceStore,
     sees: AtomicBool,
-    /// Whether there is memory for what it would lend.
+    /// Set while there is memory for shared copies.
     has_room: AtomicBool,
     counts: Arc<Counts>,
 }
@@ -59,7 +59,7 @@ impl DeviceMemory for Memory {
     }
 }
 
-/// What was lent.
+/// The memory of a shared tensor.
 #[derive(Debug)]
 struct Window {
     block: Block,
@@ -83,7 +83,7 @@ impl Drop for Window {
     }
 }
 
-/// Of a device, as far as others know.
+/// A shared block that claims to be in device memory.
 #[derive(Debug)]
 struct Block(SharedMemory);
 
@@ -208,7 +208,7 @@ impl Device for Card {
     }
 }
 
-/// Two tasks, each with a device of its own besides the CPU.
+/// Two tasks, each with a CPU and a test device.
 struct Machine {
     tasks: Vec<Task>,
     cards: Vec<Arc<Card>>,
@@ -238,7 +238,8 @@ impl Machine {
         Ok(Machine { tasks, cards, session, steps: AtomicI64::new(0) })
     }
 
-    /// Runs `p` from the first task's device to the second's and back, until `enough`, and at least [`TURNS`] times.
+    /// Sends `p` from the first task's device to the second's and back, until `enough`, and at least
+    /// [`MIN_ROUNDS`] times.
     async fn cross(&self, value: &Tensor, enough: impl Fn() -> bool) -> Test {
         let graph = Graph::from_text(&format!(
             "p = Placeholder[dtype={0}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
@@ -279,13 +280,13 @@ async fn a_tensor_is_lent_from_device_to_device_once_it_is_known_that_it_is_seen
     let machine = Machine::new(Transport::Shm, true).await?;
     let several = |counts: Vec<usize>| counts.iter().all(|count| *count >= 3);
     machine.cross(&numbers(LEAST / 4)?, || several(machine.counts(|counts| &counts.borrowed))).await?;
-    // Both are known to see now: nothing comes by the host but what is fetched there.
+    // Both devices are known to have access: only the fetched value is copied to the host.
     let before = machine.counts(|counts| &counts.downloaded);
     let lent = machine.counts(|counts| &counts.lent);
     machine.cross(&numbers(LEAST / 4 + 1)?, || true).await?;
     assert_eq!(machine.counts(|counts| &counts.downloaded), [before[0] + TURNS, before[1]]);
     assert_eq!(machine.counts(|counts| &counts.lent), [lent[0] + TURNS, lent[1] + TURNS]);
-    // All of it was returned.
+    // All shared memory is returned.
     let deadline = Instant::now() + LONG;
     while machine.counts(|counts| &counts.out) != [0, 0] {
         assert!(Instant::now() < deadline, "{:?} are still lent", machine.counts(|counts| &counts.out));
@@ -301,13 +302,13 @@ async fn small_tensors_and_what_would_not_be_seen_come_by_the_host() -> Test {
     machine.cross(&numbers(LEAST / 4 - 1)?, || true).await?;
     machine.cross(&Tensor::scalar(1.0f32), || true).await?;
     assert_eq!(machine.counts(|counts| &counts.lent), [0, 0]);
-    // A device that sees nothing is asked once.
+    // A device without access is asked once.
     let machine = Machine::new(Transport::Shm, false).await?;
     machine.cross(&numbers(LEAST)?, || machine.counts(|counts| &counts.lent) == [1, 1]).await?;
     machine.cross(&numbers(LEAST)?, || machine.counts(|counts| &counts.out) == [0, 0]).await?;
     assert_eq!(machine.counts(|counts| &counts.lent), [1, 1]);
     assert_eq!(machine.counts(|counts| &counts.borrowed), [0, 0]);
-    // Where links share no memory, or there are none, nobody is asked.
+    // No query is sent if the links share no memory or there are no links.
     for transport in [Transport::Tcp, Transport::Grpc] {
         let machine = Machine::new(transport, true).await?;
         machine.cross(&numbers(LEAST)?, || true).await?;
@@ -323,7 +324,7 @@ async fn a_device_that_had_no_room_to_lend_lends_once_it_has() -> Test {
     let start = Instant::now();
     machine.cross(&numbers(LEAST / 4)?, || true).await?;
     let downloads: usize = machine.counts(|counts| &counts.downloaded).into_iter().sum();
-    // Each tries once a second.
+    // Each device tries once per second.
     let tries = 2 * (1 + usize::try_from(start.elapsed().as_secs())?);
     assert!(downloads <= 3 * TURNS + tries, "{downloads} copies to the host");
     machine.cards.iter().for_each(|card| card.has_room.store(true, Ordering::Release));

@@ -1,4 +1,4 @@
-//! What the service answers to bare messages: codes, texts and payloads as TensorFlow's workers give them.
+//! The answers of the service to bare messages: codes, texts and payloads as TensorFlow's workers give them.
 
 mod cluster;
 

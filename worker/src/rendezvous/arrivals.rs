@@ -1,4 +1,5 @@
-//! What came over links and has not been taken up: its senders count on hearing of it.
+//! Values that were received over links and not yet consumed. Their senders limit the bytes in flight, so
+//! each consumed value is reported back.
 
 use crate::transport::{Inbound, weight};
 use executor::rendezvous::Sent;
@@ -6,17 +7,20 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// From whom a value came, and the memory that it takes, bytes.
+/// The link that a value came from, and the memory that the value takes, bytes.
 type Arrival = (Arc<Inbound>, u64);
 
+/// The unconsumed values and the offers of one step.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// By key, for values that take memory.
+    /// The values that take memory, by key.
     untaken: Mutex<FxHashMap<Arc<str>, Arrival>>,
+    /// Values that a sender withholds until they are requested, by key.
     offers: Mutex<FxHashMap<Arc<str>, Arc<Inbound>>>,
 }
 
 impl Arrivals {
+    /// Records a received value; one that it replaces counts as consumed.
     pub(super) fn came(&self, from: &Arc<Inbound>, key: &Arc<str>, sent: &Sent) {
         let bytes = weight(sent);
         if bytes == 0 {
@@ -28,7 +32,7 @@ impl Arrivals {
         }
     }
 
-    /// The value under the key has been taken up, or dropped.
+    /// Reports the value under a key as consumed or dropped.
     pub(super) fn taken(&self, key: &Arc<str>) {
         let taken = self.untaken.lock().remove(key);
         if let Some((from, bytes)) = taken {
@@ -36,17 +40,18 @@ impl Arrivals {
         }
     }
 
+    /// Records that a sender offers the value under a key.
     pub(super) fn offered(&self, from: &Arc<Inbound>, key: &Arc<str>) {
         self.offers.lock().insert(key.clone(), from.clone());
     }
 
-    /// Who offered the value; he is told once.
+    /// Removes the offer for a key. Returns the link to request the value from.
     pub(super) fn accept(&self, key: &Arc<str>) -> Option<Arc<Inbound>> {
         let mut offers = self.offers.lock();
         if offers.is_empty() { None } else { offers.remove(key) }
     }
 
-    /// Nothing will be taken up any more.
+    /// Reports all values as consumed and forgets all offers.
     pub(super) fn end(&self) {
         let untaken = std::mem::take(&mut *self.untaken.lock());
         untaken.into_values().for_each(|(from, bytes)| from.taken(bytes));

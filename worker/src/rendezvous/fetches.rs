@@ -1,4 +1,4 @@
-//! What a step waits for from other tasks, whichever way it comes.
+//! The values that a step receives from other tasks, by RecvTensor or over a link.
 
 use crate::reply::Reply;
 use crate::transfers::Watch;
@@ -12,23 +12,25 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Names in a message at most so many receives.
+/// Most receives that a message names.
 const NAMED: usize = 3;
 
-/// What is received from whom.
+/// The key of a receive, and the task to receive from.
 type Fetch = (Arc<RendezvousKey>, Arc<Peer>);
 
-/// What is on its way from other tasks.
+/// The receives of a step that are in progress.
 #[derive(Debug, Default)]
 pub(super) struct Fetches {
+    /// The reason why the step ended.
     reason: Mutex<Option<Error>>,
     open: Mutex<FxHashMap<u64, Fetch>>,
     next: AtomicU64,
-    /// A peer said that it has lost its state.
+    /// Set when a peer has reported that it restarted and lost its state.
     restarted: AtomicBool,
 }
 
 impl Fetches {
+    /// Registers a receive. The returned answer completes it.
     pub(super) fn open(
         self: &Arc<Self>,
         key: &Arc<RendezvousKey>,
@@ -41,15 +43,17 @@ impl Fetches {
         Answer { id, fetches: self.clone(), receive: Some(receive), watch }
     }
 
-    /// Why the step ended, for those that are dropped unanswered. The first reason holds.
+    /// Sets the reason for receives that are dropped unanswered; the first reason is retained.
     pub(super) fn end(&self, reason: &Error) {
         self.reason.lock().get_or_insert_with(|| reason.clone());
     }
 
+    /// Returns whether a peer has reported that it lost its state.
     pub(super) fn peer_restarted(&self) -> bool {
         self.restarted.load(Ordering::Relaxed)
     }
 
+    /// Describes the receives in progress, for messages; empty if there are none.
     pub(super) fn awaited(&self) -> String {
         let open = self.open.lock();
         let name = |(key, peer): &Fetch| format!("{} from {} at {}", key.edge, peer.task(), peer.address());
@@ -65,7 +69,8 @@ impl Fetches {
     }
 }
 
-/// The receiver of one fetch. Dropped without an answer, it says that the step was aborted.
+/// The pending answer to one receive. Dropping it without an answer fails the receive with the reason why the
+/// step ended.
 pub(super) struct Answer {
     id: u64,
     fetches: Arc<Fetches>,
@@ -74,7 +79,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// What came by RecvTensor.
+    /// Completes the receive with the result of RecvTensor.
     pub(super) fn give(self, result: Result<Reply, Status>) {
         let result = match result {
             Ok(Reply { is_dead: true, .. }) => Ok(Sent::dead()),
@@ -87,6 +92,7 @@ impl Answer {
         self.finish(result);
     }
 
+    /// Completes the receive, and records the transfer if transfers are recorded.
     pub(super) fn finish(mut self, result: executor::Result<Sent>) {
         match (self.watch.take(), result.as_ref().map(|sent| &sent.value)) {
             (Some(watch), Ok(Value::Host(tensor))) => watch.came(tensor.num_bytes()),
@@ -114,7 +120,7 @@ impl Drop for Answer {
     }
 }
 
-/// A failure of another task as one of a step here.
+/// Converts another task's failure into a failure of a step here.
 pub(crate) fn to_error(status: Status) -> Error {
     let error = Error::new(status.code, status.message);
     if status.derived { error.derived() } else { error }

@@ -1,5 +1,5 @@
-//! The rendezvous of a step in one process of a cluster: what is for other tasks is pushed to those that a link leads
-//! to, what they send comes by itself or is fetched.
+//! The rendezvous of a step in one process of a cluster. Values for other tasks are pushed over links where
+//! links exist, and wait to be fetched otherwise; values from other tasks arrive over links or are fetched.
 
 mod arrivals;
 mod fetches;
@@ -24,29 +24,30 @@ use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-/// Values of one step. Those from elsewhere can be received once [`StepRendezvous::bind`] said how.
+/// The values of one step. Values from other tasks can be received after [`StepRendezvous::bind`].
 #[derive(Debug)]
 pub(crate) struct StepRendezvous {
     step_id: i64,
+    /// The values sent and received within this process.
     local: LocalRendezvous,
     remote: OnceLock<Remote>,
-    /// Itself, where what is sent may have to wait.
+    /// A reference to this object, for sends that have to wait for the standby.
     own: OnceLock<Weak<StepRendezvous>>,
     fetches: Arc<Fetches>,
     pushes: Pushes,
     arrivals: Arc<Arrivals>,
 }
 
-/// How to reach other tasks.
+/// The means to reach other tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     pub(crate) runtime: Handle,
     pub(crate) peers: Arc<Peers>,
     pub(crate) roads: Arc<Roads>,
-    /// What the names of this task's own devices begin with.
+    /// The prefix of the names of this task's own devices.
     pub(crate) own_prefix: Arc<str>,
     pub(crate) transfers: Arc<Transfers>,
-    /// Of a task that two processes hold.
+    /// The replication state, if the task is replicated.
     pub(crate) primary: Option<Arc<Primary>>,
 }
 
@@ -63,10 +64,11 @@ impl StepRendezvous {
         }
     }
 
-    /// Says how to reach other tasks, and which of them the step sends to; the first word holds.
+    /// Sets the means to reach other tasks, and the routes to the tasks that the step sends to. Only the
+    /// first call has an effect.
     pub(crate) fn bind(self: &Arc<Self>, remote: Remote, receivers: &Arc<[Arc<Road>]>) {
         if remote.primary.is_some() {
-            // Whoever was first said the same.
+            // An earlier call has set the same value.
             let _is_first = self.own.set(Arc::downgrade(self));
         }
         if self.remote.set(remote).is_ok() {
@@ -74,26 +76,28 @@ impl StepRendezvous {
         }
     }
 
-    /// Leaves a value here, whatever the key says of where its receiver is.
+    /// Sends a value within this process, whatever the receiving device in the key.
     pub(crate) fn send_local(&self, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
         self.local.send(key, sent)
     }
 
-    /// Receives what is sent here, whatever the key says of where that is.
+    /// Receives a value that is sent within this process, whatever the sending device in the key.
     pub(crate) fn recv_local(&self, key: &Arc<RendezvousKey>, receive: Receive) {
         self.local.recv(key, receive);
     }
 
+    /// Returns whether a peer has reported that it lost its state.
     pub(crate) fn peer_restarted(&self) -> bool {
         self.fetches.peer_restarted()
     }
 
-    /// What is still awaited from other tasks, for messages; empty if nothing is.
+    /// Describes the values that the step still waits for from other tasks, for messages; empty if there are
+    /// none.
     pub(crate) fn awaited(&self) -> String {
         self.fetches.awaited()
     }
 
-    /// A value came over a link.
+    /// Delivers a value that was pushed over a link.
     pub(crate) fn arrived(&self, from: &Arc<Inbound>, key: &Arc<str>, sent: Sent) {
         self.arrivals.came(from, key, &sent);
         if self.local.put(key, sent).is_err() {
@@ -101,13 +105,15 @@ impl StepRendezvous {
         }
     }
 
-    /// A value came the way back: nobody counts it.
+    /// Delivers a value that was piggybacked on an answer. Such values are small and not counted as bytes in
+    /// flight.
     pub(crate) fn came_back(&self, key: &Arc<str>, sent: Sent) {
-        // A step that has ended wants it no more.
+        // A step that has ended needs the value no more.
         let _ = self.local.put(key, sent);
     }
 
-    /// A value is to be had for the asking.
+    /// Records that a sender withholds a value until it is requested; requests the value if a receiver waits
+    /// for it.
     pub(crate) fn offered(&self, from: &Arc<Inbound>, key: &Arc<str>) {
         self.arrivals.offered(from, key);
         if self.local.is_awaited(key) {
@@ -115,29 +121,31 @@ impl StepRendezvous {
         }
     }
 
+    /// Requests a value if it was offered.
     fn ask_for(&self, key: &Arc<str>) {
         if let Some(from) = self.arrivals.accept(key) {
             from.want(self.step_id, key);
         }
     }
 
-    /// A link has broken by which values came: what waits for them fails, by name.
+    /// Fails the receivers that wait for values over a link that has broken; the message names the peer.
     pub(crate) fn lost(&self, link: &Arc<Inbound>) {
         self.local.fail_receivers(|key| link.carries(key), &link.broke());
     }
 
-    /// The step has sent everything: its receivers need not hear how it ends.
+    /// Marks the step as having sent everything: its receivers need not be notified of its end.
     pub(crate) fn succeed(&self) {
         self.pushes.succeed();
     }
 
-    /// As [`Rendezvous::abort`], and unless the step had [succeeded](StepRendezvous::succeed) its receivers are told.
+    /// Aborts like [`Rendezvous::abort`], and notifies the receivers unless the step has
+    /// [succeeded](StepRendezvous::succeed).
     pub(crate) fn fail(&self, reason: &Error) {
         self.pushes.fail(self.step_id, reason);
         self.abort(reason.clone());
     }
 
-    /// A link has come up: what was kept until then leaves.
+    /// Sends the values that waited for a link over a new one.
     pub(crate) fn link_up(&self, road: &Arc<Road>, link: &Arc<Outbound>) {
         self.pushes.link_up(self.step_id, road, link);
         for key in self.pushes.kept_for(road) {
@@ -148,7 +156,7 @@ impl StepRendezvous {
         self.flush();
     }
 
-    /// The receiver asks for what was offered.
+    /// Answers a receiver's request for an offered value.
     pub(crate) fn wanted(&self, link: &Arc<Outbound>, key: &Arc<str>) {
         if let Some(sent) = self.local.take(key) {
             self.or_fail(self.pushes.answer(link, self.step_id, key, &sent));
@@ -156,18 +164,19 @@ impl StepRendezvous {
         self.flush();
     }
 
-    /// What was kept and cannot be sent after all is lost, and its receivers are told.
+    /// Fails the step if a waiting value could not be sent, because the value is lost.
     fn or_fail(&self, sent: executor::Result<()>) {
         if let Err(error) = sent {
             self.fail(&error);
         }
     }
 
+    /// Returns whether the step has sent values over a link.
     pub(crate) fn has_pushed_over(&self, link: &Arc<Outbound>) -> bool {
         self.pushes.used(link)
     }
 
-    /// Sends over a link, or keeps and offers what is too much for now.
+    /// Sends a value over a link; if too many bytes are in flight, stores the value and offers it instead.
     fn push(&self, link: &Arc<Outbound>, key: &Arc<str>, sent: Sent) -> executor::Result<()> {
         self.local.check()?;
         if !self.pushes.push(link, self.step_id, key, &sent)? {
@@ -177,14 +186,14 @@ impl StepRendezvous {
         Ok(())
     }
 
-    /// How to reach the receiver, if that is another task.
+    /// Returns the means to reach the receiver if it is another task.
     fn remote_for(&self, key: &RendezvousKey) -> Option<&Remote> {
         self.remote.get().filter(|remote| !key.dst_device.starts_with(&*remote.own_prefix))
     }
 
-    /// Sends to another task.
+    /// Sends a value to another task.
     fn send_on(&self, remote: &Remote, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
-        // A task that the cluster does not have may still ask.
+        // A task that is not in the cluster spec may still fetch the value.
         let Some(road) = remote.peers.road_to(&key.dst_device) else { return self.local.send(key, sent) };
         if let Some(link) = road.find(&remote.roads) {
             return self.push(&link, &key.text, sent);
@@ -193,7 +202,8 @@ impl StepRendezvous {
             let sent = self.local.take(key);
             sent.is_some_and(|sent| self.local.put(key, sent).is_ok())
         };
-        // The value first: a link that finds its key takes it along. One that comes up before that is found here.
+        // The value is stored before its key is added: a link that finds the key then finds the value. A link
+        // that came up between the two is found below.
         self.local.send(key, sent)?;
         self.pushes.keep(&road, &key.text, is_there);
         if let Some(link) = road.link() {
@@ -202,11 +212,11 @@ impl StepRendezvous {
         Ok(())
     }
 
-    /// Sends to another task once the standby has what has changed here: what follows from a change is not seen
-    /// elsewhere before the change is safe.
+    /// Sends a value to another task after the standby has the changes made so far: other tasks must not see
+    /// the consequences of a change that could be lost.
     fn send_when_settled(&self, primary: &Arc<Primary>, key: &Arc<RendezvousKey>, sent: Sent) {
         let bound = self.own.get().and_then(Weak::upgrade).zip(self.remote.get().cloned());
-        // A step that is gone sends to nobody.
+        // The values of a step that no longer exists are not sent.
         let Some((own, remote)) = bound else { return };
         let (primary, key) = (primary.clone(), key.clone());
         remote.runtime.clone().spawn(async move {
@@ -218,6 +228,8 @@ impl StepRendezvous {
         });
     }
 
+    /// Receives a value from another task: waits for the push of a sender that pushes to this device, or else
+    /// fetches.
     fn receive(&self, remote: &Remote, key: &Arc<RendezvousKey>, receive: Receive) {
         let peer = match remote.peers.source_of(key) {
             Ok(peer) => peer,
@@ -237,6 +249,7 @@ impl StepRendezvous {
         self.ask_for(&key.text);
     }
 
+    /// Calls `then` with a value that is pushed under `key`, and reports it as consumed.
     fn await_push(
         &self,
         key: &Arc<RendezvousKey>,
@@ -252,7 +265,8 @@ impl StepRendezvous {
         );
     }
 
-    /// Asks for a value over gRPC. A link may come up meanwhile, and bring it first.
+    /// Fetches a value over gRPC. If a link comes up meanwhile and the value is pushed first, the fetch is
+    /// cancelled.
     fn fetch(&self, remote: &Remote, key: &Arc<RendezvousKey>, peer: Arc<Peer>, answer: Answer) {
         let answer = Arc::new(Mutex::new(Some(answer)));
         let (pushed, came) = (answer.clone(), CancellationToken::new());
@@ -269,7 +283,8 @@ impl StepRendezvous {
             tokio::select! {
                 biased;
                 () = came.cancelled() => {}
-                // The step's own deadline ends the wait, once it has said what it waits for.
+                // The fetch has no deadline, because the step's own deadline ends it with a message that
+                // names the awaited values.
                 result = fetch(&peer, request, step, &key, None) => {
                     let keeps_it = result.as_ref().is_ok_and(|reply| reply.require_ack);
                     let answer = answer.lock().take();
@@ -307,7 +322,7 @@ impl Rendezvous for StepRendezvous {
     }
 
     fn lends(&self, key: &Arc<RendezvousKey>, device: &Arc<dyn Device>, tensor: &DeviceTensor) -> bool {
-        // What waits until a standby has what changed waits on the host.
+        // A value that has to wait for the standby waits in host memory.
         let remote = self.remote_for(key).filter(|remote| remote.primary.is_none());
         let Some(remote) = remote.filter(|_| tensor.memory.len() >= window::LEAST) else { return false };
         let road = remote.peers.road_to(&key.dst_device);

@@ -1,4 +1,4 @@
-//! Changes as messages.
+//! Conversion of journal changes to and from protobuf messages.
 
 use executor::Placed;
 use executor::accumulator::Reduction;
@@ -13,6 +13,7 @@ use proto::convert::{
 use proto::replication::queue_state::Order;
 use proto::replication::{self as pb, change};
 
+/// Encodes a change.
 pub(super) fn to_proto(change: &Change) -> pb::Change {
     let (kind, name, what) = match &change.what {
         What::State { kind, name, state } => (&**kind, &**name, state_to_proto(state)),
@@ -56,7 +57,7 @@ fn state_to_proto(state: &State) -> change::What {
                 capacity: spec.capacity,
                 types: spec.types.iter().map(|dtype| dtype.number()).collect(),
                 shapes: spec.shapes.iter().map(partial_shape_to_proto).collect(),
-                // A task with a standby has no device with memory of its own.
+                // A replicated task has only CPU devices, so all tensors are in host memory.
                 components: elements.iter().flatten().flat_map(Placed::tensor).map(tensor_to_proto).collect(),
                 is_closed: *is_closed,
             })
@@ -86,8 +87,10 @@ fn state_to_proto(state: &State) -> change::What {
     }
 }
 
+/// Decodes a change.
+///
 /// # Errors
-/// `InvalidArgument` for what no process of ours says.
+/// `InvalidArgument` for a message that no primary sends.
 pub(super) fn from_proto(change: pb::Change) -> Result<Change, Status> {
     let pb::Change { store, container, kind, name, what } = change;
     let (kind, name) = (kind.into(), name.into());
@@ -166,7 +169,7 @@ fn shape(shape: Option<proto::pb::TensorShapeProto>) -> Result<PartialShape, Sta
     Ok(partial_shape_from_proto(&shape.unwrap_or_default())?)
 }
 
-/// What slices are to be written into.
+/// Returns the zeros into which the slices of a large variable are written.
 fn zeros_of(dtype: i32, shape: proto::pb::TensorShapeProto) -> Result<Tensor, Status> {
     Ok(Tensor::zeros(dtype_from_proto(dtype)?, shape_from_proto(&shape)?)?)
 }

@@ -1,4 +1,4 @@
-//! A standby, as the process that serves its task knows it, and the way to it.
+//! A standby as its primary sees it, and the message stream to it.
 
 use super::{LEASE, pieces};
 use executor::journal::Change;
@@ -12,36 +12,39 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 
-/// About so many bytes are in one message.
+/// Approximate size of a message, bytes.
 const MESSAGE: usize = 4 << 20;
-/// So many messages of everything are on their way at most.
+/// Most snapshot messages that are queued for a standby.
 const MESSAGES_ON_THE_WAY: usize = 8;
-/// So many batches are on their way at most; what changes meanwhile is the next.
+/// Most batches that are sent and not yet applied; changes made meanwhile go into the next batch.
 const BATCHES_ON_THE_WAY: usize = 2;
 
-/// A standby, or one that has lost its link and whose process may live.
+/// The state of a standby, or of one that has lost its link and whose process may still run.
 pub(super) struct Following {
-    /// Of its link: another link is another number.
+    /// The number of its link; each link has another number.
     pub(super) id: u64,
     pub(super) presence: String,
     pub(super) token: u64,
     /// The standby's own number of its link.
     attempt: u64,
-    /// Whether it would take over if this process died now, or soon: then runs wait for it.
+    /// Set while the standby has the complete state and would take over if this process died. Runs then wait
+    /// for it.
     pub(super) may_take_over: bool,
-    /// `None` once it is lost.
+    /// The link; `None` once it is lost.
     link: Option<Link>,
-    /// The batch that tells everything, once that is on its way.
+    /// The number of the batch that ends the snapshot, once the snapshot is being sent.
     everything: Option<u64>,
     applied: u64,
-    /// When the last word was sent that it has heard.
+    /// The time at which the last heartbeat was sent that the standby has acknowledged.
     heard: Instant,
-    /// What it is sent and has not applied since it was told everything, by number: another link takes that up.
+    /// The batches sent since the snapshot that the standby has not applied, by number; a new link sends them
+    /// again.
     unapplied: VecDeque<(u64, Vec<Batch>)>,
 }
 
 impl Following {
-    /// One that holds nothing of what this process has; if it holds something else, it is told to forget that.
+    /// Returns the state of a standby that has nothing of this task yet. The first message tells it to
+    /// discard older state.
     pub(super) fn new(id: u64, hello: FollowRequest, link: Link) -> Following {
         let FollowRequest { presence, token, holds_state, attempt, .. } = hello;
         link.send(Batch { is_everything: true, has_more: true, ..Batch::default() });
@@ -59,10 +62,11 @@ impl Following {
         }
     }
 
-    /// Whether who says this may have its place.
+    /// Returns `Ok` if the process that sends `hello` may become the standby in place of this one.
     ///
     /// # Errors
-    /// `Unavailable` to another while this one is there or may have taken over, `Aborted` to what it has said before.
+    /// `Unavailable` for another process while this one is linked or may have taken over, `Aborted` for an
+    /// outdated request of the same process.
     pub(super) fn gives_place_to(&self, hello: &FollowRequest) -> Result<(), Status> {
         if hello.token == self.token {
             let is_old = hello.attempt < self.attempt;
@@ -80,12 +84,12 @@ impl Following {
         Err(Status::new(Code::Unavailable, why))
     }
 
-    /// Whether it is who says this, and can go on with what it has.
+    /// Returns whether `hello` comes from the same standby and it can continue from the state that it has.
     pub(super) fn can_resume(&self, hello: &FollowRequest) -> bool {
         hello.holds_state && self.may_take_over && self.everything.is_some() && hello.token == self.token
     }
 
-    /// Goes on over another link.
+    /// Continues over another link, and sends the batches that were not applied.
     pub(super) fn resume(&mut self, id: u64, hello: &FollowRequest, link: Link) {
         (self.id, self.attempt) = (id, hello.attempt);
         self.has_applied(hello.applied);
@@ -97,40 +101,43 @@ impl Following {
         self.link.is_some()
     }
 
+    /// Drops the link, and ends waits for room on it.
     pub(super) fn unlink(&mut self) {
         if let Some(link) = self.link.take() {
             link.room.close();
         }
     }
 
-    /// Whether it can be told what changes: it has not lost its link, nor come anew and not been told everything.
+    /// Returns whether changes are to be sent to the standby: it is linked, and its snapshot has begun.
     pub(super) fn follows(&self) -> bool {
         self.is_linked() && self.everything.is_some()
     }
 
-    /// It has heard what was sent then; whether it had heard nothing for long.
+    /// Records the acknowledgement of a heartbeat sent at `sent`. Returns whether the standby had been silent
+    /// before it.
     pub(super) fn has_heard(&mut self, sent: Instant) -> bool {
         let was_silent = self.is_silent();
         self.heard = self.heard.max(sent);
         was_silent
     }
 
-    /// It may have taken over by now.
+    /// Returns whether the standby has been silent for so long that it may have taken over.
     pub(super) fn is_silent(&self) -> bool {
         self.heard.elapsed() > LEASE
     }
 
-    /// Tells it that the task is served; whether it has a link.
+    /// Sends a heartbeat with this time. Returns false if there is no link.
     pub(super) fn tell_the_time(&self, time: u64) -> bool {
         self.link.as_ref().is_some_and(|link| link.time.send(time).is_ok())
     }
 
-    /// How many bytes it is sent and has not applied.
+    /// Returns the size of the changes that are sent and not yet applied, bytes.
     pub(super) fn to_apply(&self) -> usize {
         let messages = self.unapplied.iter().flat_map(|(_, batch)| batch);
         messages.flat_map(|message| &message.changes).map(pieces::size).sum()
     }
 
+    /// Returns whether as many batches are in flight as allowed.
     pub(super) fn has_enough_to_do(&self) -> bool {
         self.unapplied.len() >= BATCHES_ON_THE_WAY
     }
@@ -139,6 +146,7 @@ impl Following {
         self.applied
     }
 
+    /// Records that the standby has applied all batches up to `number`.
     pub(super) fn has_applied(&mut self, number: u64) {
         self.applied = number;
         self.unapplied.retain(|(sent, _)| *sent > number);
@@ -148,14 +156,14 @@ impl Following {
         self.everything
     }
 
-    /// The batch of this number will tell everything.
+    /// Begins a snapshot that ends with batch `number`. Returns the link for it; `None` if the link is lost.
     pub(super) fn begin_everything(&mut self, number: u64) -> Option<(Link, u64)> {
         (self.may_take_over, self.everything) = (false, Some(number));
         self.unapplied.clear();
         Some((self.link.clone()?, number))
     }
 
-    /// Puts a batch on its way, or keeps it for the next link.
+    /// Sends a batch and retains it until it is applied; without a link it is only retained.
     pub(super) fn send(&mut self, number: u64, batch: Vec<Batch>) {
         if let Some(link) = &self.link {
             batch.iter().for_each(|message| _ = link.send(message.clone()));
@@ -164,18 +172,18 @@ impl Following {
     }
 }
 
-/// The way to a standby, until it is lost.
+/// The stream of messages to a standby, until the link is lost.
 #[derive(Clone)]
 pub(super) struct Link {
     messages: mpsc::UnboundedSender<Batch>,
-    /// The newest goes before all messages.
+    /// The time of the newest heartbeat, which is sent before all queued messages.
     time: watch::Sender<u64>,
-    /// For more messages of everything.
+    /// Permits for further snapshot messages.
     room: Arc<Semaphore>,
 }
 
 impl Link {
-    /// A way to a standby, and what comes out at its end.
+    /// Creates a link, and the response stream that carries its messages.
     pub(super) fn new() -> (Link, impl Stream<Item = Result<Batch, tonic::Status>> + Send + 'static) {
         let (messages, to_send) = mpsc::unbounded_channel();
         let room = Arc::new(Semaphore::new(MESSAGES_ON_THE_WAY));
@@ -185,12 +193,14 @@ impl Link {
         (Link { messages, time, room }, stream::unfold(outlet, next))
     }
 
-    /// Whether anybody may hear it. Who is not there any more is found by the end of what it says.
+    /// Queues a message. Returns false if the stream has ended. The end of the standby's own stream shows
+    /// that it is gone.
     fn send(&self, message: Batch) -> bool {
         self.messages.send(message).is_ok()
     }
 
-    /// Waits until few messages are on their way; whether the standby is still there. Not from asynchronous code.
+    /// Queues a snapshot message once few are queued. Returns whether the standby is still there. Blocks the
+    /// thread, so it must not be called from asynchronous code.
     pub(super) fn send_when_there_is_room(&self, message: Batch) -> bool {
         let Ok(permit) = Handle::current().block_on(self.room.acquire()) else { return false };
         permit.forget();
@@ -198,7 +208,7 @@ impl Link {
     }
 }
 
-/// The other end of a link; when it goes, nobody waits for room any more.
+/// The reading end of a link; dropping it ends waits for room.
 struct Outlet {
     messages: mpsc::UnboundedReceiver<Batch>,
     times: watch::Receiver<u64>,
@@ -229,7 +239,7 @@ impl Drop for Outlet {
     }
 }
 
-/// A batch in messages of bearable size, the last without `has_more`.
+/// Splits changes into messages of limited size; all messages except the last have `has_more`.
 pub(super) fn messages(empty: Batch, changes: Vec<Change>) -> impl Iterator<Item = Batch> {
     let mut pieces = changes.into_iter().flat_map(|change| pieces::of(change, MESSAGE)).peekable();
     let mut is_over = false;
@@ -270,7 +280,7 @@ mod tests {
         assert_eq!(other(&standby), Ok(()), "it has nothing, and is lost");
         standby.may_take_over = true;
         assert_eq!(other(&standby), Err(Code::Unavailable), "it may serve by now");
-        // It may come back itself, and nothing that it said before counts.
+        // The same standby may come back, and its older requests are refused.
         assert_eq!(told(standby.gives_place_to(&hello(7, 4))), Ok(()));
         assert_eq!(told(standby.gives_place_to(&hello(7, 2))), Err(Code::Aborted));
     }

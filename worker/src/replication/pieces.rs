@@ -1,4 +1,5 @@
-//! A change in messages that are each of bearable size: of a large variable first that it has zeros, then slices of it.
+//! Splits a change into messages of limited size: a large variable becomes a variable of zeros, followed by
+//! its slices.
 
 use super::encode::to_proto;
 use executor::journal::{Change, State, VariableState, What};
@@ -8,7 +9,8 @@ use proto::pb::TensorProto;
 use proto::replication::{self as pb, change};
 use std::iter;
 
-/// The change in messages of about so many bytes at most, if it is a variable's; any other in one.
+/// Splits a large variable, or slices of one, into messages of about `limit` bytes; other changes become one
+/// message.
 pub(super) fn of(change: Change, limit: usize) -> Box<dyn Iterator<Item = pb::Change> + Send> {
     let Some(slices) = Slices::of(&change, limit) else { return Box::new(iter::once(to_proto(&change))) };
     let head = zeros(&change);
@@ -16,14 +18,14 @@ pub(super) fn of(change: Change, limit: usize) -> Box<dyn Iterator<Item = pb::Ch
     let a_message = (limit / slices.size()).max(1);
     let starts = (0..slices.count).step_by(a_message);
     let messages = starts.map(move |start| {
-        // A change of nothing, which no standby takes, if it cannot be cut out.
+        // If a slice cannot be cut out, the message is empty, and every standby refuses it.
         let what = slices.some(start, a_message.min(slices.count - start)).ok();
         pb::Change { what: what.map(change::What::Slices), ..frame.clone() }
     });
     Box::new(head.into_iter().chain(messages))
 }
 
-/// About how many bytes a message has.
+/// Returns the approximate size of a message, bytes.
 pub(super) fn size(change: &pb::Change) -> usize {
     let of = |tensor: &Option<TensorProto>| tensor.as_ref().map_or(0, |t| t.tensor_content.len());
     match &change.what {
@@ -35,7 +37,7 @@ pub(super) fn size(change: &pb::Change) -> usize {
     }
 }
 
-/// Of a whole variable: that it has zeros.
+/// Returns the message that creates a whole variable with zeros, into which slices are written.
 fn zeros(change: &Change) -> Option<pb::Change> {
     let mut message = to_proto(&without_values(change.clone()));
     match &mut message.what {
@@ -49,7 +51,7 @@ fn zeros(change: &Change) -> Option<pb::Change> {
     }
 }
 
-/// The same of a variable without its value.
+/// Returns the change without its tensor values.
 fn without_values(mut change: Change) -> Change {
     if let What::State { state, .. } = &mut change.what {
         match &mut **state {
@@ -61,18 +63,18 @@ fn without_values(mut change: Change) -> Change {
     change
 }
 
-/// Slices of a variable, side by side.
+/// Consecutive slices of a variable.
 struct Slices {
     values: Tensor,
-    /// Of these numbers, or of all from 0 on.
+    /// The indices of the slices; `None` for all slices from 0 on.
     numbers: Option<Vec<usize>>,
     count: usize,
-    /// The elements of each.
+    /// Number of elements of each slice.
     length: usize,
 }
 
 impl Slices {
-    /// Of a change of more than `limit` bytes.
+    /// Returns the slices of a change that is larger than `limit` bytes.
     fn of(change: &Change, limit: usize) -> Option<Slices> {
         let What::State { state, .. } = &change.what else { return None };
         let (values, numbers) = match &**state {
@@ -92,12 +94,12 @@ impl Slices {
         Some(Slices { values, numbers, count, length })
     }
 
-    /// The bytes of each.
+    /// Returns the size of a slice, bytes.
     fn size(&self) -> usize {
         self.length * self.values.dtype().size().unwrap_or(1).max(1)
     }
 
-    /// So many of them from this one on.
+    /// Encodes `count` slices beginning with slice `start`.
     fn some(&self, start: usize, count: usize) -> Result<pb::Slices> {
         let range = start * self.size()..(start + count) * self.size();
         let bytes = self.values.bytes()?.get(range).unwrap_or_default();
@@ -110,7 +112,8 @@ impl Slices {
     }
 }
 
-/// How many equal parts, `least` or more, so many elements are cut into: a few times that, or one for each.
+/// Returns the number of equal slices, `least` or more, into which a tensor is cut: the smallest divisor of
+/// `elements` below sixty-four times `least`, or one slice per element.
 fn parts(elements: usize, least: usize) -> usize {
     (least..least.saturating_mul(64)).find(|parts| elements.is_multiple_of(*parts)).unwrap_or(elements)
 }

@@ -1,4 +1,4 @@
-//! The process that serves a task, and what it does for its standby.
+//! The primary of a replicated task: it serves the task and keeps its standby up to date.
 
 use super::following::{Following, Link, messages};
 use super::{BEAT, Sign, look_for};
@@ -17,30 +17,32 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-/// How long a run waits for a standby that does not say that it has what the run changed, and longer where that is more
-/// than so many bytes a second.
+/// Time for which a run waits for the standby to acknowledge the run's changes. It is longer if the standby
+/// has more to apply than this many bytes per second.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LEAST_RATE: usize = 8 << 20;
-/// So often is looked whether it does.
+/// Period of the probes for a lost standby's process.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long after its start a process that holds nothing waits with sessions for a standby that may hold what there is.
+/// Time after it began to serve for which a process that holds nothing delays sessions, because a standby
+/// that holds the task's state may connect.
 const UNCERTAIN_FOR: Duration = Duration::from_secs(5);
 
-/// What a served task does for its standby.
+/// The replication state of a served task.
 pub(crate) struct Primary {
     task: TaskName,
     journal: Arc<Journal>,
     state: Mutex<State>,
-    /// Held while changes are taken and put on their way, so that they leave in that order; locked before the state.
+    /// Held while changes are collected and queued, so that batches are sent in order. It is locked before
+    /// `state`.
     order: Arc<tokio::sync::Mutex<()>>,
-    /// Changes whenever the state does.
+    /// Notified of each change of `state`.
     moved: watch::Sender<()>,
-    /// Called for when this process is not to go on.
+    /// Cancelled when this process must stop serving.
     yields: CancellationToken,
     started: Instant,
-    /// When it began to serve.
+    /// The time at which this process began to serve.
     serves: Mutex<Instant>,
-    /// No other process holds more than this one.
+    /// True once no other process can hold more of the task's state than this one.
     is_certain: watch::Sender<bool>,
 }
 
@@ -49,7 +51,7 @@ struct State {
     standby: Option<Following>,
     /// The number of the last batch.
     last: u64,
-    /// How many links of standbys there have been.
+    /// Number of links that standbys have had.
     links: u64,
 }
 
@@ -72,34 +74,35 @@ impl Primary {
         &self.task
     }
 
-    /// Ends when the standby has all that the task had, and this process nothing, or nothing more: it is to serve no longer.
+    /// Waits until this process must stop serving: the standby has taken over, or a process with the task's
+    /// state has come while this one has none.
     pub(crate) async fn yields(&self) {
         self.yields.cancelled().await;
     }
 
-    /// From now on others may come.
+    /// Records that other processes can connect from now on.
     pub(crate) fn begins_to_serve(&self) {
         *self.serves.lock() = Instant::now();
     }
 
-    /// No other process holds more than this one.
+    /// Records that no other process holds more of the task's state than this one.
     pub(crate) fn becomes_certain(&self) {
         self.is_certain.send_replace(true);
     }
 
-    /// Ends once no standby is likely to come that holds what this process, which has just started, does not.
+    /// Waits until a standby that holds more than this newly started process is unlikely to connect.
     pub(crate) async fn until_certain(&self) {
         let mut is_certain = self.is_certain.subscribe();
         let end = *self.serves.lock() + UNCERTAIN_FOR;
-        // After that nobody can be waited for.
+        // After the timeout there is no such standby to wait for.
         let _ = timeout_at(end.into(), is_certain.wait_for(|is_certain| *is_certain)).await;
     }
 
-    /// Returns when the standby has all that has changed until now; at once without one.
+    /// Waits until the standby has applied all changes made so far. Returns at once without a standby.
     ///
     /// # Errors
-    /// `Unavailable` if it does not say so for long, or if this process gives way to it, `DeadlineExceeded` if the deadline
-    /// is sooner.
+    /// `Unavailable` if the standby does not acknowledge the changes for long, or if this process must stop
+    /// serving; `DeadlineExceeded` if the deadline is sooner.
     pub(crate) async fn settle(self: &Arc<Self>, deadline: Option<Instant>) -> Result<(), Status> {
         let mut moved = self.moved.subscribe();
         let start = Instant::now();
@@ -124,7 +127,7 @@ impl Primary {
                     number = Some(nothing);
                     continue;
                 }
-                // Changes that are under way are waited for.
+                // Changes that are being collected must complete first.
                 Awaited::Take(presence) => match timeout_at(end.into(), self.in_order(Primary::take)).await {
                     Ok(taken) => {
                         number = taken?;
@@ -145,13 +148,13 @@ impl Primary {
         }
     }
 
-    /// How long what the standby is sent may take to be there.
+    /// Returns the time that the standby may need for the changes that it has not applied.
     fn way_to_go(&self) -> Duration {
         let bytes = self.state.lock().standby.as_ref().map_or(0, Following::to_apply);
         Duration::from_secs((bytes / LEAST_RATE) as u64)
     }
 
-    /// Whether something has changed that the standby may not have.
+    /// Returns whether there may be changes that the standby has not applied.
     pub(crate) fn is_behind(&self) -> bool {
         if !self.state.lock().standby.as_ref().is_some_and(|standby| standby.may_take_over) {
             return false;
@@ -159,7 +162,8 @@ impl Primary {
         self.nothing_to_take().is_none_or(|number| !matches!(self.awaited(Some(number)), Awaited::Nobody))
     }
 
-    /// What is waited for until the standby has this batch, or has whatever is to be put into one.
+    /// Returns the event that a run must wait for until the standby has applied batch `number`, or, without a
+    /// number, the changes made so far.
     fn awaited(&self, number: Option<(u64, u64)>) -> Awaited {
         let state = self.state.lock();
         let Some(standby) = state.standby.as_ref().filter(|standby| standby.may_take_over) else {
@@ -177,7 +181,8 @@ impl Primary {
         }
     }
 
-    /// Does this when nobody else takes changes; what has begun is done, whether or not it is waited for.
+    /// Calls `act` while no other thread collects changes. It completes even if the returned future is
+    /// dropped.
     async fn in_order<T: Send + 'static>(
         self: &Arc<Self>,
         act: impl FnOnce(&Primary) -> T + Send + 'static,
@@ -190,17 +195,17 @@ impl Primary {
         .await
     }
 
-    /// The standby's link, and the last batch that it is sent, if that is all.
+    /// Returns the standby's link and the last batch sent to it, if there are no further changes.
     fn nothing_to_take(&self) -> Option<(u64, u64)> {
-        // What is being taken is not noted.
+        // While another thread collects changes, the journal does not show them.
         let _nobody_takes = self.order.try_lock().ok()?;
         let state = self.state.lock();
         let standby = state.standby.as_ref().filter(|standby| standby.follows())?;
         (!self.journal.has_notes()).then_some((standby.id, state.last))
     }
 
-    /// Puts what has changed on its way; the standby's link, and the last batch that it is sent. `None` if it is not to
-    /// be sent more now.
+    /// Sends the collected changes. Returns the standby's link and the last batch sent to it; `None` if no
+    /// more batches may be in flight.
     fn take(&self) -> Option<(u64, u64)> {
         let (id, last, has_enough) = {
             let state = self.state.lock();
@@ -218,20 +223,21 @@ impl Primary {
         let batch = messages(Batch { number, ..Batch::default() }, changes).collect();
         let mut state = self.state.lock();
         state.last = number;
-        // Who has come anew meanwhile is told everything.
+        // A standby that has connected anew meanwhile receives a snapshot instead.
         state.standby.as_mut().filter(|standby| standby.id == id)?.send(number, batch);
         Some((id, number))
     }
 
-    /// A standby has come, over this link; the link's number. One that was here before and has lost its link is sent
-    /// what it has not applied. Any other is told everything; if it could take over, it first forgets what it holds.
+    /// Adds the standby that sent `hello` over this link. Returns the link's number. A standby that was
+    /// linked before is sent the batches that it has not applied. Any other receives a snapshot, and first
+    /// discards the state that it holds.
     ///
     /// # Errors
-    /// `Unavailable` while there is another, or if its process cannot be seen from here.
+    /// `Unavailable` while there is another standby, or if the standby's process cannot be reached from here.
     pub(super) async fn welcome(self: &Arc<Self>, hello: FollowRequest, link: Link) -> Result<u64, Status> {
         if !self.admits(&hello)? {
             let presence = &hello.presence;
-            // Or it would seem to have ended as soon as its link is lost.
+            // Without a way to probe the process, a lost link would look like the end of the process.
             if look_for(presence, hello.token).await != Sign::Lives {
                 let text = format!(
                     "{} cannot see its standby's process at {presence}: open the way there",
@@ -240,7 +246,7 @@ impl Primary {
                 return Err(Status::new(Code::Unavailable, text));
             }
         }
-        // What it was told over another link it is told no more.
+        // No more messages are sent over an older link of the same standby.
         if let Some(standby) = self.state.lock().standby.as_mut().filter(|s| s.token == hello.token) {
             standby.unlink();
         }
@@ -250,10 +256,11 @@ impl Primary {
         Ok(id)
     }
 
-    /// Whether who says this was here before, and goes on with what it has.
+    /// Returns whether the standby that sent `hello` was linked before and can continue from the state that
+    /// it has.
     ///
     /// # Errors
-    /// As [`Primary::welcome`].
+    /// Those of [`Primary::add_standby`].
     fn admits(&self, hello: &FollowRequest) -> Result<bool, Status> {
         let state = self.state.lock();
         let Some(standby) = &state.standby else { return Ok(false) };
@@ -261,6 +268,7 @@ impl Primary {
         Ok(standby.can_resume(hello) && hello.applied <= state.last)
     }
 
+    /// Stores the standby's new link. Returns the link's number.
     fn link(&self, hello: FollowRequest, link: Link) -> Result<u64, Status> {
         let is_back = self.admits(&hello)?;
         let mut state = self.state.lock();
@@ -276,7 +284,8 @@ impl Primary {
         Ok(id)
     }
 
-    /// The standby has forgotten what it held: tells it everything. No run waits until it has that.
+    /// Sends a snapshot to a standby that has discarded its state. Runs do not wait for the standby until it
+    /// has the snapshot.
     fn tell_everything(&self, id: u64) {
         let Some((link, number)) = self.with(id, |standby, number| standby.begin_everything(number)) else {
             return;
@@ -289,9 +298,11 @@ impl Primary {
         }
     }
 
-    /// The standby has been told everything: with what has changed meanwhile it is whole. Runs wait from now on.
+    /// Sends the changes made since the snapshot, after which the standby has the complete state. Runs wait
+    /// for the standby from now on.
     fn make_whole(&self, id: u64) {
-        // What runs change that see nobody to wait for is noted before this, or they wait.
+        // `may_take_over` is set before the changes are collected: a run that still sees it unset has its
+        // changes among them.
         let Some(number) = self.with(id, |standby, number| {
             standby.may_take_over = true;
             Some(number)
@@ -306,7 +317,8 @@ impl Primary {
         }
     }
 
-    /// Changes what is known of the standby, if it is still this one, for one more batch.
+    /// Updates the standby with this link and takes a new batch number for it. `None` if the link is not the
+    /// current one.
     fn with<T>(&self, id: u64, change: impl FnOnce(&mut Following, u64) -> Option<T>) -> Option<T> {
         let changed = {
             let mut state = self.state.lock();
@@ -319,7 +331,7 @@ impl Primary {
         changed
     }
 
-    /// Hears what a standby says until it says no more.
+    /// Processes the messages of a standby until its stream ends.
     pub(super) async fn listen(self: Arc<Self>, id: u64, mut said: Streaming<FollowRequest>) {
         let beats = AbortOnDropHandle::new(tokio::spawn(self.clone().tell_the_time(id)));
         while let Ok(Some(word)) = said.message().await {
@@ -331,7 +343,7 @@ impl Primary {
         self.lost(id).await;
     }
 
-    /// Says that the task is served for as long as the link stands.
+    /// Sends heartbeats for as long as the link exists.
     async fn tell_the_time(self: Arc<Self>, id: u64) {
         let mut beat = interval(BEAT);
         loop {
@@ -344,6 +356,8 @@ impl Primary {
         }
     }
 
+    /// Processes one message of a standby: an acknowledged heartbeat, or the number of the last batch
+    /// applied.
     async fn heard(self: &Arc<Self>, id: u64, word: &FollowRequest) -> Result<(), Status> {
         let applied = word.applied;
         let everything = {
@@ -365,7 +379,7 @@ impl Primary {
             standby.has_applied(applied);
             standby.everything()
         };
-        // What is told takes as long as the changes that are under way.
+        // The following calls wait for changes that are being collected.
         match everything {
             None => self.in_order(move |own| own.tell_everything(id)).await?,
             Some(everything) if everything == applied => {
@@ -378,7 +392,8 @@ impl Primary {
         Ok(())
     }
 
-    /// A standby's link is lost: looks whether its process lives, until that is known or it is back.
+    /// Handles the loss of a standby's link: probes the standby's process until it has ended, has taken over
+    /// or is linked again.
     async fn lost(self: Arc<Self>, id: u64) {
         let known = {
             let mut state = self.state.lock();
@@ -403,11 +418,11 @@ impl Primary {
                 Sign::HasTakenOver | Sign::Lives | Sign::Silence => sleep(LOOK_EVERY).await,
             }
         }
-        // Nobody depends on it.
+        // An error means that the runtime is shutting down.
         let _ = self.in_order(move |own| own.dismiss(id)).await;
     }
 
-    /// Goes on without this standby, if it is still that.
+    /// Removes the standby with this link, if it is still the current one.
     fn dismiss(&self, id: u64) {
         if !self.is_standby(id) {
             return;
@@ -422,7 +437,8 @@ impl Primary {
         self.state.lock().standby.as_ref().is_some_and(|standby| standby.id == id)
     }
 
-    /// Whether this process is to go, because it has nothing and the one that comes all that there was.
+    /// Stops serving if this process holds nothing and the standby that sent `hello` holds the task's state.
+    /// Returns whether it does so.
     pub(super) fn gives_way_to(&self, hello: &FollowRequest) -> bool {
         let is_blank = !self.journal.was_used() && self.state.lock().links == 0;
         if hello.holds_state && is_blank {
@@ -434,12 +450,12 @@ impl Primary {
     }
 }
 
-/// What a run waits for.
+/// The event that a run waits for.
 enum Awaited {
     Nobody,
-    /// That what has changed is put on its way, to the standby that is there.
+    /// The changes must be sent to the standby, whose address this is.
     Take(String),
-    /// A word of the standby that is there.
+    /// The standby, whose address this is, must acknowledge the changes.
     Word(String),
 }
 

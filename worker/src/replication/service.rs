@@ -1,4 +1,4 @@
-//! The service that standbys call.
+//! The gRPC service that standbys call.
 
 use super::FIRST_WORD;
 use super::following::Link;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use tokio::time::timeout;
 use tonic::{Request, Response, Streaming};
 
-/// What a served task offers its standby.
+/// The replication service of a served task.
 #[derive(Clone, Debug)]
 pub struct Replication(Option<Arc<Primary>>);
 
 impl Replication {
-    /// `None` of a task that one process holds.
+    /// Creates the service; `None` for a task that is not replicated.
     pub(crate) fn new(primary: Option<Arc<Primary>>) -> Replication {
         Replication(primary)
     }
@@ -42,7 +42,8 @@ impl ReplicationService for Replication {
             return Err(tonic::Status::aborted("what the task had is with you"));
         }
         let (link, messages) = Link::new();
-        // On a task of its own: who is welcome is listened to even if this call is given up meanwhile.
+        // A separate task, because the messages of an accepted standby must be processed even if this call is
+        // cancelled meanwhile.
         let welcomed = tokio::spawn(async move {
             let id = primary.welcome(first, link).await?;
             tokio::spawn(primary.listen(id, said));

@@ -1,4 +1,4 @@
-//! The process that follows the one that serves its task, and takes over from it.
+//! The standby of a replicated task: it applies the primary's changes, and takes over from the primary.
 
 use super::applying::{Applied, Applying, Part};
 use super::{FIRST_WORD, SILENCE, Sign, look};
@@ -21,51 +21,53 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-/// Between two attempts to follow: the first is soon, each that fails the next time later.
+/// Pause between two attempts to follow: the first value after progress, doubled with each equal failure up
+/// to the second.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A process that may serve a task that another serves.
+/// A process that follows the primary of its task and may take over from it.
 #[derive(Debug)]
 pub struct Standby {
     worker: Arc<Worker>,
-    /// Where the other process serves, `host:port`.
+    /// The address of the primary, `host:port`.
     other: String,
-    /// Where this one is known to live.
+    /// The address at which this process can be probed, `host:port`.
     presence: String,
     token: u64,
-    /// What is said there: the token; once this process serves, all its bits turned round.
+    /// The number that is sent to probes: the token, or its complement once this process has taken over.
     says: Arc<AtomicU64>,
     _says_so: AbortOnDropHandle<()>,
-    /// How often it has tried to follow.
+    /// Number of attempts to follow.
     attempts: AtomicU64,
     held: Mutex<Held>,
 }
 
-/// What a standby has.
+/// The state that a standby has received.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
-    /// All that the task had.
+    /// Set if the standby has the complete state of the task.
     is_whole: bool,
     /// The last batch that was applied.
     applied: u64,
-    /// When the other last said that it serves.
+    /// The time of the primary's last message.
     heard: Option<Instant>,
 }
 
 impl Held {
-    /// The other says nothing any more, and answers nobody without a word of this process.
+    /// Returns whether this process may take over from a silent primary: it has the complete state, and the
+    /// primary answers no runs without this standby's acknowledgements.
     fn is_enough(&self) -> bool {
         self.is_whole && self.heard.is_some_and(|heard| heard.elapsed() >= SILENCE)
     }
 }
 
 impl Standby {
-    /// A standby of the worker's task, which another process serves at `other`. `own` is this machine's name or address
-    /// for that process.
+    /// Creates a standby of the worker's task, which another process serves at `other`. `own` is this
+    /// machine's name or address as seen from that process.
     ///
     /// # Errors
-    /// `Unavailable` if no port can be had.
+    /// `Unavailable` if no port can be opened.
     pub async fn new(worker: &Arc<Worker>, other: &str, own: &str, bind: IpAddr) -> Result<Standby, Status> {
         let failed = |e: std::io::Error| {
             let text = format!("{} cannot hold a port open on {bind}: {e}", worker.task());
@@ -76,16 +78,16 @@ impl Standby {
         let token = rand::random();
         let says = Arc::new(AtomicU64::new(token));
         let said = says.clone();
-        // Who connects wants to see that the process lives, and nothing else.
+        // Clients of this port only probe whether the process lives.
         let says_so = async move {
             loop {
                 match listener.accept().await {
-                    // The buffer of a new connection has room for it, and the runtime takes a new one for ready. Who does
-                    // not hear it asks again.
+                    // A new connection's send buffer has room for the eight bytes, and the runtime assumes a
+                    // new connection to be writable. A client that does not receive them probes again.
                     Ok((stream, _)) => {
                         drop(stream.try_write(&said.load(Ordering::Acquire).to_le_bytes()));
                     }
-                    // A process without descriptors may have some soon.
+                    // The process may be out of file descriptors for a while.
                     Err(_) => sleep(PAUSE).await,
                 }
             }
@@ -102,13 +104,13 @@ impl Standby {
         })
     }
 
-    /// Whether this process holds all that the task had when it was last served.
+    /// Returns whether this process holds the complete state of the task.
     pub fn holds_state(&self) -> bool {
         self.held.lock().is_whole
     }
 
-    /// Follows whoever serves the task, until nobody does; a process that is not there yet is waited for so long. Then
-    /// this one holds all that the task had, or nothing.
+    /// Follows the primary until no process serves the task; a primary that does not run yet is waited for
+    /// during `patience`. Afterwards this process holds the complete state of the task, or nothing.
     pub async fn until_nobody_serves(&self, patience: Duration) {
         let start = Instant::now();
         let (mut pause, mut last) = (PAUSE, String::new());
@@ -122,7 +124,7 @@ impl Standby {
             let why = match look(&self.other).await {
                 Sign::Ended if self.holds_state() => return self.takes_over(),
                 Sign::Ended if start.elapsed() >= patience => {
-                    // It may have been told a part.
+                    // The standby may have received a part of a snapshot.
                     return self.worker.stores().for_each(ResourceStore::clear_all);
                 }
                 Sign::Ended => String::new(),
@@ -143,13 +145,14 @@ impl Standby {
         }
     }
 
-    /// From now on the other ends if it comes back.
+    /// Answers probes from now on in a way that makes the other process end if it comes back.
     fn takes_over(&self) {
         self.says.store(!self.token, Ordering::Release);
     }
 
-    /// As [`Standby::until_nobody_serves`], when this process has the task's port: whether it is to serve. Another that
-    /// has its port too, and serves as little, is told apart by who is `first`.
+    /// Returns whether this process, which has the task's port after [`Standby::until_nobody_serves`], is to
+    /// serve the task; if so, it is marked as serving. Of two processes that both have their port and hold
+    /// nothing, the `first` one serves.
     pub async fn may_serve(&self, first: bool) -> bool {
         let may = self.holds_state()
             || match look(&self.other).await {
@@ -163,6 +166,7 @@ impl Standby {
         may
     }
 
+    /// Returns whether the other process does not answer gRPC calls.
     async fn nobody_answers(&self) -> bool {
         let Some(endpoint) = channel::endpoint(&self.other) else { return true };
         let connect = endpoint.connect_with_connector(channel::connector());
@@ -173,7 +177,7 @@ impl Standby {
         !matches!(answered.await, Ok(Some(_)))
     }
 
-    /// Follows until the link is lost; why it was.
+    /// Follows the primary until the link is lost. Returns the reason.
     async fn follow(&self) -> String {
         let (say, said) = mpsc::unbounded_channel();
         let held = *self.held.lock();
@@ -202,25 +206,25 @@ impl Standby {
             Ok(Err(why)) => return why,
             Err(_) => return "it does not answer".to_owned(),
         };
-        // What there is is there or here, from now on.
+        // From now on the task's state is with the primary or with this process, not with a third one.
         self.worker.becomes_certain();
         let mut applying = Applying::new(self.worker.clone());
         let why = self.hear(&mut batches, &say, &mut applying).await;
-        // Another link goes on with what there is then.
+        // The next link continues from the state after this.
         match applying.finish().await.map(|applied| self.has_applied(applied)) {
             Some(Err(why)) => why,
             Some(Ok(_)) | None => why,
         }
     }
 
-    /// Applies what comes, until no more does; why not.
+    /// Applies the primary's batches until the stream ends. Returns the reason.
     async fn hear(
         &self,
         batches: &mut Streaming<Batch>,
         say: &UnboundedSender<FollowRequest>,
         applying: &mut Applying,
     ) -> String {
-        // That it is not heard is found by the end of the batches.
+        // The end of the stream of batches shows that the primary is gone.
         let tell = |number| _ = say.send(FollowRequest { applied: number, ..FollowRequest::default() });
         let mut changes = Vec::new();
         loop {
@@ -255,12 +259,13 @@ impl Standby {
                 continue;
             }
             changes.extend(more);
-            // All of a batch or nothing; everything, which is nothing until it is whole, as it comes.
+            // A batch is applied as a whole; snapshot messages are applied as they arrive, because the state
+            // counts only once it is complete.
             if is_everything || !has_more {
                 let number = (!has_more).then_some(number);
                 applying.add(Part { number, is_whole, changes: std::mem::take(&mut changes) });
             }
-            // As much as there may be on the way is enough of it.
+            // Does not receive more of the snapshot than the primary may have in flight.
             while is_everything && applying.is_busy() {
                 match self.has_applied(applying.next().await) {
                     Ok(number) => number.into_iter().for_each(tell),
@@ -270,10 +275,10 @@ impl Standby {
         }
     }
 
-    /// The batch that this process has now, if it was the end of one.
+    /// Records an applied set of changes. Returns the number of the batch that it ends.
     ///
     /// # Errors
-    /// Why it could not be applied: what is missing will be told with everything.
+    /// The reason why the changes could not be applied; the primary will send a snapshot.
     fn has_applied(&self, applied: Applied) -> Result<Option<u64>, String> {
         let Applied { number, is_whole, result } = applied;
         let mut held = self.held.lock();

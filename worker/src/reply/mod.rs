@@ -1,5 +1,5 @@
-//! The answer to RecvTensor as bytes: plain gRPC on the wire, but a tensor's elements are neither copied into a
-//! message on the way out nor out of one on the way in. No sockets here.
+//! The encoding of answers to RecvTensor: plain gRPC on the wire, but a tensor's elements are not copied into
+//! a protobuf message by the sender nor out of one by the receiver. This module uses no sockets.
 
 mod head;
 mod read;
@@ -15,18 +15,18 @@ use proto::grpc::{MAX_MESSAGE_SIZE, PREFIX};
 use proto::{Status, pb};
 use std::sync::Arc;
 
-/// Elements up to here are copied behind the header: a write of their own costs more, bytes.
+/// Most elements that are copied behind the header, bytes: below this, a copy costs less than another write.
 const INLINE: usize = 1024;
-/// What may stand before the elements; a message with more is read whole, bytes.
+/// Most bytes in front of the elements; a message with more is decoded as a whole.
 const MAX_HEADER: usize = 4096;
 
-/// A value on its way from one task to another.
+/// A value in transfer from one task to another.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) tensor: Tensor,
     pub(crate) is_dead: bool,
     pub(crate) send_start_micros: i64,
-    /// The sender keeps the reply until it hears that it arrived.
+    /// Set if the sender retains the reply until the receiver acknowledges it.
     pub(crate) require_ack: bool,
 }
 
@@ -35,16 +35,17 @@ impl Reply {
         Reply { tensor, is_dead: false, send_start_micros: 0, require_ack: false }
     }
 
-    /// What a dead edge carries, whatever its type: no elements, of type float.
+    /// Returns the reply for a dead tensor: a float tensor without elements, whatever the type of the edge.
     pub(crate) fn dead() -> Result<Reply, Status> {
         let tensor = Tensor::zeros(DType::Float, Shape::new(&[0])?)?;
         Ok(Reply { is_dead: true, ..Reply::new(tensor) })
     }
 
-    /// The reply as one message of gRPC, in one slice or two.
+    /// Encodes the reply as one gRPC message, in one slice or two.
     ///
     /// # Errors
-    /// `ResourceExhausted` beyond the format's limit; `Unimplemented` for types that do not travel.
+    /// `ResourceExhausted` beyond protobuf's size limit; `Unimplemented` for types that cannot be
+    /// transferred.
     pub(crate) fn encode(&self) -> Result<(Bytes, Option<Bytes>), Status> {
         match self.tensor.bytes() {
             Ok(elements) => self.encode_plain(elements),
@@ -52,7 +53,8 @@ impl Reply {
         }
     }
 
-    /// In the order that the peer's own fast path reads: `tensor` last, its elements last in it.
+    /// Encodes a tensor with plain elements. The fields are in the order that TensorFlow's own fast path
+    /// expects: `tensor` last, and the elements last in it.
     fn encode_plain(&self, elements: &[u8]) -> Result<(Bytes, Option<Bytes>), Status> {
         let (shape, len) = (self.tensor.shape(), elements.len());
         let shape_len: usize = shape.iter().map(|&d| 1 + sized(dim_len(d))).sum();
@@ -101,7 +103,7 @@ impl Reply {
         }
     }
 
-    /// Types without plain elements, by the message itself.
+    /// Encodes tensors of other types by protobuf.
     fn encode_message(&self) -> Result<(Bytes, Option<Bytes>), Status> {
         let message = self.to_proto();
         let len = message.encoded_len();
@@ -136,16 +138,17 @@ impl Reply {
     }
 }
 
-/// A length-delimited field's size without its tag.
+/// Returns the size of a length-delimited field without its tag.
 fn sized(len: usize) -> usize {
     encoded_len_varint(len as u64) + len
 }
 
-/// A dimension's size is written even where it is zero, as the peer does.
+/// Returns the encoded length of a dimension. A size of zero is written too, like TensorFlow does.
 fn dim_len(dim: usize) -> usize {
     1 + encoded_len_varint(dim as u64)
 }
 
+/// Sets the message length in gRPC's message header.
 fn set_prefix(head: &mut BytesMut, len: usize) -> Result<(), Status> {
     match u32::try_from(len) {
         Ok(short) if len <= MAX_MESSAGE_SIZE => {
@@ -159,7 +162,7 @@ fn set_prefix(head: &mut BytesMut, len: usize) -> Result<(), Status> {
     }
 }
 
-/// Keeps a tensor's storage alive until it is written.
+/// Keeps a tensor's buffer alive until it is written.
 struct Shared(Arc<Buffer>);
 
 impl AsRef<[u8]> for Shared {
@@ -189,7 +192,7 @@ mod tests {
         reader.finish()
     }
 
-    /// With the fields in the order of their numbers: the tensor first.
+    /// Encodes the reply by protobuf, with the fields in the order of their numbers: the tensor first.
     fn message(reply: &Reply) -> Result<Bytes, Status> {
         let mut out = BytesMut::new();
         out.put_bytes(0, PREFIX);
@@ -257,7 +260,7 @@ mod tests {
         let mut compressed = BytesMut::from(&good[..]);
         compressed[0] = 1;
         assert!(read(&compressed.freeze(), 64).is_err());
-        // Content whose length is not the shape's goes the long way, and is refused there.
+        // Elements whose length does not match the shape are decoded by protobuf and refused there.
         let mut wrong = BytesMut::from(&whole(&Reply::new(Tensor::scalar(1i32)))?[..]);
         wrong[PREFIX + 5] = 2;
         assert!(read(&wrong.freeze(), 64).is_err());

@@ -1,4 +1,4 @@
-//! A reply from the chunks of a body, as they come.
+//! The decoder of RecvTensor replies, for bodies that arrive in chunks.
 
 use super::head::{Head, Scan};
 use super::{MAX_HEADER, Reply, malformed};
@@ -8,21 +8,22 @@ use prost::Message;
 use proto::grpc::{MAX_MESSAGE_SIZE, PREFIX};
 use proto::{Status, pb};
 
-/// Reads a reply from chunks as they come, a tensor's elements straight into their place.
+/// Decodes a reply from chunks. A tensor's elements are copied from the chunks into the tensor's buffer.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyReader {
-    /// Bytes of the prefix and the header, or of the whole message, or of what follows the elements.
+    /// The bytes of the prefix and the header, of the whole message, or of the fields behind the elements.
     held: BytesMut,
     state: State,
 }
 
+/// The part of the reply that the next bytes belong to.
 #[derive(Debug, Default)]
 enum State {
     #[default]
     Prefix,
-    /// Of a message of this length.
+    /// The header of a message of this length.
     Header(usize),
-    /// Read whole, then decoded: the message's length.
+    /// A message of this length that is decoded as a whole.
     Whole(usize),
     Elements(Elements),
     Tail(Elements),
@@ -33,15 +34,15 @@ struct Elements {
     head: Head,
     buffer: Buffer,
     filled: usize,
-    /// Bytes of the message behind the elements.
+    /// Length of the message behind the elements, bytes.
     tail: usize,
 }
 
 impl ReplyReader {
-    /// Takes the next bytes of the body.
+    /// Processes the next chunk of the body.
     ///
     /// # Errors
-    /// What is no reply, or one that memory does not suffice for.
+    /// For a malformed reply, or a tensor that there is no memory for.
     pub(crate) fn push(&mut self, mut chunk: Bytes) -> Result<(), Status> {
         loop {
             match &mut self.state {
@@ -91,6 +92,7 @@ impl ReplyReader {
         self.held.extend_from_slice(&chunk.split_to(missing));
     }
 
+    /// Allocates the tensor and copies the elements that are already there.
     fn start_elements(&mut self, head: Head, len: usize) -> Result<(), Status> {
         let buffer = Buffer::unspecified(head.content)?;
         let tail = len - head.len - head.content;
@@ -103,10 +105,10 @@ impl ReplyReader {
         Ok(())
     }
 
-    /// The reply, once the body has ended.
+    /// Returns the reply after the body has ended.
     ///
     /// # Errors
-    /// `Internal` if it ended early.
+    /// `Internal` if the body ended early.
     pub(crate) fn finish(self) -> Result<Reply, Status> {
         match self.state {
             State::Tail(elements) if self.held.len() == elements.tail => {
@@ -162,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_stated_size_takes_no_memory_before_it_is_believed() {
-        // A vector of 2^40 floats in a message of 2^31 - 1 bytes cannot be.
+        // A vector of 2^40 floats does not fit into a message of 2^31 - 1 bytes.
         let mut bytes = BytesMut::new();
         bytes.put_u8(0);
         bytes.put_u32(i32::MAX as u32);

@@ -1,5 +1,5 @@
-//! The writing end of a link, and its connections. Whoever has something to send writes what fits at once; what does
-//! not is left to a thread of the link, so that compute threads never wait for a peer.
+//! The writing end of a link's connections. The thread that has a frame to send writes it as far as the
+//! socket accepts it; a thread of the link writes the rest, so that compute threads never wait for a peer.
 
 use super::cork;
 use super::frame::{Frame, Malformed};
@@ -14,34 +14,38 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// More than this is left to the link's thread from the start: copying it takes a while, bytes.
+/// Most bytes that the sending thread writes itself; more are left to the link's thread, because copying them
+/// takes long.
 const DIRECT: usize = 512 << 10;
-/// Payloads from here on go over all connections, bytes.
+/// Payloads of this size and above are split over all connections, bytes.
 const PARALLEL_FROM: usize = 4 << 20;
-/// Bytes of a write on each of several connections.
+/// Size of a write on each of several connections, bytes.
 const STRIPE: usize = 4 << 20;
-/// Who finds more to write so often, of what others added meanwhile, leaves it to the link's thread.
+/// Number of batches, added by other threads meanwhile, that a sending thread writes before it leaves the
+/// rest to the link's thread.
 const ROUNDS: usize = 4;
 const WRITER_STACK: usize = 128 << 10;
 
+/// The connections of a link: the main one, and over TCP further ones for large payloads.
 pub(super) struct Connection {
     pub(super) socket: Socket,
     /// Further connections to the same process, for parts of large payloads.
     pub(super) lanes: Box<[TcpStream]>,
     state: Mutex<State>,
-    /// There is something for the writing thread.
+    /// Notified when there is work for the writing thread.
     handed: Condvar,
     broken: AtomicBool,
-    /// The other end has said that it is shutting down.
+    /// Set when the other end has announced its shutdown.
     left: AtomicBool,
 }
 
+/// The state shared by the threads that write to a connection.
 #[derive(Default)]
 struct State {
     outbox: Outbox,
-    /// Some thread writes; what is added meanwhile, it takes along.
+    /// Set while a thread writes; it also writes the frames that others add meanwhile.
     writes: bool,
-    /// It is the link's thread's turn.
+    /// Set while the link's thread is responsible for writing.
     is_handed: bool,
     has_thread: bool,
 }
@@ -58,23 +62,25 @@ impl Connection {
         }
     }
 
+    /// Returns whether the connection has failed or was closed.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Tells the other end that this process is shutting down.
+    /// Announces to the other end that this process is shutting down.
     pub(super) fn take_leave(self: &Arc<Self>) {
         if self.post(&Frame::Leaving, None).is_ok() {
             self.flush();
         }
     }
 
-    /// The other end has [taken leave](Connection::take_leave).
+    /// Records that the other end has [announced its shutdown](Connection::announce_shutdown).
     pub(super) fn note_leave(&self) {
         self.left.store(true, Ordering::Release);
     }
 
-    /// Why there is no connection with `peer` any more: `what` tells which of its uses has ended.
+    /// Returns the message for the end of the connection with `peer`; `use_name` names the use of the
+    /// connection that has ended.
     pub(super) fn broke(&self, what: &str, peer: &str) -> String {
         match self.left.load(Ordering::Acquire) {
             true => format!("{what} {peer} has ended: {peer} is shutting down"),
@@ -82,11 +88,11 @@ impl Connection {
         }
     }
 
-    /// Adds a frame to what leaves with the next [`Connection::flush`], and tells how much that is, bytes. On a broken
-    /// connection it is lost.
+    /// Queues a frame for the next [`Connection::flush`]. Returns the number of bytes in the queue. On a
+    /// broken connection the frame is lost.
     ///
     /// # Errors
-    /// A frame that cannot be written.
+    /// For a frame that cannot be encoded.
     pub(super) fn post(&self, frame: &Frame, payload: Option<Bytes>) -> Result<usize, Malformed> {
         let parallel_from = if self.lanes.is_empty() { usize::MAX } else { PARALLEL_FROM };
         let outbox = &mut self.state.lock().outbox;
@@ -94,25 +100,24 @@ impl Connection {
         Ok(outbox.len())
     }
 
-    /// What was posted and has not been written, but for what is being written now, bytes.
+    /// Returns the number of queued bytes, without those that are being written at present.
     pub(super) fn unwritten(&self) -> usize {
         self.state.lock().outbox.len()
     }
 
-    /// As [`Connection::post`], with a descriptor.
+    /// Queues a frame with a file descriptor, see [`Connection::post`].
     pub(super) fn post_descriptor(&self, frame: &Frame, descriptor: OwnedFd) -> Result<(), Malformed> {
         self.state.lock().outbox.add_descriptor(frame, descriptor)
     }
 
-    /// Sees to it that all that was posted leaves: now, or at the end of what this thread [hears](cork::corked). Does
-    /// not wait.
+    /// Writes the queued frames, now or, within [`cork::corked`], at its end. Does not block.
     pub(super) fn flush(self: &Arc<Self>) {
         if !cork::waits(self) {
             self.flush_now();
         }
     }
 
-    /// As [`Connection::flush`], in any case now.
+    /// Writes the queued frames now, even while corked.
     pub(super) fn flush_now(self: &Arc<Self>) {
         let mut state = self.state.lock();
         if state.writes || state.outbox.is_empty() || self.is_broken() {
@@ -142,6 +147,7 @@ impl Connection {
         self.hand_over(&mut state);
     }
 
+    /// Wakes the link's writing thread, or starts it.
     fn hand_over(self: &Arc<Self>, state: &mut State) {
         if state.has_thread {
             self.handed.notify_one();
@@ -159,7 +165,7 @@ impl Connection {
         }
     }
 
-    /// The link's thread: writes what others left, until the connection ends.
+    /// The loop of the link's thread: writes the frames that other threads left, until the connection ends.
     fn write_on(&self) {
         let mut state = self.state.lock();
         while !self.is_broken() {
@@ -181,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Writes the batch: all of it if it may wait, else as much as goes.
+    /// Writes a batch: all of it if `waits`, or else as much as the socket accepts.
     fn write(&self, batch: &mut Outbox, waits: bool) -> io::Result<()> {
         loop {
             let written = match batch.next() {
@@ -217,7 +223,7 @@ impl Connection {
         })
     }
 
-    /// Ends the connection; what is posted later is lost.
+    /// Closes the connection; frames that are queued later are lost.
     pub(super) fn close(&self) {
         self.broken.store(true, Ordering::Release);
         self.socket.shut_down();
@@ -233,12 +239,12 @@ impl Connection {
     }
 }
 
-/// The length of each part but the last.
+/// Returns the length of each part of a payload except the last, which may be shorter.
 pub(super) fn part(len: usize, lanes: usize) -> usize {
     len.div_ceil(lanes + 1).max(1)
 }
 
-/// Whether a payload of this length comes in parts.
+/// Returns whether a payload of this length is split over all connections.
 pub(super) fn is_parallel(len: usize, lanes: usize) -> bool {
     lanes > 0 && len >= PARALLEL_FROM
 }

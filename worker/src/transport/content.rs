@@ -1,4 +1,4 @@
-//! What comes with a frame: read behind it, and made into a value.
+//! The content of a frame: the payload or descriptor that follows it.
 
 use super::frame::{Form, Frame, Malformed};
 use super::reader::Reader;
@@ -7,25 +7,26 @@ use graph::{Buffer, Tensor};
 use std::fs::File;
 use std::io;
 
-/// What comes with a frame.
+/// The content that a frame carries.
 pub(super) enum Content {
     Nothing,
     Elements(Buffer),
-    /// Elements that there was no memory for.
+    /// Elements that there was no memory for; they were skipped.
     TooLarge(graph::Error),
     Message(Bytes),
-    /// The descriptor of a block.
+    /// The descriptor of a shared block.
     Memory(File),
 }
 
 impl Content {
-    /// The next frame with what comes along; `None` at the end.
+    /// Reads the next frame with its content; `None` at the end of the connection.
     pub(super) async fn next(reader: &mut Reader) -> io::Result<Option<(Frame, Content)>> {
         let Some((frame, payload)) = reader.frame().await? else { return Ok(None) };
         let content = Content::of(&frame, payload, reader).await?;
         Ok(Some((frame, content)))
     }
 
+    /// Reads the content of a frame.
     async fn of(frame: &Frame, payload: usize, reader: &mut Reader) -> io::Result<Content> {
         Ok(match frame {
             Frame::Elements(_, form) if form.len() != Some(payload) => {
@@ -47,7 +48,7 @@ impl Content {
     }
 }
 
-/// A plain tensor of these elements.
+/// Returns a plain tensor with these elements.
 pub(super) fn tensor(form: Form, buffer: Buffer) -> io::Result<Tensor> {
     Ok(Tensor::from_buffer(form.dtype, form.shape, buffer).map_err(|_| Malformed("tensor"))?)
 }

@@ -1,5 +1,5 @@
-//! What travels between two processes, as bytes: a header of 16 bytes, a head that says what it is, and a payload.
-//! No sockets here.
+//! The encoding of frames, the messages between two processes: a header of 16 bytes, the fields of the frame,
+//! and a payload. This module uses no sockets.
 
 use super::sights::Pair;
 use bytes::BufMut;
@@ -9,20 +9,21 @@ use proto::Status;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The kind, three zeros, the head's length in 4 bytes, the payload's in 8, all little-endian.
+/// Length of a frame's header, bytes: the kind, three zeros, the length of the fields (4) and of the payload
+/// (8), little-endian.
 pub(super) const HEADER: usize = 16;
-/// Longest head: names of nodes are in it.
+/// Largest length of a frame's fields, bytes; they contain names of nodes.
 pub(super) const MAX_HEAD: usize = 1 << 20;
 
-/// Which value of which step.
+/// The identity of a transferred value: its step and its rendezvous key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) step_id: i64,
-    /// The text of a rendezvous key.
+    /// The text of the rendezvous key.
     pub(crate) key: Arc<str>,
 }
 
-/// What elements mean.
+/// The dtype and shape of a plain tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Form {
     pub(super) dtype: DType,
@@ -30,94 +31,62 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// The bytes that such elements take; `None` if that is no plain type, or too much.
+    /// Returns the size of the elements, bytes; `None` if the dtype has no plain elements or the size
+    /// overflows.
     pub(super) fn len(&self) -> Option<usize> {
         self.dtype.size()?.checked_mul(self.shape.num_elements())
     }
 }
 
-/// One message. Those in the first group go from who sends tensors to who receives them, those in the second back, the
-/// last either way, as do values of the [way back](super::way_back): [`Frame::Elements`] and [`Frame::Dead`].
+/// One message between two processes. Frames of the first group go from the sender of tensors to the
+/// receiver, those of the second group back, and the last one in either direction. [`Frame::Elements`] and
+/// [`Frame::Dead`] also go back to the sender, for [piggybacked](super::way_back) values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {
     /// A plain tensor; the payload is its elements.
     Elements(Name, Form),
     /// A tensor without plain elements; the payload is a `TensorProto`.
     Message(Name),
-    /// The news that there is no value.
+    /// A dead tensor.
     Dead(Name),
-    /// A plain tensor whose elements are in a block of the sender's memory, lent until it is returned.
-    Lent {
-        name: Name,
-        form: Form,
-        block: u64,
-        loan: u64,
-    },
-    /// A value that lies on the shelf of a link within one process.
-    Parcel {
-        name: Name,
-        parcel: u64,
-    },
-    /// A block of the sender's memory; its descriptor comes along.
-    Block {
-        block: u64,
-        len: u64,
-        place: Place,
-    },
-    BlockGone {
-        block: u64,
-    },
-    /// Whether a device of the receiver sees what is in a block of one of the sender's?
-    Look {
-        block: u64,
-        pair: Pair,
-    },
-    /// A value is there for the asking.
+    /// A plain tensor whose elements are in a shared block of the sender; the sender does not change them
+    /// until [`Frame::Returned`].
+    Lent { name: Name, form: Form, block: u64, loan: u64 },
+    /// A value in the hand-off table of a link within one process.
+    Parcel { name: Name, parcel: u64 },
+    /// A new shared block of the sender; its descriptor follows.
+    Block { block: u64, len: u64, place: Place },
+    /// A shared block that the sender has freed.
+    BlockGone { block: u64 },
+    /// The question whether a device of the receiver can access a block of a device of the sender.
+    Look { block: u64, pair: Pair },
+    /// The key of a value that the receiver may request.
     Offer(Name),
     /// A run of a registered graph; the payload is a `RunGraphRequest`.
-    Run {
-        id: u64,
-        timeout: Option<Duration>,
-    },
-    /// The caller has given up.
-    Cancel {
-        id: u64,
-    },
-    /// Forget a step.
-    Cleanup {
-        step_id: i64,
-    },
-    /// A step has failed at the sender: what is awaited of it will not come.
-    Failed {
-        step_id: i64,
-        why: Status,
-    },
+    Run { id: u64, timeout: Option<Duration> },
+    /// The cancellation of a run.
+    Cancel { id: u64 },
+    /// The end of a step: the receiver may forget it.
+    Cleanup { step_id: i64 },
+    /// The failure of a step at the sender: no more of its values will be sent.
+    Failed { step_id: i64, why: Status },
 
-    /// An offered value is wanted.
+    /// A request for an offered value.
     Want(Name),
-    /// So many bytes have left the receiver's memory, or have been taken up.
-    Taken {
-        bytes: u64,
-    },
-    Returned {
-        loan: u64,
-    },
-    /// Whether a device sees what it was to look at, and what else comes from there.
-    Seen {
-        pair: Pair,
-        sees: bool,
-    },
-    /// A run has ended; the payload is a `RunGraphResponse`.
-    Ran {
-        id: u64,
-        failure: Option<Status>,
-    },
+    /// Number of pushed bytes that the receiver has consumed or freed.
+    Taken { bytes: u64 },
+    /// The end of the use of a shared tensor.
+    Returned { loan: u64 },
+    /// The answer to [`Frame::QueryAccess`], which also applies to other blocks of the same pair of devices.
+    Seen { pair: Pair, sees: bool },
+    /// The end of a run; the payload is a `RunGraphResponse`.
+    Ran { id: u64, failure: Option<Status> },
 
-    /// The process is shutting down: the connection will end.
+    /// The announcement of a shutdown: the connection will end.
     Leaving,
 }
 
-/// Between the names of devices, as in keys.
+/// The separator between device names, as in rendezvous keys.
 const SEPARATOR: char = ';';
 
 const ELEMENTS: u8 = 1;
@@ -140,7 +109,7 @@ const FAILED: u8 = 17;
 const LOOK: u8 = 18;
 const SEEN: u8 = 19;
 
-/// What the bytes of a peer that has lost its way are.
+/// Bytes that are no valid frame; the error says which part is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {0}")]
 pub(super) struct Malformed(pub(super) &'static str);
@@ -151,7 +120,7 @@ impl From<Malformed> for std::io::Error {
     }
 }
 
-/// What stands before each frame.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: u8,
@@ -160,6 +129,7 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// Decodes a header.
     pub(super) fn decode(bytes: &[u8; HEADER]) -> Result<Header, Malformed> {
         let [kind, 0, 0, 0, h0, h1, h2, h3, payload @ ..] = *bytes else { return Err(Malformed("header")) };
         let head = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
@@ -171,10 +141,10 @@ impl Header {
 }
 
 impl Frame {
-    /// Appends header and head.
+    /// Appends the header and the fields of the frame.
     ///
     /// # Errors
-    /// A head that is longer than [`MAX_HEAD`]; then nothing is appended.
+    /// For fields longer than [`MAX_FIELDS_LEN`]; then nothing is appended.
     pub(super) fn encode(&self, payload: usize, out: &mut Vec<u8>) -> Result<(), Malformed> {
         let start = out.len();
         out.extend_from_slice(&[0; HEADER]);
@@ -190,6 +160,7 @@ impl Frame {
         Ok(())
     }
 
+    /// Appends the fields. Returns the kind.
     fn put(&self, out: &mut Vec<u8>) -> u8 {
         match self {
             Frame::Elements(name, form) => {
@@ -256,8 +227,10 @@ impl Frame {
         }
     }
 
+    /// Decodes the fields of a frame.
+    ///
     /// # Errors
-    /// What no peer of ours sends.
+    /// For fields that this implementation does not produce.
     pub(super) fn decode(kind: u8, head: &[u8]) -> Result<Frame, Malformed> {
         let mut head = Cursor(head);
         let frame = match kind {
@@ -323,13 +296,13 @@ fn numbered(kind: u8, number: u64, out: &mut Vec<u8>) -> u8 {
     kind
 }
 
-/// The last in a head: the key is all that is left.
+/// Appends a value's identity. It must be the last field, because the key extends to the end.
 fn put_name(name: &Name, out: &mut Vec<u8>) {
     out.put_i64_le(name.step_id);
     out.put_slice(name.key.as_bytes());
 }
 
-/// The last in a head.
+/// Appends a pair of devices. It must be the last field.
 fn put_pair(pair: &Pair, out: &mut Vec<u8>) {
     out.put_slice(pair.lender.as_bytes());
     out.put_u8(SEPARATOR as u8);
@@ -342,7 +315,8 @@ fn put_form(form: &Form, out: &mut Vec<u8>) {
     form.shape.iter().for_each(|&dim| out.put_u64_le(dim as u64));
 }
 
-/// The last in a head: the message is all that is left, or its beginning.
+/// Appends a status. It must be the last field, because the message extends to the end; a long message is
+/// truncated.
 fn put_status(status: &Status, out: &mut Vec<u8>) {
     out.put_u8(status.code.number() as u8);
     out.put_u8(u8::from(status.derived) | u8::from(status.restarted) << 1);
@@ -468,7 +442,7 @@ mod tests {
                 assert_ne!(Frame::decode(bytes[0], &head[..cut]).ok().as_ref(), Some(&frame));
             }
             for kind in 0..=u8::MAX {
-                // Whatever it is taken for, it does not panic.
+                // A frame decoded as another kind must not panic.
                 let _ = Frame::decode(kind, head);
             }
         }

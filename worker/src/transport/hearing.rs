@@ -1,5 +1,5 @@
-//! How an end of a link hears: what has come together is heard together, and what follows from it leaves together
-//! ([`cork`](super::cork)).
+//! The receive loop of a link's end. Frames that have arrived together are handled together, and the frames
+//! sent in response leave together ([`cork`](super::cork)).
 
 use super::connection::Connection;
 use super::content::Content;
@@ -13,13 +13,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What has come is heard without a pause for so long.
+/// Time for which frames that have arrived are handled without yielding to the runtime.
 const BATCH: Duration = Duration::from_micros(200);
 
-/// Hears all that comes over a connection, until it ends.
+/// Receives frames and passes them to `handle` until the connection ends.
 ///
 /// # Errors
-/// Those of the connection, and of `hear`: they end it.
+/// Those of the connection and of `handle`; either ends the connection.
 pub(super) async fn hear_all(
     connection: &Arc<Connection>,
     mut hear: impl FnMut(Frame, Content) -> io::Result<()>,
@@ -35,7 +35,7 @@ pub(super) async fn hear_all(
     Ok(())
 }
 
-/// Hears a frame, and those behind it that are here already, for a while.
+/// Handles a frame and those behind it that have already arrived, for at most [`BATCH`].
 fn hear_batch(
     frame: Frame,
     content: Content,
@@ -45,7 +45,8 @@ fn hear_batch(
     let start = Instant::now();
     hear(frame, content)?;
     while reader.holds_frame() && start.elapsed() < BATCH {
-        // It is all there, and nothing of it awaited: else it would be lost here.
+        // The whole frame has been read, so this future completes at once; if it did not, dropping it would
+        // lose data.
         let next = Content::next(reader).now_or_never();
         let next = next.ok_or_else(|| io::Error::other("a frame that was there is awaited"))?;
         let Some((frame, content)) = next? else { break };

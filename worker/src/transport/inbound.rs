@@ -1,4 +1,4 @@
-//! The receiving side of a link: tensors into the rendezvous of their steps, runs to the worker.
+//! The receiving side of a link: tensors go to the rendezvous of their steps, and runs to the worker.
 
 use super::budget::TOLD_SHARE;
 use super::connection::Connection;
@@ -33,22 +33,23 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Runs that a peer may have begun and that have not ended.
+/// Most runs of a peer that have not ended.
 const MOST_RUNS: usize = 1 << 16;
 
-/// Looks that a peer may have asked for and that have not been answered: one of each device of its into each of these.
+/// Most unanswered queries of a peer for access to a block: one for each pair of a device there and a device
+/// here.
 const MOST_LOOKS: usize = 1 << 12;
 
-/// A link that stands, from one process.
+/// An open link from another process.
 pub(crate) struct Inbound {
     connection: Arc<Connection>,
     caller: Caller,
-    /// Of a link within this process.
+    /// The hand-off table, for a link within this process.
     shelf: Option<Arc<Shelf>>,
-    /// Bytes that have been taken up and that the sender does not know of.
+    /// Consumed bytes that have not been reported to the sender.
     untold: AtomicU64,
     runs: Mutex<FxHashMap<u64, Option<Arc<Errand>>>>,
-    /// How many devices are looking into blocks, or about to.
+    /// Number of devices that test their access to blocks, or are about to.
     looks: AtomicUsize,
 }
 
@@ -64,28 +65,30 @@ impl Inbound {
         })
     }
 
-    /// The incarnations of the devices whose tensors come here.
+    /// Returns the incarnations of the devices whose tensors come over this link.
     pub(super) fn incarnations(&self) -> &[u64] {
         &self.caller.incarnations
     }
 
+    /// Returns whether the link has broken.
     pub(crate) fn is_broken(&self) -> bool {
         self.connection.is_broken()
     }
 
-    /// Whether what is sent under this key comes here.
+    /// Returns whether values with this key come over this link.
     pub(crate) fn carries(&self, key: &str) -> bool {
         let incarnation = key.split(';').nth(1).and_then(|i| u64::from_str_radix(i, 16).ok());
         incarnation.is_some_and(|i| self.caller.incarnations.contains(&i))
     }
 
-    /// Whether the sender pushes all that is for this device: it knows its task by this process's address.
+    /// Returns whether the sender pushes all values for this device: the sender must know the device's task
+    /// by this process's address.
     pub(crate) fn is_for(&self, device: &str) -> bool {
         let is_of = |task: &String| device.strip_prefix(&**task).is_some_and(|rest| rest.starts_with('/'));
         self.caller.receivers.iter().any(is_of)
     }
 
-    /// So many pushed bytes have been taken up, or dropped.
+    /// Counts pushed bytes as consumed, and reports them to the sender once there are enough.
     pub(crate) fn taken(&self, bytes: u64) {
         let untold = self.untold.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if untold >= UNASKED / TOLD_SHARE {
@@ -94,18 +97,19 @@ impl Inbound {
         }
     }
 
-    /// Asks for a value that was offered.
+    /// Requests a value that was offered.
     pub(crate) fn want(&self, step_id: i64, key: &Arc<str>) {
         self.answer(&Frame::Want(Name { step_id, key: key.clone() }), None);
     }
 
+    /// Sends a frame to the sender of this link.
     fn answer(&self, frame: &Frame, payload: Option<Bytes>) {
         if self.connection.post(frame, payload).is_ok() {
             self.connection.flush();
         }
     }
 
-    /// Takes what the other end sends, until the link ends.
+    /// Handles the frames of the other end until the link ends.
     pub(super) async fn serve(self: &Arc<Self>, worker: &Weak<Worker>) -> io::Result<()> {
         let mut blocks = PeerBlocks::default();
         let hear = |frame, content| {
@@ -115,6 +119,7 @@ impl Inbound {
         hear_all(&self.connection, hear).await
     }
 
+    /// Handles one frame.
     fn hear(
         self: &Arc<Self>,
         frame: Frame,
@@ -183,7 +188,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Leaves a value where its receiver looks. A step that is over wants it no more.
+    /// Delivers a value to its step's rendezvous; a value for a step that has ended is dropped.
     fn deposit(self: &Arc<Self>, worker: &Arc<Worker>, name: Name, sent: Sent) {
         match worker.arrive(name.step_id) {
             Ok(step) => self.with_way_back(name.step_id, || step.rendezvous.arrived(self, &name.key, sent)),
@@ -191,7 +196,7 @@ impl Inbound {
         }
     }
 
-    /// Answers whether a device here sees a block. To look takes a while.
+    /// Tests on a blocking thread whether a device here can access a block, and answers the query.
     fn look(self: &Arc<Self>, worker: &Arc<Worker>, block: &PeerBlock, pair: Pair) -> Result<(), Malformed> {
         if self.looks.fetch_add(1, Ordering::Relaxed) >= MOST_LOOKS {
             return Err(Malformed("look: there are too many"));
@@ -207,12 +212,14 @@ impl Inbound {
         Ok(())
     }
 
-    /// Does what follows from something of a step that the other end sent.
+    /// Calls `then`, which handles a message about a step, so that the step's small values can be
+    /// piggybacked.
     fn with_way_back(&self, step_id: i64, what: impl FnOnce()) {
         way_back::open(&self.connection, self.caller.worker, step_id, what);
     }
 
-    /// Starts a run. It goes on here up to where it waits, and then where its step ends: that saves changes of threads.
+    /// Begins a run. It executes on this thread up to its first wait, and continues on the thread on which
+    /// its step ends, which saves thread switches.
     fn run(
         self: &Arc<Self>,
         worker: &Arc<Worker>,
@@ -242,6 +249,7 @@ impl Inbound {
         Ok(())
     }
 
+    /// Sends the result of a run.
     fn ran(&self, id: u64, outcome: Result<pb::RunGraphResponse, Status>) {
         let (failure, message) = match outcome {
             Ok(response) => (None, response.encode_to_vec()),
@@ -250,18 +258,19 @@ impl Inbound {
         self.answer(&Frame::Ran { id, failure }, Some(message.into()));
     }
 
+    /// Announces to the other end that this process is shutting down.
     pub(super) fn take_leave(&self) {
         self.connection.take_leave();
     }
 
-    /// Ends the connection, and the runs that its peer had asked for.
+    /// Closes the connection, and aborts the runs that its peer had begun.
     pub(super) fn close(&self) {
         self.connection.close();
         let runs = std::mem::take(&mut *self.runs.lock());
         runs.into_values().flatten().for_each(|run| run.abort());
     }
 
-    /// That the link has broken, naming the peer.
+    /// Returns the error for a broken link; it names the peer.
     pub(crate) fn broke(&self) -> Error {
         let text = self.connection.broke("the connection for tensors from", &self.caller.name);
         Error::new(Code::Unavailable, text)
@@ -274,7 +283,7 @@ impl fmt::Debug for Inbound {
     }
 }
 
-/// The memory that a pushed value takes here, as its sender counts it.
+/// Returns the memory that a pushed value takes here, as its sender counts it, bytes.
 pub(crate) fn weight(sent: &Sent) -> u64 {
     match &sent.value {
         Value::Host(tensor) if tensor.buffer().is_none_or(|b| b.is_writable()) => tensor.num_bytes() as u64,
@@ -282,11 +291,11 @@ pub(crate) fn weight(sent: &Sent) -> u64 {
     }
 }
 
-/// Until dropped, the sender leaves what it has lent as it is.
+/// A borrowed buffer: until it is dropped, the sender does not change the shared memory.
 struct Borrowed {
     lender: Arc<Inbound>,
     loan: u64,
-    /// Of the value.
+    /// The key of the value.
     key: Arc<str>,
 }
 

@@ -1,5 +1,5 @@
-//! A worker in another process as a master in this one sees it: by the link that tensors take, where there is one and
-//! what is asked fits, else over gRPC.
+//! Another process's worker as a master in this process calls it: over the link for tensors if there is one
+//! and the request is suitable, or else over gRPC.
 
 use super::road::Road;
 use super::roads::Roads;
@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::time::timeout_at;
 
-/// Runs that are fed more than this go over gRPC, bytes.
+/// Most bytes of feeds that a run over the link may have; others go over gRPC.
 const FED: usize = 64 << 10;
 
+/// The link from a master to a worker in another process.
 #[derive(Debug)]
 pub(crate) struct LinkedWorker {
     remote: RemoteWorker,
@@ -45,7 +46,7 @@ impl WorkerLink for LinkedWorker {
     }
 
     async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
-        // They meet now, so that the first step finds the link.
+        // The link is opened now, so that the first step finds it.
         self.road.find(&self.roads);
         self.remote.register_graph(part).await
     }

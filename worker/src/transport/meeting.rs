@@ -1,28 +1,29 @@
-//! How two processes come together, as text and bytes. Who wants to send asks the other over gRPC (`GetStatus` with
-//! [`ASKED`]); one of ours answers with an [`Invitation`] in [`ANSWERED`], a foreign one without. Each connection then
-//! begins with a [`Hello`] that holds the invitation's token. No sockets here.
+//! The handshake by which two processes open a link. The sending process asks the other over gRPC
+//! (`GetStatus` with metadata [`INVITATION_REQUEST_KEY`]). A process of this implementation answers with an
+//! [`Invitation`] in metadata [`INVITATION_KEY`], a foreign one without. Each connection then begins with a
+//! [`Hello`] that contains the invitation's token. This module uses no sockets.
 
 use super::Transport;
 use super::frame::Malformed;
 use std::net::SocketAddr;
 
-/// Metadata of the question.
+/// Metadata key of the request for an invitation.
 pub(crate) const ASKED: &str = "anabranch-meet";
-/// Metadata of the answer.
+/// Metadata key of the answer.
 pub(crate) const ANSWERED: &str = "anabranch-invitation";
 
-/// What both must speak.
+/// The protocol version, which must be equal at both ends.
 const VERSION: &str = "5";
 
-/// Where a process listens for tensors, and what it wants to hear first.
+/// The addresses at which a process accepts links, and the token that it requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Invitation {
-    /// A number that the process took when it started.
+    /// A random number that identifies the process.
     pub(super) epoch: u64,
-    /// The worker's own number: a process may hold several.
+    /// A random number that identifies the worker, because a process may have several.
     pub(super) worker: u64,
     pub(super) token: u128,
-    /// Says which machine, and which start of it.
+    /// The machine and its boot, so that the number differs after a reboot.
     pub(super) host: String,
     /// The name of an abstract Unix socket.
     pub(super) unix: Option<String>,
@@ -37,7 +38,7 @@ impl Invitation {
         format!("{VERSION} {epoch:016x} {worker:016x} {token:032x} {host} {unix} {tcp}")
     }
 
-    /// `None` for what another version says.
+    /// Parses an invitation; `None` for another protocol version.
     pub(super) fn parse(text: &str) -> Option<Invitation> {
         let parts: Vec<&str> = text.split(' ').collect();
         let [VERSION, epoch, worker, token, host, unix, tcp] = parts[..] else { return None };
@@ -51,7 +52,7 @@ impl Invitation {
         })
     }
 
-    /// The ways to try, the best first, from a machine `host` whose user asked for `transport`.
+    /// Returns the addresses to try from machine `host`, the best first, as far as `transport` allows them.
     pub(super) fn ways(&self, transport: Transport, host: &str) -> Vec<Way> {
         let is_here = !host.is_empty() && self.host == host;
         let unix = self.unix.clone().filter(|_| is_here && transport.shares_memory()).map(Way::Unix);
@@ -60,6 +61,7 @@ impl Invitation {
     }
 }
 
+/// An address at which a process accepts links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Unix(String),
@@ -69,41 +71,43 @@ pub(super) enum Way {
 /// The first bytes of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// Of the invitation.
+    /// The process number of the invitation.
     pub(super) epoch: u64,
     pub(super) token: u128,
-    /// One number for all connections of a link.
+    /// A random number that all connections of a link share.
     pub(super) link: u64,
     pub(super) role: Role,
 }
 
+/// The role of a connection in its link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Carries parts of large tensors.
     Lane,
-    /// Carries everything else; so many lanes stand already.
+    /// Carries all other frames; `secondaries` is the number of secondary connections opened before.
     Main { lanes: u16, caller: Caller },
 }
 
-/// Who sends.
+/// The worker that opens a link and sends tensors over it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Caller {
     /// Task and address, for messages.
     pub(super) name: String,
-    /// His number, as his own invitations give it.
+    /// The worker's number, as in its own invitations.
     pub(super) worker: u64,
-    /// The incarnations of his devices.
+    /// The incarnations of the worker's devices.
     pub(super) incarnations: Vec<u64>,
-    /// The tasks that he knows by the other end's address: what is for them is pushed.
+    /// The tasks that the worker knows by the accepting end's address: it pushes values for them.
     pub(super) receivers: Vec<String>,
 }
 
 const MAGIC: [u8; 8] = *b"anabrnch";
-/// What is said to who is let in.
+/// The answer to an accepted connection.
 pub(super) const WELCOME: [u8; 8] = *b"welcome\n";
-/// What stands before the rest: the magic word, the epoch, the token, the link and the rest's length.
+/// Length of the fixed part of a [`Hello`], bytes: the magic number, the process number, the token, the link
+/// and the length of the rest.
 pub(super) const HELLO: usize = 8 + 8 + 16 + 8 + 4;
-/// Longest rest.
+/// Largest length of the rest, bytes.
 const MAX_REST: usize = 64 << 10;
 
 impl Hello {
@@ -129,10 +133,10 @@ impl Hello {
         out
     }
 
-    /// Reads the first part; gives the length of the rest, if the caller is one who was invited.
+    /// Checks the fixed part of a [`Hello`]. Returns the link's number and the length of the rest.
     ///
     /// # Errors
-    /// Why he is not.
+    /// For a connection without this process's number and token.
     pub(super) fn check(first: &[u8; HELLO], epoch: u64, token: u128) -> Result<(u64, usize), Malformed> {
         let mut at = 0;
         let mut take = |len: usize| {
@@ -145,7 +149,8 @@ impl Hello {
         if take(8) != epoch.to_le_bytes() {
             return Err(Malformed("greeting: it is meant for another process"));
         }
-        // All bytes are compared: how long that takes says nothing of where they differ.
+        // The comparison takes the same time wherever the tokens differ, so that its duration reveals
+        // nothing.
         let differs = take(16).iter().zip(token.to_le_bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
         if differs != 0 {
             return Err(Malformed("greeting: the token is wrong"));
@@ -160,6 +165,7 @@ impl Hello {
         }
     }
 
+    /// Decodes the rest of a [`Hello`].
     pub(super) fn role(rest: &[u8]) -> Result<Role, Malformed> {
         let malformed = Malformed("greeting: it ends early");
         if rest.is_empty() {

@@ -1,5 +1,5 @@
-//! The sending side of a link: pushes tensors, lends memory, keeps count of both, and carries runs of graphs. It hears
-//! their answers, and what comes [the way back](super::way_back) with them.
+//! The sending side of a link: pushes tensors, shares memory, limits the bytes of both, and carries runs of
+//! graphs. It receives their answers, with [piggybacked](super::way_back) values.
 
 use super::budget::Budget;
 use super::connection::Connection;
@@ -33,20 +33,21 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// Bytes that are pushed before they are asked for, besides those of memory that is lent.
+/// Most bytes that are pushed without a request, apart from shared memory.
 pub(super) const UNASKED: u64 = 64 << 20;
-/// Bytes that are lent before they are asked for and have not been returned: a peer that has stopped must not come to
-/// hold all memory.
+/// Most bytes of shared memory that are borrowed without a request and not returned, so that a peer that has
+/// stopped does not hold all memory.
 const LENT: u64 = 1 << 30;
-/// Blocks of the host's memory that one peer knows: each is a mapping there. Tensors in others are written to the connection.
-/// Devices lend from few blocks, one for each tensor that is lent at a time.
+/// Most host memory blocks shared with one peer, because each is a mapping there. Tensors in other blocks are
+/// written to the connection. Devices need no limit: they use few blocks, one for each tensor that is shared
+/// at a time.
 const MOST_KNOWN: usize = 2048;
-/// So much leaves at once, bytes.
+/// Queued bytes from which the queue is flushed at once.
 const FULL: usize = 128 << 10;
-/// That a step is over leaves with what comes next, but no later than this.
+/// Time after which the end of a step is sent if no other frame is sent before.
 const TIDY: Duration = Duration::from_millis(10);
 
-/// A link that stands, to one process.
+/// An open link to another process.
 pub(crate) struct Outbound {
     own: Weak<Outbound>,
     connection: Arc<Connection>,
@@ -56,7 +57,7 @@ pub(crate) struct Outbound {
     worker: u64,
     reach: Reach,
     runtime: Handle,
-    /// What was posted will be flushed [soon](TIDY).
+    /// Set while a flush is [scheduled](CLEANUP_FLUSH_DELAY).
     tidies: AtomicBool,
     state: Mutex<State>,
     sights: Sights,
@@ -65,37 +66,39 @@ pub(crate) struct Outbound {
     vigil: Vigil,
 }
 
-/// What the other end has in common with this one.
+/// The relation of the other end to this process.
 #[derive(Debug)]
+/// Another machine, or a TCP connection.
 pub(super) enum Reach {
     Nothing,
-    /// It reads this one's memory.
+    /// The same machine: the other end can map this process's shared memory.
     Memory,
-    /// It is of the same process.
+    /// The same process.
     Process(Arc<Shelf>),
 }
 
+/// The pushed and shared bytes of a link.
 #[derive(Debug)]
 struct State {
     budget: Budget,
     lent: Budget,
     loans: FxHashMap<u64, Loan>,
     next_loan: u64,
-    /// The blocks that the peer knows.
+    /// The blocks that the peer has descriptors of.
     blocks: FxHashSet<u64>,
 }
 
-/// Why a tensor leaves.
+/// The reason why a tensor is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// It is ready.
+    /// The value is ready.
     Ready,
-    /// The receiver asked for it.
+    /// The receiver requested it.
     Asked,
 }
 
 impl Outbound {
-    /// To a worker by its name and its number.
+    /// Creates the link to a worker, given by its name and number.
     pub(super) fn new(
         connection: Connection,
         (peer, worker): (String, u64),
@@ -126,11 +129,11 @@ impl Outbound {
         })
     }
 
-    /// Takes a value to leave with the next [`Outbound::flush`]. False if too much is on its way: then it is to be
-    /// kept and [offered](Outbound::offer).
+    /// Queues a value for the next [`Outbound::flush`]. Returns false if too many bytes are in flight: then
+    /// the caller must store the value and [offer](Outbound::offer) it.
     ///
     /// # Errors
-    /// `Unavailable`, naming the peer, if the link has broken; what cannot be sent at all.
+    /// `Unavailable`, naming the peer, if the link has broken; `Internal` for a value that cannot be sent.
     pub(crate) fn push(
         &self,
         step_id: i64,
@@ -180,11 +183,12 @@ impl Outbound {
         post_value(&self.connection, &Frame::Elements(name, form(tensor)), payload())
     }
 
+    /// Reserves bytes of the push budget. Returns false if there is no room.
     fn takes(&self, bytes: usize, cause: Cause) -> bool {
         cause.takes(&mut self.state.lock().budget, bytes)
     }
 
-    /// As [`Outbound::push`] of what its receiver [sees](Outbound::is_seen).
+    /// Pushes a device's tensor, which the receiver must be able to [access](Outbound::check_access).
     fn push_device(&self, name: Name, tensor: &DeviceTensor, cause: Cause) -> executor::Result<bool> {
         let form = Form { dtype: tensor.dtype, shape: tensor.shape.clone() };
         let loan = Loan::Device(tensor.memory.clone());
@@ -193,7 +197,7 @@ impl Outbound {
             Error::new(Code::Unavailable, what)
         };
         let known = self.known(&loan).map_err(|error| {
-            // Others go by the host, for a while.
+            // For a while, other tensors of this pair of devices are sent by the host.
             if let Ok(key) = RendezvousKey::parse(&name.key) {
                 self.sights.put_off(Pair::of(&key));
             }
@@ -203,8 +207,8 @@ impl Outbound {
         self.lend(name, form, (block, loan), cause)
     }
 
-    /// Whether the receiving device sees what this one, which sends, lends. Whether it sees this tensor is asked if it is not
-    /// known yet; until there is an answer, it does not.
+    /// Returns whether the receiving device can access memory that `device`, the sender, shares. If this is
+    /// unknown, the peer is asked about this tensor; the result is false until the answer arrives.
     pub(crate) fn is_seen(
         &self,
         key: &RendezvousKey,
@@ -228,7 +232,8 @@ impl Outbound {
         false
     }
 
-    /// Asks a device of the other end whether it sees this, if it is where it could be seen.
+    /// Asks the other end whether its device can access a shared tensor, if `lent` is in a block that can be
+    /// mapped.
     fn show(&self, pair: Pair, lent: executor::Result<Value>) {
         let known = |lent: &DeviceTensor| self.known(&Loan::Device(lent.memory.clone())).ok().flatten();
         let lent = match lent {
@@ -237,16 +242,17 @@ impl Outbound {
         };
         let Some((block, lent)) = lent else { return self.sights.put_off(pair) };
         self.sights.shows(pair.clone(), lent);
-        // A link that has broken will be made anew.
+        // An error means that the link has broken; the next link starts anew.
         if self.post(&Frame::Look { block, pair }, None).is_ok() {
             self.flush();
         }
     }
 
-    /// The number of the block that memory lies in, by which the peer knows it from now on; `None` if it cannot read it there.
+    /// Makes the block that contains the memory known to the peer. Returns the block's number; `None` if the
+    /// peer cannot map it.
     ///
     /// # Errors
-    /// `ResourceExhausted` if there is no descriptor to be given away.
+    /// `ResourceExhausted` if no descriptor can be created.
     fn known(&self, loan: &Loan) -> executor::Result<Option<u64>> {
         let (Reach::Memory, Some(block)) = (&self.reach, loan.block()) else { return Ok(None) };
         let id = block.sharing().id();
@@ -258,7 +264,7 @@ impl Outbound {
                 return Ok(None);
             }
         }
-        // Without the lock: it may have to be copied.
+        // The lock is not held, because the system call may have to copy the block.
         let descriptor = block.descriptor();
         let descriptor =
             descriptor.map_err(|error| Error::new(Code::ResourceExhausted, error.to_string()))?;
@@ -272,7 +278,7 @@ impl Outbound {
         Ok(Some(id))
     }
 
-    /// Lends memory in a block that the peer knows.
+    /// Sends a reference to memory in a block that the peer knows.
     fn lend(
         &self,
         name: Name,
@@ -291,25 +297,27 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Says that a value is there for the asking.
+    /// Offers a value, which the receiver may request.
     pub(crate) fn offer(&self, step_id: i64, key: &Arc<str>) -> executor::Result<()> {
         self.post(&Frame::Offer(Name { step_id, key: key.clone() }), None)
     }
 
+    /// Queues a frame.
     fn post(&self, frame: &Frame, payload: Option<Bytes>) -> executor::Result<()> {
         self.connection.post(frame, payload).map(drop).map_err(unsendable)
     }
 
+    /// Writes the queued frames.
     pub(crate) fn flush(&self) {
         self.connection.flush();
     }
 
-    /// That the link has broken, naming the peer.
+    /// Returns the error for a broken link; it names the peer.
     pub(crate) fn broke(&self) -> Error {
         Error::new(Code::Unavailable, self.connection.broke("the connection for tensors to", &self.peer))
     }
 
-    /// Runs a graph at the other end; dropping the future cancels that.
+    /// Runs a graph at the other end; dropping the future cancels the run.
     ///
     /// # Errors
     /// The run's own failure; `Unavailable`, naming the peer, if the link breaks.
@@ -333,21 +341,23 @@ impl Outbound {
         answer
     }
 
+    /// Returns the error for a run whose link has broken.
     fn run_lost(&self) -> Status {
         let why = self.connection.broke("the connection to", &self.peer);
         Status::new(Code::Unavailable, format!("RunGraph failed: {why}"))
     }
 
-    /// Tells the peer that a step has failed here, now.
+    /// Notifies the peer at once that a step has failed here.
     pub(crate) fn failed(&self, step_id: i64, why: &Error) {
         let why = crate::failure(why).derived();
-        // A link that has broken tells its ends by itself.
+        // A broken link notifies its ends by itself.
         if self.post(&Frame::Failed { step_id, why }, None).is_ok() {
             self.flush();
         }
     }
 
-    /// Tells the peer that a step is over, together with what it is told next: the next step, most often.
+    /// Notifies the peer that a step has ended, together with the next frame, which is usually the next
+    /// step's.
     pub(crate) fn cleanup(&self, step_id: i64) {
         let is_posted = self.post(&Frame::Cleanup { step_id }, None).is_ok();
         if is_posted && !self.tidies.swap(true, Ordering::AcqRel) {
@@ -362,11 +372,12 @@ impl Outbound {
         }
     }
 
-    /// Takes what the other end says, until the link ends.
+    /// Handles the frames of the other end until the link ends.
     pub(super) async fn listen(self: &Arc<Self>, worker: &Weak<Worker>) -> io::Result<()> {
         hear_all(&self.connection, |frame, content| self.hear(frame, content, worker)).await
     }
 
+    /// Handles one frame.
     fn hear(self: &Arc<Self>, frame: Frame, content: Content, worker: &Weak<Worker>) -> io::Result<()> {
         match (frame, content) {
             (Frame::Elements(_, form), _) if form.len().is_none_or(|len| len > way_back::SMALL) => {
@@ -390,7 +401,7 @@ impl Outbound {
             }
             (Frame::Taken { bytes }, _) => self.state.lock().budget.taken(bytes),
             (Frame::Returned { loan }, _) => {
-                // Dropped without the lock: freeing memory may lead back here.
+                // Dropped after the lock is released, because freeing memory may call this object.
                 let returned = self.state.lock().end_loan(loan);
                 drop(returned);
             }
@@ -407,9 +418,9 @@ impl Outbound {
                 };
                 let asked = self.runs.lock().remove(&id);
                 if let Some(give) = asked {
-                    // Its caller goes on here, and may have much to write.
+                    // The caller of the run continues on this thread, and may have much to write.
                     cork::release();
-                    // A caller that has gone does not mind.
+                    // An error means that the caller has cancelled.
                     at_hand(|| drop(give.send(response)));
                 }
             }
@@ -419,15 +430,18 @@ impl Outbound {
         Ok(())
     }
 
+    /// Announces to the other end that this process is shutting down.
     pub(super) fn take_leave(&self) {
         self.connection.take_leave();
     }
 
+    /// Closes the connection, and fails the runs in progress.
     pub(super) fn close(&self) {
         self.connection.close();
         self.end_runs();
     }
 
+    /// Fails the runs in progress.
     fn end_runs(&self) {
         let runs = std::mem::take(&mut *self.runs.lock());
         for give in runs.into_values() {
@@ -435,8 +449,8 @@ impl Outbound {
         }
     }
 
-    /// Gives up what was lent and nobody will return: it stays as it is for as long as somebody reads it, and who
-    /// wants to write it here copies it. The link has been closed.
+    /// Abandons the shared memory that will not be returned, after the link was closed: it stays unchanged
+    /// for as long as a process reads it, and local writers copy it first.
     pub(super) fn give_up(&self) {
         if let Reach::Process(shelf) = &self.reach {
             shelf.clear();
@@ -452,6 +466,7 @@ impl Outbound {
 }
 
 impl State {
+    /// Ends the borrowing of a tensor, and returns its memory.
     fn end_loan(&mut self, loan: u64) -> Option<Loan> {
         let loan = self.loans.remove(&loan)?;
         self.lent.taken(loan.len() as u64);
@@ -460,7 +475,7 @@ impl State {
 }
 
 impl Cause {
-    /// Counts bytes that are to leave; whether they may.
+    /// Reserves bytes for a tensor. Returns false if it is not to be sent now.
     fn takes(self, budget: &mut Budget, bytes: usize) -> bool {
         match self {
             Cause::Ready => budget.take(bytes as u64),
@@ -472,7 +487,7 @@ impl Cause {
     }
 }
 
-/// Tells the other end that nobody waits for its answer.
+/// Cancels the run at the other end if its future is dropped.
 struct CancelsRun<'a> {
     link: &'a Outbound,
     id: Option<u64>,
@@ -494,7 +509,8 @@ impl Freed for Outbound {
         let mut state = self.state.lock();
         if state.blocks.remove(&block) && self.post(&Frame::BlockGone { block }, None).is_ok() {
             drop(state);
-            // Somebody may wait for the memory, on this very thread.
+            // A thread may wait for the memory on this very thread, so the frame must not wait for the end of
+            // a cork.
             self.connection.flush_now();
         }
     }
@@ -510,7 +526,8 @@ fn form(tensor: &Tensor) -> Form {
     Form { dtype: tensor.dtype(), shape: tensor.shape().clone() }
 }
 
-/// Posts one of many values: they begin to leave before the last is there. The caller holds no locks.
+/// Queues a value and flushes if much is queued, so that sending begins before the last of many values is
+/// ready. The caller must hold no locks.
 fn post_value(to: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> executor::Result<bool> {
     if to.post(frame, payload).map_err(unsendable)? >= FULL {
         to.flush_now();
@@ -518,16 +535,16 @@ fn post_value(to: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> ex
     Ok(true)
 }
 
-/// As [`post_value`], of one that goes the [way back](way_back).
+/// Queues a [piggybacked](way_back) value, and flushes.
 fn post_back(way: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> executor::Result<bool> {
     let is_posted = post_value(way, frame, payload)?;
     way.flush();
     Ok(is_posted)
 }
 
-/// Leaves a value that came the [way back](way_back) where its receiver looks.
+/// Delivers a [piggybacked](way_back) value to its step's rendezvous.
 fn came_back(worker: &Weak<Worker>, name: &Name, sent: Sent) {
-    // A step that is over wants it no more.
+    // A step that has ended needs the value no more.
     if let Some(step) = worker.upgrade().and_then(|worker| worker.arrive(name.step_id).ok()) {
         step.rendezvous.came_back(&name.key, sent);
     }

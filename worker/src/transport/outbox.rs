@@ -1,5 +1,5 @@
-//! What waits to be written to a connection: small frames side by side in one piece, large payloads where they lie.
-//! No sockets here.
+//! The frames that wait to be written to a connection: small frames are joined in one buffer, large payloads
+//! stay in place. This module uses no sockets.
 
 use super::frame::{Frame, Malformed};
 use bytes::Bytes;
@@ -7,13 +7,15 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Payloads up to here are copied behind their heads: a slice of their own costs more, bytes.
+/// Largest payload that is copied behind its frame's fields, bytes: below this, a copy costs less than
+/// another slice.
 const COPIED: usize = 16 << 10;
-/// A piece takes no more frames from this size on, bytes.
+/// Size from which a buffer takes no more frames, bytes.
 const PIECE: usize = 256 << 10;
-/// Slices in one write.
+/// Most slices of one write.
 const SLICES: usize = 64;
 
+/// A queue of frames that wait to be written.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pieces: VecDeque<Piece>,
@@ -26,7 +28,7 @@ pub(super) struct Outbox {
 enum Piece {
     Frames(Vec<u8>),
     Payload(Bytes),
-    /// Goes over all connections at once.
+    /// A payload that is split over all connections.
     Parallel(Bytes),
     /// A frame with a descriptor.
     Descriptor(Vec<u8>, OwnedFd),
@@ -41,18 +43,18 @@ impl Piece {
     }
 }
 
-/// What one write may take.
+/// The data of the next write.
 #[derive(Debug)]
 pub(super) enum Next<'a> {
     Nothing,
     Slices(Vec<IoSlice<'a>>),
-    /// The descriptor goes with the first byte.
+    /// The descriptor is sent with the first byte.
     WithDescriptor(&'a [u8], BorrowedFd<'a>),
     Parallel(Bytes),
 }
 
 impl Outbox {
-    /// Bytes that are to be written.
+    /// Returns the number of bytes that wait to be written.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -61,10 +63,10 @@ impl Outbox {
         self.pieces.is_empty()
     }
 
-    /// Adds a frame; payloads from `parallel_from` on go over all connections.
+    /// Adds a frame; payloads from `parallel_from` on are split over all connections.
     ///
     /// # Errors
-    /// As [`Frame::encode`]; then nothing is added.
+    /// Those of [`Frame::encode`]; then nothing is added.
     pub(super) fn add(
         &mut self,
         frame: &Frame,
@@ -103,7 +105,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Adds a frame that a descriptor goes along with.
+    /// Adds a frame with a descriptor.
     pub(super) fn add_descriptor(&mut self, frame: &Frame, descriptor: OwnedFd) -> Result<(), Malformed> {
         let mut bytes = Vec::new();
         frame.encode(0, &mut bytes)?;
@@ -112,13 +114,14 @@ impl Outbox {
         Ok(())
     }
 
-    /// Puts everything of a later outbox behind.
+    /// Appends the contents of a later outbox.
     pub(super) fn append(&mut self, mut later: Outbox) {
         debug_assert_eq!(later.written, 0, "a part of it has been written");
         self.len += later.len;
         self.pieces.append(&mut later.pieces);
     }
 
+    /// Returns the data of the next write.
     pub(super) fn next(&self) -> Next<'_> {
         match self.pieces.front() {
             None => Next::Nothing,
@@ -135,7 +138,7 @@ impl Outbox {
         }
     }
 
-    /// So many bytes have been written.
+    /// Removes `written` bytes from the front.
     pub(super) fn advance(&mut self, written: usize) {
         self.written += written;
         self.len -= written.min(self.len);

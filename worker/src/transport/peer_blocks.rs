@@ -1,4 +1,4 @@
-//! The blocks of a peer's memory that are known here, and tensors that lie in them.
+//! The blocks of a peer's memory that are mapped here, and the borrowed tensors in them.
 
 use super::content::tensor;
 use super::frame::{Form, Malformed};
@@ -14,11 +14,12 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// Blocks that a peer may have here at a time.
+/// Most blocks of one peer.
 const MOST: usize = 1 << 16;
 
 const TOO_LONG: Malformed = Malformed("tensor: it is longer than its block");
 
+/// The blocks of one peer, by number.
 #[derive(Default)]
 pub(super) struct PeerBlocks {
     by_number: FxHashMap<u64, PeerBlock>,
@@ -42,6 +43,7 @@ impl PeerBlocks {
     }
 }
 
+/// A block of a peer's memory.
 #[derive(Clone, Debug)]
 pub(super) enum PeerBlock {
     Host(Arc<PeerMemory>),
@@ -57,7 +59,7 @@ impl PeerBlock {
         })
     }
 
-    /// A tensor that lies at its beginning, for as long as the loan is held.
+    /// Returns a tensor at the beginning of the block; it holds the loan.
     pub(super) fn tensor(&self, form: Form, loan: Box<dyn Loan>) -> io::Result<Value> {
         let len = form.len().ok_or(TOO_LONG)?;
         match self {
@@ -76,7 +78,7 @@ impl PeerBlock {
         }
     }
 
-    /// Whether a device sees it. May wait.
+    /// Returns whether a device can access the block. May block the thread.
     pub(super) fn is_seen_by(&self, device: &dyn Device) -> bool {
         match self {
             PeerBlock::Host(_) => false,
@@ -85,10 +87,10 @@ impl PeerBlock {
     }
 }
 
-/// A tensor's memory that is the sender's.
+/// A borrowed buffer: the beginning of a block of the sender's memory.
 struct Lent {
     memory: Arc<PeerMemory>,
-    /// Its first bytes.
+    /// Length of the tensor, bytes.
     len: usize,
     _loan: Box<dyn Loan>,
 }

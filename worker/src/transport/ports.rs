@@ -1,5 +1,5 @@
-//! Where links are taken in: a Unix socket that only this machine sees, and a TCP port. Whoever does not begin with the
-//! token that he was given is turned away.
+//! The sockets on which links are accepted: a Unix socket for the same machine, and a TCP port. Connections
+//! that do not begin with the token of the invitation are closed.
 
 use super::Transport;
 use super::connection::Connection;
@@ -19,28 +19,30 @@ use std::sync::{Arc, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Callers who have not said hello yet; more are turned away.
+/// Most connections that have not completed their hello; more are closed.
 const MOST_STRANGERS: usize = 64;
-/// Lanes whose main connection has not come yet.
+/// Most secondary connections whose main connection has not arrived.
 const MOST_LANES: usize = 256;
-/// How long they wait for it: each is greeted before the next is made.
+/// Time for which a secondary connection waits for its main connection, during which the other connections
+/// are opened.
 const LANE_PATIENCE: Duration = Duration::from_secs(30);
-/// Lanes of one link.
+/// Most secondary connections of one link.
 const MOST_OF_LINK: usize = 64;
-/// After a failure to accept: descriptors may be free again then.
+/// Pause after a failure to accept, for instance because the process has no free file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// The listening sockets of a process.
 #[derive(Debug)]
 pub(super) struct Ports {
     pub(super) unix: Option<String>,
     pub(super) tcp: Option<SocketAddr>,
     listening: Vec<OwnedFd>,
-    /// Those that accept.
+    /// The accepting threads.
     threads: Vec<Thread>,
     closed: Arc<AtomicBool>,
 }
 
-/// What the threads that take callers in have in common.
+/// The state shared by the accepting threads.
 struct Door {
     roads: Weak<Roads>,
     strangers: AtomicUsize,
@@ -48,14 +50,14 @@ struct Door {
     closed: Arc<AtomicBool>,
 }
 
-/// Of one link, and when the first of them came.
+/// The secondary connections of one link, and the time at which the first of them arrived.
 type Lanes = (Instant, Vec<TcpStream>);
 
 impl Ports {
-    /// Listens, on threads of its own. A machine without one kind of socket has the other.
+    /// Listens on dedicated threads. A machine may lack one kind of socket.
     ///
     /// # Errors
-    /// That there is no kind that the user allows.
+    /// If none of the kinds that `transport` allows is available.
     pub(super) fn open(roads: &Arc<Roads>, transport: Transport, bind: &[IpAddr]) -> io::Result<Ports> {
         let closed = Arc::new(AtomicBool::new(false));
         let door = Arc::new(Door {
@@ -105,7 +107,8 @@ impl Ports {
         let listener = bound?;
         let mut address = listener.local_addr()?;
         if let (true, Some(&named)) = (address.ip().is_unspecified(), bind.first()) {
-            // Behind an address that is not the machine's own, as the cluster's port is.
+            // The machine is reached by an address that is not its own; the cluster's port is reached in the
+            // same way.
             address.set_ip(named);
         }
         self.listening.push(listener.as_fd().try_clone_to_owned()?);
@@ -121,12 +124,13 @@ impl Drop for Ports {
             // Wakes the thread that accepts.
             let _ = rustix::net::shutdown(listener, Shutdown::Both);
         }
-        // And the one that pauses.
+        // Wakes a thread that pauses after a failure.
         self.threads.iter().for_each(Thread::unpark);
     }
 }
 
 impl Door {
+    /// Starts a thread that accepts connections.
     fn attend(
         self: &Arc<Self>,
         accept: impl Fn() -> io::Result<io::Result<Socket>> + Send + 'static,
@@ -149,7 +153,7 @@ impl Door {
         Ok(accepting.thread().clone())
     }
 
-    /// Hears a caller on a thread of his own.
+    /// Performs the handshake with a new connection on a separate thread.
     fn take_in(self: &Arc<Self>, socket: Socket) {
         let door = self.clone();
         if door.strangers.fetch_add(1, Ordering::Relaxed) >= MOST_STRANGERS {
@@ -169,6 +173,7 @@ impl Door {
         }
     }
 
+    /// Reads and checks the hello of a new connection.
     fn greet(&self, socket: &Socket) -> io::Result<(u64, Role)> {
         let roads = self.roads.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let mut first = [0; HELLO];
@@ -179,6 +184,7 @@ impl Door {
         Ok((link, Hello::role(&bytes)?))
     }
 
+    /// Accepts a connection: secondary ones are stored until their main connection completes the link.
     fn let_in(&self, socket: Socket, link: u64, role: Role) {
         match role {
             Role::Lane => {

@@ -1,5 +1,5 @@
-//! The reading end of a link: frames from bytes, payloads straight into their place. It reads on whichever thread of the
-//! runtime sees that something has come; what takes long has a thread of its own meanwhile.
+//! The reading end of a link: decodes frames, and reads payloads into their final memory. It reads on the
+//! runtime's thread that sees the socket become readable; long payloads are read by a separate thread.
 
 use super::connection::{Connection, is_parallel, part};
 use super::frame::{Frame, HEADER, Header, Malformed};
@@ -15,16 +15,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Bytes that one read takes where no large payload is awaited.
+/// Size of the read buffer, bytes.
 const READ: usize = 256 << 10;
-/// Payloads from here on are read past the buffer, bytes.
+/// Payloads of this size and above are read without the buffer, bytes.
 const PAST: usize = 64 << 10;
-/// Payloads from here on are read by a thread of their own, bytes.
+/// Payloads of this size and above are read by a separate thread, bytes.
 const LONG: usize = 1 << 20;
-/// Descriptors that have come and that no frame has claimed yet.
+/// Most descriptors that have arrived and are not yet claimed by a frame.
 const MOST_DESCRIPTORS: usize = 64;
 const THREAD_STACK: usize = 128 << 10;
 
+/// Reads the frames of a link.
 #[derive(Debug)]
 pub(super) struct Reader {
     connection: Arc<Connection>,
@@ -32,7 +33,7 @@ pub(super) struct Reader {
     held: Held,
 }
 
-/// What has been read and not been used.
+/// The bytes and descriptors that have been read and not yet used.
 #[derive(Debug, Default)]
 struct Held {
     buffer: Vec<u8>,
@@ -42,16 +43,17 @@ struct Held {
 }
 
 impl Reader {
-    /// Within a runtime.
+    /// Creates a reader; must be called within a runtime.
     ///
     /// # Errors
-    /// That the system cannot tell when something comes.
+    /// If the runtime cannot watch the socket.
     pub(super) fn new(connection: Arc<Connection>) -> io::Result<Reader> {
         let source = connection.socket.source()?;
         Ok(Reader { connection, source, held: Held { buffer: vec![0; READ], ..Held::default() } })
     }
 
-    /// The next frame, and its payload's length; `None` at the end. The payload must be read before the next.
+    /// Reads the next frame. Returns it with its payload's length; `None` at the end. The payload must be
+    /// read before the next frame.
     pub(super) async fn frame(&mut self) -> io::Result<Option<(Frame, usize)>> {
         if !self.hold(HEADER).await? {
             return if self.held.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
@@ -68,20 +70,20 @@ impl Reader {
         Ok(Some((frame, payload)))
     }
 
-    /// Whether all of the next frame has been read.
+    /// Returns whether the next frame has been read completely.
     pub(super) fn holds_frame(&self) -> bool {
         let Some(header) = self.held.bytes().first_chunk::<HEADER>() else { return false };
         let Ok(Header { head, payload, .. }) = Header::decode(header) else { return false };
         payload < LONG as u64 && self.held.len() - HEADER >= head + payload as usize
     }
 
-    /// The payload of a frame that is a message.
+    /// Reads the payload of a frame whose payload is a protobuf message.
     pub(super) async fn message(&mut self, len: usize) -> io::Result<Bytes> {
         if len > MAX_MESSAGE_SIZE {
             return Err(Malformed("message: it is over the size limit").into());
         }
         let mut message = Vec::new();
-        // A stated length takes no memory before its bytes come.
+        // Memory is allocated as the bytes arrive, because the announced length may be false.
         while message.len() < len {
             let from = message.len();
             message.resize(len.min(from + (1 << 20)), 0);
@@ -90,7 +92,7 @@ impl Reader {
         Ok(message.into())
     }
 
-    /// Fills a buffer with a payload of its length.
+    /// Fills a buffer with a payload of the same length.
     pub(super) async fn fill(&mut self, mut buffer: Buffer) -> io::Result<Buffer> {
         if buffer.len() < LONG {
             self.fill_here(buffer.as_mut_slice()).await?;
@@ -101,7 +103,7 @@ impl Reader {
         let thread = std::thread::Builder::new().name("anabranch-recv".into()).stack_size(THREAD_STACK);
         thread.spawn(move || {
             let read = read_parts(&connection, &mut held, buffer.as_mut_slice());
-            // A link that has ended meanwhile wants nothing.
+            // An error means that the link has ended meanwhile.
             let _ = give.send((held, read.map(|()| buffer)));
         })?;
         let (held, buffer) = filled.await.map_err(io::Error::other)?;
@@ -109,10 +111,11 @@ impl Reader {
         buffer
     }
 
-    /// Reads a payload that there is no place for.
+    /// Reads and discards a payload that there is no memory for.
     pub(super) async fn skip(&mut self, len: usize) -> io::Result<()> {
         if is_parallel(len, self.connection.lanes.len()) {
-            // A process that has no memory for a tensor has none for what comes after it.
+            // Closing the link is acceptable: a process without memory for this tensor has none for later
+            // ones either.
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let mut place = vec![0; len.min(PAST)];
@@ -125,12 +128,13 @@ impl Reader {
         Ok(())
     }
 
-    /// The descriptor that came with the last frame, or before.
+    /// Returns the descriptor that arrived with the last frame or before.
     pub(super) fn descriptor(&mut self) -> io::Result<File> {
         let descriptor = self.held.descriptors.pop_front();
         Ok(descriptor.ok_or(Malformed("block: it has no descriptor"))?.into())
     }
 
+    /// Fills memory from the buffer and the main connection.
     async fn fill_here(&mut self, mut into: &mut [u8]) -> io::Result<()> {
         while !into.is_empty() {
             if self.held.is_empty() && into.len() >= PAST {
@@ -148,7 +152,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads until so many bytes are held; false if the end comes before.
+    /// Reads until the buffer has `wanted` bytes. Returns false if the connection ends before.
     async fn hold(&mut self, wanted: usize) -> io::Result<bool> {
         let held = &mut self.held;
         if held.len() >= wanted {
@@ -180,7 +184,7 @@ impl Held {
         &self.buffer[self.start..self.end]
     }
 
-    /// Moves as much as there is.
+    /// Moves as many bytes as there are. Returns their number.
     fn take(&mut self, into: &mut [u8]) -> usize {
         let len = into.len().min(self.len());
         into[..len].copy_from_slice(&self.bytes()[..len]);
@@ -188,7 +192,7 @@ impl Held {
         len
     }
 
-    /// For so many bytes in all.
+    /// Makes room for `wanted` bytes in total.
     fn make_room(&mut self, wanted: usize) {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.len());
@@ -198,7 +202,7 @@ impl Held {
     }
 }
 
-/// Fills memory with a payload that comes by one connection, or in parts by all. Waits.
+/// Fills memory with a payload that comes over one connection, or in parts over all. Blocks the thread.
 fn read_parts(connection: &Connection, held: &mut Held, into: &mut [u8]) -> io::Result<()> {
     let len = match is_parallel(into.len(), connection.lanes.len()) {
         true => part(into.len(), connection.lanes.len()),
@@ -210,13 +214,13 @@ fn read_parts(connection: &Connection, held: &mut Held, into: &mut [u8]) -> io::
         let read = |(mut lane, part): (&TcpStream, &mut [u8])| lane.read_exact(part);
         let others: Vec<_> =
             connection.lanes.iter().zip(parts).map(|pair| scope.spawn(move || read(pair))).collect();
-        // Who reads another part would wait for the rest of it, which may never come.
+        // The other threads would wait forever for their parts, so the connection is closed on an error.
         read_part(connection, held, own).inspect_err(|_| connection.close())?;
         others.into_iter().try_for_each(|o| o.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
     })
 }
 
-/// Fills memory with what is held, and with what comes by the main connection.
+/// Fills memory from the buffer and the main connection. Blocks the thread.
 fn read_part(connection: &Connection, held: &mut Held, into: &mut [u8]) -> io::Result<()> {
     let taken = held.take(into);
     let mut left = &mut into[taken..];
@@ -228,10 +232,12 @@ fn read_part(connection: &Connection, held: &mut Held, into: &mut [u8]) -> io::R
     Ok(())
 }
 
+/// Converts the end of the connection into an error.
 fn some(read: usize) -> io::Result<usize> {
     if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(read) }
 }
 
+/// Checks that the peer has not sent too many descriptors.
 fn check_number(descriptors: &VecDeque<OwnedFd>) -> io::Result<()> {
     match descriptors.len() > MOST_DESCRIPTORS {
         true => Err(Malformed("stream: descriptors without frames").into()),

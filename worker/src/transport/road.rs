@@ -1,4 +1,4 @@
-//! What is known of the way to one address: nothing yet, a link, or that there is none for now.
+//! The route to one address, with the state of its link.
 
 use super::outbound::Outbound;
 use super::roads::Roads;
@@ -7,20 +7,22 @@ use proto::channel::Peer;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long no other meeting is tried with one that could not be reached, or whose link broke.
+/// Time for which no handshake is tried with a peer that could not be reached, or whose link broke.
 pub(super) const UNREACHED: Duration = Duration::from_secs(1);
-/// How long a foreign task is taken for one, and a port for blocked.
+/// Time for which no handshake is tried with a foreign task, or with one whose ports cannot be reached.
 pub(super) const FOREIGN: Duration = Duration::from_secs(60);
 
+/// The route to the task at one address.
 #[derive(Debug)]
 pub(crate) struct Road {
     pub(super) peer: Arc<Peer>,
     state: RwLock<State>,
 }
 
+/// The state of a route's link.
 #[derive(Debug)]
 enum State {
-    /// There is no link, and none is tried for before this time.
+    /// No link; no handshake is tried before this time.
     None(Option<Instant>),
     Meeting,
     Up(Arc<Outbound>),
@@ -31,7 +33,7 @@ impl Road {
         Arc::new(Road { peer, state: RwLock::new(State::None(None)) })
     }
 
-    /// The link, if there is one now; if not, begins a meeting where there is to be one.
+    /// Returns the link if it is open; if there is none, begins a handshake unless it is too early for that.
     pub(crate) fn find(self: &Arc<Self>, roads: &Arc<Roads>) -> Option<Arc<Outbound>> {
         match &*self.state.read() {
             State::Up(link) => return Some(link.clone()),
@@ -50,7 +52,7 @@ impl Road {
         None
     }
 
-    /// The link, if there is one now.
+    /// Returns the link if it is open.
     pub(crate) fn link(&self) -> Option<Arc<Outbound>> {
         match &*self.state.read() {
             State::Up(link) => Some(link.clone()),
@@ -58,16 +60,17 @@ impl Road {
         }
     }
 
+    /// Sets the open link.
     pub(super) fn up(&self, link: Arc<Outbound>) {
         *self.state.write() = State::Up(link);
     }
 
-    /// There is no link, and nobody tries for this long.
+    /// Records that there is no link, and that no handshake is to be tried during `pause`.
     pub(super) fn down(&self, pause: Duration) {
         *self.state.write() = State::None(Instant::now().checked_add(pause));
     }
 
-    /// Task and address, for messages.
+    /// Returns the task and address, for messages.
     pub(super) fn name(&self) -> String {
         format!("{} at {}", self.peer.task(), self.peer.address())
     }
@@ -168,7 +171,7 @@ mod tests {
         Ok(())
     }
 
-    /// Of a device whose memory nobody else sees.
+    /// Memory of a device that no other process can access.
     #[derive(Debug)]
     struct Unseen;
 
@@ -204,7 +207,7 @@ mod tests {
         Ok(Road::new(Arc::new(Peer::new(TaskName::new("w", 1), "127.0.0.1:1", LONG, 1)?)))
     }
 
-    /// A link comes up; its other end.
+    /// Opens a link. Returns its other end.
     fn up(road: &Arc<Road>, step: &StepRendezvous) -> Test<UnixStream> {
         let (connection, there) = testing::connection()?;
         let link = Outbound::new(connection, (road.name(), 0), Reach::Nothing, Handle::current());
@@ -213,7 +216,7 @@ mod tests {
         Ok(there)
     }
 
-    /// The next frame, if there is one.
+    /// Returns the next frame, if one has arrived.
     fn heard(there: &UnixStream) -> Test<Option<Frame>> {
         Ok(testing::heard(there)?.map(|(frame, _)| frame))
     }

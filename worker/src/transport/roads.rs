@@ -1,4 +1,4 @@
-//! The links of a process: how they come up, and what follows when they end.
+//! The table of links of a process: opens and accepts links, and cleans up when they end.
 
 use super::Transport;
 use super::connection::Connection;
@@ -29,36 +29,36 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tonic::metadata::MetadataValue;
 
-/// A meeting's question has so long to be answered.
+/// Timeout of the request for an invitation.
 const QUESTION: Duration = Duration::from_secs(5);
-/// A connection of a link has so long to be made and welcomed.
+/// Timeout for opening a connection and completing its handshake.
 pub(super) const GREETING: Duration = Duration::from_secs(5);
 const GREETING_STACK: usize = 512 << 10;
 
-/// Of one process, whatever its sessions call the tasks.
+/// The links of one worker. It is shared by all sessions, whatever their names for the tasks.
 pub(crate) struct Roads {
     transport: Transport,
-    /// Connections of a link over TCP besides the main one.
+    /// Number of connections of a TCP link besides the main one.
     lanes: usize,
     runtime: Handle,
     caller: Caller,
-    /// Where to listen for TCP: the first that can be had.
+    /// The addresses to listen on for TCP; the first available one is used.
     bind: Vec<IpAddr>,
-    /// That the process was started with.
+    /// The cluster that the process was started with.
     cluster: Cluster,
     pub(super) epoch: u64,
     pub(super) token: u128,
     worker: OnceLock<Weak<Worker>>,
     by_address: Mutex<FxHashMap<Arc<str>, Arc<Road>>>,
-    /// By the incarnation of each device that sends.
+    /// The links from other processes, by the incarnation of each sending device.
     inbounds: RwLock<FxHashMap<u64, Arc<Inbound>>>,
     ports: Mutex<Option<Ports>>,
     closed: AtomicBool,
 }
 
 impl Roads {
-    /// Contacts nobody, and listens nowhere, until somebody is to be met. `address` is where this process serves, if it
-    /// does.
+    /// Creates a table without links. Sockets are opened when a link is first needed. `address` is the
+    /// address at which this process serves, or empty.
     pub(crate) fn new(
         transport: Transport,
         connections: usize,
@@ -86,7 +86,7 @@ impl Roads {
         })
     }
 
-    /// Says whose tensors these are.
+    /// Sets the worker whose tensors are sent and received; must be called once.
     pub(crate) fn serve(&self, worker: Weak<Worker>) {
         let _ = self.worker.set(worker);
     }
@@ -95,22 +95,24 @@ impl Roads {
         self.worker.get().cloned().unwrap_or_default()
     }
 
-    /// The way to a task's address.
+    /// Returns the route to a task's address.
     pub(crate) fn road(&self, peer: &Arc<Peer>) -> Arc<Road> {
         let mut by_address = self.by_address.lock();
         by_address.entry(peer.address().into()).or_insert_with(|| Road::new(peer.clone())).clone()
     }
 
-    /// The link by which tensors of a device come, if there is one.
+    /// Returns the link over which a device's tensors come, if there is one.
     pub(crate) fn inbound(&self, incarnation: u64) -> Option<Arc<Inbound>> {
         self.inbounds.read().get(&incarnation).cloned()
     }
 
+    /// Returns whether links are enabled and not closed.
     pub(super) fn may_meet(&self) -> bool {
         self.transport != Transport::Grpc && !self.closed.load(Ordering::Acquire)
     }
 
-    /// What to answer one who asks for a meeting.
+    /// Returns the invitation to send to a process that requests one; the first call opens the listening
+    /// sockets.
     pub(crate) fn invitation(self: &Arc<Self>) -> Option<String> {
         if !self.may_meet() {
             return None;
@@ -130,7 +132,7 @@ impl Roads {
         })
     }
 
-    /// Begins a meeting: asks, and connects on a thread of its own.
+    /// Begins a handshake: requests an invitation, and then connects on a separate thread.
     pub(super) fn meet(self: &Arc<Self>, road: &Arc<Road>) {
         let (roads, road) = (self.clone(), road.clone());
         self.runtime.spawn(async move {
@@ -150,7 +152,7 @@ impl Roads {
         });
     }
 
-    /// Connects in the best way that works.
+    /// Connects to the best address that works.
     fn go(self: &Arc<Self>, road: &Arc<Road>, invitation: &Invitation) {
         let mut failed = None;
         for way in invitation.ways(self.transport, &host()) {
@@ -173,12 +175,13 @@ impl Roads {
         road.down(FOREIGN);
     }
 
-    /// What to say to whom listens on this address.
+    /// Returns the description of this worker for the process that listens at `address`.
     fn caller(&self, address: &str) -> Caller {
         let receivers = self.cluster.tasks().filter(|(_, other)| *other == address);
         Caller { receivers: receivers.map(|(task, _)| task.to_string()).collect(), ..self.caller.clone() }
     }
 
+    /// Opens the connections of a link. Returns them with the relation of the other end to this process.
     fn connect(&self, way: &Way, invitation: &Invitation, caller: Caller) -> io::Result<(Connection, Reach)> {
         let (epoch, token, link) = (invitation.epoch, invitation.token, rand::random());
         let hello = |role| Hello { epoch, token, link, role };
@@ -187,7 +190,7 @@ impl Roads {
             Way::Unix(name) => {
                 let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
                 let socket = Socket::unix(stream);
-                // There before the other end looks for it.
+                // The table must exist before the other end looks for it, which happens after the hello.
                 let reach = match epoch == self.epoch && self.transport == Transport::Auto {
                     true => Reach::Process(Shelf::new(link)),
                     false => Reach::Memory,
@@ -212,12 +215,12 @@ impl Roads {
         }
     }
 
-    /// Uses a link, and listens to it until it ends.
+    /// Makes a new link available, and handles its frames until it ends.
     fn attend(self: &Arc<Self>, road: &Arc<Road>, link: Arc<Outbound>) {
         let worker = self.worker();
         road.up(link.clone());
         let end = EndOfOutbound { roads: self.clone(), road: road.clone(), link: link.clone() };
-        // Closed meanwhile: then nobody else ends it.
+        // If the table was closed meanwhile, no other code closes this link.
         if self.closed.load(Ordering::Acquire) {
             link.close();
         }
@@ -232,7 +235,7 @@ impl Roads {
         });
     }
 
-    /// Takes in a link that another process has made, and listens to it until it ends.
+    /// Adds a link that another process has opened, and handles its frames until it ends.
     pub(super) fn admit(self: &Arc<Self>, connection: Connection, link: u64, caller: Caller) {
         let inbound = Inbound::new(connection, caller, Shelf::of(link));
         {
@@ -254,20 +257,20 @@ impl Roads {
         });
     }
 
-    /// Links that stand: to other processes, and from them.
+    /// Returns the number of open links: to other processes, and from other processes.
     pub(crate) fn links(&self) -> (usize, usize) {
         let (links, inbounds) = self.all();
         (links.len(), inbounds.len())
     }
 
-    /// Tells all other ends that this process is shutting down.
+    /// Announces to all other ends that this process is shutting down.
     pub(crate) fn take_leave(&self) {
         let (links, inbounds) = self.all();
         links.iter().for_each(|link| link.take_leave());
         inbounds.iter().for_each(|inbound| inbound.take_leave());
     }
 
-    /// Ends all links, and takes no more.
+    /// Closes all links, and accepts no more.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         drop(self.ports.lock().take());
@@ -276,18 +279,18 @@ impl Roads {
         inbounds.iter().for_each(|inbound| inbound.close());
     }
 
-    /// Links that stand, each once.
+    /// Returns the open links, each once.
     fn all(&self) -> (Vec<Arc<Outbound>>, Vec<Arc<Inbound>>) {
         let links = self.by_address.lock().values().filter_map(|road| road.link()).collect();
         let mut inbounds: Vec<Arc<Inbound>> = self.inbounds.read().values().cloned().collect();
-        // One from a process of several devices is there for each.
+        // A link from a process with several devices has an entry for each.
         inbounds.sort_unstable_by_key(Arc::as_ptr);
         inbounds.dedup_by(|a, b| Arc::ptr_eq(a, b));
         (links, inbounds)
     }
 }
 
-/// What follows, when dropped, from the end of a link to another process, whatever ended it.
+/// Cleans up after a link to another process, when dropped.
 struct EndOfOutbound {
     roads: Arc<Roads>,
     road: Arc<Road>,
@@ -309,7 +312,7 @@ impl Drop for EndOfOutbound {
     }
 }
 
-/// The same of a link from another process.
+/// Cleans up after a link from another process, when dropped.
 struct EndOfInbound {
     roads: Arc<Roads>,
     inbound: Arc<Inbound>,
@@ -331,18 +334,18 @@ impl fmt::Debug for Roads {
     }
 }
 
-/// For what waits until the other end has greeted.
+/// Returns the builder of a thread that performs a blocking handshake.
 pub(super) fn greeting_thread() -> std::thread::Builder {
     std::thread::Builder::new().name("anabranch-meet".into()).stack_size(GREETING_STACK)
 }
 
-/// The addresses of a machine's name, which may be an address itself.
+/// Returns the addresses of `of`, a machine's name or address with a port.
 fn addresses(of: &str) -> Vec<IpAddr> {
     let found = of.to_socket_addrs().map(|found| found.map(|address| address.ip()).collect());
     found.unwrap_or_default()
 }
 
-/// Asks a task whether it is one of ours; `None` if not.
+/// Requests a task's invitation; `None` from a foreign task.
 async fn ask(peer: &Peer) -> Result<Option<Invitation>, Status> {
     let deadline = Some(Instant::now() + QUESTION);
     let send = |channel| async move {
@@ -355,7 +358,7 @@ async fn ask(peer: &Peer) -> Result<Option<Invitation>, Status> {
     Ok(text.and_then(Invitation::parse))
 }
 
-/// Says hello, and waits to be welcomed.
+/// Sends a hello, and waits for the welcome.
 fn greet(socket: &Socket, hello: &Hello) -> io::Result<()> {
     let bytes = hello.encode();
     let mut rest = &bytes[..];
@@ -367,7 +370,7 @@ fn greet(socket: &Socket, hello: &Hello) -> io::Result<()> {
     if answer == WELCOME { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// Fills `into` from the socket, however slowly it comes, within `time`.
+/// Fills `into` from the socket within `time`, even if the bytes arrive slowly.
 pub(super) fn read_within(time: Duration, socket: &Socket, mut into: &mut [u8]) -> io::Result<()> {
     let end = Instant::now() + time;
     let mut unwanted = VecDeque::new();
@@ -381,13 +384,13 @@ pub(super) fn read_within(time: Duration, socket: &Socket, mut into: &mut [u8]) 
     Ok(())
 }
 
-/// A number that this process took when it first needed one: workers within it have it in common.
+/// Returns the random number of this process, which all of its workers share.
 fn epoch() -> u64 {
     static EPOCH: OnceLock<u64> = OnceLock::new();
     *EPOCH.get_or_init(rand::random)
 }
 
-/// This machine, since it started; empty if the system does not say.
+/// Returns the identity of this machine's current boot; empty if the system does not provide one.
 fn host() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()

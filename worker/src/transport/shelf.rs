@@ -1,5 +1,5 @@
-//! Values that go from one worker of a process to another as they are: the link says only which. Each link that stays
-//! within the process has a shelf, which both ends hold.
+//! The hand-off of values between two workers of one process: the value is stored in a table that both ends
+//! of the link hold, and a frame carries its number.
 
 use executor::rendezvous::Sent;
 use parking_lot::Mutex;
@@ -7,9 +7,10 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// By the number of the link, which is random: who is of another process knows none.
+/// The tables by the random number of their link, which is unknown to other processes.
 static SHELVES: Mutex<BTreeMap<u64, Weak<Shelf>>> = Mutex::new(BTreeMap::new());
 
+/// The values in transfer over one link within the process.
 #[derive(Debug)]
 pub(super) struct Shelf {
     link: u64,
@@ -23,18 +24,19 @@ struct Parcels {
 }
 
 impl Shelf {
+    /// Creates the table of a link.
     pub(super) fn new(link: u64) -> Arc<Shelf> {
         let shelf = Arc::new(Shelf { link, parcels: Mutex::default() });
         SHELVES.lock().insert(link, Arc::downgrade(&shelf));
         shelf
     }
 
-    /// The shelf of a link, if that stays within this process.
+    /// Returns the table of a link, if the link is within this process.
     pub(super) fn of(link: u64) -> Option<Arc<Shelf>> {
         SHELVES.lock().get(&link).and_then(Weak::upgrade)
     }
 
-    /// Leaves a value to be taken once, by this number.
+    /// Stores a value. Returns the number by which it can be taken once.
     pub(super) fn leave(&self, sent: Sent) -> u64 {
         let mut parcels = self.parcels.lock();
         parcels.last += 1;
@@ -43,11 +45,12 @@ impl Shelf {
         number
     }
 
+    /// Removes and returns a value.
     pub(super) fn take(&self, number: u64) -> Option<Sent> {
         self.parcels.lock().by_number.remove(&number)
     }
 
-    /// Nobody will take what is left.
+    /// Drops the values that were not taken, after the link has ended.
     pub(super) fn clear(&self) {
         let left = std::mem::take(&mut self.parcels.lock().by_number);
         drop(left);

@@ -1,5 +1,5 @@
-//! Which devices of the other end see what devices of this one lend. Until one has said so, and where it does not, tensors go by
-//! the host.
+//! Peer access: the knowledge about which devices of the other end can access memory that devices of this end
+//! share. Tensors are sent by the host until a device has reported access, and if it has none.
 
 use executor::device::DeviceTensor;
 use graph::RendezvousKey;
@@ -8,11 +8,12 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What could not be asked, for want of something to show, is asked no sooner than after so long: to try brings a tensor to the
-/// host twice.
+/// Pause before access is queried again after a query without a tensor to test: each attempt copies a tensor
+/// to the host twice.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A device that lends, and one of the other end that is to see it, by the names that keys have for them.
+/// A device that shares memory and a device of the other end that is to access it, by their names in
+/// rendezvous keys.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pair {
     pub(super) lender: Arc<str>,
@@ -25,30 +26,33 @@ impl Pair {
     }
 }
 
+/// The peer access of each pair of devices on a link.
 #[derive(Debug, Default)]
 pub(super) struct Sights(Mutex<FxHashMap<Pair, Sight>>);
 
+/// The state of one pair.
 #[derive(Debug)]
 enum Sight {
-    /// It was asked, or is about to be. What it is shown is held meanwhile.
+    /// The query was sent, or is about to be. The tested tensor is retained until the answer.
     Asked {
         _shown: Option<DeviceTensor>,
     },
-    /// It is not asked before this time.
+    /// The query is not repeated before this time.
     Later(Instant),
     Known(bool),
 }
 
-/// What is known of one pair.
+/// The peer access of one pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     Yes,
     No,
-    /// Nobody has asked: who hears this does, or says that he [cannot](Sights::put_off).
+    /// Unknown: the caller must query it, or [postpone](PeerAccessTable::postpone) the query.
     Unasked,
 }
 
 impl Sights {
+    /// Returns the access of a pair. If it is unknown, the pair counts as queried from now on.
     pub(super) fn of(&self, pair: &Pair) -> Seen {
         self.at(pair, Instant::now())
     }
@@ -66,24 +70,24 @@ impl Sights {
         }
     }
 
-    /// This is what the device is asked about.
+    /// Retains the tensor that the query is about.
     pub(super) fn shows(&self, pair: Pair, what: DeviceTensor) {
         self.0.lock().insert(pair, Sight::Asked { _shown: Some(what) });
     }
 
-    /// There was nothing that could be shown.
+    /// Postpones the query, because there was no tensor to test.
     pub(super) fn put_off(&self, pair: Pair) {
         self.0.lock().insert(pair, Sight::Later(Instant::now() + PAUSE));
     }
 
-    /// The answer, if the device was asked.
+    /// Records the answer to a query; an answer without a query is ignored.
     pub(super) fn hear(&self, pair: &Pair, sees: bool) {
         let shown = self.0.lock().get_mut(pair).map(|sight| std::mem::replace(sight, Sight::Known(sees)));
-        // Without the lock: memory is given back.
+        // Dropped after the lock is released, because this frees memory.
         drop(shown);
     }
 
-    /// There will be no answers.
+    /// Forgets all pairs after the link has ended.
     pub(super) fn end(&self) {
         let sights = std::mem::take(&mut *self.0.lock());
         drop(sights);

@@ -1,5 +1,6 @@
-//! Whether who waits for an answer stays awake for it. To be woken costs a short step a twentieth of its time: where answers
-//! came soon of late, the thread looks for the next one for as long, and sleeps only then.
+//! Adaptive spinning: whether a task that waits for an answer polls or sleeps. Waking a thread costs a
+//! twentieth of a short step. If recent answers came soon, the task polls for twice that time before it
+//! sleeps.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,16 +8,16 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-/// Answers that take longer are slept for: what a thread would compute meanwhile is worth more.
+/// Longest average latency for which a task polls; beyond it, the thread's other work is worth more.
 const SOON: Duration = Duration::from_micros(150);
-/// One answer is such a part of those of late.
+/// The weight of one latency in the moving average is 1 / `AVERAGED`.
 const PART: u64 = 8;
 
-/// How long answers have taken of late.
+/// The moving average of the answers' latencies.
 #[derive(Debug)]
 pub(super) struct Vigil {
     nanos: AtomicU64,
-    /// Where there are several, another one looks for what comes.
+    /// True if the runtime has one thread. With several threads, another one polls the sockets.
     is_only_thread: bool,
 }
 
@@ -26,7 +27,7 @@ impl Vigil {
         Vigil { nanos: AtomicU64::new(long), is_only_thread: runtime.metrics().num_workers() == 1 }
     }
 
-    /// For how long it is worth to stay awake.
+    /// Returns the time for which to poll before sleeping.
     fn limit(&self) -> Duration {
         match Duration::from_nanos(self.nanos.load(Ordering::Relaxed)) {
             of_late if self.is_only_thread && of_late <= SOON => of_late * 2,
@@ -34,10 +35,11 @@ impl Vigil {
         }
     }
 
+    /// Adds a latency to the moving average.
     fn note(&self, took: Duration) {
         let took = took.min(SOON * 4).as_nanos() as u64;
         let before = self.nanos.load(Ordering::Relaxed);
-        // Of two that are noted at once, one is as good as the other.
+        // A concurrent update may be lost, which does no harm.
         self.nanos.store((before * (PART - 1) + took) / PART, Ordering::Relaxed);
     }
 
@@ -82,7 +84,7 @@ mod tests {
         let limit = only.limit();
         assert!(limit >= Duration::from_micros(100) && limit <= SOON * 2, "{limit:?}");
         assert!(one_of_several.limit().is_zero());
-        // One long step may be by chance; a few are not.
+        // A single slow step does not end polling; several do.
         only.note(Duration::from_secs(10));
         assert!(!only.limit().is_zero());
         only.note(Duration::from_secs(10));
