@@ -2,7 +2,7 @@
 //! answer.
 
 use crate::serve::recv_tensor;
-use crate::transport::{ANSWERED, ASKED};
+use crate::transport::{INVITATION_KEY, INVITATION_REQUEST_KEY};
 use crate::worker::{Worker, blocking};
 use proto::convert::{devices_to_proto, worker as convert};
 use proto::pb::*;
@@ -59,10 +59,12 @@ impl WorkerService for Handler {
     async fn get_status(&self, request: Request<GetStatusRequest>) -> Reply<GetStatusResponse> {
         let device_attributes = devices_to_proto(&self.worker.devices());
         let mut response = Response::new(GetStatusResponse { device_attributes });
-        let invitation =
-            request.metadata().get(ASKED).and_then(|_| self.worker.roads.invitation()?.parse().ok());
+        let invitation = request
+            .metadata()
+            .get(INVITATION_REQUEST_KEY)
+            .and_then(|_| self.worker.link_table.invitation()?.parse().ok());
         if let Some(invitation) = invitation {
-            response.metadata_mut().insert(ANSWERED, invitation);
+            response.metadata_mut().insert(INVITATION_KEY, invitation);
         }
         Ok(response)
     }

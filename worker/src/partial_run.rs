@@ -1,7 +1,7 @@
 //! Partial runs: the first call of a step starts the executors, each call feeds and fetches, and the last one
 //! waits for the end. Between the calls the executors run until they need a value that has not been fed.
 
-use crate::run::{Guard, feed, lost, start, to_tensor};
+use crate::run::{RunGuard, feed, lost_executor, start, to_tensor};
 use crate::steps::StepState;
 use crate::worker::Worker;
 use executor::rendezvous::{RendezvousKey, Sent};
@@ -18,11 +18,11 @@ pub(crate) type End = watch::Receiver<Option<executor::Result<()>>>;
 /// Performs one call of a partial run. Dropping the future cancels the step.
 pub(crate) async fn run_part(worker: &Arc<Worker>, run: RunGraph) -> Result<RunGraphOutcome, Status> {
     let (step, end) = begin(worker, &run)?;
-    let (mut guard, deadline) = (Guard { step: &step, worker, armed: true }, run.deadline);
+    let (mut guard, deadline) = (RunGuard { step: &step, worker, armed: true }, run.deadline);
     let outcome = tokio::select! {
         biased;
         outcome = part(&guard, end, run) => outcome,
-        () = crate::run::sleep_until(deadline) => Err(guard.late()),
+        () = crate::run::sleep_until(deadline) => Err(guard.deadline_error()),
     };
     let settled = worker.settle(deadline).await;
     let outcome = outcome.and_then(|outcome| settled.map(|()| outcome));
@@ -34,23 +34,23 @@ pub(crate) async fn run_part(worker: &Arc<Worker>, run: RunGraph) -> Result<RunG
 fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), Status> {
     let session = worker.sessions.get(&run.session)?;
     let graph = session.graph(&run.graph)?;
-    let place = worker.steps.begin(run.step_id, Instant::now())?.within(&session)?;
-    let step = place.step.clone();
-    let mut known = step.partial_run.lock();
-    if let Some(end) = &*known {
+    let step_run = worker.steps.begin(run.step_id, Instant::now())?.within(&session)?;
+    let step = step_run.step.clone();
+    let mut cached_end = step.partial_run.lock();
+    if let Some(end) = &*cached_end {
         return Ok((step.clone(), end.clone()));
     }
-    let graph = graph.in_parts(&session, &worker.pool)?;
+    let graph = graph.for_partial_run(&session, &worker.pool)?;
     step.rendezvous.bind(worker.remote(&session), &graph.receivers);
     let (tell, end) = watch::channel(None);
-    *known = Some(end.clone());
-    drop(known);
-    let mut ended = start(place, &graph, false);
+    *cached_end = Some(end.clone());
+    drop(cached_end);
+    let mut ended = start(step_run, &graph, false);
     let (worker, running) = (worker.clone(), step.clone());
     worker.runtime.clone().spawn(async move {
-        let guard = Guard { step: &running, worker: &worker, armed: false };
-        let ended = guard.by_deadline(None, &mut ended).await;
-        let result = ended.unwrap_or_else(|_| Err(lost())).map(drop);
+        let guard = RunGuard { step: &running, worker: &worker, armed: false };
+        let ended = guard.wait_for_executors(None, &mut ended).await;
+        let result = ended.unwrap_or_else(|_| Err(lost_executor())).map(drop);
         if result.is_ok() {
             running.rendezvous.succeed();
         }
@@ -59,7 +59,7 @@ fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), 
     Ok((step, end))
 }
 
-async fn part(guard: &Guard<'_>, mut end: End, run: RunGraph) -> Result<RunGraphOutcome, Status> {
+async fn part(guard: &RunGuard<'_>, mut end: End, run: RunGraph) -> Result<RunGraphOutcome, Status> {
     let is_last = run.extent == Extent::LastPart;
     let exchanged = exchange(guard.step, run, &mut end).await;
     if let Err(status) = &exchanged {
@@ -85,8 +85,8 @@ async fn exchange(step: &StepState, run: RunGraph, end: &mut End) -> Result<Vec<
 /// Waits for the executors to end.
 async fn ended(end: &mut End) -> executor::Result<()> {
     match end.wait_for(Option::is_some).await {
-        Ok(result) => result.clone().unwrap_or_else(|| Err(lost())),
-        Err(_) => Err(lost()),
+        Ok(result) => result.clone().unwrap_or_else(|| Err(lost_executor())),
+        Err(_) => Err(lost_executor()),
     }
 }
 
@@ -97,7 +97,7 @@ async fn receive(step: &StepState, text: &Arc<str>, end: &mut End) -> Result<Ten
     step.rendezvous.recv_local(&key, Box::new(move |received| drop(give.send(received))));
     let sent = tokio::select! {
         biased;
-        sent = &mut given => sent.unwrap_or_else(|_| Err(lost())),
+        sent = &mut given => sent.unwrap_or_else(|_| Err(lost_executor())),
         result = ended(end) => match (given.try_recv(), result) {
             (Ok(sent), _) => sent,
             (Err(_), Err(error)) => Err(error),

@@ -3,7 +3,7 @@
 
 use crate::graphs::RegisteredGraph;
 use crate::partial_run::run_part;
-use crate::steps::{Run, StepState};
+use crate::steps::{StepRun, StepState};
 use crate::worker::Worker;
 use executor::kernel::Step;
 use executor::rendezvous::{RendezvousKey, Sent};
@@ -27,12 +27,12 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
     }
     let session = worker.sessions.get(&run.session)?;
     let graph = session.graph(&run.graph)?;
-    let place = worker.steps.begin(run.step_id, Instant::now())?.within(&session)?;
-    let step = place.step.clone();
+    let step_run = worker.steps.begin(run.step_id, Instant::now())?.within(&session)?;
+    let step = step_run.step.clone();
     step.rendezvous.bind(worker.remote(&session), &graph.receivers);
-    let mut guard = Guard { step: &step, worker, armed: true };
+    let mut guard = RunGuard { step: &step, worker, armed: true };
     let deadline = run.deadline;
-    let outcome = guard.run(place, &graph, run).await;
+    let outcome = guard.run(step_run, &graph, run).await;
     // The changes of a failed step are not undone, so they are replicated too.
     let settled = worker.settle(deadline).await;
     let outcome = outcome.and_then(|outcome| settled.map(|()| outcome));
@@ -45,13 +45,13 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
 
 /// A call that runs a step. If it is dropped while `armed`, the caller has cancelled it, and it cancels the
 /// step.
-pub(crate) struct Guard<'a> {
+pub(crate) struct RunGuard<'a> {
     pub(crate) step: &'a Arc<StepState>,
     pub(crate) worker: &'a Arc<Worker>,
     pub(crate) armed: bool,
 }
 
-impl Drop for Guard<'_> {
+impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
         if self.armed {
             let text = format!("Step {} was cancelled by its caller on {}", self.step.id, self.worker.task());
@@ -60,7 +60,7 @@ impl Drop for Guard<'_> {
     }
 }
 
-impl Guard<'_> {
+impl RunGuard<'_> {
     /// Marks the call as answered.
     pub(crate) fn settle<T>(&mut self, outcome: &Result<T, Status>) {
         self.armed = false;
@@ -72,7 +72,7 @@ impl Guard<'_> {
 
     async fn run(
         &self,
-        place: Run,
+        step_run: StepRun,
         graph: &RegisteredGraph,
         run: RunGraph,
     ) -> Result<RunGraphOutcome, Status> {
@@ -81,8 +81,8 @@ impl Guard<'_> {
         if trace {
             self.worker.transfers.trace(run.step_id);
         }
-        let mut ended = start(place, graph, trace);
-        let traces = match self.by_deadline(run.deadline, &mut ended).await? {
+        let mut ended = start(step_run, graph, trace);
+        let traces = match self.wait_for_executors(run.deadline, &mut ended).await? {
             Ok(traces) => traces,
             Err(error) => return Err(self.explain(error)),
         };
@@ -97,21 +97,21 @@ impl Guard<'_> {
 
     /// Waits for the executors: until they end, until the deadline, or for the grace period after the step
     /// was cancelled.
-    pub(crate) async fn by_deadline(
+    pub(crate) async fn wait_for_executors(
         &self,
         deadline: Option<Instant>,
-        ended: &mut oneshot::Receiver<Ended>,
-    ) -> Result<Ended, Status> {
+        ended: &mut oneshot::Receiver<RunResult>,
+    ) -> Result<RunResult, Status> {
         let (cancelled, mut reason) = oneshot::channel();
         let on_cancel = self.step.cancellation.register(move |reason| drop(cancelled.send(reason.clone())));
         if let Err(reason) = on_cancel.as_ref() {
-            return self.wind_down(reason.clone(), ended).await;
+            return self.wait_for_grace(reason.clone(), ended).await;
         }
         let outcome = tokio::select! {
             biased;
-            ended = &mut *ended => Ok(ended.unwrap_or_else(|_| Err(lost()))),
-            Ok(reason) = &mut reason => self.wind_down(reason, ended).await,
-            () = sleep_until(deadline) => Err(self.late()),
+            ended = &mut *ended => Ok(ended.unwrap_or_else(|_| Err(lost_executor()))),
+            Ok(reason) = &mut reason => self.wait_for_grace(reason, ended).await,
+            () = sleep_until(deadline) => Err(self.deadline_error()),
         };
         if let Ok(registration) = on_cancel {
             self.step.cancellation.deregister(registration);
@@ -120,16 +120,20 @@ impl Guard<'_> {
     }
 
     /// Waits during the grace period for the kernels of a cancelled step.
-    async fn wind_down(&self, reason: Error, ended: &mut oneshot::Receiver<Ended>) -> Result<Ended, Status> {
+    async fn wait_for_grace(
+        &self,
+        reason: Error,
+        ended: &mut oneshot::Receiver<RunResult>,
+    ) -> Result<RunResult, Status> {
         let grace = Instant::now() + self.worker.config.cancel_grace;
         match timeout_at(grace.into(), ended).await {
-            Ok(ended) => Ok(ended.unwrap_or_else(|_| Err(lost()))),
+            Ok(ended) => Ok(ended.unwrap_or_else(|_| Err(lost_executor()))),
             Err(_) => Ok(Err(reason)),
         }
     }
 
     /// Returns the error of a run that exceeded its deadline; it names the values that the step waits for.
-    pub(crate) fn late(&self) -> Status {
+    pub(crate) fn deadline_error(&self) -> Status {
         let (step, task) = (self.step, self.worker.task());
         let awaited = step.rendezvous.awaited();
         Status::new(
@@ -160,7 +164,7 @@ pub(crate) async fn sleep_until(deadline: Option<Instant>) {
 }
 
 /// Returns the error for an executor that was dropped without a result.
-pub(crate) fn lost() -> Error {
+pub(crate) fn lost_executor() -> Error {
     Error::internal("an executor ended without a word")
 }
 
@@ -175,12 +179,12 @@ pub(crate) fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<
 }
 
 /// The traces of all executors, or the first failure.
-pub(crate) type Ended = executor::Result<Vec<Trace>>;
+pub(crate) type RunResult = executor::Result<Vec<Trace>>;
 
 /// Starts the executors of all partitions. The result is sent when all have ended.
-pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<Ended> {
+pub(crate) fn start(step_run: StepRun, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<RunResult> {
     let (answer, ended) = oneshot::channel();
-    let state = place.step.clone();
+    let state = step_run.step.clone();
     let step = Arc::new(Step::new(state.id, state.rendezvous.clone(), state.cancellation.clone()));
     let rendezvous = state.rendezvous.clone();
     let on_cancel = state.cancellation.register(move |reason| rendezvous.fail(reason));
@@ -189,17 +193,17 @@ pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot
         return ended;
     }
     let join = Arc::new(Join {
-        left: AtomicUsize::new(graph.parts.len()),
-        results: Mutex::new(Results { error: None, traces: vec![Trace::default(); graph.parts.len()] }),
-        answer: Mutex::new(Some((answer, place))),
+        left: AtomicUsize::new(graph.partitions.len()),
+        results: Mutex::new(Results { error: None, traces: vec![Trace::default(); graph.partitions.len()] }),
+        answer: Mutex::new(Some((answer, step_run))),
     });
-    if graph.parts.is_empty() {
+    if graph.partitions.is_empty() {
         join.answer();
     }
     // Short runs execute on this thread: waking another thread would take as long.
     Pool::lend_thread(|| {
-        for (index, part) in graph.parts.iter().enumerate() {
-            let one = PartRun { join: join.clone(), step: state.clone(), index, reported: false };
+        for (index, part) in graph.partitions.iter().enumerate() {
+            let one = PartitionRun { join: join.clone(), step: state.clone(), index, reported: false };
             part.executor.run(step.clone(), trace, Box::new(move |result| one.report(result)));
         }
     });
@@ -211,7 +215,7 @@ struct Join {
     left: AtomicUsize,
     results: Mutex<Results>,
     /// The channel for the result, and the step's run, which counts as active until the result is sent.
-    answer: Mutex<Option<(oneshot::Sender<Ended>, Run)>>,
+    answer: Mutex<Option<(oneshot::Sender<RunResult>, StepRun)>>,
 }
 
 struct Results {
@@ -228,22 +232,22 @@ impl Join {
             results.error.take().map_or(Ok(traces), Err)
         };
         let answer = self.answer.lock().take();
-        if let Some((answer, place)) = answer {
-            drop(place);
+        if let Some((answer, step_run)) = answer {
+            drop(step_run);
             drop(at_hand(|| answer.send(results)));
         }
     }
 }
 
 /// The run of one executor. Dropping it without a result counts as a failure.
-struct PartRun {
+struct PartitionRun {
     join: Arc<Join>,
     step: Arc<StepState>,
     index: usize,
     reported: bool,
 }
 
-impl PartRun {
+impl PartitionRun {
     fn report(mut self, result: executor::Result<Trace>) {
         self.settle(result);
     }
@@ -253,8 +257,8 @@ impl PartRun {
         self.reported = true;
         match result {
             Ok(trace) => {
-                if let Some(place) = self.join.results.lock().traces.get_mut(self.index) {
-                    *place = trace;
+                if let Some(slot) = self.join.results.lock().traces.get_mut(self.index) {
+                    *slot = trace;
                 }
             }
             Err(error) => {
@@ -272,10 +276,10 @@ impl PartRun {
     }
 }
 
-impl Drop for PartRun {
+impl Drop for PartitionRun {
     fn drop(&mut self) {
         if !self.reported {
-            self.settle(Err(lost()));
+            self.settle(Err(lost_executor()));
         }
     }
 }
@@ -318,10 +322,10 @@ pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tenso
 
 /// Receives a value that must already have been sent.
 fn receive_now(step: &StepState, key: &Arc<RendezvousKey>) -> Result<executor::Result<Sent>, Status> {
-    let found = Arc::new(Mutex::new(None));
-    let place = found.clone();
-    step.rendezvous.recv_local(key, Box::new(move |received| *place.lock() = Some(received)));
-    let received = found.lock().take();
+    let slot = Arc::new(Mutex::new(None));
+    let writer = slot.clone();
+    step.rendezvous.recv_local(key, Box::new(move |received| *writer.lock() = Some(received)));
+    let received = slot.lock().take();
     received.ok_or_else(|| Status::new(Code::Internal, format!("nothing was sent to {}", key.text)))
 }
 

@@ -2,7 +2,7 @@
 
 use crate::rendezvous::StepRendezvous;
 use crate::reply::Reply;
-use crate::steps::Wait;
+use crate::steps::StepWait;
 use crate::worker::Worker;
 use executor::device::Device;
 use executor::rendezvous::{RendezvousKey, Sent};
@@ -53,15 +53,15 @@ fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<
 
 /// Waits for the value: for a limited time until the step starts on this worker, and then until the step
 /// ends.
-async fn receive(worker: &Worker, wait: &Wait, key: &Arc<RendezvousKey>) -> Result<Sent, Status> {
-    let mut waiting = Waiting::new(&wait.step.rendezvous, key);
+async fn receive(worker: &Worker, wait: &StepWait, key: &Arc<RendezvousKey>) -> Result<Sent, Status> {
+    let mut pending = PendingReceive::new(&wait.step.rendezvous, key);
     let limit = worker.config.start_deadline;
     let received = if wait.step.has_started() {
-        waiting.value().await
+        pending.value().await
     } else {
-        match timeout(limit, waiting.value()).await {
+        match timeout(limit, pending.value()).await {
             Ok(received) => received,
-            Err(_) if wait.step.has_started() => waiting.value().await,
+            Err(_) if wait.step.has_started() => pending.value().await,
             Err(_) => return Err(never_started(worker, wait.step.id, limit)),
         }
     };
@@ -74,14 +74,14 @@ fn never_started(worker: &Worker, step_id: i64, limit: Duration) -> Status {
 }
 
 /// A pending receive of a value. If it is dropped, it passes the value on.
-struct Waiting<'a> {
+struct PendingReceive<'a> {
     rendezvous: &'a Arc<StepRendezvous>,
     key: &'a Arc<RendezvousKey>,
     value: oneshot::Receiver<executor::Result<Sent>>,
 }
 
-impl<'a> Waiting<'a> {
-    fn new(rendezvous: &'a Arc<StepRendezvous>, key: &'a Arc<RendezvousKey>) -> Waiting<'a> {
+impl<'a> PendingReceive<'a> {
+    fn new(rendezvous: &'a Arc<StepRendezvous>, key: &'a Arc<RendezvousKey>) -> PendingReceive<'a> {
         let (give, value) = oneshot::channel();
         // The rendezvous owns this callback, so the callback must not own the rendezvous.
         let (back, again) = (Arc::downgrade(rendezvous), key.clone());
@@ -94,7 +94,7 @@ impl<'a> Waiting<'a> {
                 }
             }),
         );
-        Waiting { rendezvous, key, value }
+        PendingReceive { rendezvous, key, value }
     }
 
     async fn value(&mut self) -> executor::Result<Sent> {
@@ -105,7 +105,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingReceive<'_> {
     fn drop(&mut self) {
         self.value.close();
         if let Ok(Ok(sent)) = self.value.try_recv() {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_dead_value_is_an_empty_float_whatever_its_type() -> Test {
+    async fn a_dead_value_is_an_empty_float() -> Test {
         let (worker, address, key) = serving().await?;
         let run = worker.steps.begin(3, Instant::now())?;
         let dead = || Sent { value: Value::None, is_dead: true };
@@ -177,19 +177,19 @@ mod tests {
         run.step.rendezvous.send(&key, dead())?;
         let mut cluster = Cluster::new();
         cluster.insert("w", 1, &address)?;
-        let there = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
-        let place = there.steps.begin(3, Instant::now())?;
-        let session = there.sessions.get("")?;
-        place.step.rendezvous.bind(there.remote(&session), &Arc::from([]));
+        let other = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
+        let step_run = other.steps.begin(3, Instant::now())?;
+        let session = other.sessions.get("")?;
+        step_run.step.rendezvous.bind(other.remote(&session), &Arc::from([]));
         let (give, taken) = oneshot::channel();
-        place.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
+        step_run.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
         let sent = timeout(LONG, taken).await???;
         assert!(sent.is_dead && matches!(sent.value, Value::None));
         Ok(())
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn elements_leave_and_arrive_without_a_copy_between() -> Test {
+    async fn elements_are_sent_and_received_without_copies() -> Test {
         let (worker, address, key) = serving().await?;
         let run = worker.steps.begin(3, Instant::now())?;
         let tensor = Tensor::vector(&[1u8; 5000])?;
@@ -210,17 +210,17 @@ mod tests {
         let _run = worker.steps.begin(3, Instant::now())?;
         let mut cluster = Cluster::new();
         cluster.insert("w", 1, &address)?;
-        let there = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
-        let place = there.steps.begin(3, Instant::now())?;
-        let session = there.sessions.get("")?;
-        place.step.rendezvous.bind(there.remote(&session), &Arc::from([]));
+        let other = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
+        let step_run = other.steps.begin(3, Instant::now())?;
+        let session = other.sessions.get("")?;
+        step_run.step.rendezvous.bind(other.remote(&session), &Arc::from([]));
         let (give, taken) = oneshot::channel();
-        place.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
-        assert!(place.step.rendezvous.awaited().contains(&address));
-        place.step.cancel(executor::Error::new(Code::Internal, "enough"));
+        step_run.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
+        assert!(step_run.step.rendezvous.awaited().contains(&address));
+        step_run.step.cancel(executor::Error::new(Code::Internal, "enough"));
         let failed = timeout(LONG, taken).await??.err().ok_or("it came")?;
         assert_eq!((failed.code(), failed.is_derived()), (Code::Internal, true));
-        assert_eq!(place.step.rendezvous.awaited(), "");
+        assert_eq!(step_run.step.rendezvous.awaited(), "");
         Ok(())
     }
 }

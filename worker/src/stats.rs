@@ -1,6 +1,6 @@
 //! Conversion of executor traces to the step statistics that masters collect.
 
-use crate::graphs::{Part, RegisteredGraph};
+use crate::graphs::{GraphPartition, RegisteredGraph};
 use executor::{NodeTrace, OutputTrace, Trace};
 use proto::convert::shape_to_proto;
 use proto::pb;
@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 /// Converts traces to one record per device, with the nodes in the order in which they ended.
 pub(crate) fn step_stats(graph: &RegisteredGraph, traces: Vec<Trace>) -> pb::StepStats {
-    pb::StepStats { dev_stats: graph.parts.iter().zip(traces).map(device_stats).collect() }
+    pb::StepStats { dev_stats: graph.partitions.iter().zip(traces).map(device_stats).collect() }
 }
 
-fn device_stats((part, trace): (&Part, Trace)) -> pb::DeviceStepStats {
+fn device_stats((part, trace): (&GraphPartition, Trace)) -> pb::DeviceStepStats {
     let threads: BTreeMap<u32, String> =
         trace.nodes.iter().map(|n| (n.thread as u32, format!("compute-{}", n.thread))).collect();
     pb::DeviceStepStats {

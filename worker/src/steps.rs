@@ -1,7 +1,7 @@
 //! The steps of a worker: running ones, ones that other tasks wait for, and ended ones. A step's state is
 //! created by its first run here or by the first task that requests or sends its tensors.
 
-use crate::epochs::Stay;
+use crate::epochs::EpochGuard;
 use crate::partial_run::End;
 use crate::rendezvous::StepRendezvous;
 use crate::session::Session;
@@ -18,17 +18,17 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// Number of cleaned-up steps that are remembered, so that late requests are refused.
-const REMEMBERED: usize = 14_000;
+const MAX_REMEMBERED: usize = 14_000;
 /// Sweeps for abandoned steps per retention period.
-const SWEEPS: u32 = 8;
+const SWEEPS_PER_RETENTION: u32 = 8;
 /// Most receives that wait for their tensors; more are refused.
-const MOST_WAITING: usize = 1 << 20;
+const MAX_WAITING: usize = 1 << 20;
 
 /// A step that has run for this time is logged, and again whenever its time has doubled.
-const SLOW: Duration = Duration::from_secs(60);
+const SLOW_AFTER: Duration = Duration::from_secs(60);
 
 /// Most steps that values have arrived for before they started; values for more are dropped.
-const MOST_EARLY: usize = 1 << 16;
+const MAX_EARLY: usize = 1 << 16;
 
 /// The state of one step in this process.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct StepState {
     /// The time at which the first run of this step began here.
     began: OnceLock<Instant>,
     /// Number of log messages about the step's slowness.
-    told: AtomicU32,
+    reports: AtomicU32,
     /// Number of runs that have not ended.
     runs: AtomicUsize,
     /// Number of receives that wait for the step's tensors.
@@ -58,7 +58,7 @@ impl StepState {
             cancellation: Arc::new(Cancellation::new()),
             partial_run: Mutex::default(),
             began: OnceLock::new(),
-            told: AtomicU32::new(0),
+            reports: AtomicU32::new(0),
             runs: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             ended: Mutex::default(),
@@ -72,12 +72,12 @@ impl StepState {
     }
 
     /// Returns the step's running time if it is to be logged, and counts it as logged.
-    fn slow_for(&self, now: Instant) -> Option<Duration> {
+    fn take_slow_report(&self, now: Instant) -> Option<Duration> {
         let runs = self.runs.load(Ordering::Relaxed) > 0;
         let time = now.saturating_duration_since(*self.began.get().filter(|_| runs)?);
-        let is_due = time >= SLOW * 2u32.saturating_pow(self.told.load(Ordering::Relaxed));
+        let is_due = time >= SLOW_AFTER * 2u32.saturating_pow(self.reports.load(Ordering::Relaxed));
         is_due.then(|| {
-            self.told.fetch_add(1, Ordering::Relaxed);
+            self.reports.fetch_add(1, Ordering::Relaxed);
             time
         })
     }
@@ -98,14 +98,14 @@ impl StepState {
 pub(crate) struct Steps {
     task: TaskName,
     retention: Duration,
-    table: Mutex<Table>,
+    table: Mutex<StepTable>,
     running: watch::Sender<usize>,
     /// Set while a task removes early steps.
-    is_swept: AtomicBool,
+    has_sweeper: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Table {
+struct StepTable {
     steps: FxHashMap<i64, Arc<StepState>>,
     /// Number of receives that wait, over all steps.
     waiting: usize,
@@ -118,10 +118,10 @@ struct Table {
 
 impl Steps {
     pub(crate) fn new(task: TaskName, retention: Duration) -> Steps {
-        let table = Table {
+        let table = StepTable {
             steps: FxHashMap::default(),
             waiting: 0,
-            cleaned: SeenIds::new(REMEMBERED),
+            cleaned: SeenIds::new(MAX_REMEMBERED),
             early: FxHashMap::default(),
             next_sweep: Instant::now(),
             closing: false,
@@ -131,7 +131,7 @@ impl Steps {
             retention,
             table: Mutex::new(table),
             running: watch::Sender::new(0),
-            is_swept: AtomicBool::new(false),
+            has_sweeper: AtomicBool::new(false),
         }
     }
 
@@ -139,31 +139,31 @@ impl Steps {
     ///
     /// # Errors
     /// `Aborted` if the step was cleaned up, `Unavailable` when the worker shuts down.
-    pub(crate) fn begin(self: &Arc<Self>, id: i64, now: Instant) -> Result<Run, Status> {
-        self.forget_old(now);
+    pub(crate) fn begin(self: &Arc<Self>, id: i64, now: Instant) -> Result<StepRun, Status> {
+        self.remove_old(now);
         let mut table = self.table.lock();
         if table.closing {
             return Err(Status::new(Code::Unavailable, format!("{} is shutting down", self.task)));
         }
-        table.check_cleaned(id, &self.task)?;
+        table.check_not_cleaned(id, &self.task)?;
         let step = table.steps.entry(id).or_insert_with(|| Arc::new(StepState::new(id))).clone();
         step.runs.fetch_add(1, Ordering::Relaxed);
         step.began.get_or_init(|| now);
         table.early.remove(&id);
         drop(table);
         self.running.send_modify(|n| *n += 1);
-        Ok(Run { step, steps: self.clone(), _stay: None })
+        Ok(StepRun { step, steps: self.clone(), _epoch_guard: None })
     }
 
     /// Returns the step for a receive, which may come before the step has started.
     ///
     /// # Errors
     /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many receives wait.
-    pub(crate) fn wait(self: &Arc<Self>, id: i64) -> Result<Wait, Status> {
+    pub(crate) fn wait(self: &Arc<Self>, id: i64) -> Result<StepWait, Status> {
         let mut table = self.table.lock();
-        table.check_cleaned(id, &self.task)?;
-        if table.waiting >= MOST_WAITING {
-            let text = format!("{MOST_WAITING} receives wait on {}", self.task);
+        table.check_not_cleaned(id, &self.task)?;
+        if table.waiting >= MAX_WAITING {
+            let text = format!("{MAX_WAITING} receives wait on {}", self.task);
             return Err(Status::new(Code::ResourceExhausted, text));
         }
         if table.closing && !table.steps.contains_key(&id) {
@@ -172,7 +172,7 @@ impl Steps {
         let step = table.steps.entry(id).or_insert_with(|| Arc::new(StepState::new(id))).clone();
         table.waiting += 1;
         step.waiting.fetch_add(1, Ordering::Relaxed);
-        Ok(Wait { step, steps: self.clone() })
+        Ok(StepWait { step, steps: self.clone() })
     }
 
     /// Returns the step that a pushed value belongs to, which may arrive before the step has started. A step
@@ -180,7 +180,7 @@ impl Steps {
     ///
     /// # Errors
     /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many steps have not started.
-    pub(crate) fn arrive(
+    pub(crate) fn get_or_insert_early(
         self: &Arc<Self>,
         id: i64,
         runtime: &Handle,
@@ -190,19 +190,19 @@ impl Steps {
         if let Some(step) = table.steps.get(&id) {
             return Ok(step.clone());
         }
-        table.check_cleaned(id, &self.task)?;
+        table.check_not_cleaned(id, &self.task)?;
         if table.closing {
             return Err(Status::new(Code::Unavailable, format!("{} is shutting down", self.task)));
         }
-        if table.early.len() >= MOST_EARLY {
-            let text = format!("values of {MOST_EARLY} steps wait on {}, which have not started", self.task);
+        if table.early.len() >= MAX_EARLY {
+            let text = format!("values of {MAX_EARLY} steps wait on {}, which have not started", self.task);
             return Err(Status::new(Code::ResourceExhausted, text));
         }
         let step = Arc::new(StepState::new(id));
         table.steps.insert(id, step.clone());
         table.early.insert(id, Instant::now());
         drop(table);
-        if !self.is_swept.swap(true, Ordering::AcqRel) {
+        if !self.has_sweeper.swap(true, Ordering::AcqRel) {
             runtime.spawn(sweep(Arc::downgrade(self), patience));
         }
         Ok(step)
@@ -214,16 +214,16 @@ impl Steps {
     }
 
     /// Calls `act` with each step.
-    pub(crate) fn each(&self, act: impl FnMut(&Arc<StepState>)) {
+    pub(crate) fn for_each(&self, act: impl FnMut(&Arc<StepState>)) {
         let steps: Vec<_> = self.table.lock().steps.values().cloned().collect();
         steps.iter().for_each(act);
     }
 
     /// Removes the steps that have not started within `patience`. Returns false if no early steps remain.
-    fn forget_early(&self, now: Instant, patience: Duration) -> bool {
+    fn remove_early(&self, now: Instant, patience: Duration) -> bool {
         let (late, left): (Vec<_>, bool) = {
             let mut table = self.table.lock();
-            let Table { steps, early, cleaned, .. } = &mut *table;
+            let StepTable { steps, early, cleaned, .. } = &mut *table;
             let is_late = |_: &i64, since: &mut Instant| now.saturating_duration_since(*since) >= patience;
             let late: Vec<i64> = early.extract_if(is_late).map(|(id, _)| id).collect();
             for id in &late {
@@ -286,10 +286,10 @@ impl Steps {
 
     /// Returns a message for each step that has run for long and is to be logged: its time, and the values
     /// that it waits for.
-    pub(crate) fn slow(&self, now: Instant) -> Vec<String> {
+    pub(crate) fn take_slow_reports(&self, now: Instant) -> Vec<String> {
         let mut slow = Vec::new();
-        self.each(|step| {
-            let Some(time) = step.slow_for(now) else { return };
+        self.for_each(|step| {
+            let Some(time) = step.take_slow_report(now) else { return };
             let mut awaited = step.rendezvous.awaited();
             if awaited.is_empty() {
                 awaited = "; it waits for nothing from other tasks".into();
@@ -306,15 +306,15 @@ impl Steps {
         self.table.lock().steps.len()
     }
 
-    /// Removes the steps whose retention has ended, at most [`SWEEPS`] times per retention period.
-    fn forget_old(&self, now: Instant) {
+    /// Removes the steps whose retention has ended, at most [`SWEEPS_PER_RETENTION`] times per retention period.
+    fn remove_old(&self, now: Instant) {
         let mut old = Vec::new();
         {
             let mut table = self.table.lock();
             if now < table.next_sweep {
                 return;
             }
-            table.next_sweep = now + self.retention / SWEEPS;
+            table.next_sweep = now + self.retention / SWEEPS_PER_RETENTION;
             old.extend(table.steps.extract_if(|_, step| step.is_old(now, self.retention)));
             for (id, _) in &old {
                 table.cleaned.insert(*id);
@@ -355,18 +355,19 @@ async fn sweep(steps: Weak<Steps>, patience: Duration) {
     loop {
         tokio::time::sleep(patience / 4 + Duration::from_millis(1)).await;
         let Some(steps) = steps.upgrade() else { return };
-        if !steps.forget_early(Instant::now(), patience) {
-            steps.is_swept.store(false, Ordering::Release);
+        if !steps.remove_early(Instant::now(), patience) {
+            steps.has_sweeper.store(false, Ordering::Release);
             // A step that was added in between has seen a running sweep, and relies on it.
-            if !steps.forget_early(Instant::now(), patience) || steps.is_swept.swap(true, Ordering::AcqRel) {
+            if !steps.remove_early(Instant::now(), patience) || steps.has_sweeper.swap(true, Ordering::AcqRel)
+            {
                 return;
             }
         }
     }
 }
 
-impl Table {
-    fn check_cleaned(&self, id: i64, task: &TaskName) -> Result<(), Status> {
+impl StepTable {
+    fn check_not_cleaned(&self, id: i64, task: &TaskName) -> Result<(), Status> {
         if self.cleaned.contains(id) {
             let error = cleaned(id, task);
             return Err(Status::new(error.code(), error.to_string()).derived());
@@ -382,25 +383,25 @@ fn cleaned(id: i64, task: &TaskName) -> Error {
 
 /// An active run of a part of a step, until dropped.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct StepRun {
     pub(crate) step: Arc<StepState>,
     steps: Arc<Steps>,
     /// The guard that a later epoch waits for.
-    _stay: Option<Stay>,
+    _epoch_guard: Option<EpochGuard>,
 }
 
-impl Run {
+impl StepRun {
     /// Adds the run to its session's epoch.
     ///
     /// # Errors
     /// `Aborted` if the session's epoch has ended.
-    pub(crate) fn within(mut self, session: &Session) -> Result<Run, Status> {
-        self._stay = session.enter(&self.step)?;
+    pub(crate) fn within(mut self, session: &Session) -> Result<StepRun, Status> {
+        self._epoch_guard = session.enter(&self.step)?;
         Ok(self)
     }
 }
 
-impl Drop for Run {
+impl Drop for StepRun {
     fn drop(&mut self) {
         self.steps.run_ended(&self.step);
     }
@@ -408,12 +409,12 @@ impl Drop for Run {
 
 /// A pending receive of a step's tensor, until dropped.
 #[derive(Debug)]
-pub(crate) struct Wait {
+pub(crate) struct StepWait {
     pub(crate) step: Arc<StepState>,
     steps: Arc<Steps>,
 }
 
-impl Drop for Wait {
+impl Drop for StepWait {
     fn drop(&mut self) {
         self.steps.wait_ended(&self.step);
     }
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_made_by_one_who_waits_goes_with_the_last_of_them() -> Result<(), Status> {
+    fn a_step_created_by_receives_is_removed_with_the_last_of_them() -> Result<(), Status> {
         let steps = steps();
         let (a, b) = (steps.wait(1)?, steps.wait(1)?);
         drop(a);
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_the_same_for_those_who_wait_and_for_its_run() -> Result<(), Status> {
+    fn receives_and_runs_share_the_step() -> Result<(), Status> {
         let steps = steps();
         let wait = steps.wait(1)?;
         let run = steps.begin(1, Instant::now())?;
@@ -455,26 +456,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_step_that_only_others_know_of_is_forgotten_in_time() -> Result<(), Status> {
+    async fn early_steps_are_removed_after_a_while() -> Result<(), Status> {
         let (steps, patience, runtime) = (steps(), Duration::from_secs(5), Handle::current());
-        let early = steps.arrive(1, &runtime, patience)?;
-        let started = steps.arrive(2, &runtime, patience)?;
+        let early = steps.get_or_insert_early(1, &runtime, patience)?;
+        let started = steps.get_or_insert_early(2, &runtime, patience)?;
         let _run = steps.begin(2, Instant::now())?;
         // A receive that is cancelled does not remove the step.
         drop(steps.wait(1)?);
-        assert!(Arc::ptr_eq(&early, &steps.arrive(1, &runtime, patience)?));
-        assert!(steps.forget_early(Instant::now(), patience));
-        assert!(!steps.forget_early(Instant::now() + patience, patience));
-        assert!(steps.arrive(1, &runtime, patience).is_err() && early.rendezvous.awaited().is_empty());
-        assert!(Arc::ptr_eq(&started, &steps.arrive(2, &runtime, patience)?));
+        assert!(Arc::ptr_eq(&early, &steps.get_or_insert_early(1, &runtime, patience)?));
+        assert!(steps.remove_early(Instant::now(), patience));
+        assert!(!steps.remove_early(Instant::now() + patience, patience));
+        assert!(
+            steps.get_or_insert_early(1, &runtime, patience).is_err()
+                && early.rendezvous.awaited().is_empty()
+        );
+        assert!(Arc::ptr_eq(&started, &steps.get_or_insert_early(2, &runtime, patience)?));
         Ok(())
     }
 
     #[test]
-    fn a_step_that_takes_long_is_told_of_less_and_less_often_while_it_runs() -> Result<(), Status> {
+    fn a_slow_step_is_reported_less_and_less_often() -> Result<(), Status> {
         let (steps, start) = (steps(), Instant::now());
         let run = steps.begin(7, start)?;
-        let told = |seconds| steps.slow(start + Duration::from_secs(seconds));
+        let told = |seconds| steps.take_slow_reports(start + Duration::from_secs(seconds));
         assert!(told(59).is_empty());
         let text = "Step 7 began 60 s ago on /job:ps/replica:0/task:0, and has not ended; it waits for nothing from other tasks";
         assert_eq!(told(60), [text]);
@@ -485,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_cleans_up_is_forgotten_in_the_end() -> Result<(), Status> {
+    fn abandoned_steps_are_removed_after_the_retention() -> Result<(), Status> {
         let steps = steps();
         drop(steps.begin(1, Instant::now())?);
         let long = steps.begin(2, Instant::now())?;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most steps whose transfers are recorded.
-const MOST_STEPS: usize = 1000;
+const MAX_STEPS: usize = 1000;
 
 /// The receiving device, and the record.
 type Transfer = (Arc<str>, pb::NodeExecStats);
@@ -46,16 +46,21 @@ impl Transfers {
 
     /// Records the transfers of a step from now on, even while the record is disabled.
     pub(crate) fn trace(&self, step_id: i64) {
-        make_room(&mut self.steps.lock(), step_id);
+        entry_of(&mut self.steps.lock(), step_id);
     }
 
     /// Begins the record of a transfer, if transfers of the step are recorded.
-    pub(crate) fn watch(self: &Arc<Self>, step_id: i64, key: &Arc<RendezvousKey>) -> Option<Watch> {
+    pub(crate) fn begin(self: &Arc<Self>, step_id: i64, key: &Arc<RendezvousKey>) -> Option<TransferTimer> {
         let started = Instant::now();
-        self.wants(step_id).then(|| Watch { transfers: self.clone(), step_id, key: key.clone(), started })
+        self.is_recorded(step_id).then(|| TransferTimer {
+            transfers: self.clone(),
+            step_id,
+            key: key.clone(),
+            started,
+        })
     }
 
-    fn wants(&self, step_id: i64) -> bool {
+    fn is_recorded(&self, step_id: i64) -> bool {
         self.enabled.load(Ordering::Relaxed) || self.steps.lock().contains_key(&step_id)
     }
 
@@ -63,29 +68,29 @@ impl Transfers {
     fn record(&self, step_id: i64, key: &RendezvousKey, bytes: usize, started: Instant) {
         let took = started.elapsed();
         let stats = stats(key, bytes, took);
-        make_room(&mut self.steps.lock(), step_id).push((key.dst_device.clone(), stats));
+        entry_of(&mut self.steps.lock(), step_id).push((key.dst_device.clone(), stats));
     }
 }
 
 /// A transfer in progress that is to be recorded.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct TransferTimer {
     transfers: Arc<Transfers>,
     step_id: i64,
     key: Arc<RendezvousKey>,
     started: Instant,
 }
 
-impl Watch {
+impl TransferTimer {
     /// Records the transfer of a tensor of `bytes` bytes.
-    pub(crate) fn came(self, bytes: usize) {
+    pub(crate) fn finish(self, bytes: usize) {
         self.transfers.record(self.step_id, &self.key, bytes, self.started);
     }
 }
 
 /// Returns the records of a step; the step with the lowest id is dropped if there are too many.
-fn make_room(steps: &mut BTreeMap<i64, Vec<Transfer>>, step_id: i64) -> &mut Vec<Transfer> {
-    if steps.len() >= MOST_STEPS && !steps.contains_key(&step_id) {
+fn entry_of(steps: &mut BTreeMap<i64, Vec<Transfer>>, step_id: i64) -> &mut Vec<Transfer> {
+    if steps.len() >= MAX_STEPS && !steps.contains_key(&step_id) {
         steps.pop_first();
     }
     steps.entry(step_id).or_default()

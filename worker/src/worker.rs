@@ -13,7 +13,7 @@ use crate::service::WorkerRpc;
 use crate::session::{Session, Sessions};
 use crate::steps::{StepState, Steps};
 use crate::transfers::Transfers;
-use crate::transport::{LinkedWorker, Roads};
+use crate::transport::{LinkTable, LinkedWorker};
 use executor::device::Device;
 use executor::gpus::{GpuOptions, Visible};
 use executor::journal::Journal;
@@ -34,9 +34,9 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 /// Number of request ids that are remembered, so that a repeated request is refused.
-const REQUESTS: usize = 14_000;
+const MAX_REMEMBERED: usize = 14_000;
 /// Time in which a client that opens one session after another opens the next one.
-const NEXT_SESSION: Duration = Duration::from_millis(200);
+const REOPEN_TIME: Duration = Duration::from_millis(200);
 
 /// One task's devices, with the sessions and steps that use them.
 pub struct Worker {
@@ -48,10 +48,10 @@ pub struct Worker {
     /// The runtime for receives from other tasks, which are started from compute threads.
     pub(crate) runtime: Handle,
     pub(crate) pool: Arc<Pool>,
-    runs_seen: Mutex<SeenIds>,
-    receives_seen: Mutex<SeenIds>,
+    seen_runs: Mutex<SeenIds>,
+    seen_receives: Mutex<SeenIds>,
     pub(crate) transfers: Arc<Transfers>,
-    pub(crate) roads: Arc<Roads>,
+    pub(crate) link_table: Arc<LinkTable>,
     /// The replication state, if the task is replicated.
     primary: Option<Arc<Primary>>,
 }
@@ -65,7 +65,7 @@ impl Worker {
         let no_gpus = GpuOptions { visible: Visible::These(Vec::new()), ..config.gpus.clone() };
         let gpus = if config.replica_at.is_some() { &no_gpus } else { &config.gpus };
         let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit, gpus)?;
-        Worker::over(config, devices)
+        Worker::with_device_set(config, devices)
     }
 
     /// Creates a worker with existing devices, the first of which must be a CPU; the device settings in
@@ -74,15 +74,15 @@ impl Worker {
     /// # Errors
     /// Those of [`Worker::new`].
     pub fn with_devices(config: WorkerConfig, devices: Vec<Arc<dyn Device>>) -> Result<Arc<Worker>, Status> {
-        Worker::over(config, Devices::of(devices))
+        Worker::with_device_set(config, Devices::of(devices))
     }
 
-    fn over(config: WorkerConfig, devices: Devices) -> Result<Arc<Worker>, Status> {
+    fn with_device_set(config: WorkerConfig, devices: Devices) -> Result<Arc<Worker>, Status> {
         let runtime = Handle::try_current()
             .map_err(|e| Status::new(Code::FailedPrecondition, format!("a worker needs a runtime: {e}")))?;
         let pool = Pool::new(config.threads).map_err(|e| crate::failure(&e))?;
         let primary = match config.replica_at.is_some() {
-            true => Some(replicate(&config.task, &devices)?),
+            true => Some(attach_journal(&config.task, &devices)?),
             false => None,
         };
         if config.transport.shares_memory() && config.cluster.shares_host(&config.task) {
@@ -92,7 +92,7 @@ impl Worker {
         let (deadline, connections) = (config.connect_deadline, config.data_connections);
         let caller = (&config.task, incarnations);
         let address = config.replica_at.as_deref().or(config.cluster.address(&config.task));
-        let roads = Roads::new(
+        let link_table = LinkTable::new(
             config.transport,
             connections,
             runtime.clone(),
@@ -100,7 +100,7 @@ impl Worker {
             address.unwrap_or_default(),
             config.cluster.clone(),
         );
-        let peers = Peers::new(config.cluster.clone(), deadline, connections, roads.clone());
+        let peers = Peers::new(config.cluster.clone(), deadline, connections, link_table.clone());
         let worker = Arc::new(Worker {
             sessions: Sessions::new(config.task.clone(), devices.clone(), Arc::new(peers)),
             epochs: Epochs::new(config.task.clone()),
@@ -108,14 +108,14 @@ impl Worker {
             devices,
             runtime,
             pool,
-            runs_seen: Mutex::new(SeenIds::new(REQUESTS)),
-            receives_seen: Mutex::new(SeenIds::new(REQUESTS)),
+            seen_runs: Mutex::new(SeenIds::new(MAX_REMEMBERED)),
+            seen_receives: Mutex::new(SeenIds::new(MAX_REMEMBERED)),
             transfers: Arc::default(),
-            roads,
+            link_table,
             primary,
             config,
         });
-        worker.roads.serve(Arc::downgrade(&worker));
+        worker.link_table.set_worker(Arc::downgrade(&worker));
         Ok(worker)
     }
 
@@ -127,7 +127,7 @@ impl Worker {
         let deadline = self.config.connect_deadline;
         let remote = RemoteWorker::new(task.clone(), address, deadline)?;
         let peer = Arc::new(Peer::new(task.clone(), address, deadline, 1)?);
-        Ok(Arc::new(LinkedWorker::new(remote, &peer, self.roads.clone())))
+        Ok(Arc::new(LinkedWorker::new(remote, &peer, self.link_table.clone())))
     }
 
     /// Returns the name of the worker's task.
@@ -152,17 +152,17 @@ impl Worker {
 
     /// Logs the steps that have run for long, and the values that they wait for.
     pub fn tell_slow_steps(&self) {
-        self.steps.slow(Instant::now()).iter().for_each(|text| tracing::info!("{text}"));
+        self.steps.take_slow_reports(Instant::now()).iter().for_each(|text| tracing::info!("{text}"));
     }
 
     /// Returns the number of open links: to other processes, and from other processes.
     pub fn links(&self) -> (usize, usize) {
-        self.roads.links()
+        self.link_table.links()
     }
 
     /// Closes all links and opens no more; tensors are fetched over gRPC from now on.
     pub fn close_links(&self) {
-        self.roads.close();
+        self.link_table.close();
     }
 
     /// Returns a link to this worker for a master in the same process; values pass by pointer.
@@ -185,7 +185,7 @@ impl Worker {
     /// not replicated.
     pub async fn yields(&self) {
         match &self.primary {
-            Some(primary) => primary.yields().await,
+            Some(primary) => primary.until_superseded().await,
             None => std::future::pending().await,
         }
     }
@@ -211,7 +211,7 @@ impl Worker {
     pub async fn shutdown(&self, grace: Duration) {
         self.steps.close();
         let in_time = timeout(grace, self.steps.idle()).await.is_ok();
-        self.roads.take_leave();
+        self.link_table.announce_shutdown();
         self.steps.cancel_all(&Error::new(Code::Unavailable, format!("{} is shutting down", self.task())));
         if !in_time {
             // Cancelled steps end soon, except for kernels that are computing.
@@ -225,46 +225,46 @@ impl Worker {
     /// Those of [`Sessions::create`] and [`Epochs::begin`], and `Unavailable` if steps of an earlier epoch
     /// take too long to end.
     pub(crate) async fn create_session(&self, request: &CreateWorkerSession) -> Result<(), Status> {
-        self.until_certain().await;
-        let tenure = match &request.epoch {
+        self.wait_until_certain().await;
+        let session_epoch = match &request.epoch {
             Some(epoch) => Some(self.epochs.begin(epoch, self.config.cancel_grace).await?),
             None => None,
         };
-        self.sessions.create(request, tenure)
+        self.sessions.create(request, session_epoch)
     }
 
     /// Records that this process serves the task from now on.
-    pub(crate) fn begins_to_serve(&self) {
+    pub(crate) fn mark_serving(&self) {
         if let Some(primary) = &self.primary {
-            primary.begins_to_serve();
+            primary.mark_serving();
         }
     }
 
     /// Records that no other process holds more of the task's state than this one.
-    pub(crate) fn becomes_certain(&self) {
+    pub(crate) fn mark_certain(&self) {
         if let Some(primary) = &self.primary {
-            primary.becomes_certain();
+            primary.mark_certain();
         }
     }
 
     /// Waits until it is known which process holds the task's state.
-    async fn until_certain(&self) {
+    async fn wait_until_certain(&self) {
         if let Some(primary) = &self.primary {
-            primary.until_certain().await;
+            primary.wait_until_certain().await;
         }
     }
 
     pub(crate) async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
-        self.until_certain().await;
+        self.wait_until_certain().await;
         let session = self.sessions.get(&part.session)?;
-        let (pool, roads) = (self.pool.clone(), self.roads.clone());
+        let (pool, link_table) = (self.pool.clone(), self.link_table.clone());
         blocking(move || {
             let only_graph_options =
                 || ConfigProto { graph_options: part.graph_options, ..Default::default() };
             let rewrites = Rewrites::of(&part.config.unwrap_or_else(only_graph_options));
             let graph = RegisteredGraph::compile(&part.graph, &session, &pool, &rewrites)?;
             // The routes' links are opened now, so that the first step finds them.
-            graph.receivers.iter().for_each(|road| drop(road.find(&roads)));
+            graph.receivers.iter().for_each(|route| drop(route.link_or_connect(&link_table)));
             Ok(session.add_graph(graph))
         })
         .await
@@ -272,25 +272,25 @@ impl Worker {
 
     pub(crate) fn deregister_graph(self: &Arc<Self>, session: &str, graph: &str) -> Result<(), Status> {
         self.sessions.get(session)?.remove_graph(graph)?;
-        self.rest();
+        self.release_idle_memory();
         Ok(())
     }
 
     /// Removes a session; an unknown one counts as removed.
     pub(crate) fn delete_session(self: &Arc<Self>, session: &str) {
         self.sessions.delete(session);
-        self.rest();
+        self.release_idle_memory();
     }
 
     /// Returns unused memory to the operating system after a while, unless there is a graph that could use it
     /// by then.
-    fn rest(self: &Arc<Self>) {
+    fn release_idle_memory(self: &Arc<Self>) {
         if self.sessions.have_graphs() {
             return;
         }
         let own = Arc::downgrade(self);
         self.runtime.spawn(async move {
-            tokio::time::sleep(NEXT_SESSION).await;
+            tokio::time::sleep(REOPEN_TIME).await;
             let Some(worker) = own.upgrade().filter(|worker| !worker.sessions.have_graphs()) else { return };
             let give_back = worker.config.give_back;
             let trim = move || {
@@ -309,7 +309,7 @@ impl Worker {
         Remote {
             runtime: self.runtime.clone(),
             peers: session.peers.clone(),
-            roads: self.roads.clone(),
+            link_table: self.link_table.clone(),
             own_prefix: session.own_prefix.clone(),
             transfers: self.transfers.clone(),
             primary: self.primary.clone(),
@@ -323,7 +323,7 @@ impl Worker {
 
     /// Clears containers of all devices; an empty list means the default container, like an empty name does.
     pub(crate) async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
-        self.until_certain().await;
+        self.wait_until_certain().await;
         let default = [String::new()];
         let containers = if containers.is_empty() { &default } else { containers };
         for device in self.devices.iter() {
@@ -335,13 +335,13 @@ impl Worker {
     }
 
     /// Returns the step that a pushed value belongs to, see [`Steps::get_or_insert_early`].
-    pub(crate) fn arrive(&self, step_id: i64) -> Result<Arc<StepState>, Status> {
-        self.steps.arrive(step_id, &self.runtime, self.config.start_deadline)
+    pub(crate) fn get_or_insert_early(&self, step_id: i64) -> Result<Arc<StepState>, Status> {
+        self.steps.get_or_insert_early(step_id, &self.runtime, self.config.start_deadline)
     }
 
     /// Cancels a step because a value pushed by a peer could not be stored.
     pub(crate) fn refuse(&self, step_id: i64, key: &str, peer: &str, error: &Error) {
-        if let Ok(step) = self.arrive(step_id) {
+        if let Ok(step) = self.get_or_insert_early(step_id) {
             step.cancel(Error::new(error.code(), format!("{key} from {peer}: {error}")));
         }
     }
@@ -351,18 +351,18 @@ impl Worker {
     /// # Errors
     /// `Aborted` if the id was seen before.
     pub(crate) fn accept_run(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
-        self.runs_seen.lock().accept("RunGraph (Worker)", Some(step_id), request_id)
+        self.seen_runs.lock().accept("RunGraph (Worker)", Some(step_id), request_id)
     }
 
     /// Checks that a receive's request id is new, see [`Worker::accept_run`].
     pub(crate) fn accept_receive(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
-        self.receives_seen.lock().accept("RecvTensor (GrpcWorker)", Some(step_id), request_id)
+        self.seen_receives.lock().accept("RecvTensor (GrpcWorker)", Some(step_id), request_id)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.roads.close();
+        self.link_table.close();
     }
 }
 
@@ -373,7 +373,7 @@ impl fmt::Debug for Worker {
 }
 
 /// Attaches a journal to the devices' resources, so that a standby can follow their changes.
-fn replicate(task: &TaskName, devices: &Devices) -> Result<Arc<Primary>, Status> {
+fn attach_journal(task: &TaskName, devices: &Devices) -> Result<Arc<Primary>, Status> {
     let journal = Arc::<Journal>::default();
     for (number, device) in (0..).zip(devices.iter()) {
         device.resources().attach(&journal, number).map_err(|e| crate::failure(&e))?;

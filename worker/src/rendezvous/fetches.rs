@@ -1,7 +1,7 @@
 //! The values that a step receives from other tasks, by RecvTensor or over a link.
 
 use crate::reply::Reply;
-use crate::transfers::Watch;
+use crate::transfers::TransferTimer;
 use executor::rendezvous::{Receive, RendezvousKey, Sent};
 use executor::{Error, Value};
 use graph::Code;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Most receives that a message names.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// The key of a receive, and the task to receive from.
 type Fetch = (Arc<RendezvousKey>, Arc<Peer>);
@@ -36,11 +36,11 @@ impl Fetches {
         key: &Arc<RendezvousKey>,
         peer: &Arc<Peer>,
         receive: Receive,
-        watch: Option<Watch>,
-    ) -> Answer {
+        timer: Option<TransferTimer>,
+    ) -> FetchAnswer {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.open.lock().insert(id, (key.clone(), peer.clone()));
-        Answer { id, fetches: self.clone(), receive: Some(receive), watch }
+        FetchAnswer { id, fetches: self.clone(), receive: Some(receive), timer }
     }
 
     /// Sets the reason for receives that are dropped unanswered; the first reason is retained.
@@ -59,8 +59,8 @@ impl Fetches {
         let name = |(key, peer): &Fetch| format!("{} from {} at {}", key.edge, peer.task(), peer.address());
         let mut names: Vec<String> = open.values().map(name).collect();
         names.sort();
-        let more = names.len().saturating_sub(NAMED);
-        names.truncate(NAMED);
+        let more = names.len().saturating_sub(MAX_NAMED);
+        names.truncate(MAX_NAMED);
         match (names.is_empty(), more) {
             (true, _) => String::new(),
             (false, 0) => format!("; it waits for {}", names.join(", ")),
@@ -71,16 +71,16 @@ impl Fetches {
 
 /// The pending answer to one receive. Dropping it without an answer fails the receive with the reason why the
 /// step ended.
-pub(super) struct Answer {
+pub(super) struct FetchAnswer {
     id: u64,
     fetches: Arc<Fetches>,
     receive: Option<Receive>,
-    watch: Option<Watch>,
+    timer: Option<TransferTimer>,
 }
 
-impl Answer {
+impl FetchAnswer {
     /// Completes the receive with the result of RecvTensor.
-    pub(super) fn give(self, result: Result<Reply, Status>) {
+    pub(super) fn complete(self, result: Result<Reply, Status>) {
         let result = match result {
             Ok(Reply { is_dead: true, .. }) => Ok(Sent::dead()),
             Ok(Reply { tensor, .. }) => Ok(Sent { value: Value::Host(tensor), is_dead: false }),
@@ -94,9 +94,9 @@ impl Answer {
 
     /// Completes the receive, and records the transfer if transfers are recorded.
     pub(super) fn finish(mut self, result: executor::Result<Sent>) {
-        match (self.watch.take(), result.as_ref().map(|sent| &sent.value)) {
-            (Some(watch), Ok(Value::Host(tensor))) => watch.came(tensor.num_bytes()),
-            (Some(watch), Ok(Value::Device(tensor))) => watch.came(tensor.memory.len()),
+        match (self.timer.take(), result.as_ref().map(|sent| &sent.value)) {
+            (Some(timer), Ok(Value::Host(tensor))) => timer.finish(tensor.num_bytes()),
+            (Some(timer), Ok(Value::Device(tensor))) => timer.finish(tensor.memory.len()),
             _ => {}
         }
         self.end(result);
@@ -110,7 +110,7 @@ impl Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for FetchAnswer {
     fn drop(&mut self) {
         if self.receive.is_some() {
             let reason = self.fetches.reason.lock().clone();

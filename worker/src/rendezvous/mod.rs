@@ -9,13 +9,13 @@ use crate::fetch::{acknowledge, fetch};
 use crate::peers::Peers;
 use crate::replication::Primary;
 use crate::transfers::Transfers;
-use crate::transport::{Inbound, Outbound, Road, Roads};
+use crate::transport::{Inbound, LinkTable, Outbound, Route};
 use arrivals::Arrivals;
 use executor::device::{Device, DeviceTensor};
 use executor::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
 use executor::{Error, LocalRendezvous, window};
 pub(crate) use fetches::to_error;
-use fetches::{Answer, Fetches};
+use fetches::{FetchAnswer, Fetches};
 use parking_lot::Mutex;
 use proto::channel::Peer;
 use proto::remote::request_id;
@@ -32,7 +32,7 @@ pub(crate) struct StepRendezvous {
     local: LocalRendezvous,
     remote: OnceLock<Remote>,
     /// A reference to this object, for sends that have to wait for the standby.
-    own: OnceLock<Weak<StepRendezvous>>,
+    self_ref: OnceLock<Weak<StepRendezvous>>,
     fetches: Arc<Fetches>,
     pushes: Pushes,
     arrivals: Arc<Arrivals>,
@@ -43,7 +43,7 @@ pub(crate) struct StepRendezvous {
 pub(crate) struct Remote {
     pub(crate) runtime: Handle,
     pub(crate) peers: Arc<Peers>,
-    pub(crate) roads: Arc<Roads>,
+    pub(crate) link_table: Arc<LinkTable>,
     /// The prefix of the names of this task's own devices.
     pub(crate) own_prefix: Arc<str>,
     pub(crate) transfers: Arc<Transfers>,
@@ -57,7 +57,7 @@ impl StepRendezvous {
             step_id,
             local: LocalRendezvous::new(),
             remote: OnceLock::new(),
-            own: OnceLock::new(),
+            self_ref: OnceLock::new(),
             fetches: Arc::default(),
             pushes: Pushes::default(),
             arrivals: Arc::default(),
@@ -66,13 +66,13 @@ impl StepRendezvous {
 
     /// Sets the means to reach other tasks, and the routes to the tasks that the step sends to. Only the
     /// first call has an effect.
-    pub(crate) fn bind(self: &Arc<Self>, remote: Remote, receivers: &Arc<[Arc<Road>]>) {
+    pub(crate) fn bind(self: &Arc<Self>, remote: Remote, receivers: &Arc<[Arc<Route>]>) {
         if remote.primary.is_some() {
             // An earlier call has set the same value.
-            let _is_first = self.own.set(Arc::downgrade(self));
+            let _is_first = self.self_ref.set(Arc::downgrade(self));
         }
         if self.remote.set(remote).is_ok() {
-            self.pushes.will_go_to(self.step_id, receivers.clone());
+            self.pushes.set_receivers(self.step_id, receivers.clone());
         }
     }
 
@@ -98,39 +98,39 @@ impl StepRendezvous {
     }
 
     /// Delivers a value that was pushed over a link.
-    pub(crate) fn arrived(&self, from: &Arc<Inbound>, key: &Arc<str>, sent: Sent) {
-        self.arrivals.came(from, key, &sent);
+    pub(crate) fn deliver_pushed(&self, from: &Arc<Inbound>, key: &Arc<str>, sent: Sent) {
+        self.arrivals.record(from, key, &sent);
         if self.local.put(key, sent).is_err() {
-            self.arrivals.taken(key);
+            self.arrivals.report_consumed(key);
         }
     }
 
     /// Delivers a value that was piggybacked on an answer. Such values are small and not counted as bytes in
     /// flight.
-    pub(crate) fn came_back(&self, key: &Arc<str>, sent: Sent) {
+    pub(crate) fn deliver_piggybacked(&self, key: &Arc<str>, sent: Sent) {
         // A step that has ended needs the value no more.
         let _ = self.local.put(key, sent);
     }
 
     /// Records that a sender withholds a value until it is requested; requests the value if a receiver waits
     /// for it.
-    pub(crate) fn offered(&self, from: &Arc<Inbound>, key: &Arc<str>) {
-        self.arrivals.offered(from, key);
+    pub(crate) fn record_offer(&self, from: &Arc<Inbound>, key: &Arc<str>) {
+        self.arrivals.record_offer(from, key);
         if self.local.is_awaited(key) {
-            self.ask_for(key);
+            self.request_offered(key);
         }
     }
 
     /// Requests a value if it was offered.
-    fn ask_for(&self, key: &Arc<str>) {
-        if let Some(from) = self.arrivals.accept(key) {
-            from.want(self.step_id, key);
+    fn request_offered(&self, key: &Arc<str>) {
+        if let Some(from) = self.arrivals.take_offer(key) {
+            from.request(self.step_id, key);
         }
     }
 
     /// Fails the receivers that wait for values over a link that has broken; the message names the peer.
-    pub(crate) fn lost(&self, link: &Arc<Inbound>) {
-        self.local.fail_receivers(|key| link.carries(key), &link.broke());
+    pub(crate) fn fail_receivers_of(&self, link: &Arc<Inbound>) {
+        self.local.fail_receivers(|key| link.carries(key), &link.broken_error());
     }
 
     /// Marks the step as having sent everything: its receivers need not be notified of its end.
@@ -146,26 +146,26 @@ impl StepRendezvous {
     }
 
     /// Sends the values that waited for a link over a new one.
-    pub(crate) fn link_up(&self, road: &Arc<Road>, link: &Arc<Outbound>) {
-        self.pushes.link_up(self.step_id, road, link);
-        for key in self.pushes.kept_for(road) {
+    pub(crate) fn link_up(&self, route: &Arc<Route>, link: &Arc<Outbound>) {
+        self.pushes.link_up(self.step_id, route, link);
+        for key in self.pushes.take_pending(route) {
             if let Some(sent) = self.local.take(&key) {
-                self.or_fail(self.push(link, &key, sent));
+                self.fail_on_error(self.push(link, &key, sent));
             }
         }
         self.flush();
     }
 
     /// Answers a receiver's request for an offered value.
-    pub(crate) fn wanted(&self, link: &Arc<Outbound>, key: &Arc<str>) {
+    pub(crate) fn answer_request(&self, link: &Arc<Outbound>, key: &Arc<str>) {
         if let Some(sent) = self.local.take(key) {
-            self.or_fail(self.pushes.answer(link, self.step_id, key, &sent));
+            self.fail_on_error(self.pushes.answer(link, self.step_id, key, &sent));
         }
         self.flush();
     }
 
     /// Fails the step if a waiting value could not be sent, because the value is lost.
-    fn or_fail(&self, sent: executor::Result<()>) {
+    fn fail_on_error(&self, sent: executor::Result<()>) {
         if let Err(error) = sent {
             self.fail(&error);
         }
@@ -173,7 +173,7 @@ impl StepRendezvous {
 
     /// Returns whether the step has sent values over a link.
     pub(crate) fn has_pushed_over(&self, link: &Arc<Outbound>) -> bool {
-        self.pushes.used(link)
+        self.pushes.has_used(link)
     }
 
     /// Sends a value over a link; if too many bytes are in flight, stores the value and offers it instead.
@@ -192,36 +192,36 @@ impl StepRendezvous {
     }
 
     /// Sends a value to another task.
-    fn send_on(&self, remote: &Remote, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
+    fn send_remote(&self, remote: &Remote, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
         // A task that is not in the cluster spec may still fetch the value.
-        let Some(road) = remote.peers.road_to(&key.dst_device) else { return self.local.send(key, sent) };
-        if let Some(link) = road.find(&remote.roads) {
+        let Some(route) = remote.peers.route_to(&key.dst_device) else { return self.local.send(key, sent) };
+        if let Some(link) = route.link_or_connect(&remote.link_table) {
             return self.push(&link, &key.text, sent);
         }
-        let is_there = |key: &Arc<str>| {
+        let is_stored = |key: &Arc<str>| {
             let sent = self.local.take(key);
             sent.is_some_and(|sent| self.local.put(key, sent).is_ok())
         };
         // The value is stored before its key is added: a link that finds the key then finds the value. A link
-        // that came up between the two is found below.
+        // that was_pushed up between the two is found below.
         self.local.send(key, sent)?;
-        self.pushes.keep(&road, &key.text, is_there);
-        if let Some(link) = road.link() {
-            self.link_up(&road, &link);
+        self.pushes.add_pending(&route, &key.text, is_stored);
+        if let Some(link) = route.link() {
+            self.link_up(&route, &link);
         }
         Ok(())
     }
 
     /// Sends a value to another task after the standby has the changes made so far: other tasks must not see
     /// the consequences of a change that could be lost.
-    fn send_when_settled(&self, primary: &Arc<Primary>, key: &Arc<RendezvousKey>, sent: Sent) {
-        let bound = self.own.get().and_then(Weak::upgrade).zip(self.remote.get().cloned());
+    fn send_when_replicated(&self, primary: &Arc<Primary>, key: &Arc<RendezvousKey>, sent: Sent) {
+        let bound = self.self_ref.get().and_then(Weak::upgrade).zip(self.remote.get().cloned());
         // The values of a step that no longer exists are not sent.
         let Some((own, remote)) = bound else { return };
         let (primary, key) = (primary.clone(), key.clone());
         remote.runtime.clone().spawn(async move {
             let settled = primary.settle(None).await.map_err(to_error);
-            match settled.and_then(|()| own.send_on(&remote, &key, sent)) {
+            match settled.and_then(|()| own.send_remote(&remote, &key, sent)) {
                 Ok(()) => own.flush(),
                 Err(error) => own.fail(&error),
             }
@@ -235,18 +235,18 @@ impl StepRendezvous {
             Ok(peer) => peer,
             Err(status) => return receive(Err(to_error(status))),
         };
-        let answer = self.fetches.open(key, &peer, receive, remote.transfers.watch(self.step_id, key));
-        let link = remote.roads.inbound(key.src_incarnation);
-        match link.filter(|link| remote.peers.are_own() && link.is_for(&key.dst_device)) {
+        let answer = self.fetches.open(key, &peer, receive, remote.transfers.begin(self.step_id, key));
+        let link = remote.link_table.inbound(key.src_incarnation);
+        match link.filter(|link| remote.peers.is_own_cluster() && link.is_for(&key.dst_device)) {
             Some(link) => {
                 self.await_push(key, move |result| answer.finish(result));
                 if link.is_broken() {
-                    self.lost(&link);
+                    self.fail_receivers_of(&link);
                 }
             }
             None => self.fetch(remote, key, peer, answer),
         }
-        self.ask_for(&key.text);
+        self.request_offered(&key.text);
     }
 
     /// Calls `then` with a value that is pushed under `key`, and reports it as consumed.
@@ -259,7 +259,7 @@ impl StepRendezvous {
         self.local.recv(
             key,
             Box::new(move |result| {
-                arrivals.taken(&text);
+                arrivals.report_consumed(&text);
                 then(result);
             }),
         );
@@ -267,10 +267,10 @@ impl StepRendezvous {
 
     /// Fetches a value over gRPC. If a link comes up meanwhile and the value is pushed first, the fetch is
     /// cancelled.
-    fn fetch(&self, remote: &Remote, key: &Arc<RendezvousKey>, peer: Arc<Peer>, answer: Answer) {
+    fn fetch(&self, remote: &Remote, key: &Arc<RendezvousKey>, peer: Arc<Peer>, answer: FetchAnswer) {
         let answer = Arc::new(Mutex::new(Some(answer)));
-        let (pushed, came) = (answer.clone(), CancellationToken::new());
-        let on_push = came.clone();
+        let (pushed, was_pushed) = (answer.clone(), CancellationToken::new());
+        let on_push = was_pushed.clone();
         self.await_push(key, move |result| {
             let answer = pushed.lock().take();
             if let Some(answer) = answer {
@@ -282,16 +282,16 @@ impl StepRendezvous {
         remote.runtime.spawn(async move {
             tokio::select! {
                 biased;
-                () = came.cancelled() => {}
+                () = was_pushed.cancelled() => {}
                 // The fetch has no deadline, because the step's own deadline ends it with a message that
                 // names the awaited values.
                 result = fetch(&peer, request, step, &key, None) => {
-                    let keeps_it = result.as_ref().is_ok_and(|reply| reply.require_ack);
+                    let needs_ack = result.as_ref().is_ok_and(|reply| reply.require_ack);
                     let answer = answer.lock().take();
                     if let Some(answer) = answer {
-                        answer.give(result);
+                        answer.complete(result);
                     }
-                    if keeps_it {
+                    if needs_ack {
                         acknowledge(&peer, request).await;
                     }
                 }
@@ -304,9 +304,9 @@ impl Rendezvous for StepRendezvous {
     fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> executor::Result<()> {
         let Some(remote) = self.remote_for(key) else { return self.local.send(key, sent) };
         match remote.primary.as_ref().filter(|primary| primary.is_behind()) {
-            None => self.send_on(remote, key, sent),
+            None => self.send_remote(remote, key, sent),
             Some(primary) => {
-                self.send_when_settled(primary, key, sent);
+                self.send_when_replicated(primary, key, sent);
                 Ok(())
             }
         }
@@ -325,9 +325,9 @@ impl Rendezvous for StepRendezvous {
         // A value that has to wait for the standby waits in host memory.
         let remote = self.remote_for(key).filter(|remote| remote.primary.is_none());
         let Some(remote) = remote.filter(|_| tensor.memory.len() >= window::LEAST) else { return false };
-        let road = remote.peers.road_to(&key.dst_device);
-        let link = road.and_then(|road| road.find(&remote.roads));
-        link.is_some_and(|link| link.is_seen(key, device, tensor))
+        let route = remote.peers.route_to(&key.dst_device);
+        let link = route.and_then(|route| route.link_or_connect(&remote.link_table));
+        link.is_some_and(|link| link.check_access(key, device, tensor))
     }
 
     fn flush(&self) {
@@ -337,6 +337,6 @@ impl Rendezvous for StepRendezvous {
     fn abort(&self, reason: Error) {
         self.fetches.end(&reason);
         self.local.abort(reason);
-        self.arrivals.end();
+        self.arrivals.clear();
     }
 }

@@ -14,13 +14,13 @@
 //! the process lives or the network is silent, runs wait, and fail with a message that names the standby
 //! after a while. If the standby has taken over, the primary's process ends.
 
-mod applying;
+mod apply_queue;
 mod encode;
-mod following;
-mod pieces;
 mod primary;
 mod service;
+mod split;
 mod standby;
+mod standby_state;
 
 pub(crate) use primary::Primary;
 pub use service::Replication;
@@ -35,11 +35,11 @@ use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 /// Timeout of a probe for a live process.
-const LOOK: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time in which either side must send its first message.
-const FIRST_WORD: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Period of the primary's heartbeats, which the standby acknowledges.
-const BEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT_PERIOD: Duration = Duration::from_secs(1);
 /// Time after an acknowledged heartbeat for which a primary answers runs: less than [`SILENCE`].
 const LEASE: Duration = Duration::from_secs(5);
 /// Time for which a standby with the complete state waits for a message of the primary before it takes over.
@@ -47,26 +47,26 @@ const SILENCE: Duration = Duration::from_secs(10);
 
 /// The state of a process as a probe of its port shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sign {
-    Lives,
+enum ProcessState {
+    Alive,
     /// The process was a standby, and has taken over.
     HasTakenOver,
     /// Its machine answers, but no process has the port.
     Ended,
     /// The machine or the network to it may be down.
-    Silence,
+    Unreachable,
 }
 
 /// Probes the process that listens at an address.
-async fn look(address: &str) -> Sign {
-    sign(timeout(LOOK, async { connect(address).await.map(|_| Sign::Lives) }).await)
+async fn probe(address: &str) -> ProcessState {
+    process_state(timeout(PROBE_TIMEOUT, async { connect(address).await.map(|_| ProcessState::Alive) }).await)
 }
 
 /// Connects to an address. The error is `ConnectionRefused` only if all addresses of the name that are
 /// reachable from this machine refuse.
 async fn connect(address: &str) -> io::Result<TcpStream> {
     let mut attempts: FuturesUnordered<_> = lookup_host(address).await?.map(TcpStream::connect).collect();
-    let (mut refused, mut unseen) = (None, None);
+    let (mut refused, mut unreachable_error) = (None, None);
     while let Some(attempt) = attempts.next().await {
         match attempt {
             Ok(stream) => return Ok(stream),
@@ -74,34 +74,34 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
                 ErrorKind::ConnectionRefused => refused = Some(error),
                 // The machine has no addresses of this family.
                 ErrorKind::NetworkUnreachable | ErrorKind::AddrNotAvailable | ErrorKind::Unsupported => {}
-                _ => unseen = Some(error),
+                _ => unreachable_error = Some(error),
             },
         }
     }
-    Err(unseen.or(refused).unwrap_or_else(|| ErrorKind::NetworkUnreachable.into()))
+    Err(unreachable_error.or(refused).unwrap_or_else(|| ErrorKind::NetworkUnreachable.into()))
 }
 
 /// Probes a process like [`probe`], and checks that it sends `token` on the port: another process may have
 /// got the port.
-async fn look_for(address: &str, token: u64) -> Sign {
+async fn probe_token(address: &str, token: u64) -> ProcessState {
     let ask = async {
         let mut stream = connect(address).await?;
-        let mut said = [0; 8];
-        stream.read_exact(&mut said).await?;
-        Ok(match u64::from_le_bytes(said) {
-            said if said == token => Sign::Lives,
-            said if said == !token => Sign::HasTakenOver,
-            _ => Sign::Ended,
+        let mut sent = [0; 8];
+        stream.read_exact(&mut sent).await?;
+        Ok(match u64::from_le_bytes(sent) {
+            sent if sent == token => ProcessState::Alive,
+            sent if sent == !token => ProcessState::HasTakenOver,
+            _ => ProcessState::Ended,
         })
     };
-    sign(timeout(LOOK, ask).await)
+    process_state(timeout(PROBE_TIMEOUT, ask).await)
 }
 
 /// Interprets the outcome of a probe.
-fn sign(seen: Result<io::Result<Sign>, Elapsed>) -> Sign {
-    match seen {
-        Ok(Ok(sign)) => sign,
-        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => Sign::Ended,
-        Ok(Err(_)) | Err(_) => Sign::Silence,
+fn process_state(outcome: Result<io::Result<ProcessState>, Elapsed>) -> ProcessState {
+    match outcome {
+        Ok(Ok(state)) => state,
+        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => ProcessState::Ended,
+        Ok(Err(_)) | Err(_) => ProcessState::Unreachable,
     }
 }

@@ -1,7 +1,7 @@
 //! The primary of a replicated task: it serves the task and keeps its standby up to date.
 
-use super::following::{Following, Link, messages};
-use super::{BEAT, Sign, look_for};
+use super::standby_state::{StandbyLink, StandbyState, messages};
+use super::{HEARTBEAT_PERIOD, ProcessState, probe_token};
 use crate::worker::blocking;
 use executor::journal::Journal;
 use graph::{Code, TaskName};
@@ -19,38 +19,38 @@ use tonic::Streaming;
 
 /// Time for which a run waits for the standby to acknowledge the run's changes. It is longer if the standby
 /// has more to apply than this many bytes per second.
-const PATIENCE: Duration = Duration::from_secs(30);
-const LEAST_RATE: usize = 8 << 20;
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+const MIN_APPLY_RATE: usize = 8 << 20;
 /// Period of the probes for a lost standby's process.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const PROBE_PERIOD: Duration = Duration::from_millis(200);
 /// Time after it began to serve for which a process that holds nothing delays sessions, because a standby
 /// that holds the task's state may connect.
-const UNCERTAIN_FOR: Duration = Duration::from_secs(5);
+const STARTUP_WAIT: Duration = Duration::from_secs(5);
 
 /// The replication state of a served task.
 pub(crate) struct Primary {
     task: TaskName,
     journal: Arc<Journal>,
-    state: Mutex<State>,
+    state: Mutex<PrimaryState>,
     /// Held while changes are collected and queued, so that batches are sent in order. It is locked before
     /// `state`.
     order: Arc<tokio::sync::Mutex<()>>,
     /// Notified of each change of `state`.
-    moved: watch::Sender<()>,
+    changed: watch::Sender<()>,
     /// Cancelled when this process must stop serving.
-    yields: CancellationToken,
+    superseded: CancellationToken,
     started: Instant,
     /// The time at which this process began to serve.
-    serves: Mutex<Instant>,
+    serving_since: Mutex<Instant>,
     /// True once no other process can hold more of the task's state than this one.
     is_certain: watch::Sender<bool>,
 }
 
 #[derive(Default)]
-struct State {
-    standby: Option<Following>,
+struct PrimaryState {
+    standby: Option<StandbyState>,
     /// The number of the last batch.
-    last: u64,
+    last_batch: u64,
     /// Number of links that standbys have had.
     links: u64,
 }
@@ -62,10 +62,10 @@ impl Primary {
             journal,
             state: Mutex::default(),
             order: Arc::default(),
-            moved: watch::Sender::new(()),
-            yields: CancellationToken::new(),
+            changed: watch::Sender::new(()),
+            superseded: CancellationToken::new(),
             started: Instant::now(),
-            serves: Mutex::new(Instant::now()),
+            serving_since: Mutex::new(Instant::now()),
             is_certain: watch::Sender::new(false),
         })
     }
@@ -76,24 +76,24 @@ impl Primary {
 
     /// Waits until this process must stop serving: the standby has taken over, or a process with the task's
     /// state has come while this one has none.
-    pub(crate) async fn yields(&self) {
-        self.yields.cancelled().await;
+    pub(crate) async fn until_superseded(&self) {
+        self.superseded.cancelled().await;
     }
 
     /// Records that other processes can connect from now on.
-    pub(crate) fn begins_to_serve(&self) {
-        *self.serves.lock() = Instant::now();
+    pub(crate) fn mark_serving(&self) {
+        *self.serving_since.lock() = Instant::now();
     }
 
     /// Records that no other process holds more of the task's state than this one.
-    pub(crate) fn becomes_certain(&self) {
+    pub(crate) fn mark_certain(&self) {
         self.is_certain.send_replace(true);
     }
 
     /// Waits until a standby that holds more than this newly started process is unlikely to connect.
-    pub(crate) async fn until_certain(&self) {
+    pub(crate) async fn wait_until_certain(&self) {
         let mut is_certain = self.is_certain.subscribe();
-        let end = *self.serves.lock() + UNCERTAIN_FOR;
+        let end = *self.serving_since.lock() + STARTUP_WAIT;
         // After the timeout there is no such standby to wait for.
         let _ = timeout_at(end.into(), is_certain.wait_for(|is_certain| *is_certain)).await;
     }
@@ -104,40 +104,42 @@ impl Primary {
     /// `Unavailable` if the standby does not acknowledge the changes for long, or if this process must stop
     /// serving; `DeadlineExceeded` if the deadline is sooner.
     pub(crate) async fn settle(self: &Arc<Self>, deadline: Option<Instant>) -> Result<(), Status> {
-        let mut moved = self.moved.subscribe();
+        let mut changed = self.changed.subscribe();
         let start = Instant::now();
-        let mut patience = start + PATIENCE;
+        let mut give_up_at = start + SETTLE_TIMEOUT;
         let mut number = None;
         loop {
-            if self.yields.is_cancelled() {
+            if self.superseded.is_cancelled() {
                 let text =
                     format!("{}: this process gives way to its replica, which has what there is", self.task);
                 return Err(Status::new(Code::Unavailable, text));
             }
-            let awaited = self.awaited(number);
-            if matches!(awaited, Awaited::Nobody) {
+            let wait_for_event = self.wait_for_event(number);
+            if matches!(wait_for_event, WaitFor::Nothing) {
                 return Ok(());
             }
-            patience = patience.max(start + PATIENCE + self.way_to_go());
-            let end = deadline.map_or(patience, |deadline| deadline.min(patience));
-            let presence = match awaited {
-                Awaited::Nobody => return Ok(()),
-                Awaited::Word(presence) => presence,
-                Awaited::Take(_) if let Some(nothing) = self.nothing_to_take() => {
+            give_up_at = give_up_at.max(start + SETTLE_TIMEOUT + self.apply_time());
+            let end = deadline.map_or(give_up_at, |deadline| deadline.min(give_up_at));
+            let presence = match wait_for_event {
+                WaitFor::Nothing => return Ok(()),
+                WaitFor::Acknowledgement(presence) => presence,
+                WaitFor::Sending(_) if let Some(nothing) = self.last_batch_if_unchanged() => {
                     number = Some(nothing);
                     continue;
                 }
                 // Changes that are being collected must complete first.
-                Awaited::Take(presence) => match timeout_at(end.into(), self.in_order(Primary::take)).await {
-                    Ok(taken) => {
-                        number = taken?;
-                        continue;
+                WaitFor::Sending(presence) => {
+                    match timeout_at(end.into(), self.in_order(Primary::send_changes)).await {
+                        Ok(taken) => {
+                            number = taken?;
+                            continue;
+                        }
+                        Err(_) => presence,
                     }
-                    Err(_) => presence,
-                },
+                }
             };
-            if timeout_at(end.into(), moved.changed()).await.is_err() {
-                let code = if end < patience { Code::DeadlineExceeded } else { Code::Unavailable };
+            if timeout_at(end.into(), changed.changed()).await.is_err() {
+                let code = if end < give_up_at { Code::DeadlineExceeded } else { Code::Unavailable };
                 let text = format!(
                     "{}: its standby, whose process holds {presence} open, does not say that it has what the step \
                      changed: it has lost the way here, or is stopped; end it, or mend the network between the two",
@@ -149,9 +151,9 @@ impl Primary {
     }
 
     /// Returns the time that the standby may need for the changes that it has not applied.
-    fn way_to_go(&self) -> Duration {
-        let bytes = self.state.lock().standby.as_ref().map_or(0, Following::to_apply);
-        Duration::from_secs((bytes / LEAST_RATE) as u64)
+    fn apply_time(&self) -> Duration {
+        let bytes = self.state.lock().standby.as_ref().map_or(0, StandbyState::unapplied_bytes);
+        Duration::from_secs((bytes / MIN_APPLY_RATE) as u64)
     }
 
     /// Returns whether there may be changes that the standby has not applied.
@@ -159,25 +161,26 @@ impl Primary {
         if !self.state.lock().standby.as_ref().is_some_and(|standby| standby.may_take_over) {
             return false;
         }
-        self.nothing_to_take().is_none_or(|number| !matches!(self.awaited(Some(number)), Awaited::Nobody))
+        self.last_batch_if_unchanged()
+            .is_none_or(|number| !matches!(self.wait_for_event(Some(number)), WaitFor::Nothing))
     }
 
     /// Returns the event that a run must wait for until the standby has applied batch `number`, or, without a
     /// number, the changes made so far.
-    fn awaited(&self, number: Option<(u64, u64)>) -> Awaited {
+    fn wait_for_event(&self, number: Option<(u64, u64)>) -> WaitFor {
         let state = self.state.lock();
         let Some(standby) = state.standby.as_ref().filter(|standby| standby.may_take_over) else {
-            return Awaited::Nobody;
+            return WaitFor::Nothing;
         };
         let presence = standby.presence.clone();
         match number {
-            _ if !standby.follows() => Awaited::Word(presence),
+            _ if !standby.is_following() => WaitFor::Acknowledgement(presence),
             Some((id, number)) if id == standby.id && standby.applied() >= number && !standby.is_silent() => {
-                Awaited::Nobody
+                WaitFor::Nothing
             }
-            Some((id, _)) if id == standby.id => Awaited::Word(presence),
-            _ if standby.has_enough_to_do() && self.journal.has_notes() => Awaited::Word(presence),
-            _ => Awaited::Take(presence),
+            Some((id, _)) if id == standby.id => WaitFor::Acknowledgement(presence),
+            _ if standby.is_backlogged() && self.journal.has_notes() => WaitFor::Acknowledgement(presence),
+            _ => WaitFor::Sending(presence),
         }
     }
 
@@ -196,21 +199,21 @@ impl Primary {
     }
 
     /// Returns the standby's link and the last batch sent to it, if there are no further changes.
-    fn nothing_to_take(&self) -> Option<(u64, u64)> {
+    fn last_batch_if_unchanged(&self) -> Option<(u64, u64)> {
         // While another thread collects changes, the journal does not show them.
-        let _nobody_takes = self.order.try_lock().ok()?;
+        let _no_thread_collects = self.order.try_lock().ok()?;
         let state = self.state.lock();
-        let standby = state.standby.as_ref().filter(|standby| standby.follows())?;
-        (!self.journal.has_notes()).then_some((standby.id, state.last))
+        let standby = state.standby.as_ref().filter(|standby| standby.is_following())?;
+        (!self.journal.has_notes()).then_some((standby.id, state.last_batch))
     }
 
     /// Sends the collected changes. Returns the standby's link and the last batch sent to it; `None` if no
     /// more batches may be in flight.
-    fn take(&self) -> Option<(u64, u64)> {
+    fn send_changes(&self) -> Option<(u64, u64)> {
         let (id, last, has_enough) = {
             let state = self.state.lock();
-            let standby = state.standby.as_ref().filter(|s| s.may_take_over && s.follows())?;
-            (standby.id, state.last, standby.has_enough_to_do())
+            let standby = state.standby.as_ref().filter(|s| s.may_take_over && s.is_following())?;
+            (standby.id, state.last_batch, standby.is_backlogged())
         };
         if !self.journal.has_notes() {
             return Some((id, last));
@@ -222,7 +225,7 @@ impl Primary {
         let number = last + 1;
         let batch = messages(Batch { number, ..Batch::default() }, changes).collect();
         let mut state = self.state.lock();
-        state.last = number;
+        state.last_batch = number;
         // A standby that has connected anew meanwhile receives a snapshot instead.
         state.standby.as_mut().filter(|standby| standby.id == id)?.send(number, batch);
         Some((id, number))
@@ -234,11 +237,15 @@ impl Primary {
     ///
     /// # Errors
     /// `Unavailable` while there is another standby, or if the standby's process cannot be reached from here.
-    pub(super) async fn welcome(self: &Arc<Self>, hello: FollowRequest, link: Link) -> Result<u64, Status> {
-        if !self.admits(&hello)? {
+    pub(super) async fn add_standby(
+        self: &Arc<Self>,
+        hello: FollowRequest,
+        link: StandbyLink,
+    ) -> Result<u64, Status> {
+        if !self.can_resume(&hello)? {
             let presence = &hello.presence;
-            // Without a way to probe the process, a lost link would look like the end of the process.
-            if look_for(presence, hello.token).await != Sign::Lives {
+            // Without a way to probe the process, a lost link would probe like the end of the process.
+            if probe_token(presence, hello.token).await != ProcessState::Alive {
                 let text = format!(
                     "{} cannot see its standby's process at {presence}: open the way there",
                     self.task
@@ -250,9 +257,9 @@ impl Primary {
         if let Some(standby) = self.state.lock().standby.as_mut().filter(|s| s.token == hello.token) {
             standby.unlink();
         }
-        let id = self.in_order(move |own| own.link(hello, link)).await??;
-        self.becomes_certain();
-        self.moved.send_replace(());
+        let id = self.in_order(move |own| own.attach(hello, link)).await??;
+        self.mark_certain();
+        self.changed.send_replace(());
         Ok(id)
     }
 
@@ -261,38 +268,39 @@ impl Primary {
     ///
     /// # Errors
     /// Those of [`Primary::add_standby`].
-    fn admits(&self, hello: &FollowRequest) -> Result<bool, Status> {
+    fn can_resume(&self, hello: &FollowRequest) -> Result<bool, Status> {
         let state = self.state.lock();
         let Some(standby) = &state.standby else { return Ok(false) };
-        standby.gives_place_to(hello)?;
-        Ok(standby.can_resume(hello) && hello.applied <= state.last)
+        standby.check_replacement(hello)?;
+        Ok(standby.can_resume(hello) && hello.applied <= state.last_batch)
     }
 
     /// Stores the standby's new link. Returns the link's number.
-    fn link(&self, hello: FollowRequest, link: Link) -> Result<u64, Status> {
-        let is_back = self.admits(&hello)?;
+    fn attach(&self, hello: FollowRequest, link: StandbyLink) -> Result<u64, Status> {
+        let resumes = self.can_resume(&hello)?;
         let mut state = self.state.lock();
         state.links += 1;
         let id = state.links;
         match &mut state.standby {
-            Some(standby) if is_back => {
+            Some(standby) if resumes => {
                 tracing::info!("{} has its standby back", self.task);
                 standby.resume(id, &hello, link);
             }
-            standby => *standby = Some(Following::new(id, hello, link)),
+            standby => *standby = Some(StandbyState::new(id, hello, link)),
         }
         Ok(id)
     }
 
     /// Sends a snapshot to a standby that has discarded its state. Runs do not wait for the standby until it
     /// has the snapshot.
-    fn tell_everything(&self, id: u64) {
-        let Some((link, number)) = self.with(id, |standby, number| standby.begin_everything(number)) else {
+    fn send_snapshot(&self, id: u64) {
+        let Some((link, number)) = self.update_standby(id, |standby, number| standby.begin_snapshot(number))
+        else {
             return;
         };
         let changes = self.journal.everything();
         for message in messages(Batch { number, is_everything: true, ..Batch::default() }, changes) {
-            if !link.send_when_there_is_room(message) {
+            if !link.send_blocking(message) {
                 return;
             }
         }
@@ -300,10 +308,10 @@ impl Primary {
 
     /// Sends the changes made since the snapshot, after which the standby has the complete state. Runs wait
     /// for the standby from now on.
-    fn make_whole(&self, id: u64) {
+    fn complete_snapshot(&self, id: u64) {
         // `may_take_over` is set before the changes are collected: a run that still sees it unset has its
         // changes among them.
-        let Some(number) = self.with(id, |standby, number| {
+        let Some(number) = self.update_standby(id, |standby, number| {
             standby.may_take_over = true;
             Some(number)
         }) else {
@@ -319,38 +327,42 @@ impl Primary {
 
     /// Updates the standby with this link and takes a new batch number for it. `None` if the link is not the
     /// current one.
-    fn with<T>(&self, id: u64, change: impl FnOnce(&mut Following, u64) -> Option<T>) -> Option<T> {
+    fn update_standby<T>(
+        &self,
+        id: u64,
+        change: impl FnOnce(&mut StandbyState, u64) -> Option<T>,
+    ) -> Option<T> {
         let changed = {
             let mut state = self.state.lock();
-            let number = state.last + 1;
+            let number = state.last_batch + 1;
             let changed = change(state.standby.as_mut().filter(|standby| standby.id == id)?, number);
-            state.last = number;
+            state.last_batch = number;
             changed
         };
-        self.moved.send_replace(());
+        self.changed.send_replace(());
         changed
     }
 
     /// Processes the messages of a standby until its stream ends.
-    pub(super) async fn listen(self: Arc<Self>, id: u64, mut said: Streaming<FollowRequest>) {
-        let beats = AbortOnDropHandle::new(tokio::spawn(self.clone().tell_the_time(id)));
-        while let Ok(Some(word)) = said.message().await {
-            if self.heard(id, &word).await.is_err() {
+    pub(super) async fn listen(self: Arc<Self>, id: u64, mut messages: Streaming<FollowRequest>) {
+        let heartbeats = AbortOnDropHandle::new(tokio::spawn(self.clone().send_heartbeats(id)));
+        while let Ok(Some(message)) = messages.message().await {
+            if self.process_message(id, &message).await.is_err() {
                 break;
             }
         }
-        drop(beats);
-        self.lost(id).await;
+        drop(heartbeats);
+        self.handle_lost_link(id).await;
     }
 
     /// Sends heartbeats for as long as the link exists.
-    async fn tell_the_time(self: Arc<Self>, id: u64) {
-        let mut beat = interval(BEAT);
+    async fn send_heartbeats(self: Arc<Self>, id: u64) {
+        let mut period = interval(HEARTBEAT_PERIOD);
         loop {
-            beat.tick().await;
+            period.tick().await;
             let time = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
             let state = self.state.lock();
-            if !state.standby.as_ref().is_some_and(|s| s.id == id && s.tell_the_time(time)) {
+            if !state.standby.as_ref().is_some_and(|s| s.id == id && s.send_heartbeat(time)) {
                 return;
             }
         }
@@ -358,35 +370,35 @@ impl Primary {
 
     /// Processes one message of a standby: an acknowledged heartbeat, or the number of the last batch
     /// applied.
-    async fn heard(self: &Arc<Self>, id: u64, word: &FollowRequest) -> Result<(), Status> {
-        let applied = word.applied;
-        let everything = {
+    async fn process_message(self: &Arc<Self>, id: u64, message: &FollowRequest) -> Result<(), Status> {
+        let applied = message.applied;
+        let snapshot = {
             let mut state = self.state.lock();
-            let last = state.last;
+            let last = state.last_batch;
             let Some(standby) = state.standby.as_mut().filter(|standby| standby.id == id) else {
                 return Ok(());
             };
-            let sent = self.started.checked_add(Duration::from_millis(word.time));
+            let sent = self.started.checked_add(Duration::from_millis(message.time));
             let Some(sent) = sent.filter(|sent| *sent <= Instant::now() && applied <= last) else {
                 return Err(Status::invalid("a standby has heard what was not said"));
             };
-            if word.time > 0 {
-                if standby.has_heard(sent) {
-                    self.moved.send_replace(());
+            if message.time > 0 {
+                if standby.record_acknowledgement(sent) {
+                    self.changed.send_replace(());
                 }
                 return Ok(());
             }
-            standby.has_applied(applied);
-            standby.everything()
+            standby.set_applied(applied);
+            standby.snapshot()
         };
         // The following calls wait for changes that are being collected.
-        match everything {
-            None => self.in_order(move |own| own.tell_everything(id)).await?,
-            Some(everything) if everything == applied => {
-                self.in_order(move |own| own.make_whole(id)).await?;
+        match snapshot {
+            None => self.in_order(move |own| own.send_snapshot(id)).await?,
+            Some(snapshot) if snapshot == applied => {
+                self.in_order(move |own| own.complete_snapshot(id)).await?;
             }
             Some(_) => {
-                self.moved.send_replace(());
+                self.changed.send_replace(());
             }
         }
         Ok(())
@@ -394,42 +406,44 @@ impl Primary {
 
     /// Handles the loss of a standby's link: probes the standby's process until it has ended, has taken over
     /// or is linked again.
-    async fn lost(self: Arc<Self>, id: u64) {
-        let known = {
+    async fn handle_lost_link(self: Arc<Self>, id: u64) {
+        let lost = {
             let mut state = self.state.lock();
             state.standby.as_mut().filter(|standby| standby.id == id).map(|standby| {
                 standby.unlink();
                 (standby.presence.clone(), standby.token, standby.may_take_over)
             })
         };
-        let Some((presence, token, may_take_over)) = known else { return };
-        self.moved.send_replace(());
+        let Some((presence, token, may_take_over)) = lost else { return };
+        self.changed.send_replace(());
         tracing::warn!("{} has lost its standby", self.task);
         while may_take_over && self.is_standby(id) {
-            match look_for(&presence, token).await {
-                Sign::Ended => break,
-                Sign::HasTakenOver if self.is_standby(id) => {
+            match probe_token(&presence, token).await {
+                ProcessState::Ended => break,
+                ProcessState::HasTakenOver if self.is_standby(id) => {
                     tracing::warn!(
                         "{} is served by the process that was its standby: this one ends",
                         self.task
                     );
-                    return self.yields.cancel();
+                    return self.superseded.cancel();
                 }
-                Sign::HasTakenOver | Sign::Lives | Sign::Silence => sleep(LOOK_EVERY).await,
+                ProcessState::HasTakenOver | ProcessState::Alive | ProcessState::Unreachable => {
+                    sleep(PROBE_PERIOD).await
+                }
             }
         }
         // An error means that the runtime is shutting down.
-        let _ = self.in_order(move |own| own.dismiss(id)).await;
+        let _ = self.in_order(move |own| own.remove_standby(id)).await;
     }
 
     /// Removes the standby with this link, if it is still the current one.
-    fn dismiss(&self, id: u64) {
+    fn remove_standby(&self, id: u64) {
         if !self.is_standby(id) {
             return;
         }
         self.journal.stop();
         self.state.lock().standby = None;
-        self.moved.send_replace(());
+        self.changed.send_replace(());
         tracing::warn!("{} goes on without a standby", self.task);
     }
 
@@ -439,11 +453,11 @@ impl Primary {
 
     /// Stops serving if this process holds nothing and the standby that sent `hello` holds the task's state.
     /// Returns whether it does so.
-    pub(super) fn gives_way_to(&self, hello: &FollowRequest) -> bool {
+    pub(super) fn try_yield_to(&self, hello: &FollowRequest) -> bool {
         let is_blank = !self.journal.was_used() && self.state.lock().links == 0;
         if hello.holds_state && is_blank {
             tracing::warn!("{} holds nothing, and its replica what there is: this one ends", self.task);
-            self.yields.cancel();
+            self.superseded.cancel();
             return true;
         }
         false
@@ -451,12 +465,12 @@ impl Primary {
 }
 
 /// The event that a run waits for.
-enum Awaited {
-    Nobody,
+enum WaitFor {
+    Nothing,
     /// The changes must be sent to the standby, whose address this is.
-    Take(String),
+    Sending(String),
     /// The standby, whose address this is, must acknowledge the changes.
-    Word(String),
+    Acknowledgement(String),
 }
 
 impl fmt::Debug for Primary {

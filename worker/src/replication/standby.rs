@@ -1,7 +1,7 @@
 //! The standby of a replicated task: it applies the primary's changes, and takes over from the primary.
 
-use super::applying::{Applied, Applying, Part};
-use super::{FIRST_WORD, SILENCE, Sign, look};
+use super::apply_queue::{Applied, ApplyQueue, ChangeSet};
+use super::{HELLO_TIMEOUT, ProcessState, SILENCE, probe};
 use crate::worker::Worker;
 use executor::resource::ResourceStore;
 use futures::stream;
@@ -23,8 +23,8 @@ use tonic::Streaming;
 
 /// Pause between two attempts to follow: the first value after progress, doubled with each equal failure up
 /// to the second.
-const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// A process that follows the primary of its task and may take over from it.
 #[derive(Debug)]
@@ -36,29 +36,29 @@ pub struct Standby {
     presence: String,
     token: u64,
     /// The number that is sent to probes: the token, or its complement once this process has taken over.
-    says: Arc<AtomicU64>,
-    _says_so: AbortOnDropHandle<()>,
+    presence_answer: Arc<AtomicU64>,
+    _answers_probes: AbortOnDropHandle<()>,
     /// Number of attempts to follow.
     attempts: AtomicU64,
-    held: Mutex<Held>,
+    progress: Mutex<StandbyProgress>,
 }
 
 /// The state that a standby has received.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct StandbyProgress {
     /// Set if the standby has the complete state of the task.
     is_whole: bool,
     /// The last batch that was applied.
     applied: u64,
     /// The time of the primary's last message.
-    heard: Option<Instant>,
+    last_message: Option<Instant>,
 }
 
-impl Held {
+impl StandbyProgress {
     /// Returns whether this process may take over from a silent primary: it has the complete state, and the
     /// primary answers no runs without this standby's acknowledgements.
-    fn is_enough(&self) -> bool {
-        self.is_whole && self.heard.is_some_and(|heard| heard.elapsed() >= SILENCE)
+    fn can_take_over(&self) -> bool {
+        self.is_whole && self.last_message.is_some_and(|last| last.elapsed() >= SILENCE)
     }
 }
 
@@ -76,19 +76,19 @@ impl Standby {
         let listener = TcpListener::bind((bind, 0)).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let token = rand::random();
-        let says = Arc::new(AtomicU64::new(token));
-        let said = says.clone();
+        let presence_answer = Arc::new(AtomicU64::new(token));
+        let number = presence_answer.clone();
         // Clients of this port only probe whether the process lives.
-        let says_so = async move {
+        let answer_probes = async move {
             loop {
                 match listener.accept().await {
                     // A new connection's send buffer has room for the eight bytes, and the runtime assumes a
                     // new connection to be writable. A client that does not receive them probes again.
                     Ok((stream, _)) => {
-                        drop(stream.try_write(&said.load(Ordering::Acquire).to_le_bytes()));
+                        drop(stream.try_write(&number.load(Ordering::Acquire).to_le_bytes()));
                     }
                     // The process may be out of file descriptors for a while.
-                    Err(_) => sleep(PAUSE).await,
+                    Err(_) => sleep(MIN_PAUSE).await,
                 }
             }
         };
@@ -97,57 +97,57 @@ impl Standby {
             other: other.to_owned(),
             presence: format!("{own}:{port}"),
             token,
-            says,
-            _says_so: AbortOnDropHandle::new(tokio::spawn(says_so)),
+            presence_answer,
+            _answers_probes: AbortOnDropHandle::new(tokio::spawn(answer_probes)),
             attempts: AtomicU64::new(0),
-            held: Mutex::default(),
+            progress: Mutex::default(),
         })
     }
 
     /// Returns whether this process holds the complete state of the task.
     pub fn holds_state(&self) -> bool {
-        self.held.lock().is_whole
+        self.progress.lock().is_whole
     }
 
     /// Follows the primary until no process serves the task; a primary that does not run yet is waited for
     /// during `patience`. Afterwards this process holds the complete state of the task, or nothing.
     pub async fn until_nobody_serves(&self, patience: Duration) {
         let start = Instant::now();
-        let (mut pause, mut last) = (PAUSE, String::new());
+        let (mut pause, mut last) = (MIN_PAUSE, String::new());
         loop {
-            let had = self.held.lock().applied;
-            if self.held.lock().is_enough() {
+            let had = self.progress.lock().applied;
+            if self.progress.lock().can_take_over() {
                 tracing::warn!("{} was silent for {SILENCE:?}, and answers nobody", self.other);
-                return self.takes_over();
+                return self.announce_takeover();
             }
             let task = self.worker.task();
-            let why = match look(&self.other).await {
-                Sign::Ended if self.holds_state() => return self.takes_over(),
-                Sign::Ended if start.elapsed() >= patience => {
+            let why = match probe(&self.other).await {
+                ProcessState::Ended if self.holds_state() => return self.announce_takeover(),
+                ProcessState::Ended if start.elapsed() >= patience => {
                     // The standby may have received a part of a snapshot.
                     return self.worker.stores().for_each(ResourceStore::clear_all);
                 }
-                Sign::Ended => String::new(),
-                Sign::Silence => {
+                ProcessState::Ended => String::new(),
+                ProcessState::Unreachable => {
                     format!("{task} cannot see whether {} serves it: its machine is silent", self.other)
                 }
-                Sign::Lives | Sign::HasTakenOver => {
+                ProcessState::Alive | ProcessState::HasTakenOver => {
                     format!("{task} follows {} no longer: {}", self.other, self.follow().await)
                 }
             };
             if why != last && !why.is_empty() {
                 tracing::warn!("{why}");
             }
-            let came_further = self.held.lock().applied != had;
-            pause = if why != last || came_further { PAUSE } else { (2 * pause).min(LONGEST_PAUSE) };
+            let made_progress = self.progress.lock().applied != had;
+            pause = if why != last || made_progress { MIN_PAUSE } else { (2 * pause).min(MAX_PAUSE) };
             last = why;
             sleep(pause).await;
         }
     }
 
     /// Answers probes from now on in a way that makes the other process end if it comes back.
-    fn takes_over(&self) {
-        self.says.store(!self.token, Ordering::Release);
+    fn announce_takeover(&self) {
+        self.presence_answer.store(!self.token, Ordering::Release);
     }
 
     /// Returns whether this process, which has the task's port after [`Standby::until_nobody_serves`], is to
@@ -155,22 +155,24 @@ impl Standby {
     /// nothing, the `first` one serves.
     pub async fn may_serve(&self, first: bool) -> bool {
         let may = self.holds_state()
-            || match look(&self.other).await {
-                Sign::Ended => true,
-                Sign::Lives | Sign::HasTakenOver => first && self.nobody_answers().await,
-                Sign::Silence => false,
+            || match probe(&self.other).await {
+                ProcessState::Ended => true,
+                ProcessState::Alive | ProcessState::HasTakenOver => {
+                    first && self.is_other_unresponsive().await
+                }
+                ProcessState::Unreachable => false,
             };
         if may {
-            self.worker.begins_to_serve();
+            self.worker.mark_serving();
         }
         may
     }
 
     /// Returns whether the other process does not answer gRPC calls.
-    async fn nobody_answers(&self) -> bool {
+    async fn is_other_unresponsive(&self) -> bool {
         let Some(endpoint) = channel::endpoint(&self.other) else { return true };
         let connect = endpoint.connect_with_connector(channel::connector());
-        let answered = timeout(FIRST_WORD, async {
+        let answered = timeout(HELLO_TIMEOUT, async {
             let mut client = proto::service::WorkerServiceClient::new(connect.await.ok()?);
             client.get_status(proto::pb::GetStatusRequest {}).await.ok()
         });
@@ -179,27 +181,29 @@ impl Standby {
 
     /// Follows the primary until the link is lost. Returns the reason.
     async fn follow(&self) -> String {
-        let (say, said) = mpsc::unbounded_channel();
-        let held = *self.held.lock();
+        let (sender, requests) = mpsc::unbounded_channel();
+        let progress = *self.progress.lock();
         let hello = FollowRequest {
             task: self.worker.task().to_string(),
             presence: self.presence.clone(),
-            holds_state: held.is_whole,
+            holds_state: progress.is_whole,
             token: self.token,
-            applied: held.applied,
+            applied: progress.applied,
             attempt: self.attempts.fetch_add(1, Ordering::Relaxed) + 1,
             time: 0,
         };
-        let _ = say.send(hello);
-        let said = stream::unfold(said, |mut said| async move { said.recv().await.map(|word| (word, said)) });
+        let _ = sender.send(hello);
+        let requests = stream::unfold(requests, |mut requests| async move {
+            requests.recv().await.map(|word| (word, requests))
+        });
         let Some(endpoint) = channel::endpoint(&self.other) else { return "that is no address".to_owned() };
-        let begun = timeout(FIRST_WORD, async {
+        let begun = timeout(HELLO_TIMEOUT, async {
             let channel =
                 endpoint.connect_with_connector(channel::connector()).await.map_err(|e| innermost(&e))?;
             let mut client = ReplicationServiceClient::new(channel)
                 .max_decoding_message_size(MAX_MESSAGE_SIZE)
                 .max_encoding_message_size(MAX_MESSAGE_SIZE);
-            client.follow(said).await.map_err(|status| status.message().to_owned())
+            client.follow(requests).await.map_err(|status| status.message().to_owned())
         });
         let mut batches = match begun.await {
             Ok(Ok(answer)) => answer.into_inner(),
@@ -207,31 +211,32 @@ impl Standby {
             Err(_) => return "it does not answer".to_owned(),
         };
         // From now on the task's state is with the primary or with this process, not with a third one.
-        self.worker.becomes_certain();
-        let mut applying = Applying::new(self.worker.clone());
-        let why = self.hear(&mut batches, &say, &mut applying).await;
+        self.worker.mark_certain();
+        let mut queue = ApplyQueue::new(self.worker.clone());
+        let why = self.apply_batches(&mut batches, &sender, &mut queue).await;
         // The next link continues from the state after this.
-        match applying.finish().await.map(|applied| self.has_applied(applied)) {
+        match queue.finish().await.map(|applied| self.record_applied(applied)) {
             Some(Err(why)) => why,
             Some(Ok(_)) | None => why,
         }
     }
 
     /// Applies the primary's batches until the stream ends. Returns the reason.
-    async fn hear(
+    async fn apply_batches(
         &self,
         batches: &mut Streaming<Batch>,
-        say: &UnboundedSender<FollowRequest>,
-        applying: &mut Applying,
+        sender: &UnboundedSender<FollowRequest>,
+        queue: &mut ApplyQueue,
     ) -> String {
         // The end of the stream of batches shows that the primary is gone.
-        let tell = |number| _ = say.send(FollowRequest { applied: number, ..FollowRequest::default() });
+        let acknowledge =
+            |number| _ = sender.send(FollowRequest { applied: number, ..FollowRequest::default() });
         let mut changes = Vec::new();
         loop {
             let batch = tokio::select! {
-                applied = applying.next() => match self.has_applied(applied) {
+                applied = queue.next() => match self.record_applied(applied) {
                     Ok(number) => {
-                        number.into_iter().for_each(tell);
+                        number.into_iter().for_each(acknowledge);
                         continue;
                     }
                     Err(why) => return why,
@@ -240,22 +245,22 @@ impl Standby {
                     Ok(Ok(Some(batch))) => batch,
                     Ok(Ok(None)) => return "it has ended".to_owned(),
                     Ok(Err(status)) => return status.message().to_owned(),
-                    Err(_) => return "it says nothing".to_owned(),
+                    Err(_) => return "it presence_answer nothing".to_owned(),
                 },
             };
-            self.held.lock().heard = Some(Instant::now());
+            self.progress.lock().last_message = Some(Instant::now());
             if batch.time > 0 {
-                let _ = say.send(FollowRequest { time: batch.time, ..FollowRequest::default() });
+                let _ = sender.send(FollowRequest { time: batch.time, ..FollowRequest::default() });
                 continue;
             }
             let Batch { number, is_everything, changes: more, has_more, is_whole, .. } = batch;
             if is_everything && number == 0 {
-                self.held.lock().is_whole = false;
-                while applying.is_busy() {
-                    let _forgotten = applying.next().await;
+                self.progress.lock().is_whole = false;
+                while queue.is_busy() {
+                    let _forgotten = queue.next().await;
                 }
                 self.worker.stores().for_each(ResourceStore::clear_all);
-                tell(0);
+                acknowledge(0);
                 continue;
             }
             changes.extend(more);
@@ -263,12 +268,12 @@ impl Standby {
             // counts only once it is complete.
             if is_everything || !has_more {
                 let number = (!has_more).then_some(number);
-                applying.add(Part { number, is_whole, changes: std::mem::take(&mut changes) });
+                queue.add(ChangeSet { number, is_whole, changes: std::mem::take(&mut changes) });
             }
             // Does not receive more of the snapshot than the primary may have in flight.
-            while is_everything && applying.is_busy() {
-                match self.has_applied(applying.next().await) {
-                    Ok(number) => number.into_iter().for_each(tell),
+            while is_everything && queue.is_busy() {
+                match self.record_applied(queue.next().await) {
+                    Ok(number) => number.into_iter().for_each(acknowledge),
                     Err(why) => return why,
                 }
             }
@@ -279,15 +284,15 @@ impl Standby {
     ///
     /// # Errors
     /// The reason why the changes could not be applied; the primary will send a snapshot.
-    fn has_applied(&self, applied: Applied) -> Result<Option<u64>, String> {
+    fn record_applied(&self, applied: Applied) -> Result<Option<u64>, String> {
         let Applied { number, is_whole, result } = applied;
-        let mut held = self.held.lock();
+        let mut progress = self.progress.lock();
         if result.is_err() {
-            held.is_whole = false;
+            progress.is_whole = false;
         }
         result?;
-        held.applied = number.unwrap_or(held.applied);
-        held.is_whole |= is_whole;
+        progress.applied = number.unwrap_or(progress.applied);
+        progress.is_whole |= is_whole;
         if is_whole {
             tracing::info!("{} is a standby of {}", self.worker.task(), self.other);
         }

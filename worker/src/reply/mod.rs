@@ -1,7 +1,7 @@
 //! The encoding of answers to RecvTensor: plain gRPC on the wire, but a tensor's elements are not copied into
 //! a protobuf message by the sender nor out of one by the receiver. This module uses no sockets.
 
-mod head;
+mod header;
 mod read;
 
 pub(crate) use read::ReplyReader;
@@ -16,7 +16,7 @@ use proto::{Status, pb};
 use std::sync::Arc;
 
 /// Most elements that are copied behind the header, bytes: below this, a copy costs less than another write.
-const INLINE: usize = 1024;
+const MAX_COPIED: usize = 1024;
 /// Most bytes in front of the elements; a message with more is decoded as a whole.
 const MAX_HEADER: usize = 4096;
 
@@ -61,44 +61,44 @@ impl Reply {
         let shape_field = if shape.rank() == 0 { 0 } else { 1 + sized(shape_len) };
         let dtype = self.tensor.dtype().number() as u64;
         let tensor_len = 1 + encoded_len_varint(dtype) + shape_field + 1 + sized(len);
-        let mut head = BytesMut::with_capacity(64 + shape_len + if len > INLINE { 0 } else { len });
-        head.put_bytes(0, PREFIX);
+        let mut header = BytesMut::with_capacity(64 + shape_len + if len > MAX_COPIED { 0 } else { len });
+        header.put_bytes(0, PREFIX);
         if self.is_dead {
-            head.put_slice(&[0x10, 1]);
+            header.put_slice(&[0x10, 1]);
         }
-        head.put_u8(0x18);
-        encode_varint(self.send_start_micros as u64, &mut head);
+        header.put_u8(0x18);
+        encode_varint(self.send_start_micros as u64, &mut header);
         if self.require_ack {
-            head.put_slice(&[0x28, 1]);
+            header.put_slice(&[0x28, 1]);
         }
-        head.put_u8(0x0a);
-        encode_varint(tensor_len as u64, &mut head);
-        head.put_u8(0x08);
-        encode_varint(dtype, &mut head);
+        header.put_u8(0x0a);
+        encode_varint(tensor_len as u64, &mut header);
+        header.put_u8(0x08);
+        encode_varint(dtype, &mut header);
         if shape.rank() > 0 {
-            head.put_u8(0x12);
-            encode_varint(shape_len as u64, &mut head);
+            header.put_u8(0x12);
+            encode_varint(shape_len as u64, &mut header);
             for &dim in shape.iter() {
-                head.put_u8(0x12);
-                encode_varint(dim_len(dim) as u64, &mut head);
+                header.put_u8(0x12);
+                encode_varint(dim_len(dim) as u64, &mut header);
                 if dim > 0 {
-                    head.put_u8(0x08);
-                    encode_varint(dim as u64, &mut head);
+                    header.put_u8(0x08);
+                    encode_varint(dim as u64, &mut header);
                 } else {
-                    head.put_slice(&[0x08, 0]);
+                    header.put_slice(&[0x08, 0]);
                 }
             }
         }
-        head.put_u8(0x22);
-        encode_varint(len as u64, &mut head);
-        let whole = head.len() - PREFIX + len;
-        set_prefix(&mut head, whole)?;
-        let own_slice = len > INLINE;
-        match own_slice.then(|| self.tensor.buffer()).flatten() {
-            Some(buffer) => Ok((head.freeze(), Some(Bytes::from_owner(Shared(buffer))))),
+        header.put_u8(0x22);
+        encode_varint(len as u64, &mut header);
+        let whole = header.len() - PREFIX + len;
+        set_prefix(&mut header, whole)?;
+        let needs_slice = len > MAX_COPIED;
+        match needs_slice.then(|| self.tensor.buffer()).flatten() {
+            Some(buffer) => Ok((header.freeze(), Some(Bytes::from_owner(BufferOwner(buffer))))),
             None => {
-                head.put_slice(elements);
-                Ok((head.freeze(), None))
+                header.put_slice(elements);
+                Ok((header.freeze(), None))
             }
         }
     }
@@ -149,10 +149,10 @@ fn dim_len(dim: usize) -> usize {
 }
 
 /// Sets the message length in gRPC's message header.
-fn set_prefix(head: &mut BytesMut, len: usize) -> Result<(), Status> {
+fn set_prefix(header: &mut BytesMut, len: usize) -> Result<(), Status> {
     match u32::try_from(len) {
         Ok(short) if len <= MAX_MESSAGE_SIZE => {
-            head[1..PREFIX].copy_from_slice(&short.to_be_bytes());
+            header[1..PREFIX].copy_from_slice(&short.to_be_bytes());
             Ok(())
         }
         _ => Err(Status::new(
@@ -163,9 +163,9 @@ fn set_prefix(head: &mut BytesMut, len: usize) -> Result<(), Status> {
 }
 
 /// Keeps a tensor's buffer alive until it is written.
-struct Shared(Arc<Buffer>);
+struct BufferOwner(Arc<Buffer>);
 
-impl AsRef<[u8]> for Shared {
+impl AsRef<[u8]> for BufferOwner {
     fn as_ref(&self) -> &[u8] {
         self.0.as_slice()
     }
@@ -180,8 +180,8 @@ mod tests {
     use super::*;
 
     fn whole(reply: &Reply) -> Result<Bytes, Status> {
-        let (head, payload) = reply.encode()?;
-        Ok([head, payload.unwrap_or_default()].concat().into())
+        let (header, payload) = reply.encode()?;
+        Ok([header, payload.unwrap_or_default()].concat().into())
     }
 
     fn read(bytes: &Bytes, step: usize) -> Result<Reply, Status> {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_survive_any_cut_into_chunks() -> Result<(), Status> {
+    fn replies_are_decoded_from_any_chunks() -> Result<(), Status> {
         for tensor in tensors()? {
             let reply = Reply { send_start_micros: 1 << 50, require_ack: true, ..Reply::new(tensor.clone()) };
             for bytes in [whole(&reply)?, message(&reply)?] {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_the_peers() -> Result<(), Status> {
+    fn bytes_are_those_of_tensorflow() -> Result<(), Status> {
         let reply = Reply { send_start_micros: 0x46, ..Reply::new(0i32.into()) };
         assert_eq!(whole(&reply)?[PREFIX..], [0x18, 0x46, 0x0a, 0x08, 0x08, 3, 0x22, 4, 0, 0, 0, 0],);
         let empty = Reply::new(Tensor::zeros(DType::Float, Shape::new(&[0, 3])?)?);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_an_error() -> Result<(), Status> {
+    fn malformed_replies_are_refused() -> Result<(), Status> {
         let good = whole(&Reply::new(Tensor::vector(&[1.0f32; 600])?))?;
         for cut in [0, 3, PREFIX, PREFIX + 1, 20, good.len() - 1] {
             assert!(read(&good.slice(..cut), 64).is_err(), "{cut}");

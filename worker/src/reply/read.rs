@@ -1,6 +1,6 @@
 //! The decoder of RecvTensor replies, for bodies that arrive in chunks.
 
-use super::head::{Head, Scan};
+use super::header::{ReplyHeader, Scan};
 use super::{MAX_HEADER, Reply, malformed};
 use bytes::{Bytes, BytesMut};
 use graph::{Buffer, Tensor};
@@ -12,13 +12,13 @@ use proto::{Status, pb};
 #[derive(Debug, Default)]
 pub(crate) struct ReplyReader {
     /// The bytes of the prefix and the header, of the whole message, or of the fields behind the elements.
-    held: BytesMut,
-    state: State,
+    buffered: BytesMut,
+    state: ReadState,
 }
 
 /// The part of the reply that the next bytes belong to.
 #[derive(Debug, Default)]
-enum State {
+enum ReadState {
     #[default]
     Prefix,
     /// The header of a message of this length.
@@ -31,7 +31,7 @@ enum State {
 
 #[derive(Debug)]
 struct Elements {
-    head: Head,
+    header: ReplyHeader,
     buffer: Buffer,
     filled: usize,
     /// Length of the message behind the elements, bytes.
@@ -46,62 +46,62 @@ impl ReplyReader {
     pub(crate) fn push(&mut self, mut chunk: Bytes) -> Result<(), Status> {
         loop {
             match &mut self.state {
-                State::Prefix => {
-                    self.hold(&mut chunk, PREFIX);
-                    if self.held.len() < PREFIX {
+                ReadState::Prefix => {
+                    self.buffer_up_to(&mut chunk, PREFIX);
+                    if self.buffered.len() < PREFIX {
                         return Ok(());
                     }
-                    let len = read_prefix(&self.held)?;
-                    self.held.clear();
-                    self.state = State::Header(len);
+                    let len = read_prefix(&self.buffered)?;
+                    self.buffered.clear();
+                    self.state = ReadState::Header(len);
                 }
-                State::Header(len) => {
+                ReadState::Header(len) => {
                     let len = *len;
-                    self.hold(&mut chunk, len.min(MAX_HEADER));
-                    match Head::scan(&self.held, len) {
-                        Scan::Plain(head) => self.start_elements(head, len)?,
-                        Scan::Other => self.state = State::Whole(len),
-                        Scan::Short if self.held.len() == len.min(MAX_HEADER) => {
-                            self.state = State::Whole(len);
+                    self.buffer_up_to(&mut chunk, len.min(MAX_HEADER));
+                    match ReplyHeader::scan(&self.buffered, len) {
+                        Scan::Plain(header) => self.start_elements(header, len)?,
+                        Scan::Other => self.state = ReadState::Whole(len),
+                        Scan::Short if self.buffered.len() == len.min(MAX_HEADER) => {
+                            self.state = ReadState::Whole(len);
                         }
                         Scan::Short => return Ok(()),
                     }
                 }
-                State::Elements(elements) => {
+                ReadState::Elements(elements) => {
                     elements.fill(&mut chunk);
                     if elements.filled < elements.buffer.len() {
                         return Ok(());
                     }
                     match std::mem::take(&mut self.state) {
-                        State::Elements(elements) => self.state = State::Tail(elements),
+                        ReadState::Elements(elements) => self.state = ReadState::Tail(elements),
                         other => self.state = other,
                     }
                 }
-                State::Tail(Elements { tail: len, .. }) | State::Whole(len) => {
+                ReadState::Tail(Elements { tail: len, .. }) | ReadState::Whole(len) => {
                     let len = *len;
-                    self.hold(&mut chunk, len);
+                    self.buffer_up_to(&mut chunk, len);
                     return if chunk.is_empty() { Ok(()) } else { Err(malformed("more than one message")) };
                 }
             }
         }
     }
 
-    /// Moves bytes to `held` until it has `upto`.
-    fn hold(&mut self, chunk: &mut Bytes, upto: usize) {
-        let missing = upto.saturating_sub(self.held.len()).min(chunk.len());
-        self.held.extend_from_slice(&chunk.split_to(missing));
+    /// Moves bytes to `buffered` until it has `upto`.
+    fn buffer_up_to(&mut self, chunk: &mut Bytes, upto: usize) {
+        let missing = upto.saturating_sub(self.buffered.len()).min(chunk.len());
+        self.buffered.extend_from_slice(&chunk.split_to(missing));
     }
 
     /// Allocates the tensor and copies the elements that are already there.
-    fn start_elements(&mut self, head: Head, len: usize) -> Result<(), Status> {
-        let buffer = Buffer::unspecified(head.content)?;
-        let tail = len - head.len - head.content;
-        let mut rest = self.held.split_off(head.len).freeze();
-        self.held.clear();
-        let mut elements = Elements { head, buffer, filled: 0, tail };
+    fn start_elements(&mut self, header: ReplyHeader, len: usize) -> Result<(), Status> {
+        let buffer = Buffer::unspecified(header.content)?;
+        let tail = len - header.len - header.content;
+        let mut rest = self.buffered.split_off(header.len).freeze();
+        self.buffered.clear();
+        let mut elements = Elements { header, buffer, filled: 0, tail };
         elements.fill(&mut rest);
-        self.held.extend_from_slice(&rest);
-        self.state = State::Elements(elements);
+        self.buffered.extend_from_slice(&rest);
+        self.state = ReadState::Elements(elements);
         Ok(())
     }
 
@@ -111,24 +111,24 @@ impl ReplyReader {
     /// `Internal` if the body ended early.
     pub(crate) fn finish(self) -> Result<Reply, Status> {
         match self.state {
-            State::Tail(elements) if self.held.len() == elements.tail => {
-                let Elements { head, buffer, .. } = elements;
+            ReadState::Tail(elements) if self.buffered.len() == elements.tail => {
+                let Elements { header, buffer, .. } = elements;
                 let rest =
-                    pb::RecvTensorResponse::decode(self.held).map_err(|e| malformed(&e.to_string()))?;
+                    pb::RecvTensorResponse::decode(self.buffered).map_err(|e| malformed(&e.to_string()))?;
                 if rest.tensor.is_some() {
                     return Err(malformed("two tensors"));
                 }
-                let is_dead = head.is_dead || rest.is_dead;
-                let tensor = Tensor::from_buffer(head.dtype, head.shape, buffer)?;
+                let is_dead = header.is_dead || rest.is_dead;
+                let tensor = Tensor::from_buffer(header.dtype, header.shape, buffer)?;
                 Ok(Reply {
                     tensor,
                     is_dead,
-                    send_start_micros: head.send_start_micros.max(rest.send_start_micros),
-                    require_ack: head.require_ack || rest.require_ack,
+                    send_start_micros: header.send_start_micros.max(rest.send_start_micros),
+                    require_ack: header.require_ack || rest.require_ack,
                 })
             }
-            State::Whole(len) | State::Header(len) if self.held.len() == len => {
-                let message = pb::RecvTensorResponse::decode(self.held.freeze())
+            ReadState::Whole(len) | ReadState::Header(len) if self.buffered.len() == len => {
+                let message = pb::RecvTensorResponse::decode(self.buffered.freeze())
                     .map_err(|e| malformed(&e.to_string()))?;
                 Reply::from_proto(message)
             }
@@ -146,8 +146,8 @@ impl Elements {
     }
 }
 
-fn read_prefix(held: &[u8]) -> Result<usize, Status> {
-    match *held {
+fn read_prefix(buffered: &[u8]) -> Result<usize, Status> {
+    match *buffered {
         [0, a, b, c, d] => {
             let len = u32::from_be_bytes([a, b, c, d]) as usize;
             if len > MAX_MESSAGE_SIZE { Err(malformed("it is over the size limit")) } else { Ok(len) }
@@ -163,7 +163,7 @@ mod tests {
     use prost::encoding::encode_varint;
 
     #[test]
-    fn a_stated_size_takes_no_memory_before_it_is_believed() {
+    fn announced_sizes_are_checked_before_allocation() {
         // A vector of 2^40 floats does not fit into a message of 2^31 - 1 bytes.
         let mut bytes = BytesMut::new();
         bytes.put_u8(0);
@@ -173,7 +173,7 @@ mod tests {
         bytes.put_slice(&[0x22, 0xd0, 0xff, 0xff, 0xff, 0x07]);
         let mut reader = ReplyReader::default();
         assert!(reader.push(bytes.freeze()).is_ok());
-        assert!(matches!(reader.state, State::Whole(_)));
+        assert!(matches!(reader.state, ReadState::Whole(_)));
         assert!(reader.finish().is_err());
     }
 }

@@ -11,7 +11,7 @@ pub(super) struct Budget {
 
 /// The fraction 1 / `REPORT_FRACTION` of the sender's limit is the number of consumed bytes that a receiver
 /// reports at once.
-pub(super) const TOLD_SHARE: u64 = 8;
+pub(super) const REPORT_FRACTION: u64 = 8;
 
 impl Budget {
     pub(super) fn new(limit: u64) -> Budget {
@@ -20,7 +20,7 @@ impl Budget {
 
     /// Reserves bytes for a push. Returns false if the limit is reached. A single tensor may exceed the
     /// limit, because a tensor larger than the limit must be sent too.
-    pub(super) fn take(&mut self, bytes: u64) -> bool {
+    pub(super) fn try_reserve(&mut self, bytes: u64) -> bool {
         let fits = bytes == 0 || self.has_room();
         if fits {
             self.in_flight = self.in_flight.saturating_add(bytes);
@@ -34,12 +34,12 @@ impl Budget {
     }
 
     /// Reserves bytes for a value that the receiver has requested, whatever the limit.
-    pub(super) fn asked(&mut self, bytes: u64) {
+    pub(super) fn reserve(&mut self, bytes: u64) {
         self.in_flight = self.in_flight.saturating_add(bytes);
     }
 
     /// Releases bytes that the receiver has consumed.
-    pub(super) fn taken(&mut self, bytes: u64) {
+    pub(super) fn release(&mut self, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 }
@@ -49,17 +49,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_than_the_limit_and_one_tensor_is_in_flight() {
+    fn pushes_are_limited_except_for_a_single_tensor() {
         let mut budget = Budget::new(100);
-        assert!(budget.take(60) && budget.take(1000));
-        assert!(!budget.take(1));
-        assert!(budget.take(0), "what takes no memory may always leave");
-        budget.taken(60);
-        assert!(!budget.take(1));
-        budget.taken(1000);
-        assert!(budget.take(500));
-        budget.asked(10);
-        budget.taken(u64::MAX);
-        assert!(budget.take(1));
+        assert!(budget.try_reserve(60) && budget.try_reserve(1000));
+        assert!(!budget.try_reserve(1));
+        assert!(budget.try_reserve(0), "values without memory may always be pushed");
+        budget.release(60);
+        assert!(!budget.try_reserve(1));
+        budget.release(1000);
+        assert!(budget.try_reserve(500));
+        budget.reserve(10);
+        budget.release(u64::MAX);
+        assert!(budget.try_reserve(1));
     }
 }

@@ -1,6 +1,6 @@
 //! The content of a frame: the payload or descriptor that follows it.
 
-use super::frame::{Form, Frame, Malformed};
+use super::frame::{Frame, Malformed, TensorSpec};
 use super::reader::Reader;
 use bytes::Bytes;
 use graph::{Buffer, Tensor};
@@ -29,7 +29,7 @@ impl Content {
     /// Reads the content of a frame.
     async fn of(frame: &Frame, payload: usize, reader: &mut Reader) -> io::Result<Content> {
         Ok(match frame {
-            Frame::Elements(_, form) if form.len() != Some(payload) => {
+            Frame::Elements(_, spec) if spec.len() != Some(payload) => {
                 return Err(Malformed("tensor: its length is not its shape's").into());
             }
             Frame::Elements(..) => match Buffer::unspecified(payload) {
@@ -49,6 +49,6 @@ impl Content {
 }
 
 /// Returns a plain tensor with these elements.
-pub(super) fn tensor(form: Form, buffer: Buffer) -> io::Result<Tensor> {
-    Ok(Tensor::from_buffer(form.dtype, form.shape, buffer).map_err(|_| Malformed("tensor"))?)
+pub(super) fn tensor(spec: TensorSpec, buffer: Buffer) -> io::Result<Tensor> {
+    Ok(Tensor::from_buffer(spec.dtype, spec.shape, buffer).map_err(|_| Malformed("tensor"))?)
 }

@@ -69,7 +69,7 @@ mod tests {
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 corked(|| {
                     for bytes in 0..2 {
-                        assert!(connection.post(&Frame::Taken { bytes }, None).is_ok());
+                        assert!(connection.post(&Frame::Consumed { bytes }, None).is_ok());
                         connection.flush();
                     }
                     assert!(matches!(comes(&mut bytes), Ok(0)), "it left at once");
@@ -77,19 +77,19 @@ mod tests {
                     assert!(comes(&mut bytes).is_ok_and(|n| n > 0), "it was not released");
                     for bytes in 0..2 {
                         corked(|| {
-                            assert!(connection.post(&Frame::Taken { bytes }, None).is_ok());
+                            assert!(connection.post(&Frame::Consumed { bytes }, None).is_ok());
                             connection.flush();
                         });
                     }
                     assert!(matches!(comes(&mut bytes), Ok(0)), "what is within does not wait");
                     if panics {
-                        std::panic::resume_unwind(Box::new("what is heard panics"));
+                        std::panic::resume_unwind(Box::new("what is next_frame panics"));
                     }
                 })
             }));
             assert!(ended.is_err() == panics);
             let together = comes(&mut bytes)?;
-            assert!(connection.post(&Frame::Taken { bytes: 2 }, None).is_ok());
+            assert!(connection.post(&Frame::Consumed { bytes: 2 }, None).is_ok());
             connection.flush();
             let alone = comes(&mut bytes)?;
             assert!(alone > 0 && together == 2 * alone, "{together} bytes, {alone} bytes");

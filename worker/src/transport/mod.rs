@@ -36,37 +36,36 @@
 //! dropped when the step is aborted or cleaned up. Runs of graphs use the same links, which saves a step two
 //! passes through an RPC runtime; all other calls use gRPC.
 
+mod adaptive_spin;
 mod budget;
 mod connection;
 mod content;
 mod cork;
 mod frame;
-mod hearing;
+mod handoff;
+mod handshake;
 mod inbound;
+mod link_table;
 mod linked;
-mod loans;
-mod meeting;
 mod outbound;
 mod outbox;
+mod peer_access;
 mod peer_blocks;
 mod ports;
 mod reader;
-mod road;
-mod roads;
-mod shelf;
-mod sights;
+mod receive;
+mod route;
 mod socket;
 #[cfg(test)]
 mod testing;
-mod vigil;
 mod way_back;
 
-pub(crate) use inbound::{Inbound, weight};
+pub(crate) use handshake::{INVITATION_KEY, INVITATION_REQUEST_KEY};
+pub(crate) use inbound::{Inbound, pushed_bytes};
+pub(crate) use link_table::LinkTable;
 pub(crate) use linked::LinkedWorker;
-pub(crate) use meeting::{ANSWERED, ASKED};
-pub(crate) use outbound::{Cause, Outbound};
-pub(crate) use road::Road;
-pub(crate) use roads::Roads;
+pub(crate) use outbound::{Outbound, PushReason};
+pub(crate) use route::Route;
 
 use std::fmt;
 use std::str::FromStr;

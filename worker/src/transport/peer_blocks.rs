@@ -1,7 +1,7 @@
 //! The blocks of a peer's memory that are mapped here, and the borrowed tensors in them.
 
 use super::content::tensor;
-use super::frame::{Form, Malformed};
+use super::frame::{Malformed, TensorSpec};
 use executor::Value;
 use executor::device::{Device, DeviceTensor};
 use executor::shared_block::Place;
@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Most blocks of one peer.
-const MOST: usize = 1 << 16;
+const MAX_BLOCKS: usize = 1 << 16;
 
 const TOO_LONG: Malformed = Malformed("tensor: it is longer than its block");
 
@@ -27,7 +27,7 @@ pub(super) struct PeerBlocks {
 
 impl PeerBlocks {
     pub(super) fn add(&mut self, number: u64, block: PeerBlock) -> Result<(), Malformed> {
-        if self.by_number.len() >= MOST {
+        if self.by_number.len() >= MAX_BLOCKS {
             return Err(Malformed("block: there are too many"));
         }
         self.by_number.insert(number, block);
@@ -60,26 +60,26 @@ impl PeerBlock {
     }
 
     /// Returns a tensor at the beginning of the block; it holds the loan.
-    pub(super) fn tensor(&self, form: Form, loan: Box<dyn Loan>) -> io::Result<Value> {
-        let len = form.len().ok_or(TOO_LONG)?;
+    pub(super) fn tensor(&self, spec: TensorSpec, loan: Box<dyn Loan>) -> io::Result<Value> {
+        let len = spec.len().ok_or(TOO_LONG)?;
         match self {
             PeerBlock::Host(memory) => {
                 if len > memory.bytes().len() {
                     return Err(TOO_LONG.into());
                 }
-                let memory = Lent { memory: memory.clone(), len, _loan: loan };
-                Ok(tensor(form, Buffer::borrowed(Box::new(memory)))?.into())
+                let memory = BorrowedRegion { memory: memory.clone(), len, _loan: loan };
+                Ok(tensor(spec, Buffer::borrowed(Box::new(memory)))?.into())
             }
             PeerBlock::Device(window) => {
                 let memory = BorrowedMemory::new(window.clone(), len, loan).ok_or(TOO_LONG)?;
-                let Form { dtype, shape } = form;
+                let TensorSpec { dtype, shape } = spec;
                 Ok(DeviceTensor { dtype, shape, memory: Arc::new(memory) }.into())
             }
         }
     }
 
     /// Returns whether a device can access the block. May block the thread.
-    pub(super) fn is_seen_by(&self, device: &dyn Device) -> bool {
+    pub(super) fn is_accessible_by(&self, device: &dyn Device) -> bool {
         match self {
             PeerBlock::Host(_) => false,
             PeerBlock::Device(window) => device.sees(window),
@@ -88,14 +88,14 @@ impl PeerBlock {
 }
 
 /// A borrowed buffer: the beginning of a block of the sender's memory.
-struct Lent {
+struct BorrowedRegion {
     memory: Arc<PeerMemory>,
     /// Length of the tensor, bytes.
     len: usize,
     _loan: Box<dyn Loan>,
 }
 
-impl Region for Lent {
+impl Region for BorrowedRegion {
     fn bytes(&self) -> &[u8] {
         &self.memory.bytes()[..self.len]
     }

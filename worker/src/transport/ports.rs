@@ -3,8 +3,8 @@
 
 use super::Transport;
 use super::connection::Connection;
-use super::meeting::{HELLO, Hello, Role, WELCOME};
-use super::roads::{GREETING, Roads, greeting_thread, read_within};
+use super::handshake::{HELLO_LEN, Hello, Role, WELCOME};
+use super::link_table::{HANDSHAKE_TIMEOUT, LinkTable, handshake_thread, read_within};
 use super::socket::Socket;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -20,16 +20,16 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Most connections that have not completed their hello; more are closed.
-const MOST_STRANGERS: usize = 64;
+const MAX_PENDING: usize = 64;
 /// Most secondary connections whose main connection has not arrived.
-const MOST_LANES: usize = 256;
+const MAX_PENDING_SECONDARIES: usize = 256;
 /// Time for which a secondary connection waits for its main connection, during which the other connections
 /// are opened.
-const LANE_PATIENCE: Duration = Duration::from_secs(30);
+const SECONDARY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Most secondary connections of one link.
-const MOST_OF_LINK: usize = 64;
+const MAX_SECONDARIES_OF_LINK: usize = 64;
 /// Pause after a failure to accept, for instance because the process has no free file descriptors.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// The listening sockets of a process.
 #[derive(Debug)]
@@ -43,39 +43,43 @@ pub(super) struct Ports {
 }
 
 /// The state shared by the accepting threads.
-struct Door {
-    roads: Weak<Roads>,
-    strangers: AtomicUsize,
-    lanes: Mutex<FxHashMap<u64, Lanes>>,
+struct Acceptor {
+    link_table: Weak<LinkTable>,
+    pending: AtomicUsize,
+    secondaries: Mutex<FxHashMap<u64, PendingSecondaries>>,
     closed: Arc<AtomicBool>,
 }
 
 /// The secondary connections of one link, and the time at which the first of them arrived.
-type Lanes = (Instant, Vec<TcpStream>);
+type PendingSecondaries = (Instant, Vec<TcpStream>);
 
 impl Ports {
     /// Listens on dedicated threads. A machine may lack one kind of socket.
     ///
     /// # Errors
     /// If none of the kinds that `transport` allows is available.
-    pub(super) fn open(roads: &Arc<Roads>, transport: Transport, bind: &[IpAddr]) -> io::Result<Ports> {
+    pub(super) fn open(
+        link_table: &Arc<LinkTable>,
+        transport: Transport,
+        bind: &[IpAddr],
+    ) -> io::Result<Ports> {
         let closed = Arc::new(AtomicBool::new(false));
-        let door = Arc::new(Door {
-            roads: Arc::downgrade(roads),
-            strangers: AtomicUsize::new(0),
-            lanes: Mutex::default(),
+        let acceptor = Arc::new(Acceptor {
+            link_table: Arc::downgrade(link_table),
+            pending: AtomicUsize::new(0),
+            secondaries: Mutex::default(),
             closed: closed.clone(),
         });
         let mut ports = Ports { unix: None, tcp: None, listening: Vec::new(), threads: Vec::new(), closed };
         let mut failed = None;
         if transport.shares_memory() {
-            match ports.open_unix(&door) {
+            match ports.open_unix(&acceptor) {
                 Ok(name) => ports.unix = Some(name),
                 Err(error) => failed = Some(error),
             }
         }
         if matches!(transport, Transport::Auto | Transport::Tcp) {
-            match ports.open_tcp(&door, bind) {
+            match ports.open_tcp(&acceptor, bind) {
                 Ok(address) => ports.tcp = Some(address),
                 Err(error) => failed = Some(error),
             }
@@ -86,16 +90,16 @@ impl Ports {
         }
     }
 
-    fn open_unix(&mut self, door: &Arc<Door>) -> io::Result<String> {
+    fn open_unix(&mut self, acceptor: &Arc<Acceptor>) -> io::Result<String> {
         let name = format!("anabranch-{}-{:016x}", std::process::id(), rand::random::<u64>());
         let listener = UnixListener::bind_addr(&std::os::unix::net::SocketAddr::from_abstract_name(&name)?)?;
         self.listening.push(listener.as_fd().try_clone_to_owned()?);
         self.threads
-            .push(door.attend(move || listener.accept().map(|(stream, _)| Ok(Socket::unix(stream))))?);
+            .push(acceptor.spawn(move || listener.accept().map(|(stream, _)| Ok(Socket::unix(stream))))?);
         Ok(name)
     }
 
-    fn open_tcp(&mut self, door: &Arc<Door>, bind: &[IpAddr]) -> io::Result<SocketAddr> {
+    fn open_tcp(&mut self, acceptor: &Arc<Acceptor>, bind: &[IpAddr]) -> io::Result<SocketAddr> {
         let any = IpAddr::from(Ipv4Addr::UNSPECIFIED);
         let mut bound = Err(io::ErrorKind::AddrNotAvailable.into());
         for &ip in bind.iter().chain([&any]) {
@@ -112,7 +116,7 @@ impl Ports {
             address.set_ip(named);
         }
         self.listening.push(listener.as_fd().try_clone_to_owned()?);
-        self.threads.push(door.attend(move || listener.accept().map(|(stream, _)| Socket::tcp(stream)))?);
+        self.threads.push(acceptor.spawn(move || listener.accept().map(|(stream, _)| Socket::tcp(stream)))?);
         Ok(address)
     }
 }
@@ -129,23 +133,23 @@ impl Drop for Ports {
     }
 }
 
-impl Door {
+impl Acceptor {
     /// Starts a thread that accepts connections.
-    fn attend(
+    fn spawn(
         self: &Arc<Self>,
         accept: impl Fn() -> io::Result<io::Result<Socket>> + Send + 'static,
     ) -> io::Result<Thread> {
-        let door = self.clone();
-        let thread = greeting_thread().name("anabranch-door".into());
+        let acceptor = self.clone();
+        let thread = handshake_thread().name("anabranch-door".into());
         let accepting = thread.spawn(move || {
-            while !door.closed.load(Ordering::Acquire) {
+            while !acceptor.closed.load(Ordering::Acquire) {
                 match accept() {
-                    Ok(Ok(socket)) => door.take_in(socket),
+                    Ok(Ok(socket)) => acceptor.handshake_on_thread(socket),
                     Ok(Err(error)) => tracing::debug!("a caller for tensors has gone: {error}"),
-                    Err(_) if door.closed.load(Ordering::Acquire) => {}
+                    Err(_) if acceptor.closed.load(Ordering::Acquire) => {}
                     Err(error) => {
                         tracing::warn!("links for tensors cannot be accepted for now: {error}");
-                        std::thread::park_timeout(PAUSE);
+                        std::thread::park_timeout(ACCEPT_RETRY);
                     }
                 }
             }
@@ -154,65 +158,72 @@ impl Door {
     }
 
     /// Performs the handshake with a new connection on a separate thread.
-    fn take_in(self: &Arc<Self>, socket: Socket) {
-        let door = self.clone();
-        if door.strangers.fetch_add(1, Ordering::Relaxed) >= MOST_STRANGERS {
-            door.strangers.fetch_sub(1, Ordering::Relaxed);
+    fn handshake_on_thread(self: &Arc<Self>, socket: Socket) {
+        let acceptor = self.clone();
+        if acceptor.pending.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING {
+            acceptor.pending.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let spawned = greeting_thread().spawn(move || {
-            let greeted = door.greet(&socket);
-            door.strangers.fetch_sub(1, Ordering::Relaxed);
-            match greeted {
-                Ok((link, role)) => door.let_in(socket, link, role),
+        let spawned = handshake_thread().spawn(move || {
+            let hello = acceptor.read_hello(&socket);
+            acceptor.pending.fetch_sub(1, Ordering::Relaxed);
+            match hello {
+                Ok((link, role)) => acceptor.accept_connection(socket, link, role),
                 Err(error) => tracing::debug!("a caller for tensors was turned away: {error}"),
             }
         });
         if spawned.is_err() {
-            self.strangers.fetch_sub(1, Ordering::Relaxed);
+            self.pending.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Reads and checks the hello of a new connection.
-    fn greet(&self, socket: &Socket) -> io::Result<(u64, Role)> {
-        let roads = self.roads.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        let mut first = [0; HELLO];
-        read_within(GREETING, socket, &mut first)?;
-        let (link, rest) = Hello::check(&first, roads.epoch, roads.token)?;
+    fn read_hello(&self, socket: &Socket) -> io::Result<(u64, Role)> {
+        let link_table = self.link_table.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        let mut first = [0; HELLO_LEN];
+        read_within(HANDSHAKE_TIMEOUT, socket, &mut first)?;
+        let (link, rest) = Hello::check(&first, link_table.epoch, link_table.token)?;
         let mut bytes = vec![0; rest];
-        read_within(GREETING, socket, &mut bytes)?;
+        read_within(HANDSHAKE_TIMEOUT, socket, &mut bytes)?;
         Ok((link, Hello::role(&bytes)?))
     }
 
     /// Accepts a connection: secondary ones are stored until their main connection completes the link.
-    fn let_in(&self, socket: Socket, link: u64, role: Role) {
+    fn accept_connection(&self, socket: Socket, link: u64, role: Role) {
         match role {
-            Role::Lane => {
-                let mut lanes = self.lanes.lock();
-                lanes.retain(|_, (since, _)| since.elapsed() < LANE_PATIENCE);
-                if lanes.values().map(|(_, lanes)| lanes.len()).sum::<usize>() >= MOST_LANES {
+            Role::Secondary => {
+                let mut secondaries = self.secondaries.lock();
+                secondaries.retain(|_, (since, _)| since.elapsed() < SECONDARY_TIMEOUT);
+                if secondaries.values().map(|(_, secondaries)| secondaries.len()).sum::<usize>()
+                    >= MAX_PENDING_SECONDARIES
+                {
                     return;
                 }
-                let (_, of_link) = lanes.entry(link).or_insert_with(|| (Instant::now(), Vec::new()));
-                if of_link.len() < MOST_OF_LINK
-                    && welcome(&socket).is_ok()
-                    && let Socket::Tcp(lane) = socket
+                let (_, of_link) = secondaries.entry(link).or_insert_with(|| (Instant::now(), Vec::new()));
+                if of_link.len() < MAX_SECONDARIES_OF_LINK
+                    && send_welcome(&socket).is_ok()
+                    && let Socket::Tcp(secondary) = socket
                 {
-                    of_link.push(lane);
+                    of_link.push(secondary);
                 }
             }
-            Role::Main { lanes, caller } => {
-                let stand = self.lanes.lock().remove(&link).map(|(_, lanes)| lanes).unwrap_or_default();
-                let Some(roads) = self.roads.upgrade() else { return };
-                if stand.len() == usize::from(lanes) && welcome(&socket).is_ok() {
-                    roads.admit(Connection::new(socket, stand), link, caller);
+            Role::Main { secondaries, caller } => {
+                let opened = self
+                    .secondaries
+                    .lock()
+                    .remove(&link)
+                    .map(|(_, secondaries)| secondaries)
+                    .unwrap_or_default();
+                let Some(link_table) = self.link_table.upgrade() else { return };
+                if opened.len() == usize::from(secondaries) && send_welcome(&socket).is_ok() {
+                    link_table.add_inbound(Connection::new(socket, opened), link, caller);
                 }
             }
         }
     }
 }
 
-fn welcome(socket: &Socket) -> io::Result<()> {
+fn send_welcome(socket: &Socket) -> io::Result<()> {
     match socket.send(&[IoSlice::new(&WELCOME)], None, true)? {
         written if written == WELCOME.len() => Ok(()),
         _ => Err(io::ErrorKind::WriteZero.into()),

@@ -1,7 +1,7 @@
 //! The reading end of a link: decodes frames, and reads payloads into their final memory. It reads on the
 //! runtime's thread that sees the socket become readable; long payloads are read by a separate thread.
 
-use super::connection::{Connection, is_parallel, part};
+use super::connection::{Connection, is_parallel, part_len};
 use super::frame::{Frame, HEADER, Header, Malformed};
 use super::socket::Source;
 use bytes::Bytes;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Size of the read buffer, bytes.
-const READ: usize = 256 << 10;
+const READ_BUFFER: usize = 256 << 10;
 /// Payloads of this size and above are read without the buffer, bytes.
-const PAST: usize = 64 << 10;
+const MIN_UNBUFFERED: usize = 64 << 10;
 /// Payloads of this size and above are read by a separate thread, bytes.
-const LONG: usize = 1 << 20;
+const MIN_ON_THREAD: usize = 1 << 20;
 /// Most descriptors that have arrived and are not yet claimed by a frame.
-const MOST_DESCRIPTORS: usize = 64;
+const MAX_DESCRIPTORS: usize = 64;
 const THREAD_STACK: usize = 128 << 10;
 
 /// Reads the frames of a link.
@@ -30,13 +30,13 @@ const THREAD_STACK: usize = 128 << 10;
 pub(super) struct Reader {
     connection: Arc<Connection>,
     source: Source,
-    held: Held,
+    unread: ReadBuffer,
 }
 
 /// The bytes and descriptors that have been read and not yet used.
 #[derive(Debug, Default)]
-struct Held {
-    buffer: Vec<u8>,
+struct ReadBuffer {
+    bytes: Vec<u8>,
     start: usize,
     end: usize,
     descriptors: VecDeque<OwnedFd>,
@@ -49,32 +49,36 @@ impl Reader {
     /// If the runtime cannot watch the socket.
     pub(super) fn new(connection: Arc<Connection>) -> io::Result<Reader> {
         let source = connection.socket.source()?;
-        Ok(Reader { connection, source, held: Held { buffer: vec![0; READ], ..Held::default() } })
+        Ok(Reader {
+            connection,
+            source,
+            unread: ReadBuffer { bytes: vec![0; READ_BUFFER], ..ReadBuffer::default() },
+        })
     }
 
     /// Reads the next frame. Returns it with its payload's length; `None` at the end. The payload must be
     /// read before the next frame.
     pub(super) async fn frame(&mut self) -> io::Result<Option<(Frame, usize)>> {
-        if !self.hold(HEADER).await? {
-            return if self.held.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+        if !self.fill_to(HEADER).await? {
+            return if self.unread.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
         }
         let mut header = [0; HEADER];
-        self.held.take(&mut header);
-        let Header { kind, head, payload } = Header::decode(&header)?;
-        if !self.hold(head).await? {
+        self.unread.take(&mut header);
+        let Header { kind, fields_len, payload } = Header::decode(&header)?;
+        if !self.fill_to(fields_len).await? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let frame = Frame::decode(kind, &self.held.bytes()[..head])?;
-        self.held.start += head;
+        let frame = Frame::decode(kind, &self.unread.bytes()[..fields_len])?;
+        self.unread.start += fields_len;
         let payload = usize::try_from(payload).map_err(|_| Malformed("payload's length"))?;
         Ok(Some((frame, payload)))
     }
 
     /// Returns whether the next frame has been read completely.
-    pub(super) fn holds_frame(&self) -> bool {
-        let Some(header) = self.held.bytes().first_chunk::<HEADER>() else { return false };
-        let Ok(Header { head, payload, .. }) = Header::decode(header) else { return false };
-        payload < LONG as u64 && self.held.len() - HEADER >= head + payload as usize
+    pub(super) fn has_frame(&self) -> bool {
+        let Some(header) = self.unread.bytes().first_chunk::<HEADER>() else { return false };
+        let Ok(Header { fields_len, payload, .. }) = Header::decode(header) else { return false };
+        payload < MIN_ON_THREAD as u64 && self.unread.len() - HEADER >= fields_len + payload as usize
     }
 
     /// Reads the payload of a frame whose payload is a protobuf message.
@@ -87,42 +91,42 @@ impl Reader {
         while message.len() < len {
             let from = message.len();
             message.resize(len.min(from + (1 << 20)), 0);
-            self.fill_here(&mut message[from..]).await?;
+            self.read_into(&mut message[from..]).await?;
         }
         Ok(message.into())
     }
 
     /// Fills a buffer with a payload of the same length.
     pub(super) async fn fill(&mut self, mut buffer: Buffer) -> io::Result<Buffer> {
-        if buffer.len() < LONG {
-            self.fill_here(buffer.as_mut_slice()).await?;
+        if buffer.len() < MIN_ON_THREAD {
+            self.read_into(buffer.as_mut_slice()).await?;
             return Ok(buffer);
         }
-        let (connection, mut held) = (self.connection.clone(), std::mem::take(&mut self.held));
+        let (connection, mut unread) = (self.connection.clone(), std::mem::take(&mut self.unread));
         let (give, filled) = oneshot::channel();
         let thread = std::thread::Builder::new().name("anabranch-recv".into()).stack_size(THREAD_STACK);
         thread.spawn(move || {
-            let read = read_parts(&connection, &mut held, buffer.as_mut_slice());
+            let read = read_parts(&connection, &mut unread, buffer.as_mut_slice());
             // An error means that the link has ended meanwhile.
-            let _ = give.send((held, read.map(|()| buffer)));
+            let _ = give.send((unread, read.map(|()| buffer)));
         })?;
-        let (held, buffer) = filled.await.map_err(io::Error::other)?;
-        self.held = held;
+        let (unread, buffer) = filled.await.map_err(io::Error::other)?;
+        self.unread = unread;
         buffer
     }
 
     /// Reads and discards a payload that there is no memory for.
     pub(super) async fn skip(&mut self, len: usize) -> io::Result<()> {
-        if is_parallel(len, self.connection.lanes.len()) {
+        if is_parallel(len, self.connection.secondaries.len()) {
             // Closing the link is acceptable: a process without memory for this tensor has none for later
             // ones either.
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let mut place = vec![0; len.min(PAST)];
+        let mut place = vec![0; len.min(MIN_UNBUFFERED)];
         let mut left = len;
         while left > 0 {
             let now = left.min(place.len());
-            self.fill_here(&mut place[..now]).await?;
+            self.read_into(&mut place[..now]).await?;
             left -= now;
         }
         Ok(())
@@ -130,48 +134,48 @@ impl Reader {
 
     /// Returns the descriptor that arrived with the last frame or before.
     pub(super) fn descriptor(&mut self) -> io::Result<File> {
-        let descriptor = self.held.descriptors.pop_front();
+        let descriptor = self.unread.descriptors.pop_front();
         Ok(descriptor.ok_or(Malformed("block: it has no descriptor"))?.into())
     }
 
     /// Fills memory from the buffer and the main connection.
-    async fn fill_here(&mut self, mut into: &mut [u8]) -> io::Result<()> {
+    async fn read_into(&mut self, mut into: &mut [u8]) -> io::Result<()> {
         while !into.is_empty() {
-            if self.held.is_empty() && into.len() >= PAST {
-                let read = self.source.receive(into, &mut self.held.descriptors).await?;
-                check_number(&self.held.descriptors)?;
-                into = &mut into[some(read)?..];
+            if self.unread.is_empty() && into.len() >= MIN_UNBUFFERED {
+                let read = self.source.receive(into, &mut self.unread.descriptors).await?;
+                check_descriptor_count(&self.unread.descriptors)?;
+                into = &mut into[nonzero(read)?..];
                 continue;
             }
-            if self.held.is_empty() && !self.hold(1).await? {
+            if self.unread.is_empty() && !self.fill_to(1).await? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let taken = self.held.take(into);
+            let taken = self.unread.take(into);
             into = &mut into[taken..];
         }
         Ok(())
     }
 
     /// Reads until the buffer has `wanted` bytes. Returns false if the connection ends before.
-    async fn hold(&mut self, wanted: usize) -> io::Result<bool> {
-        let held = &mut self.held;
-        if held.len() >= wanted {
+    async fn fill_to(&mut self, wanted: usize) -> io::Result<bool> {
+        let unread = &mut self.unread;
+        if unread.len() >= wanted {
             return Ok(true);
         }
-        held.make_room(wanted);
-        while held.len() < wanted {
-            let read = self.source.receive(&mut held.buffer[held.end..], &mut held.descriptors).await?;
-            check_number(&held.descriptors)?;
+        unread.make_room(wanted);
+        while unread.len() < wanted {
+            let read = self.source.receive(&mut unread.bytes[unread.end..], &mut unread.descriptors).await?;
+            check_descriptor_count(&unread.descriptors)?;
             if read == 0 {
                 return Ok(false);
             }
-            held.end += read;
+            unread.end += read;
         }
         Ok(true)
     }
 }
 
-impl Held {
+impl ReadBuffer {
     fn len(&self) -> usize {
         self.end - self.start
     }
@@ -181,7 +185,7 @@ impl Held {
     }
 
     fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
+        &self.bytes[self.start..self.end]
     }
 
     /// Moves as many bytes as there are. Returns their number.
@@ -194,52 +198,52 @@ impl Held {
 
     /// Makes room for `wanted` bytes in total.
     fn make_room(&mut self, wanted: usize) {
-        self.buffer.copy_within(self.start..self.end, 0);
+        self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.len());
-        if self.buffer.len() < wanted {
-            self.buffer.resize(wanted, 0);
+        if self.bytes.len() < wanted {
+            self.bytes.resize(wanted, 0);
         }
     }
 }
 
 /// Fills memory with a payload that comes over one connection, or in parts over all. Blocks the thread.
-fn read_parts(connection: &Connection, held: &mut Held, into: &mut [u8]) -> io::Result<()> {
-    let len = match is_parallel(into.len(), connection.lanes.len()) {
-        true => part(into.len(), connection.lanes.len()),
+fn read_parts(connection: &Connection, unread: &mut ReadBuffer, into: &mut [u8]) -> io::Result<()> {
+    let len = match is_parallel(into.len(), connection.secondaries.len()) {
+        true => part_len(into.len(), connection.secondaries.len()),
         false => into.len(),
     };
     let mut parts = into.chunks_mut(len);
     let own = parts.next().unwrap_or_default();
     std::thread::scope(|scope| {
-        let read = |(mut lane, part): (&TcpStream, &mut [u8])| lane.read_exact(part);
+        let read = |(mut secondary, part): (&TcpStream, &mut [u8])| secondary.read_exact(part);
         let others: Vec<_> =
-            connection.lanes.iter().zip(parts).map(|pair| scope.spawn(move || read(pair))).collect();
+            connection.secondaries.iter().zip(parts).map(|pair| scope.spawn(move || read(pair))).collect();
         // The other threads would wait forever for their parts, so the connection is closed on an error.
-        read_part(connection, held, own).inspect_err(|_| connection.close())?;
+        read_part(connection, unread, own).inspect_err(|_| connection.close())?;
         others.into_iter().try_for_each(|o| o.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
     })
 }
 
 /// Fills memory from the buffer and the main connection. Blocks the thread.
-fn read_part(connection: &Connection, held: &mut Held, into: &mut [u8]) -> io::Result<()> {
-    let taken = held.take(into);
+fn read_part(connection: &Connection, unread: &mut ReadBuffer, into: &mut [u8]) -> io::Result<()> {
+    let taken = unread.take(into);
     let mut left = &mut into[taken..];
     while !left.is_empty() {
-        let read = connection.socket.receive(left, &mut held.descriptors, None)?;
-        check_number(&held.descriptors)?;
-        left = &mut left[some(read)?..];
+        let read = connection.socket.receive(left, &mut unread.descriptors, None)?;
+        check_descriptor_count(&unread.descriptors)?;
+        left = &mut left[nonzero(read)?..];
     }
     Ok(())
 }
 
 /// Converts the end of the connection into an error.
-fn some(read: usize) -> io::Result<usize> {
+fn nonzero(read: usize) -> io::Result<usize> {
     if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(read) }
 }
 
 /// Checks that the peer has not sent too many descriptors.
-fn check_number(descriptors: &VecDeque<OwnedFd>) -> io::Result<()> {
-    match descriptors.len() > MOST_DESCRIPTORS {
+fn check_descriptor_count(descriptors: &VecDeque<OwnedFd>) -> io::Result<()> {
+    match descriptors.len() > MAX_DESCRIPTORS {
         true => Err(Malformed("stream: descriptors without frames").into()),
         false => Ok(()),
     }

@@ -164,8 +164,8 @@ fn receive(from: BorrowedFd<'_>, into: &mut [u8], descriptors: &mut VecDeque<Own
             Err(error) => return Err(error.into()),
             Ok(received) => {
                 for message in control.drain() {
-                    if let RecvAncillaryMessage::ScmRights(given) = message {
-                        descriptors.extend(given);
+                    if let RecvAncillaryMessage::ScmRights(received_fds) = message {
+                        descriptors.extend(received_fds);
                     }
                 }
                 return Ok(received.bytes);

@@ -15,14 +15,14 @@ pub(super) fn connection() -> io::Result<(Connection, UnixStream)> {
 }
 
 /// Returns the next frame and its payload, if one has arrived.
-pub(super) fn heard(mut there: &UnixStream) -> io::Result<Option<(Frame, Vec<u8>)>> {
+pub(super) fn next_frame(mut there: &UnixStream) -> io::Result<Option<(Frame, Vec<u8>)>> {
     let mut header = [0; HEADER];
     match there.read_exact(&mut header) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
         read => read?,
     }
     let header = Header::decode(&header)?;
-    let (mut head, mut payload) = (vec![0; header.head], vec![0; header.payload as usize]);
+    let (mut head, mut payload) = (vec![0; header.fields_len], vec![0; header.payload as usize]);
     there.read_exact(&mut head)?;
     there.read_exact(&mut payload)?;
     Ok(Some((Frame::decode(header.kind, &head)?, payload)))

@@ -1,6 +1,6 @@
 //! A standby as its primary sees it, and the message stream to it.
 
-use super::{LEASE, pieces};
+use super::{LEASE, split};
 use executor::journal::Change;
 use futures::stream::{self, Stream};
 use graph::Code;
@@ -13,14 +13,14 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 /// Approximate size of a message, bytes.
-const MESSAGE: usize = 4 << 20;
+const MESSAGE_BYTES: usize = 4 << 20;
 /// Most snapshot messages that are queued for a standby.
-const MESSAGES_ON_THE_WAY: usize = 8;
+const MAX_QUEUED_MESSAGES: usize = 8;
 /// Most batches that are sent and not yet applied; changes made meanwhile go into the next batch.
-const BATCHES_ON_THE_WAY: usize = 2;
+const MAX_BATCHES_IN_FLIGHT: usize = 2;
 
 /// The state of a standby, or of one that has lost its link and whose process may still run.
-pub(super) struct Following {
+pub(super) struct StandbyState {
     /// The number of its link; each link has another number.
     pub(super) id: u64,
     pub(super) presence: String,
@@ -31,33 +31,33 @@ pub(super) struct Following {
     /// for it.
     pub(super) may_take_over: bool,
     /// The link; `None` once it is lost.
-    link: Option<Link>,
+    link: Option<StandbyLink>,
     /// The number of the batch that ends the snapshot, once the snapshot is being sent.
-    everything: Option<u64>,
+    snapshot: Option<u64>,
     applied: u64,
     /// The time at which the last heartbeat was sent that the standby has acknowledged.
-    heard: Instant,
+    last_acknowledged: Instant,
     /// The batches sent since the snapshot that the standby has not applied, by number; a new link sends them
     /// again.
     unapplied: VecDeque<(u64, Vec<Batch>)>,
 }
 
-impl Following {
+impl StandbyState {
     /// Returns the state of a standby that has nothing of this task yet. The first message tells it to
     /// discard older state.
-    pub(super) fn new(id: u64, hello: FollowRequest, link: Link) -> Following {
+    pub(super) fn new(id: u64, hello: FollowRequest, link: StandbyLink) -> StandbyState {
         let FollowRequest { presence, token, holds_state, attempt, .. } = hello;
         link.send(Batch { is_everything: true, has_more: true, ..Batch::default() });
-        Following {
+        StandbyState {
             id,
             presence,
             token,
             attempt,
             may_take_over: holds_state,
             link: Some(link),
-            everything: None,
+            snapshot: None,
             applied: 0,
-            heard: Instant::now(),
+            last_acknowledged: Instant::now(),
             unapplied: VecDeque::new(),
         }
     }
@@ -67,7 +67,7 @@ impl Following {
     /// # Errors
     /// `Unavailable` for another process while this one is linked or may have taken over, `Aborted` for an
     /// outdated request of the same process.
-    pub(super) fn gives_place_to(&self, hello: &FollowRequest) -> Result<(), Status> {
+    pub(super) fn check_replacement(&self, hello: &FollowRequest) -> Result<(), Status> {
         if hello.token == self.token {
             let is_old = hello.attempt < self.attempt;
             return if is_old { Err(Status::new(Code::Aborted, "there is a later link")) } else { Ok(()) };
@@ -86,13 +86,13 @@ impl Following {
 
     /// Returns whether `hello` comes from the same standby and it can continue from the state that it has.
     pub(super) fn can_resume(&self, hello: &FollowRequest) -> bool {
-        hello.holds_state && self.may_take_over && self.everything.is_some() && hello.token == self.token
+        hello.holds_state && self.may_take_over && self.snapshot.is_some() && hello.token == self.token
     }
 
     /// Continues over another link, and sends the batches that were not applied.
-    pub(super) fn resume(&mut self, id: u64, hello: &FollowRequest, link: Link) {
+    pub(super) fn resume(&mut self, id: u64, hello: &FollowRequest, link: StandbyLink) {
         (self.id, self.attempt) = (id, hello.attempt);
-        self.has_applied(hello.applied);
+        self.set_applied(hello.applied);
         self.unapplied.iter().flat_map(|(_, batch)| batch).for_each(|message| _ = link.send(message.clone()));
         self.link = Some(link);
     }
@@ -109,37 +109,37 @@ impl Following {
     }
 
     /// Returns whether changes are to be sent to the standby: it is linked, and its snapshot has begun.
-    pub(super) fn follows(&self) -> bool {
-        self.is_linked() && self.everything.is_some()
+    pub(super) fn is_following(&self) -> bool {
+        self.is_linked() && self.snapshot.is_some()
     }
 
     /// Records the acknowledgement of a heartbeat sent at `sent`. Returns whether the standby had been silent
     /// before it.
-    pub(super) fn has_heard(&mut self, sent: Instant) -> bool {
+    pub(super) fn record_acknowledgement(&mut self, sent: Instant) -> bool {
         let was_silent = self.is_silent();
-        self.heard = self.heard.max(sent);
+        self.last_acknowledged = self.last_acknowledged.max(sent);
         was_silent
     }
 
     /// Returns whether the standby has been silent for so long that it may have taken over.
     pub(super) fn is_silent(&self) -> bool {
-        self.heard.elapsed() > LEASE
+        self.last_acknowledged.elapsed() > LEASE
     }
 
     /// Sends a heartbeat with this time. Returns false if there is no link.
-    pub(super) fn tell_the_time(&self, time: u64) -> bool {
+    pub(super) fn send_heartbeat(&self, time: u64) -> bool {
         self.link.as_ref().is_some_and(|link| link.time.send(time).is_ok())
     }
 
     /// Returns the size of the changes that are sent and not yet applied, bytes.
-    pub(super) fn to_apply(&self) -> usize {
+    pub(super) fn unapplied_bytes(&self) -> usize {
         let messages = self.unapplied.iter().flat_map(|(_, batch)| batch);
-        messages.flat_map(|message| &message.changes).map(pieces::size).sum()
+        messages.flat_map(|message| &message.changes).map(split::size).sum()
     }
 
     /// Returns whether as many batches are in flight as allowed.
-    pub(super) fn has_enough_to_do(&self) -> bool {
-        self.unapplied.len() >= BATCHES_ON_THE_WAY
+    pub(super) fn is_backlogged(&self) -> bool {
+        self.unapplied.len() >= MAX_BATCHES_IN_FLIGHT
     }
 
     pub(super) fn applied(&self) -> u64 {
@@ -147,18 +147,18 @@ impl Following {
     }
 
     /// Records that the standby has applied all batches up to `number`.
-    pub(super) fn has_applied(&mut self, number: u64) {
+    pub(super) fn set_applied(&mut self, number: u64) {
         self.applied = number;
         self.unapplied.retain(|(sent, _)| *sent > number);
     }
 
-    pub(super) fn everything(&self) -> Option<u64> {
-        self.everything
+    pub(super) fn snapshot(&self) -> Option<u64> {
+        self.snapshot
     }
 
     /// Begins a snapshot that ends with batch `number`. Returns the link for it; `None` if the link is lost.
-    pub(super) fn begin_everything(&mut self, number: u64) -> Option<(Link, u64)> {
-        (self.may_take_over, self.everything) = (false, Some(number));
+    pub(super) fn begin_snapshot(&mut self, number: u64) -> Option<(StandbyLink, u64)> {
+        (self.may_take_over, self.snapshot) = (false, Some(number));
         self.unapplied.clear();
         Some((self.link.clone()?, number))
     }
@@ -174,7 +174,7 @@ impl Following {
 
 /// The stream of messages to a standby, until the link is lost.
 #[derive(Clone)]
-pub(super) struct Link {
+pub(super) struct StandbyLink {
     messages: mpsc::UnboundedSender<Batch>,
     /// The time of the newest heartbeat, which is sent before all queued messages.
     time: watch::Sender<u64>,
@@ -182,15 +182,17 @@ pub(super) struct Link {
     room: Arc<Semaphore>,
 }
 
-impl Link {
+impl StandbyLink {
     /// Creates a link, and the response stream that carries its messages.
-    pub(super) fn new() -> (Link, impl Stream<Item = Result<Batch, tonic::Status>> + Send + 'static) {
+    pub(super) fn new() -> (StandbyLink, impl Stream<Item = Result<Batch, tonic::Status>> + Send + 'static) {
         let (messages, to_send) = mpsc::unbounded_channel();
-        let room = Arc::new(Semaphore::new(MESSAGES_ON_THE_WAY));
+        let room = Arc::new(Semaphore::new(MAX_QUEUED_MESSAGES));
         let (time, times) = watch::channel(0);
-        let outlet = Outlet { messages: to_send, times, room: room.clone() };
-        let next = |mut outlet: Outlet| async { outlet.next().await.map(|message| (Ok(message), outlet)) };
-        (Link { messages, time, room }, stream::unfold(outlet, next))
+        let reader = StandbyLinkReader { messages: to_send, times, room: room.clone() };
+        let next = |mut reader: StandbyLinkReader| async {
+            reader.next().await.map(|message| (Ok(message), reader))
+        };
+        (StandbyLink { messages, time, room }, stream::unfold(reader, next))
     }
 
     /// Queues a message. Returns false if the stream has ended. The end of the standby's own stream shows
@@ -201,7 +203,7 @@ impl Link {
 
     /// Queues a snapshot message once few are queued. Returns whether the standby is still there. Blocks the
     /// thread, so it must not be called from asynchronous code.
-    pub(super) fn send_when_there_is_room(&self, message: Batch) -> bool {
+    pub(super) fn send_blocking(&self, message: Batch) -> bool {
         let Ok(permit) = Handle::current().block_on(self.room.acquire()) else { return false };
         permit.forget();
         self.send(message)
@@ -209,13 +211,13 @@ impl Link {
 }
 
 /// The reading end of a link; dropping it ends waits for room.
-struct Outlet {
+struct StandbyLinkReader {
     messages: mpsc::UnboundedReceiver<Batch>,
     times: watch::Receiver<u64>,
     room: Arc<Semaphore>,
 }
 
-impl Outlet {
+impl StandbyLinkReader {
     async fn next(&mut self) -> Option<Batch> {
         tokio::select! {
             biased;
@@ -233,7 +235,7 @@ impl Outlet {
     }
 }
 
-impl Drop for Outlet {
+impl Drop for StandbyLinkReader {
     fn drop(&mut self) {
         self.room.close();
     }
@@ -241,15 +243,17 @@ impl Drop for Outlet {
 
 /// Splits changes into messages of limited size; all messages except the last have `has_more`.
 pub(super) fn messages(empty: Batch, changes: Vec<Change>) -> impl Iterator<Item = Batch> {
-    let mut pieces = changes.into_iter().flat_map(|change| pieces::of(change, MESSAGE)).peekable();
+    let mut pieces = changes.into_iter().flat_map(|change| split::split(change, MESSAGE_BYTES)).peekable();
     let mut is_over = false;
     std::iter::from_fn(move || {
         if is_over {
             return None;
         }
         let (mut batch, mut size) = (empty.clone(), 0);
-        while let Some(piece) = pieces.next_if(|piece| size == 0 || size + pieces::size(piece) <= MESSAGE) {
-            size += pieces::size(&piece).max(1);
+        while let Some(piece) =
+            pieces.next_if(|piece| size == 0 || size + split::size(piece) <= MESSAGE_BYTES)
+        {
+            size += split::size(&piece).max(1);
             batch.changes.push(piece);
         }
         is_over = pieces.peek().is_none();
@@ -266,33 +270,33 @@ mod tests {
         FollowRequest { token, attempt, presence: "host:1".into(), ..FollowRequest::default() }
     }
 
-    fn told(result: Result<(), Status>) -> Result<(), Code> {
+    fn code_of(result: Result<(), Status>) -> Result<(), Code> {
         result.map_err(|status| status.code)
     }
 
     #[test]
-    fn another_has_the_place_of_a_standby_only_once_that_is_seen_to_have_ended() {
-        let (link, _messages) = Link::new();
-        let mut standby = Following::new(1, hello(7, 3), link);
-        let other = |standby: &Following| told(standby.gives_place_to(&hello(8, 9)));
+    fn a_standby_is_replaced_only_after_its_process_has_ended() {
+        let (link, _messages) = StandbyLink::new();
+        let mut standby = StandbyState::new(1, hello(7, 3), link);
+        let other = |standby: &StandbyState| code_of(standby.check_replacement(&hello(8, 9)));
         assert_eq!(other(&standby), Err(Code::Unavailable), "it is being told");
         standby.unlink();
         assert_eq!(other(&standby), Ok(()), "it has nothing, and is lost");
         standby.may_take_over = true;
         assert_eq!(other(&standby), Err(Code::Unavailable), "it may serve by now");
         // The same standby may come back, and its older requests are refused.
-        assert_eq!(told(standby.gives_place_to(&hello(7, 4))), Ok(()));
-        assert_eq!(told(standby.gives_place_to(&hello(7, 2))), Err(Code::Aborted));
+        assert_eq!(code_of(standby.check_replacement(&hello(7, 4))), Ok(()));
+        assert_eq!(code_of(standby.check_replacement(&hello(7, 2))), Err(Code::Aborted));
     }
 
     #[tokio::test]
-    async fn the_time_goes_before_what_waits_and_the_newest_alone() {
-        let (link, messages) = Link::new();
-        let standby = Following::new(1, hello(7, 1), link);
-        assert!(standby.tell_the_time(1) && standby.tell_the_time(2));
+    async fn only_the_newest_heartbeat_is_sent_before_queued_messages() {
+        let (link, messages) = StandbyLink::new();
+        let standby = StandbyState::new(1, hello(7, 1), link);
+        assert!(standby.send_heartbeat(1) && standby.send_heartbeat(2));
         drop(standby);
-        let heard: Vec<_> = futures::StreamExt::collect::<Vec<_>>(messages).await;
-        let times: Vec<u64> = heard.into_iter().flatten().map(|batch| batch.time).collect();
+        let received: Vec<_> = futures::StreamExt::collect::<Vec<_>>(messages).await;
+        let times: Vec<u64> = received.into_iter().flatten().map(|batch| batch.time).collect();
         assert_eq!(times, [2, 0]);
     }
 }

@@ -20,15 +20,15 @@ const BATCH: Duration = Duration::from_micros(200);
 ///
 /// # Errors
 /// Those of the connection and of `handle`; either ends the connection.
-pub(super) async fn hear_all(
+pub(super) async fn receive_all(
     connection: &Arc<Connection>,
-    mut hear: impl FnMut(Frame, Content) -> io::Result<()>,
+    mut handle: impl FnMut(Frame, Content) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut reader = Reader::new(connection.clone())?;
     while let Some((frame, content)) = Content::next(&mut reader).await? {
-        let batch = || corked(|| hear_batch(frame, content, &mut reader, &mut hear));
+        let batch = || corked(|| handle_batch(frame, content, &mut reader, &mut handle));
         answering(|| Pool::lend_thread(batch))?;
-        if reader.holds_frame() {
+        if reader.has_frame() {
             tokio::task::yield_now().await;
         }
     }
@@ -36,21 +36,21 @@ pub(super) async fn hear_all(
 }
 
 /// Handles a frame and those behind it that have already arrived, for at most [`BATCH`].
-fn hear_batch(
+fn handle_batch(
     frame: Frame,
     content: Content,
     reader: &mut Reader,
-    hear: &mut impl FnMut(Frame, Content) -> io::Result<()>,
+    handle: &mut impl FnMut(Frame, Content) -> io::Result<()>,
 ) -> io::Result<()> {
     let start = Instant::now();
-    hear(frame, content)?;
-    while reader.holds_frame() && start.elapsed() < BATCH {
+    handle(frame, content)?;
+    while reader.has_frame() && start.elapsed() < BATCH {
         // The whole frame has been read, so this future completes at once; if it did not, dropping it would
         // lose data.
         let next = Content::next(reader).now_or_never();
         let next = next.ok_or_else(|| io::Error::other("a frame that was there is awaited"))?;
         let Some((frame, content)) = next? else { break };
-        hear(frame, content)?;
+        handle(frame, content)?;
     }
     Ok(())
 }

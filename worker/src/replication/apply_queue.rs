@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Changes that are applied together.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct ChangeSet {
     /// The number of the batch that ends with this set.
     pub(super) number: Option<u64>,
     /// Set if the standby has the complete state of the task after this batch.
@@ -29,20 +29,20 @@ pub(super) struct Applied {
 }
 
 /// The queue of change sets; the first of them is being applied on a blocking thread.
-pub(super) struct Applying {
+pub(super) struct ApplyQueue {
     worker: Arc<Worker>,
     running: Option<JoinHandle<Applied>>,
-    ready: VecDeque<Part>,
+    waiting: VecDeque<ChangeSet>,
 }
 
-impl Applying {
-    pub(super) fn new(worker: Arc<Worker>) -> Applying {
-        Applying { worker, running: None, ready: VecDeque::new() }
+impl ApplyQueue {
+    pub(super) fn new(worker: Arc<Worker>) -> ApplyQueue {
+        ApplyQueue { worker, running: None, waiting: VecDeque::new() }
     }
 
     /// Appends a set of changes.
-    pub(super) fn add(&mut self, part: Part) {
-        self.ready.push_back(part);
+    pub(super) fn add(&mut self, set: ChangeSet) {
+        self.waiting.push_back(set);
         self.begin();
     }
 
@@ -61,14 +61,14 @@ impl Applying {
 
     /// Waits for the set that is being applied, and discards the others.
     pub(super) async fn finish(mut self) -> Option<Applied> {
-        self.ready.clear();
+        self.waiting.clear();
         if self.is_busy() { Some(self.next().await) } else { None }
     }
 
     /// Starts applying the next set unless one is being applied.
     fn begin(&mut self) {
         if self.running.is_none()
-            && let Some(Part { number, is_whole, changes }) = self.ready.pop_front()
+            && let Some(ChangeSet { number, is_whole, changes }) = self.waiting.pop_front()
         {
             let worker = self.worker.clone();
             self.running = Some(spawn_blocking(move || {

@@ -11,18 +11,18 @@ use std::iter;
 
 /// Splits a large variable, or slices of one, into messages of about `limit` bytes; other changes become one
 /// message.
-pub(super) fn of(change: Change, limit: usize) -> Box<dyn Iterator<Item = pb::Change> + Send> {
+pub(super) fn split(change: Change, limit: usize) -> Box<dyn Iterator<Item = pb::Change> + Send> {
     let Some(slices) = Slices::of(&change, limit) else { return Box::new(iter::once(to_proto(&change))) };
-    let head = zeros(&change);
-    let frame = pb::Change { what: None, ..to_proto(&without_values(change)) };
-    let a_message = (limit / slices.size()).max(1);
-    let starts = (0..slices.count).step_by(a_message);
+    let first = zeros(&change);
+    let template = pb::Change { what: None, ..to_proto(&without_values(change)) };
+    let per_message = (limit / slices.size()).max(1);
+    let starts = (0..slices.count).step_by(per_message);
     let messages = starts.map(move |start| {
         // If a slice cannot be cut out, the message is empty, and every standby refuses it.
-        let what = slices.some(start, a_message.min(slices.count - start)).ok();
-        pb::Change { what: what.map(change::What::Slices), ..frame.clone() }
+        let what = slices.encode_range(start, per_message.min(slices.count - start)).ok();
+        pb::Change { what: what.map(change::What::Slices), ..template.clone() }
     });
-    Box::new(head.into_iter().chain(messages))
+    Box::new(first.into_iter().chain(messages))
 }
 
 /// Returns the approximate size of a message, bytes.
@@ -88,7 +88,7 @@ impl Slices {
         }
         let count = match &numbers {
             Some(numbers) => numbers.len(),
-            None => parts(values.num_elements(), bytes.div_ceil(limit)),
+            None => slice_count(values.num_elements(), bytes.div_ceil(limit)),
         };
         let length = values.num_elements().checked_div(count)?;
         Some(Slices { values, numbers, count, length })
@@ -100,7 +100,7 @@ impl Slices {
     }
 
     /// Encodes `count` slices beginning with slice `start`.
-    fn some(&self, start: usize, count: usize) -> Result<pb::Slices> {
+    fn encode_range(&self, start: usize, count: usize) -> Result<pb::Slices> {
         let range = start * self.size()..(start + count) * self.size();
         let bytes = self.values.bytes()?.get(range).unwrap_or_default();
         let values = Tensor::from_bytes(self.values.dtype(), Shape::new(&[count, self.length])?, bytes)?;
@@ -114,7 +114,7 @@ impl Slices {
 
 /// Returns the number of equal slices, `least` or more, into which a tensor is cut: the smallest divisor of
 /// `elements` below sixty-four times `least`, or one slice per element.
-fn parts(elements: usize, least: usize) -> usize {
+fn slice_count(elements: usize, least: usize) -> usize {
     (least..least.saturating_mul(64)).find(|parts| elements.is_multiple_of(*parts)).unwrap_or(elements)
 }
 
@@ -130,7 +130,7 @@ mod tests {
     fn apply(store: &ResourceStore, state: State, limit: usize) -> usize {
         let what = What::State { kind: "Var".into(), name: "v".into(), state: Box::new(state) };
         let change = Change { store: 0, container: "".into(), what };
-        let pieces: Vec<pb::Change> = of(change, limit).collect();
+        let pieces: Vec<pb::Change> = split(change, limit).collect();
         assert!(pieces.iter().all(|piece| size(piece) <= limit.max(4)));
         for piece in pieces.iter().cloned() {
             let applied = from_proto(piece).map(|change| change.apply(store));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_variable_goes_in_pieces() -> Result<()> {
+    fn large_variables_are_split() -> Result<()> {
         for elements in [1usize, 12, 13, 1_000, 1_009] {
             let numbers: Vec<f32> = (0..elements).map(|i| i as f32).collect();
             let value = Tensor::vector(&numbers)?;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn many_slices_go_in_pieces() -> Result<()> {
+    fn slices_are_split() -> Result<()> {
         let store = ResourceStore::default();
         let whole = Tensor::zeros(DType::Int32, Shape::new(&[100, 2])?)?;
         let shape = PartialShape::unknown();

@@ -8,58 +8,58 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 /// The tables by the random number of their link, which is unknown to other processes.
-static SHELVES: Mutex<BTreeMap<u64, Weak<Shelf>>> = Mutex::new(BTreeMap::new());
+static TABLES: Mutex<BTreeMap<u64, Weak<HandoffTable>>> = Mutex::new(BTreeMap::new());
 
 /// The values in transfer over one link within the process.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct HandoffTable {
     link: u64,
-    parcels: Mutex<Parcels>,
+    values: Mutex<Values>,
 }
 
 #[derive(Debug, Default)]
-struct Parcels {
+struct Values {
     last: u64,
     by_number: FxHashMap<u64, Sent>,
 }
 
-impl Shelf {
+impl HandoffTable {
     /// Creates the table of a link.
-    pub(super) fn new(link: u64) -> Arc<Shelf> {
-        let shelf = Arc::new(Shelf { link, parcels: Mutex::default() });
-        SHELVES.lock().insert(link, Arc::downgrade(&shelf));
-        shelf
+    pub(super) fn new(link: u64) -> Arc<HandoffTable> {
+        let table = Arc::new(HandoffTable { link, values: Mutex::default() });
+        TABLES.lock().insert(link, Arc::downgrade(&table));
+        table
     }
 
     /// Returns the table of a link, if the link is within this process.
-    pub(super) fn of(link: u64) -> Option<Arc<Shelf>> {
-        SHELVES.lock().get(&link).and_then(Weak::upgrade)
+    pub(super) fn find(link: u64) -> Option<Arc<HandoffTable>> {
+        TABLES.lock().get(&link).and_then(Weak::upgrade)
     }
 
     /// Stores a value. Returns the number by which it can be taken once.
-    pub(super) fn leave(&self, sent: Sent) -> u64 {
-        let mut parcels = self.parcels.lock();
-        parcels.last += 1;
-        let number = parcels.last;
-        parcels.by_number.insert(number, sent);
+    pub(super) fn insert(&self, sent: Sent) -> u64 {
+        let mut values = self.values.lock();
+        values.last += 1;
+        let number = values.last;
+        values.by_number.insert(number, sent);
         number
     }
 
     /// Removes and returns a value.
     pub(super) fn take(&self, number: u64) -> Option<Sent> {
-        self.parcels.lock().by_number.remove(&number)
+        self.values.lock().by_number.remove(&number)
     }
 
     /// Drops the values that were not taken, after the link has ended.
     pub(super) fn clear(&self) {
-        let left = std::mem::take(&mut self.parcels.lock().by_number);
+        let left = std::mem::take(&mut self.values.lock().by_number);
         drop(left);
     }
 }
 
-impl Drop for Shelf {
+impl Drop for HandoffTable {
     fn drop(&mut self) {
-        SHELVES.lock().remove(&self.link);
+        TABLES.lock().remove(&self.link);
     }
 }
 
@@ -68,13 +68,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parcel_is_taken_once_by_who_knows_the_link() {
-        let shelf = Shelf::new(7);
-        let number = shelf.leave(Sent::dead());
-        assert!(Shelf::of(8).is_none());
-        let other = Shelf::of(7);
+    fn a_value_is_taken_once_by_the_link_number() {
+        let table = HandoffTable::new(7);
+        let number = table.insert(Sent::dead());
+        assert!(HandoffTable::find(8).is_none());
+        let other = HandoffTable::find(7);
         assert!(other.as_ref().is_some_and(|s| s.take(number).is_some() && s.take(number).is_none()));
-        drop((shelf, other));
-        assert!(Shelf::of(7).is_none());
+        drop((table, other));
+        assert!(HandoffTable::find(7).is_none());
     }
 }

@@ -10,7 +10,7 @@ const MAX_TAIL: usize = 4096;
 
 /// The fields in front of the elements of a plain tensor.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct ReplyHeader {
     pub(super) dtype: DType,
     pub(super) shape: Shape,
     pub(super) is_dead: bool,
@@ -23,26 +23,26 @@ pub(super) struct Head {
 
 /// The result of parsing the start of a message.
 pub(super) enum Scan {
-    Plain(Head),
+    Plain(ReplyHeader),
     /// The elements are not plain bytes, or are not the last field of the tensor.
     Other,
     /// More bytes are needed.
     Short,
 }
 
-impl Head {
+impl ReplyHeader {
     /// Parses the start of a message of `whole` bytes.
     pub(super) fn scan(bytes: &[u8], whole: usize) -> Scan {
         let mut cursor = Cursor { bytes, at: 0 };
-        match Head::read(&mut cursor, whole) {
-            Ok(Some(head)) => Scan::Plain(head),
+        match ReplyHeader::read(&mut cursor, whole) {
+            Ok(Some(header)) => Scan::Plain(header),
             Ok(None) => Scan::Other,
             Err(Short) => Scan::Short,
         }
     }
 
     /// Parses the fields; `Ok(None)` if the message has another order or another encoding of elements.
-    fn read(cursor: &mut Cursor<'_>, whole: usize) -> Result<Option<Head>, Short> {
+    fn read(cursor: &mut Cursor<'_>, whole: usize) -> Result<Option<ReplyHeader>, Short> {
         let (mut is_dead, mut send_start_micros, mut require_ack) = (false, 0, false);
         let tensor_len = loop {
             if cursor.at >= whole {
@@ -83,7 +83,7 @@ impl Head {
             return Ok(None);
         }
         let len = cursor.at;
-        Ok(Some(Head { dtype, shape, is_dead, send_start_micros, require_ack, len, content: size }))
+        Ok(Some(ReplyHeader { dtype, shape, is_dead, send_start_micros, require_ack, len, content: size }))
     }
 }
 

@@ -8,9 +8,9 @@ use super::frame::Malformed;
 use std::net::SocketAddr;
 
 /// Metadata key of the request for an invitation.
-pub(crate) const ASKED: &str = "anabranch-meet";
+pub(crate) const INVITATION_REQUEST_KEY: &str = "anabranch-meet";
 /// Metadata key of the answer.
-pub(crate) const ANSWERED: &str = "anabranch-invitation";
+pub(crate) const INVITATION_KEY: &str = "anabranch-invitation";
 
 /// The protocol version, which must be equal at both ends.
 const VERSION: &str = "5";
@@ -53,17 +53,18 @@ impl Invitation {
     }
 
     /// Returns the addresses to try from machine `host`, the best first, as far as `transport` allows them.
-    pub(super) fn ways(&self, transport: Transport, host: &str) -> Vec<Way> {
+    pub(super) fn endpoints(&self, transport: Transport, host: &str) -> Vec<Endpoint> {
         let is_here = !host.is_empty() && self.host == host;
-        let unix = self.unix.clone().filter(|_| is_here && transport.shares_memory()).map(Way::Unix);
-        let tcp = self.tcp.filter(|_| matches!(transport, Transport::Auto | Transport::Tcp)).map(Way::Tcp);
+        let unix = self.unix.clone().filter(|_| is_here && transport.shares_memory()).map(Endpoint::Unix);
+        let tcp =
+            self.tcp.filter(|_| matches!(transport, Transport::Auto | Transport::Tcp)).map(Endpoint::Tcp);
         unix.into_iter().chain(tcp).collect()
     }
 }
 
 /// An address at which a process accepts links.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Endpoint {
     Unix(String),
     Tcp(SocketAddr),
 }
@@ -83,9 +84,9 @@ pub(super) struct Hello {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Carries parts of large tensors.
-    Lane,
+    Secondary,
     /// Carries all other frames; `secondaries` is the number of secondary connections opened before.
-    Main { lanes: u16, caller: Caller },
+    Main { secondaries: u16, caller: Caller },
 }
 
 /// The worker that opens a link and sends tensors over it.
@@ -106,15 +107,15 @@ const MAGIC: [u8; 8] = *b"anabrnch";
 pub(super) const WELCOME: [u8; 8] = *b"welcome\n";
 /// Length of the fixed part of a [`Hello`], bytes: the magic number, the process number, the token, the link
 /// and the length of the rest.
-pub(super) const HELLO: usize = 8 + 8 + 16 + 8 + 4;
+pub(super) const HELLO_LEN: usize = 8 + 8 + 16 + 8 + 4;
 /// Largest length of the rest, bytes.
 const MAX_REST: usize = 64 << 10;
 
 impl Hello {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut rest = Vec::new();
-        if let Role::Main { lanes, caller } = &self.role {
-            rest.extend_from_slice(&lanes.to_le_bytes());
+        if let Role::Main { secondaries, caller } = &self.role {
+            rest.extend_from_slice(&secondaries.to_le_bytes());
             rest.extend_from_slice(&caller.worker.to_le_bytes());
             rest.extend_from_slice(&(caller.incarnations.len() as u32).to_le_bytes());
             caller.incarnations.iter().for_each(|i| rest.extend_from_slice(&i.to_le_bytes()));
@@ -137,7 +138,7 @@ impl Hello {
     ///
     /// # Errors
     /// For a connection without this process's number and token.
-    pub(super) fn check(first: &[u8; HELLO], epoch: u64, token: u128) -> Result<(u64, usize), Malformed> {
+    pub(super) fn check(first: &[u8; HELLO_LEN], epoch: u64, token: u128) -> Result<(u64, usize), Malformed> {
         let mut at = 0;
         let mut take = |len: usize| {
             at += len;
@@ -169,9 +170,9 @@ impl Hello {
     pub(super) fn role(rest: &[u8]) -> Result<Role, Malformed> {
         let malformed = Malformed("greeting: it ends early");
         if rest.is_empty() {
-            return Ok(Role::Lane);
+            return Ok(Role::Secondary);
         }
-        let (&lanes, rest) = rest.split_first_chunk().ok_or(malformed)?;
+        let (&secondaries, rest) = rest.split_first_chunk().ok_or(malformed)?;
         let (&worker, rest) = rest.split_first_chunk().ok_or(malformed)?;
         let (&count, mut rest) = rest.split_first_chunk().ok_or(malformed)?;
         let mut incarnations = Vec::new();
@@ -184,7 +185,7 @@ impl Hello {
         let name = names.next().unwrap_or_default();
         let worker = u64::from_le_bytes(worker);
         let caller = Caller { name, worker, incarnations, receivers: names.collect() };
-        Ok(Role::Main { lanes: u16::from_le_bytes(lanes), caller })
+        Ok(Role::Main { secondaries: u16::from_le_bytes(secondaries), caller })
     }
 }
 
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn invitations_are_read_as_they_were_written() {
+    fn invitations_survive_encoding() {
         let one = invitation();
         assert_eq!(Invitation::parse(&one.to_text()), Some(one.clone()));
         let none = Invitation { unix: None, tcp: None, ..one.clone() };
@@ -215,26 +216,26 @@ mod tests {
     }
 
     #[test]
-    fn the_best_way_that_both_have_and_the_user_allows() {
+    fn endpoints_are_ordered_and_respect_the_transport() {
         let one = invitation();
-        let unix = || Way::Unix("anabranch-1-2".into());
-        let tcp = || one.tcp.map(Way::Tcp).into_iter();
-        let all: Vec<Way> = std::iter::once(unix()).chain(tcp()).collect();
-        assert_eq!(one.ways(Transport::Auto, "boot-id"), all);
-        assert_eq!(one.ways(Transport::Auto, "elsewhere"), tcp().collect::<Vec<_>>());
-        assert_eq!(one.ways(Transport::Auto, ""), tcp().collect::<Vec<_>>());
-        assert_eq!(one.ways(Transport::Shm, "boot-id"), [unix()]);
-        assert_eq!(one.ways(Transport::Shm, "elsewhere"), []);
-        assert_eq!(one.ways(Transport::Tcp, "boot-id"), tcp().collect::<Vec<_>>());
-        assert_eq!(one.ways(Transport::Grpc, "boot-id"), []);
+        let unix = || Endpoint::Unix("anabranch-1-2".into());
+        let tcp = || one.tcp.map(Endpoint::Tcp).into_iter();
+        let all: Vec<Endpoint> = std::iter::once(unix()).chain(tcp()).collect();
+        assert_eq!(one.endpoints(Transport::Auto, "boot-id"), all);
+        assert_eq!(one.endpoints(Transport::Auto, "elsewhere"), tcp().collect::<Vec<_>>());
+        assert_eq!(one.endpoints(Transport::Auto, ""), tcp().collect::<Vec<_>>());
+        assert_eq!(one.endpoints(Transport::Shm, "boot-id"), [unix()]);
+        assert_eq!(one.endpoints(Transport::Shm, "elsewhere"), []);
+        assert_eq!(one.endpoints(Transport::Tcp, "boot-id"), tcp().collect::<Vec<_>>());
+        assert_eq!(one.endpoints(Transport::Grpc, "boot-id"), []);
     }
 
     #[test]
-    fn only_who_was_invited_is_let_in() -> Result<(), Box<dyn std::error::Error>> {
+    fn hellos_without_the_token_are_refused() -> Result<(), Box<dyn std::error::Error>> {
         let receivers = vec!["/job:w/replica:0/task:0".into(), "/job:x/replica:0/task:0".into()];
         let name = "/job:w/replica:0/task:1 at localhost:1".into();
         let caller = Caller { name, worker: 9, incarnations: vec![1, u64::MAX], receivers };
-        for role in [Role::Lane, Role::Main { lanes: 3, caller }] {
+        for role in [Role::Secondary, Role::Main { secondaries: 3, caller }] {
             let bytes = Hello { epoch: 7, token: 1 << 100, link: 5, role: role.clone() }.encode();
             let (first, rest) = bytes.split_first_chunk().ok_or("short")?;
             assert_eq!(Hello::check(first, 7, 1 << 100)?, (5, rest.len()));
@@ -245,7 +246,7 @@ mod tests {
                 assert!(Hello::role(&rest[..cut]).is_err(), "{cut}");
             }
         }
-        assert!(Hello::check(&[b'x'; HELLO], 7, 1 << 100).is_err());
+        assert!(Hello::check(&[b'x'; HELLO_LEN], 7, 1 << 100).is_err());
         Ok(())
     }
 }
