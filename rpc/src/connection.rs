@@ -26,9 +26,10 @@ const READ_BUFFER: usize = 128 << 10;
 /// Bytes that wait to be written above which the connection reads no more requests, because the client does
 /// not read its answers.
 const MAX_UNWRITTEN: usize = 4 << 20;
-/// Idle time after which the client gets a PING, and the time it has to answer. Other gRPC implementations
-/// tolerate at most one PING in five minutes; the operating system finds a dead host sooner.
+/// Idle time after which the client gets a PING. Other gRPC implementations tolerate at most one PING in five
+/// minutes; the operating system finds a dead host sooner.
 const PING_AFTER: Duration = Duration::from_secs(330);
+/// Time in which a client must answer a PING, or read some of its answers.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One client's socket and its protocol state.

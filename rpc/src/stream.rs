@@ -30,9 +30,9 @@ pub(crate) struct RequestBuffer {
     /// Set when the reader waits for the complete request.
     pub(crate) is_read_whole: bool,
     pub(crate) reader: Option<Waker>,
-    /// Bytes that the client may still send, and bytes that were read but not yet granted again by a
-    /// WINDOW_UPDATE.
+    /// The flow-control window for requests: bytes that the client may still send.
     pub(crate) window: u32,
+    /// Bytes that were read but not yet granted to the client again by a WINDOW_UPDATE.
     pub(crate) released: u32,
 }
 

@@ -32,7 +32,7 @@ impl Pull {
     async fn new(transport: Transport, bytes: usize) -> Test<Pull> {
         let tasks = cluster::cluster(2, |config| config.transport = transport)?;
         let links = tasks.iter().map(|t| (t.worker.task().clone(), t.worker.link())).collect();
-        let session = Session::over(links).await?;
+        let session = Session::with_links(links).await?;
         let len = bytes / 4;
         let graph = Graph::from_text(&format!(
             "v = VariableV2[dtype=float, shape=<{len}>] @\"/job:w/replica:0/task:1/device:CPU:0\"\n\

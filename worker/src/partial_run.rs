@@ -24,9 +24,9 @@ pub(crate) async fn run_part(worker: &Arc<Worker>, run: RunGraph) -> Result<RunG
         outcome = part(&guard, end, run) => outcome,
         () = crate::run::sleep_until(deadline) => Err(guard.deadline_error()),
     };
-    let settled = worker.settle(deadline).await;
-    let outcome = outcome.and_then(|outcome| settled.map(|()| outcome));
-    guard.settle(&outcome);
+    let replicated = worker.wait_replicated(deadline).await;
+    let outcome = outcome.and_then(|outcome| replicated.map(|()| outcome));
+    guard.mark_answered(&outcome);
     outcome
 }
 
@@ -93,12 +93,12 @@ async fn ended(end: &mut End) -> executor::Result<()> {
 /// Waits for a value, or for the end of the executors that could send it.
 async fn receive(step: &StepState, text: &Arc<str>, end: &mut End) -> Result<Tensor, Status> {
     let key = Arc::new(RendezvousKey::parse(text).map_err(Status::from)?);
-    let (give, mut given) = oneshot::channel::<executor::Result<Sent>>();
-    step.rendezvous.recv_local(&key, Box::new(move |received| drop(give.send(received))));
+    let (sender, mut value) = oneshot::channel::<executor::Result<Sent>>();
+    step.rendezvous.recv_local(&key, Box::new(move |received| drop(sender.send(received))));
     let sent = tokio::select! {
         biased;
-        sent = &mut given => sent.unwrap_or_else(|_| Err(lost_executor())),
-        result = ended(end) => match (given.try_recv(), result) {
+        sent = &mut value => sent.unwrap_or_else(|_| Err(lost_executor())),
+        result = ended(end) => match (value.try_recv(), result) {
             (Ok(sent), _) => sent,
             (Err(_), Err(error)) => Err(error),
             (Err(_), Ok(())) => {

@@ -34,12 +34,12 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
     let deadline = run.deadline;
     let outcome = guard.run(step_run, &graph, run).await;
     // The changes of a failed step are not undone, so they are replicated too.
-    let settled = worker.settle(deadline).await;
-    let outcome = outcome.and_then(|outcome| settled.map(|()| outcome));
+    let replicated = worker.wait_replicated(deadline).await;
+    let outcome = outcome.and_then(|outcome| replicated.map(|()| outcome));
     if outcome.is_ok() {
         step.rendezvous.succeed();
     }
-    guard.settle(&outcome);
+    guard.mark_answered(&outcome);
     outcome
 }
 
@@ -62,7 +62,7 @@ impl Drop for RunGuard<'_> {
 
 impl RunGuard<'_> {
     /// Marks the call as answered.
-    pub(crate) fn settle<T>(&mut self, outcome: &Result<T, Status>) {
+    pub(crate) fn mark_answered<T>(&mut self, outcome: &Result<T, Status>) {
         self.armed = false;
         if let Err(status) = outcome {
             // Other receivers of the failed step's tensors must stop waiting.
@@ -148,7 +148,7 @@ impl RunGuard<'_> {
         let cause = self.step.cancellation.reason().filter(|reason| followed && !reason.is_derived());
         let error = cause.unwrap_or(error);
         let status = crate::failure(&error);
-        match status.code == Code::Aborted && self.step.rendezvous.peer_restarted() {
+        match status.code == Code::Aborted && self.step.rendezvous.has_restarted_peer() {
             true => status.restarted(),
             false => status,
         }
@@ -249,11 +249,11 @@ struct PartitionRun {
 
 impl PartitionRun {
     fn report(mut self, result: executor::Result<Trace>) {
-        self.settle(result);
+        self.record_result(result);
     }
 
     /// Records an executor's result; the last one sends the joint result.
-    fn settle(&mut self, result: executor::Result<Trace>) {
+    fn record_result(&mut self, result: executor::Result<Trace>) {
         self.reported = true;
         match result {
             Ok(trace) => {
@@ -279,7 +279,7 @@ impl PartitionRun {
 impl Drop for PartitionRun {
     fn drop(&mut self) {
         if !self.reported {
-            self.settle(Err(lost_executor()));
+            self.record_result(Err(lost_executor()));
         }
     }
 }

@@ -82,13 +82,13 @@ struct PendingReceive<'a> {
 
 impl<'a> PendingReceive<'a> {
     fn new(rendezvous: &'a Arc<StepRendezvous>, key: &'a Arc<RendezvousKey>) -> PendingReceive<'a> {
-        let (give, value) = oneshot::channel();
+        let (sender, value) = oneshot::channel();
         // The rendezvous owns this callback, so the callback must not own the rendezvous.
         let (back, again) = (Arc::downgrade(rendezvous), key.clone());
         rendezvous.recv_local(
             key,
             Box::new(move |received| {
-                if let (Err(Ok(sent)), Some(rendezvous)) = (give.send(received), back.upgrade()) {
+                if let (Err(Ok(sent)), Some(rendezvous)) = (sender.send(received), back.upgrade()) {
                     // Sending fails only if the step has failed, and then the value is not needed.
                     let _ = rendezvous.send_local(&again, sent);
                 }
@@ -121,9 +121,9 @@ async fn to_host(device: &Arc<dyn Device>, value: Value) -> Result<Tensor, Statu
         Value::Host(tensor) if tensor.dtype() != DType::Variant => return Ok(tensor),
         value => value,
     };
-    let (give, taken) = oneshot::channel();
-    crossing::to_host(device, value, Box::new(move |result| drop(give.send(result))));
-    match taken.await {
+    let (sender, received_value) = oneshot::channel();
+    crossing::to_host(device, value, Box::new(move |result| drop(sender.send(result))));
+    match received_value.await {
         Ok(result) => result.map_err(|e| crate::failure(&e)),
         Err(_) => Err(Status::new(Code::Internal, "a transfer from a device ended without a word")),
     }
@@ -181,9 +181,9 @@ mod tests {
         let step_run = other.steps.begin(3, Instant::now())?;
         let session = other.sessions.get("")?;
         step_run.step.rendezvous.bind(other.remote(&session), &Arc::from([]));
-        let (give, taken) = oneshot::channel();
-        step_run.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
-        let sent = timeout(LONG, taken).await???;
+        let (sender, received_value) = oneshot::channel();
+        step_run.step.rendezvous.recv(&key, Box::new(move |received| drop(sender.send(received))));
+        let sent = timeout(LONG, received_value).await???;
         assert!(sent.is_dead && matches!(sent.value, Value::None));
         Ok(())
     }
@@ -214,11 +214,11 @@ mod tests {
         let step_run = other.steps.begin(3, Instant::now())?;
         let session = other.sessions.get("")?;
         step_run.step.rendezvous.bind(other.remote(&session), &Arc::from([]));
-        let (give, taken) = oneshot::channel();
-        step_run.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
+        let (sender, received_value) = oneshot::channel();
+        step_run.step.rendezvous.recv(&key, Box::new(move |received| drop(sender.send(received))));
         assert!(step_run.step.rendezvous.awaited().contains(&address));
         step_run.step.cancel(executor::Error::new(Code::Internal, "enough"));
-        let failed = timeout(LONG, taken).await??.err().ok_or("it came")?;
+        let failed = timeout(LONG, received_value).await??.err().ok_or("it came")?;
         assert_eq!((failed.code(), failed.is_derived()), (Code::Internal, true));
         assert_eq!(step_run.step.rendezvous.awaited(), "");
         Ok(())

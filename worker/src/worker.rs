@@ -181,11 +181,11 @@ impl Worker {
         service.max_decoding_message_size(MAX_MESSAGE_SIZE).max_encoding_message_size(MAX_MESSAGE_SIZE)
     }
 
-    /// Waits until this process must stop serving, see `Primary::until_superseded`; forever if the task is
+    /// Waits until this process must stop serving, see `Primary::wait_until_superseded`; forever if the task is
     /// not replicated.
     pub async fn yields(&self) {
         match &self.primary {
-            Some(primary) => primary.until_superseded().await,
+            Some(primary) => primary.wait_until_superseded().await,
             None => std::future::pending().await,
         }
     }
@@ -198,10 +198,10 @@ impl Worker {
     /// Waits until the changes made so far are replicated.
     ///
     /// # Errors
-    /// Those of [`Primary::settle`].
-    pub(crate) async fn settle(&self, deadline: Option<Instant>) -> Result<(), Status> {
+    /// Those of [`Primary::wait_replicated`].
+    pub(crate) async fn wait_replicated(&self, deadline: Option<Instant>) -> Result<(), Status> {
         match &self.primary {
-            Some(primary) => primary.settle(deadline).await,
+            Some(primary) => primary.wait_replicated(deadline).await,
             None => Ok(()),
         }
     }
@@ -331,7 +331,7 @@ impl Worker {
                 device.resources().clear(container);
             }
         }
-        self.settle(None).await
+        self.wait_replicated(None).await
     }
 
     /// Returns the step that a pushed value belongs to, see [`Steps::get_or_insert_early`].
@@ -340,7 +340,7 @@ impl Worker {
     }
 
     /// Cancels a step because a value pushed by a peer could not be stored.
-    pub(crate) fn refuse(&self, step_id: i64, key: &str, peer: &str, error: &Error) {
+    pub(crate) fn cancel_for_value(&self, step_id: i64, key: &str, peer: &str, error: &Error) {
         if let Ok(step) = self.get_or_insert_early(step_id) {
             step.cancel(Error::new(error.code(), format!("{key} from {peer}: {error}")));
         }

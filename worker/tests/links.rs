@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const LINKED: [Transport; 3] = [Transport::Auto, Transport::Shm, Transport::Tcp];
 
 /// Returns a graph in which `p` is fed at the first task, goes to the second, and is fetched at the first.
-fn there_and_back(dtype: DType) -> Test<Graph> {
+fn round_trip_graph(dtype: DType) -> Test<Graph> {
     Ok(Graph::from_text(&format!(
         "p = Placeholder[dtype={dtype}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
          y = Identity[T={dtype}](p) @\"/job:w/replica:0/task:1/device:CPU:0\"\n"
@@ -24,11 +24,11 @@ fn there_and_back(dtype: DType) -> Test<Graph> {
 }
 
 /// Waits until a condition holds.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Test {
+fn until(name: &str, mut is_so: impl FnMut() -> bool) -> Test {
     let deadline = Instant::now() + LONG;
     while !is_so() {
         if Instant::now() > deadline {
-            return Err(format!("{what}: not within {LONG:?}").into());
+            return Err(format!("{name}: not within {LONG:?}").into());
         }
         std::thread::park_timeout(Duration::from_millis(1));
     }
@@ -39,7 +39,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Test {
 async fn linked(transport: Transport) -> Test<(Vec<Task>, Session)> {
     let tasks = cluster(2, |config| config.transport = transport)?;
     let session = Session::mixed(&tasks).await?;
-    let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
+    let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
     // The links are opened before the first step.
     until("links", || tasks.iter().all(|t| t.worker.links() == (1, 1)))?;
     session.run(&registered, 1, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]).await?;
@@ -70,12 +70,12 @@ fn samples() -> Test<Vec<Tensor>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn values_cross_and_come_back_the_same_by_every_transport() -> Test {
+async fn values_survive_transfers_by_every_transport() -> Test {
     for transport in LINKED {
         let (tasks, session) = linked(transport).await?;
         let mut step = 1;
         for value in samples()? {
-            let registered = session.register(&there_and_back(value.dtype())?, &["p"], &["y"], &[]).await?;
+            let registered = session.register(&round_trip_graph(value.dtype())?, &["p"], &["y"], &[]).await?;
             for _ in 0..3 {
                 step += 1;
                 let back = session.run(&registered, step, &[("p:0", value.clone())], &["y:0"]).await?;
@@ -88,11 +88,11 @@ async fn values_cross_and_come_back_the_same_by_every_transport() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_part_that_ends_alone_tells_those_that_wait_for_it() -> Test {
+async fn a_cancelled_part_notifies_its_receivers() -> Test {
     let (first, second) = (TaskName::new("w", 0), TaskName::new("w", 1));
     for transport in LINKED {
         let (tasks, session) = linked(transport).await?;
-        let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
+        let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
         for (step, waits_already) in [(10, true), (11, false)] {
             // The first part is not fed, so it waits.
             let (link, run) =
@@ -124,9 +124,9 @@ async fn a_part_that_ends_alone_tells_those_that_wait_for_it() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn within_a_process_a_tensor_stays_where_it_is() -> Test {
+async fn tensors_within_a_process_are_not_copied() -> Test {
     let (_tasks, session) = linked(Transport::Auto).await?;
-    let registered = session.register(&there_and_back(DType::Int32)?, &["p"], &["y"], &[]).await?;
+    let registered = session.register(&round_trip_graph(DType::Int32)?, &["p"], &["y"], &[]).await?;
     for (step, len) in (2..).zip([100, 1_000_000]) {
         let value = wide(len)?;
         let back = session.run(&registered, step, &[("p:0", value.clone())], &["y:0"]).await?;
@@ -136,7 +136,7 @@ async fn within_a_process_a_tensor_stays_where_it_is() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_lent_keeps_its_value_when_the_link_has_ended() -> Test {
+async fn borrowed_tensors_keep_their_values_after_the_link_has_ended() -> Test {
     let (mut tasks, session) = linked(Transport::Shm).await?;
     let (first, second) = (TaskName::new("w", 0), TaskName::new("w", 1));
     let graph = Graph::from_text(
@@ -178,7 +178,7 @@ async fn without_links_tensors_are_fetched() -> Test {
         }
     })?;
     let session = Session::mixed(&tasks).await?;
-    let registered = session.register(&there_and_back(DType::Int32)?, &["p"], &["y"], &[]).await?;
+    let registered = session.register(&round_trip_graph(DType::Int32)?, &["p"], &["y"], &[]).await?;
     let value = wide(300_000)?;
     for step in 1..20 {
         let back = session.run(&registered, step, &[("p:0", value.clone())], &["y:0"]).await?;
@@ -189,7 +189,7 @@ async fn without_links_tensors_are_fetched() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_than_the_budget_crosses_in_one_step() -> Test {
+async fn one_step_may_transfer_more_than_the_budget() -> Test {
     for transport in LINKED {
         let (_tasks, session) = linked(transport).await?;
         let names: Vec<String> = (0..8).map(|i| format!("p{i}")).collect();
@@ -224,7 +224,7 @@ async fn more_than_the_budget_crosses_in_one_step() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_lent_keeps_its_value_while_its_lender_goes_on() -> Test {
+async fn borrowed_tensors_keep_their_values_while_the_variable_changes() -> Test {
     let (_tasks, session) = linked(Transport::Shm).await?;
     let graph = Graph::from_text(
         "v = VariableV2[dtype=int32, shape=<1000000>] @\"/job:w/replica:0/task:1/device:CPU:0\"\n\
@@ -244,16 +244,16 @@ async fn what_is_lent_keeps_its_value_while_its_lender_goes_on() -> Test {
         session.run(&more, 21 + 2 * i, &[("p:0", ones.clone())], &[]).await?;
     }
     for (i, tensor) in (1..).zip(&held) {
-        assert!(tensor.values::<i32>()?.iter().all(|&v| v == i), "the value of turn {i} has changed");
+        assert!(tensor.values::<i32>()?.iter().all(|&v| v == i), "the value of round {i} has changed");
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn steps_that_only_sent_leave_nothing_behind() -> Test {
+async fn steps_that_only_sent_leave_no_state() -> Test {
     for transport in LINKED {
         let (tasks, session) = linked(transport).await?;
-        let registered = session.register(&there_and_back(DType::Int32)?, &["p"], &["y"], &[]).await?;
+        let registered = session.register(&round_trip_graph(DType::Int32)?, &["p"], &["y"], &[]).await?;
         let value = wide(2_000_000)?;
         // The second task's part never runs, so the pushed values wait there; together they exceed the
         // budget.
@@ -277,10 +277,10 @@ async fn steps_that_only_sent_leave_nothing_behind() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_ends_fails_what_waits_for_it_by_name() -> Test {
+async fn receives_from_an_ended_peer_fail_with_its_name() -> Test {
     for (transport, in_order) in LINKED.into_iter().flat_map(|t| [(t, false), (t, true)]) {
         let (mut tasks, session) = linked(transport).await?;
-        let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
+        let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
         let first = TaskName::new("w", 0);
         // The run waits for the second task, whose part is not run.
         let run = session.part(&registered, &first, 7, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]);
@@ -315,7 +315,7 @@ async fn invitation(task: &Task) -> Test<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_not_invited_is_turned_away_and_harms_nobody() -> Test {
+async fn connections_without_an_invitation_are_refused() -> Test {
     let (tasks, session) = linked(Transport::Auto).await?;
     let parts = invitation(&tasks[1]).await?;
     let (epoch, token) = (u64::from_str_radix(&parts[1], 16)?, u128::from_str_radix(&parts[3], 16)?);
@@ -338,7 +338,7 @@ async fn who_was_not_invited_is_turned_away_and_harms_nobody() -> Test {
         ("lanes that are not there", hello(epoch, token, &[&[3, 0][..], &main[2..]].concat()), false),
         ("rubbish after a good greeting", [hello(epoch, token, &main), vec![0xee; 500]].concat(), true),
     ];
-    for (what, bytes, welcomed) in cases {
+    for (name, bytes, welcomed) in cases {
         let unix = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&parts[5])?)?;
         let tcp = TcpStream::connect(&parts[6])?;
         unix.set_read_timeout(Some(LONG))?;
@@ -349,14 +349,14 @@ async fn who_was_not_invited_is_turned_away_and_harms_nobody() -> Test {
         ] {
             // The other end may close the connection before it has read everything.
             let _ = write.write_all(&bytes);
-            let mut said = Vec::new();
+            let mut answer = Vec::new();
             // The connection ends, or is reset.
-            let _ = read.read_to_end(&mut said);
-            assert_eq!(said, if welcomed { &welcome[..] } else { &[] }, "{what}");
+            let _ = read.read_to_end(&mut answer);
+            assert_eq!(answer, if welcomed { &welcome[..] } else { &[] }, "{name}");
         }
     }
-    let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
+    let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
     let value = Tensor::scalar(2.0f32);
     assert_eq!(session.run(&registered, 50, &[("p:0", value.clone())], &["y:0"]).await?, [value]);
-    until("strangers' links end", || tasks.iter().all(|t| t.worker.links() == (1, 1)))
+    until("the refused links' end", || tasks.iter().all(|t| t.worker.links() == (1, 1)))
 }

@@ -23,14 +23,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Least number of steps of a crossing.
-const TURNS: usize = 5;
+const MIN_ROUNDS: usize = 5;
 
 /// The number of operations of a device.
 #[derive(Debug, Default)]
-struct Counts {
-    lent: AtomicUsize,
+struct OperationCounts {
+    shared: AtomicUsize,
     /// Shared tensors that have not been returned.
-    out: AtomicUsize,
+    outstanding: AtomicUsize,
     borrowed: AtomicUsize,
     downloaded: AtomicUsize,
 }
@@ -41,13 +41,13 @@ fn count(of: &AtomicUsize) -> usize {
 
 /// A device that replaces a GPU.
 #[derive(Debug)]
-struct Card {
+struct TestDevice {
     attributes: DeviceAttributes,
     resources: ResourceStore,
-    sees: AtomicBool,
+    can_access: AtomicBool,
     /// Set while there is memory for shared copies.
-    has_room: AtomicBool,
-    counts: Arc<Counts>,
+    has_memory: AtomicBool,
+    counts: Arc<OperationCounts>,
 }
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl DeviceMemory for Memory {
 struct Window {
     block: Block,
     len: usize,
-    counts: Arc<Counts>,
+    counts: Arc<OperationCounts>,
 }
 
 impl DeviceMemory for Window {
@@ -79,7 +79,7 @@ impl DeviceMemory for Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        self.counts.out.fetch_sub(1, Ordering::AcqRel);
+        self.counts.outstanding.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -105,8 +105,8 @@ impl SharedBlock for Block {
     }
 }
 
-impl Card {
-    fn new(task: &TaskName) -> Card {
+impl TestDevice {
+    fn new(task: &TaskName) -> TestDevice {
         let name = DeviceName::new(task, "GPU", 0);
         let attributes = DeviceAttributes {
             name,
@@ -115,8 +115,8 @@ impl Card {
             physical_description: String::new(),
         };
         let resources = ResourceStore::new(&task.job);
-        let [sees, has_room] = [true; 2].map(AtomicBool::new);
-        Card { attributes, resources, sees, has_room, counts: Arc::default() }
+        let [can_access, has_memory] = [true; 2].map(AtomicBool::new);
+        TestDevice { attributes, resources, can_access, has_memory, counts: Arc::default() }
     }
 
     fn read(&self, tensor: &DeviceTensor) -> executor::Result<Tensor> {
@@ -129,7 +129,7 @@ impl Card {
         let window = borrowed.window();
         if !self.sees(window) {
             borrowed.tell_unseen();
-            return Err(executor::Error::internal("it is not seen"));
+            return Err(executor::Error::internal("the block is not accessible"));
         }
         let seen = PeerMemory::map(window.descriptor(), window.len());
         let seen = seen.map_err(|error| executor::Error::internal(error.to_string()))?;
@@ -144,7 +144,7 @@ fn on_device(tensor: Tensor) -> Value {
     DeviceTensor { dtype, shape, memory: Arc::new(Memory(tensor)) }.into()
 }
 
-impl Device for Card {
+impl Device for TestDevice {
     fn attributes(&self) -> &DeviceAttributes {
         &self.attributes
     }
@@ -154,7 +154,7 @@ impl Device for Card {
     }
 
     fn isolated(&self, _: DeviceName) -> Arc<dyn Device> {
-        Arc::new(Card::new(&self.attributes.name.task_name()))
+        Arc::new(TestDevice::new(&self.attributes.name.task_name()))
     }
 
     fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
@@ -177,7 +177,7 @@ impl Device for Card {
     }
 
     fn lend(&self, tensor: DeviceTensor, done: Transfer<Value>) {
-        if !self.has_room.load(Ordering::Acquire) {
+        if !self.has_memory.load(Ordering::Acquire) {
             return self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
         }
         let lent = self.read(&tensor).and_then(|tensor| {
@@ -186,8 +186,8 @@ impl Device for Card {
             let mut memory = SharedMemory::new(bytes.len().next_power_of_two()).map_err(failed)?;
             memory.bytes_mut().unwrap_or_default()[..bytes.len()].copy_from_slice(bytes);
             let counts = self.counts.clone();
-            counts.lent.fetch_add(1, Ordering::AcqRel);
-            counts.out.fetch_add(1, Ordering::AcqRel);
+            counts.shared.fetch_add(1, Ordering::AcqRel);
+            counts.outstanding.fetch_add(1, Ordering::AcqRel);
             let window = Window { block: Block(memory), len: bytes.len(), counts };
             let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
             Ok(DeviceTensor { dtype, shape, memory: Arc::new(window) }.into())
@@ -196,7 +196,7 @@ impl Device for Card {
     }
 
     fn sees(&self, window: &PeerWindow) -> bool {
-        self.sees.load(Ordering::Acquire) && PeerMemory::map(window.descriptor(), window.len()).is_ok()
+        self.can_access.load(Ordering::Acquire) && PeerMemory::map(window.descriptor(), window.len()).is_ok()
     }
 
     fn has_own_memory(&self) -> bool {
@@ -209,38 +209,38 @@ impl Device for Card {
 }
 
 /// Two tasks, each with a CPU and a test device.
-struct Machine {
+struct TestCluster {
     tasks: Vec<Task>,
-    cards: Vec<Arc<Card>>,
+    test_devices: Vec<Arc<TestDevice>>,
     session: Session,
     steps: AtomicI64,
 }
 
-impl Machine {
-    async fn new(transport: Transport, sees: bool) -> Test<Machine> {
+impl TestCluster {
+    async fn new(transport: Transport, can_access: bool) -> Test<TestCluster> {
         let listeners = [listen()?, listen()?];
         let mut cluster = Cluster::new();
         for (task, listener) in (0..).zip(&listeners) {
             cluster.insert("w", task, &listener.local_addr()?.to_string())?;
         }
-        let (mut tasks, mut cards) = (Vec::new(), Vec::new());
+        let (mut tasks, mut test_devices) = (Vec::new(), Vec::new());
         for (task, listener) in (0..).zip(listeners) {
             let name = TaskName::new("w", task);
-            let card = Arc::new(Card::new(&name));
-            card.sees.store(sees, Ordering::Release);
+            let test_device = Arc::new(TestDevice::new(&name));
+            test_device.can_access.store(can_access, Ordering::Release);
             let cpu = CpuDevice::new(DeviceName::new(&name, "CPU", 0), u64::from(task) + 1, 1 << 28);
             let config = WorkerConfig { threads: 2, transport, ..WorkerConfig::new(name, cluster.clone()) };
-            let devices: Vec<Arc<dyn Device>> = vec![Arc::new(cpu), card.clone()];
-            tasks.push(Task::serve_made(listener, || Worker::with_devices(config, devices))?);
-            cards.push(card);
+            let devices: Vec<Arc<dyn Device>> = vec![Arc::new(cpu), test_device.clone()];
+            tasks.push(Task::serve_with(listener, || Worker::with_devices(config, devices))?);
+            test_devices.push(test_device);
         }
         let session = Session::mixed(&tasks).await?;
-        Ok(Machine { tasks, cards, session, steps: AtomicI64::new(0) })
+        Ok(TestCluster { tasks, test_devices, session, steps: AtomicI64::new(0) })
     }
 
     /// Sends `p` from the first task's device to the second's and back, until `enough`, and at least
     /// [`MIN_ROUNDS`] times.
-    async fn cross(&self, value: &Tensor, enough: impl Fn() -> bool) -> Test {
+    async fn run_round_trips(&self, value: &Tensor, enough: impl Fn() -> bool) -> Test {
         let graph = Graph::from_text(&format!(
             "p = Placeholder[dtype={0}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
              a = Identity[T={0}](p) @\"/job:w/replica:0/task:0/device:GPU:0\"\n\
@@ -251,11 +251,11 @@ impl Machine {
         ))?;
         let registered = self.session.register(&graph, &["p"], &["y"], &[]).await?;
         let deadline = Instant::now() + LONG;
-        for turn in 1.. {
+        for round in 1.. {
             let step = self.steps.fetch_add(1, Ordering::Relaxed);
             let back = self.session.run(&registered, step, &[("p:0", value.clone())], &["y:0"]).await?;
             assert!(back == [value.clone()], "in step {step}");
-            if turn >= TURNS && enough() {
+            if round >= MIN_ROUNDS && enough() {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -266,8 +266,8 @@ impl Machine {
         Ok(())
     }
 
-    fn counts(&self, which: fn(&Counts) -> &AtomicUsize) -> Vec<usize> {
-        self.cards.iter().map(|card| count(which(&card.counts))).collect()
+    fn counts(&self, which: fn(&OperationCounts) -> &AtomicUsize) -> Vec<usize> {
+        self.test_devices.iter().map(|test_device| count(which(&test_device.counts))).collect()
     }
 }
 
@@ -276,90 +276,111 @@ fn numbers(count: usize) -> Test<Tensor> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tensor_is_lent_from_device_to_device_once_it_is_known_that_it_is_seen() -> Test {
-    let machine = Machine::new(Transport::Shm, true).await?;
+async fn device_tensors_are_shared_once_access_is_known() -> Test {
+    let cluster = TestCluster::new(Transport::Shm, true).await?;
     let several = |counts: Vec<usize>| counts.iter().all(|count| *count >= 3);
-    machine.cross(&numbers(LEAST / 4)?, || several(machine.counts(|counts| &counts.borrowed))).await?;
+    cluster
+        .run_round_trips(&numbers(LEAST / 4)?, || several(cluster.counts(|counts| &counts.borrowed)))
+        .await?;
     // Both devices are known to have access: only the fetched value is copied to the host.
-    let before = machine.counts(|counts| &counts.downloaded);
-    let lent = machine.counts(|counts| &counts.lent);
-    machine.cross(&numbers(LEAST / 4 + 1)?, || true).await?;
-    assert_eq!(machine.counts(|counts| &counts.downloaded), [before[0] + TURNS, before[1]]);
-    assert_eq!(machine.counts(|counts| &counts.lent), [lent[0] + TURNS, lent[1] + TURNS]);
+    let before = cluster.counts(|counts| &counts.downloaded);
+    let lent = cluster.counts(|counts| &counts.shared);
+    cluster.run_round_trips(&numbers(LEAST / 4 + 1)?, || true).await?;
+    assert_eq!(cluster.counts(|counts| &counts.downloaded), [before[0] + MIN_ROUNDS, before[1]]);
+    assert_eq!(cluster.counts(|counts| &counts.shared), [lent[0] + MIN_ROUNDS, lent[1] + MIN_ROUNDS]);
     // All shared memory is returned.
     let deadline = Instant::now() + LONG;
-    while machine.counts(|counts| &counts.out) != [0, 0] {
-        assert!(Instant::now() < deadline, "{:?} are still lent", machine.counts(|counts| &counts.out));
+    while cluster.counts(|counts| &counts.outstanding) != [0, 0] {
+        assert!(
+            Instant::now() < deadline,
+            "{:?} are still lent",
+            cluster.counts(|counts| &counts.outstanding)
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert!(machine.tasks.iter().all(|task| task.worker.links() == (1, 1)), "a link broke");
+    assert!(cluster.tasks.iter().all(|task| task.worker.links() == (1, 1)), "a link broke");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_tensors_and_what_would_not_be_seen_come_by_the_host() -> Test {
-    let machine = Machine::new(Transport::Shm, true).await?;
-    machine.cross(&numbers(LEAST / 4 - 1)?, || true).await?;
-    machine.cross(&Tensor::scalar(1.0f32), || true).await?;
-    assert_eq!(machine.counts(|counts| &counts.lent), [0, 0]);
+async fn small_or_inaccessible_tensors_are_sent_by_the_host() -> Test {
+    let cluster = TestCluster::new(Transport::Shm, true).await?;
+    cluster.run_round_trips(&numbers(LEAST / 4 - 1)?, || true).await?;
+    cluster.run_round_trips(&Tensor::scalar(1.0f32), || true).await?;
+    assert_eq!(cluster.counts(|counts| &counts.shared), [0, 0]);
     // A device without access is asked once.
-    let machine = Machine::new(Transport::Shm, false).await?;
-    machine.cross(&numbers(LEAST)?, || machine.counts(|counts| &counts.lent) == [1, 1]).await?;
-    machine.cross(&numbers(LEAST)?, || machine.counts(|counts| &counts.out) == [0, 0]).await?;
-    assert_eq!(machine.counts(|counts| &counts.lent), [1, 1]);
-    assert_eq!(machine.counts(|counts| &counts.borrowed), [0, 0]);
+    let cluster = TestCluster::new(Transport::Shm, false).await?;
+    cluster.run_round_trips(&numbers(LEAST)?, || cluster.counts(|counts| &counts.shared) == [1, 1]).await?;
+    cluster
+        .run_round_trips(&numbers(LEAST)?, || cluster.counts(|counts| &counts.outstanding) == [0, 0])
+        .await?;
+    assert_eq!(cluster.counts(|counts| &counts.shared), [1, 1]);
+    assert_eq!(cluster.counts(|counts| &counts.borrowed), [0, 0]);
     // No query is sent if the links share no memory or there are no links.
     for transport in [Transport::Tcp, Transport::Grpc] {
-        let machine = Machine::new(transport, true).await?;
-        machine.cross(&numbers(LEAST)?, || true).await?;
-        assert_eq!(machine.counts(|counts| &counts.lent), [0, 0], "{transport}");
+        let cluster = TestCluster::new(transport, true).await?;
+        cluster.run_round_trips(&numbers(LEAST)?, || true).await?;
+        assert_eq!(cluster.counts(|counts| &counts.shared), [0, 0], "{transport}");
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_had_no_room_to_lend_lends_once_it_has() -> Test {
-    let machine = Machine::new(Transport::Shm, true).await?;
-    machine.cards.iter().for_each(|card| card.has_room.store(false, Ordering::Release));
+async fn a_device_without_memory_for_copies_shares_once_it_has_some() -> Test {
+    let cluster = TestCluster::new(Transport::Shm, true).await?;
+    cluster
+        .test_devices
+        .iter()
+        .for_each(|test_device| test_device.has_memory.store(false, Ordering::Release));
     let start = Instant::now();
-    machine.cross(&numbers(LEAST / 4)?, || true).await?;
-    let downloads: usize = machine.counts(|counts| &counts.downloaded).into_iter().sum();
+    cluster.run_round_trips(&numbers(LEAST / 4)?, || true).await?;
+    let downloads: usize = cluster.counts(|counts| &counts.downloaded).into_iter().sum();
     // Each device tries once per second.
     let tries = 2 * (1 + usize::try_from(start.elapsed().as_secs())?);
-    assert!(downloads <= 3 * TURNS + tries, "{downloads} copies to the host");
-    machine.cards.iter().for_each(|card| card.has_room.store(true, Ordering::Release));
-    let borrowed = || machine.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
-    machine.cross(&numbers(LEAST / 4)?, borrowed).await
+    assert!(downloads <= 3 * MIN_ROUNDS + tries, "{downloads} copies to the host");
+    cluster.test_devices.iter().for_each(|test_device| test_device.has_memory.store(true, Ordering::Release));
+    let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
+    cluster.run_round_trips(&numbers(LEAST / 4)?, borrowed).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_lent_is_given_up_with_the_link_and_steps_go_on_by_the_host() -> Test {
-    let machine = Machine::new(Transport::Shm, true).await?;
-    let borrowed = || machine.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
-    machine.cross(&numbers(LEAST)?, borrowed).await?;
-    machine.tasks[1].worker.close_links();
-    let lent = |machine: &Machine| machine.counts(|counts| &counts.lent);
+async fn shared_memory_is_abandoned_with_the_link_and_steps_continue_by_the_host() -> Test {
+    let cluster = TestCluster::new(Transport::Shm, true).await?;
+    let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
+    cluster.run_round_trips(&numbers(LEAST)?, borrowed).await?;
+    cluster.tasks[1].worker.close_links();
+    let lent = |cluster: &TestCluster| cluster.counts(|counts| &counts.shared);
     let end = Instant::now() + LONG;
-    while machine.tasks[0].worker.links() != (0, 0) || machine.counts(|counts| &counts.out) != [0, 0] {
+    while cluster.tasks[0].worker.links() != (0, 0) || cluster.counts(|counts| &counts.outstanding) != [0, 0]
+    {
         assert!(Instant::now() < end, "the links are still there");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let before = lent(&machine);
-    machine.cross(&numbers(LEAST)?, || true).await?;
-    assert_eq!(lent(&machine), before);
+    let before = lent(&cluster);
+    cluster.run_round_trips(&numbers(LEAST)?, || true).await?;
+    assert_eq!(lent(&cluster), before);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_cannot_see_after_all_costs_a_step_and_tensors_go_by_the_host() -> Test {
-    let machine = Machine::new(Transport::Shm, true).await?;
-    let borrowed = || machine.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
-    machine.cross(&numbers(LEAST)?, borrowed).await?;
-    machine.cards[1].sees.store(false, Ordering::Release);
-    let failed = machine.cross(&numbers(LEAST)?, || true).await.err().ok_or("it is seen")?.to_string();
-    assert!(failed.contains("it is not seen"), "{failed}");
-    let before = machine.counts(|counts| &counts.lent);
-    machine.cross(&numbers(LEAST)?, || true).await?;
-    assert_eq!(machine.counts(|counts| &counts.lent), [before[0], before[1] + TURNS], "the other sees still");
+async fn losing_access_fails_one_step_and_later_tensors_go_by_the_host() -> Test {
+    let cluster = TestCluster::new(Transport::Shm, true).await?;
+    let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
+    cluster.run_round_trips(&numbers(LEAST)?, borrowed).await?;
+    cluster.test_devices[1].can_access.store(false, Ordering::Release);
+    let failed = cluster
+        .run_round_trips(&numbers(LEAST)?, || true)
+        .await
+        .err()
+        .ok_or("the step succeeded")?
+        .to_string();
+    assert!(failed.contains("the block is not accessible"), "{failed}");
+    let before = cluster.counts(|counts| &counts.shared);
+    cluster.run_round_trips(&numbers(LEAST)?, || true).await?;
+    assert_eq!(
+        cluster.counts(|counts| &counts.shared),
+        [before[0], before[1] + MIN_ROUNDS],
+        "the other direction still has access"
+    );
     Ok(())
 }

@@ -42,13 +42,14 @@ pub(crate) struct ConnectionState {
     /// The highest stream number that the client has used.
     last_stream: u32,
     read_state: ReadState,
-    /// Bytes that the client may still send, and bytes that were read but not yet granted again by a
-    /// WINDOW_UPDATE.
+    /// The flow-control window for requests: bytes that the client may still send.
     window: u32,
+    /// Bytes that were read but not yet granted to the client again by a WINDOW_UPDATE.
     released: u32,
     pub(crate) out: Outbox,
-    /// The client's flow-control windows, bytes: of the connection, and the initial one of a stream.
+    /// The client's flow-control window for the connection, bytes.
     out_window: i64,
+    /// The client's initial flow-control window for a stream, bytes.
     initial_out_window: i64,
     max_out_frame: usize,
     /// Streams that have bytes or trailers to send, in order.

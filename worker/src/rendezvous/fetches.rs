@@ -49,7 +49,7 @@ impl Fetches {
     }
 
     /// Returns whether a peer has reported that it lost its state.
-    pub(super) fn peer_restarted(&self) -> bool {
+    pub(super) fn has_restarted_peer(&self) -> bool {
         self.restarted.load(Ordering::Relaxed)
     }
 

@@ -87,8 +87,8 @@ impl StepRendezvous {
     }
 
     /// Returns whether a peer has reported that it lost its state.
-    pub(crate) fn peer_restarted(&self) -> bool {
-        self.fetches.peer_restarted()
+    pub(crate) fn has_restarted_peer(&self) -> bool {
+        self.fetches.has_restarted_peer()
     }
 
     /// Describes the values that the step still waits for from other tasks, for messages; empty if there are
@@ -203,7 +203,7 @@ impl StepRendezvous {
             sent.is_some_and(|sent| self.local.put(key, sent).is_ok())
         };
         // The value is stored before its key is added: a link that finds the key then finds the value. A link
-        // that was_pushed up between the two is found below.
+        // that came up between the two is found below.
         self.local.send(key, sent)?;
         self.pushes.add_pending(&route, &key.text, is_stored);
         if let Some(link) = route.link() {
@@ -220,8 +220,8 @@ impl StepRendezvous {
         let Some((own, remote)) = bound else { return };
         let (primary, key) = (primary.clone(), key.clone());
         remote.runtime.clone().spawn(async move {
-            let settled = primary.settle(None).await.map_err(to_error);
-            match settled.and_then(|()| own.send_remote(&remote, &key, sent)) {
+            let replicated = primary.wait_replicated(None).await.map_err(to_error);
+            match replicated.and_then(|()| own.send_remote(&remote, &key, sent)) {
                 Ok(()) => own.flush(),
                 Err(error) => own.fail(&error),
             }

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct Pushes {
     /// Set when a value was posted to a link that has not been flushed.
     needs_flush: AtomicBool,
-    /// The links that the step has has_used.
+    /// The links that the step has used.
     links: Mutex<Vec<Arc<Outbound>>>,
     pending: Mutex<PendingKeys>,
     /// The routes to the tasks that receive values of the step.
@@ -123,7 +123,7 @@ impl Pushes {
         }
     }
 
-    /// Returns whether the step has has_used a link.
+    /// Returns whether the step has used a link.
     pub(super) fn has_used(&self, link: &Arc<Outbound>) -> bool {
         self.links.lock().iter().any(|known| Arc::ptr_eq(known, link))
     }

@@ -2,7 +2,7 @@
 //! changes and takes over when the primary has died.
 //!
 //! **No change is lost.** A run is answered once the standby has applied all changes made by the end of the
-//! run ([`Primary::settle`]). Changes are sent in batches, each of which is consistent (`executor::journal`).
+//! run ([`Primary::wait_replicated`]). Changes are sent in batches, each of which is consistent (`executor::journal`).
 //! A new standby first receives a snapshot; runs do not wait for the standby until it has applied the
 //! snapshot.
 //!

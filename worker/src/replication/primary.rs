@@ -17,9 +17,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-/// Time for which a run waits for the standby to acknowledge the run's changes. It is longer if the standby
-/// has more to apply than this many bytes per second.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for which a run waits for the standby to acknowledge the run's changes, in addition to the time that
+/// the standby needs for the changes sent before at [`MIN_APPLY_RATE`].
+const REPLICATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Rate at which a standby is expected to apply changes, bytes per second.
 const MIN_APPLY_RATE: usize = 8 << 20;
 /// Period of the probes for a lost standby's process.
 const PROBE_PERIOD: Duration = Duration::from_millis(200);
@@ -76,7 +77,7 @@ impl Primary {
 
     /// Waits until this process must stop serving: the standby has taken over, or a process with the task's
     /// state has come while this one has none.
-    pub(crate) async fn until_superseded(&self) {
+    pub(crate) async fn wait_until_superseded(&self) {
         self.superseded.cancelled().await;
     }
 
@@ -103,10 +104,10 @@ impl Primary {
     /// # Errors
     /// `Unavailable` if the standby does not acknowledge the changes for long, or if this process must stop
     /// serving; `DeadlineExceeded` if the deadline is sooner.
-    pub(crate) async fn settle(self: &Arc<Self>, deadline: Option<Instant>) -> Result<(), Status> {
+    pub(crate) async fn wait_replicated(self: &Arc<Self>, deadline: Option<Instant>) -> Result<(), Status> {
         let mut changed = self.changed.subscribe();
         let start = Instant::now();
-        let mut give_up_at = start + SETTLE_TIMEOUT;
+        let mut give_up_at = start + REPLICATION_TIMEOUT;
         let mut number = None;
         loop {
             if self.superseded.is_cancelled() {
@@ -118,7 +119,7 @@ impl Primary {
             if matches!(wait_for_event, WaitFor::Nothing) {
                 return Ok(());
             }
-            give_up_at = give_up_at.max(start + SETTLE_TIMEOUT + self.apply_time());
+            give_up_at = give_up_at.max(start + REPLICATION_TIMEOUT + self.apply_time());
             let end = deadline.map_or(give_up_at, |deadline| deadline.min(give_up_at));
             let presence = match wait_for_event {
                 WaitFor::Nothing => return Ok(()),
@@ -129,7 +130,7 @@ impl Primary {
                 }
                 // Changes that are being collected must complete first.
                 WaitFor::Sending(presence) => {
-                    match timeout_at(end.into(), self.in_order(Primary::send_changes)).await {
+                    match timeout_at(end.into(), self.run_in_order(Primary::send_changes)).await {
                         Ok(taken) => {
                             number = taken?;
                             continue;
@@ -186,7 +187,7 @@ impl Primary {
 
     /// Calls `act` while no other thread collects changes. It completes even if the returned future is
     /// dropped.
-    async fn in_order<T: Send + 'static>(
+    async fn run_in_order<T: Send + 'static>(
         self: &Arc<Self>,
         act: impl FnOnce(&Primary) -> T + Send + 'static,
     ) -> Result<T, Status> {
@@ -244,7 +245,7 @@ impl Primary {
     ) -> Result<u64, Status> {
         if !self.can_resume(&hello)? {
             let presence = &hello.presence;
-            // Without a way to probe the process, a lost link would probe like the end of the process.
+            // Without a way to probe the process, a lost link would look like the end of the process.
             if probe_token(presence, hello.token).await != ProcessState::Alive {
                 let text = format!(
                     "{} cannot see its standby's process at {presence}: open the way there",
@@ -257,7 +258,7 @@ impl Primary {
         if let Some(standby) = self.state.lock().standby.as_mut().filter(|s| s.token == hello.token) {
             standby.unlink();
         }
-        let id = self.in_order(move |own| own.attach(hello, link)).await??;
+        let id = self.run_in_order(move |own| own.attach(hello, link)).await??;
         self.mark_certain();
         self.changed.send_replace(());
         Ok(id)
@@ -393,9 +394,9 @@ impl Primary {
         };
         // The following calls wait for changes that are being collected.
         match snapshot {
-            None => self.in_order(move |own| own.send_snapshot(id)).await?,
+            None => self.run_in_order(move |own| own.send_snapshot(id)).await?,
             Some(snapshot) if snapshot == applied => {
-                self.in_order(move |own| own.complete_snapshot(id)).await?;
+                self.run_in_order(move |own| own.complete_snapshot(id)).await?;
             }
             Some(_) => {
                 self.changed.send_replace(());
@@ -433,7 +434,7 @@ impl Primary {
             }
         }
         // An error means that the runtime is shutting down.
-        let _ = self.in_order(move |own| own.remove_standby(id)).await;
+        let _ = self.run_in_order(move |own| own.remove_standby(id)).await;
     }
 
     /// Removes the standby with this link, if it is still the current one.

@@ -21,9 +21,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-/// Pause between two attempts to follow: the first value after progress, doubled with each equal failure up
-/// to the second.
+/// Pause between two attempts to follow, after progress; each attempt that fails in the same way doubles it.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause between two attempts to follow.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// A process that follows the primary of its task and may take over from it.
@@ -245,7 +245,7 @@ impl Standby {
                     Ok(Ok(Some(batch))) => batch,
                     Ok(Ok(None)) => return "it has ended".to_owned(),
                     Ok(Err(status)) => return status.message().to_owned(),
-                    Err(_) => return "it presence_answer nothing".to_owned(),
+                    Err(_) => return "it says nothing".to_owned(),
                 },
             };
             self.progress.lock().last_message = Some(Instant::now());

@@ -16,8 +16,9 @@ pub(super) struct ReplyHeader {
     pub(super) is_dead: bool,
     pub(super) send_start_micros: i64,
     pub(super) require_ack: bool,
-    /// Length of the encoded fields, and of the elements, bytes.
+    /// Length of the encoded fields, bytes.
     pub(super) len: usize,
+    /// Length of the elements, bytes.
     pub(super) content: usize,
 }
 

@@ -10,7 +10,7 @@ use tokio::task::yield_now;
 
 /// Longest average latency for which a task polls; beyond it, the thread's other work is worth more.
 const MAX_LATENCY: Duration = Duration::from_micros(150);
-/// The pushed_bytes of one latency in the moving average is 1 / `AVERAGED`.
+/// The weight of one latency in the moving average is 1 / `AVERAGED`.
 const AVERAGED: u64 = 8;
 
 /// The moving average of the answers' latencies.
@@ -100,15 +100,15 @@ mod tests {
         for pause in [0, 50, 20_000].map(Duration::from_micros) {
             let spin = spin(true);
             (0..30).for_each(|_| spin.record(Duration::from_micros(20)));
-            let (give, answer) = oneshot::channel();
+            let (sender, answer) = oneshot::channel();
             tokio::spawn(async move {
                 tokio::time::sleep(pause).await;
-                give.send(7)
+                sender.send(7)
             });
             assert_eq!(spin.wait(answer).await?, 7);
         }
-        let (give, answer) = oneshot::channel::<()>();
-        drop(give);
+        let (sender, answer) = oneshot::channel::<()>();
+        drop(sender);
         assert!(spin(true).wait(answer).await.is_err());
         Ok(())
     }

@@ -83,7 +83,7 @@ mod tests {
                     }
                     assert!(matches!(comes(&mut bytes), Ok(0)), "what is within does not wait");
                     if panics {
-                        std::panic::resume_unwind(Box::new("what is next_frame panics"));
+                        std::panic::resume_unwind(Box::new("what is heard panics"));
                     }
                 })
             }));

@@ -19,11 +19,11 @@ const VERSION: &str = "5";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Invitation {
     /// A random number that identifies the process.
-    pub(super) epoch: u64,
+    pub(super) process: u64,
     /// A random number that identifies the worker, because a process may have several.
     pub(super) worker: u64,
     pub(super) token: u128,
-    /// The machine and its boot, so that the number differs after a reboot.
+    /// The boot id of the machine, which differs after each start of the machine.
     pub(super) host: String,
     /// The name of an abstract Unix socket.
     pub(super) unix: Option<String>,
@@ -34,16 +34,16 @@ impl Invitation {
     pub(super) fn to_text(&self) -> String {
         let unix = self.unix.as_deref().unwrap_or("-");
         let tcp = self.tcp.map_or("-".to_owned(), |a| a.to_string());
-        let Invitation { epoch, worker, token, host, .. } = self;
-        format!("{VERSION} {epoch:016x} {worker:016x} {token:032x} {host} {unix} {tcp}")
+        let Invitation { process, worker, token, host, .. } = self;
+        format!("{VERSION} {process:016x} {worker:016x} {token:032x} {host} {unix} {tcp}")
     }
 
     /// Parses an invitation; `None` for another protocol version.
     pub(super) fn parse(text: &str) -> Option<Invitation> {
         let parts: Vec<&str> = text.split(' ').collect();
-        let [VERSION, epoch, worker, token, host, unix, tcp] = parts[..] else { return None };
+        let [VERSION, process, worker, token, host, unix, tcp] = parts[..] else { return None };
         Some(Invitation {
-            epoch: u64::from_str_radix(epoch, 16).ok()?,
+            process: u64::from_str_radix(process, 16).ok()?,
             worker: u64::from_str_radix(worker, 16).ok()?,
             token: u128::from_str_radix(token, 16).ok()?,
             host: host.to_owned(),
@@ -73,7 +73,7 @@ pub(super) enum Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     /// The process number of the invitation.
-    pub(super) epoch: u64,
+    pub(super) process: u64,
     pub(super) token: u128,
     /// A random number that all connections of a link share.
     pub(super) link: u64,
@@ -126,7 +126,7 @@ impl Hello {
             }
         }
         let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out.extend_from_slice(&self.process.to_le_bytes());
         out.extend_from_slice(&self.token.to_le_bytes());
         out.extend_from_slice(&self.link.to_le_bytes());
         out.extend_from_slice(&(rest.len() as u32).to_le_bytes());
@@ -138,7 +138,11 @@ impl Hello {
     ///
     /// # Errors
     /// For a connection without this process's number and token.
-    pub(super) fn check(first: &[u8; HELLO_LEN], epoch: u64, token: u128) -> Result<(u64, usize), Malformed> {
+    pub(super) fn check(
+        first: &[u8; HELLO_LEN],
+        process: u64,
+        token: u128,
+    ) -> Result<(u64, usize), Malformed> {
         let mut at = 0;
         let mut take = |len: usize| {
             at += len;
@@ -147,7 +151,7 @@ impl Hello {
         if take(8) != MAGIC {
             return Err(Malformed("greeting"));
         }
-        if take(8) != epoch.to_le_bytes() {
+        if take(8) != process.to_le_bytes() {
             return Err(Malformed("greeting: it is meant for another process"));
         }
         // The comparison takes the same time wherever the tokens differ, so that its duration reveals
@@ -195,7 +199,7 @@ mod tests {
 
     fn invitation() -> Invitation {
         Invitation {
-            epoch: 7,
+            process: 7,
             worker: 9,
             token: 1 << 100,
             host: "boot-id".into(),
@@ -236,7 +240,7 @@ mod tests {
         let name = "/job:w/replica:0/task:1 at localhost:1".into();
         let caller = Caller { name, worker: 9, incarnations: vec![1, u64::MAX], receivers };
         for role in [Role::Secondary, Role::Main { secondaries: 3, caller }] {
-            let bytes = Hello { epoch: 7, token: 1 << 100, link: 5, role: role.clone() }.encode();
+            let bytes = Hello { process: 7, token: 1 << 100, link: 5, role: role.clone() }.encode();
             let (first, rest) = bytes.split_first_chunk().ok_or("short")?;
             assert_eq!(Hello::check(first, 7, 1 << 100)?, (5, rest.len()));
             assert_eq!(Hello::role(rest)?, role);

@@ -97,17 +97,17 @@ impl Inbound {
         let unreported = self.unreported.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if unreported >= PUSH_BUDGET / REPORT_FRACTION {
             let bytes = self.unreported.swap(0, Ordering::Relaxed);
-            self.answer(&Frame::Consumed { bytes }, None);
+            self.send(&Frame::Consumed { bytes }, None);
         }
     }
 
     /// Requests a value that was offered.
     pub(crate) fn request(&self, step_id: i64, key: &Arc<str>) {
-        self.answer(&Frame::Request(ValueId { step_id, key: key.clone() }), None);
+        self.send(&Frame::Request(ValueId { step_id, key: key.clone() }), None);
     }
 
     /// Sends a frame to the sender of this link.
-    fn answer(&self, frame: &Frame, payload: Option<Bytes>) {
+    fn send(&self, frame: &Frame, payload: Option<Bytes>) {
         if self.connection.post(frame, payload).is_ok() {
             self.connection.flush();
         }
@@ -137,7 +137,7 @@ impl Inbound {
                 self.deliver(worker, value_id, Sent { value: Value::Host(tensor), is_dead: false });
             }
             (Frame::Elements(value_id, _), Content::TooLarge(error)) => {
-                worker.refuse(value_id.step_id, &value_id.key, &self.caller.name, &error.into())
+                worker.cancel_for_value(value_id.step_id, &value_id.key, &self.caller.name, &error.into())
             }
             (Frame::Message(value_id), Content::Message(message)) => {
                 let message = pb::TensorProto::decode(message).map_err(|_| Malformed("tensor"))?;
@@ -145,9 +145,12 @@ impl Inbound {
                     Ok(tensor) => {
                         self.deliver(worker, value_id, Sent { value: Value::Host(tensor), is_dead: false });
                     }
-                    Err(error) => {
-                        worker.refuse(value_id.step_id, &value_id.key, &self.caller.name, &error.into())
-                    }
+                    Err(error) => worker.cancel_for_value(
+                        value_id.step_id,
+                        &value_id.key,
+                        &self.caller.name,
+                        &error.into(),
+                    ),
                 }
             }
             (Frame::Dead(value_id), _) => self.deliver(worker, value_id, Sent::dead()),
@@ -214,7 +217,7 @@ impl Inbound {
         pair: DevicePair,
     ) -> Result<(), Malformed> {
         if self.access_queries.fetch_add(1, Ordering::Relaxed) >= MAX_ACCESS_QUERIES {
-            return Err(Malformed("look: there are too many"));
+            return Err(Malformed("access query: there are too many"));
         }
         let (own, block) = (self.clone(), block.clone());
         let found = DeviceName::parse(&pair.borrower).ok();
@@ -222,7 +225,7 @@ impl Inbound {
         worker.runtime.spawn_blocking(move || {
             let has_access = found.is_some_and(|found| block.is_accessible_by(&*found));
             own.access_queries.fetch_sub(1, Ordering::Relaxed);
-            own.answer(&Frame::AccessAnswer { pair, has_access }, None);
+            own.send(&Frame::AccessAnswer { pair, has_access }, None);
         });
         Ok(())
     }
@@ -270,7 +273,7 @@ impl Inbound {
             Ok(response) => (None, response.encode_to_vec()),
             Err(status) => (Some(status), Vec::new()),
         };
-        self.answer(&Frame::Ran { id, failure }, Some(message.into()));
+        self.send(&Frame::Ran { id, failure }, Some(message.into()));
     }
 
     /// Announces to the other end that this process is shutting down.
@@ -317,13 +320,13 @@ struct BorrowGuard {
 impl Loan for BorrowGuard {
     fn tell_unseen(&self) {
         if let Ok(key) = RendezvousKey::parse(&self.key) {
-            self.lender.answer(&Frame::AccessAnswer { pair: DevicePair::of(&key), has_access: false }, None);
+            self.lender.send(&Frame::AccessAnswer { pair: DevicePair::of(&key), has_access: false }, None);
         }
     }
 }
 
 impl Drop for BorrowGuard {
     fn drop(&mut self) {
-        self.lender.answer(&Frame::Returned { loan: self.loan }, None);
+        self.lender.send(&Frame::Returned { loan: self.loan }, None);
     }
 }

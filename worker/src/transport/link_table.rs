@@ -48,7 +48,7 @@ pub(crate) struct LinkTable {
     bind: Vec<IpAddr>,
     /// The cluster that the process was started with.
     cluster: Cluster,
-    pub(super) epoch: u64,
+    pub(super) process: u64,
     pub(super) token: u128,
     worker: OnceLock<Weak<Worker>>,
     by_address: Mutex<FxHashMap<Arc<str>, Arc<Route>>>,
@@ -78,7 +78,7 @@ impl LinkTable {
             bind: addresses(address),
             caller,
             cluster,
-            epoch: process_number(),
+            process: process_number(),
             token: rand::random(),
             worker: OnceLock::new(),
             by_address: Mutex::default(),
@@ -128,9 +128,9 @@ impl LinkTable {
                 .ok();
         }
         ports.as_ref().map(|ports| {
-            let (epoch, worker, token) = (self.epoch, self.caller.worker, self.token);
+            let (process, worker, token) = (self.process, self.caller.worker, self.token);
             let (unix, tcp) = (ports.unix.clone(), ports.tcp);
-            Invitation { epoch, worker, token, host: boot_id(), unix, tcp }.to_text()
+            Invitation { process, worker, token, host: boot_id(), unix, tcp }.to_text()
         })
     }
 
@@ -140,7 +140,7 @@ impl LinkTable {
         self.runtime.spawn(async move {
             match request_invitation(&route.peer).await {
                 Err(status) => {
-                    tracing::debug!("no meeting with {}: {status}", route.name());
+                    tracing::debug!("no handshake with {}: {status}", route.name());
                     route.set_unlinked(RETRY_AFTER);
                 }
                 Ok(None) => route.set_unlinked(FOREIGN_RETRY_AFTER),
@@ -190,15 +190,15 @@ impl LinkTable {
         invitation: &Invitation,
         caller: Caller,
     ) -> io::Result<(Connection, Locality)> {
-        let (epoch, token, link) = (invitation.epoch, invitation.token, rand::random());
-        let hello = |role| Hello { epoch, token, link, role };
+        let (process, token, link) = (invitation.process, invitation.token, rand::random());
+        let hello = |role| Hello { process, token, link, role };
         let main = |secondaries: usize| hello(Role::Main { secondaries: secondaries as u16, caller });
         match endpoint {
             Endpoint::Unix(name) => {
                 let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
                 let socket = Socket::unix(stream);
                 // The table must exist before the other end looks for it, which happens after the hello.
-                let locality = match epoch == self.epoch && self.transport == Transport::Auto {
+                let locality = match process == self.process && self.transport == Transport::Auto {
                     true => Locality::SameProcess(HandoffTable::new(link)),
                     false => Locality::SameHost,
                 };
@@ -393,8 +393,8 @@ pub(super) fn read_within(time: Duration, socket: &Socket, mut into: &mut [u8]) 
 
 /// Returns the random number of this process, which all of its workers share.
 fn process_number() -> u64 {
-    static EPOCH: OnceLock<u64> = OnceLock::new();
-    *EPOCH.get_or_init(rand::random)
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    *NUMBER.get_or_init(rand::random)
 }
 
 /// Returns the identity of this machine's current boot; empty if the system does not provide one.

@@ -140,12 +140,12 @@ impl Acceptor {
         accept: impl Fn() -> io::Result<io::Result<Socket>> + Send + 'static,
     ) -> io::Result<Thread> {
         let acceptor = self.clone();
-        let thread = handshake_thread().name("anabranch-door".into());
+        let thread = handshake_thread().name("anabranch-accept".into());
         let accepting = thread.spawn(move || {
             while !acceptor.closed.load(Ordering::Acquire) {
                 match accept() {
                     Ok(Ok(socket)) => acceptor.handshake_on_thread(socket),
-                    Ok(Err(error)) => tracing::debug!("a caller for tensors has gone: {error}"),
+                    Ok(Err(error)) => tracing::debug!("a connection for tensors has ended: {error}"),
                     Err(_) if acceptor.closed.load(Ordering::Acquire) => {}
                     Err(error) => {
                         tracing::warn!("links for tensors cannot be accepted for now: {error}");
@@ -169,7 +169,7 @@ impl Acceptor {
             acceptor.pending.fetch_sub(1, Ordering::Relaxed);
             match hello {
                 Ok((link, role)) => acceptor.accept_connection(socket, link, role),
-                Err(error) => tracing::debug!("a caller for tensors was turned away: {error}"),
+                Err(error) => tracing::debug!("a connection for tensors was refused: {error}"),
             }
         });
         if spawned.is_err() {
@@ -182,7 +182,7 @@ impl Acceptor {
         let link_table = self.link_table.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let mut first = [0; HELLO_LEN];
         read_within(HANDSHAKE_TIMEOUT, socket, &mut first)?;
-        let (link, rest) = Hello::check(&first, link_table.epoch, link_table.token)?;
+        let (link, rest) = Hello::check(&first, link_table.process, link_table.token)?;
         let mut bytes = vec![0; rest];
         read_within(HANDSHAKE_TIMEOUT, socket, &mut bytes)?;
         Ok((link, Hello::role(&bytes)?))

@@ -103,12 +103,12 @@ impl Reader {
             return Ok(buffer);
         }
         let (connection, mut unread) = (self.connection.clone(), std::mem::take(&mut self.unread));
-        let (give, filled) = oneshot::channel();
+        let (sender, filled) = oneshot::channel();
         let thread = std::thread::Builder::new().name("anabranch-recv".into()).stack_size(THREAD_STACK);
         thread.spawn(move || {
             let read = read_parts(&connection, &mut unread, buffer.as_mut_slice());
             // An error means that the link has ended meanwhile.
-            let _ = give.send((unread, read.map(|()| buffer)));
+            let _ = sender.send((unread, read.map(|()| buffer)));
         })?;
         let (unread, buffer) = filled.await.map_err(io::Error::other)?;
         self.unread = unread;

@@ -203,7 +203,7 @@ mod tests {
         let Some(Frame::Failed { step_id: 3, why }) = next_frame(&there)? else {
             return Err("its receiver is told nothing".into());
         };
-        assert!(why.message.contains("does not see") && why.message.contains(DST), "{why}");
+        assert!(why.message.contains("cannot access") && why.message.contains(DST), "{why}");
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The way back: a step's small values for the process that something of the step is next_frame from right now, a run or a
+//! The way back: a step's small values for the process that something of the step is heard from right now, a run or a
 //! value. They take the connection by which that came, and leave with what else is said there, the answer to a run above
 //! all: in one write, for which the other end wakes once.
 //!
@@ -17,7 +17,7 @@ const MOST: usize = 64 << 10;
 const STUCK: usize = 1 << 20;
 
 thread_local! {
-    /// While something is next_frame, where it came from.
+    /// While something is heard, where it came from.
     static OPEN: RefCell<Option<WayBack>> = const { RefCell::new(None) };
 }
 
@@ -30,7 +30,7 @@ struct WayBack {
     left: usize,
 }
 
-/// Does what follows from something of a step, next_frame by this connection from this worker.
+/// Does what follows from something of a step, heard by this connection from this worker.
 pub(super) fn open<T>(connection: &Arc<Connection>, to: u64, step_id: i64, what: impl FnOnce() -> T) -> T {
     let way = WayBack { connection: connection.clone(), to, step_id, left: MOST };
     let _closes = Closes(OPEN.replace(Some(way)));
@@ -153,7 +153,7 @@ mod tests {
         run.step.rendezvous.recv_local(
             &key,
             Box::new(move |_| {
-                // The other step, whose end was next_frame before, is there while this is answered.
+                // The other step, whose end was heard before, is there while this is answered.
                 let goes =
                     steps.get(2).is_some() && pushing.push(1, &answer, &small, PushReason::Ready).is_ok();
                 assert!(goes);
@@ -239,7 +239,7 @@ mod tests {
         let (connection, _there) = connection()?;
         let connection = Arc::new(connection);
         let is_taken = |to, step_id, bytes| take(to, step_id, bytes).is_some();
-        assert!(!is_taken(7, 1, 0), "nothing is next_frame");
+        assert!(!is_taken(7, 1, 0), "nothing is heard");
         open(&connection, 7, 1, || {
             assert!(is_taken(7, 1, 0) && is_taken(7, 1, SMALL));
             assert!(!is_taken(7, 1, SMALL + 1), "it is not small");

@@ -39,11 +39,11 @@ pub struct Task {
 impl Task {
     /// Starts a worker with these settings.
     pub fn serve(config: WorkerConfig, listener: std::net::TcpListener) -> Test<Task> {
-        Task::serve_made(listener, || Worker::new(config))
+        Task::serve_with(listener, || Worker::new(config))
     }
 
     /// Starts the worker that `make` creates on the task's runtime.
-    pub fn serve_made(
+    pub fn serve_with(
         listener: std::net::TcpListener,
         make: impl FnOnce() -> Result<Arc<Worker>, Status>,
     ) -> Test<Task> {
@@ -132,7 +132,7 @@ impl Session {
             let name = task.worker.task().clone();
             links.insert(name.clone(), Arc::new(RemoteWorker::new(name, &task.address, LONG)?));
         }
-        Session::over(links).await
+        Session::with_links(links).await
     }
 
     /// Creates a session in which the first worker is called within this process.
@@ -143,7 +143,7 @@ impl Session {
     }
 
     /// Creates a session over these links.
-    pub async fn over(links: BTreeMap<TaskName, Arc<dyn WorkerLink>>) -> Test<Session> {
+    pub async fn with_links(links: BTreeMap<TaskName, Arc<dyn WorkerLink>>) -> Test<Session> {
         let mut attributes = Vec::new();
         for link in links.values() {
             attributes.extend(link.status(soon()).await?);
@@ -165,14 +165,14 @@ impl Session {
         self.register_as(graph, feeds, fetches, targets, |_| {}).await
     }
 
-    /// Registers like [`Session::register`]; `ask` changes each request.
+    /// Registers like [`Session::register`]; `change` changes each request.
     pub async fn register_as(
         &self,
         graph: &Graph,
         feeds: &[&str],
         fetches: &[&str],
         targets: &[&str],
-        ask: impl Fn(&mut RegisterGraph),
+        change: impl Fn(&mut RegisterGraph),
     ) -> Test<Registered> {
         let graph = rewrite_for_run(graph, feeds, fetches, targets, &self.devices, 0)?;
         let placement = placed_devices(&graph, &self.devices)?;
@@ -188,7 +188,7 @@ impl Session {
                 collective_graph_key: 0,
                 deadline: soon(),
             };
-            ask(&mut register);
+            change(&mut register);
             parts.insert(part.task, link.register_graph(register).await?);
         }
         Ok(Registered { parts })

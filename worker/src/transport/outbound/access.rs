@@ -20,7 +20,7 @@ impl Outbound {
         let spec = TensorSpec { dtype: tensor.dtype, shape: tensor.shape.clone() };
         let loan = Loan::Device(tensor.memory.clone());
         let lacking = |why: &str| {
-            let text = format!("{} does not see {tensor:?}, which is for {}{why}", self.peer, value_id.key);
+            let text = format!("{} cannot access {tensor:?}, which is for {}{why}", self.peer, value_id.key);
             Error::new(Code::Unavailable, text)
         };
         let known = self.share_block(&loan).map_err(|error| {

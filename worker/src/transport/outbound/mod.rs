@@ -238,7 +238,7 @@ impl Outbound {
             }
             (Frame::Elements(value_id, _), Content::TooLarge(error)) => {
                 if let Some(worker) = worker.upgrade() {
-                    worker.refuse(value_id.step_id, &value_id.key, &self.peer, &error.into());
+                    worker.cancel_for_value(value_id.step_id, &value_id.key, &self.peer, &error.into());
                 }
             }
             (Frame::Dead(value_id), _) => deliver_piggybacked(worker, &value_id, Sent::dead()),
@@ -255,7 +255,11 @@ impl Outbound {
                 drop(returned);
             }
             (Frame::AccessAnswer { pair, has_access }, _) => {
-                let how = if has_access { "directly" } else { "by the host, for it does not see its memory" };
+                let how = if has_access {
+                    "directly"
+                } else {
+                    "by the host, because it has no access to that memory"
+                };
                 let DevicePair { lender, borrower } = &pair;
                 tracing::info!("tensors of {lender} go to {borrower} at {} {how}", self.peer);
                 self.peer_access.set_answer(&pair, has_access);

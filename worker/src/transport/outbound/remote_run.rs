@@ -22,8 +22,8 @@ impl Outbound {
         timeout: Option<Duration>,
     ) -> Result<pb::RunGraphResponse, Status> {
         let id = self.next_run.fetch_add(1, Ordering::Relaxed);
-        let (give, answer) = oneshot::channel();
-        self.runs.lock().insert(id, give);
+        let (sender, answer) = oneshot::channel();
+        self.runs.lock().insert(id, sender);
         let mut cancel_on_drop = CancelOnDrop { link: self, id: Some(id) };
         let posted = self.post(&Frame::Run { id, timeout }, Some(request.encode_to_vec().into()));
         posted.map_err(|e| crate::failure(&e))?;
@@ -44,20 +44,20 @@ impl Outbound {
 
     /// Completes a run with its answer; the caller continues on this thread.
     pub(super) fn end_run(&self, id: u64, response: Result<pb::RunGraphResponse, Status>) {
-        let asked = self.runs.lock().remove(&id);
-        if let Some(give) = asked {
+        let sender = self.runs.lock().remove(&id);
+        if let Some(sender) = sender {
             // The caller of the run continues on this thread, and may have much to write.
             cork::release();
             // An error means that the caller has cancelled.
-            at_hand(|| drop(give.send(response)));
+            at_hand(|| drop(sender.send(response)));
         }
     }
 
     /// Fails the runs in progress.
     pub(super) fn end_runs(&self) {
         let runs = std::mem::take(&mut *self.runs.lock());
-        for give in runs.into_values() {
-            let _ = give.send(Err(self.run_lost_error()));
+        for sender in runs.into_values() {
+            let _ = sender.send(Err(self.run_lost_error()));
         }
     }
 }
