@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-#[derive(Debug, Default)]
 /// The sending state of one step.
+#[derive(Debug, Default)]
 pub(super) struct Pushes {
     /// Set when a value was posted to a link that has not been flushed.
     needs_flush: AtomicBool,
