@@ -142,8 +142,8 @@ impl Server {
     async fn start() -> Test<Server> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let (said, events) = mpsc::unbounded_channel();
-        let services = Services::default().with(ParrotService { events: said }).with(EchoService);
+        let (sender, events) = mpsc::unbounded_channel();
+        let services = Services::default().with(ParrotService { events: sender }).with(EchoService);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = services.serve(TcpListenerStream::new(listener), stopped.map(drop));
         Ok(Server { address, events, stop: Some(stop), serving: tokio::spawn(serving) })
@@ -206,8 +206,8 @@ async fn whole(response: ResponseFuture) -> Test<(Bytes, HeaderMap)> {
     Ok((all.freeze(), trailers.unwrap_or(head.headers)))
 }
 
-async fn call(client: &mut SendRequest<Bytes>, word: &str, payload: &[u8]) -> Test<(Bytes, HeaderMap)> {
-    let (response, mut stream) = begin(client, request(&format!("/test.Parrot/{word}"))?).await?;
+async fn call(client: &mut SendRequest<Bytes>, method: &str, payload: &[u8]) -> Test<(Bytes, HeaderMap)> {
+    let (response, mut stream) = begin(client, request(&format!("/test.Parrot/{method}"))?).await?;
     // A call that is answered early refuses the rest of its request, so an error is no failure.
     let _ = send(&mut stream, message(payload), true).await;
     whole(response).await
@@ -293,10 +293,10 @@ async fn failures_are_reported() -> Test {
     let mut client = server.client(&h2::client::Builder::new()).await?;
     let (_, fields) = call(&mut client, "Sing", b"").await?;
     assert_eq!(status(&fields), ("12", "no%20such%20word:%20%C3%A9"));
-    for word in ["Panic", "PanicLater"] {
-        let (_, fields) = call(&mut client, word, b"").await?;
+    for method in ["Panic", "PanicLater"] {
+        let (_, fields) = call(&mut client, method, b"").await?;
         let (code, text) = status(&fields);
-        assert!(code == "13" && text.contains(&format!("/test.Parrot/{word}")), "{text}");
+        assert!(code == "13" && text.contains(&format!("/test.Parrot/{method}")), "{text}");
     }
     let (response, mut stream) = begin(&mut client, request("/test.Nobody/Say")?).await?;
     let _ = stream.send_data(Bytes::new(), true);
@@ -398,9 +398,9 @@ async fn connections_that_are_not_http2_are_refused() -> Test {
     let mut client = server.client(&h2::client::Builder::new()).await?;
     let ping_of_a_stream =
         [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &[0, 0, 8, 6, 0, 0, 0, 0, 1], &[0; 8]].concat();
-    for said in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 300], &ping_of_a_stream] {
+    for input in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 300], &ping_of_a_stream] {
         let mut socket = TcpStream::connect(server.address).await?;
-        socket.write_all(said).await?;
+        socket.write_all(input).await?;
         let mut answer = Vec::new();
         timeout(LONG, socket.read_to_end(&mut answer)).await??;
         // The last frame is a GOAWAY with the error code for a protocol error.

@@ -65,16 +65,16 @@ impl Epochs {
             let text = format!("{} has seen epochs of {MAX_NAMES} names, and takes no more", self.task);
             return Err(Status::new(Code::ResourceExhausted, text));
         }
-        let seen = by_name.entry(epoch.name.clone()).or_default();
-        if epoch.number < seen.highest {
-            let later = Epoch { number: seen.highest, ..epoch.clone() };
+        let state = by_name.entry(epoch.name.clone()).or_default();
+        if epoch.number < state.highest {
+            let later = Epoch { number: state.highest, ..epoch.clone() };
             let refusal = ended_error(epoch, &later, &self.task);
             return Err(Status::new(refusal.code(), refusal.to_string()));
         }
-        seen.highest = epoch.number;
-        let alive: Vec<Arc<SessionEpoch>> = seen.session_epochs.iter().filter_map(Weak::upgrade).collect();
-        seen.session_epochs.retain(|t| t.strong_count() > 0);
-        seen.session_epochs.push(Arc::downgrade(session_epoch));
+        state.highest = epoch.number;
+        let alive: Vec<Arc<SessionEpoch>> = state.session_epochs.iter().filter_map(Weak::upgrade).collect();
+        state.session_epochs.retain(|t| t.strong_count() > 0);
+        state.session_epochs.push(Arc::downgrade(session_epoch));
         Ok(alive.into_iter().filter(|t| t.epoch.number < epoch.number).collect())
     }
 }

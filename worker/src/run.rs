@@ -165,7 +165,7 @@ pub(crate) async fn sleep_until(deadline: Option<Instant>) {
 
 /// Returns the error for an executor that was dropped without a result.
 pub(crate) fn lost_executor() -> Error {
-    Error::internal("an executor ended without a word")
+    Error::internal("an executor ended without a result")
 }
 
 /// Sends the fed values to their receivers in this process.

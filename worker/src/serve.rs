@@ -39,10 +39,10 @@ pub(crate) async fn recv_tensor(
 /// Returns the sending device, after checking its incarnation.
 fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<dyn Device>, Status> {
     let device = worker.devices.find_local(&DeviceName::parse(&key.src_device)?)?;
-    let (wanted, here) = (key.src_incarnation, device.attributes().incarnation);
-    if wanted != here {
+    let (requested, here) = (key.src_incarnation, device.attributes().incarnation);
+    if requested != here {
         let text = format!(
-            "RecvTensor expects a different device incarnation: {wanted} vs. {here}. Your worker job \
+            "RecvTensor expects a different device incarnation: {requested} vs. {here}. Your worker job \
              (\"{}\") was probably restarted. Check your worker job for the reason why it was restarted.",
             worker.task()
         );
@@ -125,7 +125,7 @@ async fn to_host(device: &Arc<dyn Device>, value: Value) -> Result<Tensor, Statu
     crossing::to_host(device, value, Box::new(move |result| drop(sender.send(result))));
     match received_value.await {
         Ok(result) => result.map_err(|e| crate::failure(&e)),
-        Err(_) => Err(Status::new(Code::Internal, "a transfer from a device ended without a word")),
+        Err(_) => Err(Status::new(Code::Internal, "a transfer from a device ended without a result")),
     }
 }
 

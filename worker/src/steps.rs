@@ -478,13 +478,18 @@ mod tests {
     fn a_slow_step_is_reported_less_and_less_often() -> Result<(), Status> {
         let (steps, start) = (steps(), Instant::now());
         let run = steps.begin(7, start)?;
-        let told = |seconds| steps.take_slow_reports(start + Duration::from_secs(seconds));
-        assert!(told(59).is_empty());
+        let reports = |seconds| steps.take_slow_reports(start + Duration::from_secs(seconds));
+        assert!(reports(59).is_empty());
         let text = "Step 7 began 60 s ago on /job:ps/replica:0/task:0, and has not ended; it waits for nothing from other tasks";
-        assert_eq!(told(60), [text]);
-        assert!(told(119).is_empty() && told(121).len() == 1 && told(239).is_empty() && told(300).len() == 1);
+        assert_eq!(reports(60), [text]);
+        assert!(
+            reports(119).is_empty()
+                && reports(121).len() == 1
+                && reports(239).is_empty()
+                && reports(300).len() == 1
+        );
         drop(run);
-        assert!(told(10_000).is_empty());
+        assert!(reports(10_000).is_empty());
         Ok(())
     }
 

@@ -153,7 +153,7 @@ async fn borrowed_tensors_keep_their_values_after_the_link_has_ended() -> Test {
     session.run(&init, 10, &[("p:0", ones)], &[]).await?;
     // The addition gives the variable memory of its own.
     session.run(&more, 11, &[], &[]).await?;
-    let held = session.run(&read, 12, &[], &["y:0"]).await?;
+    let borrowed = session.run(&read, 12, &[], &["y:0"]).await?;
     let run_more = |step| session.links[&second].run_graph(session.part(&more, &second, step, &[], &[]));
     until("a loan", || tasks[1].worker.links() == (1, 1))?;
     session.links[&first].cleanup_graph(12).await?;
@@ -163,9 +163,9 @@ async fn borrowed_tensors_keep_their_values_after_the_link_has_ended() -> Test {
     for step in 20..24 {
         run_more(step).await?;
     }
-    assert!(held[0].values::<i32>()?.iter().all(|&v| v == 2), "the value has changed");
+    assert!(borrowed[0].values::<i32>()?.iter().all(|&v| v == 2), "the value has changed");
     drop(tasks.pop());
-    assert!(held[0].values::<i32>()?.iter().all(|&v| v == 2), "the memory has gone");
+    assert!(borrowed[0].values::<i32>()?.iter().all(|&v| v == 2), "the memory has gone");
     Ok(())
 }
 
@@ -238,12 +238,12 @@ async fn borrowed_tensors_keep_their_values_while_the_variable_changes() -> Test
     let more = session.register(&graph, &["p"], &[], &["more"]).await?;
     let read = session.register(&graph, &[], &["y"], &[]).await?;
     session.run(&init, 10, &[("p:0", ones.clone())], &[]).await?;
-    let mut held = Vec::new();
+    let mut borrowed = Vec::new();
     for i in 0..10 {
-        held.extend(session.run(&read, 20 + 2 * i, &[], &["y:0"]).await?);
+        borrowed.extend(session.run(&read, 20 + 2 * i, &[], &["y:0"]).await?);
         session.run(&more, 21 + 2 * i, &[("p:0", ones.clone())], &[]).await?;
     }
-    for (i, tensor) in (1..).zip(&held) {
+    for (i, tensor) in (1..).zip(&borrowed) {
         assert!(tensor.values::<i32>()?.iter().all(|&v| v == i), "the value of round {i} has changed");
     }
     Ok(())
@@ -335,7 +335,11 @@ async fn connections_without_an_invitation_are_refused() -> Test {
         ("a wrong token", hello(epoch, token ^ 1, &main), false),
         ("another process's epoch", hello(epoch ^ 1, token, &main), false),
         ("a greeting without end", hello(epoch, token, &[7]), false),
-        ("lanes that are not there", hello(epoch, token, &[&[3, 0][..], &main[2..]].concat()), false),
+        (
+            "secondary connections that do not exist",
+            hello(epoch, token, &[&[3, 0][..], &main[2..]].concat()),
+            false,
+        ),
         ("rubbish after a good greeting", [hello(epoch, token, &main), vec![0xee; 500]].concat(), true),
     ];
     for (name, bytes, welcomed) in cases {

@@ -131,10 +131,10 @@ impl TestDevice {
             borrowed.tell_unseen();
             return Err(executor::Error::internal("the block is not accessible"));
         }
-        let seen = PeerMemory::map(window.descriptor(), window.len());
-        let seen = seen.map_err(|error| executor::Error::internal(error.to_string()))?;
+        let mapped = PeerMemory::map(window.descriptor(), window.len());
+        let mapped = mapped.map_err(|error| executor::Error::internal(error.to_string()))?;
         self.counts.borrowed.fetch_add(1, Ordering::AcqRel);
-        let bytes = &seen.bytes()[..tensor.memory.len()];
+        let bytes = &mapped.bytes()[..tensor.memory.len()];
         Ok(Tensor::from_bytes(tensor.dtype, tensor.shape.clone(), bytes)?)
     }
 }
@@ -180,7 +180,7 @@ impl Device for TestDevice {
         if !self.has_memory.load(Ordering::Acquire) {
             return self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
         }
-        let lent = self.read(&tensor).and_then(|tensor| {
+        let shared = self.read(&tensor).and_then(|tensor| {
             let bytes = tensor.bytes()?;
             let failed = |error: io::Error| executor::Error::internal(error.to_string());
             let mut memory = SharedMemory::new(bytes.len().next_power_of_two()).map_err(failed)?;
@@ -192,7 +192,7 @@ impl Device for TestDevice {
             let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
             Ok(DeviceTensor { dtype, shape, memory: Arc::new(window) }.into())
         });
-        done(lent);
+        done(shared);
     }
 
     fn sees(&self, window: &PeerWindow) -> bool {
@@ -284,16 +284,16 @@ async fn device_tensors_are_shared_once_access_is_known() -> Test {
         .await?;
     // Both devices are known to have access: only the fetched value is copied to the host.
     let before = cluster.counts(|counts| &counts.downloaded);
-    let lent = cluster.counts(|counts| &counts.shared);
+    let shared = cluster.counts(|counts| &counts.shared);
     cluster.run_round_trips(&numbers(LEAST / 4 + 1)?, || true).await?;
     assert_eq!(cluster.counts(|counts| &counts.downloaded), [before[0] + MIN_ROUNDS, before[1]]);
-    assert_eq!(cluster.counts(|counts| &counts.shared), [lent[0] + MIN_ROUNDS, lent[1] + MIN_ROUNDS]);
+    assert_eq!(cluster.counts(|counts| &counts.shared), [shared[0] + MIN_ROUNDS, shared[1] + MIN_ROUNDS]);
     // All shared memory is returned.
     let deadline = Instant::now() + LONG;
     while cluster.counts(|counts| &counts.outstanding) != [0, 0] {
         assert!(
             Instant::now() < deadline,
-            "{:?} are still lent",
+            "{:?} are not returned",
             cluster.counts(|counts| &counts.outstanding)
         );
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -349,16 +349,16 @@ async fn shared_memory_is_abandoned_with_the_link_and_steps_continue_by_the_host
     let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
     cluster.run_round_trips(&numbers(LEAST)?, borrowed).await?;
     cluster.tasks[1].worker.close_links();
-    let lent = |cluster: &TestCluster| cluster.counts(|counts| &counts.shared);
+    let shared = |cluster: &TestCluster| cluster.counts(|counts| &counts.shared);
     let end = Instant::now() + LONG;
     while cluster.tasks[0].worker.links() != (0, 0) || cluster.counts(|counts| &counts.outstanding) != [0, 0]
     {
         assert!(Instant::now() < end, "the links are still there");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let before = lent(&cluster);
+    let before = shared(&cluster);
     cluster.run_round_trips(&numbers(LEAST)?, || true).await?;
-    assert_eq!(lent(&cluster), before);
+    assert_eq!(shared(&cluster), before);
     Ok(())
 }
 

@@ -55,9 +55,9 @@ pub(super) fn decode(coded: &[u8]) -> Option<Vec<u8>> {
         for shift in (0..8).rev() {
             code = code << 1 | u32::from(byte >> shift & 1);
             len += 1;
-            let place = code.wrapping_sub(CODE.first[len]);
-            if place < CODE.count[len] {
-                bytes.push(CODE.bytes[CODE.start[len] + place as usize]);
+            let index = code.wrapping_sub(CODE.first[len]);
+            if index < CODE.count[len] {
+                bytes.push(CODE.bytes[CODE.start[len] + index as usize]);
                 (code, len) = (0, 0);
             } else if len == LONGEST {
                 return None;

@@ -86,10 +86,10 @@ impl Table {
 
     /// Returns the field with an index; indices begin at 1, and the dynamic table follows the static one.
     pub(super) fn get(&self, number: usize) -> Option<Field> {
-        let place = number.checked_sub(1)?;
-        match STATIC.get(place) {
+        let index = number.checked_sub(1)?;
+        match STATIC.get(index) {
             Some((name, value)) => Some(Field::from_static(name, value)),
-            None => self.dynamic.get(place - STATIC.len()).cloned(),
+            None => self.dynamic.get(index - STATIC.len()).cloned(),
         }
     }
 

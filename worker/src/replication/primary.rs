@@ -111,8 +111,10 @@ impl Primary {
         let mut number = None;
         loop {
             if self.superseded.is_cancelled() {
-                let text =
-                    format!("{}: this process gives way to its replica, which has what there is", self.task);
+                let text = format!(
+                    "{}: this process stops serving, because its replica holds the task's state",
+                    self.task
+                );
                 return Err(Status::new(Code::Unavailable, text));
             }
             let wait_for_event = self.wait_for_event(number);
@@ -142,8 +144,8 @@ impl Primary {
             if timeout_at(end.into(), changed.changed()).await.is_err() {
                 let code = if end < give_up_at { Code::DeadlineExceeded } else { Code::Unavailable };
                 let text = format!(
-                    "{}: its standby, whose process holds {presence} open, does not say that it has what the step \
-                     changed: it has lost the way here, or is stopped; end it, or mend the network between the two",
+                    "{}: its standby, whose process holds {presence} open, does not acknowledge the changes of \
+                     the step: it cannot reach this task, or is stopped; end it, or repair the network between the two",
                     self.task
                 );
                 return Err(Status::new(code, text));
@@ -248,7 +250,7 @@ impl Primary {
             // Without a way to probe the process, a lost link would look like the end of the process.
             if probe_token(presence, hello.token).await != ProcessState::Alive {
                 let text = format!(
-                    "{} cannot see its standby's process at {presence}: open the way there",
+                    "{} cannot reach its standby's process at {presence}: allow connections to it",
                     self.task
                 );
                 return Err(Status::new(Code::Unavailable, text));
@@ -381,7 +383,9 @@ impl Primary {
             };
             let sent = self.started.checked_add(Duration::from_millis(message.time));
             let Some(sent) = sent.filter(|sent| *sent <= Instant::now() && applied <= last) else {
-                return Err(Status::invalid("a standby has heard what was not said"));
+                return Err(Status::invalid(
+                    "a standby acknowledged a heartbeat or a batch that was not sent",
+                ));
             };
             if message.time > 0 {
                 if standby.record_acknowledgement(sent) {
@@ -457,7 +461,10 @@ impl Primary {
     pub(super) fn try_yield_to(&self, hello: &FollowRequest) -> bool {
         let is_blank = !self.journal.was_used() && self.state.lock().links == 0;
         if hello.holds_state && is_blank {
-            tracing::warn!("{} holds nothing, and its replica what there is: this one ends", self.task);
+            tracing::warn!(
+                "{} holds no state, and its replica holds the task's: this process ends",
+                self.task
+            );
             self.superseded.cancel();
             return true;
         }

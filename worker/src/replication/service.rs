@@ -32,14 +32,14 @@ impl ReplicationService for Replication {
         let mut messages_in = request.into_inner();
         let none = || tonic::Status::failed_precondition("this task has no replicas: see --ps-replicas");
         let primary = self.0.clone().ok_or_else(none)?;
-        let late = |_| tonic::Status::deadline_exceeded("a standby says who it is at once");
+        let late = |_| tonic::Status::deadline_exceeded("a standby must identify itself at once");
         let first = timeout(HELLO_TIMEOUT, messages_in.message()).await.map_err(late)??.unwrap_or_default();
         if first.task != primary.task().to_string() {
             let text = format!("{} is served here, and {} followed", primary.task(), first.task);
             return Err(tonic::Status::invalid_argument(text));
         }
         if primary.try_yield_to(&first) {
-            return Err(tonic::Status::aborted("what the task had is with you"));
+            return Err(tonic::Status::aborted("you hold the task's state"));
         }
         let (link, messages) = StandbyLink::new();
         // A separate task, because the messages of an accepted standby must be processed even if this call is

@@ -117,7 +117,7 @@ impl Standby {
         loop {
             let had = self.progress.lock().applied;
             if self.progress.lock().can_take_over() {
-                tracing::warn!("{} was silent for {SILENCE:?}, and answers nobody", self.other);
+                tracing::warn!("{} was silent for {SILENCE:?}, and answers no runs", self.other);
                 return self.announce_takeover();
             }
             let task = self.worker.task();
@@ -129,7 +129,10 @@ impl Standby {
                 }
                 ProcessState::Ended => String::new(),
                 ProcessState::Unreachable => {
-                    format!("{task} cannot see whether {} serves it: its machine is silent", self.other)
+                    format!(
+                        "{task} cannot find out whether {} serves it: its machine does not answer",
+                        self.other
+                    )
                 }
                 ProcessState::Alive | ProcessState::HasTakenOver => {
                     format!("{task} follows {} no longer: {}", self.other, self.follow().await)
@@ -194,9 +197,11 @@ impl Standby {
         };
         let _ = sender.send(hello);
         let requests = stream::unfold(requests, |mut requests| async move {
-            requests.recv().await.map(|word| (word, requests))
+            requests.recv().await.map(|request| (request, requests))
         });
-        let Some(endpoint) = channel::endpoint(&self.other) else { return "that is no address".to_owned() };
+        let Some(endpoint) = channel::endpoint(&self.other) else {
+            return "its address is malformed".to_owned();
+        };
         let begun = timeout(HELLO_TIMEOUT, async {
             let channel =
                 endpoint.connect_with_connector(channel::connector()).await.map_err(|e| innermost(&e))?;
@@ -245,7 +250,7 @@ impl Standby {
                     Ok(Ok(Some(batch))) => batch,
                     Ok(Ok(None)) => return "it has ended".to_owned(),
                     Ok(Err(status)) => return status.message().to_owned(),
-                    Err(_) => return "it says nothing".to_owned(),
+                    Err(_) => return "it sends nothing".to_owned(),
                 },
             };
             self.progress.lock().last_message = Some(Instant::now());

@@ -76,7 +76,7 @@ impl StandbyState {
         let why = match (self.is_linked(), self.may_take_over) {
             (true, _) => format!("there is a standby, whose process holds {presence} open"),
             (false, true) => format!(
-                "there was a standby, whose process held {presence} open: it is not seen to have ended, and may have \
+                "there was a standby, whose process held {presence} open: its process is not known to have ended, and may have \
                  taken over"
             ),
             (false, false) => return Ok(()),
@@ -279,7 +279,7 @@ mod tests {
         let (link, _messages) = StandbyLink::new();
         let mut standby = StandbyState::new(1, hello(7, 3), link);
         let other = |standby: &StandbyState| code_of(standby.check_replacement(&hello(8, 9)));
-        assert_eq!(other(&standby), Err(Code::Unavailable), "it is being told");
+        assert_eq!(other(&standby), Err(Code::Unavailable), "it receives a snapshot");
         standby.unlink();
         assert_eq!(other(&standby), Ok(()), "it has nothing, and is lost");
         standby.may_take_over = true;

@@ -260,8 +260,8 @@ impl Inbound {
                     own.send_run_result(id, outcome);
                 }
             });
-            if let Some(place) = self.runs.lock().get_mut(&id) {
-                *place = Some(run);
+            if let Some(slot) = self.runs.lock().get_mut(&id) {
+                *slot = Some(run);
             }
         });
         Ok(())

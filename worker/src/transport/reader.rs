@@ -122,11 +122,11 @@ impl Reader {
             // ones either.
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let mut place = vec![0; len.min(MIN_UNBUFFERED)];
+        let mut scratch = vec![0; len.min(MIN_UNBUFFERED)];
         let mut left = len;
         while left > 0 {
-            let now = left.min(place.len());
-            self.read_into(&mut place[..now]).await?;
+            let now = left.min(scratch.len());
+            self.read_into(&mut scratch[..now]).await?;
             left -= now;
         }
         Ok(())
@@ -156,14 +156,14 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads until the buffer has `wanted` bytes. Returns false if the connection ends before.
-    async fn fill_to(&mut self, wanted: usize) -> io::Result<bool> {
+    /// Reads until the buffer has `len` bytes. Returns false if the connection ends before.
+    async fn fill_to(&mut self, len: usize) -> io::Result<bool> {
         let unread = &mut self.unread;
-        if unread.len() >= wanted {
+        if unread.len() >= len {
             return Ok(true);
         }
-        unread.make_room(wanted);
-        while unread.len() < wanted {
+        unread.make_room(len);
+        while unread.len() < len {
             let read = self.source.receive(&mut unread.bytes[unread.end..], &mut unread.descriptors).await?;
             check_descriptor_count(&unread.descriptors)?;
             if read == 0 {
@@ -196,12 +196,12 @@ impl ReadBuffer {
         len
     }
 
-    /// Makes room for `wanted` bytes in total.
-    fn make_room(&mut self, wanted: usize) {
+    /// Makes room for `len` bytes in total.
+    fn make_room(&mut self, len: usize) {
         self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.len());
-        if self.bytes.len() < wanted {
-            self.bytes.resize(wanted, 0);
+        if self.bytes.len() < len {
+            self.bytes.resize(len, 0);
         }
     }
 }

@@ -165,8 +165,8 @@ mod tests {
             });
             sent?;
             step.flush();
-            let came = std::iter::from_fn(|| next_frame(&there).transpose()).collect::<Test<Vec<_>>>()?;
-            assert_eq!(came.len(), keys.len(), "of step {step_id} came {came:?}");
+            let frames = std::iter::from_fn(|| next_frame(&there).transpose()).collect::<Test<Vec<_>>>()?;
+            assert_eq!(frames.len(), keys.len(), "step {step_id} sent {frames:?}");
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ mod tests {
         step.send(&key, Sent { value: tensor.into(), is_dead: false })?;
         let there = open_link(&route, &step)?;
         let Some(Frame::Failed { step_id: 3, why }) = next_frame(&there)? else {
-            return Err("its receiver is told nothing".into());
+            return Err("its receiver is not notified".into());
         };
         assert!(why.message.contains("cannot access") && why.message.contains(DST), "{why}");
         Ok(())

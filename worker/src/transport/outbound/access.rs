@@ -19,18 +19,18 @@ impl Outbound {
     ) -> executor::Result<bool> {
         let spec = TensorSpec { dtype: tensor.dtype, shape: tensor.shape.clone() };
         let loan = Loan::Device(tensor.memory.clone());
-        let lacking = |why: &str| {
+        let inaccessible = |why: &str| {
             let text = format!("{} cannot access {tensor:?}, which is for {}{why}", self.peer, value_id.key);
             Error::new(Code::Unavailable, text)
         };
-        let known = self.share_block(&loan).map_err(|error| {
+        let shared_block = self.share_block(&loan).map_err(|error| {
             // For a while, other tensors of this pair of devices are sent by the host.
             if let Ok(key) = RendezvousKey::parse(&value_id.key) {
                 self.peer_access.postpone(DevicePair::of(&key));
             }
-            lacking(&format!(": {error}"))
+            inaccessible(&format!(": {error}"))
         })?;
-        let block = known.ok_or_else(|| lacking(""))?;
+        let block = shared_block.ok_or_else(|| inaccessible(""))?;
         self.push_shared(value_id, spec, (block, loan), reason)
     }
 
@@ -50,25 +50,26 @@ impl Outbound {
             PeerAccess::Unknown => {}
         }
         let own = self.own.clone();
-        let lent = move |lent| {
+        let done = move |shared| {
             if let Some(own) = own.upgrade() {
-                own.query_access(pair, lent);
+                own.query_access(pair, shared);
             }
         };
-        device.lend(tensor.clone(), Box::new(lent));
+        device.lend(tensor.clone(), Box::new(done));
         false
     }
 
-    /// Asks the other end whether its device can access a shared tensor, if `lent` is in a block that can be
+    /// Asks the other end whether its device can access a shared tensor, if `shared` is in a block that can be
     /// mapped.
-    fn query_access(&self, pair: DevicePair, lent: executor::Result<Value>) {
-        let known = |lent: &DeviceTensor| self.share_block(&Loan::Device(lent.memory.clone())).ok().flatten();
-        let lent = match lent {
-            Ok(Value::Device(lent)) => known(&lent).map(|block| (block, lent)),
+    fn query_access(&self, pair: DevicePair, shared: executor::Result<Value>) {
+        let share =
+            |tensor: &DeviceTensor| self.share_block(&Loan::Device(tensor.memory.clone())).ok().flatten();
+        let shared = match shared {
+            Ok(Value::Device(tensor)) => share(&tensor).map(|block| (block, tensor)),
             _ => None,
         };
-        let Some((block, lent)) = lent else { return self.peer_access.postpone(pair) };
-        self.peer_access.set_queried_tensor(pair.clone(), lent);
+        let Some((block, tensor)) = shared else { return self.peer_access.postpone(pair) };
+        self.peer_access.set_queried_tensor(pair.clone(), tensor);
         // An error means that the link has broken; the next link starts anew.
         if self.post(&Frame::QueryAccess { block, pair }, None).is_ok() {
             self.flush();

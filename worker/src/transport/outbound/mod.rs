@@ -155,11 +155,11 @@ impl Outbound {
             return post_piggybacked(&way, &Frame::Elements(value_id, spec_of(tensor)), payload());
         }
         let loan = Loan::Host(buffer.clone());
-        let known = self.share_block(&loan).unwrap_or_else(|error| {
+        let shared_block = self.share_block(&loan).unwrap_or_else(|error| {
             tracing::debug!("no memory is shared with {}: {error}", self.peer);
             None
         });
-        if let Some(block) = known {
+        if let Some(block) = shared_block {
             return self.push_shared(value_id, spec_of(tensor), (block, loan), reason);
         }
         if !self.try_reserve(buffer.len(), reason) {
