@@ -1,7 +1,7 @@
 //! The flags that select the GPUs of a process and their options.
 
-use worker::gpus;
 use device::gpu_options::{GpuOptions, Visible};
+use worker::gpus;
 
 /// The GPU flags of a process, which correspond to TensorFlow's `GPUOptions`.
 #[derive(Clone, Debug, clap::Args)]

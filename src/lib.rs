@@ -5,7 +5,7 @@
 //! distribute a model over devices and tasks.
 #![deny(unsafe_code)]
 
-pub use {client, executor, graph, master, placer, proto, train, worker};
+pub use {client, device, executor, graph, kernels, master, placer, proto, train, worker};
 
 mod adaptive_spin;
 mod allocator;

@@ -4,9 +4,9 @@
 mod support;
 
 use device::kernel::{ALL_ARGUMENTS, KernelDef};
-use kernels;
 use graph::ops::{self, Gradient};
 use graph::{DType, Op, OpDef, Role};
+use kernels;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;

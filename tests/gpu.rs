@@ -27,8 +27,8 @@ mod gpu {
 mod support;
 
 use client::{Server, ServerConfig};
-use device::Device;
 use cuda::gpus;
+use device::Device;
 use device::gpu_options::GpuOptions;
 use graph::TaskName;
 use std::sync::Arc;

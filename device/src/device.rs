@@ -26,7 +26,11 @@ pub struct Device {
 
 impl Device {
     /// A device whose nodes run kernels of this table, with no resources yet.
-    pub fn new(attributes: DeviceAttributes, processor: Arc<dyn Processor>, kernels: &'static KernelTable) -> Device {
+    pub fn new(
+        attributes: DeviceAttributes,
+        processor: Arc<dyn Processor>,
+        kernels: &'static KernelTable,
+    ) -> Device {
         let resources = Arc::new(ResourceStore::new(&attributes.name.job));
         Device { attributes, resources, processor, kernels }
     }

@@ -59,7 +59,11 @@ impl dyn Function {
     ///
     /// # Errors
     /// `Internal` on a compute thread, which others may need to go on; the call's errors.
-    pub fn call_and_wait(&self, step: &Arc<Step>, args: SmallVec<[Value; 4]>) -> Result<SmallVec<[Value; 4]>> {
+    pub fn call_and_wait(
+        &self,
+        step: &Arc<Step>,
+        args: SmallVec<[Value; 4]>,
+    ) -> Result<SmallVec<[Value; 4]>> {
         let name = &self.def().name;
         if Pool::is_compute_thread() {
             return Err(Error::internal(format!("a compute thread cannot wait for function {name}")));

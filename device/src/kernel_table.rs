@@ -132,4 +132,3 @@ fn text(value: &AttrValue) -> String {
         AttrValue::List(list) => format!("[{} values]", list.len()),
     }
 }
-

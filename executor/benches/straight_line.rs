@@ -1,15 +1,15 @@
 //! What the executor itself costs: nanoseconds a node, for ten thousand scalar nodes.
 
-use device::cancel::Cancellation;
-use device::{Device, HostProcessor};
-use device::kernel::{Kernel, KernelDef, Step};
-use device::KernelTable;
-use device::{Error, LocalRendezvous, Pool, Result};
 use anabranch_executor::{Executor, KernelCache};
-use kernels;
+use device::KernelTable;
+use device::cancel::Cancellation;
+use device::kernel::{Kernel, KernelDef, Step};
+use device::{Device, HostProcessor};
+use device::{Error, LocalRendezvous, Pool, Result};
 use graph::ops::spec::{Arg, ArgType};
 use graph::ops::{OpDef, Traits};
 use graph::{DType, Graph, Node, NodeId, Op, Output, Tensor};
+use kernels;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 

@@ -1,11 +1,11 @@
 //! What a loop costs: nanoseconds a node and turn, for a loop that counts to a million.
 
+use anabranch_executor::{Executor, KernelCache};
 use device::cancel::Cancellation;
 use device::kernel::Step;
-use kernels;
 use device::{Error, LocalRendezvous, Pool, Result};
-use anabranch_executor::{Executor, KernelCache};
 use graph::Graph;
+use kernels;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 

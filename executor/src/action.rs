@@ -1,13 +1,13 @@
 //! What running a node means, decided once.
 
-use device::cancel::Cancellation;
+use crate::kernel_cache::KernelCache;
 use device::Device;
-use device::{Error, Result};
+use device::cancel::Cancellation;
 use device::function::Functions;
 use device::kernel::{Kernel, KernelContext, Step};
-use crate::kernel_cache::KernelCache;
 use device::rendezvous::{LocalRendezvous, RendezvousKey};
 use device::value::Value;
+use device::{Error, Result};
 use graph::ops::PortTypes;
 use graph::{Bool8, DType, DeviceName, Node, Op, Role};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -56,8 +56,8 @@ impl Action {
                 let wanted = memories(device, node, &node.op.outputs, outputs)?;
                 // What variants hold is in memories of its own.
                 let is_variant = outputs.first().is_some_and(|port| port.dtype == DType::Variant);
-                let to_device =
-                    device.processor().has_own_memory() && (is_variant || wanted.first() == Some(&Wanted::Own));
+                let to_device = device.processor().has_own_memory()
+                    && (is_variant || wanted.first() == Some(&Wanted::Own));
                 Ok(Action::Recv { key: key(node)?, to_device })
             }
             Role::ControlTrigger => Ok(Action::Nothing),

@@ -1,9 +1,9 @@
 //! Nodes computed on the host from constants, for passes that fold them.
 
 use device::Device;
-use device::{Error, Result};
 use device::single_node;
 use device::value::Value;
+use device::{Error, Result};
 use graph::ops::Evaluate;
 use graph::{AttrList, AttrValue, Node, Role, Tensor};
 use std::fmt;

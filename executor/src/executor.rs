@@ -8,33 +8,32 @@
 //! Where kernels only enqueue, those that may be enqueued as one are a [`segment`]: which they are [`segments`] decides, by
 //! what [`arrivals`] says of when there is what they wait for, and [`segmented`] lays them out.
 
-use device::Device;
-use device::{Error, Result};
-use device::function::Functions;
-use crate::library_functions::LibraryFunctions;
-use device::kernel::Step;
-use crate::kernel_cache::KernelCache;
-use device::Pool;
 use crate::frames::Framed;
-use graph::{Graph, Node};
-use parking_lot::Mutex;
+use crate::kernel_cache::KernelCache;
+use crate::library_functions::LibraryFunctions;
 use crate::plan::Plan;
 use crate::run::Run;
 use crate::state::State;
-use std::any::Any;
+use crate::straight::Straight;
+use crate::trace::Trace;
+use device::Device;
+use device::Pool;
+use device::Result;
+use device::function::Functions;
+use device::kernel::Step;
+use graph::Graph;
+use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::trace::Trace;
-use crate::straight::Straight;
 
 /// A compiled partition. Any number of its steps may run at once.
 pub struct Executor {
-    pub plan: Plan,
-    pub device: Arc<Device>,
-    pub pool: Arc<Pool>,
+    pub(crate) plan: Plan,
+    pub(crate) device: Arc<Device>,
+    pub(crate) pool: Arc<Pool>,
     /// What running each node took, ns, by recent experience; 0 before the first.
-    pub costs: Box<[AtomicU32]>,
+    pub(crate) costs: Box<[AtomicU32]>,
     steps: AtomicU64,
     /// By recent experience, a step is over sooner than another thread would begin it.
     is_light: AtomicBool,
@@ -45,10 +44,10 @@ pub struct Executor {
 }
 
 /// At most so many idle states are kept.
-pub const KEPT_STATES: usize = 16;
+pub(crate) const KEPT_STATES: usize = 16;
 
 /// Nodes that take longer than this, ns, are worth another thread: a hand-over costs a few microseconds.
-pub const EXPENSIVE: u32 = 15_000;
+pub(crate) const EXPENSIVE: u32 = 15_000;
 
 /// Nodes that take at least this, ns, are worth another thread in numbers; smaller ones lose more by two threads
 /// that count down the same nodes than they gain.
@@ -62,14 +61,14 @@ const MEASURED_EVERY: u64 = 16;
 const MOST_LIGHT: usize = 1024;
 
 /// Steps that take less than this, ns, are light: a thread that sleeps takes as long to wake.
-pub const LIGHT: u64 = 50_000;
+pub(crate) const LIGHT: u64 = 50_000;
 
 /// What follows from the values that a step receives is light if it takes less than `LIGHT` for each, and this in all,
 /// ns: it may be that all of it waits for the last.
 const LIGHT_IN_ALL: u64 = 250_000;
 
 /// What a node takes besides its kernel, ns.
-pub const NODE: u64 = 100;
+pub(crate) const NODE: u64 = 100;
 
 impl Executor {
     /// Compiles one device's partition: every node is of this device, and the attributes of each Send and Recv
@@ -168,7 +167,7 @@ impl Executor {
         self.receives_lightly.store(step <= most, Ordering::Relaxed);
     }
 
-    pub fn take_state(&self) -> Arc<State> {
+    pub(crate) fn take_state(&self) -> Arc<State> {
         let idle = self.states.lock().pop();
         match idle {
             Some(state) => {
@@ -180,7 +179,7 @@ impl Executor {
     }
 
     /// Takes back a state whose slots are empty.
-    pub fn keep_state(&self, state: Arc<State>) {
+    pub(crate) fn keep_state(&self, state: Arc<State>) {
         let mut states = self.states.lock();
         if states.len() < KEPT_STATES {
             states.push(state);

@@ -1,8 +1,8 @@
 //! What differs between partitions with and without control flow: where the state of a node is, and whom its
 //! end makes ready. The rest of a step is the same code, compiled once for each.
 
-use crate::executor::Executor;
 use super::run::{Local, Run};
+use crate::executor::Executor;
 use device::Result;
 use device::rendezvous::RendezvousKey;
 use device::value::Value;

@@ -1,8 +1,8 @@
 //! Which ops a device computes as one.
 
+use crate::hosted::keep_on_host;
 use device::Device;
 use device::Result;
-use crate::hosted::keep_on_host;
 use graph::ops::bias::data_format;
 use graph::ops::window::DataFormat;
 use graph::passes::{fuse_norms, fuse_products};

@@ -1,10 +1,10 @@
 //! Kernels with state, kept across the graphs of a session.
 
 use device::Device;
-use device::{Error, Result};
 use device::function::Functions;
 use device::kernel::{Kernel, KernelInit};
 use device::kernel_table::no_kernel;
+use device::{Error, Result};
 use graph::{DeviceName, Node};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;

@@ -1,10 +1,10 @@
 //! Operations that end later, on a thread that is not ours: receives, transfers, asynchronous kernels.
 
-use crate::executor::LIGHT;
 use super::flow::Flow;
 use super::run::{Local, Run};
-use device::{Error, Result};
+use crate::executor::LIGHT;
 use device::Pool;
+use device::{Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,16 +1,16 @@
 //! The functions of a graph's library: a body is compiled for the kernel's device when it is first called, and runs as a step of
 //! its own within its caller's.
 
-use device::cancel::Cancellation;
-use device::Device;
-use device::{Error, Result};
 use crate::executor::Executor;
+use crate::kernel_cache::KernelCache;
+use device::Device;
+use device::Pool;
+use device::cancel::Cancellation;
 use device::function::{Call, Function, Functions, no_functions, undefined};
 use device::kernel::{Done, Step};
-use crate::kernel_cache::KernelCache;
-use device::Pool;
 use device::rendezvous::LocalRendezvous;
 use device::value::Value;
+use device::{Error, Result};
 use graph::function::Body;
 use graph::passes::prune;
 use graph::{Attrs, Code, DType, DeviceName, FuncAttr, FunctionDef, FunctionLibrary};
@@ -130,7 +130,10 @@ impl Functions for LibraryFunctions {
             );
             return Err(Error::unimplemented(message));
         };
-        Ok((LibraryFunctions::of_graph(&shared.library, device, &shared.devices, &shared.pool), device.clone()))
+        Ok((
+            LibraryFunctions::of_graph(&shared.library, device, &shared.devices, &shared.pool),
+            device.clone(),
+        ))
     }
 }
 

@@ -7,10 +7,10 @@ use super::run::{Local, Run};
 use super::state::empty;
 use device::crossing;
 use device::crossing::{holds_placed, to_host};
-use device::{Error, Result};
 use device::kernel::{AsyncContext, AsyncKernel, Kernel, KernelContext, SyncKernel};
 use device::rendezvous::{RendezvousKey, Sent};
 use device::value::Value;
+use device::{Error, Result};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -355,7 +355,9 @@ impl<F: Flow> Run<F> {
                 local.ready.push(task);
             };
             match value {
-                Value::Host(tensor) => self.launch(id, local, |done| device.processor().upload(tensor, done), place),
+                Value::Host(tensor) => {
+                    self.launch(id, local, |done| device.processor().upload(tensor, done), place)
+                }
                 Value::Device(tensor) => self.launch(
                     id,
                     local,

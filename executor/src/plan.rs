@@ -5,18 +5,18 @@ use super::frame_plan::{self, FramePlan, Frames};
 use super::liveness::follows_its_consumers;
 use super::segment::Segment;
 use super::segmented::{self, Units};
+use crate::kernel_cache::KernelCache;
 use device::Device;
-use device::{Error, Result};
 use device::function::Functions;
 use device::kernel::Step;
-use crate::kernel_cache::KernelCache;
 use device::value::Value;
+use device::{Error, Result};
 use graph::{Graph, Node, NodeId, Role, Topology};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// A partition, by dense node number. Each data edge has one slot: the input of its consumer.
-pub struct Plan {
+pub(crate) struct Plan {
     pub(super) nodes: Vec<PlanNode>,
     /// How many distinct nodes must run before each node.
     pub(super) pending: Vec<u32>,

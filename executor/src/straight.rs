@@ -1,10 +1,10 @@
 //! Steps of partitions without control flow: each node runs once, and its state is at its own number.
 
-use crate::executor::Executor;
 use super::action::Action;
 use super::flow::Flow;
 use super::run::{Local, Run};
 use super::state::{State, empty};
+use crate::executor::Executor;
 use device::Result;
 use device::rendezvous::{RendezvousKey, Sent};
 use device::value::Value;

@@ -1,12 +1,12 @@
 //! Functions that kernels call: calls, branches and loops on one device.
 
-use device::cancel::Cancellation;
-use device::kernel::Step;
-use kernels::testing::lone_device;
-use device::{Error, LocalRendezvous, Pool, Result, Value};
-use device::function::Function;
 use anabranch_executor::LibraryFunctions;
+use device::cancel::Cancellation;
+use device::function::Function;
+use device::kernel::Step;
+use device::{Error, LocalRendezvous, Pool, Result, Value};
 use graph::{Attrs, Code, FuncAttr, Graph, Tensor};
+use kernels::testing::lone_device;
 use smallvec::smallvec;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -15,7 +15,8 @@ use std::time::Duration;
 fn function(library: &str, attrs: Attrs) -> Result<Arc<dyn Function>> {
     let library = Graph::from_text(library)?.library;
     let device: Arc<device::Device> = Arc::new(lone_device());
-    let functions = LibraryFunctions::of_graph(&library, &device, &Arc::from([device.clone()]), &Pool::new(2)?);
+    let functions =
+        LibraryFunctions::of_graph(&library, &device, &Arc::from([device.clone()]), &Pool::new(2)?);
     functions.get(&FuncAttr { name: "main".into(), attrs })
 }
 

@@ -1,10 +1,10 @@
 //! Graphs at random before and after they are simplified: the same bits in what lives, the same deaths, and nothing runs
 //! before what it waited for.
 
-use kernels::testing::run_node;
 use device::{Error, Result, Value};
 use graph::passes::{SimplifyOptions, merge, prune, simplify, untie};
 use graph::{AttrValue, DType, Graph, Node, NodeId, Output, Role, Shape, Tensor, Topology};
+use kernels::testing::run_node;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};

@@ -1,9 +1,9 @@
 //! Chains of element-wise ops in one pass over memory, against the same ops one by one and against what memory gives: a
 //! loop that reads as many large tensors and writes one, on as many threads.
 
+use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel};
 use device::Device;
 use device::kernel::Kernel;
-use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel};
 use device::{Error, Result, Value};
 use graph::{AttrList, AttrValue, DType, Node, Shape, Tensor};
 use rayon::prelude::*;

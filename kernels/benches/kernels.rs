@@ -1,11 +1,11 @@
 //! Kernels alone, on one thread and on two: the cases of `benches/peer/kernels/cases.txt`, which
 //! `benches/peer/kernels/kernels.py` also gives to TensorFlow. It starts this with `--answer THREADS`.
 
+use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel};
+use criterion::Criterion;
 use device::Device;
 use device::kernel::Kernel;
-use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel};
 use device::{Error, Result, Value};
-use criterion::Criterion;
 use graph::{AttrValue, DType, Node, Shape, Tensor};
 use rayon::ThreadPool;
 use std::io::{BufRead, Write};

@@ -1,10 +1,10 @@
 //! Kernels of barriers, which collect the components of keyed elements and release complete elements.
 
 use crate::objects::barrier::Barrier;
+use crate::objects::queue::{Element, types_text};
 use device::Result;
 use device::handle::{HandleInput, ObjectName, Owner};
 use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
-use crate::objects::queue::{Element, types_text};
 use device::value::Value;
 use graph::{DType, PartialShape, Tensor};
 use smallvec::SmallVec;

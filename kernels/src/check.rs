@@ -2,9 +2,9 @@
 
 mod text;
 
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use bytes::Bytes;
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::{Bool8, Code, Tensor};
 use std::io::Write;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -3,13 +3,13 @@
 mod snapshot;
 
 use super::file::scalar_string;
-use device::{Error, Result};
 use crate::objects::io::{blocking, path_of};
-use device::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
-use device::value::Value;
 use bytes::Bytes;
 use checkpoint::bundle::{self, Content, MergeOptions};
 use checkpoint::{SliceSpec, legacy, store};
+use device::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
+use device::value::Value;
+use device::{Error, Result};
 use graph::{DType, Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::path::PathBuf;

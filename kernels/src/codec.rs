@@ -12,9 +12,9 @@ mod jpeg;
 mod png;
 
 use crate::numeric::dispatch::INDEX;
-use device::{Error, Result};
-use device::kernel::{KernelContext, KernelDef};
 use bytes::Bytes;
+use device::kernel::{KernelContext, KernelDef};
+use device::{Error, Result};
 use graph::DType;
 
 const PNG_TYPES: &[(&str, &[DType])] = &[("dtype", &[DType::UInt8, DType::UInt16])];

@@ -3,8 +3,8 @@
 use crate::numeric::dispatch::{FLOATS, dispatch};
 use crate::numeric::threads::for_rows;
 use crate::numeric::wide::{Float, Lane, narrowed, widened};
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::{Error, Result};
 use graph::{Code, DType, Shape, Tensor};
 
 const ADJUSTED: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half])];

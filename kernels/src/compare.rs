@@ -8,8 +8,8 @@ use crate::numeric::elementwise::{Unary, map_run};
 use crate::numeric::scalar::{Number, Real};
 use crate::numeric::threads::Cost;
 use crate::numeric::wide::Lane;
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::DType::{self, *};
 use graph::{Bool8, Tensor};
 

@@ -3,9 +3,9 @@
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::strided::{Layout, copy, pack};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::{Error, Result};
 use graph::shape::resolve_axis;
 use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
@@ -73,6 +73,7 @@ fn join<E: Moved>(
 
 /// The layout of a concatenation: each of the `prefix` rows of the result is one row of every input, and `rows`
 /// holds the elements that each input contributes to a row.
+#[derive(Debug)]
 pub struct Joined {
     pub shape: Shape,
     pub prefix: usize,
@@ -80,11 +81,7 @@ pub struct Joined {
 }
 
 /// Returns the layout of `values`, inputs that are concatenated along the axis in input `axis`.
-pub fn concatenated(
-    ctx: &KernelContext<'_>,
-    values: Range<usize>,
-    axis: usize,
-) -> Result<Joined> {
+pub fn concatenated(ctx: &KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<Joined> {
     let axis_input = ctx.input(axis)?;
     // Old clients send the axis as a vector of one element.
     let (&[axis], 0 | 1) = (axis_input.to_i64s()?.as_slice(), axis_input.shape().rank()) else {
@@ -220,6 +217,7 @@ fn stack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
 }
 
 /// A split of a tensor along an axis: output `n` takes `sizes[n]` indices of the axis.
+#[derive(Debug)]
 pub struct Cut {
     /// The number of the input that is split.
     pub input: usize,

@@ -1,15 +1,15 @@
 //! Kernels that create tensors: constants, placeholders, fills, ranges, one-hot encodings, diagonals and band
 //! parts.
 
+use super::tensor_list;
 use crate::numeric::dispatch::{ANY, FLOATS, INDEX, INTEGERS, dispatch};
-use crate::objects::memory::Host;
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Semiring;
 use crate::numeric::strided::{Layout, Taken, copy, taking};
-use super::tensor_list;
-use device::{Error, Result};
+use crate::objects::memory::Host;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::ops::constant::range_length;
 use graph::{DType, Element, PartialShape, Shape, Tensor};
 use num_traits::{AsPrimitive, Float};

@@ -149,7 +149,11 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv, packed: &PackedF
 pub fn sizes_input(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<i64>> {
     let sizes = ctx.input(i)?;
     if sizes.shape().rank() != 1 {
-        device::invalid!("{}: {name} input must be 1-dim, not {}", ctx.node().op.name(), sizes.shape().rank());
+        device::invalid!(
+            "{}: {name} input must be 1-dim, not {}",
+            ctx.node().op.name(),
+            sizes.shape().rank()
+        );
     }
     Ok(sizes.to_i64s()?)
 }

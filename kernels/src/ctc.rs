@@ -6,8 +6,8 @@ mod loss;
 
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::Real;
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::{Error, Result};
 use graph::{Code, DType, Element, Shape, Tensor};
 
 const WIDE: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Double])];

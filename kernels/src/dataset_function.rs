@@ -1,6 +1,8 @@
 //! Kernels of datasets that apply functions to elements.
 
-use crate::objects::dataset::argument::{boolean, captured, count, dataset, dataset_kernel, function, integer, spec, tensors};
+use crate::objects::dataset::argument::{
+    boolean, captured, count, dataset, dataset_kernel, function, integer, spec, tensors,
+};
 use crate::objects::dataset::interleave::{Interleaving, PulledAhead, interleave};
 use crate::objects::dataset::parallel_map::{Parallel, map_and_batch, parallel_filter, parallel_map};
 use crate::objects::dataset::{grouped, map};

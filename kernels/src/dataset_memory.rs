@@ -1,7 +1,7 @@
 //! Kernels of the objects that the iterators of a dataset share by a handle: seed generators and memory caches.
 
-use crate::objects::dataset::argument::integer;
 use crate::objects::dataset::PerPipeline;
+use crate::objects::dataset::argument::integer;
 use crate::objects::dataset::cache::{CacheSource, MemoryCache};
 use crate::objects::dataset::shuffle::{SeedGenerator, SeedSource, Seeds};
 use device::Device;

@@ -3,9 +3,9 @@
 
 use crate::objects::dataset::argument::{dataset, dataset_kernel};
 use crate::objects::dataset::{message, transform};
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelDef, KernelInit};
 use bytes::Bytes;
+use device::kernel::{Kernel, KernelDef, KernelInit};
+use device::{Error, Result};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("OptionsDataset", &[], |init| {

@@ -1,14 +1,14 @@
 //! Kernels that compute a result from a dataset: its cardinality, its single element, a reduction, or its graph.
 
-use crate::objects::dataset::argument::{count, dataset, dataset_kernel, function, spec};
 use super::dataset_memory::anonymous;
 use super::iterator::dataset_thread_kernel;
+use crate::objects::dataset::argument::{count, dataset, dataset_kernel, function, spec};
 use crate::objects::dataset::function::Captured;
 use crate::objects::dataset::{DatasetVariant, ElementSpec, MakeContext, Pull};
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::resource::Resource;
 use device::value::Value;
+use device::{Error, Result};
 use graph::Tensor;
 
 pub(super) const KERNELS: &[KernelDef] = &[

@@ -1,15 +1,17 @@
 //! Kernels that make datasets without an input dataset.
 
-use crate::objects::dataset::argument::{boolean, captured, count, dataset_kernel, function, integer, spec, string, tensors};
 use super::dataset_memory::seed_source;
 use super::parsing::csv::scalar;
+use crate::objects::dataset::argument::{
+    boolean, captured, count, dataset_kernel, function, integer, spec, string, tensors,
+};
 use crate::objects::dataset::csv::{Columns, Csv};
 use crate::objects::dataset::files::{Files, fixed_length_records, records, text_lines};
 use crate::objects::dataset::generator::Generator;
 use crate::objects::dataset::shuffle::{SeedSource, Seeds};
 use crate::objects::dataset::source::{Elements, Random, Range, Slices, SparseSlices};
-use device::Result;
 use crate::objects::io::{Compression, FixedFormat, path_of};
+use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::DType;
 
@@ -161,8 +163,9 @@ fn columns(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<usize>> 
     if columns.windows(2).any(|pair| pair[0] >= pair[1]) {
         device::invalid!("{name} should be strictly increasing indices");
     }
-    let number =
-        |&column: &i64| usize::try_from(column).or_else(|_| device::invalid!("{name} should be non-negative"));
+    let number = |&column: &i64| {
+        usize::try_from(column).or_else(|_| device::invalid!("{name} should be non-negative"))
+    };
     columns.iter().map(number).collect()
 }
 

@@ -1,14 +1,14 @@
 //! Kernels of datasets that select, repeat, reorder or cache the elements of their inputs.
 
-use crate::objects::dataset::argument::{dataset, dataset_kernel, integer, string};
 use super::dataset_memory::{cache_source, seed_generator, seed_source};
 use super::dataset_source::seeds;
+use crate::objects::dataset::argument::{dataset, dataset_kernel, integer, string};
 use crate::objects::dataset::cache::{CacheSource, cache};
 use crate::objects::dataset::prefetch::Prefetch;
 use crate::objects::dataset::shuffle::{SeedSource, Shuffle};
 use crate::objects::dataset::{PerPipeline, transform};
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ConcatenateDataset", &[], |_| {

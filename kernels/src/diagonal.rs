@@ -2,9 +2,9 @@
 
 use crate::numeric::dispatch::ANY;
 use crate::numeric::moved::{Moved, moved};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::{DType, Shape, Tensor};
 
 const TYPES: &[(&str, &[DType])] = &[("T", ANY)];
@@ -26,7 +26,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 /// The version of an op: the first handles only the main diagonal, the third has an attribute for the alignment of
 /// shorter diagonals.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     First,
     Second,
@@ -34,7 +34,7 @@ pub enum Form {
 }
 
 /// The kind of op.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// `MatrixDiag`: creates matrices from diagonals.
     Diag,
@@ -102,7 +102,7 @@ fn make(init: &KernelInit<'_>, form: Form, work: Work) -> Result<Kernel> {
 }
 
 /// An op with its attributes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Diagonals {
     form: Form,
     work: Work,
@@ -132,6 +132,7 @@ impl Diagonals {
 }
 
 /// The pairing of the elements of a batch of matrices with those of their packed diagonals.
+#[derive(Debug)]
 pub struct Plan {
     /// The shape of the output.
     pub shape: Shape,

@@ -1,7 +1,7 @@
 //! `EditDistance`: the number of insertions, deletions and replacements that turn one sequence into another.
 
-use crate::numeric::dispatch::{ANY, dispatch};
 use super::sparse::Coo;
+use crate::numeric::dispatch::{ANY, dispatch};
 use device::Result;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};

@@ -5,9 +5,9 @@ use crate::numeric::dispatch::dispatch;
 use crate::numeric::product::{Matrix, Threads, product};
 use crate::numeric::scalar::{Arithmetic, Semiring};
 use crate::numeric::wide::{Lane, narrowed, widened};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::DType::{self, *};
 use graph::ops::einsum::Equation;
 use graph::{Element, Shape, Tensor};
@@ -67,6 +67,7 @@ pub type Axes = SmallVec<[(usize, usize); 6]>;
 /// The plan for an einsum of tensors of certain shapes. Each operand is reordered, and summed over the labels that
 /// neither the other operand nor the result has. Two operands are then multiplied as batches of matrices, and the
 /// results are placed in the output.
+#[derive(Debug)]
 pub struct Plan {
     /// The layout of each operand.
     pub operands: SmallVec<[Operand; 2]>,
@@ -79,6 +80,7 @@ pub struct Plan {
 }
 
 /// The layout in which an operand's elements are read.
+#[derive(Debug)]
 pub struct Operand {
     /// The axes that the packed operand has.
     pub kept: Axes,

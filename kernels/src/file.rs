@@ -1,10 +1,10 @@
 //! Kernels that read, write and list files.
 
-use device::{Error, Result};
 use crate::objects::io::{blocking, path_of};
-use device::kernel::KernelDef;
 use bytes::Bytes;
 use checkpoint::store;
+use device::kernel::KernelDef;
+use device::{Error, Result};
 use graph::{Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::fs;

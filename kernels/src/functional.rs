@@ -1,11 +1,11 @@
 //! Kernels that call functions on one device: calls, and control flow whose branches and bodies are functions.
 
-use device::crossing::all_to_host;
 use device::Device;
-use device::{Error, Result};
+use device::crossing::all_to_host;
 use device::function::Function;
 use device::kernel::{AsyncContext, Done, Kernel, KernelContext, KernelDef, KernelInit, Step};
 use device::value::Value;
+use device::{Error, Result};
 use graph::device::DeviceSpec;
 use graph::{DType, DeviceName, FuncAttr, Tensor};
 use parking_lot::Mutex;
@@ -136,7 +136,11 @@ struct WhileLoop {
 fn while_(init: &KernelInit<'_>) -> Result<Kernel> {
     let (cond, body) = (init.function("cond")?, init.function("body")?);
     if *cond.return_types() != [cond.return_types().first().copied().unwrap_or(DType::Bool)] {
-        device::invalid!("the condition {} has {} outputs, not 1", cond.def().name, cond.return_types().len());
+        device::invalid!(
+            "the condition {} has {} outputs, not 1",
+            cond.def().name,
+            cond.return_types().len()
+        );
     }
     check_loop(&*body, init.outputs.len(), 0)?;
     Kernel::asynchronous(move |ctx| {

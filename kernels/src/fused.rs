@@ -8,13 +8,14 @@ mod strip;
 pub(crate) use strip::has_strip;
 
 use crate::numeric::dispatch::FLOATS;
-use device::{Error, Result};
+use bytes::Bytes;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit, SyncKernel};
 use device::value::Value;
-use bytes::Bytes;
+use device::{Error, Result};
 use graph::DType::{self, BFloat16, Double, Float, Half};
 use graph::{AttrValue, Node};
 use smallvec::SmallVec;
+use std::fmt;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("_FusedMatMul", &[("T", &[BFloat16, Half, Float])], |init| {
@@ -57,6 +58,12 @@ pub struct Link {
     inputs: usize,
     /// The number of the op's outputs.
     outputs: usize,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link({})", self.node.op.name())
+    }
 }
 
 impl Link {

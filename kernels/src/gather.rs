@@ -3,10 +3,10 @@
 use crate::numeric::dispatch::{ANY, INDEX, dispatch};
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Semiring as _;
-use device::{Error, Result};
+use bytes::{Bytes, BytesMut};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use bytes::{Bytes, BytesMut};
+use device::{Error, Result};
 use graph::DType::{self, Int16, Int32, Int64};
 use graph::shape::resolve_axis;
 use graph::{Element, Shape, Tensor};

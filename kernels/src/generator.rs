@@ -1,8 +1,8 @@
 //! Random numbers from a generator whose state is a variable; each op advances the state.
 
-use crate::numeric::dispatch::{FLOATS, INDEX, WORDS};
 use super::random::philox::Philox;
 use super::random::{Generator, Source, bits, integers, normal, truncated, uniform};
+use crate::numeric::dispatch::{FLOATS, INDEX, WORDS};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::{DType, Tensor};

@@ -73,6 +73,7 @@ fn number<T: ToPrimitive>(value: T) -> f64 {
 }
 
 /// Bins of equal width.
+#[derive(Debug)]
 pub struct Bins {
     pub count: usize,
     /// The lower bound of the first bin.
@@ -126,6 +127,7 @@ fn fixed_width<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, dtype: DTy
 }
 
 /// The numbers that `Bincount` counts, row by row if they are a matrix.
+#[derive(Debug)]
 pub struct Counted {
     /// The number of rows of a matrix; `None` if there is a single row.
     pub(crate) rows: Option<usize>,

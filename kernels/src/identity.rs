@@ -1,8 +1,8 @@
 //! Kernels that pass their inputs through.
 
 use crate::numeric::dispatch::{FLOATS, dispatch};
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::{Error, Result};
 use graph::Element;
 use num_traits::Float;
 
@@ -36,7 +36,7 @@ fn pass(ctx: &mut KernelContext<'_>) -> Result<()> {
 }
 
 /// The kinds of values that are not finite in a tensor.
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub struct Found {
     /// Set if there is a NaN.
     pub nan: bool,
@@ -89,8 +89,8 @@ fn check<T: Element + Float>(ctx: &mut KernelContext<'_>, message: &str, signed:
 
 #[cfg(test)]
 mod tests {
-    use device::Result;
     use crate::testing::run_op;
+    use device::Result;
     use graph::{DType, ResourceHandle, Tensor};
 
     #[test]

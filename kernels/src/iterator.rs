@@ -6,13 +6,13 @@ pub(super) mod several;
 
 use self::handle::{Lifetime, anonymously, delete, from_string, iterator_of, named, spec, to_string};
 use super::dataset_memory::handle_input;
-use device::crossing::all_to_device;
 use crate::objects::dataset::iterator::IteratorResource;
 use crate::objects::dataset::placed::{components, spec_of};
 use crate::objects::dataset::{DatasetVariant, Element, ElementSpec, threads};
-use device::{Error, Result};
+use device::crossing::all_to_device;
 use device::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::{Held, Value};
+use device::{Error, Result};
 use graph::{Optional, Tensor};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};

@@ -91,9 +91,9 @@ mod unary;
 mod unique;
 pub mod variable;
 
-use device::{Device, DeviceAttributes, HostProcessor};
-use device::kernel::KernelDef;
 use device::KernelTable;
+use device::kernel::KernelDef;
+use device::{Device, DeviceAttributes, HostProcessor};
 use graph::{DeviceName, TaskName};
 use std::sync::{Arc, OnceLock};
 
@@ -106,7 +106,8 @@ pub fn table() -> &'static KernelTable {
 /// The device of one task's CPUs. `incarnation` is random and new at each start of the process; `memory_limit`, in bytes, is
 /// the figure that the device tells the cluster.
 pub fn device(name: DeviceName, incarnation: u64, memory_limit: u64) -> Device {
-    let attributes = DeviceAttributes { name, memory_limit, incarnation, physical_description: String::new() };
+    let attributes =
+        DeviceAttributes { name, memory_limit, incarnation, physical_description: String::new() };
     Device::new(attributes, Arc::new(HostProcessor), table())
 }
 

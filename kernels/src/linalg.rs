@@ -6,9 +6,9 @@ mod matrix;
 
 use crate::numeric::broadcast::Plan;
 use crate::numeric::dispatch::COMPLEX;
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::{Error, Result};
 use graph::DType::{self, *};
 use graph::{Shape, Tensor};
 use matrix::{Entry, Matrix, read, write};

@@ -29,6 +29,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// The sizes of one kernel invocation.
+#[derive(Debug)]
 pub struct Sizes {
     batch: usize,
     pub rows: Reach,

@@ -1,11 +1,11 @@
 //! Kernels of mutexes shared by steps: a lock is a variant tensor, and the mutex is released when the last copy of
 //! the lock is dropped.
 
+use crate::objects::turns::{Turn, Turns};
 use device::Result;
 use device::handle::{HandleInput, ObjectName, Owner};
 use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
 use device::resource::Resource;
-use crate::objects::turns::{Turn, Turns};
 use device::value::Value;
 use graph::{Tensor, VariantObject};
 use smallvec::smallvec;

@@ -3,9 +3,9 @@
 //!
 //! [`Placed`]: device::value::Placed
 
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Held;
+use device::{Error, Result};
 use graph::{DType, Optional, PartialShape, Tensor};
 use std::sync::Arc;
 

@@ -4,9 +4,9 @@ use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Semiring;
 use crate::numeric::strided::{Layout, copy};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::{Shape, Tensor};
 use smallvec::SmallVec;
 
@@ -37,10 +37,7 @@ pub const MOST_MIRRORED: usize = 5;
 
 /// Returns the number of elements to add before and after each axis, from input 1. Inputs with more than `most` axes
 /// are refused.
-pub fn paddings(
-    ctx: &KernelContext<'_>,
-    most: usize,
-) -> Result<SmallVec<[(usize, usize); 6]>> {
+pub fn paddings(ctx: &KernelContext<'_>, most: usize) -> Result<SmallVec<[(usize, usize); 6]>> {
     let (input, given) = (ctx.shape(0)?, ctx.input(1)?);
     if input.rank() > most {
         return Err(Error::unimplemented(format!("inputs rank not in [0,{most}]: {}", input.rank())));
@@ -100,11 +97,7 @@ pub fn mirror_offset(init: &KernelInit<'_>) -> Result<usize> {
 }
 
 /// Checks that each axis has enough elements to be mirrored.
-pub fn check_mirrored(
-    inner: &Shape,
-    paddings: &[(usize, usize)],
-    offset: usize,
-) -> Result<()> {
+pub fn check_mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result<()> {
     for (&size, &(before, after)) in inner.iter().zip(paddings) {
         let most = size.saturating_sub(offset);
         if before > most || after > most {

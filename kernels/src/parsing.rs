@@ -4,11 +4,11 @@ pub(super) mod csv;
 mod example;
 mod raw;
 
-use device::{Error, Result};
 use crate::objects::io::Compression;
-use device::kernel::{Kernel, KernelDef};
 use base64::Engine as _;
 use bytes::Bytes;
+use device::kernel::{Kernel, KernelDef};
+use device::{Error, Result};
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use graph::{Code, DType, Tensor};
 use std::io::{ErrorKind, Read};

@@ -1,12 +1,12 @@
 //! DynamicPartition, DynamicStitch and Where.
 
-use crate::numeric::dispatch::{ANY, dispatch};
 use super::gather::position;
+use crate::numeric::dispatch::{ANY, dispatch};
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Semiring;
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::{Error, Result};
 use graph::{DType, Shape};
 use smallvec::SmallVec;
 
@@ -34,6 +34,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// The rows of a tensor by partition.
+#[derive(Debug)]
 pub struct Parts {
     /// The row numbers of each partition.
     pub members: Vec<Vec<usize>>,
@@ -89,6 +90,7 @@ pub fn of_rows(count: usize, inner: &[usize]) -> Result<Shape> {
 }
 
 /// The plan of a stitch: of rows with the same index, the last one wins.
+#[derive(Debug)]
 pub struct Stitched {
     pub shape: Shape,
     /// The number of elements of a row.

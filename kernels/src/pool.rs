@@ -9,8 +9,8 @@ use crate::numeric::scalar::{Real, Semiring};
 use crate::numeric::simd::{Vector, vectorized};
 use crate::numeric::threads::PARALLEL;
 use crate::numeric::wide::Float;
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::ops::pool::{Pool, PoolSizes};
 use graph::{DType, Element, Shape, Tensor};
 use num_traits::{Bounded, Zero as _};
@@ -20,7 +20,7 @@ const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
 
 /// The source of a kernel's window sizes and strides.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum Windows {
     Attrs(Pool),
     /// The inputs from this index on: window sizes, then strides.
@@ -477,7 +477,11 @@ fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
 fn avg_pool_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
     let (shape, grad) = (ctx.input(0)?, ctx.input(1)?);
     if shape.shape().dims() != [pool.rank()] {
-        device::invalid!("out_backprop must be 1-dimensional and {} elements: {}", pool.rank(), shape.shape());
+        device::invalid!(
+            "out_backprop must be 1-dimensional and {} elements: {}",
+            pool.rank(),
+            shape.shape()
+        );
     }
     if grad.shape().rank() != pool.rank() {
         device::invalid!("out_backprop must be {}-dimensional", pool.rank());

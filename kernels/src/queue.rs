@@ -1,12 +1,12 @@
 //! Kernels of queues, for resource handles and for reference handles.
 
-use device::{Error, Result};
+use crate::objects::queue::{Element, Kind, Queue, QueueSpec};
 use device::handle;
 use device::handle::{HandleInput, ObjectName, Owner};
 use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
-use crate::objects::queue::{Element, Kind, Queue, QueueSpec};
 use device::value::{Placed, Value};
 use device::waiting::Finish;
+use device::{Error, Result};
 use graph::{PortType, ResourceHandle, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;

@@ -4,9 +4,9 @@ mod dense;
 mod gather;
 mod range;
 
+use super::shape::integers;
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::moved::{MOVED, moved};
-use super::shape::integers;
 use device::Result;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef};

@@ -1,15 +1,15 @@
 //! Kernels of readers, for resource handles and for reference handles.
 
-use device::{Error, Result};
-use device::handle;
-use device::handle::{HandleInput, ObjectName, Owner};
 use crate::objects::io::{Compression, FixedFormat};
-use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
 use crate::objects::queue::Queue;
 use crate::objects::reader::{Format, Reader, Record};
+use bytes::Bytes;
+use device::handle;
+use device::handle::{HandleInput, ObjectName, Owner};
+use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
 use device::value::Value;
 use device::waiting::Finish;
-use bytes::Bytes;
+use device::{Error, Result};
 use graph::{Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;

@@ -8,8 +8,8 @@ pub mod nearest;
 mod scale;
 
 use crate::numeric::dispatch::{FLOATS, REALS, dispatch};
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::{DType, Shape, Tensor};
 
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
@@ -76,7 +76,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// The mapping from output positions to input positions.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Grid {
     /// True if the centres of the corner pixels coincide in the input and the output.
     align_corners: bool,
@@ -119,7 +119,7 @@ impl Grid {
 }
 
 /// The sizes of the input and output images.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub batch: usize,
     /// Rows and columns of the input.

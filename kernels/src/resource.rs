@@ -1,15 +1,15 @@
 //! Kernels of resource variables.
 
-use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
 use super::random::philox::entropy;
-use crate::numeric::scalar::{Arithmetic, Semiring as _};
 use super::scatter;
 use super::variable::{shared_name, update};
-use device::{Error, Result};
+use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
+use crate::numeric::scalar::{Arithmetic, Semiring as _};
+use bytes::Bytes;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::resource::Resource;
 use device::variable::{Variable, VariableInput};
-use bytes::Bytes;
+use device::{Error, Result};
 use graph::{Code, DType, PartialShape, ResourceHandle, Shape, Tensor};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -128,11 +128,7 @@ fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
 const HASH_CODE: u64 = 0x5661_7269_6162_6c65;
 
 /// Returns the variable whose value is read, like [`existing`]; `InvalidArgument` if it has another dtype.
-pub fn readable(
-    input: &VariableInput,
-    ctx: &KernelContext<'_>,
-    dtype: DType,
-) -> Result<Arc<Variable>> {
+pub fn readable(input: &VariableInput, ctx: &KernelContext<'_>, dtype: DType) -> Result<Arc<Variable>> {
     let variable = existing(input, ctx)?;
     if variable.dtype() != dtype {
         device::invalid!(
@@ -162,11 +158,7 @@ fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result<Arc<Variab
 }
 
 /// Returns the variable to which a value of this dtype is assigned; the first assignment creates it.
-pub fn target(
-    input: &VariableInput,
-    ctx: &KernelContext<'_>,
-    dtype: DType,
-) -> Result<Arc<Variable>> {
+pub fn target(input: &VariableInput, ctx: &KernelContext<'_>, dtype: DType) -> Result<Arc<Variable>> {
     let variable = input.get_or(ctx, |store, handle| {
         let shape = handle.dtypes_and_shapes.first().map(|(_, shape)| shape.clone()).unwrap_or_default();
         store.lookup_or_create(&handle.container, &handle.name, || {

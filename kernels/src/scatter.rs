@@ -1,14 +1,14 @@
 //! Kernels that update some rows or slices of a variable or a tensor.
 
-use crate::numeric::dispatch::{ANY, INDEX, NUMBERS, REALS, dispatch};
 use super::gather::ignores_bad_indices;
+use crate::numeric::dispatch::{ANY, INDEX, NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _, Stored};
 use crate::numeric::threads::is_parallel_under_lock;
+use bytes::Bytes;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
 use device::variable::VariableInput;
-use bytes::Bytes;
 use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
@@ -227,11 +227,7 @@ pub fn one_for_each(indices: &Shape) -> SmallVec<[usize; 6]> {
 }
 
 /// Checks that indices and updates are both empty, or that params, indices and updates all have elements.
-pub fn check_nothing_for_empty(
-    params: &Shape,
-    indices: &Shape,
-    updates: &Shape,
-) -> Result<()> {
+pub fn check_nothing_for_empty(params: &Shape, indices: &Shape, updates: &Shape) -> Result<()> {
     let counts = [indices.num_elements(), updates.num_elements()];
     if counts != [0, 0] && (params.num_elements() == 0 || counts.contains(&0)) {
         device::invalid!(
@@ -245,12 +241,7 @@ pub fn check_nothing_for_empty(
 /// Checks that the updates have one slice for each index, and returns the number of coordinates of an index.
 ///
 /// `read_in` is the shape in which the indices are read; its last axis holds the coordinates of an index.
-pub fn check_slices(
-    params: &Shape,
-    at: &Shape,
-    read_in: &[usize],
-    updates: &Shape,
-) -> Result<usize> {
+pub fn check_slices(params: &Shape, at: &Shape, read_in: &[usize], updates: &Shape) -> Result<usize> {
     let Some((&depth, batch)) = read_in.split_last() else {
         device::invalid!("indices must be at least 1-D, got shape []");
     };

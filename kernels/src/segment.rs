@@ -1,11 +1,11 @@
 //! Sums, means, products and extremes over segments: rows with the same segment id.
 
-use crate::numeric::dispatch::{INDEX, NUMBERS, REALS, dispatch};
 use super::gather::{INDICES, position};
+use crate::numeric::dispatch::{INDEX, NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _, Stored as _};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 

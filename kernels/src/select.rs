@@ -3,9 +3,9 @@
 use crate::numeric::dispatch::{NUMBERS, dispatch};
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::strided::{Layout, pack};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::{Error, Result};
 use graph::{Bool8, Element, Shape, Tensor};
 use half::{bf16, f16};
 use num_complex::Complex;

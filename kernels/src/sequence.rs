@@ -3,9 +3,9 @@
 use crate::numeric::dispatch::{INDEX, REALS, dispatch};
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Stored;
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::shape::resolve_axis;
 use graph::{Code, DType, Shape, Tensor};
 
@@ -30,12 +30,7 @@ fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// Checks that there is one length per index of the batch axis, and returns the batch and the sequence axis.
-pub fn sequences(
-    input: &Shape,
-    lengths: &Shape,
-    batch: i64,
-    sequence: i64,
-) -> Result<(usize, usize)> {
+pub fn sequences(input: &Shape, lengths: &Shape, batch: i64, sequence: i64) -> Result<(usize, usize)> {
     let rank = input.rank();
     if lengths.rank() != 1 {
         invalid!("seq_lens must be 1-dim, not {}-dim", lengths.rank());

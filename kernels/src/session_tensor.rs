@@ -2,12 +2,12 @@
 //! because its kernel object owns them.
 
 use device::Device;
-use device::{Error, Result};
 use device::handle::hash_of;
 use device::journal::Replica;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::resource::Resource;
 use device::value::{Held, Placed, Value};
+use device::{Error, Result};
 use graph::{Code, DType, ResourceHandle, Tensor};
 use parking_lot::Mutex;
 use std::sync::Arc;

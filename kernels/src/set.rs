@@ -2,10 +2,10 @@
 //! ascending order.
 
 use super::sparse::{Coo, check_sorted, matrix};
-use device::{Error, Result};
+use bytes::Bytes;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use bytes::Bytes;
+use device::{Error, Result};
 use graph::DType::{self, *};
 use graph::{Shape, Tensor};
 use std::collections::{BTreeMap, BTreeSet};

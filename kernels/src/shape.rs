@@ -4,10 +4,10 @@
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::moved::MOVED;
 use crate::numeric::strided::{Layout, Taken, taking};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
+use device::{Error, Result};
 use graph::ops::shape::{pairs, reduced_axes, squeezed_axes};
 use graph::shape::resolve_axis;
 use graph::{DType, PartialShape, Shape, Tensor};

@@ -1,8 +1,8 @@
 //! Slices, strided slices, and their gradients.
 
+use super::scatter::give_reference;
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::moved::{MOVED, Moved, moved};
-use super::scatter::give_reference;
 use crate::numeric::strided::{Layout, Taken, copy, give, taking};
 use device::Result;
 use device::invalid;
@@ -151,6 +151,7 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// The copy of input 4 into a slice of a tensor.
+#[derive(Debug)]
 pub struct Written {
     pub dims: SmallVec<[usize; 6]>,
     pub from: Layout,
@@ -159,11 +160,7 @@ pub struct Written {
 
 /// Returns the copy of input 4 into a slice of a tensor of this shape, broadcast along axes of size 1; `None` if the
 /// slice is empty.
-pub fn written(
-    ctx: &KernelContext<'_>,
-    attrs: StridedSliceAttrs,
-    shape: &Shape,
-) -> Result<Option<Written>> {
+pub fn written(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, shape: &Shape) -> Result<Option<Written>> {
     let plan = plan(ctx, attrs, 1, shape)?;
     let (_, box_layout) = layout(&plan, shape);
     // The axes of the value correspond to those of the slice, aligned at the last axis.

@@ -80,7 +80,9 @@ fn dense<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>) -> Result<()> {
         );
     };
     let Some(&[Some(batch), Some(classes)]) = shape.dims() else {
-        device::invalid!("logits and labels must be either 2-dimensional, or broadcasted to be 2-dimensional");
+        device::invalid!(
+            "logits and labels must be either 2-dimensional, or broadcasted to be 2-dimensional"
+        );
     };
     let mut loss = Tensor::zeros(T::DTYPE, Shape::new(&[batch])?)?;
     let mut backprop = ctx.allocate(T::DTYPE, Shape::new(&[batch, classes])?)?;

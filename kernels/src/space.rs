@@ -3,9 +3,9 @@
 
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::threads::for_rows;
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelDef};
 use bytemuck::Pod;
+use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::{Error, Result};
 use graph::ops::space::{Blocks, Patches};
 use graph::ops::window::{Padding, Window};
 use graph::{DType, Node, Shape, Tensor};
@@ -40,12 +40,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// The patches to extract. An image is treated as a volume of one plane.
+#[derive(Debug)]
 pub struct Extraction {
     patches: Patches<3>,
     is_of_images: bool,
 }
 
 /// The patches of one input.
+#[derive(Debug)]
 pub struct Extracted {
     /// The windows over planes, rows and columns.
     pub windows: [Window; 3],
@@ -125,11 +127,7 @@ macro_rules! by_width {
 
 /// Returns the blocks to move between space and batch, and the output's shape. `block` is the size of square blocks,
 /// if it is an attribute and not an input.
-pub fn plan(
-    ctx: &KernelContext<'_>,
-    block: Option<i64>,
-    to_batch: bool,
-) -> Result<(Blocks, Shape)> {
+pub fn plan(ctx: &KernelContext<'_>, block: Option<i64>, to_batch: bool) -> Result<(Blocks, Shape)> {
     let x = ctx.shape(0)?;
     let name = if to_batch { "paddings" } else { "crops" };
     let blocks = match block {

@@ -1,10 +1,10 @@
 //! Crosses of features: for each row, all combinations of one feature per column; the last column varies fastest.
 
 use super::sparse::{Coo, matrix};
-use device::{Error, Result};
+use bytes::{Bytes, BytesMut};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef};
-use bytes::{Bytes, BytesMut};
+use device::{Error, Result};
 use graph::{Code, DType, Shape, Tensor};
 use siphasher::sip::SipHasher24;
 

@@ -81,10 +81,7 @@ fn forward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
 
 /// Returns the segment of each index, ascending and not negative, and the shape of the result; given the dtypes of
 /// both inputs.
-pub fn sorted_segments(
-    ctx: &KernelContext<'_>,
-    [indices, ids]: [DType; 2],
-) -> Result<(Vec<i64>, Shape)> {
+pub fn sorted_segments(ctx: &KernelContext<'_>, [indices, ids]: [DType; 2]) -> Result<(Vec<i64>, Shape)> {
     let Some((_, inner)) = ctx.shape(0)?.split_first() else {
         invalid!("data must be at least rank 1.");
     };
@@ -151,6 +148,7 @@ fn backward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
 }
 
 /// The distribution of gradients from segments to rows.
+#[derive(Debug)]
 pub struct Spread {
     /// The segment of each index.
     pub segments: Vec<i64>,
@@ -180,6 +178,7 @@ pub fn spread(ctx: &KernelContext<'_>) -> Result<Spread> {
 }
 
 /// The rows that the indices select.
+#[derive(Debug)]
 pub struct Picked {
     /// The distinct selected rows, ascending.
     pub rows: Vec<i64>,

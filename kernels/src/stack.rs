@@ -1,10 +1,10 @@
 //! Kernels of stacks, which live as long as their step.
 
 use crate::objects::step_object::{HandleKind, base_name, object, set_handle, unique_name};
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::resource::Resource;
 use device::value::Value;
+use device::{Error, Result};
 use graph::DType;
 use parking_lot::Mutex;
 

@@ -1,11 +1,11 @@
 //! Kernels of staging areas.
 
-use device::cancel::Cancellation;
+use crate::objects::staging::{Bounds, Places, StagingArea, StagingMap, Tuple};
 use device::Result;
+use device::cancel::Cancellation;
 use device::handle::{ObjectName, Owner};
 use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
 use device::resource::Resource;
-use crate::objects::staging::{Bounds, Places, StagingArea, StagingMap, Tuple};
 use device::value::{Placed, Value};
 use device::waiting::Finish;
 use graph::{DType, Tensor};

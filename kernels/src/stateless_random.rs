@@ -1,12 +1,12 @@
 //! Kernels of pseudo-random numbers from seeds, or from a key and a counter, in the inputs: equal inputs give equal
 //! numbers.
 
-use crate::numeric::dispatch::{FLOATS, INDEX, WORDS};
 use super::random::philox::Philox;
 use super::random::{
     self, COUNTED, DRAWN, Source, bits, gamma, integers, multinomial, normal, poisson, seeds, truncated,
     uniform,
 };
+use crate::numeric::dispatch::{FLOATS, INDEX, WORDS};
 use device::Result;
 use device::kernel::{Kernel, KernelDef};
 use graph::{DType, Tensor};

@@ -6,12 +6,12 @@ mod pattern;
 mod split;
 mod substr;
 
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE, URL_SAFE_NO_PAD};
 use base64::engine::{DecodePaddingMode, GeneralPurpose as Codec};
 use bytes::Bytes;
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::Tensor;
 use siphasher::sip::SipHasher24;
 

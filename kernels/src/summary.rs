@@ -5,10 +5,10 @@ mod histogram;
 mod image;
 
 use crate::numeric::dispatch::{REALS, dispatch};
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use bytes::Bytes;
 use checkpoint::proto::{Fields, Malformed, Writer};
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::{DType, Tensor};
 use num_traits::ToPrimitive;
 use rustc_hash::FxHashSet;

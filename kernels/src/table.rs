@@ -1,14 +1,14 @@
 //! Kernels of lookup tables.
 
-use device::Device;
-use device::{Error, Result};
-use device::handle::{HandleInput, ObjectName, Owner, hash_of};
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use crate::objects::queue::types_text;
-use device::resource::Resource;
 use crate::objects::table::text_file::TextFile;
 use crate::objects::table::{Kind, Layout, Table, key_bytes};
 use bytes::Bytes;
+use device::Device;
+use device::handle::{HandleInput, ObjectName, Owner, hash_of};
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::resource::Resource;
+use device::{Error, Result};
 use graph::DType::{self, Bool, Double, Float, Int32, Int64, Resource as Handle, String as Text, Variant};
 use graph::{PartialShape, PortType, ResourceHandle, Shape, Tensor};
 use std::sync::Arc;

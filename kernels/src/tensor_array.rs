@@ -4,10 +4,10 @@ mod array;
 
 use crate::objects::memory::{Host, Memory};
 use crate::objects::step_object::{HandleKind, address, base_name, object, set_handle, unique_name};
-use device::{Error, Result};
+use array::{TensorArray, TensorArrayConfig};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
-use array::{TensorArray, TensorArrayConfig};
+use device::{Error, Result};
 use graph::DType::{self, *};
 use graph::{PartialShape, Shape, Tensor};
 use std::ops::Range;

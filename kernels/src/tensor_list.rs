@@ -12,15 +12,13 @@ mod join;
 mod tests;
 
 pub use batch::{add_n, concat_lists, push_back_batch, zeros_like};
-pub use join::{
-    concat, concat_v2, from_tensor, gather, scatter, scatter_into, scatter_v2, split, stack,
-};
+pub use join::{concat, concat_v2, from_tensor, gather, scatter, scatter_into, scatter_v2, split, stack};
 
 use crate::objects::memory::{Host, Memory};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Held;
+use device::{Error, Result};
 use graph::{DType, PartialShape, Shape, Tensor, TensorList};
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
 //! Runs one op on the CPU without a graph, for kernel tests in this crate and others.
 
 use device::Device;
-use device::{Error, Result};
 use device::kernel::{AsyncContext, Kernel};
 use device::single_node;
 use device::value::Value;
+use device::{Error, Result};
 use graph::{Node, Tensor};
 use std::sync::Arc;
 

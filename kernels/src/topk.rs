@@ -2,11 +2,11 @@
 
 mod heap;
 
-use crate::numeric::dispatch::{INDEX, REALS, dispatch};
 use super::gather::INDICES;
-use device::{Error, Result};
+use crate::numeric::dispatch::{INDEX, REALS, dispatch};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::{Error, Result};
 use graph::{Bool8, DType, Element, Shape, Tensor};
 use smallvec::SmallVec;
 use std::cmp::Ordering;

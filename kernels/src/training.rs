@@ -3,14 +3,14 @@
 
 mod rules;
 
+use super::scatter::give_reference;
 use crate::numeric::dispatch::{FLOATS, FRACTIONS, dispatch};
 use crate::numeric::scalar::{Analytic, Semiring as _};
-use super::scatter::give_reference;
 use crate::numeric::threads::{PARALLEL, is_parallel_under_lock};
 use crate::numeric::wide::Lane;
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::variable::{Variable, VariableInput, lock_all};
+use device::{Error, Result};
 use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -73,6 +73,7 @@ pub fn check_scalar(name: &str, shape: &Shape) -> Result<()> {
 }
 
 /// The positions of the arguments of an optimizer's op.
+#[derive(Debug)]
 pub struct Arguments {
     /// The names of the variable and its slots, in order.
     pub variables: Vec<&'static str>,

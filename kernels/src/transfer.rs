@@ -1,9 +1,9 @@
 //! Kernels of the arguments and results of functions. Send and Recv have no kernels, because the executor runs them
 //! itself.
 
-use device::{Error, Result};
 use device::function::Call;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use std::sync::Arc;
 
 pub(super) const KERNELS: &[KernelDef] = &[

@@ -4,9 +4,9 @@ use super::complex::conjugate;
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::strided::{Layout, Taken, give, pack, permuted, taking};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
 use graph::ops::transpose::{BlockAttrs, permutation};
 use graph::shape::resolve_axis;
 use graph::{DType, Shape, Tensor};
@@ -173,11 +173,7 @@ fn move_blocks(init: &KernelInit<'_>, to_depth: bool) -> Result<Kernel> {
 
 /// Returns the box of SpaceToDepth or DepthToSpace. The wide side's image axes are each (block, position in the
 /// block); the deep side's depth axis is (row in the block, column in the block, channel).
-pub fn blocks(
-    ctx: &KernelContext<'_>,
-    attrs: BlockAttrs,
-    to_depth: bool,
-) -> Result<Taken> {
+pub fn blocks(ctx: &KernelContext<'_>, attrs: BlockAttrs, to_depth: bool) -> Result<Taken> {
     let shape = ctx.shape(0)?;
     if shape.rank() != 4 {
         invalid!("Input rank should be: 4 instead of: {}", shape.rank());

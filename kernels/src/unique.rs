@@ -3,10 +3,10 @@
 use crate::numeric::dispatch::{INDEX, INTEGERS};
 use crate::numeric::moved::{Moved, moved};
 use crate::numeric::strided::{Layout, copy, pack, permuted};
+use bytes::Bytes;
 use device::Result;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use bytes::Bytes;
 use graph::shape::resolve_axis;
 use graph::{DType, Shape, Tensor};
 use rustc_hash::{FxHashMap, FxHashSet};

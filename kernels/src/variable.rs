@@ -3,11 +3,11 @@
 use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
 use crate::numeric::threads::{PARALLEL, is_parallel_under_lock};
-use device::{Error, Result};
 use device::handle::container;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
 use device::variable::{RefVariable, Variable};
+use device::{Error, Result};
 use graph::{Code, DType, PartialShape, Shape, Tensor};
 use parking_lot::Mutex;
 use rayon::prelude::*;

@@ -3,9 +3,9 @@
 //! input does not justify.
 
 use anabranch_executor as executor;
+use anabranch_kernels::testing::{lone_device, make_kernel, run_node_on};
 use device::Device;
 use device::kernel::Kernel;
-use anabranch_kernels::testing::{lone_device, make_kernel, run_node_on};
 use device::variable::Variable;
 use device::{Error, Result, Value};
 use graph::ops::spec::{AttrKind, AttrSpec};

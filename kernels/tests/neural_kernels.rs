@@ -1,10 +1,10 @@
 //! Every op of the neural-network and random families has a CPU kernel for each element type that TensorFlow
 //! 2.21's CPU has one for (complex types aside), and each kernel can be made.
 
-use device::Device;
-use device::kernel::KernelInit;
 use anabranch_kernels;
 use anabranch_kernels::testing::lone_device;
+use device::Device;
+use device::kernel::KernelInit;
 use graph::DType::{self, *};
 use graph::Node;
 use std::sync::Arc;

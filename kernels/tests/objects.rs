@@ -1,8 +1,8 @@
 //! Objects behind handles of either kind, as nodes see them: who makes them, who finds them, when they go.
 
 use anabranch_executor as executor;
-use device::Device;
 use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel, run_node_on};
+use device::Device;
 use device::{Error, Result, Value};
 use graph::{AttrValue, Code, DType, Node, Tensor};
 use std::sync::Arc;
@@ -14,12 +14,7 @@ fn node(op: &str, attrs: &[(&str, AttrValue)]) -> Result<Node> {
     Ok(node)
 }
 
-fn run(
-    device: &Arc<Device>,
-    op: &str,
-    inputs: &[Value],
-    attrs: &[(&str, AttrValue)],
-) -> Result<Vec<Tensor>> {
+fn run(device: &Arc<Device>, op: &str, inputs: &[Value], attrs: &[(&str, AttrValue)]) -> Result<Vec<Tensor>> {
     let outputs = run_node_on(device, &node(op, attrs)?, inputs.to_vec())?;
     let host = |value| match value {
         Value::Host(tensor) => Ok(tensor),

@@ -1,8 +1,8 @@
-//! A call as a service gets it, and what it may answer.
+//! A call as the services see it, and the kinds of answers to it.
 
 use crate::connection::Connection;
 use crate::hpack::{Field, GRPC, put_field, put_status};
-use crate::state::Part;
+use crate::state::RequestPart;
 use crate::stream::{PREFIX, Trailers};
 use bytes::Bytes;
 use futures::FutureExt;
@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
 
-/// One call of a client.
+/// One call of a client: its header fields and its request.
 #[derive(Debug)]
 pub struct Call {
     fields: Vec<Field>,
@@ -31,28 +31,29 @@ impl Call {
         Call { fields, request }
     }
 
-    /// The value of a field, of several the first.
+    /// Returns the value of a header field that is valid UTF-8; the first value if the field occurs several
+    /// times.
     pub fn field(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.value(name)?).ok()
     }
 
-    /// As [`Call::field`], to be kept beyond the call.
+    /// Returns the raw value of a header field, which shares its memory and so may outlive the call.
     pub(crate) fn value(&self, name: &str) -> Option<&Bytes> {
         let field = self.fields.iter().find(|field| field.name == name.as_bytes())?;
         Some(&field.value)
     }
 
-    /// `/package.Service/Method`.
+    /// Returns the path of the call, `/package.Service/Method`.
     pub fn path(&self) -> &str {
         self.field(":path").unwrap_or_default()
     }
 
-    /// Whether its messages come as they are, not compressed.
+    /// Returns whether the messages of the call are uncompressed.
     pub fn is_plain(&self) -> bool {
         self.field("grpc-encoding").is_none_or(|encoding| encoding == "identity")
     }
 
-    /// The answer to what is no call of gRPC.
+    /// Returns the header block that refuses a request which is not a gRPC call (HTTP status 405 or 415).
     pub(crate) fn refusal(&self) -> Option<Vec<u8>> {
         let status = match (self.field(":method"), self.field("content-type")) {
             (Some("POST"), Some(kind)) if kind.as_bytes().starts_with(GRPC) => return None,
@@ -64,10 +65,11 @@ impl Call {
         Some(block)
     }
 
-    /// The only message of a call that [is plain](Call::is_plain).
+    /// Reads and decodes the only message of a call that [is plain](Call::is_plain).
     ///
     /// # Errors
-    /// `Internal` for a request that is not one whole message, or not of this kind; `Cancelled` if the client gave the call up.
+    /// `Internal` for a request that is not one whole message, or not of this type; `Cancelled` if the client
+    /// cancelled the call.
     pub async fn message<M: Message + Default>(mut self) -> Result<M, Status> {
         let whole = self.request.whole().await?;
         let malformed =
@@ -84,10 +86,10 @@ impl Call {
         M::decode(whole.slice(PREFIX..)).map_err(|e| malformed(&e.to_string()))
     }
 
-    /// As the services that tonic generates take it.
+    /// Converts the call into the request type that tonic's generated services accept.
     ///
     /// # Errors
-    /// `InvalidArgument` for fields that HTTP does not have.
+    /// `InvalidArgument` for header fields or a path that HTTP does not allow.
     pub fn into_request(self) -> Result<Request<Body>, Status> {
         let mut headers = HeaderMap::with_capacity(self.fields.len());
         for Field { name, value } in self.fields.iter().filter(|f| !f.name.starts_with(b":")) {
@@ -107,11 +109,11 @@ impl Call {
     }
 }
 
-/// A request's bytes, as they come.
+/// The body of a request, read while it arrives.
 pub(crate) struct Incoming {
     connection: Arc<Connection>,
     stream: u32,
-    /// All of it, where it had come before the call began.
+    /// The complete body, if it had arrived before the call began.
     whole: Option<Bytes>,
     has_ended: bool,
 }
@@ -121,25 +123,26 @@ impl Incoming {
         Incoming { connection, stream, has_ended: whole.is_some(), whole }
     }
 
+    /// Waits for the complete body.
     async fn whole(&mut self) -> Result<Bytes, Status> {
         if let Some(whole) = self.whole.take() {
             return Ok(whole);
         }
         let part = poll_fn(|cx| self.poll_part(true, cx)).await;
         match part {
-            Part::Bytes(bytes) => Ok(bytes),
-            Part::End => Ok(Bytes::new()),
-            Part::Gone => Err(gone()),
+            RequestPart::Bytes(bytes) => Ok(bytes),
+            RequestPart::End => Ok(Bytes::new()),
+            RequestPart::Gone => Err(cancelled()),
         }
     }
 
-    fn poll_part(&self, is_wanted_whole: bool, cx: &mut Context<'_>) -> Poll<Part> {
-        let part = self.connection.state.lock().next_part(self.stream, is_wanted_whole, cx.waker());
+    fn poll_part(&self, is_read_whole: bool, cx: &mut Context<'_>) -> Poll<RequestPart> {
+        let part = self.connection.state.lock().poll_part(self.stream, is_read_whole, cx.waker());
         part.map_or(Poll::Pending, Poll::Ready)
     }
 }
 
-fn gone() -> Status {
+fn cancelled() -> Status {
     Status::cancelled("the client gave the call up, or has gone")
 }
 
@@ -158,14 +161,14 @@ impl http_body::Body for Incoming {
             return Poll::Ready(None);
         }
         self.poll_part(false, cx).map(|part| match part {
-            Part::Bytes(bytes) => Some(Ok(Frame::data(bytes))),
-            Part::End => {
+            RequestPart::Bytes(bytes) => Some(Ok(Frame::data(bytes))),
+            RequestPart::End => {
                 self.has_ended = true;
                 None
             }
-            Part::Gone => {
+            RequestPart::Gone => {
                 self.has_ended = true;
-                Some(Err(gone()))
+                Some(Err(cancelled()))
             }
         })
     }
@@ -181,18 +184,20 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// What a call is answered.
+/// The answer to a call.
 #[derive(Debug)]
 pub enum Answer {
-    /// One message, gRPC's head before it; pieces that are large are written where they lie.
+    /// One message, with gRPC's message header in front; large pieces are written from where they are,
+    /// without a copy.
     Message(SmallVec<[Bytes; 2]>),
     Failure(Status),
-    /// What a service answers that tonic has generated.
+    /// A response that a service generated by tonic returns.
     Response(Response<Body>),
 }
 
 impl Answer {
-    /// Hands the answer over to the connection, which may take its time over one that is streamed.
+    /// Passes the answer to the connection. For a streamed response, this waits for the response's frames and
+    /// for the client's flow-control windows.
     pub(crate) async fn send(self, connection: &Arc<Connection>, stream: u32) {
         match self {
             Answer::Message(pieces) => {
@@ -211,13 +216,13 @@ async fn send_response(response: Response<Body>, connection: &Arc<Connection>, s
     put_status(head.status.as_u16(), &mut block);
     put_map(&head.headers, &mut block);
     let ends = body.is_end_stream();
-    let begun = connection.state.lock().begin_answer(stream, &block, ends);
-    if ends || !begun {
+    let is_open = connection.state.lock().begin_answer(stream, &block, ends);
+    if ends || !is_open {
         return connection.flush();
     }
     let mut trailers = Vec::new();
     loop {
-        // What is there already leaves with what is there next.
+        // A frame that is ready at once is sent in one write together with its predecessor.
         let next = match body.frame().now_or_never() {
             Some(next) => next,
             None => {
@@ -228,8 +233,8 @@ async fn send_response(response: Response<Body>, connection: &Arc<Connection>, s
         match next.map(|frame| frame.map(Frame::into_data)) {
             None => break,
             Some(Ok(Ok(bytes))) => {
-                connection.state.lock().go_on(stream, bytes, None);
-                if !may_go_on(connection, stream).await {
+                connection.state.lock().continue_answer(stream, bytes, None);
+                if !wait_for_capacity(connection, stream).await {
                     return;
                 }
             }
@@ -240,25 +245,27 @@ async fn send_response(response: Response<Body>, connection: &Arc<Connection>, s
             }
             Some(Err(status)) => {
                 let mut map = HeaderMap::new();
-                // A status that cannot be told leaves the call without one, which the client takes for a failure.
+                // A status that cannot be encoded leaves the call without a status, which clients treat as a
+                // failure.
                 let _ = status.add_header(&mut map);
                 put_map(&map, &mut trailers);
                 break;
             }
         }
     }
-    connection.state.lock().go_on(stream, Bytes::new(), Some(Trailers::Block(trailers)));
+    connection.state.lock().continue_answer(stream, Bytes::new(), Some(Trailers::Block(trailers)));
     connection.flush();
 }
 
-/// Waits until an answer may go on; false if nobody wants it any more.
-async fn may_go_on(connection: &Arc<Connection>, stream: u32) -> bool {
+/// Waits until the stream can take more of its answer. Returns false if the client no longer reads the
+/// stream.
+async fn wait_for_capacity(connection: &Arc<Connection>, stream: u32) -> bool {
     poll_fn(|cx| {
-        let may = |waker| connection.state.lock().may_go_on(stream, waker);
-        let mut now = may(cx.waker());
+        let poll = |waker| connection.state.lock().poll_capacity(stream, waker);
+        let mut now = poll(cx.waker());
         if now == Some(false) {
             connection.flush();
-            now = may(cx.waker());
+            now = poll(cx.waker());
         }
         match now {
             Some(false) => Poll::Pending,

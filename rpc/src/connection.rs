@@ -1,12 +1,12 @@
-//! A client's connection: a task reads and begins calls; whoever has an answer writes it at once, as far as the socket
-//! takes it.
+//! A client's connection: one task reads the socket and begins calls; the thread that has an answer writes it
+//! at once, as far as the socket accepts it.
 
 use crate::call::{Answer, Call, Incoming};
 use crate::errand::Errand;
 use crate::frame::Reason;
 use crate::hpack::Field;
 use crate::server::Services;
-use crate::state::{Heard, State};
+use crate::state::{ConnectionState, ReadEvents};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use rustix::net::Shutdown;
@@ -21,49 +21,52 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// Bytes of a read.
-const READ: usize = 128 << 10;
-/// A client that sends and does not read is not read either from here on, bytes.
-const MOST_LAID_OUT: usize = 4 << 20;
-/// A client that has said nothing for so long is asked whether it is there, and has so long to say so. Other gRPC
-/// programs allow no more than one question in five minutes; a dead host is found sooner, by the system.
-const ASKED_AFTER: Duration = Duration::from_secs(330);
-const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+/// Size of the read buffer, bytes.
+const READ_BUFFER: usize = 128 << 10;
+/// Bytes that wait to be written above which the connection reads no more requests, because the client does
+/// not read its answers.
+const MAX_UNWRITTEN: usize = 4 << 20;
+/// Idle time after which the client gets a PING. Other gRPC implementations tolerate at most one PING in five
+/// minutes; the operating system finds a dead host sooner.
+const PING_AFTER: Duration = Duration::from_secs(330);
+/// Time in which a client must answer a PING, or read some of its answers.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// One client's socket and its protocol state.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<ConnectionState>,
     write: OwnedWriteHalf,
     runtime: Handle,
 }
 
-/// Serves a client until it leaves, or until `stop` and the end of its calls.
+/// Serves a client until it disconnects, or after `stop` until its calls have ended.
 pub(crate) async fn serve(socket: TcpStream, services: Arc<Services>, stop: CancellationToken) {
     let peer = socket.peer_addr();
     let (read, write) = socket.into_split();
     let connection =
-        Arc::new(Connection { state: Mutex::new(State::new()), write, runtime: Handle::current() });
-    let ends = Ends(connection.clone());
+        Arc::new(Connection { state: Mutex::new(ConnectionState::new()), write, runtime: Handle::current() });
+    let abort_calls = AbortCallsOnDrop(connection.clone());
     connection.flush();
     if let Err(error) = connection.read(read, &services, &stop).await {
         tracing::debug!("the connection of {peer:?} ends: {error}");
     }
-    drop(ends);
+    drop(abort_calls);
 }
 
-/// Ends the calls of a connection, however it ends.
-struct Ends(Arc<Connection>);
+/// Aborts the calls of a connection when its task ends, also by a panic.
+struct AbortCallsOnDrop(Arc<Connection>);
 
-impl Drop for Ends {
+impl Drop for AbortCallsOnDrop {
     fn drop(&mut self) {
-        let (calls, woken) = {
+        let (calls, wakers) = {
             let mut state = self.0.state.lock();
-            (state.end(), std::mem::take(&mut state.woken))
+            (state.remove_all(), std::mem::take(&mut state.wakers))
         };
         for call in calls {
             call.abort();
         }
-        for waker in woken {
+        for waker in wakers {
             waker.wake();
         }
     }
@@ -76,35 +79,35 @@ impl Connection {
         services: &Arc<Services>,
         stop: &CancellationToken,
     ) -> io::Result<()> {
-        let mut buffer = vec![0; READ];
-        let mut held = 0;
-        let mut is_asked = false;
+        let mut buffer = vec![0; READ_BUFFER];
+        let mut filled = 0;
+        let mut is_ping_pending = false;
         let mut stopped = std::pin::pin!(stop.cancelled());
         let mut is_leaving = false;
-        let mut patience = std::pin::pin!(tokio::time::sleep(ASKED_AFTER));
+        let mut idle_timer = std::pin::pin!(tokio::time::sleep(PING_AFTER));
         loop {
-            while self.state.lock().out.len() > MOST_LAID_OUT {
-                timeout(ANSWERS_WITHIN, self.write.writable()).await??;
+            while self.state.lock().out.len() > MAX_UNWRITTEN {
+                timeout(RESPONSE_TIMEOUT, self.write.writable()).await??;
                 self.flush();
             }
             let read = tokio::select! {
                 biased;
-                read = read.read(&mut buffer[held..]) => read?,
+                read = read.read(&mut buffer[filled..]) => read?,
                 () = &mut stopped, if !is_leaving => {
                     is_leaving = true;
-                    self.state.lock().leave(Reason::NO_ERROR, "");
+                    self.state.lock().send_goaway(Reason::NO_ERROR, "");
                     self.flush();
                     if self.state.lock().is_over() {
                         return Ok(());
                     }
                     continue;
                 }
-                () = &mut patience => {
-                    if is_asked {
+                () = &mut idle_timer => {
+                    if is_ping_pending {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
-                    is_asked = true;
-                    patience.as_mut().reset(tokio::time::Instant::now() + ANSWERS_WITHIN);
+                    is_ping_pending = true;
+                    idle_timer.as_mut().reset(tokio::time::Instant::now() + RESPONSE_TIMEOUT);
                     self.state.lock().ping();
                     self.flush();
                     continue;
@@ -113,65 +116,61 @@ impl Connection {
             if read == 0 {
                 return Ok(());
             }
-            held += read;
-            if is_asked || patience.is_elapsed() {
-                is_asked = false;
-                patience.as_mut().reset(tokio::time::Instant::now() + ASKED_AFTER);
+            filled += read;
+            if is_ping_pending || idle_timer.is_elapsed() {
+                is_ping_pending = false;
+                idle_timer.as_mut().reset(tokio::time::Instant::now() + PING_AFTER);
             }
-            let taken = self.hear(&buffer[..held], services)?;
-            buffer.copy_within(taken..held, 0);
-            held -= taken;
+            let consumed = self.process(&buffer[..filled], services)?;
+            buffer.copy_within(consumed..filled, 0);
+            filled -= consumed;
         }
     }
 
-    /// Takes what a client said; begins the calls in it.
-    fn hear(self: &Arc<Self>, bytes: &[u8], services: &Arc<Services>) -> io::Result<usize> {
-        let mut heard = Heard::default();
-        let (result, woken) = {
+    /// Processes received bytes and begins the calls in them. Returns the number of bytes consumed.
+    fn process(self: &Arc<Self>, bytes: &[u8], services: &Arc<Services>) -> io::Result<usize> {
+        let mut events = ReadEvents::default();
+        let (result, wakers) = {
             let mut state = self.state.lock();
-            let result = state.hear(bytes, &mut heard);
+            let result = state.read(bytes, &mut events);
             if let Err(violation) = &result {
-                state.leave(violation.reason, violation.what);
+                state.send_goaway(violation.reason, violation.message);
             }
-            (result, std::mem::take(&mut state.woken))
+            (result, std::mem::take(&mut state.wakers))
         };
-        for waker in woken {
+        for waker in wakers {
             waker.wake();
         }
-        for call in heard.given_up {
+        for call in events.given_up {
             call.abort();
         }
         if result.is_ok() {
-            // Of calls that came together, other threads may take all but one.
-            let last = heard.begun.pop();
-            for (stream, fields) in heard.begun {
+            // All calls of this read except the last begin on threads of the runtime, so that they run in
+            // parallel.
+            let last = events.begun.pop();
+            for (stream, fields) in events.begun {
                 self.begin(stream, fields, services, false);
             }
             if let Some((stream, fields)) = last {
                 self.begin(stream, fields, services, true);
             }
         }
-        // What they answered has left already.
+        // Writes frames that the calls did not flush themselves, such as acknowledgements; their answers have
+        // left already.
         self.flush();
-        result.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation.what))
+        result.map_err(|violation| io::Error::new(io::ErrorKind::InvalidData, violation.message))
     }
 
-    /// Begins a call: on this thread, up to where it waits for something, or on another.
-    fn begin(
-        self: &Arc<Self>,
-        stream: u32,
-        fields: Vec<Field>,
-        services: &Arc<Services>,
-        is_begun_here: bool,
-    ) {
-        let whole = self.state.lock().whole_request(stream);
+    /// Begins a call: on this thread up to its first wait, or on a thread of the runtime.
+    fn begin(self: &Arc<Self>, stream: u32, fields: Vec<Field>, services: &Arc<Services>, begins_here: bool) {
+        let whole = self.state.lock().take_whole_request(stream);
         let call = Call::new(fields, Incoming::new(self.clone(), stream, whole));
         if let Some(refusal) = call.refusal() {
             self.state.lock().begin_answer(stream, &refusal, true);
             return self.flush();
         }
         let (own, services) = (self.clone(), services.clone());
-        let answered = async move {
+        let work = async move {
             let path = call.value(":path").cloned().unwrap_or_default();
             let answered = AssertUnwindSafe(async { services.call(call).await }).catch_unwind();
             let answer = answered.await.unwrap_or_else(|_| {
@@ -182,25 +181,25 @@ impl Connection {
             });
             answer.send(&own, stream).await;
         };
-        let work = match is_begun_here {
-            true => Errand::begin(&self.runtime, answered),
-            false => Errand::begin_elsewhere(&self.runtime, answered),
+        let work = match begins_here {
+            true => Errand::begin(&self.runtime, work),
+            false => Errand::begin_elsewhere(&self.runtime, work),
         };
         self.state.lock().set_work(stream, work);
     }
 
-    /// Writes what is to be written, as far as the socket takes it; a task writes the rest.
+    /// Writes pending frames as far as the socket accepts them; a spawned task writes the rest.
     pub(crate) fn flush(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        if !state.is_stuck && !self.write_out(&mut state) {
-            state.is_stuck = true;
+        if !state.is_write_blocked && !self.write_out(&mut state) {
+            state.is_write_blocked = true;
             let own = self.clone();
-            self.runtime.spawn(async move { own.flush_on().await });
+            self.runtime.spawn(async move { own.flush_when_writable().await });
         }
-        let woken = std::mem::take(&mut state.woken);
+        let wakers = std::mem::take(&mut state.wakers);
         let is_over = state.is_over();
         drop(state);
-        for waker in woken {
+        for waker in wakers {
             waker.wake();
         }
         if is_over {
@@ -208,28 +207,29 @@ impl Connection {
         }
     }
 
-    async fn flush_on(self: &Arc<Self>) {
+    /// Waits until the socket is writable and writes, until all pending frames are written.
+    async fn flush_when_writable(self: &Arc<Self>) {
         loop {
             let waited = self.write.writable().await;
             let mut state = self.state.lock();
             if waited.is_err() || self.write_out(&mut state) {
-                state.is_stuck = false;
+                state.is_write_blocked = false;
                 drop(state);
-                // For what has been laid out since, and those who wait for it.
+                // Other threads that saw `is_write_blocked` left their frames and wakers to this task.
                 return if waited.is_ok() { self.flush() } else { self.shut_down() };
             }
-            let woken = std::mem::take(&mut state.woken);
+            let wakers = std::mem::take(&mut state.wakers);
             drop(state);
-            for waker in woken {
+            for waker in wakers {
                 waker.wake();
             }
         }
     }
 
-    /// False if the socket takes no more now.
-    fn write_out(&self, state: &mut State) -> bool {
+    /// Writes pending frames. Returns false if the socket accepts no more at present.
+    fn write_out(&self, state: &mut ConnectionState) -> bool {
         loop {
-            state.lay_out();
+            state.fill_outbox();
             if state.out.is_empty() || state.is_broken {
                 return true;
             }
@@ -238,7 +238,7 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => {
-                    // Who reads ends the calls.
+                    // The task that reads the socket aborts the calls when its read fails.
                     state.is_broken = true;
                     state.out.clear();
                     self.shut_down();
@@ -248,9 +248,9 @@ impl Connection {
         }
     }
 
-    /// Makes who reads see the end.
+    /// Shuts the socket down, so that the task that reads it sees the end of the connection.
     fn shut_down(&self) {
-        // One that is shut down already is none the worse.
+        // An error means that the socket is shut down already.
         let _ = rustix::net::shutdown(self.write.as_ref(), Shutdown::Both);
     }
 }

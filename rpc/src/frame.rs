@@ -1,12 +1,12 @@
-//! Frames of HTTP/2 (RFC 9113): their heads, and the numbers in them. No state here.
+//! Encoding of HTTP/2 frames (RFC 9113): frame headers and the numbers in payloads. This file holds no state.
 
-/// What a client says first.
+/// The bytes with which a client opens a connection.
 pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Bytes of a frame's head.
-pub(crate) const HEAD: usize = 9;
+/// Length of a frame header, bytes.
+pub(crate) const HEADER_LEN: usize = 9;
 
-/// Kinds of frames.
+/// Frame types.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const HEADERS: u8 = 1;
@@ -26,7 +26,7 @@ pub(crate) const END_HEADERS: u8 = 0x4;
 pub(crate) const PADDED: u8 = 0x8;
 pub(crate) const WITH_PRIORITY: u8 = 0x20;
 
-/// Numbers of settings.
+/// Identifiers of settings.
 pub(crate) mod setting {
     pub(crate) const HEADER_TABLE_SIZE: u16 = 1;
     pub(crate) const ENABLE_PUSH: u16 = 2;
@@ -35,7 +35,7 @@ pub(crate) mod setting {
     pub(crate) const MAX_FRAME_SIZE: u16 = 5;
 }
 
-/// Why a stream or a connection ends.
+/// An HTTP/2 error code: the reason why a stream or a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reason(pub(crate) u32);
 
@@ -50,49 +50,49 @@ impl Reason {
     pub(crate) const ENHANCE_YOUR_CALM: Reason = Reason(11);
 }
 
-/// What a client did that ends its connection.
+/// A protocol violation by a client that ends its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) reason: Reason,
-    pub(crate) what: &'static str,
+    pub(crate) message: &'static str,
 }
 
 impl Violation {
-    pub(crate) fn protocol(what: &'static str) -> Violation {
-        Violation { reason: Reason::PROTOCOL_ERROR, what }
+    pub(crate) fn protocol(message: &'static str) -> Violation {
+        Violation { reason: Reason::PROTOCOL_ERROR, message }
     }
 
-    pub(crate) fn size(what: &'static str) -> Violation {
-        Violation { reason: Reason::FRAME_SIZE_ERROR, what }
+    pub(crate) fn size(message: &'static str) -> Violation {
+        Violation { reason: Reason::FRAME_SIZE_ERROR, message }
     }
 }
 
-/// What stands before a frame's payload.
+/// The fixed-size header in front of a frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct FrameHeader {
     pub(crate) len: usize,
     pub(crate) kind: u8,
     pub(crate) flags: u8,
     pub(crate) stream: u32,
 }
 
-impl Head {
-    pub(crate) fn read(bytes: &[u8; HEAD]) -> Head {
+impl FrameHeader {
+    pub(crate) fn read(bytes: &[u8; HEADER_LEN]) -> FrameHeader {
         let [a, b, c, kind, flags, stream @ ..] = *bytes;
-        Head {
+        FrameHeader {
             len: u32::from_be_bytes([0, a, b, c]) as usize,
             kind,
             flags,
-            // The first bit has no meaning.
+            // The first bit is reserved.
             stream: u32::from_be_bytes(stream) & !(1 << 31),
         }
     }
 
-    pub(crate) fn is(&self, flag: u8) -> bool {
+    pub(crate) fn has_flag(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// `len` must fit 24 bits.
+    /// Appends the encoded header to `out`. `len` must fit into 24 bits.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         debug_assert!(self.len < 1 << 24, "a frame of {} bytes", self.len);
         let [_, a, b, c] = (self.len as u32).to_be_bytes();
@@ -101,14 +101,14 @@ impl Head {
     }
 }
 
-/// Adds a frame whose payload is short.
+/// Appends a frame with a short payload to `out`.
 pub(crate) fn put(kind: u8, flags: u8, stream: u32, payload: &[u8], out: &mut Vec<u8>) {
-    Head { len: payload.len(), kind, flags, stream }.put(out);
+    FrameHeader { len: payload.len(), kind, flags, stream }.put(out);
     out.extend_from_slice(payload);
 }
 
-/// A payload of one number.
-pub(crate) fn number(payload: &[u8]) -> Result<u32, Violation> {
+/// Decodes a payload that is a single 32-bit number.
+pub(crate) fn read_u32(payload: &[u8]) -> Result<u32, Violation> {
     match payload.first_chunk() {
         Some(bytes) if payload.len() == 4 => Ok(u32::from_be_bytes(*bytes)),
         _ => Err(Violation::size("a frame of one number")),

@@ -1,7 +1,9 @@
-//! The server's side of gRPC: calls over HTTP/2 (RFC 9113), with little between a socket and who answers. A call is
-//! begun on the thread that read it, and its answer leaves by one write of the thread that has it.
+//! The server side of gRPC: calls over HTTP/2 (RFC 9113), with few layers between the socket and the service.
+//! The thread that reads a call from its connection also begins it, and the thread that completes the answer
+//! writes it with one system call.
 //!
-//! Services that tonic generates are served as they are; one that is in a hurry takes messages out before.
+//! Services that tonic generates can be served unchanged; a service that needs lower latency decodes the
+//! messages itself.
 
 #![forbid(unsafe_code)]
 

@@ -1,21 +1,24 @@
-//! What waits to be written to a connection: small frames side by side in one piece, large payloads where they lie.
+//! The frames that wait to be written to a connection: small frames are joined in one buffer, large payloads
+//! stay in place.
 
-use crate::frame::{Head, kind};
+use crate::frame::{FrameHeader, kind};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-/// Payloads up to here are copied behind their heads: a slice of their own costs more, bytes.
-const COPIED: usize = 4 << 10;
-/// Slices of one write.
-const SLICES: usize = 128;
+/// Largest payload that is copied behind its frame header, bytes: below this, a copy costs less than another
+/// slice.
+const MAX_COPIED: usize = 4 << 10;
+/// Most slices of one write.
+const MAX_SLICES: usize = 128;
 
+/// A queue of bytes that wait to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     pieces: VecDeque<Bytes>,
-    /// Behind all pieces.
+    /// Frames behind all `pieces`.
     tail: Vec<u8>,
-    /// Of the first piece, or of the tail where there is none, so much has been written.
+    /// Bytes already written of the first piece, or of the tail if there are no pieces.
     written: usize,
     len: usize,
 }
@@ -25,45 +28,51 @@ impl Outbox {
         self.len == 0
     }
 
-    /// Bytes that are to be written.
+    /// Returns the number of bytes that wait to be written.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds what `put` writes.
+    /// Appends the bytes that `put` writes.
     pub(crate) fn put(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         let before = self.tail.len();
         put(&mut self.tail);
         self.len += self.tail.len() - before;
     }
 
-    /// Adds a part of a message.
+    /// Appends a DATA frame with a part of a message.
     pub(crate) fn put_data(&mut self, stream: u32, payload: Bytes) {
-        let head = Head { len: payload.len(), kind: kind::DATA, flags: 0, stream };
-        if payload.len() <= COPIED {
+        let header = FrameHeader { len: payload.len(), kind: kind::DATA, flags: 0, stream };
+        if payload.len() <= MAX_COPIED {
             return self.put(|out| {
-                head.put(out);
+                header.put(out);
                 out.extend_from_slice(&payload);
             });
         }
-        self.put(|out| head.put(out));
+        self.put(|out| header.put(out));
         self.pieces.push_back(std::mem::take(&mut self.tail).into());
         self.len += payload.len();
         self.pieces.push_back(payload);
     }
 
-    /// What one write may take.
+    /// Returns the slices of the next vectored write.
     pub(crate) fn slices(&self) -> Vec<IoSlice<'_>> {
         let tail = (!self.tail.is_empty()).then_some(&self.tail[..]);
-        let mut slices: Vec<_> =
-            self.pieces.iter().map(|piece| &piece[..]).chain(tail).take(SLICES).map(IoSlice::new).collect();
+        let mut slices: Vec<_> = self
+            .pieces
+            .iter()
+            .map(|piece| &piece[..])
+            .chain(tail)
+            .take(MAX_SLICES)
+            .map(IoSlice::new)
+            .collect();
         if let Some(first) = slices.first_mut() {
             first.advance(self.written);
         }
         slices
     }
 
-    /// So many bytes have been written.
+    /// Removes `written` bytes from the front.
     pub(crate) fn advance(&mut self, written: usize) {
         self.len -= written.min(self.len);
         self.written += written;
@@ -74,7 +83,7 @@ impl Outbox {
             self.pieces.pop_front();
         }
         if self.is_empty() {
-            // Its memory serves the next answers.
+            // The memory of the tail is reused for the next answers.
             self.tail.clear();
             self.written = 0;
         }
@@ -90,13 +99,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_leave_in_order_whatever_a_write_takes() {
+    fn bytes_leave_in_order_after_partial_writes() {
         for step in [997, 5000, 20_000, usize::MAX] {
             let mut outbox = Outbox::default();
             let mut expected = Vec::new();
-            for (round, len) in [3, COPIED, COPIED + 1, 10, 3 * COPIED, 7].into_iter().enumerate() {
+            for (round, len) in [3, MAX_COPIED, MAX_COPIED + 1, 10, 3 * MAX_COPIED, 7].into_iter().enumerate()
+            {
                 let payload = vec![round as u8; len];
-                Head { len, kind: kind::DATA, flags: 0, stream: 5 }.put(&mut expected);
+                FrameHeader { len, kind: kind::DATA, flags: 0, stream: 5 }.put(&mut expected);
                 expected.extend_from_slice(&payload);
                 outbox.put_data(5, payload.into());
             }

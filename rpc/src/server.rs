@@ -1,4 +1,4 @@
-//! What listens, and which service a call is for.
+//! The accept loop, and the dispatch of calls to services.
 
 use crate::call::{Answer, Call};
 use crate::connection;
@@ -17,10 +17,11 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
 
-/// A process that can take no more connections tries again after so long.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Pause after a connection could not be accepted, for instance because the process has no free file
+/// descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// Answers the calls of a service. Dropping the future gives a call up.
+/// Answers the calls of a service. Dropping the future cancels the call.
 pub trait Service: Send + Sync + 'static {
     fn call(&self, call: Call) -> BoxFuture<'static, Answer>;
 }
@@ -32,12 +33,14 @@ pub struct Services {
 }
 
 impl Services {
+    /// Adds a service under its protobuf name.
     #[must_use]
     pub fn with<S: Service + NamedService>(mut self, service: S) -> Services {
         self.all.push((S::NAME, Box::new(service)));
         self
     }
 
+    /// Dispatches a call to the service that its path names; unknown services answer `Unimplemented`.
     pub(crate) fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
         let name = call.path().strip_prefix('/').and_then(|path| path.split_once('/')).map(|(name, _)| name);
         match self.all.iter().find(|(known, _)| Some(*known) == name) {
@@ -49,8 +52,8 @@ impl Services {
         }
     }
 
-    /// Serves all who connect until `stop` is ready, and then until the calls are answered that have begun. Dropping
-    /// the future ends all connections at once.
+    /// Serves all clients that connect until `stop` is ready, and then until the calls in progress are
+    /// answered. Dropping the future ends all connections at once.
     pub async fn serve(
         self,
         incoming: impl Stream<Item = io::Result<TcpStream>>,
@@ -74,7 +77,7 @@ impl Services {
                     }
                     Some(Err(error)) => {
                         tracing::warn!("a connection cannot be taken: {error}");
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::time::sleep(ACCEPT_RETRY).await;
                     }
                     None => break,
                 },
@@ -91,7 +94,7 @@ impl fmt::Debug for Services {
     }
 }
 
-/// What tonic generates of a service is one as it is.
+/// Services that tonic generates are served without an adapter.
 impl<S> Service for S
 where
     S: tower_service::Service<

@@ -1,4 +1,4 @@
-//! One call's stream: what has come of its request, and what has not left of its answer.
+//! The buffers of one call's HTTP/2 stream: request bytes not yet read, and answer bytes not yet sent.
 
 use crate::errand::Errand;
 use bytes::Bytes;
@@ -6,58 +6,64 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Memory for a message that says it is larger is taken when so much of it has come, bytes.
-const TRUSTED: usize = 1 << 20;
-/// gRPC's own head of a message: whether it is compressed, and its length.
+/// Bytes of a message that must have arrived before memory for its announced length is reserved. A client
+/// that announces more than it sends thus cannot exhaust the memory.
+const MIN_RECEIVED: usize = 1 << 20;
+/// Length of gRPC's message header, bytes: a compression flag and a 32-bit length.
 pub(crate) const PREFIX: usize = 5;
 
+/// The state of one call's stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    pub(crate) request: Request,
-    pub(crate) answer: Answer,
-    /// What answers the call, while it waits for something.
+    pub(crate) request: RequestBuffer,
+    pub(crate) answer: AnswerBuffer,
+    /// The future that answers the call, while it waits.
     pub(crate) work: Option<Arc<Errand>>,
 }
 
+/// The part of a request that the service has not yet read.
 #[derive(Debug, Default)]
-pub(crate) struct Request {
-    /// What has come and nobody has taken.
-    pub(crate) held: Vec<u8>,
+pub(crate) struct RequestBuffer {
+    /// Bytes that have arrived and have not been read.
+    pub(crate) buffered: Vec<u8>,
     pub(crate) has_ended: bool,
-    /// Who reads it wants all of it at once.
-    pub(crate) is_wanted_whole: bool,
+    /// Set when the reader waits for the complete request.
+    pub(crate) is_read_whole: bool,
     pub(crate) reader: Option<Waker>,
-    /// Bytes that the client may still send, and those that were taken and it does not know of.
+    /// The flow-control window for requests: bytes that the client may still send.
     pub(crate) window: u32,
-    pub(crate) untold: u32,
+    /// Bytes that were read but not yet granted to the client again by a WINDOW_UPDATE.
+    pub(crate) released: u32,
 }
 
+/// The part of an answer that has not yet been sent.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct AnswerBuffer {
     pub(crate) pending: VecDeque<Bytes>,
     pub(crate) pending_len: usize,
     pub(crate) trailers: Option<Trailers>,
-    /// Bytes that the client takes; below nothing where it has changed its mind.
+    /// The client's flow-control window for the stream, bytes; negative after the client reduced its initial
+    /// window.
     pub(crate) window: i64,
-    /// It stands in the line of those that have something to send.
+    /// Set while the stream is in the connection's send queue.
     pub(crate) is_queued: bool,
-    /// Who waits until there is less to send.
+    /// The task that waits until fewer bytes are pending.
     pub(crate) writer: Option<Waker>,
 }
 
-/// What ends an answer.
+/// The header block that ends an answer.
 #[derive(Debug)]
 pub(crate) enum Trailers {
     Ok,
-    /// A block of fields.
+    /// An encoded block.
     Block(Vec<u8>),
 }
 
 impl Stream {
     pub(crate) fn new(request_window: u32, answer_window: i64) -> Stream {
         Stream {
-            request: Request { window: request_window, ..Request::default() },
-            answer: Answer {
+            request: RequestBuffer { window: request_window, ..RequestBuffer::default() },
+            answer: AnswerBuffer {
                 pending: VecDeque::new(),
                 pending_len: 0,
                 trailers: None,
@@ -70,35 +76,35 @@ impl Stream {
     }
 }
 
-impl Request {
-    /// Keeps what came. False if there is no memory for it.
-    pub(crate) fn hold(&mut self, bytes: &[u8]) -> bool {
-        if self.held.capacity() - self.held.len() < bytes.len() {
-            let more = match self.said() {
-                Some(said) if self.held.len() >= TRUSTED => said.saturating_sub(self.held.len()),
-                Some(said) => said.min(TRUSTED).saturating_sub(self.held.len()),
+impl RequestBuffer {
+    /// Appends received bytes. Returns false if there is no memory for them.
+    pub(crate) fn try_buffer(&mut self, bytes: &[u8]) -> bool {
+        if self.buffered.capacity() - self.buffered.len() < bytes.len() {
+            let more = match self.announced_len() {
+                Some(len) if self.buffered.len() >= MIN_RECEIVED => len.saturating_sub(self.buffered.len()),
+                Some(len) => len.min(MIN_RECEIVED).saturating_sub(self.buffered.len()),
                 None => 0,
             };
             let reserved = match more >= bytes.len() {
-                true => self.held.try_reserve_exact(more),
-                false => self.held.try_reserve(bytes.len()),
+                true => self.buffered.try_reserve_exact(more),
+                false => self.buffered.try_reserve(bytes.len()),
             };
             if reserved.is_err() {
                 return false;
             }
         }
-        self.held.extend_from_slice(bytes);
+        self.buffered.extend_from_slice(bytes);
         true
     }
 
-    /// How long the first message is, its head included, by its head.
-    fn said(&self) -> Option<usize> {
-        let [_, len @ ..] = *self.held.first_chunk::<PREFIX>()?;
+    /// Returns the length that the first message's header announces, including that header.
+    fn announced_len(&self) -> Option<usize> {
+        let [_, len @ ..] = *self.buffered.first_chunk::<PREFIX>()?;
         Some(PREFIX + u32::from_be_bytes(len) as usize)
     }
 }
 
-impl Answer {
+impl AnswerBuffer {
     pub(crate) fn add(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.pending_len += bytes.len();
@@ -106,8 +112,8 @@ impl Answer {
         }
     }
 
-    /// The next bytes, at most so many.
-    pub(crate) fn take(&mut self, most: usize) -> Option<Bytes> {
+    /// Removes the next bytes, at most `most`.
+    pub(crate) fn take_up_to(&mut self, most: usize) -> Option<Bytes> {
         let front = self.pending.front_mut()?;
         let taken = if front.len() <= most { self.pending.pop_front()? } else { front.split_to(most) };
         self.pending_len -= taken.len();
@@ -120,14 +126,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_taken_for_what_has_come() {
-        let mut request = Request::default();
-        assert!(request.hold(&[0, 0x7f, 0xff, 0xff, 0xff]));
-        assert!(request.hold(&[1; 1000]) && request.held.capacity() <= TRUSTED + 1000);
-        // The promise is believed once a part of it is there: then it is at its place to the end.
-        let mut request = Request::default();
-        assert!(request.hold(&[0, 0, 0x40, 0, 0]) && request.hold(&[0; TRUSTED]) && request.hold(&[0; 1]));
-        let place = request.held.as_ptr();
-        assert!(request.hold(&[0; 2 * TRUSTED]) && request.held.as_ptr() == place);
+    fn announced_lengths_are_trusted_after_a_part_has_arrived() {
+        let mut request = RequestBuffer::default();
+        assert!(request.try_buffer(&[0, 0x7f, 0xff, 0xff, 0xff]));
+        assert!(request.try_buffer(&[1; 1000]) && request.buffered.capacity() <= MIN_RECEIVED + 1000);
+        // Memory for the announced length is reserved once enough of it has arrived: then the buffer does not
+        // move again.
+        let mut request = RequestBuffer::default();
+        assert!(
+            request.try_buffer(&[0, 0, 0x40, 0, 0])
+                && request.try_buffer(&[0; MIN_RECEIVED])
+                && request.try_buffer(&[0; 1])
+        );
+        let place = request.buffered.as_ptr();
+        assert!(request.try_buffer(&[0; 2 * MIN_RECEIVED]) && request.buffered.as_ptr() == place);
     }
 }

@@ -1,4 +1,4 @@
-//! Whole connections: what clients of another make, and those that mean no good, get from a server.
+//! Tests of whole connections, with another implementation's client and with malformed input.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::{BoxFuture, FutureExt};
@@ -26,34 +26,34 @@ use smallvec::SmallVec;
 
 type Test<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Long enough for anything that ends at all.
+/// Longer than any of these tests takes unless it hangs.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Says back what it is told, and other things.
-struct Parrot {
-    /// A call of `Wait` has begun, or was given up.
-    waits: mpsc::UnboundedSender<&'static str>,
+/// A service that returns the payload it receives, and has methods that wait or fail.
+struct ParrotService {
+    /// Receives "begun" and "given up" for calls of `Wait`.
+    events: mpsc::UnboundedSender<&'static str>,
 }
 
-impl NamedService for Parrot {
+impl NamedService for ParrotService {
     const NAME: &'static str = "test.Parrot";
 }
 
-struct GivenUp(mpsc::UnboundedSender<&'static str>);
+struct ReportCancellation(mpsc::UnboundedSender<&'static str>);
 
-impl Drop for GivenUp {
+impl Drop for ReportCancellation {
     fn drop(&mut self) {
         let _ = self.0.send("given up");
     }
 }
 
-impl rpc::Service for Parrot {
+impl rpc::Service for ParrotService {
     fn call(&self, call: Call) -> BoxFuture<'static, Answer> {
-        let waits = self.waits.clone();
+        let events = self.events.clone();
         match call.path().rsplit('/').next() {
             Some("Say") => Box::pin(async move {
-                match call.message::<Said>().await {
-                    Ok(Said { what }) => Answer::Message(pieces(what)),
+                match call.message::<Payload>().await {
+                    Ok(Payload { bytes }) => Answer::Message(pieces(bytes)),
                     Err(status) => Answer::Failure(status),
                 }
             }),
@@ -62,12 +62,12 @@ impl rpc::Service for Parrot {
                 Box::pin(ready(Answer::Message(pieces(value.into()))))
             }
             Some("Wait") => Box::pin(async move {
-                let _guard = GivenUp(waits.clone());
-                let _ = waits.send("begun");
+                let _guard = ReportCancellation(events.clone());
+                let _ = events.send("begun");
                 pending().await
             }),
             Some("WaitABit") => Box::pin(async move {
-                let _ = waits.send("begun");
+                let _ = events.send("begun");
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 Answer::Message(pieces(Bytes::new()))
             }),
@@ -81,15 +81,16 @@ impl rpc::Service for Parrot {
     }
 }
 
-/// As a generated service streams both ways: every part goes back when it has come.
+/// A service of the kind that tonic generates, which streams in both directions: each part is sent back when
+/// it arrives.
 #[derive(Clone)]
-struct Echo;
+struct EchoService;
 
-impl NamedService for Echo {
+impl NamedService for EchoService {
     const NAME: &'static str = "test.Echo";
 }
 
-impl tower_service::Service<Request<Body>> for Echo {
+impl tower_service::Service<Request<Body>> for EchoService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
@@ -108,31 +109,31 @@ impl tower_service::Service<Request<Body>> for Echo {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Said {
+struct Payload {
     #[prost(bytes = "bytes", tag = "1")]
-    what: Bytes,
+    bytes: Bytes,
 }
 
-/// A message behind gRPC's head, what is said in a piece of its own.
-fn pieces(what: Bytes) -> SmallVec<[Bytes; 2]> {
+/// Returns a message as two pieces: gRPC's message header and the field's tag, and the payload.
+fn pieces(payload: Bytes) -> SmallVec<[Bytes; 2]> {
     let mut head = BytesMut::new();
     head.put_bytes(0, 5);
-    if !what.is_empty() {
+    if !payload.is_empty() {
         head.put_u8(0x0a);
-        prost::encoding::encode_varint(what.len() as u64, &mut head);
+        prost::encoding::encode_varint(payload.len() as u64, &mut head);
     }
-    let len = (head.len() - 5 + what.len()) as u32;
+    let len = (head.len() - 5 + payload.len()) as u32;
     head[1..5].copy_from_slice(&len.to_be_bytes());
-    [head.freeze(), what].into()
+    [head.freeze(), payload].into()
 }
 
-fn message(what: &[u8]) -> Bytes {
-    pieces(Bytes::copy_from_slice(what)).concat().into()
+fn message(payload: &[u8]) -> Bytes {
+    pieces(Bytes::copy_from_slice(payload)).concat().into()
 }
 
 struct Server {
     address: std::net::SocketAddr,
-    waits: mpsc::UnboundedReceiver<&'static str>,
+    events: mpsc::UnboundedReceiver<&'static str>,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<()>,
 }
@@ -141,18 +142,18 @@ impl Server {
     async fn start() -> Test<Server> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let (said, waits) = mpsc::unbounded_channel();
-        let services = Services::default().with(Parrot { waits: said }).with(Echo);
+        let (sender, events) = mpsc::unbounded_channel();
+        let services = Services::default().with(ParrotService { events: sender }).with(EchoService);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = services.serve(TcpListenerStream::new(listener), stopped.map(drop));
-        Ok(Server { address, waits, stop: Some(stop), serving: tokio::spawn(serving) })
+        Ok(Server { address, events, stop: Some(stop), serving: tokio::spawn(serving) })
     }
 
-    async fn next_wait(&mut self) -> Test<&'static str> {
-        Ok(timeout(LONG, self.waits.recv()).await?.ok_or("the server has gone")?)
+    async fn next_event(&mut self) -> Test<&'static str> {
+        Ok(timeout(LONG, self.events.recv()).await?.ok_or("the server has gone")?)
     }
 
-    /// A connection with these settings.
+    /// Connects a client with these settings.
     async fn client(&self, builder: &h2::client::Builder) -> Test<SendRequest<Bytes>> {
         let (client, connection) = builder.handshake(TcpStream::connect(self.address).await?).await?;
         tokio::spawn(connection);
@@ -173,7 +174,7 @@ async fn begin(
     Ok(ready.send_request(request, false)?)
 }
 
-/// Sends as there is room.
+/// Sends as the flow-control window allows.
 async fn send(stream: &mut SendStream<Bytes>, mut bytes: Bytes, ends: bool) -> Test {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len().min(1 << 20));
@@ -191,7 +192,7 @@ async fn next(body: &mut RecvStream) -> Test<Option<Bytes>> {
     Ok(Some(part))
 }
 
-/// All of an answer, and what ends it.
+/// Reads a complete answer. Returns its bytes and its trailers.
 async fn whole(response: ResponseFuture) -> Test<(Bytes, HeaderMap)> {
     let (head, mut body) = timeout(LONG, response).await??.into_parts();
     if head.status != 200 {
@@ -205,9 +206,9 @@ async fn whole(response: ResponseFuture) -> Test<(Bytes, HeaderMap)> {
     Ok((all.freeze(), trailers.unwrap_or(head.headers)))
 }
 
-async fn call(client: &mut SendRequest<Bytes>, word: &str, payload: &[u8]) -> Test<(Bytes, HeaderMap)> {
-    let (response, mut stream) = begin(client, request(&format!("/test.Parrot/{word}"))?).await?;
-    // Who is answered before he has said all need not say the rest.
+async fn call(client: &mut SendRequest<Bytes>, method: &str, payload: &[u8]) -> Test<(Bytes, HeaderMap)> {
+    let (response, mut stream) = begin(client, request(&format!("/test.Parrot/{method}"))?).await?;
+    // A call that is answered early refuses the rest of its request, so an error is no failure.
     let _ = send(&mut stream, message(payload), true).await;
     whole(response).await
 }
@@ -217,7 +218,7 @@ fn status(fields: &HeaderMap) -> (&str, &str) {
     (field("grpc-status"), field("grpc-message"))
 }
 
-/// Bytes in which a part in a wrong place shows.
+/// Returns bytes in which a misplaced part is noticed.
 fn pattern(len: usize) -> Bytes {
     (0..len).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect::<Vec<_>>().into()
 }
@@ -229,7 +230,7 @@ async fn assert_serves(client: &mut SendRequest<Bytes>) -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_of_any_size_pass_whole_through_any_window() -> Test {
+async fn messages_of_any_size_pass_any_window() -> Test {
     let server = Server::start().await?;
     let mut wide = h2::client::Builder::new();
     wide.initial_window_size(1 << 30).initial_connection_window_size(1 << 30).max_frame_size(1 << 20);
@@ -266,7 +267,7 @@ async fn many_calls_share_a_connection() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fields_come_as_they_were_sent() -> Test {
+async fn header_fields_arrive_unchanged() -> Test {
     let server = Server::start().await?;
     for table in [None, Some(0), Some(64)] {
         let mut builder = h2::client::Builder::new();
@@ -287,20 +288,20 @@ async fn fields_come_as_they_were_sent() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failures_are_told() -> Test {
+async fn failures_are_reported() -> Test {
     let server = Server::start().await?;
     let mut client = server.client(&h2::client::Builder::new()).await?;
     let (_, fields) = call(&mut client, "Sing", b"").await?;
     assert_eq!(status(&fields), ("12", "no%20such%20word:%20%C3%A9"));
-    for word in ["Panic", "PanicLater"] {
-        let (_, fields) = call(&mut client, word, b"").await?;
+    for method in ["Panic", "PanicLater"] {
+        let (_, fields) = call(&mut client, method, b"").await?;
         let (code, text) = status(&fields);
-        assert!(code == "13" && text.contains(&format!("/test.Parrot/{word}")), "{text}");
+        assert!(code == "13" && text.contains(&format!("/test.Parrot/{method}")), "{text}");
     }
     let (response, mut stream) = begin(&mut client, request("/test.Nobody/Say")?).await?;
     let _ = stream.send_data(Bytes::new(), true);
     assert_eq!(status(&whole(response).await?.1).0, "12");
-    // What is no single message.
+    // Requests that are not one whole message.
     let short = message(b"abc").slice(..6);
     let twice = [message(b"abc"), message(b"abc")].concat();
     let compressed = [&[1][..], &message(b"abc")[1..]].concat();
@@ -309,7 +310,7 @@ async fn failures_are_told() -> Test {
         stream.send_data(rubbish, true)?;
         assert_eq!(status(&whole(response).await?.1).0, "13");
     }
-    // What is no call at all.
+    // Requests that are not gRPC calls.
     for (method, kind, code) in [("GET", "application/grpc", 405), ("POST", "text/html", 415)] {
         let mut asked = request("/test.Parrot/Say")?;
         *asked.method_mut() = method.parse()?;
@@ -321,7 +322,7 @@ async fn failures_are_told() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_go_both_ways_at_once() -> Test {
+async fn streams_work_in_both_directions_at_once() -> Test {
     let server = Server::start().await?;
     let mut client = server.client(&h2::client::Builder::new()).await?;
     let (response, mut stream) = begin(&mut client, request("/test.Echo/Any")?).await?;
@@ -335,7 +336,7 @@ async fn streams_go_both_ways_at_once() -> Test {
             send(&mut stream, Bytes::from(answer), false).await?;
         }
     }
-    // More than all windows: what is sent waits for who reads.
+    // The payload exceeds all flow-control windows: the sender must wait for the reader.
     let all = pattern(8 << 20);
     let sent = tokio::spawn({
         let all = all.clone();
@@ -352,14 +353,14 @@ async fn streams_go_both_ways_at_once() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_end_with_those_who_want_them() -> Test {
+async fn calls_end_when_their_client_cancels_or_dies() -> Test {
     let mut server = Server::start().await?;
     let mut client = server.client(&h2::client::Builder::new()).await?;
     let (response, mut stream) = begin(&mut client, request("/test.Parrot/Wait")?).await?;
     stream.send_data(message(b""), true)?;
-    assert_eq!(server.next_wait().await?, "begun");
+    assert_eq!(server.next_event().await?, "begun");
     drop((response, stream));
-    assert_eq!(server.next_wait().await?, "given up");
+    assert_eq!(server.next_event().await?, "given up");
     assert_serves(&mut client).await?;
     // A client that dies.
     let socket = TcpStream::connect(server.address).await?;
@@ -367,18 +368,18 @@ async fn calls_end_with_those_who_want_them() -> Test {
     let connection = tokio::spawn(connection);
     let (_response, mut stream) = begin(&mut client, request("/test.Parrot/Wait")?).await?;
     stream.send_data(message(b""), true)?;
-    assert_eq!(server.next_wait().await?, "begun");
+    assert_eq!(server.next_event().await?, "begun");
     connection.abort();
-    assert_eq!(server.next_wait().await?, "given up");
+    assert_eq!(server.next_event().await?, "given up");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_does_not_read_holds_up_nobody() -> Test {
+async fn a_client_that_does_not_read_delays_no_other() -> Test {
     let server = Server::start().await?;
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(1 << 30).initial_connection_window_size(1 << 30);
-    // The connection is driven until the request is out, and then no more.
+    // The client's connection is driven until the request is sent, and not any further.
     let (client, mut connection) = builder.handshake(TcpStream::connect(server.address).await?).await?;
     let mut ready = client.ready().await?;
     let (_response, mut stream) = ready.send_request(request("/test.Parrot/Say")?, false)?;
@@ -392,37 +393,37 @@ async fn a_client_that_does_not_read_holds_up_nobody() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_http_is_turned_away() -> Test {
+async fn connections_that_are_not_http2_are_refused() -> Test {
     let server = Server::start().await?;
     let mut client = server.client(&h2::client::Builder::new()).await?;
     let ping_of_a_stream =
         [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &[0, 0, 8, 6, 0, 0, 0, 0, 1], &[0; 8]].concat();
-    for said in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 300], &ping_of_a_stream] {
+    for input in [&b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..], &[0xff; 300], &ping_of_a_stream] {
         let mut socket = TcpStream::connect(server.address).await?;
-        socket.write_all(said).await?;
+        socket.write_all(input).await?;
         let mut answer = Vec::new();
         timeout(LONG, socket.read_to_end(&mut answer)).await??;
-        // The last frame says why: a leave for an error of the protocol.
+        // The last frame is a GOAWAY with the error code for a protocol error.
         let leave =
             answer.windows(9).rposition(|head| head[3] == 7 && head[4..9] == [0; 5]).ok_or("no leave")?;
         assert_eq!(answer[leave + 13..leave + 17], 1u32.to_be_bytes());
         assert_serves(&mut client).await?;
     }
-    // Half a hello, and no more.
+    // Part of a preface, and nothing more.
     let mut half = TcpStream::connect(server.address).await?;
     half.write_all(b"PRI * HTT").await?;
     assert_serves(&mut client).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stops_ends_what_has_begun() -> Test {
+async fn a_stopping_server_answers_calls_in_progress() -> Test {
     let mut server = Server::start().await?;
     let mut client = server.client(&h2::client::Builder::new()).await?;
     let mut idle = server.client(&h2::client::Builder::new()).await?;
     assert_serves(&mut idle).await?;
     let (response, mut stream) = begin(&mut client, request("/test.Parrot/WaitABit")?).await?;
     stream.send_data(message(b""), true)?;
-    assert_eq!(server.next_wait().await?, "begun");
+    assert_eq!(server.next_event().await?, "begun");
     server.stop.take();
     let (answer, fields) = whole(response).await?;
     assert_eq!((&answer[..], status(&fields).0), (&message(b"")[..], "0"));

@@ -89,7 +89,10 @@ fn a_gpu_that_is_asked_for_by_number_and_is_not_there_keeps_the_worker_from_star
     assert!(!output.status.success(), "{log}");
     let why = gpus::devices(
         &graph::TaskName::new("worker", 0),
-        &gpu_options::GpuOptions { visible: gpu_options::Visible::These(vec![4096]), ..gpu_options::GpuOptions::default() },
+        &gpu_options::GpuOptions {
+            visible: gpu_options::Visible::These(vec![4096]),
+            ..gpu_options::GpuOptions::default()
+        },
         || 1,
     );
     let why = why.err().ok_or("there are many GPUs here")?.to_string();

@@ -7,8 +7,8 @@ use super::Fallible;
 use super::placed::{self, Outcome};
 use super::walk::Case;
 use device::Device;
-use kernels::testing::lone_device;
 use graph::{DType, Optional, Tensor, TensorList, Variant};
+use kernels::testing::lone_device;
 use std::sync::Arc;
 
 /// How far a number may be from the CPU's, in parts of it or of 1.

@@ -1,8 +1,8 @@
 //! Factors of matrices that are not the only ones: what is true of them all is compared.
 
 use super::{Fallible, difference};
-use kernels::testing::run_op;
 use graph::{DType, Shape, Tensor};
+use kernels::testing::run_op;
 
 /// What is wrong about the outputs of an op whose factors may be others than the CPU's; `None` for other ops.
 pub(super) fn difference_of_factors(

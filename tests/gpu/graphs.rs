@@ -5,13 +5,13 @@ use super::cases::{Random, inputs};
 use super::compared::difference;
 use super::partition::{Partition, four_of};
 use super::walk::shared_rows;
-use device::Value;
 use device::Device;
+use device::Value;
 use device::gpu_options::GpuOptions;
 use device::kernel::KernelDef;
 use device::repeat::Capture;
-use kernels::testing::run_node;
 use graph::{DType, Node, Shape, Tensor};
+use kernels::testing::run_node;
 use std::sync::Arc;
 
 fn options(graphs: bool) -> GpuOptions {

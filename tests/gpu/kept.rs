@@ -4,11 +4,11 @@
 use super::Fallible;
 use super::folder::Folder;
 use super::placed::{download, upload};
-use device::Value;
 use device::Device;
+use device::Value;
 use device::gpu_options::GpuOptions;
-use kernels::testing::{make_kernel, run_kernel, run_node_on, run_op};
 use graph::{AttrValue, DType, Node, PartialShape, Tensor};
+use kernels::testing::{make_kernel, run_kernel, run_node_on, run_op};
 use std::sync::Arc;
 
 fn node(op: &str, attrs: &[(&str, AttrValue)]) -> Fallible<Node> {

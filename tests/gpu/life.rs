@@ -4,8 +4,8 @@ use super::Fallible;
 use super::placed::{download, upload};
 use client::{ServerConfig, Session, SessionOptions};
 use device::gpu_options::GpuOptions;
-use kernels::testing::run_node_on;
 use graph::{Code, DType, Node, Scope, Shape, Tensor};
+use kernels::testing::run_node_on;
 
 /// Little enough that a test may take it all: 1 % of a GPU's.
 fn little() -> GpuOptions {

@@ -3,10 +3,10 @@
 use super::Fallible;
 use device::Device;
 use device::kernel::KernelDef;
-use kernels::testing::run_node_on;
 use device::variable::Variable;
 use device::{Value, crossing};
 use graph::{DType, Node, PartialShape, ResourceHandle, Tensor};
+use kernels::testing::run_node_on;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;

@@ -2,8 +2,8 @@
 
 use super::Fallible;
 use super::cases::{ONE, Random};
-use kernels::testing::run_op;
 use graph::{DType, Node, Shape, Tensor};
+use kernels::testing::run_op;
 
 /// As [`inputs`](super::cases::inputs), of a node that takes variables.
 pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {

@@ -2,9 +2,9 @@
 
 use super::Fallible;
 use device::kernel::KernelDef;
-use kernels;
 use graph::ops::spec::AttrKind;
 use graph::{AttrList, AttrValue, DType, Node, Op, PartialShape, Tensor};
+use kernels;
 
 /// Every row of a device type's table with a node for each choice of types that it takes. Ops that call functions are nothing
 /// without a graph that has these: `flows` and `trained` are about whole ones.

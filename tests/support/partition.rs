@@ -1,12 +1,12 @@
 //! A partition on one device, run step after step: what a step is fed it receives, what is fetched it sends.
 
 use super::Fallible;
-use device::cancel::Cancellation;
 use device::Device;
+use device::cancel::Cancellation;
 use device::kernel::{KernelDef, Step};
 use device::rendezvous::{RendezvousKey, Sent};
-use executor::{Executor, KernelCache, Trace};
 use device::{LocalRendezvous, Pool, Value};
+use executor::{Executor, KernelCache, Trace};
 use graph::{Graph, Node, Output, Tensor};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};

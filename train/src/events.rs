@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use checkpoint::proto::Writer;
-use kernels::objects::event_file::{EventFile, Settings, event};
 use graph::Graph;
+use kernels::objects::event_file::{EventFile, Settings, event};
 use prost::Message;
 use proto::convert::{DefaultAttrs, graph_to_bytes};
 use proto::pb;

@@ -1,5 +1,5 @@
-//! What it takes to bring a tensor from one worker to another, against what the machine can do: a step of two parts, of
-//! which one sends a variable to the other, by each transport; beside it a copy in memory, and a plain blocking socket.
+//! The time to send a tensor from one worker to another, for each transport: a step of two partitions, one of
+//! which sends a variable to the other. For comparison: a copy in memory, and a plain blocking socket.
 
 #[path = "../tests/cluster/mod.rs"]
 mod cluster;
@@ -14,12 +14,13 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 use tokio::runtime::Runtime;
 
-/// As in the binaries.
+/// The allocator of the binaries.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const SIZES: [usize; 3] = [4, 16_000_000, 100_000_000];
 
+/// A cluster and the step that is measured.
 struct Pull {
     tasks: Vec<Task>,
     session: Session,
@@ -31,7 +32,7 @@ impl Pull {
     async fn new(transport: Transport, bytes: usize) -> Test<Pull> {
         let tasks = cluster::cluster(2, |config| config.transport = transport)?;
         let links = tasks.iter().map(|t| (t.worker.task().clone(), t.worker.link())).collect();
-        let session = Session::over(links).await?;
+        let session = Session::with_links(links).await?;
         let len = bytes / 4;
         let graph = Graph::from_text(&format!(
             "v = VariableV2[dtype=float, shape=<{len}>] @\"/job:w/replica:0/task:1/device:CPU:0\"\n\
@@ -42,7 +43,7 @@ impl Pull {
              y = Identity[T=float](v) @\"/job:w/replica:0/task:1/device:CPU:0\"\n",
         ))?;
         let init = session.register(&graph, &["d", "x"], &[], &["init"]).await?;
-        // Made by the worker, and so in memory that it can lend.
+        // The value comes from a kernel of the worker, so that it is in memory that can be shared.
         let fed = [("d:0", Tensor::vector(&[len as i32])?), ("x:0", Tensor::scalar(1f32))];
         session.run(&init, 1, &fed, &[]).await?;
         let registered = session.register(&graph, &[], &["y"], &[]).await?;
@@ -81,7 +82,7 @@ fn transfers(criterion: &mut Criterion) {
     }
 }
 
-/// So many times a request of one byte and an answer of `bytes`, from thread to thread.
+/// Measures `rounds` requests of one byte with an answer of `bytes`, between two threads.
 fn socket(bytes: usize, rounds: u64) -> std::io::Result<std::time::Duration> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut client = TcpStream::connect(listener.local_addr()?)?;
@@ -91,7 +92,7 @@ fn socket(bytes: usize, rounds: u64) -> std::io::Result<std::time::Duration> {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let (value, mut asked) = (vec![1u8; bytes], [0]);
-            // Ends with the connection.
+            // The loop ends with the connection.
             while server.read_exact(&mut asked).and_then(|()| server.write_all(&value)).is_ok() {}
         });
         let mut place = vec![0u8; bytes];

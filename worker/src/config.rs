@@ -1,4 +1,4 @@
-//! What a worker is told when it starts.
+//! The settings of a worker.
 
 use crate::transport::Transport;
 use device::gpu_options::GpuOptions;
@@ -7,42 +7,43 @@ use proto::Cluster;
 use proto::channel::CONNECT_DEADLINE;
 use std::time::Duration;
 
-/// One task of a cluster, and what it may use.
+/// The settings of one task's worker.
 #[derive(Clone, Debug)]
 pub struct WorkerConfig {
     pub task: TaskName,
-    /// Where the other tasks listen.
+    /// The addresses of the other tasks.
     pub cluster: Cluster,
-    /// Where this process serves, of a task that two hold: variables, queues and accumulators are all that it has then,
-    /// on CPUs.
+    /// The address of this process if the task is replicated, that is served by one of two processes. A
+    /// replicated task has only CPU devices, and only its variables, queues and accumulators are replicated.
     pub replica_at: Option<String>,
-    /// Devices `CPU:0`, `CPU:1` and so on, which share the process's threads and memory.
+    /// Number of devices `CPU:0`, `CPU:1` and so on, which share the process's threads and memory.
     pub cpu_devices: u32,
-    /// Which GPUs become devices `GPU:0`, `GPU:1` and so on, and how they are used.
+    /// The GPUs that become devices `GPU:0`, `GPU:1` and so on, and their options.
     pub gpus: GpuOptions,
-    /// Compute threads.
+    /// Number of compute threads.
     pub threads: usize,
-    /// What a device says of its memory, bytes.
+    /// The memory limit that a CPU device reports, bytes.
     pub memory_limit: u64,
-    /// How long another task that does not answer is tried.
+    /// Time for which connecting to another task that does not answer is retried.
     pub connect_deadline: Duration,
-    /// Which ways tensors may take to and from tasks of this kind.
+    /// The routes that tensors may take to and from the other tasks of this implementation.
     pub transport: Transport,
-    /// Connections to each other task for tensors.
+    /// Number of connections to each other task for tensors.
     pub data_connections: usize,
-    /// How long a receive waits for its step to start here.
+    /// Time for which a receive waits for its step to start on this worker.
     pub start_deadline: Duration,
-    /// How long the kernels of a failed step are waited for before its failure is answered.
+    /// Time for which the answer to a failed run waits for kernels that are still running.
     pub cancel_grace: Duration,
-    /// How long the values of a step are kept that has ended and that nobody cleans up.
+    /// Time for which the values of an ended step are retained if no master cleans it up.
     pub retention: Duration,
-    /// Makes the program's allocator give back to the system what the calling thread has freed: called when the last
-    /// graph has gone, on the threads that compute, one that plans and one that serves.
+    /// Makes the allocator return the calling thread's freed memory to the operating system. It is called
+    /// after the last graph was removed: on the compute threads, on one thread that registers graphs and on
+    /// one that serves.
     pub give_back: fn(),
 }
 
 impl WorkerConfig {
-    /// The defaults: one CPU device, and a thread a core.
+    /// Returns the default settings: one CPU device, and one compute thread per core.
     pub fn new(task: TaskName, cluster: Cluster) -> WorkerConfig {
         WorkerConfig {
             task,

@@ -1,22 +1,22 @@
 //! The devices of one task, by name.
 
-use device::Device;
 use crate::gpus;
+use device::Device;
 use device::gpu_options::{GpuOptions, Visible};
-use kernels;
 use graph::{Code, DeviceAttributes, DeviceName, TaskName};
 use proto::Status;
 use std::sync::Arc;
 
-/// Devices of one process, under the names that one session knows them by.
+/// The devices of one process, under the names by which one session knows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Devices(Arc<[Arc<Device>]>);
 
 impl Devices {
-    /// New devices with new incarnations.
+    /// Creates devices with new incarnations.
     ///
     /// # Errors
-    /// `InvalidArgument` for options of GPUs that make no sense here. That there are no GPUs is none.
+    /// `InvalidArgument` for inconsistent GPU options. A machine without GPUs is no error unless the options
+    /// name some.
     pub(crate) fn new(
         task: &TaskName,
         cpus: u32,
@@ -34,11 +34,12 @@ impl Devices {
         Ok(Devices((0..cpus.max(1)).map(cpu).chain(gpus).collect()))
     }
 
+    /// Returns a set of devices that exist already.
     pub(crate) fn of(devices: Vec<Arc<Device>>) -> Devices {
         Devices(devices.into())
     }
 
-    /// The same processors with resources of their own, in the task's name.
+    /// Returns the same processors, renamed for `task` and with their own resources.
     pub(crate) fn isolated(&self, task: &TaskName) -> Devices {
         let isolated = |device: &Arc<Device>| {
             let DeviceName { device_type, id, .. } = device.name();
@@ -47,7 +48,7 @@ impl Devices {
         Devices(self.0.iter().map(isolated).collect())
     }
 
-    /// The same devices, resources included, in the task's name.
+    /// Returns the same devices, including their resources, renamed for `task`.
     pub(crate) fn renamed(&self, task: &TaskName) -> Devices {
         let renamed = |device: &Arc<Device>| {
             let DeviceName { device_type, id, .. } = device.name();
@@ -68,13 +69,14 @@ impl Devices {
         self.0.iter()
     }
 
-    /// The device with this full name.
+    /// Returns the device with this full name.
     pub(crate) fn find(&self, name: &DeviceName) -> Result<&Arc<Device>, Status> {
         let unknown = || Status::invalid(format!("{name} unknown device."));
         self.0.iter().find(|d| d.name() == name).ok_or_else(unknown)
     }
 
-    /// The device of this type and number, whatever task the name says: sessions may know it by another.
+    /// Returns the device with the name's type and number, whatever its task: sessions may call this task by
+    /// another name.
     pub(crate) fn find_local(&self, name: &DeviceName) -> Result<&Arc<Device>, Status> {
         let unknown = || Status::invalid(format!("/device:{}:{} unknown device.", name.device_type, name.id));
         let same = |d: &&Arc<Device>| d.name().device_type == name.device_type && d.name().id == name.id;
@@ -82,7 +84,7 @@ impl Devices {
     }
 }
 
-/// Random and non-zero.
+/// Returns a random, non-zero incarnation.
 fn incarnation() -> u64 {
     rand::random::<u64>().max(1)
 }

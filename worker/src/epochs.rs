@@ -1,4 +1,5 @@
-//! The epochs that this worker has seen: sessions of an earlier one change nothing once a later one has begun.
+//! The epochs that this worker has seen: once a later epoch of a name has begun, sessions of its earlier ones
+//! have no effect.
 
 use crate::steps::StepState;
 use device::Error;
@@ -11,20 +12,20 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Names that are remembered; each is of a job, and their epochs must not be forgotten.
-const MOST_NAMES: usize = 100_000;
+/// Most epoch names. A name belongs to a job, and must be remembered for as long as the worker runs.
+const MAX_NAMES: usize = 100_000;
 
 /// The highest epoch of each name.
 #[derive(Debug)]
 pub(crate) struct Epochs {
     task: TaskName,
-    by_name: Mutex<BTreeMap<String, Seen>>,
+    by_name: Mutex<BTreeMap<String, EpochState>>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct EpochState {
     highest: i64,
-    tenures: Vec<Weak<Tenure>>,
+    session_epochs: Vec<Weak<SessionEpoch>>,
 }
 
 impl Epochs {
@@ -32,96 +33,101 @@ impl Epochs {
         Epochs { task, by_name: Mutex::default() }
     }
 
-    /// Begins a session's part in an epoch, and ends all earlier epochs of the name: what runs of them is cancelled,
-    /// and has ended when this returns.
+    /// Begins a session's membership in an epoch and ends all earlier epochs of the name: their running steps
+    /// are cancelled, and have ended when this returns.
     ///
     /// # Errors
-    /// `Aborted` naming both epochs if a later one has been seen, `Unavailable` if steps of an earlier one do not end
-    /// within `grace`, `ResourceExhausted` for too many names.
-    pub(crate) async fn begin(&self, epoch: &Epoch, grace: Duration) -> Result<Arc<Tenure>, Status> {
-        let tenure =
-            Arc::new(Tenure { epoch: epoch.clone(), state: Mutex::default(), busy: watch::Sender::new(0) });
-        for earlier in self.enlist(&tenure)? {
+    /// `Aborted` naming both epochs if a later one has been seen, `Unavailable` if steps of an earlier one do
+    /// not end within `grace`, `ResourceExhausted` for too many names.
+    pub(crate) async fn begin(&self, epoch: &Epoch, grace: Duration) -> Result<Arc<SessionEpoch>, Status> {
+        let session_epoch = Arc::new(SessionEpoch {
+            epoch: epoch.clone(),
+            state: Mutex::default(),
+            running_steps: watch::Sender::new(0),
+        });
+        for earlier in self.register(&session_epoch)? {
             earlier.end(epoch, &self.task);
-            let mut busy = earlier.busy.subscribe();
-            let idle = timeout(grace, busy.wait_for(|steps| *steps == 0)).await;
+            let mut running_steps = earlier.running_steps.subscribe();
+            let idle = timeout(grace, running_steps.wait_for(|steps| *steps == 0)).await;
             if idle.is_err() {
                 let text = format!("steps of {} still run on {} after {grace:?}", earlier.epoch, self.task);
                 return Err(Status::new(Code::Unavailable, text));
             }
         }
-        Ok(tenure)
+        Ok(session_epoch)
     }
 
-    /// Notes the epoch; gives the tenures of earlier ones.
-    fn enlist(&self, tenure: &Arc<Tenure>) -> Result<Vec<Arc<Tenure>>, Status> {
-        let epoch = &tenure.epoch;
+    /// Records the epoch. Returns the sessions of earlier epochs of the name.
+    fn register(&self, session_epoch: &Arc<SessionEpoch>) -> Result<Vec<Arc<SessionEpoch>>, Status> {
+        let epoch = &session_epoch.epoch;
         let mut by_name = self.by_name.lock();
-        if by_name.len() >= MOST_NAMES && !by_name.contains_key(&epoch.name) {
-            let text = format!("{} has seen epochs of {MOST_NAMES} names, and takes no more", self.task);
+        if by_name.len() >= MAX_NAMES && !by_name.contains_key(&epoch.name) {
+            let text = format!("{} has seen epochs of {MAX_NAMES} names, and takes no more", self.task);
             return Err(Status::new(Code::ResourceExhausted, text));
         }
-        let seen = by_name.entry(epoch.name.clone()).or_default();
-        if epoch.number < seen.highest {
-            let later = Epoch { number: seen.highest, ..epoch.clone() };
-            let refusal = is_over(epoch, &later, &self.task);
+        let state = by_name.entry(epoch.name.clone()).or_default();
+        if epoch.number < state.highest {
+            let later = Epoch { number: state.highest, ..epoch.clone() };
+            let refusal = ended_error(epoch, &later, &self.task);
             return Err(Status::new(refusal.code(), refusal.to_string()));
         }
-        seen.highest = epoch.number;
-        let alive: Vec<Arc<Tenure>> = seen.tenures.iter().filter_map(Weak::upgrade).collect();
-        seen.tenures.retain(|t| t.strong_count() > 0);
-        seen.tenures.push(Arc::downgrade(tenure));
+        state.highest = epoch.number;
+        let alive: Vec<Arc<SessionEpoch>> = state.session_epochs.iter().filter_map(Weak::upgrade).collect();
+        state.session_epochs.retain(|t| t.strong_count() > 0);
+        state.session_epochs.push(Arc::downgrade(session_epoch));
         Ok(alive.into_iter().filter(|t| t.epoch.number < epoch.number).collect())
     }
 }
 
-fn is_over(epoch: &Epoch, later: &Epoch, task: &TaskName) -> Error {
+fn ended_error(epoch: &Epoch, later: &Epoch, task: &TaskName) -> Error {
     Error::new(Code::Aborted, format!("{epoch} is over: {task} has seen epoch {}", later.number))
 }
 
-/// A session's part in an epoch: its steps that run.
+/// A session's membership in an epoch, with its running steps.
 #[derive(Debug)]
-pub(crate) struct Tenure {
+pub(crate) struct SessionEpoch {
     epoch: Epoch,
-    state: Mutex<State>,
-    /// How many steps run.
-    busy: watch::Sender<usize>,
+    state: Mutex<SessionEpochState>,
+    /// Number of running steps.
+    running_steps: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    over: Option<Error>,
+struct SessionEpochState {
+    ended: Option<Error>,
     steps: Vec<Arc<StepState>>,
 }
 
-impl Tenure {
+impl SessionEpoch {
+    /// Checks that the epoch is current.
+    ///
     /// # Errors
-    /// `Aborted` naming both epochs once a later one has been seen.
+    /// `Aborted` naming both epochs if a later one has been seen.
     pub(crate) fn check(&self) -> Result<(), Status> {
-        let over = self.state.lock().over.clone();
+        let over = self.state.lock().ended.clone();
         over.map_or(Ok(()), |error| Err(Status::new(error.code(), error.to_string())))
     }
 
-    /// Lets a step begin. It counts as running while what this returns is held.
+    /// Lets a step begin. The step counts as running until the returned guard is dropped.
     ///
     /// # Errors
-    /// Those of [`Tenure::check`].
-    pub(crate) fn enter(self: &Arc<Self>, step: &Arc<StepState>) -> Result<Stay, Status> {
+    /// Those of [`SessionEpoch::check`].
+    pub(crate) fn enter(self: &Arc<Self>, step: &Arc<StepState>) -> Result<EpochGuard, Status> {
         let mut state = self.state.lock();
-        if let Some(error) = &state.over {
+        if let Some(error) = &state.ended {
             return Err(Status::new(error.code(), error.to_string()));
         }
         state.steps.push(step.clone());
-        self.busy.send_modify(|n| *n += 1);
-        Ok(Stay { tenure: self.clone(), step: step.clone() })
+        self.running_steps.send_modify(|n| *n += 1);
+        Ok(EpochGuard { session_epoch: self.clone(), step: step.clone() })
     }
 
-    /// Begins no more steps, and cancels those that run.
+    /// Refuses further steps and cancels the running ones.
     fn end(&self, later: &Epoch, task: &TaskName) {
-        let reason = is_over(&self.epoch, later, task);
+        let reason = ended_error(&self.epoch, later, task);
         let steps = {
             let mut state = self.state.lock();
-            state.over = Some(reason.clone());
+            state.ended = Some(reason.clone());
             state.steps.clone()
         };
         for step in steps {
@@ -130,22 +136,22 @@ impl Tenure {
     }
 }
 
-/// A step that runs, until dropped.
+/// Keeps a step counted as running until dropped.
 #[derive(Debug)]
-pub(crate) struct Stay {
-    tenure: Arc<Tenure>,
+pub(crate) struct EpochGuard {
+    session_epoch: Arc<SessionEpoch>,
     step: Arc<StepState>,
 }
 
-impl Drop for Stay {
+impl Drop for EpochGuard {
     fn drop(&mut self) {
         {
-            let mut state = self.tenure.state.lock();
+            let mut state = self.session_epoch.state.lock();
             if let Some(at) = state.steps.iter().position(|step| Arc::ptr_eq(step, &self.step)) {
                 state.steps.swap_remove(at);
             }
         }
-        self.tenure.busy.send_modify(|n| *n -= 1);
+        self.session_epoch.running_steps.send_modify(|n| *n -= 1);
     }
 }
 
@@ -170,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lower_epoch_is_refused_by_both_numbers_and_the_task() -> Result<(), Status> {
+    async fn a_lower_epoch_is_refused_naming_both_numbers_and_the_task() -> Result<(), Status> {
         let epochs = epochs();
         let first = epochs.begin(&epoch("job", 3), GRACE).await?;
         let second = epochs.begin(&epoch("job", 3), GRACE).await?;
@@ -186,12 +192,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_later_epoch_waits_until_what_ran_before_has_ended() -> Result<(), Status> {
+    async fn a_later_epoch_waits_for_steps_of_earlier_ones() -> Result<(), Status> {
         let epochs = Arc::new(epochs());
         let steps = Arc::new(Steps::new(TaskName::new("ps", 0), GRACE));
         let first = epochs.begin(&epoch("job", 1), GRACE).await?;
         let run = steps.begin(7, Instant::now())?;
-        let stay = first.enter(&run.step)?;
+        let guard = first.enter(&run.step)?;
         let late = epochs.begin(&epoch("job", 2), Duration::from_millis(10)).await;
         let text_of_late = "steps of epoch 1 of 'job' still run on /job:ps/replica:0/task:0 after 10ms";
         assert_eq!(text(late), Some((Code::Unavailable, text_of_late.to_owned())));
@@ -200,7 +206,7 @@ mod tests {
             let epochs = epochs.clone();
             async move { epochs.begin(&epoch("job", 2), GRACE).await }
         });
-        drop(stay);
+        drop(guard);
         assert!(waiting.await.is_ok_and(|begun| begun.is_ok()));
         Ok(())
     }

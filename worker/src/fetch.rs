@@ -1,4 +1,4 @@
-//! The receiving end of RecvTensor: one call to the task that has the tensor.
+//! The receiving end of RecvTensor: a call to the task that has the tensor.
 
 use crate::reply::{Reply, ReplyReader};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,16 +16,17 @@ use tonic::body::Body;
 use tonic::transport::Channel;
 use tower_service::Service;
 
-/// The method's path, which the serving side recognises it by.
+/// The path of the method, by which the server recognizes it.
 pub(crate) const RECV_TENSOR: &str = "/tensorflow.WorkerService/RecvTensor";
 
+/// Deadline of the acknowledgement of a reply.
 const RECEIPT_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Fetches what was sent under `key`, waiting until it is.
+/// Fetches the value sent under `key`, waiting until the peer has sent it.
 ///
 /// # Errors
-/// The sender's failure, or one of the way that names task and address. A call whose fate is unknown is not
-/// repeated: the value may have left with the lost answer.
+/// The sender's failure, or a transport failure that names the task and its address. A call whose outcome is
+/// unknown is not repeated, because the value may have been in the lost answer.
 pub(crate) async fn fetch(
     peer: &Peer,
     request_id: i64,
@@ -44,8 +45,8 @@ pub(crate) async fn fetch(
         .await?
 }
 
-/// Tells the sender that a reply arrived, where it keeps it until then. Untold, it keeps it until the step is
-/// cleaned up.
+/// Tells the sender that a reply has arrived, if the sender retains it until then. Without this, the sender
+/// retains the reply until the step is cleaned up.
 pub(crate) async fn acknowledge(peer: &Peer, request_id: i64) {
     let receipt = pb::MarkRecvFinishedRequest { request_id };
     let send = |channel| async move { WorkerServiceClient::new(channel).mark_recv_finished(receipt).await };
@@ -53,7 +54,7 @@ pub(crate) async fn acknowledge(peer: &Peer, request_id: i64) {
     let _ = peer.call("MarkRecvFinished", Repeat::Never, deadline, send).await;
 }
 
-/// A message behind gRPC's head.
+/// Returns a request with gRPC's message header in front.
 fn frame(request: &pb::RecvTensorRequest) -> Bytes {
     let mut frame = BytesMut::with_capacity(PREFIX + request.encoded_len());
     frame.put_u8(0);
@@ -62,7 +63,8 @@ fn frame(request: &pb::RecvTensorRequest) -> Bytes {
     frame.freeze()
 }
 
-/// The outer failure is the way's or the sender's, the inner one that of a reply that cannot be read.
+/// Performs the call. The outer error is the transport's or the sender's; the inner one means an unreadable
+/// reply.
 async fn exchange(
     mut channel: Channel,
     frame: Bytes,
@@ -109,6 +111,7 @@ async fn exchange(
     Ok(reader.finish())
 }
 
+/// Returns the error in the header fields or trailers of an answer.
 fn check(headers: &http::HeaderMap) -> Result<(), tonic::Status> {
     match tonic::Status::from_header_map(headers) {
         Some(status) if status.code() != tonic::Code::Ok => Err(status),

@@ -1,9 +1,9 @@
-//! Registered graphs: a task's part of a graph, split by device and compiled.
+//! Registered graphs: a task's part of a graph, partitioned by device and compiled.
 
 use crate::session::Session;
-use crate::transport::Road;
-use executor::{Executor, fuse};
+use crate::transport::Route;
 use device::Pool;
+use executor::{Executor, fuse};
 use graph::{DeviceName, Graph, NodeId, Origin, Role};
 use parking_lot::Mutex;
 use placer::{DeviceSet, PartitionOptions, Split, partition, placed_devices};
@@ -12,56 +12,58 @@ use proto::{Rewrite, Rewrites, Status, pb};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// What a graph handle stands for.
+/// A registered graph.
 #[derive(Debug)]
 pub(crate) struct RegisteredGraph {
-    pub(crate) parts: Vec<Part>,
-    /// The ways to the tasks that it sends to, each once.
-    pub(crate) receivers: Arc<[Arc<Road>]>,
-    in_parts: Mutex<Option<Arc<RegisteredGraph>>>,
+    pub(crate) partitions: Vec<GraphPartition>,
+    /// The routes to the tasks that the graph sends tensors to, each once.
+    pub(crate) receivers: Arc<[Arc<Route>]>,
+    /// The same graph compiled for partial runs, once there has been one.
+    partial_run_graph: Mutex<Option<Arc<RegisteredGraph>>>,
 }
 
-/// One device's part.
+/// One device's partition of a graph.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct GraphPartition {
     pub(crate) device: DeviceName,
     pub(crate) executor: Arc<Executor>,
     graph: Graph,
 }
 
-impl Part {
+impl GraphPartition {
     fn compile(
         device: DeviceName,
         graph: Graph,
         session: &Session,
         pool: &Arc<Pool>,
-    ) -> Result<Part, Status> {
+    ) -> Result<GraphPartition, Status> {
         let on = session.devices.find(&device)?.clone();
         let executor = Executor::among(&graph, on, session.devices.all(), pool.clone(), &session.kernels);
-        Ok(Part { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
+        Ok(GraphPartition { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
     }
 
-    /// Compiled for steps that may be fed when they run already.
-    fn in_parts(&self, session: &Session, pool: &Arc<Pool>) -> Result<Part, Status> {
+    /// Compiles the partition for partial runs, in which inputs may be fed after the run has begun. Only
+    /// partitions with feeds differ.
+    fn for_partial_run(&self, session: &Session, pool: &Arc<Pool>) -> Result<GraphPartition, Status> {
         let (device, mut graph) = (self.device.clone(), self.graph.clone());
         let fed = self.graph.nodes().filter_map(|(id, node)| Some((id, Origin::of(node)?)));
         let fed: Vec<(NodeId, Origin<'_>)> = fed.filter(|(_, origin)| origin.is_fed).collect();
         if fed.is_empty() {
-            return Ok(Part { device, executor: self.executor.clone(), graph });
+            return Ok(GraphPartition { device, executor: self.executor.clone(), graph });
         }
         for (id, origin) in fed {
             Origin { is_fed: false, ..origin }.note(graph.node_mut(id));
         }
-        Part::compile(device, graph, session, pool)
+        GraphPartition::compile(device, graph, session, pool)
     }
 }
 
 impl RegisteredGraph {
-    /// Compiles a graph whose nodes carry full names of the session's devices, after those rewrites that look at one
-    /// device and that the session's options allow.
+    /// Compiles a graph whose nodes have full names of the session's devices. Rewrites that concern a single
+    /// device are applied first, as far as the session's options allow them.
     ///
     /// # Errors
-    /// A node without such a name, or without a kernel; each names the node.
+    /// For a node without such a name or without a kernel; the message names the node.
     pub(crate) fn compile(
         graph: &Graph,
         session: &Session,
@@ -83,48 +85,55 @@ impl RegisteredGraph {
                 }
                 false => part.graph,
             };
-            Part::compile(device, graph, session, pool)
+            GraphPartition::compile(device, graph, session, pool)
         };
-        let parts = parts.into_iter().map(compile).collect::<Result<_, Status>>()?;
-        Ok(RegisteredGraph { parts, receivers: receivers(graph, session), in_parts: Mutex::default() })
+        let partitions = parts.into_iter().map(compile).collect::<Result<_, Status>>()?;
+        Ok(RegisteredGraph {
+            partitions,
+            receivers: receivers(graph, session),
+            partial_run_graph: Mutex::default(),
+        })
     }
 
-    /// The same for steps that run in parts, and are fed as they go on: compiled when the first of them begins.
+    /// Returns the graph compiled for partial runs; it is compiled when the first of them begins.
     ///
     /// # Errors
-    /// As of [`RegisteredGraph::compile`].
-    pub(crate) fn in_parts(
+    /// Those of [`RegisteredGraph::compile`].
+    pub(crate) fn for_partial_run(
         &self,
         session: &Session,
         pool: &Arc<Pool>,
     ) -> Result<Arc<RegisteredGraph>, Status> {
-        let mut known = self.in_parts.lock();
-        if let Some(known) = &*known {
-            return Ok(known.clone());
+        let mut cached = self.partial_run_graph.lock();
+        if let Some(cached) = &*cached {
+            return Ok(cached.clone());
         }
-        let parts = self.parts.iter().map(|part| part.in_parts(session, pool));
-        let (parts, receivers) = (parts.collect::<Result<_, Status>>()?, self.receivers.clone());
-        let compiled = Arc::new(RegisteredGraph { parts, receivers, in_parts: Mutex::default() });
-        *known = Some(compiled.clone());
+        let parts = self.partitions.iter().map(|part| part.for_partial_run(session, pool));
+        let (partitions, receivers) = (parts.collect::<Result<_, Status>>()?, self.receivers.clone());
+        let compiled =
+            Arc::new(RegisteredGraph { partitions, receivers, partial_run_graph: Mutex::default() });
+        *cached = Some(compiled.clone());
         Ok(compiled)
     }
 
-    /// The graphs that run, one a device, for whoever asks what became of his.
+    /// Returns the graphs that run, one per device, for clients that request them
+    /// (`RunOptions.output_partition_graphs`).
     pub(crate) fn partition_graphs(&self) -> Result<Vec<pb::GraphDef>, Status> {
-        let graphs = self.parts.iter().map(|p| graph_to_proto(&p.graph, DefaultAttrs::Keep));
+        let graphs = self.partitions.iter().map(|p| graph_to_proto(&p.graph, DefaultAttrs::Keep));
         Ok(graphs.collect::<Result<_, _>>()?)
     }
 }
 
-fn receivers(graph: &Graph, session: &Session) -> Arc<[Arc<Road>]> {
+/// Returns the routes to the other tasks that a graph has Send nodes for.
+fn receivers(graph: &Graph, session: &Session) -> Arc<[Arc<Route>]> {
     let sends = graph.nodes().filter(|(_, node)| node.op.role() == Role::Send);
     let devices: FxHashSet<String> = sends.filter_map(|(_, n)| n.attr("recv_device").ok()).collect();
     let elsewhere = devices.into_iter().filter(|device| !device.starts_with(&*session.own_prefix));
-    let mut roads: Vec<Arc<Road>> =
-        elsewhere.filter_map(|device| session.peers.road_to(&device.into())).collect();
-    roads.sort_unstable_by_key(Arc::as_ptr);
-    roads.dedup_by(|a, b| Arc::ptr_eq(a, b));
-    roads.into()
+    let mut link_table: Vec<Arc<Route>> =
+        elsewhere.filter_map(|device| session.peers.route_to(&device.into())).collect();
+    link_table.sort_unstable_by_key(Arc::as_ptr);
+    link_table.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    link_table.into()
 }
 
 fn placer_failure(error: placer::Error) -> Status {

@@ -1,7 +1,8 @@
-//! The methods of WorkerService: each decodes, calls one method of the worker, and encodes.
+//! The methods of WorkerService: each decodes the request, calls one method of the worker and encodes the
+//! answer.
 
 use crate::serve::recv_tensor;
-use crate::transport::{ANSWERED, ASKED};
+use crate::transport::{INVITATION_KEY, INVITATION_REQUEST_KEY};
 use crate::worker::{Worker, blocking};
 use proto::convert::{devices_to_proto, worker as convert};
 use proto::pb::*;
@@ -14,6 +15,7 @@ use tonic::{Request, Response};
 
 type Reply<T> = Result<Response<T>, tonic::Status>;
 
+/// The implementation of WorkerService.
 #[derive(Clone, Debug)]
 pub(crate) struct Handler {
     pub(crate) worker: Arc<Worker>,
@@ -24,7 +26,8 @@ impl Handler {
         Handler { worker }
     }
 
-    /// A handle that came with `create_worker_session_called` must be of a session that was created.
+    /// Checks that a session handle which came with `create_worker_session_called` belongs to a created
+    /// session.
     fn check_session(&self, handle: &str, created: bool) -> Result<(), Status> {
         if created { self.worker.sessions.get_created(handle).map(drop) } else { Ok(()) }
     }
@@ -34,7 +37,7 @@ impl Handler {
         self.run_message(request.into_inner(), deadline).await
     }
 
-    /// Runs a part of a step, whichever way the message came.
+    /// Runs a task's part of a step, for a request that came over gRPC or over a link.
     pub(crate) async fn run_message(
         &self,
         request: RunGraphRequest,
@@ -56,10 +59,12 @@ impl WorkerService for Handler {
     async fn get_status(&self, request: Request<GetStatusRequest>) -> Reply<GetStatusResponse> {
         let device_attributes = devices_to_proto(&self.worker.devices());
         let mut response = Response::new(GetStatusResponse { device_attributes });
-        let invitation =
-            request.metadata().get(ASKED).and_then(|_| self.worker.roads.invitation()?.parse().ok());
+        let invitation = request
+            .metadata()
+            .get(INVITATION_REQUEST_KEY)
+            .and_then(|_| self.worker.link_table.invitation()?.parse().ok());
         if let Some(invitation) = invitation {
-            response.metadata_mut().insert(ANSWERED, invitation);
+            response.metadata_mut().insert(INVITATION_KEY, invitation);
         }
         Ok(response)
     }
@@ -125,7 +130,8 @@ impl WorkerService for Handler {
         Ok(Response::new(CleanupAllResponse {}))
     }
 
-    /// The road of requests that came compressed: others are answered without copies.
+    /// Answers RecvTensor requests that came compressed; `WorkerRpc` answers all others without copying the
+    /// tensor.
     async fn recv_tensor(&self, request: Request<RecvTensorRequest>) -> Reply<RecvTensorResponse> {
         let reply = recv_tensor(&self.worker, request.into_inner()).await?;
         Ok(Response::new(reply.to_proto()))
@@ -135,7 +141,7 @@ impl WorkerService for Handler {
         &self,
         _: Request<MarkRecvFinishedRequest>,
     ) -> Reply<MarkRecvFinishedResponse> {
-        // No reply is kept, so that there is nothing to drop.
+        // The server retains no replies, so there is nothing to drop.
         Ok(Response::new(MarkRecvFinishedResponse {}))
     }
 

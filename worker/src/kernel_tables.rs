@@ -1,7 +1,6 @@
 //! The kernel tables of this process, and the questions that a placer and a master ask of them.
 
 use crate::gpus;
-use device::Device;
 use device::kernel_table::{KernelTable, registered_kernels};
 use executor::HostEvaluator;
 use graph::Node;

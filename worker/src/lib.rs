@@ -1,16 +1,17 @@
-//! A worker: one task's devices as a service to masters, and to other workers, which fetch tensors from it.
+//! A worker: one task's devices as a service for masters, and for other workers that receive tensors from it.
 //!
-//! Sessions, steps and request ids are decided by plain values; sockets and threads are around them. Kernels run
-//! on the executor's pool, everything that waits for a peer on the runtime.
+//! Sessions, steps and request ids are decided by plain data structures; sockets and threads are layered
+//! around them. Kernels run on the executor's thread pool; code that waits for a peer runs on the
+//! asynchronous runtime.
 #![forbid(unsafe_code)]
 
 mod config;
 mod devices;
 mod epochs;
 mod fetch;
+pub mod gpus;
 mod graphs;
 mod handler;
-pub mod gpus;
 mod kernel_tables;
 mod local;
 mod partial_run;
@@ -29,15 +30,15 @@ mod transport;
 mod worker;
 
 pub use config::WorkerConfig;
-pub use device::Device;
-pub use kernel_tables::{KernelTables, host_evaluator, kernel_table, kernel_tables};
+pub use device::{Device, gpu_options};
+pub use kernel_tables::{KernelTables, host_evaluator, kernel_table, kernel_tables, offered_kernels};
 pub use proto::Cluster;
 pub use replication::{Replication, Standby};
 pub use service::WorkerRpc;
 pub use transport::Transport;
 pub use worker::Worker;
 
-/// A failure of a step or a graph, as it travels.
+/// Converts an executor's failure of a step or a graph into a status that can be sent.
 fn failure(error: &device::Error) -> proto::Status {
     let status = proto::Status::new(error.code(), error.to_string());
     if error.is_derived() { status.derived() } else { status }

@@ -1,4 +1,4 @@
-//! The worker as a master in the same process sees it: nothing is serialised.
+//! The worker as a master in the same process calls it, without serialization.
 
 use crate::run::within;
 use crate::worker::Worker;
@@ -9,6 +9,7 @@ use proto::{Status, pb};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// The link from a master to the worker of the same process.
 #[derive(Debug)]
 pub(crate) struct LocalWorker {
     worker: Arc<Worker>,

@@ -1,7 +1,7 @@
-//! A step that runs in parts: the first call starts the executors, each call feeds and fetches, the last one waits
-//! for the end. Between calls the step runs on, and waits for what it has not been fed.
+//! Partial runs: the first call of a step starts the executors, each call feeds and fetches, and the last one
+//! waits for the end. Between the calls the executors run until they need a value that has not been fed.
 
-use crate::run::{Guard, feed, lost, start, to_tensor};
+use crate::run::{RunGuard, feed, lost_executor, start, to_tensor};
 use crate::steps::StepState;
 use crate::worker::Worker;
 use device::rendezvous::{RendezvousKey, Sent};
@@ -12,45 +12,45 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{oneshot, watch};
 
-/// How the executors of a step ended, once they have.
+/// The result of a step's executors, once all have ended.
 pub(crate) type End = watch::Receiver<Option<device::Result<()>>>;
 
-/// Runs one part of a partial run. Dropping the future cancels the step.
+/// Performs one call of a partial run. Dropping the future cancels the step.
 pub(crate) async fn run_part(worker: &Arc<Worker>, run: RunGraph) -> Result<RunGraphOutcome, Status> {
     let (step, end) = begin(worker, &run)?;
-    let (mut guard, deadline) = (Guard { step: &step, worker, armed: true }, run.deadline);
+    let (mut guard, deadline) = (RunGuard { step: &step, worker, armed: true }, run.deadline);
     let outcome = tokio::select! {
         biased;
         outcome = part(&guard, end, run) => outcome,
-        () = crate::run::sleep_until(deadline) => Err(guard.late()),
+        () = crate::run::sleep_until(deadline) => Err(guard.deadline_error()),
     };
-    let settled = worker.settle(deadline).await;
-    let outcome = outcome.and_then(|outcome| settled.map(|()| outcome));
-    guard.settle(&outcome);
+    let replicated = worker.wait_replicated(deadline).await;
+    let outcome = outcome.and_then(|outcome| replicated.map(|()| outcome));
+    guard.mark_answered(&outcome);
     outcome
 }
 
-/// The step, which the first of its calls starts.
+/// Returns the step and its result channel; the first call starts the executors.
 fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), Status> {
     let session = worker.sessions.get(&run.session)?;
     let graph = session.graph(&run.graph)?;
-    let place = worker.steps.begin(run.step_id, Instant::now())?.within(&session)?;
-    let step = place.step.clone();
-    let mut known = step.partial_run.lock();
-    if let Some(end) = &*known {
+    let step_run = worker.steps.begin(run.step_id, Instant::now())?.within(&session)?;
+    let step = step_run.step.clone();
+    let mut cached_end = step.partial_run.lock();
+    if let Some(end) = &*cached_end {
         return Ok((step.clone(), end.clone()));
     }
-    let graph = graph.in_parts(&session, &worker.pool)?;
+    let graph = graph.for_partial_run(&session, &worker.pool)?;
     step.rendezvous.bind(worker.remote(&session), &graph.receivers);
     let (tell, end) = watch::channel(None);
-    *known = Some(end.clone());
-    drop(known);
-    let mut ended = start(place, &graph, false);
+    *cached_end = Some(end.clone());
+    drop(cached_end);
+    let mut ended = start(step_run, &graph, false);
     let (worker, running) = (worker.clone(), step.clone());
     worker.runtime.clone().spawn(async move {
-        let guard = Guard { step: &running, worker: &worker, armed: false };
-        let ended = guard.by_deadline(None, &mut ended).await;
-        let result = ended.unwrap_or_else(|_| Err(lost())).map(drop);
+        let guard = RunGuard { step: &running, worker: &worker, armed: false };
+        let ended = guard.wait_for_executors(None, &mut ended).await;
+        let result = ended.unwrap_or_else(|_| Err(lost_executor())).map(drop);
         if result.is_ok() {
             running.rendezvous.succeed();
         }
@@ -59,19 +59,20 @@ fn begin(worker: &Arc<Worker>, run: &RunGraph) -> Result<(Arc<StepState>, End), 
     Ok((step, end))
 }
 
-async fn part(guard: &Guard<'_>, mut end: End, run: RunGraph) -> Result<RunGraphOutcome, Status> {
+async fn part(guard: &RunGuard<'_>, mut end: End, run: RunGraph) -> Result<RunGraphOutcome, Status> {
     let is_last = run.extent == Extent::LastPart;
     let exchanged = exchange(guard.step, run, &mut end).await;
     if let Err(status) = &exchanged {
         guard.step.cancel(device::Error::new(status.code, status.message.clone()));
     }
     if exchanged.is_err() || is_last {
-        // The cause of what this call met, or what failed after the last value had been fetched.
+        // The executors' failure is the cause of this call's failure, or a failure after the last fetch.
         ended(&mut end).await.map_err(|e| guard.explain(e))?;
     }
     Ok(RunGraphOutcome { recv: exchanged?, ..RunGraphOutcome::default() })
 }
 
+/// Sends the call's feeds and receives its fetches.
 async fn exchange(step: &StepState, run: RunGraph, end: &mut End) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
     feed(step, run.send)?;
     let mut received = Vec::with_capacity(run.recv.len());
@@ -81,22 +82,23 @@ async fn exchange(step: &StepState, run: RunGraph, end: &mut End) -> Result<Vec<
     Ok(received)
 }
 
+/// Waits for the executors to end.
 async fn ended(end: &mut End) -> device::Result<()> {
     match end.wait_for(Option::is_some).await {
-        Ok(result) => result.clone().unwrap_or_else(|| Err(lost())),
-        Err(_) => Err(lost()),
+        Ok(result) => result.clone().unwrap_or_else(|| Err(lost_executor())),
+        Err(_) => Err(lost_executor()),
     }
 }
 
-/// Waits for a value, or for the end of what could send it.
+/// Waits for a value, or for the end of the executors that could send it.
 async fn receive(step: &StepState, text: &Arc<str>, end: &mut End) -> Result<Tensor, Status> {
     let key = Arc::new(RendezvousKey::parse(text).map_err(Status::from)?);
-    let (give, mut given) = oneshot::channel::<device::Result<Sent>>();
-    step.rendezvous.recv_local(&key, Box::new(move |received| drop(give.send(received))));
+    let (sender, mut value) = oneshot::channel::<device::Result<Sent>>();
+    step.rendezvous.recv_local(&key, Box::new(move |received| drop(sender.send(received))));
     let sent = tokio::select! {
         biased;
-        sent = &mut given => sent.unwrap_or_else(|_| Err(lost())),
-        result = ended(end) => match (given.try_recv(), result) {
+        sent = &mut value => sent.unwrap_or_else(|_| Err(lost_executor())),
+        result = ended(end) => match (value.try_recv(), result) {
             (Ok(sent), _) => sent,
             (Err(_), Err(error)) => Err(error),
             (Err(_), Ok(())) => {

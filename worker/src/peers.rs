@@ -1,6 +1,6 @@
-//! The other tasks of a cluster, as those to receive from and to send to.
+//! The other tasks of a cluster, as peers to receive from and to send to.
 
-use crate::transport::{Road, Roads};
+use crate::transport::{LinkTable, Route};
 use device::rendezvous::RendezvousKey;
 use graph::{DeviceName, TaskName};
 use parking_lot::RwLock;
@@ -10,21 +10,22 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Connections by the device to receive from or send to; a task's are shared by its devices.
+/// The peers by device; the devices of a task share their peer.
 #[derive(Debug)]
 pub(crate) struct Peers {
     cluster: Cluster,
     connect_deadline: Duration,
     connections: usize,
-    roads: Arc<Roads>,
-    are_own: bool,
-    by_device: RwLock<FxHashMap<Arc<str>, Known>>,
+    link_table: Arc<LinkTable>,
+    /// True if the cluster is the one that the process was started with.
+    is_own_cluster: bool,
+    by_device: RwLock<FxHashMap<Arc<str>, PeerEntry>>,
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct PeerEntry {
     peer: Arc<Peer>,
-    road: Arc<Road>,
+    route: Arc<Route>,
 }
 
 impl Peers {
@@ -32,23 +33,31 @@ impl Peers {
         cluster: Cluster,
         connect_deadline: Duration,
         connections: usize,
-        roads: Arc<Roads>,
+        link_table: Arc<LinkTable>,
     ) -> Peers {
-        Peers { cluster, connect_deadline, connections, roads, are_own: true, by_device: RwLock::default() }
+        Peers {
+            cluster,
+            connect_deadline,
+            connections,
+            link_table,
+            is_own_cluster: true,
+            by_device: RwLock::default(),
+        }
     }
 
-    /// As these, of another cluster.
-    pub(crate) fn of(&self, cluster: Cluster) -> Peers {
-        let peers = Peers::new(cluster, self.connect_deadline, self.connections, self.roads.clone());
-        Peers { are_own: false, ..peers }
+    /// Returns the peers of another cluster, with the same settings.
+    pub(crate) fn for_cluster(&self, cluster: Cluster) -> Peers {
+        let peers = Peers::new(cluster, self.connect_deadline, self.connections, self.link_table.clone());
+        Peers { is_own_cluster: false, ..peers }
     }
 
-    /// Whether the cluster is that which the process was started with, so that others know it too.
-    pub(crate) fn are_own(&self) -> bool {
-        self.are_own
+    /// Returns whether the cluster is the one that the process was started with, so that other processes know
+    /// it too.
+    pub(crate) fn is_own_cluster(&self) -> bool {
+        self.is_own_cluster
     }
 
-    /// The task that sends under this key.
+    /// Returns the task that sends under this key.
     ///
     /// # Errors
     /// `InvalidArgument` if the cluster has no such task.
@@ -56,36 +65,37 @@ impl Peers {
         let unknown = |task: &TaskName| {
             Status::invalid(format!("{task}, which sends {}, is no task of the cluster", key.text))
         };
-        self.with(&key.src_device, unknown, |known| known.peer.clone())
+        self.with_entry(&key.src_device, unknown, |entry| entry.peer.clone())
     }
 
-    /// The way to a device's task; `None` if the cluster has no such task.
-    pub(crate) fn road_to(&self, device: &Arc<str>) -> Option<Arc<Road>> {
+    /// Returns the route to a device's task; `None` if the cluster has no such task.
+    pub(crate) fn route_to(&self, device: &Arc<str>) -> Option<Arc<Route>> {
         let unknown = |task: &TaskName| Status::invalid(format!("{task} is no task of the cluster"));
-        self.with(device, unknown, |known| known.road.clone()).ok()
+        self.with_entry(device, unknown, |entry| entry.route.clone()).ok()
     }
 
-    fn with<T>(
+    /// Returns a property of the entry for a device's task, which is created at first.
+    fn with_entry<T>(
         &self,
         device: &Arc<str>,
         unknown: impl FnOnce(&TaskName) -> Status,
-        get: impl Fn(&Known) -> T,
+        get: impl Fn(&PeerEntry) -> T,
     ) -> Result<T, Status> {
-        if let Some(known) = self.by_device.read().get(device) {
-            return Ok(get(known));
+        if let Some(entry) = self.by_device.read().get(device) {
+            return Ok(get(entry));
         }
         let task = DeviceName::parse(device)?.task_name();
         let address = self.cluster.address(&task).ok_or_else(|| unknown(&task))?;
         let mut by_device = self.by_device.write();
-        let known = by_device.values().find(|k| *k.peer.task() == task).cloned();
-        let known = match known {
-            Some(known) => known,
+        let entry = by_device.values().find(|k| *k.peer.task() == task).cloned();
+        let entry = match entry {
+            Some(entry) => entry,
             None => {
                 let peer = Peer::new(task, address, self.connect_deadline, self.connections)?;
                 let peer = Arc::new(peer);
-                Known { road: self.roads.road(&peer), peer }
+                PeerEntry { route: self.link_table.route(&peer), peer }
             }
         };
-        Ok(get(by_device.entry(device.clone()).or_insert(known)))
+        Ok(get(by_device.entry(device.clone()).or_insert(entry)))
     }
 }

@@ -1,9 +1,9 @@
-//! One run of a registered graph: feeds in, an executor a device, fetches out. Kernels run on the pool's threads;
-//! this side only starts them and awaits their end.
+//! Runs of registered graphs: the feeds are sent, one executor per device runs, and the fetches are received.
+//! Kernels run on the thread pool; this code only starts them and awaits their end.
 
 use crate::graphs::RegisteredGraph;
 use crate::partial_run::run_part;
-use crate::steps::{Run, StepState};
+use crate::steps::{StepRun, StepState};
 use crate::worker::Worker;
 use device::kernel::Step;
 use device::rendezvous::{RendezvousKey, Sent};
@@ -28,30 +28,31 @@ pub(crate) async fn run_graph(worker: &Arc<Worker>, run: RunGraph) -> Result<Run
     }
     let session = worker.sessions.get(&run.session)?;
     let graph = session.graph(&run.graph)?;
-    let place = worker.steps.begin(run.step_id, Instant::now())?.within(&session)?;
-    let step = place.step.clone();
+    let step_run = worker.steps.begin(run.step_id, Instant::now())?.within(&session)?;
+    let step = step_run.step.clone();
     step.rendezvous.bind(worker.remote(&session), &graph.receivers);
-    let mut guard = Guard { step: &step, worker, armed: true };
+    let mut guard = RunGuard { step: &step, worker, armed: true };
     let deadline = run.deadline;
-    let outcome = guard.run(place, &graph, run).await;
-    // What a step that failed has changed stays.
-    let settled = worker.settle(deadline).await;
-    let outcome = outcome.and_then(|outcome| settled.map(|()| outcome));
+    let outcome = guard.run(step_run, &graph, run).await;
+    // The changes of a failed step are not undone, so they are replicated too.
+    let replicated = worker.wait_replicated(deadline).await;
+    let outcome = outcome.and_then(|outcome| replicated.map(|()| outcome));
     if outcome.is_ok() {
         step.rendezvous.succeed();
     }
-    guard.settle(&outcome);
+    guard.mark_answered(&outcome);
     outcome
 }
 
-/// A call that runs a step. Dropped while it is `armed`, it cancels the step: the caller gave up.
-pub(crate) struct Guard<'a> {
+/// A call that runs a step. If it is dropped while `armed`, the caller has cancelled it, and it cancels the
+/// step.
+pub(crate) struct RunGuard<'a> {
     pub(crate) step: &'a Arc<StepState>,
     pub(crate) worker: &'a Arc<Worker>,
     pub(crate) armed: bool,
 }
 
-impl Drop for Guard<'_> {
+impl Drop for RunGuard<'_> {
     fn drop(&mut self) {
         if self.armed {
             let text = format!("Step {} was cancelled by its caller on {}", self.step.id, self.worker.task());
@@ -60,19 +61,19 @@ impl Drop for Guard<'_> {
     }
 }
 
-impl Guard<'_> {
-    /// The call has its answer.
-    pub(crate) fn settle<T>(&mut self, outcome: &Result<T, Status>) {
+impl RunGuard<'_> {
+    /// Marks the call as answered.
+    pub(crate) fn mark_answered<T>(&mut self, outcome: &Result<T, Status>) {
         self.armed = false;
         if let Err(status) = outcome {
-            // Whoever waits for tensors of the failed step must not wait on.
+            // Other receivers of the failed step's tensors must stop waiting.
             self.step.cancel(Error::new(status.code, status.message.clone()));
         }
     }
 
     async fn run(
         &self,
-        place: Run,
+        step_run: StepRun,
         graph: &RegisteredGraph,
         run: RunGraph,
     ) -> Result<RunGraphOutcome, Status> {
@@ -81,8 +82,8 @@ impl Guard<'_> {
         if trace {
             self.worker.transfers.trace(run.step_id);
         }
-        let mut ended = start(place, graph, trace);
-        let traces = match self.by_deadline(run.deadline, &mut ended).await? {
+        let mut ended = start(step_run, graph, trace);
+        let traces = match self.wait_for_executors(run.deadline, &mut ended).await? {
             Ok(traces) => traces,
             Err(error) => return Err(self.explain(error)),
         };
@@ -95,22 +96,23 @@ impl Guard<'_> {
         Ok(RunGraphOutcome { recv, step_stats, partition_graphs })
     }
 
-    /// Awaits the executors: to their end, or to the deadline, or for a while after the step was cancelled.
-    pub(crate) async fn by_deadline(
+    /// Waits for the executors: until they end, until the deadline, or for the grace period after the step
+    /// was cancelled.
+    pub(crate) async fn wait_for_executors(
         &self,
         deadline: Option<Instant>,
-        ended: &mut oneshot::Receiver<Ended>,
-    ) -> Result<Ended, Status> {
+        ended: &mut oneshot::Receiver<RunResult>,
+    ) -> Result<RunResult, Status> {
         let (cancelled, mut reason) = oneshot::channel();
         let on_cancel = self.step.cancellation.register(move |reason| drop(cancelled.send(reason.clone())));
         if let Err(reason) = on_cancel.as_ref() {
-            return self.wind_down(reason.clone(), ended).await;
+            return self.wait_for_grace(reason.clone(), ended).await;
         }
         let outcome = tokio::select! {
             biased;
-            ended = &mut *ended => Ok(ended.unwrap_or_else(|_| Err(lost()))),
-            Ok(reason) = &mut reason => self.wind_down(reason, ended).await,
-            () = sleep_until(deadline) => Err(self.late()),
+            ended = &mut *ended => Ok(ended.unwrap_or_else(|_| Err(lost_executor()))),
+            Ok(reason) = &mut reason => self.wait_for_grace(reason, ended).await,
+            () = sleep_until(deadline) => Err(self.deadline_error()),
         };
         if let Ok(registration) = on_cancel {
             self.step.cancellation.deregister(registration);
@@ -118,16 +120,21 @@ impl Guard<'_> {
         outcome
     }
 
-    /// Gives the kernels of a cancelled step their grace.
-    async fn wind_down(&self, reason: Error, ended: &mut oneshot::Receiver<Ended>) -> Result<Ended, Status> {
+    /// Waits during the grace period for the kernels of a cancelled step.
+    async fn wait_for_grace(
+        &self,
+        reason: Error,
+        ended: &mut oneshot::Receiver<RunResult>,
+    ) -> Result<RunResult, Status> {
         let grace = Instant::now() + self.worker.config.cancel_grace;
         match timeout_at(grace.into(), ended).await {
-            Ok(ended) => Ok(ended.unwrap_or_else(|_| Err(lost()))),
+            Ok(ended) => Ok(ended.unwrap_or_else(|_| Err(lost_executor()))),
             Err(_) => Ok(Err(reason)),
         }
     }
 
-    pub(crate) fn late(&self) -> Status {
+    /// Returns the error of a run that exceeded its deadline; it names the values that the step waits for.
+    pub(crate) fn deadline_error(&self) -> Status {
         let (step, task) = (self.step, self.worker.task());
         let awaited = step.rendezvous.awaited();
         Status::new(
@@ -136,19 +143,20 @@ impl Guard<'_> {
         )
     }
 
-    /// What to answer of a step that failed with this: if that followed from something that was met here, the cause.
+    /// Returns the status for a failed step: the original failure if `error` is only its consequence.
     pub(crate) fn explain(&self, error: Error) -> Status {
         let followed = error.is_derived();
         let cause = self.step.cancellation.reason().filter(|reason| followed && !reason.is_derived());
         let error = cause.unwrap_or(error);
         let status = crate::failure(&error);
-        match status.code == Code::Aborted && self.step.rendezvous.peer_restarted() {
+        match status.code == Code::Aborted && self.step.rendezvous.has_restarted_peer() {
             true => status.restarted(),
             false => status,
         }
     }
 }
 
+/// Sleeps until the deadline; forever without one.
 pub(crate) async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
@@ -156,11 +164,12 @@ pub(crate) async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-pub(crate) fn lost() -> Error {
-    Error::internal("an executor ended without a word")
+/// Returns the error for an executor that was dropped without a result.
+pub(crate) fn lost_executor() -> Error {
+    Error::internal("an executor ended without a result")
 }
 
-/// Puts fed values where their receivers look.
+/// Sends the fed values to their receivers in this process.
 pub(crate) fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<(), Status> {
     for (key, tensor) in values {
         let key = Arc::new(RendezvousKey::parse(&key).map_err(Status::from)?);
@@ -170,12 +179,13 @@ pub(crate) fn feed(step: &StepState, values: Vec<(Arc<str>, Tensor)>) -> Result<
     Ok(())
 }
 
-pub(crate) type Ended = device::Result<Vec<Trace>>;
+/// The traces of all executors, or the first failure.
+pub(crate) type RunResult = device::Result<Vec<Trace>>;
 
-/// Starts the executors of all parts; the answer comes when all have ended.
-pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<Ended> {
+/// Starts the executors of all partitions. The result is sent when all have ended.
+pub(crate) fn start(step_run: StepRun, graph: &RegisteredGraph, trace: bool) -> oneshot::Receiver<RunResult> {
     let (answer, ended) = oneshot::channel();
-    let state = place.step.clone();
+    let state = step_run.step.clone();
     let step = Arc::new(Step::new(state.id, state.rendezvous.clone(), state.cancellation.clone()));
     let rendezvous = state.rendezvous.clone();
     let on_cancel = state.cancellation.register(move |reason| rendezvous.fail(reason));
@@ -184,29 +194,29 @@ pub(crate) fn start(place: Run, graph: &RegisteredGraph, trace: bool) -> oneshot
         return ended;
     }
     let join = Arc::new(Join {
-        left: AtomicUsize::new(graph.parts.len()),
-        results: Mutex::new(Results { error: None, traces: vec![Trace::default(); graph.parts.len()] }),
-        answer: Mutex::new(Some((answer, place))),
+        left: AtomicUsize::new(graph.partitions.len()),
+        results: Mutex::new(Results { error: None, traces: vec![Trace::default(); graph.partitions.len()] }),
+        answer: Mutex::new(Some((answer, step_run))),
     });
-    if graph.parts.is_empty() {
+    if graph.partitions.is_empty() {
         join.answer();
     }
-    // What is short runs here: another thread would take as long to wake.
+    // Short runs execute on this thread: waking another thread would take as long.
     Pool::lend_thread(|| {
-        for (index, part) in graph.parts.iter().enumerate() {
-            let one = PartRun { join: join.clone(), step: state.clone(), index, reported: false };
+        for (index, part) in graph.partitions.iter().enumerate() {
+            let one = PartitionRun { join: join.clone(), step: state.clone(), index, reported: false };
             part.executor.run(step.clone(), trace, Box::new(move |result| one.report(result)));
         }
     });
     ended
 }
 
-/// Where the executors of a run come together.
+/// The join of a run's executors.
 struct Join {
     left: AtomicUsize,
     results: Mutex<Results>,
-    /// The run has its place among the steps until it answers.
-    answer: Mutex<Option<(oneshot::Sender<Ended>, Run)>>,
+    /// The channel for the result, and the step's run, which counts as active until the result is sent.
+    answer: Mutex<Option<(oneshot::Sender<RunResult>, StepRun)>>,
 }
 
 struct Results {
@@ -215,6 +225,7 @@ struct Results {
 }
 
 impl Join {
+    /// Sends the result.
     fn answer(&self) {
         let results = {
             let mut results = self.results.lock();
@@ -222,38 +233,39 @@ impl Join {
             results.error.take().map_or(Ok(traces), Err)
         };
         let answer = self.answer.lock().take();
-        if let Some((answer, place)) = answer {
-            drop(place);
+        if let Some((answer, step_run)) = answer {
+            drop(step_run);
             drop(at_hand(|| answer.send(results)));
         }
     }
 }
 
-/// One executor's run. Dropped without a report, it has failed.
-struct PartRun {
+/// The run of one executor. Dropping it without a result counts as a failure.
+struct PartitionRun {
     join: Arc<Join>,
     step: Arc<StepState>,
     index: usize,
     reported: bool,
 }
 
-impl PartRun {
+impl PartitionRun {
     fn report(mut self, result: device::Result<Trace>) {
-        self.settle(result);
+        self.record_result(result);
     }
 
-    fn settle(&mut self, result: device::Result<Trace>) {
+    /// Records an executor's result; the last one sends the joint result.
+    fn record_result(&mut self, result: device::Result<Trace>) {
         self.reported = true;
         match result {
             Ok(trace) => {
-                if let Some(place) = self.join.results.lock().traces.get_mut(self.index) {
-                    *place = trace;
+                if let Some(slot) = self.join.results.lock().traces.get_mut(self.index) {
+                    *slot = trace;
                 }
             }
             Err(error) => {
                 self.step.cancel(error.clone());
                 let first = &mut self.join.results.lock().error;
-                // A cause before its consequences; else whoever came first.
+                // The first failure counts, except that a cause replaces an earlier consequence.
                 if first.as_ref().is_none_or(|f| f.is_derived() && !error.is_derived()) {
                     *first = Some(error);
                 }
@@ -265,15 +277,15 @@ impl PartRun {
     }
 }
 
-impl Drop for PartRun {
+impl Drop for PartitionRun {
     fn drop(&mut self) {
         if !self.reported {
-            self.settle(Err(lost()));
+            self.record_result(Err(lost_executor()));
         }
     }
 }
 
-/// Takes the values to return. The executors have ended: what is not there will not come.
+/// Takes the fetched values. All executors have ended, so a value that is missing will not arrive.
 async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Tensor)>, Status> {
     let mut values = Vec::with_capacity(keys.len());
     for text in keys {
@@ -285,7 +297,7 @@ async fn fetch(step: &StepState, keys: &[Arc<str>]) -> Result<Vec<(Arc<str>, Ten
     Ok(values)
 }
 
-/// A value to return; of a reference, what the variable holds now.
+/// Returns the tensor of a fetched value; for a reference, the variable's current value.
 pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tensor, Status> {
     match sent {
         Sent { is_dead: true, .. } => {
@@ -309,15 +321,16 @@ pub(crate) fn to_tensor(step: &StepState, key: &str, sent: Sent) -> Result<Tenso
     }
 }
 
+/// Receives a value that must already have been sent.
 fn receive_now(step: &StepState, key: &Arc<RendezvousKey>) -> Result<device::Result<Sent>, Status> {
-    let found = Arc::new(Mutex::new(None));
-    let place = found.clone();
-    step.rendezvous.recv_local(key, Box::new(move |received| *place.lock() = Some(received)));
-    let received = found.lock().take();
+    let slot = Arc::new(Mutex::new(None));
+    let writer = slot.clone();
+    step.rendezvous.recv_local(key, Box::new(move |received| *writer.lock() = Some(received)));
+    let received = slot.lock().take();
     received.ok_or_else(|| Status::new(Code::Internal, format!("nothing was sent to {}", key.text)))
 }
 
-/// Ends a call by its deadline, naming the task.
+/// Ends a call at its deadline, with an error that names the task.
 pub(crate) async fn within<T>(
     worker: &Worker,
     what: &str,

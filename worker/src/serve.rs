@@ -1,8 +1,8 @@
-//! The sending end of RecvTensor: waits until a value is there, and hands it out.
+//! The sending end of RecvTensor: waits for a value and returns it.
 
 use crate::rendezvous::StepRendezvous;
 use crate::reply::Reply;
-use crate::steps::Wait;
+use crate::steps::StepWait;
 use crate::worker::Worker;
 use device::Device;
 use device::rendezvous::{RendezvousKey, Sent};
@@ -14,11 +14,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Answers one receive. Dropping the future leaves the value, if it came, to whoever asks next.
+/// Answers one RecvTensor. If the future is dropped, the value remains for the next receiver.
 ///
 /// # Errors
-/// For a malformed key, a device that is not here or no longer is, a step that was cleaned up, or one that does
-/// not start in time; or the step's own failure, as a consequence.
+/// For a malformed key, an unknown device or an earlier incarnation of one, a step that was cleaned up, or
+/// one that does not start in time; or the step's own failure, marked as derived.
 pub(crate) async fn recv_tensor(
     worker: &Arc<Worker>,
     request: pb::RecvTensorRequest,
@@ -36,12 +36,13 @@ pub(crate) async fn recv_tensor(
     Ok(Reply { send_start_micros: i64::try_from(now.as_micros()).unwrap_or(i64::MAX), ..reply })
 }
 
+/// Returns the sending device, after checking its incarnation.
 fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<Device>, Status> {
     let device = worker.devices.find_local(&DeviceName::parse(&key.src_device)?)?;
-    let (wanted, here) = (key.src_incarnation, device.attributes().incarnation);
-    if wanted != here {
+    let (requested, here) = (key.src_incarnation, device.attributes().incarnation);
+    if requested != here {
         let text = format!(
-            "RecvTensor expects a different device incarnation: {wanted} vs. {here}. Your worker job \
+            "RecvTensor expects a different device incarnation: {requested} vs. {here}. Your worker job \
              (\"{}\") was probably restarted. Check your worker job for the reason why it was restarted.",
             worker.task()
         );
@@ -50,16 +51,17 @@ fn source_device<'a>(worker: &'a Worker, key: &RendezvousKey) -> Result<&'a Arc<
     Ok(device)
 }
 
-/// Waits for the value: for a limited time until the step starts here, and then until it ends.
-async fn receive(worker: &Worker, wait: &Wait, key: &Arc<RendezvousKey>) -> Result<Sent, Status> {
-    let mut waiting = Waiting::new(&wait.step.rendezvous, key);
+/// Waits for the value: for a limited time until the step starts on this worker, and then until the step
+/// ends.
+async fn receive(worker: &Worker, wait: &StepWait, key: &Arc<RendezvousKey>) -> Result<Sent, Status> {
+    let mut pending = PendingReceive::new(&wait.step.rendezvous, key);
     let limit = worker.config.start_deadline;
     let received = if wait.step.has_started() {
-        waiting.value().await
+        pending.value().await
     } else {
-        match timeout(limit, waiting.value()).await {
+        match timeout(limit, pending.value()).await {
             Ok(received) => received,
-            Err(_) if wait.step.has_started() => waiting.value().await,
+            Err(_) if wait.step.has_started() => pending.value().await,
             Err(_) => return Err(never_started(worker, wait.step.id, limit)),
         }
     };
@@ -71,28 +73,28 @@ fn never_started(worker: &Worker, step_id: i64, limit: Duration) -> Status {
     Status::new(Code::DeadlineExceeded, text)
 }
 
-/// One place in the queue for a value. Given up, it passes the value on.
-struct Waiting<'a> {
+/// A pending receive of a value. If it is dropped, it passes the value on.
+struct PendingReceive<'a> {
     rendezvous: &'a Arc<StepRendezvous>,
     key: &'a Arc<RendezvousKey>,
     value: oneshot::Receiver<device::Result<Sent>>,
 }
 
-impl<'a> Waiting<'a> {
-    fn new(rendezvous: &'a Arc<StepRendezvous>, key: &'a Arc<RendezvousKey>) -> Waiting<'a> {
-        let (give, value) = oneshot::channel();
-        // The rendezvous keeps this callback: it must not keep the rendezvous.
+impl<'a> PendingReceive<'a> {
+    fn new(rendezvous: &'a Arc<StepRendezvous>, key: &'a Arc<RendezvousKey>) -> PendingReceive<'a> {
+        let (sender, value) = oneshot::channel();
+        // The rendezvous owns this callback, so the callback must not own the rendezvous.
         let (back, again) = (Arc::downgrade(rendezvous), key.clone());
         rendezvous.recv_local(
             key,
             Box::new(move |received| {
-                if let (Err(Ok(sent)), Some(rendezvous)) = (give.send(received), back.upgrade()) {
-                    // Fails only if the step has, and then nobody wants the value.
+                if let (Err(Ok(sent)), Some(rendezvous)) = (sender.send(received), back.upgrade()) {
+                    // Sending fails only if the step has failed, and then the value is not needed.
                     let _ = rendezvous.send_local(&again, sent);
                 }
             }),
         );
-        Waiting { rendezvous, key, value }
+        PendingReceive { rendezvous, key, value }
     }
 
     async fn value(&mut self) -> device::Result<Sent> {
@@ -103,7 +105,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingReceive<'_> {
     fn drop(&mut self) {
         self.value.close();
         if let Ok(Ok(sent)) = self.value.try_recv() {
@@ -112,17 +114,18 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Copies a device's tensor to the host.
 async fn to_host(device: &Arc<Device>, value: Value) -> Result<Tensor, Status> {
-    // As most are: no word needs to be waited for.
+    // Most values are plain host tensors, which need no channel.
     let value = match value {
         Value::Host(tensor) if tensor.dtype() != DType::Variant => return Ok(tensor),
         value => value,
     };
-    let (give, taken) = oneshot::channel();
-    crossing::to_host(device, value, Box::new(move |result| drop(give.send(result))));
-    match taken.await {
+    let (sender, received_value) = oneshot::channel();
+    crossing::to_host(device, value, Box::new(move |result| drop(sender.send(result))));
+    match received_value.await {
         Ok(result) => result.map_err(|e| crate::failure(&e)),
-        Err(_) => Err(Status::new(Code::Internal, "a transfer from a device ended without a word")),
+        Err(_) => Err(Status::new(Code::Internal, "a transfer from a device ended without a result")),
     }
 }
 
@@ -142,7 +145,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A worker that serves, its address, and a key of a tensor that it sends to another task.
+    /// Starts a worker with its server. Returns it with its address and the key of a tensor that it sends to
+    /// another task.
     async fn serving() -> Test<(Arc<Worker>, String, Arc<RendezvousKey>)> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_dead_value_is_an_empty_float_whatever_its_type() -> Test {
+    async fn a_dead_value_is_an_empty_float() -> Test {
         let (worker, address, key) = serving().await?;
         let run = worker.steps.begin(3, Instant::now())?;
         let dead = || Sent { value: Value::None, is_dead: true };
@@ -169,23 +173,23 @@ mod tests {
         assert!(reply.is_dead);
         assert_eq!(convert::tensor_from_proto(reply.tensor.unwrap_or_default())?, empty);
 
-        // And so it comes out of the other task's rendezvous.
+        // The other task's rendezvous receives it as dead too.
         run.step.rendezvous.send(&key, dead())?;
         let mut cluster = Cluster::new();
         cluster.insert("w", 1, &address)?;
-        let there = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
-        let place = there.steps.begin(3, Instant::now())?;
-        let session = there.sessions.get("")?;
-        place.step.rendezvous.bind(there.remote(&session), &Arc::from([]));
-        let (give, taken) = oneshot::channel();
-        place.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
-        let sent = timeout(LONG, taken).await???;
+        let other = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
+        let step_run = other.steps.begin(3, Instant::now())?;
+        let session = other.sessions.get("")?;
+        step_run.step.rendezvous.bind(other.remote(&session), &Arc::from([]));
+        let (sender, received_value) = oneshot::channel();
+        step_run.step.rendezvous.recv(&key, Box::new(move |received| drop(sender.send(received))));
+        let sent = timeout(LONG, received_value).await???;
         assert!(sent.is_dead && matches!(sent.value, Value::None));
         Ok(())
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn elements_leave_and_arrive_without_a_copy_between() -> Test {
+    async fn elements_are_sent_and_received_without_copies() -> Test {
         let (worker, address, key) = serving().await?;
         let run = worker.steps.begin(3, Instant::now())?;
         let tensor = Tensor::vector(&[1u8; 5000])?;
@@ -206,17 +210,17 @@ mod tests {
         let _run = worker.steps.begin(3, Instant::now())?;
         let mut cluster = Cluster::new();
         cluster.insert("w", 1, &address)?;
-        let there = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
-        let place = there.steps.begin(3, Instant::now())?;
-        let session = there.sessions.get("")?;
-        place.step.rendezvous.bind(there.remote(&session), &Arc::from([]));
-        let (give, taken) = oneshot::channel();
-        place.step.rendezvous.recv(&key, Box::new(move |received| drop(give.send(received))));
-        assert!(place.step.rendezvous.awaited().contains(&address));
-        place.step.cancel(device::Error::new(Code::Internal, "enough"));
-        let failed = timeout(LONG, taken).await??.err().ok_or("it came")?;
+        let other = Worker::new(WorkerConfig::new(TaskName::new("w", 0), cluster))?;
+        let step_run = other.steps.begin(3, Instant::now())?;
+        let session = other.sessions.get("")?;
+        step_run.step.rendezvous.bind(other.remote(&session), &Arc::from([]));
+        let (sender, received_value) = oneshot::channel();
+        step_run.step.rendezvous.recv(&key, Box::new(move |received| drop(sender.send(received))));
+        assert!(step_run.step.rendezvous.awaited().contains(&address));
+        step_run.step.cancel(device::Error::new(Code::Internal, "enough"));
+        let failed = timeout(LONG, received_value).await??.err().ok_or("it came")?;
         assert_eq!((failed.code(), failed.is_derived()), (Code::Internal, true));
-        assert_eq!(place.step.rendezvous.awaited(), "");
+        assert_eq!(step_run.step.rendezvous.awaited(), "");
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! WorkerService on the wire. RecvTensor is taken out before the generated service, which would copy each tensor into a
-//! message; all else passes through.
+//! WorkerService on the wire. RecvTensor is handled here, because the generated service would copy each
+//! tensor into a message; all other methods go to the generated service.
 
 use crate::fetch::RECV_TENSOR;
 use crate::handler::Handler;
@@ -11,7 +11,7 @@ use rpc::{Answer, Call, Service};
 use tonic::codec::CompressionEncoding;
 use tonic::server::NamedService;
 
-/// A worker as a service.
+/// A worker as a gRPC service.
 #[derive(Clone, Debug)]
 pub struct WorkerRpc {
     handler: Handler,
@@ -43,6 +43,7 @@ impl Service for WorkerRpc {
     }
 }
 
+/// Answers an uncompressed RecvTensor call.
 async fn send_tensor(handler: Handler, call: Call) -> Result<Answer, tonic::Status> {
     let (head, elements) = recv_tensor(&handler.worker, call.message().await?).await?.encode()?;
     Ok(Answer::Message([Some(head), elements].into_iter().flatten().collect()))

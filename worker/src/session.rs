@@ -1,7 +1,7 @@
-//! Sessions of masters on this worker: the devices and tasks as each knows them, its graphs and their kernels.
+//! The sessions of masters on this worker: their device and task names, registered graphs and cached kernels.
 
 use crate::devices::Devices;
-use crate::epochs::{Stay, Tenure};
+use crate::epochs::{EpochGuard, SessionEpoch};
 use crate::graphs::RegisteredGraph;
 use crate::peers::Peers;
 use crate::steps::StepState;
@@ -17,23 +17,23 @@ use std::sync::Arc;
 /// One master's session.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// This task as the session's master calls it.
+    /// The name of this task in the session's cluster.
     pub(crate) task: TaskName,
-    /// What the names of this task's own devices begin with.
+    /// The prefix of the names of this task's own devices.
     pub(crate) own_prefix: Arc<str>,
     pub(crate) devices: Devices,
     pub(crate) peers: Arc<Peers>,
     pub(crate) kernels: KernelCache,
-    /// Of the nodes that splitting its graphs by device adds.
+    /// Names for the nodes that partitioning graphs by device adds.
     pub(crate) names: Names,
     master: Option<(String, u64)>,
-    tenure: Option<Arc<Tenure>>,
+    session_epoch: Option<Arc<SessionEpoch>>,
     graphs: Mutex<Graphs>,
 }
 
 #[derive(Debug, Default)]
 struct Graphs {
-    last: u64,
+    last_handle: u64,
     by_handle: BTreeMap<Arc<str>, Arc<RegisteredGraph>>,
 }
 
@@ -41,27 +41,38 @@ impl Session {
     fn new(task: TaskName, devices: Devices, peers: Arc<Peers>) -> Session {
         let (kernels, names) = (KernelCache::new(), Names::worker());
         let own_prefix = format!("{task}/").into();
-        let (master, tenure) = (None, None);
-        Session { task, own_prefix, devices, peers, kernels, names, master, tenure, graphs: Mutex::default() }
+        let (master, session_epoch) = (None, None);
+        Session {
+            task,
+            own_prefix,
+            devices,
+            peers,
+            kernels,
+            names,
+            master,
+            session_epoch,
+            graphs: Mutex::default(),
+        }
     }
 
-    /// Lets a step begin, and go on while what this returns is held.
+    /// Lets a step begin; the step counts as running until the returned guard is dropped.
     ///
     /// # Errors
-    /// `Aborted` if the session's epoch is over.
-    pub(crate) fn enter(&self, step: &Arc<StepState>) -> Result<Option<Stay>, Status> {
-        self.tenure.as_ref().map(|tenure| tenure.enter(step)).transpose()
+    /// `Aborted` if the session's epoch has ended.
+    pub(crate) fn enter(&self, step: &Arc<StepState>) -> Result<Option<EpochGuard>, Status> {
+        self.session_epoch.as_ref().map(|session_epoch| session_epoch.enter(step)).transpose()
     }
 
-    /// Keeps a graph; gives its handle, a number of 16 hexadecimal digits, from 1.
+    /// Stores a graph. Returns its handle, a number of 16 hexadecimal digits that counts from 1.
     pub(crate) fn add_graph(&self, graph: RegisteredGraph) -> Arc<str> {
         let mut graphs = self.graphs.lock();
-        graphs.last += 1;
-        let handle: Arc<str> = format!("{:016x}", graphs.last).into();
+        graphs.last_handle += 1;
+        let handle: Arc<str> = format!("{:016x}", graphs.last_handle).into();
         graphs.by_handle.insert(handle.clone(), Arc::new(graph));
         handle
     }
 
+    /// Returns the graph with this handle.
     pub(crate) fn graph(&self, handle: &str) -> Result<Arc<RegisteredGraph>, Status> {
         self.graphs
             .lock()
@@ -75,6 +86,7 @@ impl Session {
         !self.graphs.lock().by_handle.is_empty()
     }
 
+    /// Removes the graph with this handle.
     pub(crate) fn remove_graph(&self, handle: &str) -> Result<(), Status> {
         let removed = self.graphs.lock().by_handle.remove(handle);
         removed.map(drop).ok_or_else(|| {
@@ -84,7 +96,7 @@ impl Session {
     }
 }
 
-/// The sessions by handle, and one for masters that never create any.
+/// The sessions by handle, and the shared session of masters that create none.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     shared: Arc<Session>,
@@ -97,22 +109,21 @@ impl Sessions {
         Sessions { shared, by_handle: Mutex::default() }
     }
 
-    /// Opens a session; one that is open already stays. Sessions of an earlier incarnation of the same master
-    /// end.
+    /// Creates a session unless it exists. Sessions of an earlier incarnation of the same master are removed.
     ///
     /// # Errors
-    /// `InvalidArgument` for an empty handle or a broken cluster.
+    /// `InvalidArgument` for an empty handle or a malformed cluster spec.
     pub(crate) fn create(
         &self,
         request: &CreateWorkerSession,
-        tenure: Option<Arc<Tenure>>,
+        session_epoch: Option<Arc<SessionEpoch>>,
     ) -> Result<(), Status> {
         if request.session.is_empty() {
             return Err(Status::invalid("Session must be non-empty."));
         }
         let known_master = !request.master_task.is_empty() && request.master_incarnation != 0;
         let master = known_master.then(|| (request.master_task.clone(), request.master_incarnation));
-        let (task, peers) = self.names(request)?;
+        let (task, peers) = self.resolve_names(request)?;
         let devices = if request.isolate_session_state {
             self.shared.devices.isolated(&task)
         } else if task != self.shared.task {
@@ -120,7 +131,7 @@ impl Sessions {
         } else {
             self.shared.devices.clone()
         };
-        let session = Session { master: master.clone(), tenure, ..Session::new(task, devices, peers) };
+        let session = Session { master: master.clone(), session_epoch, ..Session::new(task, devices, peers) };
         let mut by_handle = self.by_handle.lock();
         if let Some((task, incarnation)) = master {
             by_handle.retain(|_, s| s.master.as_ref().is_none_or(|(t, i)| *t != task || *i == incarnation));
@@ -129,40 +140,42 @@ impl Sessions {
         Ok(())
     }
 
-    /// What the session calls this task, and who the others are: the worker's own view, unless the master
-    /// brings a cluster of its own.
-    fn names(&self, request: &CreateWorkerSession) -> Result<(TaskName, Arc<Peers>), Status> {
+    /// Returns this task's name and the peers of a session: those of the worker, unless the master sends a
+    /// cluster spec.
+    fn resolve_names(&self, request: &CreateWorkerSession) -> Result<(TaskName, Arc<Peers>), Status> {
         let def = &request.server_def;
         match &def.cluster {
             Some(cluster) if !cluster.job.is_empty() => {
                 let index = u32::try_from(def.task_index)
                     .map_err(|_| Status::invalid(format!("task index {} is negative", def.task_index)))?;
-                let peers = self.shared.peers.of(Cluster::from_def(cluster)?);
+                let peers = self.shared.peers.for_cluster(Cluster::from_def(cluster)?);
                 Ok((TaskName::new(&def.job_name, index), Arc::new(peers)))
             }
             _ => Ok((self.shared.task.clone(), self.shared.peers.clone())),
         }
     }
 
-    /// Whether any has a graph, without which no step runs.
+    /// Returns whether any session has a graph; without a graph no step can run.
     pub(crate) fn have_graphs(&self) -> bool {
         self.shared.has_graphs() || self.by_handle.lock().values().any(|session| session.has_graphs())
     }
 
-    /// Ends a session; unknown ones have ended already.
+    /// Removes a session; an unknown one counts as removed.
     pub(crate) fn delete(&self, handle: &str) {
         self.by_handle.lock().remove(handle);
     }
 
-    /// The session; an empty handle is the one that masters share which never create any.
+    /// Returns the session with a handle; an empty handle means the shared session of masters that create
+    /// none.
     ///
     /// # Errors
-    /// `Aborted`: if its epoch is over, or marked as a restart of the worker, which is how sessions are lost.
+    /// `Aborted` if its epoch has ended; for an unknown session, `Aborted` marked as a restart of the worker,
+    /// because restarts lose sessions.
     pub(crate) fn get(&self, handle: &str) -> Result<Arc<Session>, Status> {
         if handle.is_empty() { Ok(self.shared.clone()) } else { self.get_created(handle) }
     }
 
-    /// As [`Sessions::get`], of those that were created.
+    /// Returns a created session, see [`Sessions::get`].
     pub(crate) fn get_created(&self, handle: &str) -> Result<Arc<Session>, Status> {
         let found = self.by_handle.lock().get(handle).cloned();
         let session = found.ok_or_else(|| {
@@ -172,7 +185,7 @@ impl Sessions {
             );
             Status::new(Code::Aborted, text).restarted()
         })?;
-        session.tenure.as_ref().map_or(Ok(()), |tenure| tenure.check())?;
+        session.session_epoch.as_ref().map_or(Ok(()), |session_epoch| session_epoch.check())?;
         Ok(session)
     }
 }
@@ -180,16 +193,22 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::{Roads, Transport};
+    use crate::transport::{LinkTable, Transport};
     use device::gpu_options::{GpuOptions, Visible};
     use std::time::Duration;
 
     fn sessions() -> Sessions {
         let task = TaskName::new("ps", 0);
         let runtime = tokio::runtime::Handle::current();
-        let roads =
-            Roads::new(Transport::Grpc, 1, runtime, (&TaskName::new("ps", 0), vec![]), "", Cluster::new());
-        let peers = Peers::new(Cluster::new(), Duration::from_secs(1), 1, roads);
+        let link_table = LinkTable::new(
+            Transport::Grpc,
+            1,
+            runtime,
+            (&TaskName::new("ps", 0), vec![]),
+            "",
+            Cluster::new(),
+        );
+        let peers = Peers::new(Cluster::new(), Duration::from_secs(1), 1, link_table);
         let none = GpuOptions { visible: Visible::These(Vec::new()), ..GpuOptions::default() };
         let devices = Devices::new(&task, 2, 1 << 20, &none).unwrap_or_else(|e| panic!("{e}"));
         Sessions::new(task.clone(), devices, Arc::new(peers))
@@ -202,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_restarted_master_ends_the_sessions_of_its_past() -> Result<(), Status> {
+    async fn a_restarted_master_ends_its_earlier_sessions() -> Result<(), Status> {
         let sessions = sessions();
         sessions.create(&request("a", 1), None)?;
         let first = sessions.get("a")?;
@@ -226,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_isolated_session_has_devices_of_its_own_under_its_own_names() -> Result<(), Status> {
+    async fn an_isolated_session_has_separate_devices_with_its_names() -> Result<(), Status> {
         let sessions = sessions();
         let server_def = proto::pb::ServerDef {
             cluster: Some(Cluster::parse("foo=3@h:1")?.to_def()),

@@ -1,17 +1,17 @@
-//! Traces of executors as the timeline that masters collect.
+//! Conversion of executor traces to the step statistics that masters collect.
 
-use crate::graphs::{Part, RegisteredGraph};
+use crate::graphs::{GraphPartition, RegisteredGraph};
 use executor::{NodeTrace, OutputTrace, Trace};
 use proto::convert::shape_to_proto;
 use proto::pb;
 use std::collections::BTreeMap;
 
-/// One record a device, its nodes in the order in which they ended.
+/// Converts traces to one record per device, with the nodes in the order in which they ended.
 pub(crate) fn step_stats(graph: &RegisteredGraph, traces: Vec<Trace>) -> pb::StepStats {
-    pb::StepStats { dev_stats: graph.parts.iter().zip(traces).map(device_stats).collect() }
+    pb::StepStats { dev_stats: graph.partitions.iter().zip(traces).map(device_stats).collect() }
 }
 
-fn device_stats((part, trace): (&Part, Trace)) -> pb::DeviceStepStats {
+fn device_stats((part, trace): (&GraphPartition, Trace)) -> pb::DeviceStepStats {
     let threads: BTreeMap<u32, String> =
         trace.nodes.iter().map(|n| (n.thread as u32, format!("compute-{}", n.thread))).collect();
     pb::DeviceStepStats {
@@ -21,7 +21,7 @@ fn device_stats((part, trace): (&Part, Trace)) -> pb::DeviceStepStats {
     }
 }
 
-/// All times but the first count from the moment when the node was ready.
+/// Converts a node's trace. All times except the first are relative to the time at which the node was ready.
 fn node_stats(node: NodeTrace) -> pb::NodeExecStats {
     let from = |at: u64| i64::try_from(at.saturating_sub(node.scheduled)).unwrap_or(i64::MAX);
     let (start, end, ready) = (from(node.start), from(node.end), node.scheduled as i64);
@@ -45,7 +45,7 @@ fn node_stats(node: NodeTrace) -> pb::NodeExecStats {
     }
 }
 
-/// What the node's outputs hold; buffers within the kernel are not counted.
+/// Returns the memory of the node's outputs; temporary buffers of the kernel are not counted.
 fn memory(node: &NodeTrace) -> Option<pb::AllocatorMemoryUsed> {
     let bytes: u64 = node.outputs.iter().map(|o| o.bytes).sum();
     let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);

@@ -1,7 +1,7 @@
-//! The steps that run here, that wait to, and that have ended. Whoever comes first makes a step's place: its run,
-//! or a task that wants its tensors.
+//! The steps of a worker: running ones, ones that other tasks wait for, and ended ones. A step's state is
+//! created by its first run here or by the first task that requests or sends its tensors.
 
-use crate::epochs::Stay;
+use crate::epochs::EpochGuard;
 use crate::partial_run::End;
 use crate::rendezvous::StepRendezvous;
 use crate::session::Session;
@@ -17,36 +17,36 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// Steps that were cleaned up and are remembered, so that who comes late is told.
-const REMEMBERED: usize = 14_000;
-/// Steps that nobody cleans up are looked for so often while they may be kept.
-const SWEEPS: u32 = 8;
-/// Receives that wait for their tensors; more are refused.
-const MOST_WAITING: usize = 1 << 20;
+/// Number of cleaned-up steps that are remembered, so that late requests are refused.
+const MAX_REMEMBERED: usize = 14_000;
+/// Sweeps for abandoned steps per retention period.
+const SWEEPS_PER_RETENTION: u32 = 8;
+/// Most receives that wait for their tensors; more are refused.
+const MAX_WAITING: usize = 1 << 20;
 
-/// A step that has run for so long is told of, and again when it has run for twice as long.
-const SLOW: Duration = Duration::from_secs(60);
+/// A step that has run for this time is logged, and again whenever its time has doubled.
+const SLOW_AFTER: Duration = Duration::from_secs(60);
 
-/// Steps that others have sent values for and that have not started; values of more are dropped.
-const MOST_EARLY: usize = 1 << 16;
+/// Most steps that values have arrived for before they started; values for more are dropped.
+const MAX_EARLY: usize = 1 << 16;
 
-/// One step in this process.
+/// The state of one step in this process.
 #[derive(Debug)]
 pub(crate) struct StepState {
     pub(crate) id: i64,
     pub(crate) rendezvous: Arc<StepRendezvous>,
     pub(crate) cancellation: Arc<Cancellation>,
-    /// Of a step that runs in parts.
+    /// The end of the executors, for a partial run.
     pub(crate) partial_run: Mutex<Option<End>>,
-    /// When its first run here began, if one has.
+    /// The time at which the first run of this step began here.
     began: OnceLock<Instant>,
-    /// How often it was told of, because it took long.
-    told: AtomicU32,
-    /// Runs of parts of the step that have not ended.
+    /// Number of log messages about the step's slowness.
+    reports: AtomicU32,
+    /// Number of runs that have not ended.
     runs: AtomicUsize,
-    /// Tasks that wait for its tensors.
+    /// Number of receives that wait for the step's tensors.
     waiting: AtomicUsize,
-    /// When the last of its runs ended.
+    /// The time at which the last run ended.
     ended: Mutex<Option<Instant>>,
 }
 
@@ -58,26 +58,26 @@ impl StepState {
             cancellation: Arc::new(Cancellation::new()),
             partial_run: Mutex::default(),
             began: OnceLock::new(),
-            told: AtomicU32::new(0),
+            reports: AtomicU32::new(0),
             runs: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             ended: Mutex::default(),
         }
     }
 
-    /// Whether it ran, and nothing of it has for so long.
+    /// Returns whether the step has run, and no run of it has been active for the retention period.
     fn is_old(&self, now: Instant, retention: Duration) -> bool {
         let is_over = self.has_started() && self.runs.load(Ordering::Relaxed) == 0;
         is_over && self.ended.lock().is_some_and(|ended| now.saturating_duration_since(ended) >= retention)
     }
 
-    /// For how long it has run, if that is long and has not been told.
-    fn slow_for(&self, now: Instant) -> Option<Duration> {
+    /// Returns the step's running time if it is to be logged, and counts it as logged.
+    fn take_slow_report(&self, now: Instant) -> Option<Duration> {
         let runs = self.runs.load(Ordering::Relaxed) > 0;
         let time = now.saturating_duration_since(*self.began.get().filter(|_| runs)?);
-        let is_due = time >= SLOW * 2u32.saturating_pow(self.told.load(Ordering::Relaxed));
+        let is_due = time >= SLOW_AFTER * 2u32.saturating_pow(self.reports.load(Ordering::Relaxed));
         is_due.then(|| {
-            self.told.fetch_add(1, Ordering::Relaxed);
+            self.reports.fetch_add(1, Ordering::Relaxed);
             time
         })
     }
@@ -86,7 +86,7 @@ impl StepState {
         self.began.get().is_some()
     }
 
-    /// Ends whatever the step still does or waits for. The first reason holds.
+    /// Cancels the step's runs and fails its receivers; the first reason is retained.
     pub(crate) fn cancel(&self, reason: Error) {
         self.cancellation.cancel(reason.clone());
         self.rendezvous.fail(&reason);
@@ -98,19 +98,19 @@ impl StepState {
 pub(crate) struct Steps {
     task: TaskName,
     retention: Duration,
-    table: Mutex<Table>,
+    table: Mutex<StepTable>,
     running: watch::Sender<usize>,
-    /// Somebody looks after the early steps.
-    is_swept: AtomicBool,
+    /// Set while a task removes early steps.
+    has_sweeper: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Table {
+struct StepTable {
     steps: FxHashMap<i64, Arc<StepState>>,
-    /// Receives that wait, at any step.
+    /// Number of receives that wait, over all steps.
     waiting: usize,
     cleaned: SeenIds,
-    /// Steps that other tasks have sent values for, since when, and that have not started here.
+    /// Steps that values have arrived for and that have not started here, with the time of the first value.
     early: FxHashMap<i64, Instant>,
     next_sweep: Instant,
     closing: bool,
@@ -118,10 +118,10 @@ struct Table {
 
 impl Steps {
     pub(crate) fn new(task: TaskName, retention: Duration) -> Steps {
-        let table = Table {
+        let table = StepTable {
             steps: FxHashMap::default(),
             waiting: 0,
-            cleaned: SeenIds::new(REMEMBERED),
+            cleaned: SeenIds::new(MAX_REMEMBERED),
             early: FxHashMap::default(),
             next_sweep: Instant::now(),
             closing: false,
@@ -131,39 +131,39 @@ impl Steps {
             retention,
             table: Mutex::new(table),
             running: watch::Sender::new(0),
-            is_swept: AtomicBool::new(false),
+            has_sweeper: AtomicBool::new(false),
         }
     }
 
-    /// Begins a run of a part of the step; it has ended when the last [`Run`] of it is dropped.
+    /// Begins a run of a part of the step. The run ends when the returned [`StepRun`] is dropped.
     ///
     /// # Errors
-    /// `Aborted` if the step was cleaned up, `Unavailable` when the worker ends.
-    pub(crate) fn begin(self: &Arc<Self>, id: i64, now: Instant) -> Result<Run, Status> {
-        self.forget_old(now);
+    /// `Aborted` if the step was cleaned up, `Unavailable` when the worker shuts down.
+    pub(crate) fn begin(self: &Arc<Self>, id: i64, now: Instant) -> Result<StepRun, Status> {
+        self.remove_old(now);
         let mut table = self.table.lock();
         if table.closing {
             return Err(Status::new(Code::Unavailable, format!("{} is shutting down", self.task)));
         }
-        table.check_cleaned(id, &self.task)?;
+        table.check_not_cleaned(id, &self.task)?;
         let step = table.steps.entry(id).or_insert_with(|| Arc::new(StepState::new(id))).clone();
         step.runs.fetch_add(1, Ordering::Relaxed);
         step.began.get_or_init(|| now);
         table.early.remove(&id);
         drop(table);
         self.running.send_modify(|n| *n += 1);
-        Ok(Run { step, steps: self.clone(), _stay: None })
+        Ok(StepRun { step, steps: self.clone(), _epoch_guard: None })
     }
 
-    /// The step to wait at for a tensor, whether it has started or not.
+    /// Returns the step for a receive, which may come before the step has started.
     ///
     /// # Errors
-    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many others wait.
-    pub(crate) fn wait(self: &Arc<Self>, id: i64) -> Result<Wait, Status> {
+    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many receives wait.
+    pub(crate) fn wait(self: &Arc<Self>, id: i64) -> Result<StepWait, Status> {
         let mut table = self.table.lock();
-        table.check_cleaned(id, &self.task)?;
-        if table.waiting >= MOST_WAITING {
-            let text = format!("{MOST_WAITING} receives wait on {}", self.task);
+        table.check_not_cleaned(id, &self.task)?;
+        if table.waiting >= MAX_WAITING {
+            let text = format!("{MAX_WAITING} receives wait on {}", self.task);
             return Err(Status::new(Code::ResourceExhausted, text));
         }
         if table.closing && !table.steps.contains_key(&id) {
@@ -172,15 +172,15 @@ impl Steps {
         let step = table.steps.entry(id).or_insert_with(|| Arc::new(StepState::new(id))).clone();
         table.waiting += 1;
         step.waiting.fetch_add(1, Ordering::Relaxed);
-        Ok(Wait { step, steps: self.clone() })
+        Ok(StepWait { step, steps: self.clone() })
     }
 
-    /// The step that a value is for, whether it has started or not. One that does not start within `patience` is
-    /// forgotten.
+    /// Returns the step that a pushed value belongs to, which may arrive before the step has started. A step
+    /// that does not start within `patience` is removed.
     ///
     /// # Errors
-    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many others have not started.
-    pub(crate) fn arrive(
+    /// `Aborted` if the step was cleaned up, `ResourceExhausted` if too many steps have not started.
+    pub(crate) fn get_or_insert_early(
         self: &Arc<Self>,
         id: i64,
         runtime: &Handle,
@@ -190,40 +190,40 @@ impl Steps {
         if let Some(step) = table.steps.get(&id) {
             return Ok(step.clone());
         }
-        table.check_cleaned(id, &self.task)?;
+        table.check_not_cleaned(id, &self.task)?;
         if table.closing {
             return Err(Status::new(Code::Unavailable, format!("{} is shutting down", self.task)));
         }
-        if table.early.len() >= MOST_EARLY {
-            let text = format!("values of {MOST_EARLY} steps wait on {}, which have not started", self.task);
+        if table.early.len() >= MAX_EARLY {
+            let text = format!("values of {MAX_EARLY} steps wait on {}, which have not started", self.task);
             return Err(Status::new(Code::ResourceExhausted, text));
         }
         let step = Arc::new(StepState::new(id));
         table.steps.insert(id, step.clone());
         table.early.insert(id, Instant::now());
         drop(table);
-        if !self.is_swept.swap(true, Ordering::AcqRel) {
+        if !self.has_sweeper.swap(true, Ordering::AcqRel) {
             runtime.spawn(sweep(Arc::downgrade(self), patience));
         }
         Ok(step)
     }
 
-    /// The step, if it has a place.
+    /// Returns the step if its state exists.
     pub(crate) fn get(&self, id: i64) -> Option<Arc<StepState>> {
         self.table.lock().steps.get(&id).cloned()
     }
 
-    /// Does something with each step that has a place now.
-    pub(crate) fn each(&self, act: impl FnMut(&Arc<StepState>)) {
+    /// Calls `act` with each step.
+    pub(crate) fn for_each(&self, act: impl FnMut(&Arc<StepState>)) {
         let steps: Vec<_> = self.table.lock().steps.values().cloned().collect();
         steps.iter().for_each(act);
     }
 
-    /// Forgets the steps that have been early for longer than `patience`; false if there are none left.
-    fn forget_early(&self, now: Instant, patience: Duration) -> bool {
+    /// Removes the steps that have not started within `patience`. Returns false if no early steps remain.
+    fn remove_early(&self, now: Instant, patience: Duration) -> bool {
         let (late, left): (Vec<_>, bool) = {
             let mut table = self.table.lock();
-            let Table { steps, early, cleaned, .. } = &mut *table;
+            let StepTable { steps, early, cleaned, .. } = &mut *table;
             let is_late = |_: &i64, since: &mut Instant| now.saturating_duration_since(*since) >= patience;
             let late: Vec<i64> = early.extract_if(is_late).map(|(id, _)| id).collect();
             for id in &late {
@@ -237,7 +237,7 @@ impl Steps {
         left
     }
 
-    /// Forgets a step; whatever still waits at it fails.
+    /// Removes a step; its pending receives fail.
     pub(crate) fn cleanup(&self, id: i64) {
         let step = {
             let mut table = self.table.lock();
@@ -250,7 +250,7 @@ impl Steps {
         }
     }
 
-    /// Ends every step for this reason, and begins no more.
+    /// Cancels all steps with this reason, and refuses new ones.
     pub(crate) fn cancel_all(&self, reason: &Error) {
         let steps: Vec<_> = {
             let mut table = self.table.lock();
@@ -262,31 +262,34 @@ impl Steps {
         }
     }
 
-    /// Begins no more steps.
+    /// Refuses new steps.
     pub(crate) fn close(&self) {
         self.table.lock().closing = true;
     }
 
-    /// Waits until nothing runs.
+    /// Waits until no step runs.
     pub(crate) async fn idle(&self) {
-        // The sender is this value's own: it cannot be gone.
+        // The sender is a field of this object, so it cannot be dropped meanwhile.
         let _ = self.running.subscribe().wait_for(|n| *n == 0).await;
     }
 
+    /// Returns whether a part of the step runs.
     pub(crate) fn is_running(&self, id: i64) -> bool {
         self.table.lock().steps.get(&id).is_some_and(|step| step.runs.load(Ordering::Relaxed) > 0)
     }
 
+    /// Describes the values that a step waits for from other tasks.
     pub(crate) fn awaited(&self, id: i64) -> String {
         let step = self.table.lock().steps.get(&id).cloned();
         step.map(|step| step.rendezvous.awaited()).unwrap_or_default()
     }
 
-    /// Of each step that has run for long, and is to be told of: for how long, and what it waits for.
-    pub(crate) fn slow(&self, now: Instant) -> Vec<String> {
+    /// Returns a message for each step that has run for long and is to be logged: its time, and the values
+    /// that it waits for.
+    pub(crate) fn take_slow_reports(&self, now: Instant) -> Vec<String> {
         let mut slow = Vec::new();
-        self.each(|step| {
-            let Some(time) = step.slow_for(now) else { return };
+        self.for_each(|step| {
+            let Some(time) = step.take_slow_report(now) else { return };
             let mut awaited = step.rendezvous.awaited();
             if awaited.is_empty() {
                 awaited = "; it waits for nothing from other tasks".into();
@@ -297,20 +300,21 @@ impl Steps {
         slow
     }
 
-    /// The number of steps that have a place.
+    /// Returns the number of steps.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.table.lock().steps.len()
     }
 
-    fn forget_old(&self, now: Instant) {
+    /// Removes the steps whose retention has ended, at most [`SWEEPS_PER_RETENTION`] times per retention period.
+    fn remove_old(&self, now: Instant) {
         let mut old = Vec::new();
         {
             let mut table = self.table.lock();
             if now < table.next_sweep {
                 return;
             }
-            table.next_sweep = now + self.retention / SWEEPS;
+            table.next_sweep = now + self.retention / SWEEPS_PER_RETENTION;
             old.extend(table.steps.extract_if(|_, step| step.is_old(now, self.retention)));
             for (id, _) in &old {
                 table.cleaned.insert(*id);
@@ -321,9 +325,10 @@ impl Steps {
         }
     }
 
+    /// Records the end of a run.
     fn run_ended(&self, step: &StepState) {
         {
-            // Under the lock of the table, as all that counts runs.
+            // The table's lock is held, because `begin` also counts runs under it.
             let _table = self.table.lock();
             if step.runs.fetch_sub(1, Ordering::Relaxed) == 1 {
                 *step.ended.lock() = Some(Instant::now());
@@ -332,6 +337,7 @@ impl Steps {
         self.running.send_modify(|n| *n -= 1);
     }
 
+    /// Records the end of a receive. A step that only receives had created is removed with the last of them.
     fn wait_ended(&self, step: &StepState) {
         let mut table = self.table.lock();
         table.waiting -= 1;
@@ -344,23 +350,24 @@ impl Steps {
     }
 }
 
-/// Looks after early steps for as long as there are any.
+/// Removes early steps until there are none.
 async fn sweep(steps: Weak<Steps>, patience: Duration) {
     loop {
         tokio::time::sleep(patience / 4 + Duration::from_millis(1)).await;
         let Some(steps) = steps.upgrade() else { return };
-        if !steps.forget_early(Instant::now(), patience) {
-            steps.is_swept.store(false, Ordering::Release);
-            // One that came in between has seen that somebody looks after it.
-            if !steps.forget_early(Instant::now(), patience) || steps.is_swept.swap(true, Ordering::AcqRel) {
+        if !steps.remove_early(Instant::now(), patience) {
+            steps.has_sweeper.store(false, Ordering::Release);
+            // A step that was added in between has seen a running sweep, and relies on it.
+            if !steps.remove_early(Instant::now(), patience) || steps.has_sweeper.swap(true, Ordering::AcqRel)
+            {
                 return;
             }
         }
     }
 }
 
-impl Table {
-    fn check_cleaned(&self, id: i64, task: &TaskName) -> Result<(), Status> {
+impl StepTable {
+    fn check_not_cleaned(&self, id: i64, task: &TaskName) -> Result<(), Status> {
         if self.cleaned.contains(id) {
             let error = cleaned(id, task);
             return Err(Status::new(error.code(), error.to_string()).derived());
@@ -370,44 +377,44 @@ impl Table {
 }
 
 fn cleaned(id: i64, task: &TaskName) -> Error {
-    // Whoever cleaned it up knows why.
+    // The error is derived, because the task that cleaned the step up knows the cause.
     Error::new(Code::Aborted, format!("Step {id} was cleaned up on {task}.")).derived()
 }
 
-/// A run of a part of a step, until dropped.
+/// An active run of a part of a step, until dropped.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct StepRun {
     pub(crate) step: Arc<StepState>,
     steps: Arc<Steps>,
-    /// A later epoch waits for its end.
-    _stay: Option<Stay>,
+    /// The guard that a later epoch waits for.
+    _epoch_guard: Option<EpochGuard>,
 }
 
-impl Run {
-    /// The run as one of a session.
+impl StepRun {
+    /// Adds the run to its session's epoch.
     ///
     /// # Errors
-    /// `Aborted` if the session's epoch is over.
-    pub(crate) fn within(mut self, session: &Session) -> Result<Run, Status> {
-        self._stay = session.enter(&self.step)?;
+    /// `Aborted` if the session's epoch has ended.
+    pub(crate) fn within(mut self, session: &Session) -> Result<StepRun, Status> {
+        self._epoch_guard = session.enter(&self.step)?;
         Ok(self)
     }
 }
 
-impl Drop for Run {
+impl Drop for StepRun {
     fn drop(&mut self) {
         self.steps.run_ended(&self.step);
     }
 }
 
-/// One that waits for a tensor of a step, until dropped.
+/// A pending receive of a step's tensor, until dropped.
 #[derive(Debug)]
-pub(crate) struct Wait {
+pub(crate) struct StepWait {
     pub(crate) step: Arc<StepState>,
     steps: Arc<Steps>,
 }
 
-impl Drop for Wait {
+impl Drop for StepWait {
     fn drop(&mut self) {
         self.steps.wait_ended(&self.step);
     }
@@ -422,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_made_by_one_who_waits_goes_with_the_last_of_them() -> Result<(), Status> {
+    fn a_step_created_by_receives_is_removed_with_the_last_of_them() -> Result<(), Status> {
         let steps = steps();
         let (a, b) = (steps.wait(1)?, steps.wait(1)?);
         drop(a);
@@ -433,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_the_same_for_those_who_wait_and_for_its_run() -> Result<(), Status> {
+    fn receives_and_runs_share_the_step() -> Result<(), Status> {
         let steps = steps();
         let wait = steps.wait(1)?;
         let run = steps.begin(1, Instant::now())?;
@@ -449,37 +456,45 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_step_that_only_others_know_of_is_forgotten_in_time() -> Result<(), Status> {
+    async fn early_steps_are_removed_after_a_while() -> Result<(), Status> {
         let (steps, patience, runtime) = (steps(), Duration::from_secs(5), Handle::current());
-        let early = steps.arrive(1, &runtime, patience)?;
-        let started = steps.arrive(2, &runtime, patience)?;
+        let early = steps.get_or_insert_early(1, &runtime, patience)?;
+        let started = steps.get_or_insert_early(2, &runtime, patience)?;
         let _run = steps.begin(2, Instant::now())?;
-        // Who asks for its tensors, and gives up, does not take them along.
+        // A receive that is cancelled does not remove the step.
         drop(steps.wait(1)?);
-        assert!(Arc::ptr_eq(&early, &steps.arrive(1, &runtime, patience)?));
-        assert!(steps.forget_early(Instant::now(), patience));
-        assert!(!steps.forget_early(Instant::now() + patience, patience));
-        assert!(steps.arrive(1, &runtime, patience).is_err() && early.rendezvous.awaited().is_empty());
-        assert!(Arc::ptr_eq(&started, &steps.arrive(2, &runtime, patience)?));
+        assert!(Arc::ptr_eq(&early, &steps.get_or_insert_early(1, &runtime, patience)?));
+        assert!(steps.remove_early(Instant::now(), patience));
+        assert!(!steps.remove_early(Instant::now() + patience, patience));
+        assert!(
+            steps.get_or_insert_early(1, &runtime, patience).is_err()
+                && early.rendezvous.awaited().is_empty()
+        );
+        assert!(Arc::ptr_eq(&started, &steps.get_or_insert_early(2, &runtime, patience)?));
         Ok(())
     }
 
     #[test]
-    fn a_step_that_takes_long_is_told_of_less_and_less_often_while_it_runs() -> Result<(), Status> {
+    fn a_slow_step_is_reported_less_and_less_often() -> Result<(), Status> {
         let (steps, start) = (steps(), Instant::now());
         let run = steps.begin(7, start)?;
-        let told = |seconds| steps.slow(start + Duration::from_secs(seconds));
-        assert!(told(59).is_empty());
+        let reports = |seconds| steps.take_slow_reports(start + Duration::from_secs(seconds));
+        assert!(reports(59).is_empty());
         let text = "Step 7 began 60 s ago on /job:ps/replica:0/task:0, and has not ended; it waits for nothing from other tasks";
-        assert_eq!(told(60), [text]);
-        assert!(told(119).is_empty() && told(121).len() == 1 && told(239).is_empty() && told(300).len() == 1);
+        assert_eq!(reports(60), [text]);
+        assert!(
+            reports(119).is_empty()
+                && reports(121).len() == 1
+                && reports(239).is_empty()
+                && reports(300).len() == 1
+        );
         drop(run);
-        assert!(told(10_000).is_empty());
+        assert!(reports(10_000).is_empty());
         Ok(())
     }
 
     #[test]
-    fn what_nobody_cleans_up_is_forgotten_in_the_end() -> Result<(), Status> {
+    fn abandoned_steps_are_removed_after_the_retention() -> Result<(), Status> {
         let steps = steps();
         drop(steps.begin(1, Instant::now())?);
         let long = steps.begin(2, Instant::now())?;

@@ -1,4 +1,4 @@
-//! The record of tensors that came from other tasks, kept while a master asks for it.
+//! The record of tensors received from other tasks, for masters that request it.
 
 use device::rendezvous::RendezvousKey;
 use parking_lot::Mutex;
@@ -8,22 +8,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Steps whose transfers are kept.
-const MOST_STEPS: usize = 1000;
+/// Most steps whose transfers are recorded.
+const MAX_STEPS: usize = 1000;
 
 /// The receiving device, and the record.
 type Transfer = (Arc<str>, pb::NodeExecStats);
 
+/// The recorded transfers.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     enabled: AtomicBool,
-    /// Of steps that are traced, and of any while the record is enabled.
+    /// The transfers of traced steps, and of all steps while the record is enabled.
     steps: Mutex<BTreeMap<i64, Vec<Transfer>>>,
 }
 
 impl Transfers {
-    /// Switches the record, and gives what it has of the steps asked for, which it then forgets. A request for
-    /// nothing switches it off.
+    /// Enables or disables the record, and removes and returns the records of the requested steps. An empty
+    /// request disables it.
     pub(crate) fn control(&self, request: &pb::LoggingRequest) -> Vec<pb::LabeledStepStats> {
         let asks_nothing = !request.enable_rpc_logging && !request.clear && request.fetch_step_id.is_empty();
         if request.enable_rpc_logging {
@@ -43,47 +44,53 @@ impl Transfers {
         fetched
     }
 
-    /// Keeps the transfers of a step from now on, whoever switches the record off meanwhile.
+    /// Records the transfers of a step from now on, even while the record is disabled.
     pub(crate) fn trace(&self, step_id: i64) {
-        make_room(&mut self.steps.lock(), step_id);
+        entry_of(&mut self.steps.lock(), step_id);
     }
 
-    /// The record of a transfer that begins now, if it is wanted.
-    pub(crate) fn watch(self: &Arc<Self>, step_id: i64, key: &Arc<RendezvousKey>) -> Option<Watch> {
+    /// Begins the record of a transfer, if transfers of the step are recorded.
+    pub(crate) fn begin(self: &Arc<Self>, step_id: i64, key: &Arc<RendezvousKey>) -> Option<TransferTimer> {
         let started = Instant::now();
-        self.wants(step_id).then(|| Watch { transfers: self.clone(), step_id, key: key.clone(), started })
+        self.is_recorded(step_id).then(|| TransferTimer {
+            transfers: self.clone(),
+            step_id,
+            key: key.clone(),
+            started,
+        })
     }
 
-    fn wants(&self, step_id: i64) -> bool {
+    fn is_recorded(&self, step_id: i64) -> bool {
         self.enabled.load(Ordering::Relaxed) || self.steps.lock().contains_key(&step_id)
     }
 
-    /// Notes a tensor of so many bytes that has just arrived.
+    /// Records a tensor of `bytes` bytes that has just arrived.
     fn record(&self, step_id: i64, key: &RendezvousKey, bytes: usize, started: Instant) {
         let took = started.elapsed();
         let stats = stats(key, bytes, took);
-        make_room(&mut self.steps.lock(), step_id).push((key.dst_device.clone(), stats));
+        entry_of(&mut self.steps.lock(), step_id).push((key.dst_device.clone(), stats));
     }
 }
 
-/// A transfer under way that is to be noted.
+/// A transfer in progress that is to be recorded.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct TransferTimer {
     transfers: Arc<Transfers>,
     step_id: i64,
     key: Arc<RendezvousKey>,
     started: Instant,
 }
 
-impl Watch {
-    /// A tensor of so many bytes has come.
-    pub(crate) fn came(self, bytes: usize) {
+impl TransferTimer {
+    /// Records the transfer of a tensor of `bytes` bytes.
+    pub(crate) fn finish(self, bytes: usize) {
         self.transfers.record(self.step_id, &self.key, bytes, self.started);
     }
 }
 
-fn make_room(steps: &mut BTreeMap<i64, Vec<Transfer>>, step_id: i64) -> &mut Vec<Transfer> {
-    if steps.len() >= MOST_STEPS && !steps.contains_key(&step_id) {
+/// Returns the records of a step; the step with the lowest id is dropped if there are too many.
+fn entry_of(steps: &mut BTreeMap<i64, Vec<Transfer>>, step_id: i64) -> &mut Vec<Transfer> {
+    if steps.len() >= MAX_STEPS && !steps.contains_key(&step_id) {
         steps.pop_first();
     }
     steps.entry(step_id).or_default()

@@ -1,4 +1,4 @@
-//! The worker itself: what it has, and what masters ask of it, in the types of this program.
+//! The worker: its state, and the requests of masters as functions of this program's own types.
 
 use crate::config::WorkerConfig;
 use crate::devices::Devices;
@@ -13,7 +13,7 @@ use crate::service::WorkerRpc;
 use crate::session::{Session, Sessions};
 use crate::steps::{StepState, Steps};
 use crate::transfers::Transfers;
-use crate::transport::{LinkedWorker, Roads};
+use crate::transport::{LinkTable, LinkedWorker};
 use device::Device;
 use device::gpu_options::{GpuOptions, Visible};
 use device::journal::Journal;
@@ -33,31 +33,31 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-/// Requests that are remembered, so that a repeat is refused.
-const REQUESTS: usize = 14_000;
-/// A client that opens one session after another does so sooner.
-const NEXT_SESSION: Duration = Duration::from_millis(200);
+/// Number of request ids that are remembered, so that a repeated request is refused.
+const MAX_REMEMBERED: usize = 14_000;
+/// Time in which a client that opens one session after another opens the next one.
+const REOPEN_TIME: Duration = Duration::from_millis(200);
 
-/// One task's devices and what runs on them.
+/// One task's devices, with the sessions and steps that use them.
 pub struct Worker {
     pub(crate) config: WorkerConfig,
     pub(crate) devices: Devices,
     pub(crate) sessions: Sessions,
     epochs: Epochs,
     pub(crate) steps: Arc<Steps>,
-    /// Where receives from other tasks run: steps start them from compute threads.
+    /// The runtime for receives from other tasks, which are started from compute threads.
     pub(crate) runtime: Handle,
     pub(crate) pool: Arc<Pool>,
-    runs_seen: Mutex<SeenIds>,
-    receives_seen: Mutex<SeenIds>,
+    seen_runs: Mutex<SeenIds>,
+    seen_receives: Mutex<SeenIds>,
     pub(crate) transfers: Arc<Transfers>,
-    pub(crate) roads: Arc<Roads>,
-    /// What is done for a standby, of a task that two processes hold.
+    pub(crate) link_table: Arc<LinkTable>,
+    /// The replication state, if the task is replicated.
     primary: Option<Arc<Primary>>,
 }
 
 impl Worker {
-    /// A worker with new devices. It calls other tasks on the runtime that it is made in.
+    /// Creates a worker with new devices. It calls other tasks on the runtime in which it is created.
     ///
     /// # Errors
     /// `FailedPrecondition` outside a runtime; `ResourceExhausted` if threads cannot be started.
@@ -65,23 +65,24 @@ impl Worker {
         let no_gpus = GpuOptions { visible: Visible::These(Vec::new()), ..config.gpus.clone() };
         let gpus = if config.replica_at.is_some() { &no_gpus } else { &config.gpus };
         let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit, gpus)?;
-        Worker::over(config, devices)
+        Worker::with_device_set(config, devices)
     }
 
-    /// A worker with devices of the caller's, the first of which is a CPU; what `config` says of devices does not count.
+    /// Creates a worker with existing devices, the first of which must be a CPU; the device settings in
+    /// `config` are ignored.
     ///
     /// # Errors
-    /// As [`Worker::new`].
+    /// Those of [`Worker::new`].
     pub fn with_devices(config: WorkerConfig, devices: Vec<Arc<Device>>) -> Result<Arc<Worker>, Status> {
-        Worker::over(config, Devices::of(devices))
+        Worker::with_device_set(config, Devices::of(devices))
     }
 
-    fn over(config: WorkerConfig, devices: Devices) -> Result<Arc<Worker>, Status> {
+    fn with_device_set(config: WorkerConfig, devices: Devices) -> Result<Arc<Worker>, Status> {
         let runtime = Handle::try_current()
             .map_err(|e| Status::new(Code::FailedPrecondition, format!("a worker needs a runtime: {e}")))?;
         let pool = Pool::new(config.threads).map_err(|e| crate::failure(&e))?;
         let primary = match config.replica_at.is_some() {
-            true => Some(replicate(&config.task, &devices)?),
+            true => Some(attach_journal(&config.task, &devices)?),
             false => None,
         };
         if config.transport.shares_memory() && config.cluster.shares_host(&config.task) {
@@ -91,7 +92,7 @@ impl Worker {
         let (deadline, connections) = (config.connect_deadline, config.data_connections);
         let caller = (&config.task, incarnations);
         let address = config.replica_at.as_deref().or(config.cluster.address(&config.task));
-        let roads = Roads::new(
+        let link_table = LinkTable::new(
             config.transport,
             connections,
             runtime.clone(),
@@ -99,7 +100,7 @@ impl Worker {
             address.unwrap_or_default(),
             config.cluster.clone(),
         );
-        let peers = Peers::new(config.cluster.clone(), deadline, connections, roads.clone());
+        let peers = Peers::new(config.cluster.clone(), deadline, connections, link_table.clone());
         let worker = Arc::new(Worker {
             sessions: Sessions::new(config.task.clone(), devices.clone(), Arc::new(peers)),
             epochs: Epochs::new(config.task.clone()),
@@ -107,160 +108,163 @@ impl Worker {
             devices,
             runtime,
             pool,
-            runs_seen: Mutex::new(SeenIds::new(REQUESTS)),
-            receives_seen: Mutex::new(SeenIds::new(REQUESTS)),
+            seen_runs: Mutex::new(SeenIds::new(MAX_REMEMBERED)),
+            seen_receives: Mutex::new(SeenIds::new(MAX_REMEMBERED)),
             transfers: Arc::default(),
-            roads,
+            link_table,
             primary,
             config,
         });
-        worker.roads.serve(Arc::downgrade(&worker));
+        worker.link_table.set_worker(Arc::downgrade(&worker));
         Ok(worker)
     }
 
-    /// The worker of another task, for a master in this process.
+    /// Returns a link to another task's worker, for a master in this process.
     ///
     /// # Errors
-    /// `InvalidArgument` if that is no address.
+    /// `InvalidArgument` for a malformed address.
     pub fn reach(&self, task: &TaskName, address: &str) -> Result<Arc<dyn WorkerLink>, Status> {
         let deadline = self.config.connect_deadline;
         let remote = RemoteWorker::new(task.clone(), address, deadline)?;
         let peer = Arc::new(Peer::new(task.clone(), address, deadline, 1)?);
-        Ok(Arc::new(LinkedWorker::new(remote, &peer, self.roads.clone())))
+        Ok(Arc::new(LinkedWorker::new(remote, &peer, self.link_table.clone())))
     }
 
+    /// Returns the name of the worker's task.
     pub fn task(&self) -> &TaskName {
         &self.config.task
     }
 
+    /// Returns the attributes of the worker's devices.
     pub fn devices(&self) -> Vec<DeviceAttributes> {
         self.devices.attributes()
     }
 
-    /// Whether a part of the step runs here.
+    /// Returns whether a part of the step runs here.
     pub fn is_running(&self, step_id: i64) -> bool {
         self.steps.is_running(step_id)
     }
 
-    /// What a step waits for from other tasks, in words; nothing where it waits for nothing.
+    /// Describes the values that a step waits for from other tasks; empty if there are none.
     pub fn awaited(&self, step_id: i64) -> String {
         self.steps.awaited(step_id)
     }
 
-    /// Logs which steps have run for long, and what they wait for.
+    /// Logs the steps that have run for long, and the values that they wait for.
     pub fn tell_slow_steps(&self) {
-        self.steps.slow(Instant::now()).iter().for_each(|text| tracing::info!("{text}"));
+        self.steps.take_slow_reports(Instant::now()).iter().for_each(|text| tracing::info!("{text}"));
     }
 
-    /// Links that stand: to other processes, and from them.
+    /// Returns the number of open links: to other processes, and from other processes.
     pub fn links(&self) -> (usize, usize) {
-        self.roads.links()
+        self.link_table.links()
     }
 
-    /// Ends all links, and makes no more: tensors are fetched from now on.
+    /// Closes all links and opens no more; tensors are fetched over gRPC from now on.
     pub fn close_links(&self) {
-        self.roads.close();
+        self.link_table.close();
     }
 
-    /// This worker for a master in the same process: values pass by pointer.
+    /// Returns a link to this worker for a master in the same process; values pass by pointer.
     pub fn link(self: &Arc<Self>) -> Arc<dyn WorkerLink> {
         Arc::new(LocalWorker::new(self.clone()))
     }
 
-    /// This worker as a service for a gRPC server.
+    /// Returns this worker as a service for a gRPC server.
     pub fn service(self: &Arc<Self>) -> WorkerRpc {
         WorkerRpc::new(Handler::new(self.clone()))
     }
 
-    /// This worker as a service for the standby of its task.
+    /// Returns the replication service for the standby of this worker's task.
     pub fn replication_service(&self) -> ReplicationServiceServer<Replication> {
         let service = ReplicationServiceServer::new(Replication::new(self.primary.clone()));
         service.max_decoding_message_size(MAX_MESSAGE_SIZE).max_encoding_message_size(MAX_MESSAGE_SIZE)
     }
 
-    /// Ends when the standby has what the task had, and this process nothing: it is to serve no longer.
+    /// Waits until this process must stop serving, see `Primary::wait_until_superseded`; forever if the task is
+    /// not replicated.
     pub async fn yields(&self) {
         match &self.primary {
-            Some(primary) => primary.yields().await,
+            Some(primary) => primary.wait_until_superseded().await,
             None => std::future::pending().await,
         }
     }
 
-    /// What outlives steps, by device.
+    /// Returns the resource stores of all devices.
     pub(crate) fn stores(&self) -> impl Iterator<Item = &ResourceStore> {
         self.devices.iter().map(|device| device.resources())
     }
 
-    /// A step's changes are safe when this returns.
+    /// Waits until the changes made so far are replicated.
     ///
     /// # Errors
-    /// Those of [`Primary::settle`].
-    pub(crate) async fn settle(&self, deadline: Option<Instant>) -> Result<(), Status> {
+    /// Those of [`Primary::wait_replicated`].
+    pub(crate) async fn wait_replicated(&self, deadline: Option<Instant>) -> Result<(), Status> {
         match &self.primary {
-            Some(primary) => primary.settle(deadline).await,
+            Some(primary) => primary.wait_replicated(deadline).await,
             None => Ok(()),
         }
     }
 
-    /// Takes no more steps; those in flight end within `grace`, or are cancelled and named in what their
-    /// masters and peers are told.
+    /// Refuses new steps. Steps in progress may end within `grace`; the others are cancelled with an error
+    /// that names this task.
     pub async fn shutdown(&self, grace: Duration) {
         self.steps.close();
         let in_time = timeout(grace, self.steps.idle()).await.is_ok();
-        self.roads.take_leave();
+        self.link_table.announce_shutdown();
         self.steps.cancel_all(&Error::new(Code::Unavailable, format!("{} is shutting down", self.task())));
         if !in_time {
-            // What has been cancelled ends soon, except kernels in the midst of computing.
+            // Cancelled steps end soon, except for kernels that are computing.
             let _ = timeout(self.config.cancel_grace, self.steps.idle()).await;
         }
     }
 
-    /// Opens a session. When this returns, nothing runs any more that sessions of an earlier epoch had begun.
+    /// Creates a session. No step of sessions of an earlier epoch runs when this returns.
     ///
     /// # Errors
-    /// Those of [`Sessions::create`] and [`Epochs::begin`], and `Unavailable` if steps of an earlier epoch take too
-    /// long to end.
+    /// Those of [`Sessions::create`] and [`Epochs::begin`], and `Unavailable` if steps of an earlier epoch
+    /// take too long to end.
     pub(crate) async fn create_session(&self, request: &CreateWorkerSession) -> Result<(), Status> {
-        self.until_certain().await;
-        let tenure = match &request.epoch {
+        self.wait_until_certain().await;
+        let session_epoch = match &request.epoch {
             Some(epoch) => Some(self.epochs.begin(epoch, self.config.cancel_grace).await?),
             None => None,
         };
-        self.sessions.create(request, tenure)
+        self.sessions.create(request, session_epoch)
     }
 
-    /// This process serves the task from now on.
-    pub(crate) fn begins_to_serve(&self) {
+    /// Records that this process serves the task from now on.
+    pub(crate) fn mark_serving(&self) {
         if let Some(primary) = &self.primary {
-            primary.begins_to_serve();
+            primary.mark_serving();
         }
     }
 
-    /// No other process holds more of the task than this one, once it serves.
-    pub(crate) fn becomes_certain(&self) {
+    /// Records that no other process holds more of the task's state than this one.
+    pub(crate) fn mark_certain(&self) {
         if let Some(primary) = &self.primary {
-            primary.becomes_certain();
+            primary.mark_certain();
         }
     }
 
-    /// Whoever may use what the task holds waits until it is known which process holds it.
-    async fn until_certain(&self) {
+    /// Waits until it is known which process holds the task's state.
+    async fn wait_until_certain(&self) {
         if let Some(primary) = &self.primary {
-            primary.until_certain().await;
+            primary.wait_until_certain().await;
         }
     }
 
     pub(crate) async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
-        self.until_certain().await;
+        self.wait_until_certain().await;
         let session = self.sessions.get(&part.session)?;
-        let (pool, roads) = (self.pool.clone(), self.roads.clone());
+        let (pool, link_table) = (self.pool.clone(), self.link_table.clone());
         blocking(move || {
             let only_graph_options =
                 || ConfigProto { graph_options: part.graph_options, ..Default::default() };
             let rewrites = Rewrites::of(&part.config.unwrap_or_else(only_graph_options));
             let graph = RegisteredGraph::compile(&part.graph, &session, &pool, &rewrites)?;
-            // They meet now, so that the first step finds the links.
-            graph.receivers.iter().for_each(|road| drop(road.find(&roads)));
+            // The routes' links are opened now, so that the first step finds them.
+            graph.receivers.iter().for_each(|route| drop(route.link_or_connect(&link_table)));
             Ok(session.add_graph(graph))
         })
         .await
@@ -268,56 +272,58 @@ impl Worker {
 
     pub(crate) fn deregister_graph(self: &Arc<Self>, session: &str, graph: &str) -> Result<(), Status> {
         self.sessions.get(session)?.remove_graph(graph)?;
-        self.rest();
+        self.release_idle_memory();
         Ok(())
     }
 
-    /// Ends a session; unknown ones have ended already.
+    /// Removes a session; an unknown one counts as removed.
     pub(crate) fn delete_session(self: &Arc<Self>, session: &str) {
         self.sessions.delete(session);
-        self.rest();
+        self.release_idle_memory();
     }
 
-    /// Gives back what earlier steps have left, if no graph is left that could use it, nor is there one soon.
-    fn rest(self: &Arc<Self>) {
+    /// Returns unused memory to the operating system after a while, unless there is a graph that could use it
+    /// by then.
+    fn release_idle_memory(self: &Arc<Self>) {
         if self.sessions.have_graphs() {
             return;
         }
         let own = Arc::downgrade(self);
         self.runtime.spawn(async move {
-            tokio::time::sleep(NEXT_SESSION).await;
+            tokio::time::sleep(REOPEN_TIME).await;
             let Some(worker) = own.upgrade().filter(|worker| !worker.sessions.have_graphs()) else { return };
             let give_back = worker.config.give_back;
             let trim = move || {
                 graph::tensor::trim_memory(Duration::ZERO);
                 give_back();
             };
-            // A runtime that ends needs no memory given back.
+            // An error means that the runtime is shutting down.
             let _ = tokio::task::spawn_blocking(trim).await;
             worker.pool.on_each_thread(give_back);
             give_back();
         });
     }
 
-    /// How steps of this session receive from other tasks.
+    /// Returns the means by which steps of this session reach other tasks.
     pub(crate) fn remote(&self, session: &Session) -> Remote {
         Remote {
             runtime: self.runtime.clone(),
             peers: session.peers.clone(),
-            roads: self.roads.clone(),
+            link_table: self.link_table.clone(),
             own_prefix: session.own_prefix.clone(),
             transfers: self.transfers.clone(),
             primary: self.primary.clone(),
         }
     }
 
+    /// Runs a task's part of a step.
     pub(crate) async fn run_graph(self: &Arc<Self>, run: RunGraph) -> Result<RunGraphOutcome, Status> {
         crate::run::run_graph(self, run).await
     }
 
-    /// Clears containers of all devices; no names mean the default one, as does an empty name.
+    /// Clears containers of all devices; an empty list means the default container, like an empty name does.
     pub(crate) async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
-        self.until_certain().await;
+        self.wait_until_certain().await;
         let default = [String::new()];
         let containers = if containers.is_empty() { &default } else { containers };
         for device in self.devices.iter() {
@@ -325,36 +331,38 @@ impl Worker {
                 device.resources().clear(container);
             }
         }
-        self.settle(None).await
+        self.wait_replicated(None).await
     }
 
-    /// The step that a value is for; see [`Steps::arrive`].
-    pub(crate) fn arrive(&self, step_id: i64) -> Result<Arc<StepState>, Status> {
-        self.steps.arrive(step_id, &self.runtime, self.config.start_deadline)
+    /// Returns the step that a pushed value belongs to, see [`Steps::get_or_insert_early`].
+    pub(crate) fn get_or_insert_early(&self, step_id: i64) -> Result<Arc<StepState>, Status> {
+        self.steps.get_or_insert_early(step_id, &self.runtime, self.config.start_deadline)
     }
 
-    /// Ends a step because of a value that came from a peer and could not be taken.
-    pub(crate) fn refuse(&self, step_id: i64, key: &str, peer: &str, error: &Error) {
-        if let Ok(step) = self.arrive(step_id) {
+    /// Cancels a step because a value pushed by a peer could not be stored.
+    pub(crate) fn cancel_for_value(&self, step_id: i64, key: &str, peer: &str, error: &Error) {
+        if let Ok(step) = self.get_or_insert_early(step_id) {
             step.cancel(Error::new(error.code(), format!("{key} from {peer}: {error}")));
         }
     }
 
+    /// Checks that a run's request id is new.
+    ///
     /// # Errors
     /// `Aborted` if the id was seen before.
     pub(crate) fn accept_run(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
-        self.runs_seen.lock().accept("RunGraph (Worker)", Some(step_id), request_id)
+        self.seen_runs.lock().accept("RunGraph (Worker)", Some(step_id), request_id)
     }
 
-    /// As [`Worker::accept_run`].
+    /// Checks that a receive's request id is new, see [`Worker::accept_run`].
     pub(crate) fn accept_receive(&self, request_id: i64, step_id: i64) -> Result<(), Status> {
-        self.receives_seen.lock().accept("RecvTensor (GrpcWorker)", Some(step_id), request_id)
+        self.seen_receives.lock().accept("RecvTensor (GrpcWorker)", Some(step_id), request_id)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.roads.close();
+        self.link_table.close();
     }
 }
 
@@ -364,8 +372,8 @@ impl fmt::Debug for Worker {
     }
 }
 
-/// From now on a standby can follow what the devices hold.
-fn replicate(task: &TaskName, devices: &Devices) -> Result<Arc<Primary>, Status> {
+/// Attaches a journal to the devices' resources, so that a standby can follow their changes.
+fn attach_journal(task: &TaskName, devices: &Devices) -> Result<Arc<Primary>, Status> {
     let journal = Arc::<Journal>::default();
     for (number, device) in (0..).zip(devices.iter()) {
         device.resources().attach(&journal, number).map_err(|e| crate::failure(&e))?;
@@ -373,7 +381,7 @@ fn replicate(task: &TaskName, devices: &Devices) -> Result<Arc<Primary>, Status>
     Ok(Primary::new(task.clone(), journal))
 }
 
-/// Runs what takes long, and touches no network, away from the runtime's threads.
+/// Runs slow work that needs no network on a thread of the runtime's blocking pool.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {

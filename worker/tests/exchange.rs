@@ -1,4 +1,4 @@
-//! Tensors between workers that are real servers on loopback ports.
+//! Transfers of tensors between workers that are real servers on loopback ports.
 
 mod cluster;
 
@@ -9,8 +9,8 @@ use half::{bf16, f16};
 use proto::link::WorkerLink;
 use std::time::{Duration, Instant};
 
-/// `p` is fed at the first task, passes the second, and is fetched at the first.
-fn there_and_back(dtype: DType) -> Test<Graph> {
+/// Returns a graph in which `p` is fed at the first task, goes to the second, and is fetched at the first.
+fn round_trip_graph(dtype: DType) -> Test<Graph> {
     Ok(Graph::from_text(&format!(
         "p = Placeholder[dtype={dtype}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
          y = Identity[T={dtype}](p) @\"/job:w/replica:0/task:1/device:CPU:0\"\n"
@@ -43,12 +43,12 @@ fn samples() -> Test<Vec<Tensor>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn values_of_every_type_cross_and_come_back_the_same() -> Test {
+async fn values_of_every_dtype_survive_transfers() -> Test {
     let tasks = cluster(2, |_| {})?;
     let mut step = 0;
     for session in [Session::remote(&tasks).await?, Session::mixed(&tasks).await?] {
         for value in samples()? {
-            let registered = session.register(&there_and_back(value.dtype())?, &["p"], &["y"], &[]).await?;
+            let registered = session.register(&round_trip_graph(value.dtype())?, &["p"], &["y"], &[]).await?;
             assert_eq!(registered.parts.len(), 2);
             for _ in 0..2 {
                 step += 1;
@@ -61,10 +61,10 @@ async fn values_of_every_type_cross_and_come_back_the_same() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_tensor_crosses() -> Test {
+async fn a_large_tensor_is_transferred() -> Test {
     let tasks = cluster(2, |_| {})?;
     let session = Session::mixed(&tasks).await?;
-    let registered = session.register(&there_and_back(DType::Int64)?, &["p"], &["y"], &[]).await?;
+    let registered = session.register(&round_trip_graph(DType::Int64)?, &["p"], &["y"], &[]).await?;
     let values: Vec<i64> = (0..8 << 20).collect();
     let value = Tensor::vector(&values)?;
     assert_eq!(value.num_bytes(), 64 << 20);
@@ -93,7 +93,7 @@ async fn devices_of_one_task_exchange_by_pointer() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_receives_wait_side_by_side() -> Test {
+async fn a_thousand_receives_can_wait_at_once() -> Test {
     let tasks = cluster(1, |_| {})?;
     let device = tasks[0].device();
     let mut client = tasks[0].client().await?;
@@ -115,10 +115,10 @@ async fn a_thousand_receives_wait_side_by_side() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_timeline_and_the_graphs_that_ran_come_back_on_request() -> Test {
+async fn timeline_and_partition_graphs_are_returned_on_request() -> Test {
     let tasks = cluster(2, |_| {})?;
     let session = Session::remote(&tasks).await?;
-    let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
+    let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
     let mut client = tasks[1].client().await?;
     let enable = proto::pb::LoggingRequest { enable_rpc_logging: true, ..Default::default() };
     client.logging(enable).await?;
@@ -146,11 +146,11 @@ async fn the_timeline_and_the_graphs_that_ran_come_back_on_request() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_peer_is_named_with_its_address_in_time() -> Test {
+async fn failures_name_a_dead_peer_and_its_address_in_time() -> Test {
     let limit = Duration::from_millis(300);
     let mut tasks = cluster(2, |config| config.connect_deadline = limit)?;
     let session = Session::remote(&tasks).await?;
-    let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
+    let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
     let gone = tasks.pop().ok_or("no second task")?;
     let (name, address) = (gone.name(), gone.address.clone());
     drop(gone);
@@ -170,10 +170,10 @@ async fn a_dead_peer_is_named_with_its_address_in_time() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_restarted_is_told_from_its_past() -> Test {
+async fn a_restarted_peer_is_detected() -> Test {
     let mut tasks = cluster(2, |_| {})?;
     let session = Session::remote(&tasks).await?;
-    let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
+    let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
     let feeds = [("p:0", Tensor::scalar(1.0f32))];
     session.run(&registered, 1, &feeds, &["y:0"]).await?;
 
@@ -183,11 +183,12 @@ async fn a_peer_that_restarted_is_told_from_its_past() -> Test {
     drop(old);
     let listener = rebind(&address)?;
     let _new = Task::serve(config, listener)?;
-    // Connections to the one that was may break under one step, which names it; the next is told.
+    // Connections to the earlier process may break during one step, which names that task; the next step
+    // fails as restarted.
     let mut step = 2;
     loop {
         let mut broke = false;
-        // The first asks the second for a tensor of a device that is no more; the second knows of no session.
+        // The first task requests a tensor of an earlier incarnation; the second does not know the session.
         for (name, outcome) in session.outcomes(&registered, step, &feeds, &["y:0"]).await {
             let failed = outcome.err().ok_or("a lost session ran")?;
             if step == 2 && failed.code == Code::Unavailable && failed.message.contains(&gone) {
@@ -210,7 +211,7 @@ fn worker_config(first: &Task, task: &TaskName, address: &str) -> Test<anabranch
     Ok(anabranch_worker::WorkerConfig::new(task.clone(), cluster))
 }
 
-/// Takes over the port of a server that is ending.
+/// Binds the port of a server that is shutting down.
 fn rebind(address: &str) -> Test<std::net::TcpListener> {
     let deadline = Instant::now() + LONG;
     loop {

@@ -1,4 +1,5 @@
-//! What a worker makes of a part before it runs it, as the options that came with it allow.
+//! The rewrites that a worker applies to a graph before it runs it, as far as the session's options allow
+//! them.
 
 mod cluster;
 
@@ -8,8 +9,8 @@ use proto::link::RegisterGraph;
 use proto::pb::rewriter_config::Toggle;
 use proto::pb::{ConfigProto, GraphOptions, RewriterConfig};
 
-/// Whether a chain of two is fused in a part that is registered so; what it computes is the same.
-async fn fuses(ask: impl Fn(&mut RegisterGraph)) -> Test<bool> {
+/// Registers a chain of two elementwise nodes and runs it. Returns whether the worker has fused the chain.
+async fn is_fused_with(change: impl Fn(&mut RegisterGraph)) -> Test<bool> {
     let tasks = cluster(1, |_| {})?;
     let session = Session::remote(&tasks).await?;
     let graph = Graph::from_text(
@@ -17,7 +18,7 @@ async fn fuses(ask: impl Fn(&mut RegisterGraph)) -> Test<bool> {
          a = Neg[T=float](p) @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
          b = Square[T=float](a) @\"/job:w/replica:0/task:0/device:CPU:0\"\n",
     )?;
-    let registered = session.register_as(&graph, &["p"], &["b"], &[], ask).await?;
+    let registered = session.register_as(&graph, &["p"], &["b"], &[], change).await?;
     let task = tasks[0].worker.task();
     let feeds = [("p:0", Tensor::vector(&[1.0f32, -3.0])?)];
     let mut run = session.part(&registered, task, 1, &feeds, &["b:0"]);
@@ -41,22 +42,26 @@ fn config(change: impl Fn(&mut RewriterConfig)) -> Option<ConfigProto> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chains_are_fused_unless_the_session_says_otherwise() -> Test {
+async fn chains_are_fused_unless_the_options_disable_it() -> Test {
     let off = |rewriter: &mut RewriterConfig| rewriter.remapping = Toggle::Off as i32;
-    assert!(fuses(|_| {}).await?);
-    assert!(!fuses(|part| part.config = config(off)).await?);
-    // A master of TensorFlow's sends these alone.
-    assert!(!fuses(|part| part.graph_options = Some(options(off))).await?);
-    // Where there is a config, it is what counts.
-    assert!(fuses(|part| (part.config, part.graph_options) = (config(|_| {}), Some(options(off)))).await?);
+    assert!(is_fused_with(|_| {}).await?);
+    assert!(!is_fused_with(|part| part.config = config(off)).await?);
+    // Masters of TensorFlow send only the graph options.
+    assert!(!is_fused_with(|part| part.graph_options = Some(options(off))).await?);
+    // A config takes precedence.
+    assert!(
+        is_fused_with(|part| (part.config, part.graph_options) = (config(|_| {}), Some(options(off))))
+            .await?
+    );
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn graphs_of_fewer_nodes_than_asked_for_are_left_alone() -> Test {
-    // Four: the feed's end is one.
+async fn graphs_below_min_graph_nodes_are_not_fused() -> Test {
+    // The graph has four nodes: one of them receives the feed.
     for (least, is_fused) in [(3, true), (100, false), (-1, true)] {
-        let found = fuses(|part| part.config = config(|rewriter| rewriter.min_graph_nodes = least)).await?;
+        let found =
+            is_fused_with(|part| part.config = config(|rewriter| rewriter.min_graph_nodes = least)).await?;
         assert_eq!(found, is_fused, "at least {least}");
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Tensors over links, by each transport: the same values, the same failures, and nothing left behind.
+//! Transfers over links by each transport: values and failures are the same, and no state is left behind.
 
 mod cluster;
 
@@ -15,31 +15,32 @@ use std::time::{Duration, Instant};
 
 const LINKED: [Transport; 3] = [Transport::Auto, Transport::Shm, Transport::Tcp];
 
-/// `p` is fed at the first task, passes the second, and is fetched at the first.
-fn there_and_back(dtype: DType) -> Test<Graph> {
+/// Returns a graph in which `p` is fed at the first task, goes to the second, and is fetched at the first.
+fn round_trip_graph(dtype: DType) -> Test<Graph> {
     Ok(Graph::from_text(&format!(
         "p = Placeholder[dtype={dtype}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
          y = Identity[T={dtype}](p) @\"/job:w/replica:0/task:1/device:CPU:0\"\n"
     ))?)
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Test {
+/// Waits until a condition holds.
+fn until(name: &str, mut is_so: impl FnMut() -> bool) -> Test {
     let deadline = Instant::now() + LONG;
     while !is_so() {
         if Instant::now() > deadline {
-            return Err(format!("{what}: not within {LONG:?}").into());
+            return Err(format!("{name}: not within {LONG:?}").into());
         }
         std::thread::park_timeout(Duration::from_millis(1));
     }
     Ok(())
 }
 
-/// Two tasks that have a link each way, and a session over them.
+/// Starts two tasks with a link in each direction, and a session over them.
 async fn linked(transport: Transport) -> Test<(Vec<Task>, Session)> {
     let tasks = cluster(2, |config| config.transport = transport)?;
     let session = Session::mixed(&tasks).await?;
-    let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
-    // They meet before the first step.
+    let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
+    // The links are opened before the first step.
     until("links", || tasks.iter().all(|t| t.worker.links() == (1, 1)))?;
     session.run(&registered, 1, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]).await?;
     Ok((tasks, session))
@@ -58,7 +59,7 @@ fn samples() -> Test<Vec<Tensor>> {
         wide(1000)?,
         wide(20_000)?,
         wide(200_000)?,
-        // In several parts over TCP, and more than is pushed unasked.
+        // These are sent in several parts over TCP, and exceed the push budget.
         wide(3_000_001)?,
         wide(20_000_000)?,
         Tensor::strings(
@@ -69,12 +70,12 @@ fn samples() -> Test<Vec<Tensor>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn values_cross_and_come_back_the_same_by_every_transport() -> Test {
+async fn values_survive_transfers_by_every_transport() -> Test {
     for transport in LINKED {
         let (tasks, session) = linked(transport).await?;
         let mut step = 1;
         for value in samples()? {
-            let registered = session.register(&there_and_back(value.dtype())?, &["p"], &["y"], &[]).await?;
+            let registered = session.register(&round_trip_graph(value.dtype())?, &["p"], &["y"], &[]).await?;
             for _ in 0..3 {
                 step += 1;
                 let back = session.run(&registered, step, &[("p:0", value.clone())], &["y:0"]).await?;
@@ -87,13 +88,13 @@ async fn values_cross_and_come_back_the_same_by_every_transport() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_part_that_ends_alone_tells_those_that_wait_for_it() -> Test {
+async fn a_cancelled_part_notifies_its_receivers() -> Test {
     let (first, second) = (TaskName::new("w", 0), TaskName::new("w", 1));
     for transport in LINKED {
         let (tasks, session) = linked(transport).await?;
-        let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
+        let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
         for (step, waits_already) in [(10, true), (11, false)] {
-            // Nobody feeds it: it waits.
+            // The first part is not fed, so it waits.
             let (link, run) =
                 (session.links[&first].clone(), session.part(&registered, &first, step, &[], &[]));
             let let_go = tokio::spawn(async move { link.run_graph(run).await });
@@ -123,9 +124,9 @@ async fn a_part_that_ends_alone_tells_those_that_wait_for_it() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn within_a_process_a_tensor_stays_where_it_is() -> Test {
+async fn tensors_within_a_process_are_not_copied() -> Test {
     let (_tasks, session) = linked(Transport::Auto).await?;
-    let registered = session.register(&there_and_back(DType::Int32)?, &["p"], &["y"], &[]).await?;
+    let registered = session.register(&round_trip_graph(DType::Int32)?, &["p"], &["y"], &[]).await?;
     for (step, len) in (2..).zip([100, 1_000_000]) {
         let value = wide(len)?;
         let back = session.run(&registered, step, &[("p:0", value.clone())], &["y:0"]).await?;
@@ -135,7 +136,7 @@ async fn within_a_process_a_tensor_stays_where_it_is() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_lent_keeps_its_value_when_the_link_has_ended() -> Test {
+async fn borrowed_tensors_keep_their_values_after_the_link_has_ended() -> Test {
     let (mut tasks, session) = linked(Transport::Shm).await?;
     let (first, second) = (TaskName::new("w", 0), TaskName::new("w", 1));
     let graph = Graph::from_text(
@@ -150,34 +151,34 @@ async fn what_was_lent_keeps_its_value_when_the_link_has_ended() -> Test {
     let read = session.register(&graph, &[], &["y"], &[]).await?;
     let ones = Tensor::full(1i32, Shape::new(&[1_000_000])?)?;
     session.run(&init, 10, &[("p:0", ones)], &[]).await?;
-    // So that the variable's memory is its own.
+    // The addition gives the variable memory of its own.
     session.run(&more, 11, &[], &[]).await?;
-    let held = session.run(&read, 12, &[], &["y:0"]).await?;
+    let borrowed = session.run(&read, 12, &[], &["y:0"]).await?;
     let run_more = |step| session.links[&second].run_graph(session.part(&more, &second, step, &[], &[]));
     until("a loan", || tasks[1].worker.links() == (1, 1))?;
     session.links[&first].cleanup_graph(12).await?;
-    // The borrower goes on, but it listens no more.
+    // The borrower continues, but receives no more frames.
     tasks[0].worker.close_links();
     until("the link's end", || tasks[1].worker.links() == (0, 0))?;
     for step in 20..24 {
         run_more(step).await?;
     }
-    assert!(held[0].values::<i32>()?.iter().all(|&v| v == 2), "the value has changed");
+    assert!(borrowed[0].values::<i32>()?.iter().all(|&v| v == 2), "the value has changed");
     drop(tasks.pop());
-    assert!(held[0].values::<i32>()?.iter().all(|&v| v == 2), "the memory has gone");
+    assert!(borrowed[0].values::<i32>()?.iter().all(|&v| v == 2), "the memory has gone");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_links_tensors_are_fetched() -> Test {
-    // One of two is enough for that.
+    // One task without links is enough for that.
     let tasks = cluster(2, |config| {
         if config.task.task == 1 {
             config.transport = Transport::Grpc;
         }
     })?;
     let session = Session::mixed(&tasks).await?;
-    let registered = session.register(&there_and_back(DType::Int32)?, &["p"], &["y"], &[]).await?;
+    let registered = session.register(&round_trip_graph(DType::Int32)?, &["p"], &["y"], &[]).await?;
     let value = wide(300_000)?;
     for step in 1..20 {
         let back = session.run(&registered, step, &[("p:0", value.clone())], &["y:0"]).await?;
@@ -188,7 +189,7 @@ async fn without_links_tensors_are_fetched() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_than_the_budget_crosses_in_one_step() -> Test {
+async fn one_step_may_transfer_more_than_the_budget() -> Test {
     for transport in LINKED {
         let (_tasks, session) = linked(transport).await?;
         let names: Vec<String> = (0..8).map(|i| format!("p{i}")).collect();
@@ -223,7 +224,7 @@ async fn more_than_the_budget_crosses_in_one_step() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_lent_keeps_its_value_while_its_lender_goes_on() -> Test {
+async fn borrowed_tensors_keep_their_values_while_the_variable_changes() -> Test {
     let (_tasks, session) = linked(Transport::Shm).await?;
     let graph = Graph::from_text(
         "v = VariableV2[dtype=int32, shape=<1000000>] @\"/job:w/replica:0/task:1/device:CPU:0\"\n\
@@ -237,24 +238,25 @@ async fn what_is_lent_keeps_its_value_while_its_lender_goes_on() -> Test {
     let more = session.register(&graph, &["p"], &[], &["more"]).await?;
     let read = session.register(&graph, &[], &["y"], &[]).await?;
     session.run(&init, 10, &[("p:0", ones.clone())], &[]).await?;
-    let mut held = Vec::new();
+    let mut borrowed = Vec::new();
     for i in 0..10 {
-        held.extend(session.run(&read, 20 + 2 * i, &[], &["y:0"]).await?);
+        borrowed.extend(session.run(&read, 20 + 2 * i, &[], &["y:0"]).await?);
         session.run(&more, 21 + 2 * i, &[("p:0", ones.clone())], &[]).await?;
     }
-    for (i, tensor) in (1..).zip(&held) {
-        assert!(tensor.values::<i32>()?.iter().all(|&v| v == i), "the value of turn {i} has changed");
+    for (i, tensor) in (1..).zip(&borrowed) {
+        assert!(tensor.values::<i32>()?.iter().all(|&v| v == i), "the value of round {i} has changed");
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn steps_that_only_sent_leave_nothing_behind() -> Test {
+async fn steps_that_only_sent_leave_no_state() -> Test {
     for transport in LINKED {
         let (tasks, session) = linked(transport).await?;
-        let registered = session.register(&there_and_back(DType::Int32)?, &["p"], &["y"], &[]).await?;
+        let registered = session.register(&round_trip_graph(DType::Int32)?, &["p"], &["y"], &[]).await?;
         let value = wide(2_000_000)?;
-        // The second task's part never runs, so that what is pushed to it waits there; more than the budget of it.
+        // The second task's part never runs, so the pushed values wait there; together they exceed the
+        // budget.
         let first = TaskName::new("w", 0);
         for step in 100..120 {
             let run = session.part(&registered, &first, step, &[("p:0", value.clone())], &["y:0"]);
@@ -266,7 +268,7 @@ async fn steps_that_only_sent_leave_nothing_behind() -> Test {
             }
             assert!(running.await?.is_err());
         }
-        // The budget is there again, and so is the link.
+        // The budget is released again, and the link still works.
         let back = session.run(&registered, 200, &[("p:0", value.clone())], &["y:0"]).await?;
         assert!(back == [value]);
         assert!(tasks.iter().all(|t| t.worker.links() == (1, 1)), "{transport}");
@@ -275,12 +277,12 @@ async fn steps_that_only_sent_leave_nothing_behind() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_ends_fails_what_waits_for_it_by_name() -> Test {
+async fn receives_from_an_ended_peer_fail_with_its_name() -> Test {
     for (transport, in_order) in LINKED.into_iter().flat_map(|t| [(t, false), (t, true)]) {
         let (mut tasks, session) = linked(transport).await?;
-        let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
+        let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
         let first = TaskName::new("w", 0);
-        // It waits for the second task, whose part is not run.
+        // The run waits for the second task, whose part is not run.
         let run = session.part(&registered, &first, 7, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]);
         let link = session.links[&first].clone();
         let running = tokio::spawn(async move { link.run_graph(run).await });
@@ -302,7 +304,8 @@ async fn a_peer_that_ends_fails_what_waits_for_it_by_name() -> Test {
     Ok(())
 }
 
-/// What a task answers to one who wants to meet it: version, epoch, number, token, machine, Unix socket, TCP address.
+/// Requests a task's invitation. Returns its fields: version, process number, worker number, token, machine,
+/// Unix socket, TCP address.
 async fn invitation(task: &Task) -> Test<Vec<String>> {
     let mut request = tonic::Request::new(pb::GetStatusRequest {});
     request.metadata_mut().insert("anabranch-meet", "1".parse()?);
@@ -312,7 +315,7 @@ async fn invitation(task: &Task) -> Test<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_not_invited_is_turned_away_and_harms_nobody() -> Test {
+async fn connections_without_an_invitation_are_refused() -> Test {
     let (tasks, session) = linked(Transport::Auto).await?;
     let parts = invitation(&tasks[1]).await?;
     let (epoch, token) = (u64::from_str_radix(&parts[1], 16)?, u128::from_str_radix(&parts[3], 16)?);
@@ -332,10 +335,14 @@ async fn who_was_not_invited_is_turned_away_and_harms_nobody() -> Test {
         ("a wrong token", hello(epoch, token ^ 1, &main), false),
         ("another process's epoch", hello(epoch ^ 1, token, &main), false),
         ("a greeting without end", hello(epoch, token, &[7]), false),
-        ("lanes that are not there", hello(epoch, token, &[&[3, 0][..], &main[2..]].concat()), false),
+        (
+            "secondary connections that do not exist",
+            hello(epoch, token, &[&[3, 0][..], &main[2..]].concat()),
+            false,
+        ),
         ("rubbish after a good greeting", [hello(epoch, token, &main), vec![0xee; 500]].concat(), true),
     ];
-    for (what, bytes, welcomed) in cases {
+    for (name, bytes, welcomed) in cases {
         let unix = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&parts[5])?)?;
         let tcp = TcpStream::connect(&parts[6])?;
         unix.set_read_timeout(Some(LONG))?;
@@ -344,16 +351,16 @@ async fn who_was_not_invited_is_turned_away_and_harms_nobody() -> Test {
             (Box::new(unix.try_clone()?) as Box<dyn Read>, Box::new(unix) as Box<dyn Write>),
             (Box::new(tcp.try_clone()?), Box::new(tcp)),
         ] {
-            // The other end may hang up before it has all.
+            // The other end may close the connection before it has read everything.
             let _ = write.write_all(&bytes);
-            let mut said = Vec::new();
-            // Ends, or is cut.
-            let _ = read.read_to_end(&mut said);
-            assert_eq!(said, if welcomed { &welcome[..] } else { &[] }, "{what}");
+            let mut answer = Vec::new();
+            // The connection ends, or is reset.
+            let _ = read.read_to_end(&mut answer);
+            assert_eq!(answer, if welcomed { &welcome[..] } else { &[] }, "{name}");
         }
     }
-    let registered = session.register(&there_and_back(DType::Float)?, &["p"], &["y"], &[]).await?;
+    let registered = session.register(&round_trip_graph(DType::Float)?, &["p"], &["y"], &[]).await?;
     let value = Tensor::scalar(2.0f32);
     assert_eq!(session.run(&registered, 50, &[("p:0", value.clone())], &["y:0"]).await?, [value]);
-    until("strangers' links end", || tasks.iter().all(|t| t.worker.links() == (1, 1)))
+    until("the refused links' end", || tasks.iter().all(|t| t.worker.links() == (1, 1)))
 }

@@ -1,4 +1,4 @@
-//! Steps that wait, fail, are cancelled, and end with their worker.
+//! Steps that wait, fail or are cancelled, and the shutdown of their worker.
 
 mod cluster;
 
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// The second task waits for the first, which waits to be fed.
+/// Returns a graph in which the second task waits for the first, which waits to be fed.
 fn waits_for_feed() -> Test<Graph> {
     Ok(Graph::from_text(
         "p = Placeholder[dtype=float, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
@@ -40,7 +40,7 @@ async fn a_receive_before_its_step_waits_for_it() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receive_whose_step_never_starts_ends() -> Test {
+async fn a_receive_for_a_step_that_never_starts_times_out() -> Test {
     let tasks = cluster(1, |config| config.start_deadline = Duration::from_millis(50))?;
     let device = tasks[0].device();
     let mut client = tasks[0].client().await?;
@@ -53,7 +53,7 @@ async fn a_receive_whose_step_never_starts_ends() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receive_given_up_leaves_the_value_to_the_next() -> Test {
+async fn a_cancelled_receive_leaves_the_value_for_the_next() -> Test {
     let tasks = cluster(1, |_| {})?;
     let device = tasks[0].device();
     let mut client = tasks[0].client().await?;
@@ -71,7 +71,7 @@ async fn a_receive_given_up_leaves_the_value_to_the_next() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_step_that_was_cleaned_up_is_over_for_everyone() -> Test {
+async fn requests_for_a_cleaned_up_step_fail() -> Test {
     let tasks = cluster(1, |_| {})?;
     let device = tasks[0].device();
     let mut client = tasks[0].client().await?;
@@ -96,7 +96,7 @@ async fn a_step_that_was_cleaned_up_is_over_for_everyone() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropping_a_run_cancels_the_step_and_tells_the_peers() -> Test {
+async fn dropping_a_run_cancels_the_step_and_notifies_peers() -> Test {
     let tasks = cluster(2, |_| {})?;
     for session in [Session::remote(&tasks).await?, Session::mixed(&tasks).await?] {
         let step = session.links.len() as i64 + rand::random_range(10..1 << 40);
@@ -105,7 +105,7 @@ async fn dropping_a_run_cancels_the_step_and_tells_the_peers() -> Test {
         let run = session.part(&registered, &first, step, &[], &["y:0"]);
         let link = session.links[&first].clone();
         let dropped = tokio::spawn(async move { link.run_graph(run).await });
-        // The second task's run waits for the first's: that it is there shows in what it reports when late.
+        // The second task's run waits for the first's.
         let mut peer = session.part(&registered, &second, step, &[], &[]);
         peer.deadline = soon();
         let link = session.links[&second].clone();
@@ -119,7 +119,7 @@ async fn dropping_a_run_cancels_the_step_and_tells_the_peers() -> Test {
     Ok(())
 }
 
-/// Waits until a step runs on a task: only then its answer to a repeat of the run is that of a cancelled one.
+/// Waits until a step runs on a task: a run that is cancelled before it starts fails in another way.
 async fn started(task: &Task, step_id: i64) -> Test {
     let deadline = Instant::now() + LONG;
     while !task.worker.is_running(step_id) {
@@ -132,12 +132,12 @@ async fn started(task: &Task, step_id: i64) -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_step_says_what_it_waits_for() -> Test {
+async fn a_timed_out_step_names_the_values_it_waits_for() -> Test {
     let tasks = cluster(2, |_| {})?;
     for (step, session) in (1..).zip([Session::mixed(&tasks).await?, Session::remote(&tasks).await?]) {
         let registered = session.register(&waits_for_feed()?, &["p"], &["y"], &[]).await?;
         let first = TaskName::new("w", 0);
-        // Fed, but the second task never runs its part.
+        // The first task is fed, but the second task never runs its part.
         let mut run = session.part(&registered, &first, step, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]);
         run.deadline = Some(Instant::now() + Duration::from_secs(1));
         let failed = session.links[&first].run_graph(run).await.err().ok_or("it ended")?;
@@ -150,7 +150,7 @@ async fn a_late_step_says_what_it_waits_for() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_cause_of_a_failure_is_told_from_its_consequences() -> Test {
+async fn causes_are_distinguished_from_derived_failures() -> Test {
     let tasks = cluster(2, |_| {})?;
     let session = Session::remote(&tasks).await?;
     let graph = Graph::from_text(
@@ -172,7 +172,7 @@ async fn the_cause_of_a_failure_is_told_from_its_consequences() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shutdown_ends_steps_by_name_and_takes_no_more() -> Test {
+async fn shutdown_cancels_steps_with_its_name_and_refuses_new_ones() -> Test {
     let tasks = cluster(2, |_| {})?;
     let session = Session::remote(&tasks).await?;
     let registered = session.register(&waits_for_feed()?, &["p"], &["y"], &[]).await?;
@@ -193,7 +193,7 @@ async fn shutdown_ends_steps_by_name_and_takes_no_more() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_in_parts_goes_on_until_its_last() -> Test {
+async fn a_partial_run_continues_until_its_last_call() -> Test {
     let tasks = cluster(2, |_| {})?;
     let session = Session::mixed(&tasks).await?;
     let registered = session.register(&waits_for_feed()?, &["p:0"], &["y:0"], &[]).await?;
@@ -221,7 +221,7 @@ async fn a_run_in_parts_goes_on_until_its_last() -> Test {
         link.cleanup_graph(step_id).await?;
     }
 
-    // Who cleans up a run that waits for more ends it; later parts are told.
+    // Cleaning up a partial run that waits for more calls ends it; later calls fail.
     parts(7, Extent::Part, &[], &[]).await.into_iter().collect::<Result<Vec<_>, _>>()?;
     for link in session.links.values() {
         link.cleanup_graph(7).await?;
@@ -236,20 +236,20 @@ async fn a_run_in_parts_goes_on_until_its_last() -> Test {
     Ok(())
 }
 
-/// Threads that were to give back memory.
-static GAVE_BACK: Mutex<Option<HashSet<ThreadId>>> = Mutex::new(None);
+/// The threads on which `give_back` was called.
+static TRIMMED_THREADS: Mutex<Option<HashSet<ThreadId>>> = Mutex::new(None);
 
-fn gave_back() -> usize {
-    GAVE_BACK.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, HashSet::len)
+fn trimmed_threads() -> usize {
+    TRIMMED_THREADS.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, HashSet::len)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_the_last_graph_has_gone_every_thread_gives_back_its_memory() -> Test {
+async fn every_thread_returns_its_memory_after_the_last_graph() -> Test {
     const THREADS: usize = 3;
     let tasks = cluster(1, |config| {
         config.threads = THREADS;
         config.give_back = || {
-            let mut threads = GAVE_BACK.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut threads = TRIMMED_THREADS.lock().unwrap_or_else(PoisonError::into_inner);
             threads.get_or_insert_default().insert(std::thread::current().id());
         };
     })?;
@@ -264,15 +264,15 @@ async fn when_the_last_graph_has_gone_every_thread_gives_back_its_memory() -> Te
     );
     session.run(&first, 1, &[("p:0", Tensor::scalar(1.0f32))], &["y:0"]).await?;
     for registered in [first, second] {
-        assert_eq!(gave_back(), 0, "there is a graph");
+        assert_eq!(trimmed_threads(), 0, "there is a graph");
         for (task, part) in registered.parts {
             session.links[&task].deregister_graph(SESSION, &part).await?;
         }
     }
-    // Those that compute, one that plans, and the one that serves.
+    // The compute threads, one thread that registers graphs, and the serving one.
     let end = Instant::now() + LONG;
-    while gave_back() < THREADS + 2 {
-        assert!(Instant::now() < end, "only {} threads gave back memory", gave_back());
+    while trimmed_threads() < THREADS + 2 {
+        assert!(Instant::now() < end, "only {} threads gave back memory", trimmed_threads());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(())

@@ -1,21 +1,17 @@
-//! What devices with memory of their own lend to those of other processes, over a link. A device is put in a GPU's place
-//! whose memory is the host's, and in which others see by descriptors, as they do in a GPU's.
+//! Device memory shared with devices of other processes over a link. A test device replaces the GPU: its
+//! memory is host memory, which other processes map by descriptors like a GPU's.
 
 mod cluster;
 
 use anabranch_worker::{Transport, Worker, WorkerConfig};
 use cluster::*;
-use device::{Device, Processor, DeviceAttributes, DeviceMemory, DeviceTensor, Transfer};
-use device::kernel::KernelDef;
-use device::resource::ResourceStore;
+use device::Value;
 use device::shared_block::{Place, SharedBlock, Sharing};
 use device::shared_memory::{PeerMemory, SharedMemory};
 use device::window::{BorrowedMemory, LEAST, PeerWindow};
-use executor::CpuDevice;
-use device::Value;
-use kernels;
+use device::{Device, DeviceAttributes, DeviceMemory, DeviceTensor, Processor, Transfer};
 use graph::tensor::Region;
-use graph::{DeviceName, Graph, Node, TaskName, Tensor};
+use graph::{DeviceName, Graph, TaskName, Tensor};
 use proto::Cluster;
 use std::any::Any;
 use std::io;
@@ -24,15 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Steps at least.
-const TURNS: usize = 5;
+/// Least number of steps of a crossing.
+const MIN_ROUNDS: usize = 5;
 
-/// How often a device did what.
+/// The number of operations of a device.
 #[derive(Debug, Default)]
-struct Counts {
-    lent: AtomicUsize,
-    /// What was lent and has not been given back.
-    out: AtomicUsize,
+struct OperationCounts {
+    shared: AtomicUsize,
+    /// Shared tensors that have not been returned.
+    outstanding: AtomicUsize,
     borrowed: AtomicUsize,
     downloaded: AtomicUsize,
 }
@@ -41,13 +37,13 @@ fn count(of: &AtomicUsize) -> usize {
     of.load(Ordering::Acquire)
 }
 
-/// Stands for a GPU.
+/// A device that replaces a GPU.
 #[derive(Debug)]
-struct Card {
-    sees: AtomicBool,
-    /// Whether there is memory for what it would lend.
-    has_room: AtomicBool,
-    counts: Arc<Counts>,
+struct TestProcessor {
+    can_access: AtomicBool,
+    /// Set while there is memory for shared copies.
+    has_memory: AtomicBool,
+    counts: Arc<OperationCounts>,
 }
 
 #[derive(Debug)]
@@ -59,12 +55,12 @@ impl DeviceMemory for Memory {
     }
 }
 
-/// What was lent.
+/// The memory of a shared tensor.
 #[derive(Debug)]
 struct Window {
     block: Block,
     len: usize,
-    counts: Arc<Counts>,
+    counts: Arc<OperationCounts>,
 }
 
 impl DeviceMemory for Window {
@@ -79,11 +75,11 @@ impl DeviceMemory for Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        self.counts.out.fetch_sub(1, Ordering::AcqRel);
+        self.counts.outstanding.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Of a device, as far as others know.
+/// A shared block that claims to be in device memory.
 #[derive(Debug)]
 struct Block(SharedMemory);
 
@@ -105,14 +101,14 @@ impl SharedBlock for Block {
     }
 }
 
-impl Card {
-    fn new() -> Card {
-        let [sees, has_room] = [true; 2].map(AtomicBool::new);
-        Card { sees, has_room, counts: Arc::default() }
+impl TestProcessor {
+    fn new() -> TestProcessor {
+        let [can_access, has_memory] = [true; 2].map(AtomicBool::new);
+        TestProcessor { can_access, has_memory, counts: Arc::default() }
     }
 
-    /// The device of a task that has the card.
-    fn device(self: &Arc<Card>, task: &TaskName) -> Device {
+    /// The device of a task with this processor.
+    fn device(self: &Arc<TestProcessor>, task: &TaskName) -> Device {
         let attributes = DeviceAttributes {
             name: DeviceName::new(task, "GPU", 0),
             memory_limit: 1 << 30,
@@ -132,12 +128,12 @@ impl Card {
         let window = borrowed.window();
         if !self.can_access(window) {
             borrowed.tell_unseen();
-            return Err(device::Error::internal("it is not seen"));
+            return Err(device::Error::internal("the block is not accessible"));
         }
-        let seen = PeerMemory::map(window.descriptor(), window.len());
-        let seen = seen.map_err(|error| device::Error::internal(error.to_string()))?;
+        let mapped = PeerMemory::map(window.descriptor(), window.len());
+        let mapped = mapped.map_err(|error| device::Error::internal(error.to_string()))?;
         self.counts.borrowed.fetch_add(1, Ordering::AcqRel);
-        let bytes = &seen.bytes()[..tensor.memory.len()];
+        let bytes = &mapped.bytes()[..tensor.memory.len()];
         Ok(Tensor::from_bytes(tensor.dtype, tensor.shape.clone(), bytes)?)
     }
 }
@@ -147,7 +143,7 @@ fn on_device(tensor: Tensor) -> Value {
     DeviceTensor { dtype, shape, memory: Arc::new(Memory(tensor)) }.into()
 }
 
-impl Processor for Card {
+impl Processor for TestProcessor {
     fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
         done(Ok(on_device(tensor)));
     }
@@ -168,26 +164,26 @@ impl Processor for Card {
     }
 
     fn export(&self, tensor: DeviceTensor, done: Transfer<Value>) {
-        if !self.has_room.load(Ordering::Acquire) {
+        if !self.has_memory.load(Ordering::Acquire) {
             return self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
         }
-        let lent = self.read(&tensor).and_then(|tensor| {
+        let shared = self.read(&tensor).and_then(|tensor| {
             let bytes = tensor.bytes()?;
             let failed = |error: io::Error| device::Error::internal(error.to_string());
             let mut memory = SharedMemory::new(bytes.len().next_power_of_two()).map_err(failed)?;
             memory.bytes_mut().unwrap_or_default()[..bytes.len()].copy_from_slice(bytes);
             let counts = self.counts.clone();
-            counts.lent.fetch_add(1, Ordering::AcqRel);
-            counts.out.fetch_add(1, Ordering::AcqRel);
+            counts.shared.fetch_add(1, Ordering::AcqRel);
+            counts.outstanding.fetch_add(1, Ordering::AcqRel);
             let window = Window { block: Block(memory), len: bytes.len(), counts };
             let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
             Ok(DeviceTensor { dtype, shape, memory: Arc::new(window) }.into())
         });
-        done(lent);
+        done(shared);
     }
 
     fn can_access(&self, window: &PeerWindow) -> bool {
-        self.sees.load(Ordering::Acquire) && PeerMemory::map(window.descriptor(), window.len()).is_ok()
+        self.can_access.load(Ordering::Acquire) && PeerMemory::map(window.descriptor(), window.len()).is_ok()
     }
 
     fn has_own_memory(&self) -> bool {
@@ -195,39 +191,40 @@ impl Processor for Card {
     }
 }
 
-/// Two tasks, each with a device of its own besides the CPU.
-struct Machine {
+/// Two tasks, each with a CPU and a test device.
+struct TestCluster {
     tasks: Vec<Task>,
-    cards: Vec<Arc<Card>>,
+    test_devices: Vec<Arc<TestProcessor>>,
     session: Session,
     steps: AtomicI64,
 }
 
-impl Machine {
-    async fn new(transport: Transport, sees: bool) -> Test<Machine> {
+impl TestCluster {
+    async fn new(transport: Transport, can_access: bool) -> Test<TestCluster> {
         let listeners = [listen()?, listen()?];
         let mut cluster = Cluster::new();
         for (task, listener) in (0..).zip(&listeners) {
             cluster.insert("w", task, &listener.local_addr()?.to_string())?;
         }
-        let (mut tasks, mut cards) = (Vec::new(), Vec::new());
+        let (mut tasks, mut test_devices) = (Vec::new(), Vec::new());
         for (task, listener) in (0..).zip(listeners) {
             let name = TaskName::new("w", task);
-            let card = Arc::new(Card::new());
-            card.sees.store(sees, Ordering::Release);
+            let test_device = Arc::new(TestProcessor::new());
+            test_device.can_access.store(can_access, Ordering::Release);
             let cpu = kernels::device(DeviceName::new(&name, "CPU", 0), u64::from(task) + 1, 1 << 28);
-            let gpu = card.device(&name);
+            let gpu = test_device.device(&name);
             let config = WorkerConfig { threads: 2, transport, ..WorkerConfig::new(name, cluster.clone()) };
             let devices: Vec<Arc<Device>> = vec![Arc::new(cpu), Arc::new(gpu)];
-            tasks.push(Task::serve_made(listener, || Worker::with_devices(config, devices))?);
-            cards.push(card);
+            tasks.push(Task::serve_with(listener, || Worker::with_devices(config, devices))?);
+            test_devices.push(test_device);
         }
         let session = Session::mixed(&tasks).await?;
-        Ok(Machine { tasks, cards, session, steps: AtomicI64::new(0) })
+        Ok(TestCluster { tasks, test_devices, session, steps: AtomicI64::new(0) })
     }
 
-    /// Runs `p` from the first task's device to the second's and back, until `enough`, and at least [`TURNS`] times.
-    async fn cross(&self, value: &Tensor, enough: impl Fn() -> bool) -> Test {
+    /// Sends `p` from the first task's device to the second's and back, until `enough`, and at least
+    /// [`MIN_ROUNDS`] times.
+    async fn run_round_trips(&self, value: &Tensor, enough: impl Fn() -> bool) -> Test {
         let graph = Graph::from_text(&format!(
             "p = Placeholder[dtype={0}, shape=<*>] @\"/job:w/replica:0/task:0/device:CPU:0\"\n\
              a = Identity[T={0}](p) @\"/job:w/replica:0/task:0/device:GPU:0\"\n\
@@ -238,11 +235,11 @@ impl Machine {
         ))?;
         let registered = self.session.register(&graph, &["p"], &["y"], &[]).await?;
         let deadline = Instant::now() + LONG;
-        for turn in 1.. {
+        for round in 1.. {
             let step = self.steps.fetch_add(1, Ordering::Relaxed);
             let back = self.session.run(&registered, step, &[("p:0", value.clone())], &["y:0"]).await?;
             assert!(back == [value.clone()], "in step {step}");
-            if turn >= TURNS && enough() {
+            if round >= MIN_ROUNDS && enough() {
                 return Ok(());
             }
             if Instant::now() > deadline {
@@ -253,8 +250,8 @@ impl Machine {
         Ok(())
     }
 
-    fn counts(&self, which: fn(&Counts) -> &AtomicUsize) -> Vec<usize> {
-        self.cards.iter().map(|card| count(which(&card.counts))).collect()
+    fn counts(&self, which: fn(&OperationCounts) -> &AtomicUsize) -> Vec<usize> {
+        self.test_devices.iter().map(|test_device| count(which(&test_device.counts))).collect()
     }
 }
 
@@ -263,90 +260,111 @@ fn numbers(count: usize) -> Test<Tensor> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tensor_is_lent_from_device_to_device_once_it_is_known_that_it_is_seen() -> Test {
-    let machine = Machine::new(Transport::Shm, true).await?;
+async fn device_tensors_are_shared_once_access_is_known() -> Test {
+    let cluster = TestCluster::new(Transport::Shm, true).await?;
     let several = |counts: Vec<usize>| counts.iter().all(|count| *count >= 3);
-    machine.cross(&numbers(LEAST / 4)?, || several(machine.counts(|counts| &counts.borrowed))).await?;
-    // Both are known to see now: nothing comes by the host but what is fetched there.
-    let before = machine.counts(|counts| &counts.downloaded);
-    let lent = machine.counts(|counts| &counts.lent);
-    machine.cross(&numbers(LEAST / 4 + 1)?, || true).await?;
-    assert_eq!(machine.counts(|counts| &counts.downloaded), [before[0] + TURNS, before[1]]);
-    assert_eq!(machine.counts(|counts| &counts.lent), [lent[0] + TURNS, lent[1] + TURNS]);
-    // All of it was returned.
+    cluster
+        .run_round_trips(&numbers(LEAST / 4)?, || several(cluster.counts(|counts| &counts.borrowed)))
+        .await?;
+    // Both devices are known to have access: only the fetched value is copied to the host.
+    let before = cluster.counts(|counts| &counts.downloaded);
+    let shared = cluster.counts(|counts| &counts.shared);
+    cluster.run_round_trips(&numbers(LEAST / 4 + 1)?, || true).await?;
+    assert_eq!(cluster.counts(|counts| &counts.downloaded), [before[0] + MIN_ROUNDS, before[1]]);
+    assert_eq!(cluster.counts(|counts| &counts.shared), [shared[0] + MIN_ROUNDS, shared[1] + MIN_ROUNDS]);
+    // All shared memory is returned.
     let deadline = Instant::now() + LONG;
-    while machine.counts(|counts| &counts.out) != [0, 0] {
-        assert!(Instant::now() < deadline, "{:?} are still lent", machine.counts(|counts| &counts.out));
+    while cluster.counts(|counts| &counts.outstanding) != [0, 0] {
+        assert!(
+            Instant::now() < deadline,
+            "{:?} are not returned",
+            cluster.counts(|counts| &counts.outstanding)
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert!(machine.tasks.iter().all(|task| task.worker.links() == (1, 1)), "a link broke");
+    assert!(cluster.tasks.iter().all(|task| task.worker.links() == (1, 1)), "a link broke");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_tensors_and_what_would_not_be_seen_come_by_the_host() -> Test {
-    let machine = Machine::new(Transport::Shm, true).await?;
-    machine.cross(&numbers(LEAST / 4 - 1)?, || true).await?;
-    machine.cross(&Tensor::scalar(1.0f32), || true).await?;
-    assert_eq!(machine.counts(|counts| &counts.lent), [0, 0]);
-    // A device that sees nothing is asked once.
-    let machine = Machine::new(Transport::Shm, false).await?;
-    machine.cross(&numbers(LEAST)?, || machine.counts(|counts| &counts.lent) == [1, 1]).await?;
-    machine.cross(&numbers(LEAST)?, || machine.counts(|counts| &counts.out) == [0, 0]).await?;
-    assert_eq!(machine.counts(|counts| &counts.lent), [1, 1]);
-    assert_eq!(machine.counts(|counts| &counts.borrowed), [0, 0]);
-    // Where links share no memory, or there are none, nobody is asked.
+async fn small_or_inaccessible_tensors_are_sent_by_the_host() -> Test {
+    let cluster = TestCluster::new(Transport::Shm, true).await?;
+    cluster.run_round_trips(&numbers(LEAST / 4 - 1)?, || true).await?;
+    cluster.run_round_trips(&Tensor::scalar(1.0f32), || true).await?;
+    assert_eq!(cluster.counts(|counts| &counts.shared), [0, 0]);
+    // A device without access is asked once.
+    let cluster = TestCluster::new(Transport::Shm, false).await?;
+    cluster.run_round_trips(&numbers(LEAST)?, || cluster.counts(|counts| &counts.shared) == [1, 1]).await?;
+    cluster
+        .run_round_trips(&numbers(LEAST)?, || cluster.counts(|counts| &counts.outstanding) == [0, 0])
+        .await?;
+    assert_eq!(cluster.counts(|counts| &counts.shared), [1, 1]);
+    assert_eq!(cluster.counts(|counts| &counts.borrowed), [0, 0]);
+    // No query is sent if the links share no memory or there are no links.
     for transport in [Transport::Tcp, Transport::Grpc] {
-        let machine = Machine::new(transport, true).await?;
-        machine.cross(&numbers(LEAST)?, || true).await?;
-        assert_eq!(machine.counts(|counts| &counts.lent), [0, 0], "{transport}");
+        let cluster = TestCluster::new(transport, true).await?;
+        cluster.run_round_trips(&numbers(LEAST)?, || true).await?;
+        assert_eq!(cluster.counts(|counts| &counts.shared), [0, 0], "{transport}");
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_had_no_room_to_lend_lends_once_it_has() -> Test {
-    let machine = Machine::new(Transport::Shm, true).await?;
-    machine.cards.iter().for_each(|card| card.has_room.store(false, Ordering::Release));
+async fn a_device_without_memory_for_copies_shares_once_it_has_some() -> Test {
+    let cluster = TestCluster::new(Transport::Shm, true).await?;
+    cluster
+        .test_devices
+        .iter()
+        .for_each(|test_device| test_device.has_memory.store(false, Ordering::Release));
     let start = Instant::now();
-    machine.cross(&numbers(LEAST / 4)?, || true).await?;
-    let downloads: usize = machine.counts(|counts| &counts.downloaded).into_iter().sum();
-    // Each tries once a second.
+    cluster.run_round_trips(&numbers(LEAST / 4)?, || true).await?;
+    let downloads: usize = cluster.counts(|counts| &counts.downloaded).into_iter().sum();
+    // Each device tries once per second.
     let tries = 2 * (1 + usize::try_from(start.elapsed().as_secs())?);
-    assert!(downloads <= 3 * TURNS + tries, "{downloads} copies to the host");
-    machine.cards.iter().for_each(|card| card.has_room.store(true, Ordering::Release));
-    let borrowed = || machine.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
-    machine.cross(&numbers(LEAST / 4)?, borrowed).await
+    assert!(downloads <= 3 * MIN_ROUNDS + tries, "{downloads} copies to the host");
+    cluster.test_devices.iter().for_each(|test_device| test_device.has_memory.store(true, Ordering::Release));
+    let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
+    cluster.run_round_trips(&numbers(LEAST / 4)?, borrowed).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_lent_is_given_up_with_the_link_and_steps_go_on_by_the_host() -> Test {
-    let machine = Machine::new(Transport::Shm, true).await?;
-    let borrowed = || machine.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
-    machine.cross(&numbers(LEAST)?, borrowed).await?;
-    machine.tasks[1].worker.close_links();
-    let lent = |machine: &Machine| machine.counts(|counts| &counts.lent);
+async fn shared_memory_is_abandoned_with_the_link_and_steps_continue_by_the_host() -> Test {
+    let cluster = TestCluster::new(Transport::Shm, true).await?;
+    let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
+    cluster.run_round_trips(&numbers(LEAST)?, borrowed).await?;
+    cluster.tasks[1].worker.close_links();
+    let shared = |cluster: &TestCluster| cluster.counts(|counts| &counts.shared);
     let end = Instant::now() + LONG;
-    while machine.tasks[0].worker.links() != (0, 0) || machine.counts(|counts| &counts.out) != [0, 0] {
+    while cluster.tasks[0].worker.links() != (0, 0) || cluster.counts(|counts| &counts.outstanding) != [0, 0]
+    {
         assert!(Instant::now() < end, "the links are still there");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let before = lent(&machine);
-    machine.cross(&numbers(LEAST)?, || true).await?;
-    assert_eq!(lent(&machine), before);
+    let before = shared(&cluster);
+    cluster.run_round_trips(&numbers(LEAST)?, || true).await?;
+    assert_eq!(shared(&cluster), before);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_cannot_see_after_all_costs_a_step_and_tensors_go_by_the_host() -> Test {
-    let machine = Machine::new(Transport::Shm, true).await?;
-    let borrowed = || machine.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
-    machine.cross(&numbers(LEAST)?, borrowed).await?;
-    machine.cards[1].sees.store(false, Ordering::Release);
-    let failed = machine.cross(&numbers(LEAST)?, || true).await.err().ok_or("it is seen")?.to_string();
-    assert!(failed.contains("it is not seen"), "{failed}");
-    let before = machine.counts(|counts| &counts.lent);
-    machine.cross(&numbers(LEAST)?, || true).await?;
-    assert_eq!(machine.counts(|counts| &counts.lent), [before[0], before[1] + TURNS], "the other sees still");
+async fn losing_access_fails_one_step_and_later_tensors_go_by_the_host() -> Test {
+    let cluster = TestCluster::new(Transport::Shm, true).await?;
+    let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
+    cluster.run_round_trips(&numbers(LEAST)?, borrowed).await?;
+    cluster.test_devices[1].can_access.store(false, Ordering::Release);
+    let failed = cluster
+        .run_round_trips(&numbers(LEAST)?, || true)
+        .await
+        .err()
+        .ok_or("the step succeeded")?
+        .to_string();
+    assert!(failed.contains("the block is not accessible"), "{failed}");
+    let before = cluster.counts(|counts| &counts.shared);
+    cluster.run_round_trips(&numbers(LEAST)?, || true).await?;
+    assert_eq!(
+        cluster.counts(|counts| &counts.shared),
+        [before[0], before[1] + MIN_ROUNDS],
+        "the other direction still has access"
+    );
     Ok(())
 }

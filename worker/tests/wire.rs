@@ -1,4 +1,4 @@
-//! What the service answers to bare messages: codes, texts and payloads as TensorFlow's workers give them.
+//! The answers of the service to bare messages: codes, texts and payloads as TensorFlow's workers give them.
 
 mod cluster;
 
@@ -13,7 +13,7 @@ async fn failure<T>(call: impl Future<Output = Result<T, tonic::Status>>) -> Tes
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_handles() -> Test {
+async fn unknown_handles_are_refused() -> Test {
     let tasks = cluster(1, |_| {})?;
     let mut client = tasks[0].client().await?;
     let graph = register_nothing(&mut client).await?;
@@ -54,7 +54,7 @@ async fn unknown_handles() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_session_of_masters_that_create_none() -> Test {
+async fn masters_without_a_session_share_one() -> Test {
     let tasks = cluster(1, |_| {})?;
     let mut client = tasks[0].client().await?;
     let request = pb::RegisterGraphRequest { session_handle: "any".into(), ..Default::default() };
@@ -65,7 +65,7 @@ async fn the_session_of_masters_that_create_none() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_receives() -> Test {
+async fn invalid_receives_are_refused() -> Test {
     let tasks = cluster(1, |_| {})?;
     let device = tasks[0].device();
     let mut client = tasks[0].client().await?;
@@ -92,7 +92,7 @@ async fn wrong_receives() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_is_taken_once() -> Test {
+async fn repeated_request_ids_are_refused() -> Test {
     let tasks = cluster(1, |_| {})?;
     let device = tasks[0].device();
     let mut client = tasks[0].client().await?;
@@ -137,7 +137,7 @@ async fn requests_may_be_compressed() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn graphs_that_cannot_run_here_are_refused_with_their_nodes() -> Test {
+async fn graphs_that_cannot_run_are_refused_naming_the_node() -> Test {
     let tasks = cluster(1, |_| {})?;
     let mut client = tasks[0].client().await?;
     register_nothing(&mut client).await?;
@@ -161,7 +161,7 @@ async fn graphs_that_cannot_run_here_are_refused_with_their_nodes() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn devices_and_what_is_not_there() -> Test {
+async fn devices_are_listed_and_unimplemented_methods_refused() -> Test {
     let tasks = cluster(1, |config| config.cpu_devices = 2)?;
     let mut client = tasks[0].client().await?;
     let status = client.get_status(pb::GetStatusRequest {}).await?.into_inner();

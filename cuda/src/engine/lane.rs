@@ -2,15 +2,15 @@
 
 use super::arguments::Arguments;
 use super::capturing::{Capture, Capturing};
-use crate::engine::processor::engine_of;
 use super::driver::{Driver, Grid, StreamId};
 use super::engine::{Engine, block};
 use super::pieces::{Piece, Pieces};
 use super::program::Function;
 use super::streams::Stream;
+use crate::engine::processor::engine_of;
+use device::gpu_options::POISON;
 use device::{Device, DeviceMemory, DeviceTensor};
 use device::{Error, Result};
-use device::gpu_options::POISON;
 use graph::{DType, Shape};
 use std::any::Any;
 use std::sync::Arc;

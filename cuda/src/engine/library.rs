@@ -1,8 +1,8 @@
 //! NVIDIA's libraries: which of them this machine has, of which versions, and why one is missing. cudarc panics over a
 //! library or a symbol that is missing, so nothing calls it before [`Library::check`] has said that all is there.
 
-use device::{Error, Result};
 use device::gpu_options::LibraryReport;
+use device::{Error, Result};
 use graph::Code;
 use std::ffi::c_int;
 

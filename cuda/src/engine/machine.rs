@@ -2,8 +2,8 @@
 
 use super::library;
 use super::nvidia;
-use device::{Error, Result};
 use device::gpu_options::Visible;
+use device::{Error, Result};
 use std::sync::OnceLock;
 
 /// A GPU of this machine.

@@ -1,11 +1,11 @@
 //! The variables that a segment works on.
 
-use device::{Device, DeviceTensor};
 use device::Result;
 use device::handle::{HandleInput, one_handle};
 use device::repeat::Access;
 use device::value::Value;
 use device::variable::Variable;
+use device::{Device, DeviceTensor};
 use graph::DType;
 use parking_lot::MutexGuard;
 use std::sync::Arc;

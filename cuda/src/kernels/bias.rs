@@ -5,11 +5,11 @@ use super::support::{allocate, allocate_or_reuse, function, launch, read, type_n
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use kernels::bias::axes;
-use kernels::numeric::dispatch::FLOATS;
 use graph::Shape;
 use graph::ops::bias::data_format;
 use graph::ops::window::DataFormat;
+use kernels::bias::axes;
+use kernels::numeric::dispatch::FLOATS;
 
 static SOURCE: Source = Source { file: "bias.cu", text: include_str!("bias.cu") };
 

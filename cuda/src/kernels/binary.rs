@@ -5,8 +5,8 @@ use super::support::{NUMBERS, allocate_or_reuse, function, is_unique, lane, laun
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use kernels::numeric::dispatch::{COMPLEX, FLOATS, INTEGERS};
 use graph::DType::{self, Int8, Int16, UInt8, UInt16, UInt32, UInt64};
+use kernels::numeric::dispatch::{COMPLEX, FLOATS, INTEGERS};
 
 pub(super) static SOURCE: Source = Source { file: "binary.cu", text: include_str!("binary.cu") };
 

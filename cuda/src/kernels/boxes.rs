@@ -9,8 +9,8 @@ use crate::engine::{Arguments, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::boxes::crop::{Method, crop_size, grad_crop, image_dims, image_size, images_of};
 use graph::{DType, Shape, Tensor};
+use kernels::boxes::crop::{Method, crop_size, grad_crop, image_dims, image_size, images_of};
 
 static SOURCE: Source = Source { file: "boxes.cu", text: include_str!("boxes.cu") };
 

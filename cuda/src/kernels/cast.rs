@@ -5,8 +5,8 @@ use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::cast::bitcast_shape;
 use graph::DType::{self, *};
+use kernels::cast::bitcast_shape;
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "cast.cu", text: include_str!("cast.cu") };

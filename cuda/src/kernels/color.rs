@@ -4,9 +4,9 @@ use super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
+use graph::{Code, DType};
 use kernels::color::{check_colours, check_images};
 use kernels::numeric::dispatch::FLOATS;
-use graph::{Code, DType};
 
 static SOURCE: Source = Source { file: "color.cu", text: include_str!("color.cu") };
 

@@ -4,8 +4,8 @@ use super::elementwise::{broadcast, map, same_shape, zip};
 use super::support::ORDERED;
 use crate::engine::Source;
 use device::kernel::KernelDef;
-use kernels::numeric::dispatch::FLOATS;
 use graph::DType::{self, *};
+use kernels::numeric::dispatch::FLOATS;
 
 static SOURCE: Source = Source { file: "compare.cu", text: include_str!("compare.cu") };
 

@@ -3,8 +3,8 @@
 use super::elementwise::{broadcast, map, zip};
 use crate::engine::Source;
 use device::kernel::KernelDef;
-use kernels::numeric::dispatch::COMPLEX;
 use graph::DType::*;
+use kernels::numeric::dispatch::COMPLEX;
 
 pub(super) static SOURCE: Source = Source { file: "complex.cu", text: include_str!("complex.cu") };
 

@@ -6,8 +6,8 @@ use crate::engine::{Arguments, Function};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::concat::{Cut, Joined, concatenated, split, split_v, stacked, unstacked};
 use graph::DType;
+use kernels::concat::{Cut, Joined, concatenated, split, split_v, stacked, unstacked};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -11,13 +11,13 @@ use crate::engine::driver::{Address, Convolution, ConvolutionAt, Direction, Imag
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::conv::{input_shape, sizes_input};
-use kernels::numeric::dispatch::FLOATS;
-use kernels::pad::padded;
-use kernels::numeric::strided::{Layout, permuted};
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::{DataFormat, Window};
 use graph::{Code, DType, Shape};
+use kernels::conv::{input_shape, sizes_input};
+use kernels::numeric::dispatch::FLOATS;
+use kernels::numeric::strided::{Layout, permuted};
+use kernels::pad::padded;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Conv2D", &[("T", FLOATS)], |init| make(init, Direction::Forward)),

@@ -8,10 +8,10 @@ use crate::engine::driver::Product;
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::numeric::dispatch::FRACTIONS;
-use kernels::einsum::{Axes, Operand, Plan, equation};
-use kernels::numeric::strided::Layout;
 use graph::Shape;
+use kernels::einsum::{Axes, Operand, Plan, equation};
+use kernels::numeric::dispatch::FRACTIONS;
+use kernels::numeric::strided::Layout;
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[KernelDef::enqueuing("Einsum", &[("T", FRACTIONS)], einsum)];

@@ -5,8 +5,8 @@ use super::support::{Axes, allocate_or_reuse, function, launch, read, type_name,
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use kernels::numeric::broadcast::Plan;
 use graph::Shape;
+use kernels::numeric::broadcast::Plan;
 
 /// Output 0 is `named` of input 0, element by element; `parameter` is the function's own.
 pub(super) fn map(init: &KernelInit<'_>, source: &Source, named: &str, parameter: f64) -> Result<Kernel> {

@@ -6,10 +6,10 @@ use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::numeric::dispatch::COMPLEX;
-use kernels::fft::{check_lengths, check_rank, lengths};
 use graph::DType::{self, Complex128, Double, Float};
 use graph::Shape;
+use kernels::fft::{check_lengths, check_rank, lengths};
+use kernels::numeric::dispatch::COMPLEX;
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "fft.cu", text: include_str!("fft.cu") };

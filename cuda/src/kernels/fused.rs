@@ -9,8 +9,8 @@ pub(in crate::kernels) use functions::has_function;
 
 use super::normalization;
 use device::kernel::KernelDef;
-use kernels::numeric::dispatch::FLOATS;
 use graph::DType::{BFloat16, Float, Half};
+use kernels::numeric::dispatch::FLOATS;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("_FusedElementwise", &[("T", FLOATS)], elementwise::make),

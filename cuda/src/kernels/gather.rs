@@ -4,11 +4,11 @@
 use super::support::{MOVED, allocate, function, launch, moved_type_name, read, type_name, write};
 use crate::engine::{Arguments, Source};
 use device::DeviceTensor;
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::numeric::dispatch::INDEX;
+use device::{Error, Result};
 use graph::shape::resolve_axis;
 use graph::{DType, Shape};
+use kernels::numeric::dispatch::INDEX;
 use smallvec::SmallVec;
 
 static SOURCE: Source = Source { file: "gather.cu", text: include_str!("gather.cu") };

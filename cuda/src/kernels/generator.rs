@@ -8,10 +8,10 @@ use crate::engine::{Arguments, Function};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::numeric::dispatch::{FLOATS, INDEX, WORDS};
-use kernels::generator::skipped;
-use kernels::random::{Generator, RESERVED, Source, shape_input};
 use graph::{DType, Shape};
+use kernels::generator::skipped;
+use kernels::numeric::dispatch::{FLOATS, INDEX, WORDS};
+use kernels::random::{Generator, RESERVED, Source, shape_input};
 use std::sync::Arc;
 
 type Types = &'static [(&'static str, &'static [DType])];

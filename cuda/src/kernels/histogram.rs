@@ -3,13 +3,13 @@
 use super::moved::zeros;
 use super::support::{ORDERED, allocate, function, launch, read, type_name, write};
 use crate::engine::driver::Address;
-use crate::engine::{Arguments, engine_of, Source};
+use crate::engine::{Arguments, Source, engine_of};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use kernels::numeric::dispatch::INDEX;
-use kernels::histogram::{Bins, Counted, boundaries, widths};
 use graph::DType::{self, Double, Float, Int32, Int64};
 use graph::{Shape, Tensor};
+use kernels::histogram::{Bins, Counted, boundaries, widths};
+use kernels::numeric::dispatch::INDEX;
 
 static SOURCE: Source = Source { file: "histogram.cu", text: include_str!("histogram.cu") };
 

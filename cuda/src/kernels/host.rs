@@ -2,11 +2,11 @@
 //! Of the latter kind is all that works with `int32`, which is shapes and counts as a rule: as in TensorFlow, such
 //! tensors never leave the host.
 
-use device::{Error, Result};
-use device::kernel::{ON_HOST, ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
-use kernels;
+use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit, ON_HOST};
 use device::repeat::Capture;
+use device::{Error, Result};
 use graph::DType;
+use kernels;
 
 /// A row whose kernel is the CPU's, with these arguments in host memory.
 pub(super) const fn same_as_cpu(

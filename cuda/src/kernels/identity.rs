@@ -2,12 +2,12 @@
 
 use super::support::{function, read, type_name, write};
 use crate::engine::{Arguments, Lane, Source};
-use device::{Error, Result};
 use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
-use kernels::numeric::dispatch::FLOATS;
-use kernels::identity::Found;
 use device::value::Value;
+use device::{Error, Result};
 use graph::{DType, Shape, Tensor};
+use kernels::identity::Found;
+use kernels::numeric::dispatch::FLOATS;
 use smallvec::smallvec;
 use std::sync::Arc;
 

@@ -3,8 +3,8 @@
 
 use super::host::{on_demand, same_as_cpu};
 use device::kernel::{ALL_ARGUMENTS, KernelDef};
-use kernels::iterator::{get_next, get_next_as_optional};
 use device::value::Placed;
+use kernels::iterator::{get_next, get_next_as_optional};
 
 const fn hosted(op: &'static str) -> KernelDef {
     on_demand(same_as_cpu(op, &[], ALL_ARGUMENTS))

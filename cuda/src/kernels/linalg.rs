@@ -8,10 +8,10 @@ use crate::engine::{Arguments, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::numeric::dispatch::{FLOATS, INDEX};
-use kernels::linalg::{check_systems, matrices, square, triangular_plan};
 use graph::DType::{self, Double, Float, Half};
 use graph::Shape;
+use kernels::linalg::{check_systems, matrices, square, triangular_plan};
+use kernels::numeric::dispatch::{FLOATS, INDEX};
 
 static SOURCE: Source = Source { file: "linalg.cu", text: include_str!("linalg.cu") };
 

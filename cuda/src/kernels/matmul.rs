@@ -6,9 +6,9 @@ use crate::engine::driver::{Address, Epilogue, Product};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::numeric::dispatch::FRACTIONS;
-use kernels::matmul::{Batches, broadcast_batches, same_batches, single};
 use graph::{Code, Shape};
+use kernels::matmul::{Batches, broadcast_batches, same_batches, single};
+use kernels::numeric::dispatch::FRACTIONS;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("MatMul", &[("T", FRACTIONS)], |init| {

@@ -5,11 +5,11 @@ use super::moved::zeros;
 use super::support::{NUMBERS, allocate};
 use super::variable::{Update, own};
 use device::DeviceTensor;
-use device::{Error, Result};
 use device::kernel::{KernelContext, KernelInit};
-use kernels::objects::memory::Memory;
 use device::value::{Item, Value};
+use device::{Error, Result};
 use graph::{DType, Shape};
+use kernels::objects::memory::Memory;
 
 /// Types of what lists and optionals hold on the host: what tensors of a GPU are there as a rule, too.
 pub(super) const HOSTED: &[DType] = &[DType::Int32, DType::Variant];

@@ -68,8 +68,8 @@ mod unary;
 mod unique;
 mod variable;
 
-use device::kernel::KernelDef;
 use device::KernelTable;
+use device::kernel::KernelDef;
 use std::sync::OnceLock;
 
 /// The GPU's kernels.

@@ -6,9 +6,9 @@ use super::support::{allocate, function, launch, read, type_name, wide, write};
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use kernels::numeric::dispatch::FLOATS;
-use kernels::morphology::Sizes;
 use graph::ops::morphology::{Dilation, Reach};
+use kernels::morphology::Sizes;
+use kernels::numeric::dispatch::FLOATS;
 
 static SOURCE: Source = Source { file: "morphology.cu", text: include_str!("morphology.cu") };
 

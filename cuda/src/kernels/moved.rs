@@ -5,8 +5,8 @@ use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use kernels::numeric::strided::{Layout, Taken};
 use graph::DType;
+use kernels::numeric::strided::{Layout, Taken};
 use std::sync::Arc;
 
 pub(super) static SOURCE: Source = Source { file: "moved.cu", text: include_str!("moved.cu") };

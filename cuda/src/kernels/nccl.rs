@@ -4,11 +4,11 @@
 use super::binary;
 use super::support::{allocate_or_reuse, function, launch, read, type_name, write};
 use crate::engine::driver::Reduction;
-use crate::engine::{Arguments, Collective, engine_of, Member, Share, Terms};
+use crate::engine::{Arguments, Collective, Member, Share, Terms, engine_of};
 use device::DeviceTensor;
-use device::{Error, Result};
 use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
 use device::value::Value;
+use device::{Error, Result};
 use graph::DType::{self, Double, Float, Half, Int64};
 use smallvec::smallvec;
 

@@ -7,12 +7,12 @@ use super::reduce::{WORTH_A_PART, parts_of};
 use super::support::{allocate, allocate_or_reuse, function, lane, read, type_name, write};
 use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::fused::{Link, NORMALIZED, behind_normalization, follow};
+use device::{Error, Result};
 use graph::DType::{self, BFloat16, Float, Half};
 use graph::Shape;
 use graph::ops::normalization::BatchNorm;
+use kernels::fused::{Link, NORMALIZED, behind_normalization, follow};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

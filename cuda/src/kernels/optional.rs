@@ -3,8 +3,8 @@
 use super::memory::HOSTED;
 use super::support::MOVED;
 use device::kernel::KernelDef;
-use kernels::optional::{from_value, get_value, has_value, none};
 use device::value::Placed;
+use kernels::optional::{from_value, get_value, has_value, none};
 
 const COMPONENTS: &[&str] = &["components"];
 

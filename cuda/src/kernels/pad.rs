@@ -8,8 +8,8 @@ use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::pad::{MOST_AXES, MOST_MIRRORED, check_mirrored, mirror_offset, padded, paddings, unpadded};
 use graph::DType;
+use kernels::pad::{MOST_AXES, MOST_MIRRORED, check_mirrored, mirror_offset, padded, paddings, unpadded};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

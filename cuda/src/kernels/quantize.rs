@@ -7,9 +7,9 @@ use super::support::{allocate, function, launch, read, type_name, upload, write}
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
+use graph::{DType, Element, Shape, Tensor};
 use kernels::quantize::fake::{Levels, channels_of, check_ends, check_same, ends};
 use kernels::quantize::round_trip::{RoundTrip, check_range, gradient_slices};
-use graph::{DType, Element, Shape, Tensor};
 
 static SOURCE: Source = Source { file: "quantize.cu", text: include_str!("quantize.cu") };
 

@@ -5,10 +5,10 @@ use super::support::{allocate, function, lane, launch, read, type_name, write};
 use crate::engine::{Arguments, Function, Source as Code};
 use device::Result;
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelContext, KernelDef, KernelInit};
+use graph::{DType, Shape};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
 use kernels::random::shuffle::{chosen, reserve_choices};
 use kernels::random::{RESERVED, Source, shape_input};
-use graph::{DType, Shape};
 
 pub(super) static SOURCE: Code = Code { file: "random.cu", text: include_str!("random.cu") };
 

@@ -5,10 +5,10 @@ use crate::engine::{Arguments, BUSY, Function, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::{DType, Shape};
 use kernels::numeric::dispatch::{COMPLEX, FLOATS, INDEX};
 use kernels::reduce::Layout;
 use kernels::reduce::scan::{Direction, lines};
-use graph::{DType, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -6,12 +6,12 @@ use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::{DType, Shape, Tensor};
 use kernels::resize::area::{covered, shares};
 use kernels::resize::bicubic::{Taps, taps};
 use kernels::resize::bilinear::between;
 use kernels::resize::nearest::{back_sizes, nearest};
 use kernels::resize::{Grid, Sizes};
-use graph::{DType, Shape, Tensor};
 
 static SOURCE: Source = Source { file: "resize.cu", text: include_str!("resize.cu") };
 

@@ -6,10 +6,10 @@ use super::support::NUMBERS;
 use super::variable::{Put, STORED, Update, changed};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use kernels::numeric::dispatch::INDEX;
-use kernels::resource::{readable, target};
 use device::variable::VariableInput;
 use graph::DType;
+use kernels::numeric::dispatch::INDEX;
+use kernels::resource::{readable, target};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     same_as_cpu("VarHandleOp", &[("dtype", STORED)], &[]),

@@ -11,10 +11,10 @@ use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::numeric::dispatch::INDEX;
-use kernels::scatter::{check_nothing_for_empty, check_slices, give_reference, one_for_each};
 use device::variable::VariableInput;
 use graph::{DType, Shape};
+use kernels::numeric::dispatch::INDEX;
+use kernels::scatter::{check_nothing_for_empty, check_slices, give_reference, one_for_each};
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "scatter.cu", text: include_str!("scatter.cu") };

@@ -8,13 +8,13 @@ use super::support::{NUMBERS, allocate, function, launch, read, type_name, uploa
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Error, Result};
+use graph::{DType, Shape, Tensor};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
 use kernels::segment::sorted_ids;
 use kernels::shape::integers;
 use kernels::sparse_segment::{Picked, Spread, picked, sorted_segments, spread};
-use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

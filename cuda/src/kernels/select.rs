@@ -8,8 +8,8 @@ use crate::engine::{Arguments, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::select::check_bounds;
 use graph::{PartialShape, Shape};
+use kernels::select::check_bounds;
 use smallvec::SmallVec;
 
 static SOURCE: Source = Source { file: "select.cu", text: include_str!("select.cu") };

@@ -5,12 +5,12 @@ use super::support::MOVED;
 use super::variable::{changed, own};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use kernels::scatter::give_reference;
-use kernels::slice::{Written, layout, plan, slice, strided_slice, written};
-use kernels::numeric::strided::Layout;
 use device::variable::VariableInput;
 use graph::Shape;
 use graph::ops::slice::StridedSliceAttrs;
+use kernels::numeric::strided::Layout;
+use kernels::scatter::give_reference;
+use kernels::slice::{Written, layout, plan, slice, strided_slice, written};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {

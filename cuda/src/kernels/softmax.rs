@@ -4,8 +4,8 @@ use super::support::{allocate, allocate_or_reuse, function, lane, read, type_nam
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use kernels::numeric::dispatch::{FLOATS, INDEX};
 use graph::{PartialShape, Shape};
+use kernels::numeric::dispatch::{FLOATS, INDEX};
 
 static SOURCE: Source = Source { file: "softmax.cu", text: include_str!("softmax.cu") };
 

@@ -3,13 +3,13 @@
 use super::conv::volumes;
 use super::support::{MOST_AXES, MOVED, ORDERED, allocate, function, launch, moved_type_name, read, write};
 use crate::engine::{Arguments, Source};
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use kernels::numeric::dispatch::INDEX;
-use kernels::space::{Extraction, plan};
+use device::{Error, Result};
 use graph::Shape;
 use graph::ops::space::Blocks;
 use graph::ops::window::DataFormat;
+use kernels::numeric::dispatch::INDEX;
+use kernels::space::{Extraction, plan};
 
 static SOURCE: Source = Source { file: "space.cu", text: include_str!("space.cu") };
 

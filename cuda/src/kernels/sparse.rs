@@ -6,11 +6,11 @@ use super::support::{
     MOST_AXES, MOVED, SUMMED, allocate, function, launch, moved_type_name, read, type_name, write,
 };
 use crate::engine::{Arguments, Source};
-use device::{Error, Result};
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
+use device::{Error, Result};
+use graph::DType::{self, *};
 use kernels::numeric::dispatch::INDEX;
 use kernels::sparse::{dense_shape, product_sizes};
-use graph::DType::{self, *};
 
 static SOURCE: Source = Source { file: "sparse.cu", text: include_str!("sparse.cu") };
 

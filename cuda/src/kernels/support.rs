@@ -1,10 +1,10 @@
 //! What kernels of GPUs have in common: the names of types, the memory of inputs and outputs, how tensors are walked.
 
 use crate::engine::driver::Address;
-use crate::engine::{Arguments, engine_of, Function, Lane, Source, block};
+use crate::engine::{Arguments, Function, Lane, Source, block, engine_of};
 use device::DeviceTensor;
-use device::{Error, Result};
 use device::kernel::{KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::DType::{
     self, BFloat16, Bool, Complex64, Complex128, Double, Float, Half, Int8, Int16, Int32, Int64, UInt8,
     UInt16, UInt32, UInt64,

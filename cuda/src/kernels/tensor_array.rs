@@ -5,8 +5,8 @@ use super::host::same_as_cpu;
 use super::memory::OnGpu;
 use super::support::MOVED;
 use device::kernel::KernelDef;
-use kernels::tensor_array::{concat, create, gather, read, scatter, split, write};
 use graph::DType;
+use kernels::tensor_array::{concat, create, gather, read, scatter, split, write};
 
 const INT32: &[DType] = &[DType::Int32];
 

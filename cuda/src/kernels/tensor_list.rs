@@ -4,10 +4,14 @@
 use super::memory::{HOSTED, OnGpu};
 use super::support::MOVED;
 use device::kernel::{KernelDef, KernelInit};
-use kernels::objects::memory::Host;
-use kernels::tensor_list::{add_n, concat, concat_lists, concat_v2, element_shape, empty, from_tensor, gather, get_item, length, pop_back, push_back, push_back_batch, reserve, resize, scatter, scatter_into, scatter_v2, set_item, split, stack, zeros_like};
 use device::value::Placed;
 use graph::DType;
+use kernels::objects::memory::Host;
+use kernels::tensor_list::{
+    add_n, concat, concat_lists, concat_v2, element_shape, empty, from_tensor, gather, get_item, length,
+    pop_back, push_back, push_back_batch, reserve, resize, scatter, scatter_into, scatter_v2, set_item,
+    split, stack, zeros_like,
+};
 
 const VARIANT: &[DType] = &[DType::Variant];
 

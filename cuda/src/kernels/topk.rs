@@ -4,9 +4,9 @@ use super::support::{NUMBERS, allocate, function, lane, read, type_name, write};
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::{DType, Shape};
 use kernels::numeric::dispatch::INDEX;
 use kernels::topk::{classified, top_shape};
-use graph::{DType, Shape};
 
 static SOURCE: Source = Source { file: "topk.cu", text: include_str!("topk.cu") };
 

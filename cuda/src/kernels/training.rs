@@ -6,13 +6,13 @@ use super::support::{function, lane, read, type_name, write};
 use super::variable::own_variable;
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Piece, Source};
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelDef, KernelInit};
+use device::variable::{Variable, VariableInput, lock_all_on_device};
+use device::{Error, Result};
+use graph::{DType, Shape};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
 use kernels::scatter::give_reference;
 use kernels::training::{Arguments as Places, check_rows, check_scalar, same_shape};
-use device::variable::{Variable, VariableInput, lock_all_on_device};
-use graph::{DType, Shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

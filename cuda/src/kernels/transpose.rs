@@ -7,11 +7,11 @@ use crate::engine::Arguments;
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
+use graph::DType;
+use graph::ops::transpose::BlockAttrs;
 use kernels::numeric::dispatch::COMPLEX;
 use kernels::numeric::strided::Layout;
 use kernels::transpose::{blocks, reverse_axes, reverse_where, tile, transpose};
-use graph::DType;
-use graph::ops::transpose::BlockAttrs;
 
 const WITH_INT32: &[DType] = kernels::numeric::dispatch::PLAIN;
 

@@ -7,10 +7,10 @@ use crate::engine::{Arguments, Function, Piece, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::variable::temporary;
 use device::value::Value;
 use device::variable::Variable;
 use graph::DType;
+use kernels::variable::temporary;
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "variable.cu", text: include_str!("variable.cu") };

@@ -5,8 +5,8 @@ use super::placed::{download, upload};
 use super::recording::Recording;
 use super::streams::{Gpu, launching};
 use device::Value;
-use kernels::testing::run_node_on;
 use graph::{AttrValue, DType, Node, PartialShape, Tensor};
+use kernels::testing::run_node_on;
 
 fn run(gpu: &Gpu, op: &str, attrs: &[(&str, AttrValue)], inputs: Vec<Value>) -> Fallible<Vec<Value>> {
     let op = graph::ops::lookup(op).ok_or_else(|| format!("no op {op}"))?;

@@ -5,8 +5,8 @@ use super::Fallible;
 use super::cases::Random;
 use super::streams::Gpu;
 use device::Value;
-use kernels::testing::{run_node, run_node_on};
 use graph::{AttrList, AttrValue, Code, DType, Node, Shape, Tensor};
+use kernels::testing::{run_node, run_node_on};
 
 /// Ops with what they take, as the node's attributes have it, and the node of each op.
 fn chain(dtype: DType, inputs: usize, ops: &[&'static str], operands: &[i64]) -> Fallible<Node> {

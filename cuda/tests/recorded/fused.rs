@@ -6,13 +6,13 @@ use super::partition::{Partition, transferring};
 use super::recording::Recording;
 use super::streams::Gpu;
 use super::training::run;
-use device::Device;
 use anabranch_device::gpu_options::GpuOptions;
-use kernels::testing::{lone_device, run_node_on};
+use device::Device;
 use device::Value;
 use executor::fuse;
 use expect_test::{Expect, expect};
 use graph::{AttrList, AttrValue, DType, Graph, Node, Shape, Tensor};
+use kernels::testing::{lone_device, run_node_on};
 
 fn texts(texts: &[&'static str]) -> AttrValue {
     AttrValue::List(AttrList::Str(texts.iter().map(|text| text.as_bytes().into()).collect()))

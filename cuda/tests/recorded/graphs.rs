@@ -6,13 +6,13 @@ use super::op_nodes::rows;
 use super::partition::{Partition, four_of};
 use super::recording::Recording;
 use super::streams::{DEADLINE, Gpu};
-use device::Value;
 use anabranch_device::gpu_options::GpuOptions;
+use device::Value;
 use device::kernel::{Kernel, KernelDef};
 use device::repeat::Capture;
-use kernels::testing::{make_kernel, run_node};
 use device::variable::Variable;
 use graph::{DType, Node, PortType, Shape, Tensor};
+use kernels::testing::{make_kernel, run_node};
 use std::time::Instant;
 
 fn options(graphs: bool) -> GpuOptions {

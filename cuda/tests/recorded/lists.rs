@@ -7,8 +7,8 @@ use super::partition::Partition;
 use super::placed::{self, download, upload};
 use super::recording::Recording;
 use super::streams::Gpu;
-use device::Value;
 use anabranch_device::gpu_options::GpuOptions;
+use device::Value;
 use graph::{DType, Node, Optional, PartialShape, Shape, Tensor, TensorList, Variant};
 
 /// A loop as a function of a loop is lowered to: each turn takes a row off one list and puts what it makes of it onto another,

@@ -56,8 +56,8 @@ mod variable_cases;
 mod walk;
 mod windows;
 
-use device::Device;
 use anabranch_device::gpu_options::GpuOptions;
+use device::Device;
 use std::sync::Arc;
 
 /// What tests that are shared with machines that have a GPU run on here: one that computes, in software, and a small one.

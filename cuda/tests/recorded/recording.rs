@@ -4,7 +4,10 @@
 //! is enqueued, and what a kernel must not do is written down with what else went wrong.
 
 use super::{compiler, processor};
-use anabranch_cuda::engine::driver::{Address, AllReduce, Convolution, ConvolutionAt, Direction, EventId, FunctionId, GraphId, Grid, Part, Pinned, Product, Shared, StreamId, WorkspaceBytes};
+use anabranch_cuda::engine::driver::{
+    Address, AllReduce, Convolution, ConvolutionAt, Direction, EventId, FunctionId, GraphId, Grid, Part,
+    Pinned, Product, Shared, StreamId, WorkspaceBytes,
+};
 use anabranch_cuda::engine::{Arguments, Driver, Program};
 use device::{Error, Result};
 use graph::DType;

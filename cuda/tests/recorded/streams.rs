@@ -2,12 +2,12 @@
 
 use super::Fallible;
 use super::recording::Recording;
-use device::Value;
 use anabranch_cuda::engine::device_over;
-use device::{Device, DeviceTensor};
 use anabranch_device::gpu_options::GpuOptions;
-use kernels::testing::run_node_on;
+use device::Value;
+use device::{Device, DeviceTensor};
 use graph::{AttrList, AttrValue, Code, DType, DeviceName, Node, TaskName, Tensor};
+use kernels::testing::run_node_on;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};

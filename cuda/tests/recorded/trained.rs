@@ -4,12 +4,12 @@ use super::folder::Folder;
 use super::models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
 use super::recording::Recording;
 use super::{Fallible, elements, saved};
-use kernels;
 use anabranch_cuda::engine::device_over;
-use device::Device;
 use anabranch_device::gpu_options::GpuOptions;
 use client::{Server, ServerConfig, Session, SessionOptions};
+use device::Device;
 use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, Tensor};
+use kernels;
 use std::sync::Arc;
 use train::{Averaging, Master, Optimizer, Strategy, Variables};
 

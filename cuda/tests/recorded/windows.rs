@@ -4,15 +4,15 @@
 use super::Fallible;
 use super::recording::Recording;
 use super::streams::{DEADLINE, Gpu, launching, node};
-use device::DeviceTensor;
 use anabranch_device::gpu_options::GpuOptions;
+use device::DeviceTensor;
 use device::shared_block::{Freed, Place, SharedBlock};
 use device::shared_memory;
 use device::shared_memory::{PeerMemory, SharedMemory};
-use kernels::testing::run_node_on;
 use device::window::{BorrowedMemory, LEAST, Loan, PeerWindow};
 use device::{Pool, Value};
 use graph::{DType, Tensor};
+use kernels::testing::run_node_on;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,12 +1,12 @@
 //! A store that follows another.
 
 use super::*;
-use kernels::objects::accumulator::{Accumulator, Gradient, Reduction};
 use crate::cancel::Cancellation;
-use kernels::objects::queue::{Element, Kind, Queue, QueueSpec};
 use crate::resource::ResourceStore;
 use crate::variable::{RefVariable, Variable, VariableSlices};
 use graph::{Code, DType, PartialShape, Tensor};
+use kernels::objects::accumulator::{Accumulator, Gradient, Reduction};
+use kernels::objects::queue::{Element, Kind, Queue, QueueSpec};
 use smallvec::smallvec;
 use std::any::Any;
 use std::sync::atomic::AtomicI64;

@@ -1,14 +1,14 @@
 //! Private ops on private devices, graphs of them, and steps that are run by hand.
 
 use crate::executor::*;
-use device::cancel::Cancellation;
-use device::{Device, DeviceAttributes, DeviceMemory, DeviceTensor, Processor, Transfer};
 use device::KernelTable;
+use device::cancel::Cancellation;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::rendezvous::{LocalRendezvous, RendezvousKey, Sent};
 use device::resource::{Resource, ResourceStore};
 use device::value::Value;
 use device::variable::Variable;
+use device::{Device, DeviceAttributes, DeviceMemory, DeviceTensor, Processor, Transfer};
 use graph::ops::spec::{Arg, ArgType, AttrKind, AttrSpec};
 use graph::ops::{OpDef, Traits};
 use graph::{DType, NodeId, Op, Output, PartialShape, Role, Tensor};
@@ -196,8 +196,12 @@ pub(super) struct TestProcessor {
 impl TestProcessor {
     fn device(own_memory: bool) -> Device {
         let name = graph::DeviceName::new(&graph::TaskName::new("localhost", 0), "CPU", 0);
-        let attributes =
-            DeviceAttributes { name, memory_limit: 1 << 28, incarnation: 1, physical_description: String::new() };
+        let attributes = DeviceAttributes {
+            name,
+            memory_limit: 1 << 28,
+            incarnation: 1,
+            physical_description: String::new(),
+        };
         let processor = Arc::new(TestProcessor { log: OnceLock::new(), own_memory });
         let device = Device::new(attributes, processor.clone(), table());
         if let Ok(log) = log(device.resources()) {

@@ -1,15 +1,15 @@
 //! `CropAndResize` and its gradients with respect to the images and to the boxes.
 
-use device::{Error, Result};
-use device::kernel::{KernelContext, KernelInit};
 use crate::numeric::scalar::Real as _;
 use crate::numeric::threads::for_rows;
 use crate::numeric::wide::Float;
+use device::kernel::{KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{Code, DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Zero as _};
 
 /// How a crop samples the image.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     Bilinear,
     Nearest,

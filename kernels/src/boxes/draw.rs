@@ -1,9 +1,9 @@
 //! `DrawBoundingBoxes`: outlines of boxes drawn into images.
 
-use device::Result;
-use device::kernel::KernelContext;
 use crate::numeric::scalar::Real as _;
 use crate::numeric::wide::Float;
+use device::Result;
+use device::kernel::KernelContext;
 use graph::Tensor;
 
 /// The colours that boxes take in turn if no colours are given: red, green, blue, opacity.

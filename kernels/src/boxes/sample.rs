@@ -1,8 +1,8 @@
 //! Random crops and random bounding boxes, drawn from the same random numbers as TensorFlow draws them.
 
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelInit};
 use crate::random::{WordStream, Words};
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{Code, DType, Shape, Tensor};
 
 /// A box in pixels; its end coordinates are exclusive.

@@ -1,9 +1,9 @@
 //! Non-maximum suppression: selects boxes in the order of their scores and drops those that overlap a box selected
 //! before.
 
-use device::{Error, Result};
-use device::kernel::KernelContext;
 use crate::numeric::wide::{narrowed, widened};
+use device::kernel::KernelContext;
+use device::{Error, Result};
 use graph::{DType, Element, Shape, Tensor};
 use half::f16;
 use std::cmp::Ordering;
@@ -34,6 +34,7 @@ impl PartialOrd for Candidate {
 }
 
 /// The limits of a suppression: how many boxes are selected, and when a box is dropped.
+#[derive(Debug)]
 pub struct Rules {
     /// The most boxes to select.
     pub most: usize,

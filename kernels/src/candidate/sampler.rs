@@ -2,9 +2,9 @@
 
 use super::super::random::distribution::{unit_f32, unit_f64};
 use super::super::random::philox::Singles;
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::KernelInit;
+use device::{Error, Result};
 use graph::{Code, DType, Shape, Tensor};
 use parking_lot::Mutex;
 

@@ -1,13 +1,13 @@
 //! Kernels that take snapshots of variables, and save them while the variables continue to change.
 
 use super::{prefix, write};
-use device::{Error, Result};
-use device::handle::{ObjectName, Owner};
 use crate::objects::io::{behind, blocking};
-use device::kernel::{Kernel, KernelInit};
-use device::variable::{Aside, Snapshot, VariableInput};
 use checkpoint::bundle;
 use checkpoint::store::Store;
+use device::handle::{ObjectName, Owner};
+use device::kernel::{Kernel, KernelInit};
+use device::variable::{Aside, Snapshot, VariableInput};
+use device::{Error, Result};
 use graph::{Bool8, Code, Tensor};
 use smallvec::SmallVec;
 use std::path::Path;

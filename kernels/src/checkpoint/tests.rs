@@ -1,8 +1,8 @@
 //! Tests of saving and restoring through the ops.
 
-use device::Result;
 use crate::testing::{TempDir, run_op};
 use bytes::Bytes;
+use device::Result;
 use graph::{AttrValue, Code, DType, Shape, Tensor};
 
 fn strings(values: &[&str]) -> Result<Tensor> {

@@ -1,9 +1,9 @@
 //! Encoding of images as JPEG and PNG files.
 
 use super::png;
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{DType, Shape, Tensor};
 use jpeg_encoder::{ColorType, Encoder, PixelDensity, PixelDensityUnit, SamplingFactor};
 

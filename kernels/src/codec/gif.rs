@@ -1,8 +1,8 @@
 //! GIF files: each frame is drawn on top of the frames before it.
 
 use super::{MOST_SAMPLES, Pixels, Samples, sample_count};
-use device::{Error, Result};
 use ::gif::{ColorOutput, DecodeOptions, MemoryLimit};
+use device::{Error, Result};
 
 /// Decodes the first frames of a file, at most `most`.
 pub(super) fn decode(file: &[u8], most: usize) -> Result<Pixels> {

@@ -1,8 +1,8 @@
 //! JPEG files.
 
 use super::{Pixels, Samples, sample_count};
-use device::{Error, Result};
 use device::kernel::KernelInit;
+use device::{Error, Result};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;

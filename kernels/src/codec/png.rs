@@ -1,8 +1,8 @@
 //! PNG files.
 
 use super::{Pixels, Samples, sample_count};
-use device::{Error, Result};
 use ::png::{BitDepth, ColorType, Compression, Decoder, Encoder, Limits, Transformations};
+use device::{Error, Result};
 use std::io::Cursor;
 
 /// Decodes a file; `channels` 0 keeps the file's number of channels. `wide` requests samples of 16 bits.

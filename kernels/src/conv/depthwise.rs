@@ -2,10 +2,10 @@
 //! is an element-wise product along the channels.
 
 use super::{Factor, channels_last, check_out_backprop, input_shape, load, sizes_input, store};
-use device::Result;
-use device::kernel::KernelContext;
 use crate::numeric::product::Threads;
 use crate::numeric::scalar::Semiring;
+use device::Result;
+use device::kernel::KernelContext;
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::DataFormat;
 use graph::{Element as _, Shape, Tensor};

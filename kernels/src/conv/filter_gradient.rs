@@ -4,12 +4,12 @@
 use super::band::{self, AccessPattern, Band, BandLines, LineCopies};
 use super::phase::{Image, Phase, Tap, is_flat};
 use super::stencil::threads;
-use device::Result;
 use crate::numeric::cpu_cache;
 use crate::numeric::cpu_cache::FLOATS;
 use crate::numeric::micro::{Later, Left, Place, Registers, Right, Run, cut};
 use crate::numeric::panel::{Panels, Rows, Streamed};
 use crate::numeric::product::Threads;
+use device::Result;
 use graph::ops::conv::ConvSizes;
 use graph::{DType, Shape, Tensor};
 use rayon::prelude::*;

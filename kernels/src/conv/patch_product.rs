@@ -2,9 +2,9 @@
 //! With a 1x1 filter the image itself is the matrix of patches.
 
 use super::patch::{gather, patch_len, scatter};
-use device::{Error, Result};
 use crate::numeric::product::{Matrix, Threads, product};
 use crate::numeric::scalar::Number;
+use device::{Error, Result};
 use graph::ops::conv::ConvSizes;
 use rayon::prelude::*;
 

@@ -4,11 +4,11 @@
 
 use super::band::{self, AccessPattern, Band, LineCopies};
 use super::phase::{Image, Phase, Span, is_flat};
-use device::Result;
 use crate::numeric::cpu_cache::rows_alias;
 use crate::numeric::micro::{Ahead, Left, Place, Registers, Run, STEPS, cut};
 use crate::numeric::panel::{Columns, Panels, Rows, Source};
 use crate::numeric::product::Threads;
+use device::Result;
 use graph::ops::conv::ConvSizes;
 use rayon::prelude::*;
 use smallvec::SmallVec;
@@ -417,7 +417,8 @@ mod tests {
         for (side, filter) in [(14, 1), (14, 5), (7, 3), (30, 3)] {
             for batch in 1..70 {
                 let sizes = sizes([batch, side, side, 16], [filter, filter, 16, 8], 1)?;
-                let stencil = Stencil::forward(&sizes).ok_or_else(|| device::Error::internal("it is none"))?;
+                let stencil =
+                    Stencil::forward(&sizes).ok_or_else(|| device::Error::internal("it is none"))?;
                 for threads in 1..=16 {
                     let (lines, all) = (stencil.lines(threads), batch * side);
                     let is_little = busiest_work(all, lines, threads) <= all.div_ceil(threads);
@@ -438,7 +439,8 @@ mod tests {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
             let pool = pool.map_err(|e| device::Error::internal(e.to_string()))?;
             pool.install(|| {
-                let stencil = Stencil::forward(&sizes).ok_or_else(|| device::Error::internal("it is none"))?;
+                let stencil =
+                    Stencil::forward(&sizes).ok_or_else(|| device::Error::internal("it is none"))?;
                 assert_eq!(stencil.threads, Threads::All);
                 let mut out = vec![f32::NAN; 9 * 7 * 7 * 128];
                 stencil.run(&images, &stencil.pack(&filter)?, &mut out);

@@ -1,9 +1,9 @@
 //! CTC beam search: decoding that extends only the likeliest label prefixes.
 
 use super::{Scores, log_softmax, log_sum, set_sparse};
-use device::{Error, Result};
-use device::kernel::{KernelContext, KernelInit};
 use crate::numeric::scalar::Real;
+use device::kernel::{KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{Code, Element, Shape, Tensor};
 use rustc_hash::FxHashMap;
 

@@ -1,9 +1,9 @@
 //! CTC greedy decoding: the likeliest class at each time.
 
 use super::{Scores, set_sparse};
-use device::{Error, Result};
-use device::kernel::KernelContext;
 use crate::numeric::scalar::Real;
+use device::kernel::KernelContext;
+use device::{Error, Result};
 use graph::{Code, Element, Shape, Tensor};
 
 /// `CTCGreedyDecoder`: outputs the sequences, without blanks, and the negated sum of their scores.

@@ -1,10 +1,10 @@
 //! The CTC loss, the negative log-probability of labels summed over all alignments, and its gradient.
 
 use super::{Scores, log_softmax, log_sum};
-use device::{Error, Result};
-use device::kernel::{KernelContext, KernelInit};
 use crate::numeric::scalar::Real;
 use crate::sparse::check_sorted;
+use device::kernel::{KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{Code, Element, Shape, Tensor};
 use rayon::prelude::*;
 

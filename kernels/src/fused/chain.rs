@@ -2,14 +2,15 @@
 //! that computes them.
 
 use super::texts;
-use device::{Error, Result};
+use crate::numeric::broadcast::Plan;
 use device::function::no_functions;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit, SyncKernel};
-use crate::numeric::broadcast::Plan;
 use device::value::Value;
+use device::{Error, Result};
 use graph::passes::MOST_FUSED_OPS;
 use graph::{AttrValue, Node, Shape};
 use smallvec::SmallVec;
+use std::fmt;
 use std::sync::OnceLock;
 
 /// The arity of a fused op.
@@ -43,6 +44,7 @@ pub enum Source {
 
 /// The ops of a chain in the order of their computation; the last one's value is the result. `F` is the device's
 /// representation of an op.
+#[derive(Debug)]
 pub struct Chain<F> {
     pub ops: Vec<ChainOp<F>>,
     /// The number of the node's inputs.
@@ -52,6 +54,7 @@ pub struct Chain<F> {
 }
 
 /// An op of a chain.
+#[derive(Debug)]
 pub struct ChainOp<F> {
     pub function: F,
     /// One operand, or two if the op is a [`Form::Zip`].
@@ -65,10 +68,7 @@ impl<F> Chain<F> {
     ///
     /// # Errors
     /// `InvalidArgument` if the attributes describe no chain; `Unimplemented` naming an op that the device lacks.
-    pub fn new(
-        init: &KernelInit<'_>,
-        function: impl Fn(&str) -> Option<(Form, F)>,
-    ) -> Result<Chain<F>> {
+    pub fn new(init: &KernelInit<'_>, function: impl Fn(&str) -> Option<(Form, F)>) -> Result<Chain<F>> {
         let (names, inputs) = (texts(init, "names")?, init.inputs.len());
         let (operands, op_names) = (init.attr::<Vec<i64>>("operands")?, texts(init, "ops")?);
         if op_names.len() > MOST_FUSED_OPS || inputs > 2 * MOST_FUSED_OPS {
@@ -90,7 +90,9 @@ impl<F> Chain<F> {
                     None => Source::Input(operand),
                     Some(before) if before < at => Source::Value(before),
                     Some(_) => {
-                        device::invalid!("'{op}', op {at} of a fused op, takes a value that is computed later")
+                        device::invalid!(
+                            "'{op}', op {at} of a fused op, takes a value that is computed later"
+                        )
                     }
                 });
             }
@@ -106,10 +108,7 @@ impl<F> Chain<F> {
     }
 
     /// Returns the shapes of the inputs; `None` if one of them is no tensor.
-    pub fn given<'c>(
-        &self,
-        ctx: &'c KernelContext<'_>,
-    ) -> Option<SmallVec<[&'c Shape; 8]>> {
+    pub fn given<'c>(&self, ctx: &'c KernelContext<'_>) -> Option<SmallVec<[&'c Shape; 8]>> {
         (0..self.inputs).map(|i| ctx.shape(i).ok()).collect()
     }
 
@@ -187,6 +186,12 @@ struct UnfusedOp {
     node: Node,
     def: &'static KernelDef,
     kernel: OnceLock<Result<Box<SyncKernel>>>,
+}
+
+impl fmt::Debug for UnfusedOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "UnfusedOp({})", self.node.op.name())
+    }
 }
 
 impl UnfusedOp {

@@ -3,15 +3,15 @@
 
 use super::handle::{IteratorName, spec};
 use super::{KIND, unset};
-use device::cancel::{Cancellation, Registration};
 use crate::objects::dataset::iterator::IteratorResource;
 use crate::objects::dataset::{DatasetVariant, ElementSpec, threads};
 use device::Device;
-use device::{Error, Result};
+use device::cancel::{Cancellation, Registration};
 use device::function::Function;
 use device::kernel::{AsyncContext, Kernel, KernelInit, Step};
 use device::rendezvous::LocalRendezvous;
 use device::value::Value;
+use device::{Error, Result};
 use graph::{Code, ResourceHandle, Tensor};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};

@@ -1,10 +1,10 @@
 //! BatchNormWithGlobalNormalization: normalisation by a given mean and variance of each channel, and its gradient.
 
 use super::columns::{each_row, sums};
-use device::Result;
-use device::kernel::{KernelContext, KernelInit};
 use crate::numeric::scalar::Real as _;
 use crate::numeric::wide::{Float, narrowed, widened};
+use device::Result;
+use device::kernel::{KernelContext, KernelInit};
 use graph::{Element as _, Tensor};
 use num_traits::{AsPrimitive, Float as _, One, Zero};
 

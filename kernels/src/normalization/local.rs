@@ -1,13 +1,13 @@
 //! Local response normalisation (LRN): divides each channel of a pixel by a norm of the channels around it.
 
 use super::columns::each_row;
-use device::{Error, Result};
-use device::kernel::{KernelContext, KernelInit};
 use crate::numeric::wide::{Lane, narrowed, widened};
+use device::kernel::{KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{Shape, Tensor};
 
 /// The attributes of the op.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Neighbours {
     pub radius: usize,
     pub bias: f32,

@@ -4,9 +4,9 @@
 use super::simd::{Vector, vectorized};
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
 use super::wide::{Lane, block, load, store, wide_block};
-use device::{Error, Result};
-use device::kernel::KernelContext;
 use bytemuck::Zeroable;
+use device::kernel::KernelContext;
+use device::{Error, Result};
 use graph::{Element, Shape, Tensor};
 use smallvec::SmallVec;
 

@@ -4,9 +4,9 @@
 use super::simd::{Vector, vectorized};
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
 use super::wide::{Lane, block, load, store, wide_block};
+use bytemuck::Zeroable;
 use device::Result;
 use device::kernel::KernelContext;
-use bytemuck::Zeroable;
 use graph::Tensor;
 
 /// A function of one element, as a type without values.

@@ -1,8 +1,8 @@
 //! Conversion of images and volumes between channels first and channels last. Kernels compute with channels last.
 
 use super::threads::PARALLEL;
-use device::Result;
 use bytemuck::Pod;
+use device::Result;
 use graph::ops::window::DataFormat;
 use graph::{Shape, Tensor};
 use rayon::prelude::*;

@@ -1,8 +1,8 @@
 //! Elements that kernels copy without computing: kernels are instantiated by element size, not by dtype.
 
 use super::turn;
-use device::{Error, Result};
 use bytes::Bytes;
+use device::{Error, Result};
 use graph::tensor::memory_limit;
 use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
 

@@ -1,8 +1,8 @@
 //! Strided copies between boxes of elements, the common core of transpose, slice, tile, concat and pad.
 
 use super::moved::{Moved, moved};
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::Shape;
 use smallvec::SmallVec;
 

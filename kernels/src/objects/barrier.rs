@@ -1,14 +1,14 @@
 //! Barriers: tuples whose components are inserted under a key by different steps, and taken when they are
 //! complete, in the order in which their keys were first seen.
 
-use device::cancel::Cancellation;
-use device::{Error, Result};
 use crate::objects::queue::{Element, Kind, Queue, QueueSpec, shapes_text, types_text};
-use device::resource::Resource;
 use crate::objects::rows;
+use bytes::Bytes;
+use device::cancel::Cancellation;
+use device::resource::Resource;
 use device::value::Placed;
 use device::waiting::Finish;
-use bytes::Bytes;
+use device::{Error, Result};
 use graph::{Code, DType, PartialShape, Tensor};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -125,7 +125,11 @@ impl Barrier {
         }
         let keys = keys.as_strings()?;
         if values.shape().first() != Some(&keys.len()) {
-            device::invalid!("{} keys do not name the rows of values of shape {}", keys.len(), values.shape());
+            device::invalid!(
+                "{} keys do not name the rows of values of shape {}",
+                keys.len(),
+                values.shape()
+            );
         }
         let values = rows::split(values)?;
         let declared = &self.shapes[index];

@@ -1,9 +1,9 @@
 //! Event files: what steps' summary writers write, and TensorBoard reads. A record is an `Event` message.
 
-use device::{Error, Result};
 use crate::objects::io::{Compression, RecordWriter};
-use device::resource::Resource;
 use checkpoint::proto::Writer;
+use device::resource::Resource;
+use device::{Error, Result};
 use graph::Code;
 use parking_lot::Mutex;
 use std::fmt;

@@ -2,9 +2,9 @@
 
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::moved::{Moved, moved};
-use device::{Error, Result};
 use device::kernel::KernelContext;
 use device::value::{Item, Value};
+use device::{Error, Result};
 use graph::{DType, Element, Shape, Tensor};
 use std::ops::AddAssign;
 

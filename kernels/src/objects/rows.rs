@@ -1,7 +1,7 @@
 //! Rows of tensors of any type: a batch taken apart along its first axis, and rows put together into a batch.
 
-use device::{Error, Result};
 use bytes::Bytes;
+use device::{Error, Result};
 use graph::{DType, ResourceHandle, Shape, Tensor, Variant};
 
 /// The rows of a tensor, each with storage of its own.

@@ -2,10 +2,10 @@
 //! may be bounded in number and in bytes; who puts too much waits until something is taken.
 
 use device::cancel::Cancellation;
-use device::{Error, Result};
 use device::resource::Resource;
 use device::value::{Held, Placed};
 use device::waiting::{Finish, Tried, Waiting};
+use device::{Error, Result};
 use graph::{Code, DType, Tensor};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! Resources that live as long as a step, reached through handles. The form of a handle depends on the op's version: a
 //! resource, a pair of strings, or a reference to such a pair.
 
-use device::{Error, Result};
+use bytes::Bytes;
 use device::kernel::{KernelContext, KernelInit};
 use device::resource::Resource;
 use device::value::Value;
 use device::variable::Variable;
-use bytes::Bytes;
+use device::{Error, Result};
 use graph::{DType, PartialShape, ResourceHandle, Shape, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! A value that steps have in turn, in the order in which they ask for it. Who waits can be cancelled.
 
 use device::cancel::Cancellation;
-use device::{Error, Result};
 use device::waiting::{Tried, Waiting};
+use device::{Error, Result};
 use parking_lot::Mutex;
 use std::fmt;
 use std::ops::{Deref, DerefMut};

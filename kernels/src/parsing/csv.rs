@@ -1,9 +1,9 @@
 //! Records of comma-separated values (RFC 4180): one tensor per column.
 
 use super::super::string::parse_float;
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{DType, Tensor};
 use std::str::FromStr;
 

@@ -3,9 +3,9 @@
 mod batch;
 mod message;
 
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{DType, PartialShape, Tensor};
 
 /// A sparse or ragged feature, which has as many values as the example gives.

@@ -1,9 +1,9 @@
 //! Compares parsed tensors with TensorFlow's for the same bytes.
 
-use device::Result;
 use crate::testing::run_op;
 use bytes::Bytes;
 use checkpoint::proto::Writer;
+use device::Result;
 use graph::{AttrValue, DType, PartialShape, Shape, Tensor};
 
 fn strings(all: &[&[u8]]) -> Result<Tensor> {

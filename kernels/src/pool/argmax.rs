@@ -2,10 +2,10 @@
 //! that uses these positions.
 
 use super::{cost, each_part, image_in, line_out, lines_out, output_nhwc, pixels_under};
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelDef};
 use crate::numeric::dispatch::{INDEX, REALS, dispatch};
 use crate::numeric::scalar::Semiring;
+use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::{Error, Result};
 use graph::ops::pool::Pool;
 use graph::{DType, Element, Tensor};
 

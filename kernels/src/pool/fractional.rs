@@ -1,10 +1,10 @@
 //! Fractional pooling: the boundaries of the windows are drawn at random in each step.
 
+use crate::numeric::dispatch::dispatch;
+use crate::numeric::scalar::Number;
+use crate::random::WordStream;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
-use crate::numeric::dispatch::dispatch;
-use crate::random::WordStream;
-use crate::numeric::scalar::Number;
 use graph::ops::pool::Fractional;
 use graph::{DType, Shape, Tensor};
 use num_traits::AsPrimitive;

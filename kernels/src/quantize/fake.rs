@@ -1,12 +1,12 @@
 //! FakeQuant ops: round numbers to the levels that a quantised model would have.
 
+use crate::numeric::threads::for_rows;
 use device::Result;
 use device::kernel::{KernelContext, KernelInit};
-use crate::numeric::threads::for_rows;
 use graph::{DType, Shape, Tensor};
 
 /// The lowest and the highest level.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Levels(pub [f32; 2]);
 
 impl Levels {
@@ -106,11 +106,7 @@ pub(super) fn by_attrs_grad(ctx: &mut KernelContext<'_>, range: Range) -> Result
 }
 
 /// Checks that the inputs from `first` on hold the ends of one range, or of one range per channel.
-pub fn check_ends(
-    ctx: &KernelContext<'_>,
-    first: usize,
-    channels: Option<usize>,
-) -> Result<()> {
+pub fn check_ends(ctx: &KernelContext<'_>, first: usize, channels: Option<usize>) -> Result<()> {
     let count = channels.unwrap_or(1);
     for (name, bound) in [("min", ctx.shape(first)?), ("max", ctx.shape(first + 1)?)] {
         match channels {

@@ -1,12 +1,13 @@
 //! QuantizeAndDequantize ops: numbers quantised and dequantised, with one scale or one scale per slice of an axis.
 
-use device::{Error, Result};
-use device::kernel::{KernelContext, KernelInit};
 use crate::numeric::scalar::Real;
+use device::kernel::{KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{Element, Shape, Tensor};
 use std::cmp::Ordering;
 
 /// The attributes of the op.
+#[derive(Debug)]
 pub struct RoundTrip {
     signed: bool,
     /// The number of bits; `None` if input 3 gives it.

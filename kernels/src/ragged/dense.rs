@@ -1,9 +1,9 @@
 //! RaggedTensorToTensor: rows are cut, or padded with a default value.
 
-use device::{Error, Result};
+use crate::numeric::moved::Moved;
 use device::invalid;
 use device::kernel::KernelContext;
-use crate::numeric::moved::Moved;
+use device::{Error, Result};
 use graph::ops::ragged::Partition;
 use graph::tensor::memory_limit;
 use graph::{Code, Shape, Tensor};

@@ -1,10 +1,10 @@
 //! RaggedGather: rows of a ragged tensor, selected by their numbers.
 
+use crate::numeric::moved::{Moved, moved};
+use crate::shape::integers;
 use device::Result;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use crate::numeric::moved::{Moved, moved};
-use crate::shape::integers;
 use graph::{DType, Shape};
 use std::ops::Range;
 

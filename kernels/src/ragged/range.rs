@@ -1,11 +1,11 @@
 //! RaggedRange: ranges of numbers, one per row.
 
-use device::Result;
-use device::invalid;
-use device::kernel::{Kernel, KernelContext, KernelInit};
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::Stored;
 use crate::shape::integers;
+use device::Result;
+use device::invalid;
+use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::{DType, Shape, Tensor};
 
 pub(super) const TYPES: &[DType] = &[DType::Float, DType::Double, DType::Int32, DType::Int64];

@@ -6,11 +6,11 @@ use super::distribution::{
 };
 use super::philox::{GROUP, Philox};
 use super::source::Source;
+use crate::numeric::dispatch::dispatch;
+use crate::numeric::threads::{PARALLEL, for_chunks};
 use device::Result;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use crate::numeric::dispatch::dispatch;
-use crate::numeric::threads::{PARALLEL, for_chunks};
 use graph::{Element, Shape, Tensor};
 use std::fmt::Display;
 use std::marker::PhantomData;

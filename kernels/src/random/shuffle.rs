@@ -3,11 +3,11 @@
 use super::distribution::RESERVED;
 use super::philox::{GROUP, Philox, Singles};
 use super::source::Source;
-use device::Result;
-use device::kernel::{Kernel, KernelContext, KernelInit};
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::Real as _;
 use crate::numeric::wide::Float;
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::{Code, DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Float as _};
 

@@ -3,10 +3,10 @@
 
 use super::distribution::RESERVED;
 use super::philox::Philox;
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{KernelContext, KernelInit};
 use device::variable::VariableInput;
+use device::{Error, Result};
 use graph::{DType, Shape, Tensor};
 use parking_lot::Mutex;
 
@@ -17,7 +17,8 @@ const THREE_FRY: i64 = 2;
 const AUTOMATIC: i64 = 3;
 
 /// A kernel's position in its stream. Concurrent steps reserve parts that do not overlap.
-pub(crate) struct Stream(Mutex<Philox>);
+#[derive(Debug)]
+pub struct Stream(Mutex<Philox>);
 
 impl Stream {
     /// Returns the stream of the attributes `seed` and `seed2`.
@@ -40,6 +41,7 @@ impl Stream {
 }
 
 /// The source of a kernel's random numbers.
+#[derive(Debug)]
 pub enum Source {
     /// The node's own stream; each step continues where the previous one stopped.
     Node(Stream),
@@ -85,11 +87,7 @@ impl Source {
     }
 
     /// Reserves enough for `count` numbers of any distribution, like [`Source::reserve`].
-    pub fn reserve_outputs(
-        &self,
-        ctx: &KernelContext<'_>,
-        count: usize,
-    ) -> Result<Philox> {
+    pub fn reserve_outputs(&self, ctx: &KernelContext<'_>, count: usize) -> Result<Philox> {
         self.reserve(ctx, (count as u64).wrapping_mul(RESERVED as u64))
     }
 
@@ -170,6 +168,7 @@ fn too_short(words: usize) -> Error {
 }
 
 /// A generator's state in the variable of input 0: the two halves of the counter and the key, as signed numbers.
+#[derive(Debug)]
 pub struct Generator {
     pub variable: VariableInput,
     /// True if the state begins with the number of the algorithm; otherwise an input gives it.

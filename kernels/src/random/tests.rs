@@ -1,12 +1,12 @@
 //! Compares random numbers with TensorFlow's, and checks edge cases.
 
 use super::*;
-use device::cancel::Cancellation;
+use crate::testing::lone_device;
 use device::Device;
 use device::Result;
+use device::cancel::Cancellation;
 use device::kernel::{Kernel, KernelContext, KernelInit, Step};
 use device::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
-use crate::testing::lone_device;
 use device::value::Value;
 use graph::{AttrValue, Code, Node, Shape, Tensor};
 use half::{bf16, f16};

@@ -1,8 +1,8 @@
 //! The position of the largest or smallest element along an axis.
 
 use crate::numeric::dispatch::dispatch;
-use device::{Error, Result};
 use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::DType::{self, *};
 use graph::{Bool8, Element, Shape, Tensor};
 use half::{bf16, f16};

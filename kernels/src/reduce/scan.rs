@@ -1,11 +1,11 @@
 //! Running sums and products along an axis.
 
+use super::fold::Monoid;
+use super::{Prod, Sum};
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::Arithmetic;
 use crate::numeric::threads::{Cost, chunk_size, for_chunks};
 use crate::numeric::wide::Lane;
-use super::fold::Monoid;
-use super::{Prod, Sum};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::Tensor;

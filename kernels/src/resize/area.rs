@@ -1,9 +1,9 @@
 //! ResizeArea: an output pixel is the mean of the area of the input that it covers.
 
 use super::{Grid, Sample, Sizes, as_single};
+use crate::numeric::threads::for_rows;
 use device::Result;
 use device::kernel::KernelContext;
-use crate::numeric::threads::for_rows;
 use graph::DType;
 
 /// Returns, for each output position, the input positions that it covers and their shares; at an edge the first

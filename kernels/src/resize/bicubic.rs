@@ -2,9 +2,9 @@
 //! like TensorFlow's, because the steps are visible in the results.
 
 use super::{Grid, Sample, Sizes, as_single};
+use crate::numeric::threads::for_rows;
 use device::Result;
 use device::kernel::KernelContext;
-use crate::numeric::threads::for_rows;
 use graph::{DType, Element, Tensor};
 use num_traits::{AsPrimitive, Float};
 
@@ -12,7 +12,7 @@ use num_traits::{AsPrimitive, Float};
 const STEPS: usize = 1024;
 
 /// The four input positions of an output position, and their weights.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Taps {
     pub at: [usize; 4],
     pub weights: [f32; 4],

@@ -1,17 +1,17 @@
 //! ResizeBilinear: linear interpolation between the two nearest pixels on each axis.
 
 use super::{Grid, Sample, Sizes, as_single};
-use device::Result;
-use device::kernel::KernelContext;
 use crate::numeric::scalar::Real as _;
 use crate::numeric::threads::for_rows;
 use crate::numeric::wide::Float;
+use device::Result;
+use device::kernel::KernelContext;
 use graph::DType;
 use num_traits::Zero as _;
 use rayon::prelude::*;
 
 /// The two input positions around an output position, and the output position's distance from the lower one.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Between {
     pub lower: usize,
     pub upper: usize,

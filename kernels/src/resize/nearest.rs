@@ -1,10 +1,10 @@
 //! ResizeNearestNeighbor.
 
 use super::{Grid, Sizes, size_input};
-use device::Result;
-use device::kernel::KernelContext;
 use crate::numeric::scalar::Semiring;
 use crate::numeric::threads::for_rows;
+use device::Result;
+use device::kernel::KernelContext;
 use graph::{Element, Shape, Tensor};
 
 /// Returns the input position for each output position.
@@ -78,8 +78,8 @@ pub(super) fn backward<T: Semiring>(ctx: &mut KernelContext<'_>, grid: Grid) -> 
 
 #[cfg(test)]
 mod tests {
-    use device::Result;
     use crate::testing::run_op;
+    use device::Result;
     use graph::{DType, Shape, Tensor};
 
     #[test]

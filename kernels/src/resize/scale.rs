@@ -1,9 +1,9 @@
 //! ScaleAndTranslate: scaling and translation of images, sampled with one of several kernels.
 
 use super::{Sample, Sizes, as_single};
+use crate::numeric::threads::for_rows;
 use device::Result;
 use device::kernel::{KernelContext, KernelInit};
-use crate::numeric::threads::for_rows;
 use graph::{DType, Tensor};
 use std::f32::consts::PI;
 

@@ -1,8 +1,8 @@
 //! Handles through the life of a variable: missing, created by assignment, changed, destroyed.
 
 use super::*;
-use device::Device;
 use crate::testing::{lone_device, run_node_on};
+use device::Device;
 use device::value::Value;
 use graph::{AttrValue, Node};
 

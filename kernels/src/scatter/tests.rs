@@ -1,9 +1,9 @@
 //! Compares scatters on reference and resource variables with TensorFlow's results and messages.
 
 use super::*;
-use device::Error;
-use device::Device;
 use crate::testing::{lone_device, run_node_on};
+use device::Device;
+use device::Error;
 use device::variable::Variable;
 use graph::{Node, PartialShape};
 use std::sync::Arc;

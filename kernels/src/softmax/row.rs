@@ -1,8 +1,8 @@
 //! Softmax and losses of one row of logits, in place.
 
+use super::super::unary::polynomial::exp_of;
 use crate::numeric::scalar::Real;
 use crate::numeric::simd::{Vector, vectorized_wide};
-use super::super::unary::polynomial::exp_of;
 
 /// A floating-point type with an exponential function.
 pub(super) trait Exp: Real {

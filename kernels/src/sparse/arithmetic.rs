@@ -1,9 +1,9 @@
 //! Sums, products and extremes of a sparse tensor and another tensor, sparse or dense.
 
-use crate::numeric::dispatch::dispatch;
-use crate::numeric::scalar::{Arithmetic, Semiring as _, Stored};
 use super::arrange::placed;
 use super::coo::{Coo, matrix, text};
+use crate::numeric::dispatch::dispatch;
+use crate::numeric::scalar::{Arithmetic, Semiring as _, Stored};
 use device::Result;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};

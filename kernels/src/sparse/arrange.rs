@@ -1,10 +1,10 @@
 //! Rearranged sparse tensors: made dense, sorted, reshaped, concatenated, split, sliced.
 
-use crate::numeric::moved::{Moved, moved};
 use super::coo::{Coo, check_sorted, joined, matrix, picked, text};
-use device::{Error, Result};
+use crate::numeric::moved::{Moved, moved};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::shape::resolve_axis;
 use graph::{Shape, Tensor};
 

@@ -2,9 +2,9 @@
 
 use super::coo::{Coo, matrix, text};
 use super::map::{SparseParts, input_parts, set_sparse_outputs, stacked, unstacked};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelInit};
+use device::{Error, Result};
 use graph::{DType, Shape, Tensor, Variant, VariantObject};
 
 /// One of the three parts of a sparse tensor, stored in a variant.

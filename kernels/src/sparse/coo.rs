@@ -1,9 +1,9 @@
 //! The validated view of a sparse tensor that kernels use, and selection of its rows.
 
 use crate::numeric::moved::{Moved, moved};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::KernelContext;
+use device::{Error, Result};
 use graph::{Shape, Tensor};
 use std::cmp::Ordering;
 

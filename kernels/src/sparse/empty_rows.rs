@@ -1,9 +1,9 @@
 //! SparseFillEmptyRows, which gives each empty row a default value, and its gradient.
 
+use super::coo::matrix;
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::moved::{Moved, moved};
 use crate::numeric::scalar::Semiring as _;
-use super::coo::matrix;
 use device::Result;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};

@@ -1,11 +1,11 @@
 //! Products of sparse matrices with dense ones, and of dense matrices that are mostly zero.
 
+use super::arithmetic;
+use super::coo::{Coo, check_parts};
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::product::{Matrix, Threads, product};
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
 use crate::numeric::wide::{Lane, narrowed, widened};
-use super::arithmetic;
-use super::coo::{Coo, check_parts};
 use device::Result;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};

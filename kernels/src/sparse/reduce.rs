@@ -1,12 +1,12 @@
 //! Reductions of sparse tensors along axes, and softmax along the last axis.
 
+use super::coo::{Coo, matrix};
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
 use crate::numeric::wide::{Float, Lane};
-use super::coo::{Coo, matrix};
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::shape::resolve_axis;
 use graph::{Shape, Tensor};
 

@@ -1,8 +1,8 @@
 //! Joins of strings: elementwise, along axes, and by segment.
 
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::shape::resolve_axis;
 use graph::{Code, Shape, Tensor};
 
@@ -123,7 +123,9 @@ fn segmented(ctx: &mut KernelContext<'_>, separator: &[u8]) -> Result<()> {
     let mut joined: Vec<Vec<u8>> = vec![vec![]; out_shape.num_elements()];
     for (i, id) in ids.to_i64s()?.into_iter().enumerate() {
         let Some(id) = usize::try_from(id).ok().filter(|&id| id < count) else {
-            device::invalid!("segment_ids are not allowed to exceed num_segments or to have negative values.");
+            device::invalid!(
+                "segment_ids are not allowed to exceed num_segments or to have negative values."
+            );
         };
         for j in 0..row {
             let text = &mut joined[id * row + j];

@@ -1,9 +1,9 @@
 //! Parsing of numbers, and formatting of numbers like C's printf.
 
 use super::is_space;
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{Bool8, DType, Tensor};
 use std::str::FromStr;
 

@@ -1,9 +1,9 @@
 //! Regular expressions. Patterns are in RE2's syntax and are translated to the syntax of the `regex` crate.
 
 use super::is_start;
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{Bool8, Tensor};
 use parking_lot::Mutex;
 use regex::bytes::{Captures, Regex, RegexBuilder};

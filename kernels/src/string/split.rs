@@ -1,9 +1,9 @@
 //! Splits of strings into pieces, returned as a sparse matrix with one row per string.
 
 use super::is_space;
+use bytes::Bytes;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use bytes::Bytes;
 use graph::{Shape, Tensor};
 
 /// Makes the kernel of StringSplit, which splits at each byte of the delimiter; an empty delimiter splits into bytes.

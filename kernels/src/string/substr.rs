@@ -1,9 +1,9 @@
 //! Substrings by position and length.
 
 use super::{Unit, is_start};
-use device::{Error, Result};
-use device::kernel::{Kernel, KernelContext, KernelInit};
 use bytes::Bytes;
+use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Error, Result};
 use graph::{Shape, Tensor};
 
 pub(super) fn substr(init: &KernelInit<'_>) -> Result<Kernel> {

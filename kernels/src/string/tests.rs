@@ -1,8 +1,8 @@
 //! Compares string kernels with TensorFlow's results.
 
-use device::Result;
 use crate::testing::run_op;
 use bytes::Bytes;
+use device::Result;
 use graph::{AttrValue, DType, Shape, Tensor};
 
 fn strings(all: &[&[u8]]) -> Result<Tensor> {

@@ -1,7 +1,7 @@
 //! Encodes clips of a batch as WAV: 16-bit little-endian samples with interleaved channels.
 
-use device::{Error, Result};
 use checkpoint::proto::Writer;
+use device::{Error, Result};
 use graph::Tensor;
 
 /// An encoded clip, with the fields of `Summary.Audio`.

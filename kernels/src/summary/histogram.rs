@@ -1,8 +1,8 @@
 //! Histograms with exponential buckets, whose limits grow by 10 % each.
 
 use crate::numeric::dispatch::dispatch;
-use device::Result;
 use checkpoint::proto::Writer;
+use device::Result;
 use graph::{Bool8, DType, Tensor};
 use num_traits::ToPrimitive;
 use std::sync::OnceLock;

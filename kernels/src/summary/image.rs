@@ -1,7 +1,7 @@
 //! Encodes images of a batch as PNG.
 
-use device::{Error, Result};
 use checkpoint::proto::Writer;
+use device::{Error, Result};
 use graph::{DType, Tensor};
 use half::f16;
 

@@ -1,7 +1,7 @@
 //! Compares summaries with the bytes that TensorFlow writes.
 
-use device::Result;
 use crate::testing::run_op;
+use device::Result;
 use graph::{AttrValue, Code, DType, Shape, Tensor};
 
 fn summary(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)]) -> Result<Vec<u8>> {

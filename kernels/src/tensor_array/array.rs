@@ -1,8 +1,8 @@
 //! The state of a tensor array: its elements, which of them were written and read, and their shapes.
 
-use device::{Error, Result};
 use device::resource::Resource;
 use device::value::Value;
+use device::{Error, Result};
 use graph::{Code, DType, PartialShape, Shape};
 use parking_lot::Mutex;
 use std::fmt;

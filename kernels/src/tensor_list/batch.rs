@@ -1,13 +1,13 @@
 //! Kernels of tensors of lists, and arithmetic on lists, elementwise.
 
-use crate::objects::memory::Memory;
 use super::{check_appended, check_dtype, element_dtype, join};
+use crate::objects::memory::Memory;
 use device::Device;
-use device::{Error, Result};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::single_node;
 use device::value::Held;
+use device::{Error, Result};
 use graph::{DType, Node, Optional, Tensor, TensorList, Variant};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -43,10 +43,7 @@ pub fn concat_lists<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// Makes the kernel that appends to each list the corresponding row of input 1.
-pub fn push_back_batch<T: Held>(
-    init: &KernelInit<'_>,
-    memory: impl Memory,
-) -> Result<Kernel> {
+pub fn push_back_batch<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let mut lists = ctx.take_input(0)?;

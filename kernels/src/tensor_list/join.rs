@@ -1,11 +1,11 @@
 //! Conversion between lists and tensors of all their elements, stacked or concatenated.
 
-use crate::objects::memory::Memory;
 use super::{check_dtype, edit, element_dtype, list, merged, scalar, set_list, shape_of, zeros};
-use device::{Error, Result};
+use crate::objects::memory::Memory;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::value::Held;
+use device::{Error, Result};
 use graph::{Code, DType, PartialShape, Shape, Tensor, TensorList};
 
 /// Returns the rows of input `i`.
@@ -215,10 +215,7 @@ fn scattered<T: Held>(
     set_list(ctx, list)
 }
 
-pub fn scatter_into<T: Held>(
-    init: &KernelInit<'_>,
-    memory: impl Memory,
-) -> Result<Kernel> {
+pub fn scatter_into<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let row = row_shape(ctx.shape(1)?);

@@ -1,5 +1,5 @@
-use device::{Error, Result};
 use crate::testing::run_op;
+use device::{Error, Result};
 use graph::{AttrValue, DType, Tensor, TensorList};
 
 const FLOAT: (&str, AttrValue) = ("element_dtype", AttrValue::Type(DType::Float));

@@ -4,8 +4,8 @@
 //! A rule is made from the op's scalars, in the op's order, and its flag. The state of an element is `[variable,
 //! slots...]`, in the order of the op's inputs.
 
-use device::Result;
 use crate::numeric::scalar::Analytic;
+use device::Result;
 use num_traits::{Float, Num};
 
 /// A number of rules without comparisons: real or complex.

@@ -1,9 +1,9 @@
 //! Compares all ops of every optimizer with TensorFlow's numbers: three steps on a variable of shape `[3, 2]`.
 
 use super::*;
-use device::Device;
 use crate::numeric::wide::Float;
 use crate::testing::{lone_device, run_node_on};
+use device::Device;
 use device::value::Value;
 use graph::{Code, Node, PartialShape};
 use half::{bf16, f16};

@@ -1,8 +1,8 @@
 //! Reference variables through assignments, shared names and resets, and the snapshots of concurrent readers.
 
 use super::*;
-use device::Device;
 use crate::testing::{lone_device, run_node_on};
+use device::Device;
 use graph::{AttrValue, Node};
 
 fn device() -> Arc<Device> {

@@ -1,17 +1,18 @@
-//! Header blocks into fields.
+//! The decoder of header blocks.
 
-use super::table::{MOST, Table};
+use super::table::{MAX_TABLE_SIZE, Table};
 use super::{Field, huffman};
 use bytes::Bytes;
 
-/// What the fields of a block may take together, by the standard's measure.
-const MOST_FIELDS: usize = 256 << 10;
+/// Largest total size of the fields of one block, by RFC 7541's measure (section 4.1), bytes.
+const MAX_FIELDS_SIZE: usize = 256 << 10;
 
-/// A block that cannot be read; what comes after it cannot either.
+/// A block that cannot be decoded. Later blocks of the connection cannot be decoded either, because their
+/// table is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Reads a connection's blocks, in their order.
+/// Decodes a connection's header blocks in the order in which they arrive.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     table: Table,
@@ -22,7 +23,7 @@ impl Decoder {
         Decoder { table: Table::new() }
     }
 
-    /// The fields of a whole block.
+    /// Decodes the fields of a complete block.
     pub(crate) fn decode(&mut self, block: &[u8]) -> Result<Vec<Field>, Malformed> {
         let mut rest = block;
         let mut fields = Vec::with_capacity(12);
@@ -40,7 +41,7 @@ impl Decoder {
                 }
                 0x20.. if fields.is_empty() => {
                     let limit = integer(&mut rest, 5)?;
-                    if limit > MOST {
+                    if limit > MAX_TABLE_SIZE {
                         return Err(Malformed("the size of the table"));
                     }
                     self.table.set_limit(limit);
@@ -50,7 +51,7 @@ impl Decoder {
                 _ => self.literal(&mut rest, 4)?,
             };
             size += field.size();
-            if size > MOST_FIELDS {
+            if size > MAX_FIELDS_SIZE {
                 return Err(Malformed("fields: there are too many"));
             }
             fields.push(field);
@@ -58,7 +59,7 @@ impl Decoder {
         Ok(fields)
     }
 
-    /// A field whose name has a number of so many bits, or is spelled out where that is zero.
+    /// Decodes a literal field. Its name is an index of `bits` bits, or spelled out if that index is zero.
     fn literal(&self, rest: &mut &[u8], bits: u32) -> Result<Field, Malformed> {
         let name = match integer(rest, bits)? {
             0 => string(rest)?,
@@ -68,7 +69,7 @@ impl Decoder {
     }
 }
 
-/// An integer whose first bits are the last of the first byte.
+/// Decodes an integer whose prefix is the low `bits` bits of the first byte (RFC 7541, section 5.1).
 fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, Malformed> {
     const CUT: Malformed = Malformed("a number, which is cut off");
     let mask = (1usize << bits) - 1;
@@ -78,7 +79,7 @@ fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, Malformed> {
         for shift in (0..).step_by(7) {
             let (byte, behind) = left.split_first().ok_or(CUT)?;
             left = behind;
-            // Nothing that is counted here is as large.
+            // No length or index of a header block needs more than 28 bits.
             if shift > 21 {
                 return Err(Malformed("a number, which is too large"));
             }
@@ -114,9 +115,9 @@ mod tests {
         fields.iter().map(line).collect()
     }
 
-    /// RFC 7541, appendix C.3 and C.4: the same three requests, spelled out and coded.
+    /// The requests of RFC 7541, appendix C.3 and C.4: the same three, in plain text and Huffman-coded.
     #[test]
-    fn requests_of_the_standard() -> Result<(), Malformed> {
+    fn example_requests_of_the_rfc_are_decoded() -> Result<(), Malformed> {
         let plain: [&[u8]; 3] = [
             b"\x82\x86\x84\x41\x0fwww.example.com",
             b"\x82\x86\x84\xbe\x58\x08no-cache",
@@ -143,9 +144,9 @@ mod tests {
     }
 
     #[test]
-    fn old_fields_leave_the_table() -> Result<(), Malformed> {
+    fn old_fields_are_evicted_from_the_table() -> Result<(), Malformed> {
         let mut decoder = Decoder::new();
-        // Room for one of 64 bytes: each pushes the last out.
+        // The table has room for one field of 64 bytes: each new field evicts the last.
         let long = [b"\x3f\x21\x40\x10".as_slice(), &[b'a'; 16], b"\x10", &[b'b'; 16]].concat();
         assert_eq!(decoder.decode(&long)?.len(), 1);
         assert_eq!(decoder.decode(b"\xbe")?.len(), 1);
@@ -157,22 +158,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_refused() {
+    fn malformed_blocks_are_refused() {
         let refused: [&[u8]; 9] = [
-            b"\x80",                     // no number
-            b"\xff",                     // cut off
-            b"\xff\xff\xff\xff\xff\x7f", // too large
-            b"\xc0",                     // beyond the table
-            b"\x40\x05abc",              // a cut name
+            b"\x80",                     // index zero
+            b"\xff",                     // a truncated index
+            b"\xff\xff\xff\xff\xff\x7f", // an index that is too large
+            b"\xc0",                     // an index beyond the table
+            b"\x40\x05abc",              // a truncated name
             b"\x40\x01a",                // no value
-            b"\x82\x20",                 // a size behind a field
-            b"\x3f\xe2\x1f",             // a table of 4097
-            b"\x40\x81\x00\x00",         // a name that is no code
+            b"\x82\x20",                 // a table size after a field
+            b"\x3f\xe2\x1f",             // a table size of 4097
+            b"\x40\x81\x00\x00",         // a name with an invalid Huffman code
         ];
         for block in refused {
             assert!(Decoder::new().decode(block).is_err(), "{block:x?}");
         }
-        // Many numbers of one long field.
+        // One long field of the table, referenced many times.
         let mut decoder = Decoder::new();
         let long = [b"\x40\x01a\x7f\xd1\x0e".as_slice(), &[b'x'; 2000]].concat();
         assert_eq!(decoder.decode(&long).map(|f| f.len()), Ok(1));

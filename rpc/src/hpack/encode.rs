@@ -1,64 +1,65 @@
-//! Fields as header blocks. What every answer has is kept in the client's table once it was spelled out; nothing else
-//! is, since nothing else comes again.
+//! The encoder of header blocks. It puts only the two fields that are equal in all answers into the client's
+//! dynamic table, because other fields are not repeated.
 
-/// The table that a client has unless it says otherwise, bytes.
-const FIRST_TABLE: u32 = 4096;
-/// Indices of the static table.
+/// Size of a client's dynamic table unless its settings change it, bytes.
+const DEFAULT_TABLE_SIZE: u32 = 4096;
+/// Indices in the static table.
 const STATUS_200: u8 = 8;
 const CONTENT_TYPE: u8 = 31;
-/// The last field that was kept, and the one before.
+/// Index of the newest field of the dynamic table.
 const NEWEST: u8 = 62;
 
 const INDEXED: u8 = 0x80;
-const KEPT: u8 = 0x40;
+const LITERAL_WITH_INDEXING: u8 = 0x40;
 const TABLE_SIZE: u8 = 0x20;
 
-/// What a client's table holds.
+/// The state of the client's dynamic table, and the fields that this encoder has put there.
 #[derive(Debug, Default)]
 pub(crate) struct Encoder {
-    /// The client has a table that is too small for us, or had: it is not used.
-    is_without: bool,
-    /// The client is to be told so.
-    is_untold: bool,
+    /// Set when the client has announced a table smaller than the default: the dynamic table is not used from
+    /// then on.
+    is_table_unused: bool,
+    /// Set while the client has not yet been sent the reduction of the table to size zero.
+    has_pending_resize: bool,
     has_content_type: bool,
     has_ok: bool,
 }
 
 impl Encoder {
-    /// The client says how large its table may be.
+    /// Processes the client's limit for its dynamic table.
     pub(crate) fn set_table_size(&mut self, size: u32) {
-        if size < FIRST_TABLE && !self.is_without {
-            *self = Encoder { is_without: true, is_untold: true, ..Encoder::default() };
+        if size < DEFAULT_TABLE_SIZE && !self.is_table_unused {
+            *self = Encoder { is_table_unused: true, has_pending_resize: true, ..Encoder::default() };
         }
     }
 
-    /// To be called before each block.
-    pub(crate) fn begin(&mut self, block: &mut Vec<u8>) {
-        if std::mem::take(&mut self.is_untold) {
+    /// Writes a pending change of the table size. Must be called before each block.
+    pub(crate) fn put_table_resize(&mut self, block: &mut Vec<u8>) {
+        if std::mem::take(&mut self.has_pending_resize) {
             block.push(TABLE_SIZE);
         }
     }
 
-    /// What stands before an answer of gRPC.
-    pub(crate) fn put_head(&mut self, block: &mut Vec<u8>) {
+    /// Writes the header fields of a successful gRPC answer.
+    pub(crate) fn put_answer_fields(&mut self, block: &mut Vec<u8>) {
         block.push(INDEXED | STATUS_200);
         if self.has_content_type {
             block.push(INDEXED | if self.has_ok { NEWEST + 1 } else { NEWEST });
-        } else if self.is_without {
+        } else if self.is_table_unused {
             put_field(b"content-type", super::GRPC, block);
         } else {
-            block.push(KEPT | CONTENT_TYPE);
+            block.push(LITERAL_WITH_INDEXING | CONTENT_TYPE);
             put_string(super::GRPC, block);
             self.has_content_type = true;
         }
     }
 
-    /// What stands behind an answer that is none of failure. To be called after [`Encoder::put_head`].
-    pub(crate) fn put_ok(&mut self, block: &mut Vec<u8>) {
+    /// Writes the trailer of a successful gRPC answer. Must be called after [`Encoder::put_answer_fields`].
+    pub(crate) fn put_ok_trailers(&mut self, block: &mut Vec<u8>) {
         if self.has_ok {
             block.push(INDEXED | NEWEST);
         } else if self.has_content_type {
-            block.push(KEPT);
+            block.push(LITERAL_WITH_INDEXING);
             put_string(b"grpc-status", block);
             put_string(b"0", block);
             self.has_ok = true;
@@ -68,19 +69,19 @@ impl Encoder {
     }
 }
 
-/// `:status` of an answer.
+/// Writes an answer's `:status`.
 pub(crate) fn put_status(status: u16, block: &mut Vec<u8>) {
     match status {
         200 => block.push(0x88),
         _ => {
-            // A literal whose name has the number 8 of the static table.
+            // A literal whose name has index 8 in the static table.
             block.push(0x08);
             put_string(status.to_string().as_bytes(), block);
         }
     }
 }
 
-/// A literal that is not to be kept, name spelled out.
+/// Writes a literal field that is not added to the dynamic table, with its name spelled out.
 pub(crate) fn put_field(name: &[u8], value: &[u8], block: &mut Vec<u8>) {
     block.push(0);
     put_string(name, block);
@@ -117,25 +118,25 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_spelled_out_once() {
+    fn fields_of_answers_are_sent_literally_once() {
         for table in [None, Some(4096), Some(100), Some(0)] {
             let (mut encoder, mut decoder) = (Encoder::default(), Decoder::new());
             for round in 0..4 {
-                // It may come between any two answers.
+                // A change of the table size may come between any two answers.
                 if let Some(size) = table
                     && round == 2
                 {
                     encoder.set_table_size(size);
                 }
                 let mut block = Vec::new();
-                encoder.begin(&mut block);
-                encoder.put_head(&mut block);
+                encoder.put_table_resize(&mut block);
+                encoder.put_answer_fields(&mut block);
                 let head = decoder.decode(&block).map(|fields| text(&fields));
                 assert_eq!(head.as_deref(), Ok(":status=200 content-type=application/grpc "), "{table:?}");
                 let short = block.len() == 2;
                 block.clear();
-                encoder.begin(&mut block);
-                encoder.put_ok(&mut block);
+                encoder.put_table_resize(&mut block);
+                encoder.put_ok_trailers(&mut block);
                 assert_eq!(
                     decoder.decode(&block).map(|fields| text(&fields)).as_deref(),
                     Ok("grpc-status=0 ")
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_fields_can_be_decoded() {
         for len in [0, 1, 126, 127, 128, 254, 255, 300, 20_000] {
             let mut block = Vec::new();
             put_status(if len == 0 { 200 } else { 415 }, &mut block);

@@ -1,6 +1,7 @@
-//! The code of strings in header blocks (RFC 7541, appendix B). It is canonical: the lengths say all.
+//! The Huffman code of strings in header blocks (RFC 7541, appendix B). It is a canonical code: the code
+//! lengths determine the codes.
 
-/// Bits of each byte's code.
+/// Length of each byte's code, bits.
 const LENGTHS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28,
     28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6,
@@ -15,7 +16,8 @@ const LENGTHS: [u8; 256] = [
 ];
 const LONGEST: usize = 30;
 
-/// By length of code: the first code, how many there are, and where their bytes begin in `BYTES`.
+/// The codes by length: the first code, the number of codes, and the index in `bytes` of the first code's
+/// byte.
 struct Code {
     first: [u32; LONGEST + 1],
     count: [u32; LONGEST + 1],
@@ -45,7 +47,7 @@ const CODE: Code = {
     code
 };
 
-/// `None` for what is no code, or does not end as it must.
+/// Decodes a string. Returns `None` for an invalid code or invalid padding.
 pub(super) fn decode(coded: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(coded.len() * 8 / 5);
     let (mut code, mut len) = (0u32, 0usize);
@@ -53,16 +55,16 @@ pub(super) fn decode(coded: &[u8]) -> Option<Vec<u8>> {
         for shift in (0..8).rev() {
             code = code << 1 | u32::from(byte >> shift & 1);
             len += 1;
-            let place = code.wrapping_sub(CODE.first[len]);
-            if place < CODE.count[len] {
-                bytes.push(CODE.bytes[CODE.start[len] + place as usize]);
+            let index = code.wrapping_sub(CODE.first[len]);
+            if index < CODE.count[len] {
+                bytes.push(CODE.bytes[CODE.start[len] + index as usize]);
                 (code, len) = (0, 0);
             } else if len == LONGEST {
                 return None;
             }
         }
     }
-    // Less than a byte of ones fills the last.
+    // The last byte is padded with ones, fewer than eight.
     (len < 8 && code == (1 << len) - 1).then_some(bytes)
 }
 
@@ -70,9 +72,9 @@ pub(super) fn decode(coded: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// RFC 7541, appendix C.4 and C.6.
+    /// The strings of RFC 7541, appendix C.4 and C.6.
     #[test]
-    fn strings_of_the_standard() {
+    fn example_strings_of_the_rfc_are_decoded() {
         let coded = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
         assert_eq!(decode(&coded).as_deref(), Some(&b"www.example.com"[..]));
         let coded = [0x64, 0x02];
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_has_a_code_of_its_own() {
+    fn every_byte_has_a_distinct_code() {
         let mut bytes = CODE.bytes.to_vec();
         bytes.sort_unstable();
         assert!((0..=255).eq(bytes));

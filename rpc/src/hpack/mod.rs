@@ -1,4 +1,5 @@
-//! Header blocks (RFC 7541): read with a table of what came before, written without one.
+//! Header compression (RFC 7541): blocks are decoded with a full dynamic table and encoded with one of two
+//! fields.
 
 mod decode;
 mod encode;
@@ -10,10 +11,10 @@ pub(crate) use encode::{Encoder, put_field, put_status};
 
 use bytes::Bytes;
 
-/// The content type of all calls, and what it begins with where messages have a format.
+/// The content type of gRPC calls; with a message format, the content type has this prefix.
 pub(crate) const GRPC: &[u8] = b"application/grpc";
 
-/// A line of a header. Copies share their bytes.
+/// A header field. Clones share its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Field {
     pub(crate) name: Bytes,
@@ -21,11 +22,11 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    const fn known(name: &'static str, value: &'static str) -> Field {
+    const fn from_static(name: &'static str, value: &'static str) -> Field {
         Field { name: Bytes::from_static(name.as_bytes()), value: Bytes::from_static(value.as_bytes()) }
     }
 
-    /// Its size by the standard's measure.
+    /// Returns the size of the field by RFC 7541's measure (section 4.1), bytes.
     fn size(&self) -> usize {
         self.name.len() + self.value.len() + 32
     }

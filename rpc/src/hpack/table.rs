@@ -1,12 +1,12 @@
-//! The fields that a number stands for: those of the standard, and the last that came.
+//! The static and the dynamic table of header fields.
 
 use super::Field;
 use std::collections::VecDeque;
 
-/// Bytes that the table of a connection may hold, by the standard's measure.
-pub(super) const MOST: usize = 4096;
+/// Largest size of a connection's dynamic table by RFC 7541's measure, bytes.
+pub(super) const MAX_TABLE_SIZE: usize = 4096;
 
-/// RFC 7541, appendix A.
+/// The static table (RFC 7541, appendix A).
 const STATIC: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
@@ -71,38 +71,39 @@ const STATIC: [(&str, &str); 61] = [
     ("www-authenticate", ""),
 ];
 
-/// The last first.
+/// The dynamic table, newest field first.
 #[derive(Debug)]
 pub(super) struct Table {
-    came: VecDeque<Field>,
+    dynamic: VecDeque<Field>,
     size: usize,
     limit: usize,
 }
 
 impl Table {
     pub(super) fn new() -> Table {
-        Table { came: VecDeque::new(), size: 0, limit: MOST }
+        Table { dynamic: VecDeque::new(), size: 0, limit: MAX_TABLE_SIZE }
     }
 
-    /// The field of a number, from 1.
+    /// Returns the field with an index; indices begin at 1, and the dynamic table follows the static one.
     pub(super) fn get(&self, number: usize) -> Option<Field> {
-        let place = number.checked_sub(1)?;
-        match STATIC.get(place) {
-            Some((name, value)) => Some(Field::known(name, value)),
-            None => self.came.get(place - STATIC.len()).cloned(),
+        let index = number.checked_sub(1)?;
+        match STATIC.get(index) {
+            Some((name, value)) => Some(Field::from_static(name, value)),
+            None => self.dynamic.get(index - STATIC.len()).cloned(),
         }
     }
 
-    /// Adds one, for which older ones go. One that is larger than the table empties it.
+    /// Adds a field and evicts the oldest fields for it. A field larger than the table empties it (RFC 7541,
+    /// section 4.4).
     pub(super) fn add(&mut self, field: Field) {
         self.shrink_to(self.limit.saturating_sub(field.size()));
         if field.size() <= self.limit {
             self.size += field.size();
-            self.came.push_front(field);
+            self.dynamic.push_front(field);
         }
     }
 
-    /// What the other end wants to use of it; at most [`MOST`].
+    /// Sets the size that the client's encoder uses; at most [`MAX_TABLE_SIZE`].
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
         self.shrink_to(limit);
@@ -110,7 +111,7 @@ impl Table {
 
     fn shrink_to(&mut self, size: usize) {
         while self.size > size
-            && let Some(oldest) = self.came.pop_back()
+            && let Some(oldest) = self.dynamic.pop_back()
         {
             self.size -= oldest.size();
         }

@@ -1,110 +1,114 @@
-//! Answers into bytes for the client, as its windows allow.
+//! The sending side of a connection's state: answers become frames, as the client's flow-control windows
+//! allow.
 
-use super::{State, queue};
+use super::{ConnectionState, enqueue};
 use crate::frame::{self, Reason, kind};
 use crate::hpack::Encoder;
 use crate::stream::Trailers;
 use bytes::Bytes;
 use std::task::Waker;
 
-/// No more is laid out for the socket at a time, bytes.
-const LAID_OUT: usize = 1 << 20;
-/// Who streams an answer goes on when there is less to send than this, bytes.
-const LOW: usize = 64 << 10;
+/// Bytes in the outbox above which no further frames are made.
+const MAX_IN_OUTBOX: usize = 1 << 20;
+/// Pending bytes of a streamed answer below which its writer continues.
+const LOW_WATER: usize = 64 << 10;
 
-impl State {
-    /// Begins an answer by a block of fields. False if nobody wants it any more.
+impl ConnectionState {
+    /// Begins an answer with a header block. Returns false if the client has ended the stream.
     pub(crate) fn begin_answer(&mut self, id: u32, block: &[u8], ends: bool) -> bool {
         if !self.streams.contains_key(&id) {
             return false;
         }
         self.put_fields(id, ends, |_, out| out.extend_from_slice(block));
         if ends {
-            self.answered(id);
+            self.finish_answer(id);
         }
         true
     }
 
-    /// Goes on with an answer that has begun; trailers end it.
-    pub(crate) fn go_on(&mut self, id: u32, bytes: Bytes, trailers: Option<Trailers>) {
+    /// Appends to an answer that has begun; trailers end the answer.
+    pub(crate) fn continue_answer(&mut self, id: u32, bytes: Bytes, trailers: Option<Trailers>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.answer.add(bytes);
         stream.answer.trailers = trailers;
-        queue(&mut self.line, id, stream);
+        enqueue(&mut self.send_queue, id, stream);
     }
 
-    /// Answers by one message, gRPC's head before it.
+    /// Answers with one message, which begins with gRPC's message header.
     pub(crate) fn answer(&mut self, id: u32, message: impl IntoIterator<Item = Bytes>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         for piece in message {
             stream.answer.add(piece);
         }
         stream.answer.trailers = Some(Trailers::Ok);
-        queue(&mut self.line, id, stream);
-        self.put_fields(id, false, Encoder::put_head);
+        enqueue(&mut self.send_queue, id, stream);
+        self.put_fields(id, false, Encoder::put_answer_fields);
     }
 
-    /// Whether an answer may go on; else the waker is woken when it may. `None` if nobody wants it any more.
-    pub(crate) fn may_go_on(&mut self, id: u32, waker: &Waker) -> Option<bool> {
+    /// Returns whether a streamed answer may continue; if not, `waker` is wakers when it may. `None` if the
+    /// client has ended the stream.
+    pub(crate) fn poll_capacity(&mut self, id: u32, waker: &Waker) -> Option<bool> {
         let answer = &mut self.streams.get_mut(&id)?.answer;
-        let may = answer.pending_len < LOW;
+        let may = answer.pending_len < LOW_WATER;
         if !may {
             answer.writer = Some(waker.clone());
         }
         Some(may)
     }
 
-    /// Lays out for the socket what the windows allow.
-    pub(crate) fn lay_out(&mut self) {
-        while self.out.len() < LAID_OUT
-            && let Some(&id) = self.line.front()
+    /// Makes frames of the queued answers, as far as the flow-control windows allow.
+    pub(crate) fn fill_outbox(&mut self) {
+        while self.out.len() < MAX_IN_OUTBOX
+            && let Some(&id) = self.send_queue.front()
         {
             let Some(stream) = self.streams.get_mut(&id) else {
-                self.line.pop_front();
+                self.send_queue.pop_front();
                 continue;
             };
             let answer = &mut stream.answer;
             if answer.pending_len > 0 && answer.window > 0 && self.out_window <= 0 {
-                // All wait for the same.
+                // All queued streams wait for the connection's window.
                 return;
             }
-            self.line.pop_front();
+            self.send_queue.pop_front();
             answer.is_queued = false;
             let room = self.out_window.min(answer.window).max(0) as usize;
             if room > 0
-                && let Some(bytes) = answer.take(room.min(self.out_frame))
+                && let Some(bytes) = answer.take_up_to(room.min(self.max_out_frame))
             {
                 self.out_window -= bytes.len() as i64;
                 answer.window -= bytes.len() as i64;
                 self.out.put_data(id, bytes);
-                if answer.pending_len < LOW {
-                    self.woken.extend(answer.writer.take());
+                if answer.pending_len < LOW_WATER {
+                    self.wakers.extend(answer.writer.take());
                 }
             }
             if answer.pending_len > 0 {
                 if answer.window > 0 {
-                    queue(&mut self.line, id, stream);
+                    enqueue(&mut self.send_queue, id, stream);
                 }
             } else if let Some(trailers) = answer.trailers.take() {
                 self.put_fields(id, true, |answers, out| match trailers {
-                    Trailers::Ok => answers.put_ok(out),
+                    Trailers::Ok => answers.put_ok_trailers(out),
                     Trailers::Block(block) => out.extend_from_slice(&block),
                 });
-                self.answered(id);
+                self.finish_answer(id);
             }
         }
     }
 
+    /// Appends a HEADERS frame, with CONTINUATION frames if the block is longer than the client's largest
+    /// frame.
     fn put_fields(&mut self, stream: u32, ends: bool, put: impl FnOnce(&mut Encoder, &mut Vec<u8>)) {
-        self.block.clear();
-        self.answers.begin(&mut self.block);
-        put(&mut self.answers, &mut self.block);
+        self.header_block.clear();
+        self.encoder.put_table_resize(&mut self.header_block);
+        put(&mut self.encoder, &mut self.header_block);
         self.out.put(|out| {
             let (mut kind, mut flags) = (kind::HEADERS, if ends { frame::END_STREAM } else { 0 });
-            let mut rest = &self.block[..];
-            // A block without fields is one, too.
+            let mut rest = &self.header_block[..];
+            // An empty block needs a HEADERS frame too.
             loop {
-                let (part, behind) = rest.split_at(rest.len().min(self.out_frame));
+                let (part, behind) = rest.split_at(rest.len().min(self.max_out_frame));
                 if behind.is_empty() {
                     flags |= frame::END_HEADERS;
                 }
@@ -117,13 +121,13 @@ impl State {
         });
     }
 
-    /// All of an answer is laid out: what may still come of the request is of no use.
-    fn answered(&mut self, id: u32) {
+    /// Removes a stream whose answer is complete; the client is asked to send no more of its request.
+    fn finish_answer(&mut self, id: u32) {
         if let Some(stream) = self.streams.remove(&id) {
             if !stream.request.has_ended {
                 self.reset(id, Reason::NO_ERROR);
             }
-            self.leave_behind(id, stream);
+            self.release_stream(id, stream);
         }
     }
 }

@@ -1,12 +1,12 @@
-//! What a connection is about: bytes of the client in, calls out of them; answers in, bytes for the client out of them.
-//! No sockets here.
+//! The protocol state of a connection, without a socket: received bytes become calls, and answers become
+//! bytes to send.
 
 mod answer;
-mod hear;
+mod read;
 #[cfg(test)]
 mod tests;
 
-use self::hear::Coming;
+use self::read::ReadState;
 use crate::errand::Errand;
 use crate::frame::{self, Reason, kind, setting};
 use crate::hpack::{Decoder, Encoder, Field};
@@ -18,72 +18,77 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Flow-control windows of requests, bytes: the protocol's largest, since a tensor is wanted whole.
+/// Flow-control window for requests, bytes: the protocol's largest, because a tensor is buffered whole before
+/// it is used.
 const WINDOW: u32 = (1 << 31) - 1;
-/// Bytes that either end may send unasked.
-const FIRST_WINDOW: u32 = 65_535;
-/// Frames that the client may send, bytes: larger ones measure no better.
-const FRAME: usize = 1 << 20;
-/// Frames that a client takes unasked, bytes.
-const FIRST_FRAME: usize = 16_384;
-/// Receives wait in streams of their own until their value is there: there may be as many as there are edges.
-const STREAMS: usize = 1 << 24;
+/// Initial flow-control window of both ends, bytes (RFC 9113, section 6.9.2).
+const INITIAL_WINDOW: u32 = 65_535;
+/// Largest frame that the client may send, bytes. Larger frames were measured to be no faster.
+const MAX_FRAME: usize = 1 << 20;
+/// Largest frame that a client accepts unless its settings raise it, bytes.
+const INITIAL_FRAME: usize = 16_384;
+/// Most concurrent streams. Each pending receive of a tensor holds a stream, so there may be one stream per
+/// graph edge.
+const MAX_STREAMS: usize = 1 << 24;
 
+/// The protocol state of one connection.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct ConnectionState {
     streams: FxHashMap<u32, Stream>,
-    fields: Decoder,
-    answers: Encoder,
-    /// The block of fields that is written.
-    block: Vec<u8>,
-    /// The highest number of a stream.
-    last: u32,
-    coming: Coming,
-    /// Bytes that the client may still send, and those that were taken and it does not know of.
+    decoder: Decoder,
+    encoder: Encoder,
+    /// Scratch memory for the header block being encoded.
+    header_block: Vec<u8>,
+    /// The highest stream number that the client has used.
+    last_stream: u32,
+    read_state: ReadState,
+    /// The flow-control window for requests: bytes that the client may still send.
     window: u32,
-    untold: u32,
+    /// Bytes that were read but not yet granted to the client again by a WINDOW_UPDATE.
+    released: u32,
     pub(crate) out: Outbox,
-    /// Bytes that the client takes, of all streams together, and of each when it begins.
+    /// The client's flow-control window for the connection, bytes.
     out_window: i64,
-    out_first_window: i64,
-    out_frame: usize,
-    /// Streams that have something to send.
-    line: VecDeque<u32>,
-    /// The server stops, or the client has done what none may: newer streams are refused.
+    /// The client's initial flow-control window for a stream, bytes.
+    initial_out_window: i64,
+    max_out_frame: usize,
+    /// Streams that have bytes or trailers to send, in order.
+    send_queue: VecDeque<u32>,
+    /// Set when the server stops or the client has violated the protocol: new streams are refused.
     is_leaving: bool,
     pub(crate) is_broken: bool,
-    /// A task waits until the socket takes more.
-    pub(crate) is_stuck: bool,
-    /// To be woken when the state is free.
-    pub(crate) woken: Vec<Waker>,
+    /// Set while a task waits until the socket is writable.
+    pub(crate) is_write_blocked: bool,
+    /// Tasks to wake once the lock of this state is released.
+    pub(crate) wakers: Vec<Waker>,
 }
 
-/// What a client's bytes lead to.
+/// The calls that received bytes begin or cancel.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
-    /// Streams of new calls, with their fields.
+pub(crate) struct ReadEvents {
+    /// Streams of new calls, with their header fields.
     pub(crate) begun: Vec<(u32, Vec<Field>)>,
-    /// Calls that the client wants no more.
+    /// Calls that the client has cancelled.
     pub(crate) given_up: Vec<Arc<Errand>>,
 }
 
-/// A part of a request.
+/// A part of a request's body.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum RequestPart {
     Bytes(Bytes),
     End,
-    /// The stream is no more.
+    /// The stream has been removed.
     Gone,
 }
 
-impl State {
-    /// With what a server says first.
-    pub(crate) fn new() -> State {
+impl ConnectionState {
+    /// Returns the state of a new connection, with the server's settings queued.
+    pub(crate) fn new() -> ConnectionState {
         let mut out = Outbox::default();
         let settings = [
-            (setting::MAX_CONCURRENT_STREAMS, STREAMS as u32),
+            (setting::MAX_CONCURRENT_STREAMS, MAX_STREAMS as u32),
             (setting::INITIAL_WINDOW_SIZE, WINDOW),
-            (setting::MAX_FRAME_SIZE, FRAME as u32),
+            (setting::MAX_FRAME_SIZE, MAX_FRAME as u32),
         ];
         let mut payload = Vec::new();
         for (number, value) in settings {
@@ -92,114 +97,117 @@ impl State {
         }
         out.put(|out| {
             frame::put(kind::SETTINGS, 0, 0, &payload, out);
-            frame::put(kind::WINDOW_UPDATE, 0, 0, &(WINDOW - FIRST_WINDOW).to_be_bytes(), out);
+            frame::put(kind::WINDOW_UPDATE, 0, 0, &(WINDOW - INITIAL_WINDOW).to_be_bytes(), out);
         });
-        State {
+        ConnectionState {
             streams: FxHashMap::default(),
-            fields: Decoder::new(),
-            answers: Encoder::default(),
-            block: Vec::new(),
-            last: 0,
-            coming: Coming::Preface,
+            decoder: Decoder::new(),
+            encoder: Encoder::default(),
+            header_block: Vec::new(),
+            last_stream: 0,
+            read_state: ReadState::Preface,
             window: WINDOW,
-            untold: 0,
+            released: 0,
             out,
-            out_window: FIRST_WINDOW.into(),
-            out_first_window: FIRST_WINDOW.into(),
-            out_frame: FIRST_FRAME,
-            line: VecDeque::new(),
+            out_window: INITIAL_WINDOW.into(),
+            initial_out_window: INITIAL_WINDOW.into(),
+            max_out_frame: INITIAL_FRAME,
+            send_queue: VecDeque::new(),
             is_leaving: false,
             is_broken: false,
-            is_stuck: false,
-            woken: Vec::new(),
+            is_write_blocked: false,
+            wakers: Vec::new(),
         }
     }
 
-    /// Remembers what answers a call, if it is not answered yet.
+    /// Stores the future that answers a call, unless the call is already answered.
     pub(crate) fn set_work(&mut self, id: u32, work: Arc<Errand>) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.work = Some(work);
         }
     }
 
-    /// So many bytes of a stream have been taken up, or are of no use.
-    fn release(&mut self, id: u32, bytes: u32) {
-        let told = |window: &mut u32, untold: &mut u32, id: u32, out: &mut Outbox| {
-            *untold += bytes;
-            if *untold > WINDOW / 2 {
-                *window += *untold;
-                let more = std::mem::take(untold).to_be_bytes();
+    /// Counts bytes of a stream that were read or discarded, and grants them to the client again by a
+    /// WINDOW_UPDATE once they are half of the window.
+    fn release_window(&mut self, id: u32, bytes: u32) {
+        let grant = |window: &mut u32, released: &mut u32, id: u32, out: &mut Outbox| {
+            *released += bytes;
+            if *released > WINDOW / 2 {
+                *window += *released;
+                let more = std::mem::take(released).to_be_bytes();
                 out.put(|out| frame::put(kind::WINDOW_UPDATE, 0, id, &more, out));
             }
         };
-        told(&mut self.window, &mut self.untold, 0, &mut self.out);
+        grant(&mut self.window, &mut self.released, 0, &mut self.out);
         if let Some(stream) = self.streams.get_mut(&id)
             && !stream.request.has_ended
         {
-            told(&mut stream.request.window, &mut stream.request.untold, id, &mut self.out);
+            grant(&mut stream.request.window, &mut stream.request.released, id, &mut self.out);
         }
     }
 
-    /// Ends a stream because of what its client did.
-    fn end_stream(&mut self, id: u32, reason: Reason, heard: &mut Heard) {
-        if self.forget(id, heard) {
+    /// Resets a stream because its client violated the protocol.
+    fn end_stream(&mut self, id: u32, reason: Reason, events: &mut ReadEvents) {
+        if self.remove_stream(id, events) {
             self.reset(id, reason);
         }
     }
 
-    fn forget(&mut self, id: u32, heard: &mut Heard) -> bool {
+    /// Removes a stream and cancels its call. Returns false if there is no such stream.
+    fn remove_stream(&mut self, id: u32, events: &mut ReadEvents) -> bool {
         let Some(mut stream) = self.streams.remove(&id) else { return false };
-        heard.given_up.extend(stream.work.take());
-        self.leave_behind(id, stream);
+        events.given_up.extend(stream.work.take());
+        self.release_stream(id, stream);
         true
     }
 
-    /// What a stream held serves others.
-    fn leave_behind(&mut self, id: u32, stream: Stream) {
-        if !stream.request.is_wanted_whole {
-            self.release(id, stream.request.held.len() as u32);
+    /// Wakes the tasks of a removed stream, and grants the client the bytes that were not read.
+    fn release_stream(&mut self, id: u32, stream: Stream) {
+        if !stream.request.is_read_whole {
+            self.release_window(id, stream.request.buffered.len() as u32);
         }
-        self.woken.extend(stream.request.reader);
-        self.woken.extend(stream.answer.writer);
+        self.wakers.extend(stream.request.reader);
+        self.wakers.extend(stream.answer.writer);
     }
 
     fn reset(&mut self, id: u32, reason: Reason) {
         self.out.put(|out| frame::put(kind::RST_STREAM, 0, id, &reason.0.to_be_bytes(), out));
     }
 
-    /// Asks whether the client is there.
+    /// Queues a PING, to find out whether the client is alive.
     pub(crate) fn ping(&mut self) {
         self.out.put(|out| frame::put(kind::PING, 0, 0, &[0; 8], out));
     }
 
-    /// Tells the client that the connection ends, for good or when the calls that it knows of are answered.
-    pub(crate) fn leave(&mut self, reason: Reason, why: &str) {
+    /// Queues a GOAWAY: the connection ends at once, or when the calls that the client has begun are
+    /// answered.
+    pub(crate) fn send_goaway(&mut self, reason: Reason, why: &str) {
         self.is_leaving = true;
-        let payload = [&self.last.to_be_bytes()[..], &reason.0.to_be_bytes(), why.as_bytes()].concat();
+        let payload = [&self.last_stream.to_be_bytes()[..], &reason.0.to_be_bytes(), why.as_bytes()].concat();
         self.out.put(|out| frame::put(kind::GOAWAY, 0, 0, &payload, out));
     }
 
-    /// The server stops, and nothing is left to do here.
+    /// Returns whether the server is stopping and all calls of this connection are answered and written.
     pub(crate) fn is_over(&self) -> bool {
         self.is_leaving && self.streams.is_empty() && self.out.is_empty()
     }
 
-    /// Ends everything: gives what answered calls.
-    pub(crate) fn end(&mut self) -> Vec<Arc<Errand>> {
+    /// Removes all streams. Returns the futures that were answering their calls.
+    pub(crate) fn remove_all(&mut self) -> Vec<Arc<Errand>> {
         self.is_broken = true;
         self.out.clear();
         let streams = std::mem::take(&mut self.streams).into_values();
         let take = |mut stream: Stream| {
-            self.woken.extend(stream.request.reader.take());
-            self.woken.extend(stream.answer.writer.take());
+            self.wakers.extend(stream.request.reader.take());
+            self.wakers.extend(stream.answer.writer.take());
             stream.work
         };
         streams.filter_map(take).collect()
     }
 }
 
-/// Puts a stream into the line, if it has something to send.
-fn queue(line: &mut VecDeque<u32>, id: u32, stream: &mut Stream) {
+/// Puts a stream into the send queue if it has bytes or trailers to send.
+fn enqueue(line: &mut VecDeque<u32>, id: u32, stream: &mut Stream) {
     let answer = &mut stream.answer;
     if !answer.is_queued && (!answer.pending.is_empty() || answer.trailers.is_some()) {
         answer.is_queued = true;

@@ -1,10 +1,10 @@
 //! `anabranch doctor`: lists the libraries that GPUs need, and which of them this machine has.
 
 use crate::output;
-use worker::gpus;
 use device::gpu_options::Visible;
 use std::fmt::Write;
 use std::io;
+use worker::gpus;
 
 pub(crate) fn run() -> io::Result<()> {
     let mut text = String::new();

@@ -1,8 +1,8 @@
 //! Inputs for linear algebra: batches of matrices.
 
 use super::{Fallible, Random};
-use kernels::testing::run_op;
 use graph::{DType, Shape, Tensor};
+use kernels::testing::run_op;
 
 /// None, one of one, some of none, some, and a larger one.
 const SQUARES: &[&[usize]] = &[&[0, 3, 3], &[1, 1], &[2, 0, 0], &[2, 3, 4, 4], &[19, 19]];

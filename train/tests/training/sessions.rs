@@ -385,7 +385,8 @@ fn standard_hooks_work() -> Fallible {
     session.finish()?;
     assert_eq!(last.values.lock()[0].item::<i64>()?, steps);
     let file = fs::read_dir(&folder.0)?.next().ok_or("no event file")??.path();
-    let mut records = kernels::objects::io::RecordReader::open(&file, kernels::objects::io::Compression::None)?;
+    let mut records =
+        kernels::objects::io::RecordReader::open(&file, kernels::objects::io::Compression::None)?;
     let mut all = Vec::new();
     while let Some(record) = records.next_record()? {
         all.push(String::from_utf8_lossy(&record).into_owned());
@@ -456,7 +457,8 @@ fn csv_and_record_files_are_read() -> Fallible {
     let csv = folder.0.join("x.csv");
     fs::write(&csv, "a,b\n1,2.5\n3,\n")?;
     let records = folder.0.join("x.records");
-    let mut writer = kernels::objects::io::RecordWriter::create(&records, kernels::objects::io::Compression::None)?;
+    let mut writer =
+        kernels::objects::io::RecordWriter::create(&records, kernels::objects::io::Compression::None)?;
     writer.write(b"first")?;
     writer.write(b"second")?;
     writer.flush()?;

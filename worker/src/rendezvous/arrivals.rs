@@ -1,61 +1,66 @@
-//! What came over links and has not been taken up: its senders count on hearing of it.
+//! Values that were received over links and not yet consumed. Their senders limit the bytes in flight, so
+//! each consumed value is reported back.
 
-use crate::transport::{Inbound, weight};
+use crate::transport::{Inbound, pushed_bytes};
 use device::rendezvous::Sent;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// From whom a value came, and the memory that it takes, bytes.
+/// The link that a value came from, and the memory that the value takes, bytes.
 type Arrival = (Arc<Inbound>, u64);
 
+/// The unconsumed values and the offers of one step.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// By key, for values that take memory.
-    untaken: Mutex<FxHashMap<Arc<str>, Arrival>>,
+    /// The values that take memory, by key.
+    unconsumed: Mutex<FxHashMap<Arc<str>, Arrival>>,
+    /// Values that a sender withholds until they are requested, by key.
     offers: Mutex<FxHashMap<Arc<str>, Arc<Inbound>>>,
 }
 
 impl Arrivals {
-    pub(super) fn came(&self, from: &Arc<Inbound>, key: &Arc<str>, sent: &Sent) {
-        let bytes = weight(sent);
+    /// Records a received value; one that it replaces counts as consumed.
+    pub(super) fn record(&self, from: &Arc<Inbound>, key: &Arc<str>, sent: &Sent) {
+        let bytes = pushed_bytes(sent);
         if bytes == 0 {
             return;
         }
-        let before = self.untaken.lock().insert(key.clone(), (from.clone(), bytes));
+        let before = self.unconsumed.lock().insert(key.clone(), (from.clone(), bytes));
         if let Some((from, bytes)) = before {
-            from.taken(bytes);
+            from.report_consumed(bytes);
         }
     }
 
-    /// The value under the key has been taken up, or dropped.
-    pub(super) fn taken(&self, key: &Arc<str>) {
-        let taken = self.untaken.lock().remove(key);
-        if let Some((from, bytes)) = taken {
-            from.taken(bytes);
+    /// Reports the value under a key as consumed or dropped.
+    pub(super) fn report_consumed(&self, key: &Arc<str>) {
+        let consumed = self.unconsumed.lock().remove(key);
+        if let Some((from, bytes)) = consumed {
+            from.report_consumed(bytes);
         }
     }
 
-    pub(super) fn offered(&self, from: &Arc<Inbound>, key: &Arc<str>) {
+    /// Records that a sender offers the value under a key.
+    pub(super) fn record_offer(&self, from: &Arc<Inbound>, key: &Arc<str>) {
         self.offers.lock().insert(key.clone(), from.clone());
     }
 
-    /// Who offered the value; he is told once.
-    pub(super) fn accept(&self, key: &Arc<str>) -> Option<Arc<Inbound>> {
+    /// Removes the offer for a key. Returns the link to request the value from.
+    pub(super) fn take_offer(&self, key: &Arc<str>) -> Option<Arc<Inbound>> {
         let mut offers = self.offers.lock();
         if offers.is_empty() { None } else { offers.remove(key) }
     }
 
-    /// Nothing will be taken up any more.
-    pub(super) fn end(&self) {
-        let untaken = std::mem::take(&mut *self.untaken.lock());
-        untaken.into_values().for_each(|(from, bytes)| from.taken(bytes));
+    /// Reports all values as consumed and forgets all offers.
+    pub(super) fn clear(&self) {
+        let unconsumed = std::mem::take(&mut *self.unconsumed.lock());
+        unconsumed.into_values().for_each(|(from, bytes)| from.report_consumed(bytes));
         self.offers.lock().clear();
     }
 }
 
 impl Drop for Arrivals {
     fn drop(&mut self) {
-        self.end();
+        self.clear();
     }
 }

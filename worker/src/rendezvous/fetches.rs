@@ -1,7 +1,7 @@
-//! What a step waits for from other tasks, whichever way it comes.
+//! The values that a step receives from other tasks, by RecvTensor or over a link.
 
 use crate::reply::Reply;
-use crate::transfers::Watch;
+use crate::transfers::TransferTimer;
 use device::rendezvous::{Receive, RendezvousKey, Sent};
 use device::{Error, Value};
 use graph::Code;
@@ -12,51 +12,55 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Names in a message at most so many receives.
-const NAMED: usize = 3;
+/// Most receives that a message names.
+const MAX_NAMED: usize = 3;
 
-/// What is received from whom.
+/// The key of a receive, and the task to receive from.
 type Fetch = (Arc<RendezvousKey>, Arc<Peer>);
 
-/// What is on its way from other tasks.
+/// The receives of a step that are in progress.
 #[derive(Debug, Default)]
 pub(super) struct Fetches {
+    /// The reason why the step ended.
     reason: Mutex<Option<Error>>,
     open: Mutex<FxHashMap<u64, Fetch>>,
     next: AtomicU64,
-    /// A peer said that it has lost its state.
+    /// Set when a peer has reported that it restarted and lost its state.
     restarted: AtomicBool,
 }
 
 impl Fetches {
+    /// Registers a receive. The returned answer completes it.
     pub(super) fn open(
         self: &Arc<Self>,
         key: &Arc<RendezvousKey>,
         peer: &Arc<Peer>,
         receive: Receive,
-        watch: Option<Watch>,
-    ) -> Answer {
+        timer: Option<TransferTimer>,
+    ) -> FetchAnswer {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.open.lock().insert(id, (key.clone(), peer.clone()));
-        Answer { id, fetches: self.clone(), receive: Some(receive), watch }
+        FetchAnswer { id, fetches: self.clone(), receive: Some(receive), timer }
     }
 
-    /// Why the step ended, for those that are dropped unanswered. The first reason holds.
+    /// Sets the reason for receives that are dropped unanswered; the first reason is retained.
     pub(super) fn end(&self, reason: &Error) {
         self.reason.lock().get_or_insert_with(|| reason.clone());
     }
 
-    pub(super) fn peer_restarted(&self) -> bool {
+    /// Returns whether a peer has reported that it lost its state.
+    pub(super) fn has_restarted_peer(&self) -> bool {
         self.restarted.load(Ordering::Relaxed)
     }
 
+    /// Describes the receives in progress, for messages; empty if there are none.
     pub(super) fn awaited(&self) -> String {
         let open = self.open.lock();
         let name = |(key, peer): &Fetch| format!("{} from {} at {}", key.edge, peer.task(), peer.address());
         let mut names: Vec<String> = open.values().map(name).collect();
         names.sort();
-        let more = names.len().saturating_sub(NAMED);
-        names.truncate(NAMED);
+        let more = names.len().saturating_sub(MAX_NAMED);
+        names.truncate(MAX_NAMED);
         match (names.is_empty(), more) {
             (true, _) => String::new(),
             (false, 0) => format!("; it waits for {}", names.join(", ")),
@@ -65,17 +69,18 @@ impl Fetches {
     }
 }
 
-/// The receiver of one fetch. Dropped without an answer, it says that the step was aborted.
-pub(super) struct Answer {
+/// The pending answer to one receive. Dropping it without an answer fails the receive with the reason why the
+/// step ended.
+pub(super) struct FetchAnswer {
     id: u64,
     fetches: Arc<Fetches>,
     receive: Option<Receive>,
-    watch: Option<Watch>,
+    timer: Option<TransferTimer>,
 }
 
-impl Answer {
-    /// What came by RecvTensor.
-    pub(super) fn give(self, result: Result<Reply, Status>) {
+impl FetchAnswer {
+    /// Completes the receive with the result of RecvTensor.
+    pub(super) fn complete(self, result: Result<Reply, Status>) {
         let result = match result {
             Ok(Reply { is_dead: true, .. }) => Ok(Sent::dead()),
             Ok(Reply { tensor, .. }) => Ok(Sent { value: Value::Host(tensor), is_dead: false }),
@@ -87,10 +92,11 @@ impl Answer {
         self.finish(result);
     }
 
+    /// Completes the receive, and records the transfer if transfers are recorded.
     pub(super) fn finish(mut self, result: device::Result<Sent>) {
-        match (self.watch.take(), result.as_ref().map(|sent| &sent.value)) {
-            (Some(watch), Ok(Value::Host(tensor))) => watch.came(tensor.num_bytes()),
-            (Some(watch), Ok(Value::Device(tensor))) => watch.came(tensor.memory.len()),
+        match (self.timer.take(), result.as_ref().map(|sent| &sent.value)) {
+            (Some(timer), Ok(Value::Host(tensor))) => timer.finish(tensor.num_bytes()),
+            (Some(timer), Ok(Value::Device(tensor))) => timer.finish(tensor.memory.len()),
             _ => {}
         }
         self.end(result);
@@ -104,7 +110,7 @@ impl Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for FetchAnswer {
     fn drop(&mut self) {
         if self.receive.is_some() {
             let reason = self.fetches.reason.lock().clone();
@@ -114,7 +120,7 @@ impl Drop for Answer {
     }
 }
 
-/// A failure of another task as one of a step here.
+/// Converts another task's failure into a failure of a step here.
 pub(crate) fn to_error(status: Status) -> Error {
     let error = Error::new(status.code, status.message);
     if status.derived { error.derived() } else { error }

@@ -1,5 +1,5 @@
-//! The rendezvous of a step in one process of a cluster: what is for other tasks is pushed to those that a link leads
-//! to, what they send comes by itself or is fetched.
+//! The rendezvous of a step in one process of a cluster. Values for other tasks are pushed over links where
+//! links exist, and wait to be fetched otherwise; values from other tasks arrive over links or are fetched.
 
 mod arrivals;
 mod fetches;
@@ -9,13 +9,13 @@ use crate::fetch::{acknowledge, fetch};
 use crate::peers::Peers;
 use crate::replication::Primary;
 use crate::transfers::Transfers;
-use crate::transport::{Inbound, Outbound, Road, Roads};
+use crate::transport::{Inbound, LinkTable, Outbound, Route};
 use arrivals::Arrivals;
-use device::{Device, DeviceTensor};
 use device::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
+use device::{Device, DeviceTensor};
 use device::{Error, LocalRendezvous, window};
 pub(crate) use fetches::to_error;
-use fetches::{Answer, Fetches};
+use fetches::{FetchAnswer, Fetches};
 use parking_lot::Mutex;
 use proto::channel::Peer;
 use proto::remote::request_id;
@@ -24,29 +24,30 @@ use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-/// Values of one step. Those from elsewhere can be received once [`StepRendezvous::bind`] said how.
+/// The values of one step. Values from other tasks can be received after [`StepRendezvous::bind`].
 #[derive(Debug)]
 pub(crate) struct StepRendezvous {
     step_id: i64,
+    /// The values sent and received within this process.
     local: LocalRendezvous,
     remote: OnceLock<Remote>,
-    /// Itself, where what is sent may have to wait.
-    own: OnceLock<Weak<StepRendezvous>>,
+    /// A reference to this object, for sends that have to wait for the standby.
+    self_ref: OnceLock<Weak<StepRendezvous>>,
     fetches: Arc<Fetches>,
     pushes: Pushes,
     arrivals: Arc<Arrivals>,
 }
 
-/// How to reach other tasks.
+/// The means to reach other tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     pub(crate) runtime: Handle,
     pub(crate) peers: Arc<Peers>,
-    pub(crate) roads: Arc<Roads>,
-    /// What the names of this task's own devices begin with.
+    pub(crate) link_table: Arc<LinkTable>,
+    /// The prefix of the names of this task's own devices.
     pub(crate) own_prefix: Arc<str>,
     pub(crate) transfers: Arc<Transfers>,
-    /// Of a task that two processes hold.
+    /// The replication state, if the task is replicated.
     pub(crate) primary: Option<Arc<Primary>>,
 }
 
@@ -56,118 +57,126 @@ impl StepRendezvous {
             step_id,
             local: LocalRendezvous::new(),
             remote: OnceLock::new(),
-            own: OnceLock::new(),
+            self_ref: OnceLock::new(),
             fetches: Arc::default(),
             pushes: Pushes::default(),
             arrivals: Arc::default(),
         }
     }
 
-    /// Says how to reach other tasks, and which of them the step sends to; the first word holds.
-    pub(crate) fn bind(self: &Arc<Self>, remote: Remote, receivers: &Arc<[Arc<Road>]>) {
+    /// Sets the means to reach other tasks, and the routes to the tasks that the step sends to. Only the
+    /// first call has an effect.
+    pub(crate) fn bind(self: &Arc<Self>, remote: Remote, receivers: &Arc<[Arc<Route>]>) {
         if remote.primary.is_some() {
-            // Whoever was first said the same.
-            let _is_first = self.own.set(Arc::downgrade(self));
+            // An earlier call has set the same value.
+            let _is_first = self.self_ref.set(Arc::downgrade(self));
         }
         if self.remote.set(remote).is_ok() {
-            self.pushes.will_go_to(self.step_id, receivers.clone());
+            self.pushes.set_receivers(self.step_id, receivers.clone());
         }
     }
 
-    /// Leaves a value here, whatever the key says of where its receiver is.
+    /// Sends a value within this process, whatever the receiving device in the key.
     pub(crate) fn send_local(&self, key: &Arc<RendezvousKey>, sent: Sent) -> device::Result<()> {
         self.local.send(key, sent)
     }
 
-    /// Receives what is sent here, whatever the key says of where that is.
+    /// Receives a value that is sent within this process, whatever the sending device in the key.
     pub(crate) fn recv_local(&self, key: &Arc<RendezvousKey>, receive: Receive) {
         self.local.recv(key, receive);
     }
 
-    pub(crate) fn peer_restarted(&self) -> bool {
-        self.fetches.peer_restarted()
+    /// Returns whether a peer has reported that it lost its state.
+    pub(crate) fn has_restarted_peer(&self) -> bool {
+        self.fetches.has_restarted_peer()
     }
 
-    /// What is still awaited from other tasks, for messages; empty if nothing is.
+    /// Describes the values that the step still waits for from other tasks, for messages; empty if there are
+    /// none.
     pub(crate) fn awaited(&self) -> String {
         self.fetches.awaited()
     }
 
-    /// A value came over a link.
-    pub(crate) fn arrived(&self, from: &Arc<Inbound>, key: &Arc<str>, sent: Sent) {
-        self.arrivals.came(from, key, &sent);
+    /// Delivers a value that was pushed over a link.
+    pub(crate) fn deliver_pushed(&self, from: &Arc<Inbound>, key: &Arc<str>, sent: Sent) {
+        self.arrivals.record(from, key, &sent);
         if self.local.put(key, sent).is_err() {
-            self.arrivals.taken(key);
+            self.arrivals.report_consumed(key);
         }
     }
 
-    /// A value came the way back: nobody counts it.
-    pub(crate) fn came_back(&self, key: &Arc<str>, sent: Sent) {
-        // A step that has ended wants it no more.
+    /// Delivers a value that was piggybacked on an answer. Such values are small and not counted as bytes in
+    /// flight.
+    pub(crate) fn deliver_piggybacked(&self, key: &Arc<str>, sent: Sent) {
+        // A step that has ended needs the value no more.
         let _ = self.local.put(key, sent);
     }
 
-    /// A value is to be had for the asking.
-    pub(crate) fn offered(&self, from: &Arc<Inbound>, key: &Arc<str>) {
-        self.arrivals.offered(from, key);
+    /// Records that a sender withholds a value until it is requested; requests the value if a receiver waits
+    /// for it.
+    pub(crate) fn record_offer(&self, from: &Arc<Inbound>, key: &Arc<str>) {
+        self.arrivals.record_offer(from, key);
         if self.local.is_awaited(key) {
-            self.ask_for(key);
+            self.request_offered(key);
         }
     }
 
-    fn ask_for(&self, key: &Arc<str>) {
-        if let Some(from) = self.arrivals.accept(key) {
-            from.want(self.step_id, key);
+    /// Requests a value if it was offered.
+    fn request_offered(&self, key: &Arc<str>) {
+        if let Some(from) = self.arrivals.take_offer(key) {
+            from.request(self.step_id, key);
         }
     }
 
-    /// A link has broken by which values came: what waits for them fails, by name.
-    pub(crate) fn lost(&self, link: &Arc<Inbound>) {
-        self.local.fail_receivers(|key| link.carries(key), &link.broke());
+    /// Fails the receivers that wait for values over a link that has broken; the message names the peer.
+    pub(crate) fn fail_receivers_of(&self, link: &Arc<Inbound>) {
+        self.local.fail_receivers(|key| link.carries(key), &link.broken_error());
     }
 
-    /// The step has sent everything: its receivers need not hear how it ends.
+    /// Marks the step as having sent everything: its receivers need not be notified of its end.
     pub(crate) fn succeed(&self) {
         self.pushes.succeed();
     }
 
-    /// As [`Rendezvous::abort`], and unless the step had [succeeded](StepRendezvous::succeed) its receivers are told.
+    /// Aborts like [`Rendezvous::abort`], and notifies the receivers unless the step has
+    /// [succeeded](StepRendezvous::succeed).
     pub(crate) fn fail(&self, reason: &Error) {
         self.pushes.fail(self.step_id, reason);
         self.abort(reason.clone());
     }
 
-    /// A link has come up: what was kept until then leaves.
-    pub(crate) fn link_up(&self, road: &Arc<Road>, link: &Arc<Outbound>) {
-        self.pushes.link_up(self.step_id, road, link);
-        for key in self.pushes.kept_for(road) {
+    /// Sends the values that waited for a link over a new one.
+    pub(crate) fn link_up(&self, route: &Arc<Route>, link: &Arc<Outbound>) {
+        self.pushes.link_up(self.step_id, route, link);
+        for key in self.pushes.take_pending(route) {
             if let Some(sent) = self.local.take(&key) {
-                self.or_fail(self.push(link, &key, sent));
+                self.fail_on_error(self.push(link, &key, sent));
             }
         }
         self.flush();
     }
 
-    /// The receiver asks for what was offered.
-    pub(crate) fn wanted(&self, link: &Arc<Outbound>, key: &Arc<str>) {
+    /// Answers a receiver's request for an offered value.
+    pub(crate) fn answer_request(&self, link: &Arc<Outbound>, key: &Arc<str>) {
         if let Some(sent) = self.local.take(key) {
-            self.or_fail(self.pushes.answer(link, self.step_id, key, &sent));
+            self.fail_on_error(self.pushes.answer(link, self.step_id, key, &sent));
         }
         self.flush();
     }
 
-    /// What was kept and cannot be sent after all is lost, and its receivers are told.
-    fn or_fail(&self, sent: device::Result<()>) {
+    /// Fails the step if a waiting value could not be sent, because the value is lost.
+    fn fail_on_error(&self, sent: device::Result<()>) {
         if let Err(error) = sent {
             self.fail(&error);
         }
     }
 
+    /// Returns whether the step has sent values over a link.
     pub(crate) fn has_pushed_over(&self, link: &Arc<Outbound>) -> bool {
-        self.pushes.used(link)
+        self.pushes.has_used(link)
     }
 
-    /// Sends over a link, or keeps and offers what is too much for now.
+    /// Sends a value over a link; if too many bytes are in flight, stores the value and offers it instead.
     fn push(&self, link: &Arc<Outbound>, key: &Arc<str>, sent: Sent) -> device::Result<()> {
         self.local.check()?;
         if !self.pushes.push(link, self.step_id, key, &sent)? {
@@ -177,86 +186,87 @@ impl StepRendezvous {
         Ok(())
     }
 
-    /// How to reach the receiver, if that is another task.
+    /// Returns the means to reach the receiver if it is another task.
     fn remote_for(&self, key: &RendezvousKey) -> Option<&Remote> {
         self.remote.get().filter(|remote| !key.dst_device.starts_with(&*remote.own_prefix))
     }
 
-    /// Sends to another task.
-    fn send_on(&self, remote: &Remote, key: &Arc<RendezvousKey>, sent: Sent) -> device::Result<()> {
-        // A task that the cluster does not have may still ask.
-        let Some(road) = remote.peers.road_to(&key.dst_device) else { return self.local.send(key, sent) };
-        if let Some(link) = road.find(&remote.roads) {
+    /// Sends a value to another task.
+    fn send_remote(&self, remote: &Remote, key: &Arc<RendezvousKey>, sent: Sent) -> device::Result<()> {
+        // A task that is not in the cluster spec may still fetch the value.
+        let Some(route) = remote.peers.route_to(&key.dst_device) else { return self.local.send(key, sent) };
+        if let Some(link) = route.link_or_connect(&remote.link_table) {
             return self.push(&link, &key.text, sent);
         }
-        let is_there = |key: &Arc<str>| {
+        let is_stored = |key: &Arc<str>| {
             let sent = self.local.take(key);
             sent.is_some_and(|sent| self.local.put(key, sent).is_ok())
         };
-        // The value first: a link that finds its key takes it along. One that comes up before that is found here.
+        // The value is stored before its key is added: a link that finds the key then finds the value. A link
+        // that came up between the two is found below.
         self.local.send(key, sent)?;
-        self.pushes.keep(&road, &key.text, is_there);
-        if let Some(link) = road.link() {
-            self.link_up(&road, &link);
+        self.pushes.add_pending(&route, &key.text, is_stored);
+        if let Some(link) = route.link() {
+            self.link_up(&route, &link);
         }
         Ok(())
     }
 
-    /// Sends to another task once the standby has what has changed here: what follows from a change is not seen
-    /// elsewhere before the change is safe.
-    fn send_when_settled(&self, primary: &Arc<Primary>, key: &Arc<RendezvousKey>, sent: Sent) {
-        let bound = self.own.get().and_then(Weak::upgrade).zip(self.remote.get().cloned());
-        // A step that is gone sends to nobody.
+    /// Sends a value to another task after the standby has the changes made so far: other tasks must not see
+    /// the consequences of a change that could be lost.
+    fn send_when_replicated(&self, primary: &Arc<Primary>, key: &Arc<RendezvousKey>, sent: Sent) {
+        let bound = self.self_ref.get().and_then(Weak::upgrade).zip(self.remote.get().cloned());
+        // The values of a step that no longer exists are not sent.
         let Some((own, remote)) = bound else { return };
         let (primary, key) = (primary.clone(), key.clone());
         remote.runtime.clone().spawn(async move {
-            let settled = primary.settle(None).await.map_err(to_error);
-            match settled.and_then(|()| own.send_on(&remote, &key, sent)) {
+            let replicated = primary.wait_replicated(None).await.map_err(to_error);
+            match replicated.and_then(|()| own.send_remote(&remote, &key, sent)) {
                 Ok(()) => own.flush(),
                 Err(error) => own.fail(&error),
             }
         });
     }
 
+    /// Receives a value from another task: waits for the push of a sender that pushes to this device, or else
+    /// fetches.
     fn receive(&self, remote: &Remote, key: &Arc<RendezvousKey>, receive: Receive) {
         let peer = match remote.peers.source_of(key) {
             Ok(peer) => peer,
             Err(status) => return receive(Err(to_error(status))),
         };
-        let answer = self.fetches.open(key, &peer, receive, remote.transfers.watch(self.step_id, key));
-        let link = remote.roads.inbound(key.src_incarnation);
-        match link.filter(|link| remote.peers.are_own() && link.is_for(&key.dst_device)) {
+        let answer = self.fetches.open(key, &peer, receive, remote.transfers.begin(self.step_id, key));
+        let link = remote.link_table.inbound(key.src_incarnation);
+        match link.filter(|link| remote.peers.is_own_cluster() && link.is_for(&key.dst_device)) {
             Some(link) => {
                 self.await_push(key, move |result| answer.finish(result));
                 if link.is_broken() {
-                    self.lost(&link);
+                    self.fail_receivers_of(&link);
                 }
             }
             None => self.fetch(remote, key, peer, answer),
         }
-        self.ask_for(&key.text);
+        self.request_offered(&key.text);
     }
 
-    fn await_push(
-        &self,
-        key: &Arc<RendezvousKey>,
-        then: impl FnOnce(device::Result<Sent>) + Send + 'static,
-    ) {
+    /// Calls `then` with a value that is pushed under `key`, and reports it as consumed.
+    fn await_push(&self, key: &Arc<RendezvousKey>, then: impl FnOnce(device::Result<Sent>) + Send + 'static) {
         let (arrivals, text) = (self.arrivals.clone(), key.text.clone());
         self.local.recv(
             key,
             Box::new(move |result| {
-                arrivals.taken(&text);
+                arrivals.report_consumed(&text);
                 then(result);
             }),
         );
     }
 
-    /// Asks for a value over gRPC. A link may come up meanwhile, and bring it first.
-    fn fetch(&self, remote: &Remote, key: &Arc<RendezvousKey>, peer: Arc<Peer>, answer: Answer) {
+    /// Fetches a value over gRPC. If a link comes up meanwhile and the value is pushed first, the fetch is
+    /// cancelled.
+    fn fetch(&self, remote: &Remote, key: &Arc<RendezvousKey>, peer: Arc<Peer>, answer: FetchAnswer) {
         let answer = Arc::new(Mutex::new(Some(answer)));
-        let (pushed, came) = (answer.clone(), CancellationToken::new());
-        let on_push = came.clone();
+        let (pushed, was_pushed) = (answer.clone(), CancellationToken::new());
+        let on_push = was_pushed.clone();
         self.await_push(key, move |result| {
             let answer = pushed.lock().take();
             if let Some(answer) = answer {
@@ -268,15 +278,16 @@ impl StepRendezvous {
         remote.runtime.spawn(async move {
             tokio::select! {
                 biased;
-                () = came.cancelled() => {}
-                // The step's own deadline ends the wait, once it has said what it waits for.
+                () = was_pushed.cancelled() => {}
+                // The fetch has no deadline, because the step's own deadline ends it with a message that
+                // names the awaited values.
                 result = fetch(&peer, request, step, &key, None) => {
-                    let keeps_it = result.as_ref().is_ok_and(|reply| reply.require_ack);
+                    let needs_ack = result.as_ref().is_ok_and(|reply| reply.require_ack);
                     let answer = answer.lock().take();
                     if let Some(answer) = answer {
-                        answer.give(result);
+                        answer.complete(result);
                     }
-                    if keeps_it {
+                    if needs_ack {
                         acknowledge(&peer, request).await;
                     }
                 }
@@ -289,9 +300,9 @@ impl Rendezvous for StepRendezvous {
     fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> device::Result<()> {
         let Some(remote) = self.remote_for(key) else { return self.local.send(key, sent) };
         match remote.primary.as_ref().filter(|primary| primary.is_behind()) {
-            None => self.send_on(remote, key, sent),
+            None => self.send_remote(remote, key, sent),
             Some(primary) => {
-                self.send_when_settled(primary, key, sent);
+                self.send_when_replicated(primary, key, sent);
                 Ok(())
             }
         }
@@ -307,12 +318,12 @@ impl Rendezvous for StepRendezvous {
     }
 
     fn lends(&self, key: &Arc<RendezvousKey>, device: &Arc<Device>, tensor: &DeviceTensor) -> bool {
-        // What waits until a standby has what changed waits on the host.
+        // A value that has to wait for the standby waits in host memory.
         let remote = self.remote_for(key).filter(|remote| remote.primary.is_none());
         let Some(remote) = remote.filter(|_| tensor.memory.len() >= window::LEAST) else { return false };
-        let road = remote.peers.road_to(&key.dst_device);
-        let link = road.and_then(|road| road.find(&remote.roads));
-        link.is_some_and(|link| link.is_seen(key, device, tensor))
+        let route = remote.peers.route_to(&key.dst_device);
+        let link = route.and_then(|route| route.link_or_connect(&remote.link_table));
+        link.is_some_and(|link| link.check_access(key, device, tensor))
     }
 
     fn flush(&self) {
@@ -322,6 +333,6 @@ impl Rendezvous for StepRendezvous {
     fn abort(&self, reason: Error) {
         self.fetches.end(&reason);
         self.local.abort(reason);
-        self.arrivals.end();
+        self.arrivals.clear();
     }
 }

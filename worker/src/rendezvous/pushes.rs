@@ -1,78 +1,81 @@
-//! What a step sends over links, and what it keeps until there is one.
+//! The values that a step sends over links, and the values that wait for a link.
 
-use crate::transport::{Cause, Outbound, Road};
+use crate::transport::{Outbound, PushReason, Route};
 use device::Error;
 use device::rendezvous::Sent;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+/// The sending state of one step.
 #[derive(Debug, Default)]
 pub(super) struct Pushes {
-    /// Something was taken that has not been told to leave.
-    is_open: AtomicBool,
+    /// Set when a value was posted to a link that has not been flushed.
+    needs_flush: AtomicBool,
     /// The links that the step has used.
     links: Mutex<Vec<Arc<Outbound>>>,
-    kept: Mutex<Kept>,
-    /// Those that wait for what the step sends.
-    receivers: OnceLock<Arc<[Arc<Road>]>>,
-    /// How that ended: with everything sent, or why there will be no more.
+    pending: Mutex<PendingKeys>,
+    /// The routes to the tasks that receive values of the step.
+    receivers: OnceLock<Arc<[Arc<Route>]>>,
+    /// The end of the step's sending: success, or the reason why no more values follow.
     end: OnceLock<device::Result<()>>,
 }
 
-/// Keys of values that wait for a link.
+/// The keys of values that wait for a link.
 #[derive(Debug, Default)]
-struct Kept {
-    keys: Vec<(Arc<Road>, Arc<str>)>,
-    /// How many there were when those were left out that had been fetched.
+struct PendingKeys {
+    keys: Vec<(Arc<Route>, Arc<str>)>,
+    /// Number of keys after the last removal of those whose values were fetched.
     swept: usize,
 }
 
-/// Fewer keys are not worth looking through.
-const FEW: usize = 1024;
+/// Number of keys below which none are removed.
+const MIN_SWEPT: usize = 1024;
 
 impl Pushes {
-    /// Says who waits for what the step sends; the first word holds.
-    pub(super) fn will_go_to(&self, step_id: i64, receivers: Arc<[Arc<Road>]>) {
+    /// Sets the routes to the receivers; only the first call has an effect.
+    pub(super) fn set_receivers(&self, step_id: i64, receivers: Arc<[Arc<Route>]>) {
         if self.receivers.set(receivers).is_ok() {
-            self.tell_all(step_id);
+            self.notify_receivers(step_id);
         }
     }
 
-    /// All is sent, and nobody has to hear of what comes after.
+    /// Marks the step as having sent everything: receivers are not notified of later failures.
     pub(super) fn succeed(&self) {
         let _ = self.end.set(Ok(()));
     }
 
-    /// Tells the receivers on links that no more will come. Those that fetch hear of it by that.
+    /// Notifies the receivers on links that no more values follow. Receivers that fetch get the failure as
+    /// the answer.
     pub(super) fn fail(&self, step_id: i64, reason: &Error) {
         if self.end.set(Err(reason.clone())).is_ok() {
-            self.tell_all(step_id);
+            self.notify_receivers(step_id);
         }
     }
 
-    /// Called whenever a receiver, a failure or a link has come to be known: whichever is the last tells.
-    fn tell_all(&self, step_id: i64) {
+    /// Notifies all receivers on links if the step has failed. It is called after the receivers, the failure
+    /// or a link became known, so that the last of these calls has all three.
+    fn notify_receivers(&self, step_id: i64) {
         if let Some(Err(reason)) = self.end.get() {
-            let links = self.receivers().iter().filter_map(|road| road.link());
-            links.for_each(|link| link.failed(step_id, reason));
+            let links = self.receivers().iter().filter_map(|route| route.link());
+            links.for_each(|link| link.send_failure(step_id, reason));
         }
     }
 
-    /// Tells a receiver that came to be on a link what it would not hear otherwise.
-    pub(super) fn link_up(&self, step_id: i64, road: &Arc<Road>, link: &Arc<Outbound>) {
+    /// Notifies a receiver of a failure that happened before its link came up.
+    pub(super) fn link_up(&self, step_id: i64, route: &Arc<Route>, link: &Arc<Outbound>) {
         if let Some(Err(reason)) = self.end.get()
-            && self.receivers().iter().any(|receiver| Arc::ptr_eq(receiver, road))
+            && self.receivers().iter().any(|receiver| Arc::ptr_eq(receiver, route))
         {
-            link.failed(step_id, reason);
+            link.send_failure(step_id, reason);
         }
     }
 
-    fn receivers(&self) -> &[Arc<Road>] {
+    fn receivers(&self) -> &[Arc<Route>] {
         self.receivers.get().map_or(&[], |receivers| receivers)
     }
 
-    /// As [`Outbound::push`] of a value that is ready.
+    /// Pushes a value that is ready, see [`Outbound::push`].
     pub(super) fn push(
         &self,
         link: &Arc<Outbound>,
@@ -80,10 +83,10 @@ impl Pushes {
         key: &Arc<str>,
         sent: &Sent,
     ) -> device::Result<bool> {
-        self.using(link, || link.push(step_id, key, sent, Cause::Ready))
+        self.post_over(link, || link.push(step_id, key, sent, PushReason::Ready))
     }
 
-    /// As [`Outbound::push`] of a value that was asked for.
+    /// Pushes a value that was requested, see [`Outbound::push`].
     pub(super) fn answer(
         &self,
         link: &Arc<Outbound>,
@@ -91,16 +94,17 @@ impl Pushes {
         key: &Arc<str>,
         sent: &Sent,
     ) -> device::Result<()> {
-        self.using(link, || link.push(step_id, key, sent, Cause::Asked)).map(drop)
+        self.post_over(link, || link.push(step_id, key, sent, PushReason::Requested)).map(drop)
     }
 
+    /// Offers a value to the receiver.
     pub(super) fn offer(&self, link: &Arc<Outbound>, step_id: i64, key: &Arc<str>) -> device::Result<()> {
-        self.using(link, || link.offer(step_id, key))
+        self.post_over(link, || link.offer(step_id, key))
     }
 
-    /// Posts something. The link is known before anything leaves: what comes back because of it may be lost with the
-    /// link, which the step must hear of.
-    fn using<T>(&self, link: &Arc<Outbound>, post: impl FnOnce() -> T) -> T {
+    /// Calls `post`, which posts frames to a link. The link is recorded first: an answer to the frames may be
+    /// lost with the link, and the step must then be cancelled.
+    fn post_over<T>(&self, link: &Arc<Outbound>, post: impl FnOnce() -> T) -> T {
         {
             let mut links = self.links.lock();
             if !links.iter().any(|known| Arc::ptr_eq(known, link)) {
@@ -108,33 +112,41 @@ impl Pushes {
             }
         }
         let posted = post();
-        self.is_open.store(true, Ordering::Release);
+        self.needs_flush.store(true, Ordering::Release);
         posted
     }
 
+    /// Flushes the links that have unflushed frames.
     pub(super) fn flush(&self) {
-        if self.is_open.load(Ordering::Relaxed) && self.is_open.swap(false, Ordering::AcqRel) {
+        if self.needs_flush.load(Ordering::Relaxed) && self.needs_flush.swap(false, Ordering::AcqRel) {
             self.links.lock().iter().for_each(|link| link.flush());
         }
     }
 
-    pub(super) fn used(&self, link: &Arc<Outbound>) -> bool {
+    /// Returns whether the step has used a link.
+    pub(super) fn has_used(&self, link: &Arc<Outbound>) -> bool {
         self.links.lock().iter().any(|known| Arc::ptr_eq(known, link))
     }
 
-    /// Notes a value that is kept. Now and then those are forgotten that are there no more.
-    pub(super) fn keep(&self, road: &Arc<Road>, key: &Arc<str>, is_there: impl Fn(&Arc<str>) -> bool) {
-        let mut kept = self.kept.lock();
-        if kept.keys.len() >= FEW.max(2 * kept.swept) {
-            kept.keys.retain(|(_, key)| is_there(key));
-            kept.swept = kept.keys.len();
+    /// Adds the key of a value that waits for a link. From time to time, keys whose values were fetched are
+    /// removed.
+    pub(super) fn add_pending(
+        &self,
+        route: &Arc<Route>,
+        key: &Arc<str>,
+        is_stored: impl Fn(&Arc<str>) -> bool,
+    ) {
+        let mut pending = self.pending.lock();
+        if pending.keys.len() >= MIN_SWEPT.max(2 * pending.swept) {
+            pending.keys.retain(|(_, key)| is_stored(key));
+            pending.swept = pending.keys.len();
         }
-        kept.keys.push((road.clone(), key.clone()));
+        pending.keys.push((route.clone(), key.clone()));
     }
 
-    /// The keys of what waits for this road, which waits no more.
-    pub(super) fn kept_for(&self, road: &Arc<Road>) -> Vec<Arc<str>> {
-        let keys = &mut self.kept.lock().keys;
-        keys.extract_if(.., |(of, _)| Arc::ptr_eq(of, road)).map(|(_, key)| key).collect()
+    /// Removes and returns the keys of the values that wait for a route.
+    pub(super) fn take_pending(&self, route: &Arc<Route>) -> Vec<Arc<str>> {
+        let keys = &mut self.pending.lock().keys;
+        keys.extract_if(.., |(of, _)| Arc::ptr_eq(of, route)).map(|(_, key)| key).collect()
     }
 }

@@ -1,11 +1,11 @@
-//! Changes as messages.
+//! Conversion of journal changes to and from protobuf messages.
 
 use device::Placed;
-use kernels::objects::accumulator::{AccumulatorState, GradientSum, Reduction};
 use device::journal::{Change, ChangeKind, ReplicaState};
-use kernels::objects::queue::{Element, Kind, QueueSpec, QueueState};
 use device::variable::{VariableSlices, VariableState};
 use graph::{DType, PartialShape, Tensor};
+use kernels::objects::accumulator::{AccumulatorState, GradientSum, Reduction};
+use kernels::objects::queue::{Element, Kind, QueueSpec, QueueState};
 use proto::Status;
 use proto::convert::{
     dtype_from_proto, partial_shape_from_proto, partial_shape_to_proto, shape_from_proto, tensor_from_proto,
@@ -15,7 +15,7 @@ use proto::replication::queue_state::Order;
 use proto::replication::{self as pb, change};
 use std::any::Any;
 
-/// The message of a change; without `what`, which no standby accepts, for a state of a kind that has no message.
+/// Encodes a change; without `what`, which every standby refuses, if its state is of a kind that has no message.
 pub(super) fn to_proto(change: &Change) -> pb::Change {
     let (kind, name, what) = match &change.what {
         ChangeKind::State { kind, name, state } => (&**kind, &**name, state_to_proto(&**state)),
@@ -76,7 +76,7 @@ fn queue_to_proto(QueueState { spec, elements, is_closed }: &QueueState) -> pb::
         capacity: spec.capacity,
         types: spec.types.iter().map(|dtype| dtype.number()).collect(),
         shapes: spec.shapes.iter().map(partial_shape_to_proto).collect(),
-        // A task with a standby has no device with memory of its own.
+        // A replicated task has only CPU devices, so all tensors are in host memory.
         components: elements.iter().flatten().flat_map(Placed::tensor).map(tensor_to_proto).collect(),
         is_closed: *is_closed,
     }
@@ -105,8 +105,10 @@ fn accumulator_to_proto(state: &AccumulatorState) -> pb::AccumulatorState {
     }
 }
 
+/// Decodes a change.
+///
 /// # Errors
-/// `InvalidArgument` for what no process of ours says.
+/// `InvalidArgument` for a message that no primary sends.
 pub(super) fn from_proto(change: pb::Change) -> Result<Change, Status> {
     let pb::Change { store, container, kind, name, what } = change;
     let (kind, name) = (kind.into(), name.into());
@@ -185,7 +187,7 @@ fn shape(shape: Option<proto::pb::TensorShapeProto>) -> Result<PartialShape, Sta
     Ok(partial_shape_from_proto(&shape.unwrap_or_default())?)
 }
 
-/// What slices are to be written into.
+/// Returns the zeros into which the slices of a large variable are written.
 fn zeros_of(dtype: i32, shape: proto::pb::TensorShapeProto) -> Result<Tensor, Status> {
     Ok(Tensor::zeros(dtype_from_proto(dtype)?, shape_from_proto(&shape)?)?)
 }

@@ -1,23 +1,26 @@
-//! A task that two processes hold: one serves it, the other, its standby, follows what changes and takes over when the
-//! first has died.
+//! Replicated tasks: one process, the primary, serves the task; another, its standby, applies the same
+//! changes and takes over when the primary has died.
 //!
-//! **Nothing is to be lost.** A run is answered once the standby has applied all that had changed by its end
-//! ([`Primary::settle`]), in batches that are each as the task was at one moment (`device::journal`). A standby that
-//! has just come is told everything first; steps do not wait for it until it has that.
+//! **No change is lost.** A run is answered once the standby has applied all changes made by the end of the
+//! run ([`Primary::wait_replicated`]). Changes are sent in batches, each of which is consistent (`device::journal`).
+//! A new standby first receives a snapshot; runs do not wait for the standby until it has applied the
+//! snapshot.
 //!
-//! **Never two.** The standby listens on no port of the task. It takes over when the other's port refuses connections, as
-//! only that of a process that has ended does, or when it has heard nothing for [`SILENCE`]. The process that serves answers
-//! only within [`LEASE`] of a time that it has told its standby and that was repeated. If it has lost its standby, it looks
-//! whether that one's process lives, by a port that is held open for that alone ([`Sign`]): if it does, or if nothing can be
-//! said because the network is silent, runs wait, and fail by name after a while; if it has taken over, this process ends.
+//! **Two processes never serve at once.** The standby listens on no port of the task. It takes over when the
+//! primary's port refuses connections, which only happens after the primary's process has ended, or when it
+//! has received nothing for [`SILENCE`]. The primary answers runs only within [`LEASE`] of sending a
+//! heartbeat that the standby acknowledged. If the primary has lost its standby, it probes whether the
+//! standby's process lives, by a port that the standby holds open for this purpose ([`ProcessState`]). While
+//! the process lives or the network is silent, runs wait, and fail with a message that names the standby
+//! after a while. If the standby has taken over, the primary's process ends.
 
-mod applying;
+mod apply_queue;
 mod encode;
-mod following;
-mod pieces;
 mod primary;
 mod service;
+mod split;
 mod standby;
+mod standby_state;
 
 pub(crate) use primary::Primary;
 pub use service::Replication;
@@ -31,70 +34,74 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
-/// How long a connection is tried to see whether a process lives.
-const LOOK: Duration = Duration::from_secs(2);
-/// How long either side has to say its first word.
-const FIRST_WORD: Duration = Duration::from_secs(5);
-/// So often a process that serves says so to its standby, which repeats it.
-const BEAT: Duration = Duration::from_secs(1);
-/// How long after it has said something that was repeated a process answers runs: less than [`SILENCE`].
+/// Timeout of a probe for a live process.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time in which either side must send its first message.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Period of the primary's heartbeats, which the standby acknowledges.
+const HEARTBEAT_PERIOD: Duration = Duration::from_secs(1);
+/// Time after an acknowledged heartbeat for which a primary answers runs: less than [`SILENCE`].
 const LEASE: Duration = Duration::from_secs(5);
-/// How long a standby that has all waits for a word of the process that serves before it takes over.
+/// Time for which a standby with the complete state waits for a message of the primary before it takes over.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// What a port says of the process that had it.
+/// The state of a process as a probe of its port shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sign {
-    Lives,
-    /// It was a standby, and has taken over.
+enum ProcessState {
+    Alive,
+    /// The process was a standby, and has taken over.
     HasTakenOver,
-    /// Its machine answers, and no process has the port.
+    /// Its machine answers, but no process has the port.
     Ended,
-    /// The machine may be gone, or the way to it.
-    Silence,
+    /// The machine or the network to it may be down.
+    Unreachable,
 }
 
-async fn look(address: &str) -> Sign {
-    sign(timeout(LOOK, async { connect(address).await.map(|_| Sign::Lives) }).await)
+/// Probes the process that listens at an address.
+async fn probe(address: &str) -> ProcessState {
+    process_state(timeout(PROBE_TIMEOUT, async { connect(address).await.map(|_| ProcessState::Alive) }).await)
 }
 
-/// Refused only if all addresses of the name refuse to which there is a way from here.
+/// Connects to an address. The error is `ConnectionRefused` only if all addresses of the name that are
+/// reachable from this machine refuse.
 async fn connect(address: &str) -> io::Result<TcpStream> {
     let mut attempts: FuturesUnordered<_> = lookup_host(address).await?.map(TcpStream::connect).collect();
-    let (mut refused, mut unseen) = (None, None);
+    let (mut refused, mut unreachable_error) = (None, None);
     while let Some(attempt) = attempts.next().await {
         match attempt {
             Ok(stream) => return Ok(stream),
             Err(error) => match error.kind() {
                 ErrorKind::ConnectionRefused => refused = Some(error),
-                // A family of addresses that this machine does not have.
+                // The machine has no addresses of this family.
                 ErrorKind::NetworkUnreachable | ErrorKind::AddrNotAvailable | ErrorKind::Unsupported => {}
-                _ => unseen = Some(error),
+                _ => unreachable_error = Some(error),
             },
         }
     }
-    Err(unseen.or(refused).unwrap_or_else(|| ErrorKind::NetworkUnreachable.into()))
+    Err(unreachable_error.or(refused).unwrap_or_else(|| ErrorKind::NetworkUnreachable.into()))
 }
 
-/// As [`look`], of a process that says this number on the port: another may have got it.
-async fn look_for(address: &str, token: u64) -> Sign {
+/// Probes a process like [`probe`], and checks that it sends `token` on the port: another process may have
+/// got the port.
+async fn probe_token(address: &str, token: u64) -> ProcessState {
     let ask = async {
         let mut stream = connect(address).await?;
-        let mut said = [0; 8];
-        stream.read_exact(&mut said).await?;
-        Ok(match u64::from_le_bytes(said) {
-            said if said == token => Sign::Lives,
-            said if said == !token => Sign::HasTakenOver,
-            _ => Sign::Ended,
+        let mut sent = [0; 8];
+        stream.read_exact(&mut sent).await?;
+        Ok(match u64::from_le_bytes(sent) {
+            sent if sent == token => ProcessState::Alive,
+            sent if sent == !token => ProcessState::HasTakenOver,
+            _ => ProcessState::Ended,
         })
     };
-    sign(timeout(LOOK, ask).await)
+    process_state(timeout(PROBE_TIMEOUT, ask).await)
 }
 
-fn sign(seen: Result<io::Result<Sign>, Elapsed>) -> Sign {
-    match seen {
-        Ok(Ok(sign)) => sign,
-        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => Sign::Ended,
-        Ok(Err(_)) | Err(_) => Sign::Silence,
+/// Interprets the outcome of a probe.
+fn process_state(outcome: Result<io::Result<ProcessState>, Elapsed>) -> ProcessState {
+    match outcome {
+        Ok(Ok(state)) => state,
+        Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => ProcessState::Ended,
+        Ok(Err(_)) | Err(_) => ProcessState::Unreachable,
     }
 }

@@ -1,7 +1,7 @@
-//! The process that serves a task, and what it does for its standby.
+//! The primary of a replicated task: it serves the task and keeps its standby up to date.
 
-use super::following::{Following, Link, messages};
-use super::{BEAT, Sign, look_for};
+use super::standby_state::{StandbyLink, StandbyState, messages};
+use super::{HEARTBEAT_PERIOD, ProcessState, probe_token};
 use crate::worker::blocking;
 use device::journal::Journal;
 use graph::{Code, TaskName};
@@ -17,39 +17,42 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-/// How long a run waits for a standby that does not say that it has what the run changed, and longer where that is more
-/// than so many bytes a second.
-const PATIENCE: Duration = Duration::from_secs(30);
-const LEAST_RATE: usize = 8 << 20;
-/// So often is looked whether it does.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long after its start a process that holds nothing waits with sessions for a standby that may hold what there is.
-const UNCERTAIN_FOR: Duration = Duration::from_secs(5);
+/// Time for which a run waits for the standby to acknowledge the run's changes, in addition to the time that
+/// the standby needs for the changes sent before at [`MIN_APPLY_RATE`].
+const REPLICATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Rate at which a standby is expected to apply changes, bytes per second.
+const MIN_APPLY_RATE: usize = 8 << 20;
+/// Period of the probes for a lost standby's process.
+const PROBE_PERIOD: Duration = Duration::from_millis(200);
+/// Time after it began to serve for which a process that holds nothing delays sessions, because a standby
+/// that holds the task's state may connect.
+const STARTUP_WAIT: Duration = Duration::from_secs(5);
 
-/// What a served task does for its standby.
+/// The replication state of a served task.
 pub(crate) struct Primary {
     task: TaskName,
     journal: Arc<Journal>,
-    state: Mutex<State>,
-    /// Held while changes are taken and put on their way, so that they leave in that order; locked before the state.
+    state: Mutex<PrimaryState>,
+    /// Held while changes are collected and queued, so that batches are sent in order. It is locked before
+    /// `state`.
     order: Arc<tokio::sync::Mutex<()>>,
-    /// Changes whenever the state does.
-    moved: watch::Sender<()>,
-    /// Called for when this process is not to go on.
-    yields: CancellationToken,
+    /// Notified of each change of `state`.
+    changed: watch::Sender<()>,
+    /// Cancelled when this process must stop serving.
+    superseded: CancellationToken,
     started: Instant,
-    /// When it began to serve.
-    serves: Mutex<Instant>,
-    /// No other process holds more than this one.
+    /// The time at which this process began to serve.
+    serving_since: Mutex<Instant>,
+    /// True once no other process can hold more of the task's state than this one.
     is_certain: watch::Sender<bool>,
 }
 
 #[derive(Default)]
-struct State {
-    standby: Option<Following>,
+struct PrimaryState {
+    standby: Option<StandbyState>,
     /// The number of the last batch.
-    last: u64,
-    /// How many links of standbys there have been.
+    last_batch: u64,
+    /// Number of links that standbys have had.
     links: u64,
 }
 
@@ -60,10 +63,10 @@ impl Primary {
             journal,
             state: Mutex::default(),
             order: Arc::default(),
-            moved: watch::Sender::new(()),
-            yields: CancellationToken::new(),
+            changed: watch::Sender::new(()),
+            superseded: CancellationToken::new(),
             started: Instant::now(),
-            serves: Mutex::new(Instant::now()),
+            serving_since: Mutex::new(Instant::now()),
             is_certain: watch::Sender::new(false),
         })
     }
@@ -72,72 +75,77 @@ impl Primary {
         &self.task
     }
 
-    /// Ends when the standby has all that the task had, and this process nothing, or nothing more: it is to serve no longer.
-    pub(crate) async fn yields(&self) {
-        self.yields.cancelled().await;
+    /// Waits until this process must stop serving: the standby has taken over, or a process with the task's
+    /// state has come while this one has none.
+    pub(crate) async fn wait_until_superseded(&self) {
+        self.superseded.cancelled().await;
     }
 
-    /// From now on others may come.
-    pub(crate) fn begins_to_serve(&self) {
-        *self.serves.lock() = Instant::now();
+    /// Records that other processes can connect from now on.
+    pub(crate) fn mark_serving(&self) {
+        *self.serving_since.lock() = Instant::now();
     }
 
-    /// No other process holds more than this one.
-    pub(crate) fn becomes_certain(&self) {
+    /// Records that no other process holds more of the task's state than this one.
+    pub(crate) fn mark_certain(&self) {
         self.is_certain.send_replace(true);
     }
 
-    /// Ends once no standby is likely to come that holds what this process, which has just started, does not.
-    pub(crate) async fn until_certain(&self) {
+    /// Waits until a standby that holds more than this newly started process is unlikely to connect.
+    pub(crate) async fn wait_until_certain(&self) {
         let mut is_certain = self.is_certain.subscribe();
-        let end = *self.serves.lock() + UNCERTAIN_FOR;
-        // After that nobody can be waited for.
+        let end = *self.serving_since.lock() + STARTUP_WAIT;
+        // After the timeout there is no such standby to wait for.
         let _ = timeout_at(end.into(), is_certain.wait_for(|is_certain| *is_certain)).await;
     }
 
-    /// Returns when the standby has all that has changed until now; at once without one.
+    /// Waits until the standby has applied all changes made so far. Returns at once without a standby.
     ///
     /// # Errors
-    /// `Unavailable` if it does not say so for long, or if this process gives way to it, `DeadlineExceeded` if the deadline
-    /// is sooner.
-    pub(crate) async fn settle(self: &Arc<Self>, deadline: Option<Instant>) -> Result<(), Status> {
-        let mut moved = self.moved.subscribe();
+    /// `Unavailable` if the standby does not acknowledge the changes for long, or if this process must stop
+    /// serving; `DeadlineExceeded` if the deadline is sooner.
+    pub(crate) async fn wait_replicated(self: &Arc<Self>, deadline: Option<Instant>) -> Result<(), Status> {
+        let mut changed = self.changed.subscribe();
         let start = Instant::now();
-        let mut patience = start + PATIENCE;
+        let mut give_up_at = start + REPLICATION_TIMEOUT;
         let mut number = None;
         loop {
-            if self.yields.is_cancelled() {
-                let text =
-                    format!("{}: this process gives way to its replica, which has what there is", self.task);
+            if self.superseded.is_cancelled() {
+                let text = format!(
+                    "{}: this process stops serving, because its replica holds the task's state",
+                    self.task
+                );
                 return Err(Status::new(Code::Unavailable, text));
             }
-            let awaited = self.awaited(number);
-            if matches!(awaited, Awaited::Nobody) {
+            let wait_for_event = self.wait_for_event(number);
+            if matches!(wait_for_event, WaitFor::Nothing) {
                 return Ok(());
             }
-            patience = patience.max(start + PATIENCE + self.way_to_go());
-            let end = deadline.map_or(patience, |deadline| deadline.min(patience));
-            let presence = match awaited {
-                Awaited::Nobody => return Ok(()),
-                Awaited::Word(presence) => presence,
-                Awaited::Take(_) if let Some(nothing) = self.nothing_to_take() => {
+            give_up_at = give_up_at.max(start + REPLICATION_TIMEOUT + self.apply_time());
+            let end = deadline.map_or(give_up_at, |deadline| deadline.min(give_up_at));
+            let presence = match wait_for_event {
+                WaitFor::Nothing => return Ok(()),
+                WaitFor::Acknowledgement(presence) => presence,
+                WaitFor::Sending(_) if let Some(nothing) = self.last_batch_if_unchanged() => {
                     number = Some(nothing);
                     continue;
                 }
-                // Changes that are under way are waited for.
-                Awaited::Take(presence) => match timeout_at(end.into(), self.in_order(Primary::take)).await {
-                    Ok(taken) => {
-                        number = taken?;
-                        continue;
+                // Changes that are being collected must complete first.
+                WaitFor::Sending(presence) => {
+                    match timeout_at(end.into(), self.run_in_order(Primary::send_changes)).await {
+                        Ok(taken) => {
+                            number = taken?;
+                            continue;
+                        }
+                        Err(_) => presence,
                     }
-                    Err(_) => presence,
-                },
+                }
             };
-            if timeout_at(end.into(), moved.changed()).await.is_err() {
-                let code = if end < patience { Code::DeadlineExceeded } else { Code::Unavailable };
+            if timeout_at(end.into(), changed.changed()).await.is_err() {
+                let code = if end < give_up_at { Code::DeadlineExceeded } else { Code::Unavailable };
                 let text = format!(
-                    "{}: its standby, whose process holds {presence} open, does not say that it has what the step \
-                     changed: it has lost the way here, or is stopped; end it, or mend the network between the two",
+                    "{}: its standby, whose process holds {presence} open, does not acknowledge the changes of \
+                     the step: it cannot reach this task, or is stopped; end it, or repair the network between the two",
                     self.task
                 );
                 return Err(Status::new(code, text));
@@ -145,40 +153,43 @@ impl Primary {
         }
     }
 
-    /// How long what the standby is sent may take to be there.
-    fn way_to_go(&self) -> Duration {
-        let bytes = self.state.lock().standby.as_ref().map_or(0, Following::to_apply);
-        Duration::from_secs((bytes / LEAST_RATE) as u64)
+    /// Returns the time that the standby may need for the changes that it has not applied.
+    fn apply_time(&self) -> Duration {
+        let bytes = self.state.lock().standby.as_ref().map_or(0, StandbyState::unapplied_bytes);
+        Duration::from_secs((bytes / MIN_APPLY_RATE) as u64)
     }
 
-    /// Whether something has changed that the standby may not have.
+    /// Returns whether there may be changes that the standby has not applied.
     pub(crate) fn is_behind(&self) -> bool {
         if !self.state.lock().standby.as_ref().is_some_and(|standby| standby.may_take_over) {
             return false;
         }
-        self.nothing_to_take().is_none_or(|number| !matches!(self.awaited(Some(number)), Awaited::Nobody))
+        self.last_batch_if_unchanged()
+            .is_none_or(|number| !matches!(self.wait_for_event(Some(number)), WaitFor::Nothing))
     }
 
-    /// What is waited for until the standby has this batch, or has whatever is to be put into one.
-    fn awaited(&self, number: Option<(u64, u64)>) -> Awaited {
+    /// Returns the event that a run must wait for until the standby has applied batch `number`, or, without a
+    /// number, the changes made so far.
+    fn wait_for_event(&self, number: Option<(u64, u64)>) -> WaitFor {
         let state = self.state.lock();
         let Some(standby) = state.standby.as_ref().filter(|standby| standby.may_take_over) else {
-            return Awaited::Nobody;
+            return WaitFor::Nothing;
         };
         let presence = standby.presence.clone();
         match number {
-            _ if !standby.follows() => Awaited::Word(presence),
+            _ if !standby.is_following() => WaitFor::Acknowledgement(presence),
             Some((id, number)) if id == standby.id && standby.applied() >= number && !standby.is_silent() => {
-                Awaited::Nobody
+                WaitFor::Nothing
             }
-            Some((id, _)) if id == standby.id => Awaited::Word(presence),
-            _ if standby.has_enough_to_do() && self.journal.has_notes() => Awaited::Word(presence),
-            _ => Awaited::Take(presence),
+            Some((id, _)) if id == standby.id => WaitFor::Acknowledgement(presence),
+            _ if standby.is_backlogged() && self.journal.has_notes() => WaitFor::Acknowledgement(presence),
+            _ => WaitFor::Sending(presence),
         }
     }
 
-    /// Does this when nobody else takes changes; what has begun is done, whether or not it is waited for.
-    async fn in_order<T: Send + 'static>(
+    /// Calls `act` while no other thread collects changes. It completes even if the returned future is
+    /// dropped.
+    async fn run_in_order<T: Send + 'static>(
         self: &Arc<Self>,
         act: impl FnOnce(&Primary) -> T + Send + 'static,
     ) -> Result<T, Status> {
@@ -190,22 +201,22 @@ impl Primary {
         .await
     }
 
-    /// The standby's link, and the last batch that it is sent, if that is all.
-    fn nothing_to_take(&self) -> Option<(u64, u64)> {
-        // What is being taken is not noted.
-        let _nobody_takes = self.order.try_lock().ok()?;
+    /// Returns the standby's link and the last batch sent to it, if there are no further changes.
+    fn last_batch_if_unchanged(&self) -> Option<(u64, u64)> {
+        // While another thread collects changes, the journal does not show them.
+        let _no_thread_collects = self.order.try_lock().ok()?;
         let state = self.state.lock();
-        let standby = state.standby.as_ref().filter(|standby| standby.follows())?;
-        (!self.journal.has_notes()).then_some((standby.id, state.last))
+        let standby = state.standby.as_ref().filter(|standby| standby.is_following())?;
+        (!self.journal.has_notes()).then_some((standby.id, state.last_batch))
     }
 
-    /// Puts what has changed on its way; the standby's link, and the last batch that it is sent. `None` if it is not to
-    /// be sent more now.
-    fn take(&self) -> Option<(u64, u64)> {
+    /// Sends the collected changes. Returns the standby's link and the last batch sent to it; `None` if no
+    /// more batches may be in flight.
+    fn send_changes(&self) -> Option<(u64, u64)> {
         let (id, last, has_enough) = {
             let state = self.state.lock();
-            let standby = state.standby.as_ref().filter(|s| s.may_take_over && s.follows())?;
-            (standby.id, state.last, standby.has_enough_to_do())
+            let standby = state.standby.as_ref().filter(|s| s.may_take_over && s.is_following())?;
+            (standby.id, state.last_batch, standby.is_backlogged())
         };
         if !self.journal.has_notes() {
             return Some((id, last));
@@ -217,82 +228,93 @@ impl Primary {
         let number = last + 1;
         let batch = messages(Batch { number, ..Batch::default() }, changes).collect();
         let mut state = self.state.lock();
-        state.last = number;
-        // Who has come anew meanwhile is told everything.
+        state.last_batch = number;
+        // A standby that has connected anew meanwhile receives a snapshot instead.
         state.standby.as_mut().filter(|standby| standby.id == id)?.send(number, batch);
         Some((id, number))
     }
 
-    /// A standby has come, over this link; the link's number. One that was here before and has lost its link is sent
-    /// what it has not applied. Any other is told everything; if it could take over, it first forgets what it holds.
+    /// Adds the standby that sent `hello` over this link. Returns the link's number. A standby that was
+    /// linked before is sent the batches that it has not applied. Any other receives a snapshot, and first
+    /// discards the state that it holds.
     ///
     /// # Errors
-    /// `Unavailable` while there is another, or if its process cannot be seen from here.
-    pub(super) async fn welcome(self: &Arc<Self>, hello: FollowRequest, link: Link) -> Result<u64, Status> {
-        if !self.admits(&hello)? {
+    /// `Unavailable` while there is another standby, or if the standby's process cannot be reached from here.
+    pub(super) async fn add_standby(
+        self: &Arc<Self>,
+        hello: FollowRequest,
+        link: StandbyLink,
+    ) -> Result<u64, Status> {
+        if !self.can_resume(&hello)? {
             let presence = &hello.presence;
-            // Or it would seem to have ended as soon as its link is lost.
-            if look_for(presence, hello.token).await != Sign::Lives {
+            // Without a way to probe the process, a lost link would look like the end of the process.
+            if probe_token(presence, hello.token).await != ProcessState::Alive {
                 let text = format!(
-                    "{} cannot see its standby's process at {presence}: open the way there",
+                    "{} cannot reach its standby's process at {presence}: allow connections to it",
                     self.task
                 );
                 return Err(Status::new(Code::Unavailable, text));
             }
         }
-        // What it was told over another link it is told no more.
+        // No more messages are sent over an older link of the same standby.
         if let Some(standby) = self.state.lock().standby.as_mut().filter(|s| s.token == hello.token) {
             standby.unlink();
         }
-        let id = self.in_order(move |own| own.link(hello, link)).await??;
-        self.becomes_certain();
-        self.moved.send_replace(());
+        let id = self.run_in_order(move |own| own.attach(hello, link)).await??;
+        self.mark_certain();
+        self.changed.send_replace(());
         Ok(id)
     }
 
-    /// Whether who says this was here before, and goes on with what it has.
+    /// Returns whether the standby that sent `hello` was linked before and can continue from the state that
+    /// it has.
     ///
     /// # Errors
-    /// As [`Primary::welcome`].
-    fn admits(&self, hello: &FollowRequest) -> Result<bool, Status> {
+    /// Those of [`Primary::add_standby`].
+    fn can_resume(&self, hello: &FollowRequest) -> Result<bool, Status> {
         let state = self.state.lock();
         let Some(standby) = &state.standby else { return Ok(false) };
-        standby.gives_place_to(hello)?;
-        Ok(standby.can_resume(hello) && hello.applied <= state.last)
+        standby.check_replacement(hello)?;
+        Ok(standby.can_resume(hello) && hello.applied <= state.last_batch)
     }
 
-    fn link(&self, hello: FollowRequest, link: Link) -> Result<u64, Status> {
-        let is_back = self.admits(&hello)?;
+    /// Stores the standby's new link. Returns the link's number.
+    fn attach(&self, hello: FollowRequest, link: StandbyLink) -> Result<u64, Status> {
+        let resumes = self.can_resume(&hello)?;
         let mut state = self.state.lock();
         state.links += 1;
         let id = state.links;
         match &mut state.standby {
-            Some(standby) if is_back => {
+            Some(standby) if resumes => {
                 tracing::info!("{} has its standby back", self.task);
                 standby.resume(id, &hello, link);
             }
-            standby => *standby = Some(Following::new(id, hello, link)),
+            standby => *standby = Some(StandbyState::new(id, hello, link)),
         }
         Ok(id)
     }
 
-    /// The standby has forgotten what it held: tells it everything. No run waits until it has that.
-    fn tell_everything(&self, id: u64) {
-        let Some((link, number)) = self.with(id, |standby, number| standby.begin_everything(number)) else {
+    /// Sends a snapshot to a standby that has discarded its state. Runs do not wait for the standby until it
+    /// has the snapshot.
+    fn send_snapshot(&self, id: u64) {
+        let Some((link, number)) = self.update_standby(id, |standby, number| standby.begin_snapshot(number))
+        else {
             return;
         };
         let changes = self.journal.everything();
         for message in messages(Batch { number, is_everything: true, ..Batch::default() }, changes) {
-            if !link.send_when_there_is_room(message) {
+            if !link.send_blocking(message) {
                 return;
             }
         }
     }
 
-    /// The standby has been told everything: with what has changed meanwhile it is whole. Runs wait from now on.
-    fn make_whole(&self, id: u64) {
-        // What runs change that see nobody to wait for is noted before this, or they wait.
-        let Some(number) = self.with(id, |standby, number| {
+    /// Sends the changes made since the snapshot, after which the standby has the complete state. Runs wait
+    /// for the standby from now on.
+    fn complete_snapshot(&self, id: u64) {
+        // `may_take_over` is set before the changes are collected: a run that still sees it unset has its
+        // changes among them.
+        let Some(number) = self.update_standby(id, |standby, number| {
             standby.may_take_over = true;
             Some(number)
         }) else {
@@ -306,115 +328,127 @@ impl Primary {
         }
     }
 
-    /// Changes what is known of the standby, if it is still this one, for one more batch.
-    fn with<T>(&self, id: u64, change: impl FnOnce(&mut Following, u64) -> Option<T>) -> Option<T> {
+    /// Updates the standby with this link and takes a new batch number for it. `None` if the link is not the
+    /// current one.
+    fn update_standby<T>(
+        &self,
+        id: u64,
+        change: impl FnOnce(&mut StandbyState, u64) -> Option<T>,
+    ) -> Option<T> {
         let changed = {
             let mut state = self.state.lock();
-            let number = state.last + 1;
+            let number = state.last_batch + 1;
             let changed = change(state.standby.as_mut().filter(|standby| standby.id == id)?, number);
-            state.last = number;
+            state.last_batch = number;
             changed
         };
-        self.moved.send_replace(());
+        self.changed.send_replace(());
         changed
     }
 
-    /// Hears what a standby says until it says no more.
-    pub(super) async fn listen(self: Arc<Self>, id: u64, mut said: Streaming<FollowRequest>) {
-        let beats = AbortOnDropHandle::new(tokio::spawn(self.clone().tell_the_time(id)));
-        while let Ok(Some(word)) = said.message().await {
-            if self.heard(id, &word).await.is_err() {
+    /// Processes the messages of a standby until its stream ends.
+    pub(super) async fn listen(self: Arc<Self>, id: u64, mut messages: Streaming<FollowRequest>) {
+        let heartbeats = AbortOnDropHandle::new(tokio::spawn(self.clone().send_heartbeats(id)));
+        while let Ok(Some(message)) = messages.message().await {
+            if self.process_message(id, &message).await.is_err() {
                 break;
             }
         }
-        drop(beats);
-        self.lost(id).await;
+        drop(heartbeats);
+        self.handle_lost_link(id).await;
     }
 
-    /// Says that the task is served for as long as the link stands.
-    async fn tell_the_time(self: Arc<Self>, id: u64) {
-        let mut beat = interval(BEAT);
+    /// Sends heartbeats for as long as the link exists.
+    async fn send_heartbeats(self: Arc<Self>, id: u64) {
+        let mut period = interval(HEARTBEAT_PERIOD);
         loop {
-            beat.tick().await;
+            period.tick().await;
             let time = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
             let state = self.state.lock();
-            if !state.standby.as_ref().is_some_and(|s| s.id == id && s.tell_the_time(time)) {
+            if !state.standby.as_ref().is_some_and(|s| s.id == id && s.send_heartbeat(time)) {
                 return;
             }
         }
     }
 
-    async fn heard(self: &Arc<Self>, id: u64, word: &FollowRequest) -> Result<(), Status> {
-        let applied = word.applied;
-        let everything = {
+    /// Processes one message of a standby: an acknowledged heartbeat, or the number of the last batch
+    /// applied.
+    async fn process_message(self: &Arc<Self>, id: u64, message: &FollowRequest) -> Result<(), Status> {
+        let applied = message.applied;
+        let snapshot = {
             let mut state = self.state.lock();
-            let last = state.last;
+            let last = state.last_batch;
             let Some(standby) = state.standby.as_mut().filter(|standby| standby.id == id) else {
                 return Ok(());
             };
-            let sent = self.started.checked_add(Duration::from_millis(word.time));
+            let sent = self.started.checked_add(Duration::from_millis(message.time));
             let Some(sent) = sent.filter(|sent| *sent <= Instant::now() && applied <= last) else {
-                return Err(Status::invalid("a standby has heard what was not said"));
+                return Err(Status::invalid(
+                    "a standby acknowledged a heartbeat or a batch that was not sent",
+                ));
             };
-            if word.time > 0 {
-                if standby.has_heard(sent) {
-                    self.moved.send_replace(());
+            if message.time > 0 {
+                if standby.record_acknowledgement(sent) {
+                    self.changed.send_replace(());
                 }
                 return Ok(());
             }
-            standby.has_applied(applied);
-            standby.everything()
+            standby.set_applied(applied);
+            standby.snapshot()
         };
-        // What is told takes as long as the changes that are under way.
-        match everything {
-            None => self.in_order(move |own| own.tell_everything(id)).await?,
-            Some(everything) if everything == applied => {
-                self.in_order(move |own| own.make_whole(id)).await?;
+        // The following calls wait for changes that are being collected.
+        match snapshot {
+            None => self.run_in_order(move |own| own.send_snapshot(id)).await?,
+            Some(snapshot) if snapshot == applied => {
+                self.run_in_order(move |own| own.complete_snapshot(id)).await?;
             }
             Some(_) => {
-                self.moved.send_replace(());
+                self.changed.send_replace(());
             }
         }
         Ok(())
     }
 
-    /// A standby's link is lost: looks whether its process lives, until that is known or it is back.
-    async fn lost(self: Arc<Self>, id: u64) {
-        let known = {
+    /// Handles the loss of a standby's link: probes the standby's process until it has ended, has taken over
+    /// or is linked again.
+    async fn handle_lost_link(self: Arc<Self>, id: u64) {
+        let lost = {
             let mut state = self.state.lock();
             state.standby.as_mut().filter(|standby| standby.id == id).map(|standby| {
                 standby.unlink();
                 (standby.presence.clone(), standby.token, standby.may_take_over)
             })
         };
-        let Some((presence, token, may_take_over)) = known else { return };
-        self.moved.send_replace(());
+        let Some((presence, token, may_take_over)) = lost else { return };
+        self.changed.send_replace(());
         tracing::warn!("{} has lost its standby", self.task);
         while may_take_over && self.is_standby(id) {
-            match look_for(&presence, token).await {
-                Sign::Ended => break,
-                Sign::HasTakenOver if self.is_standby(id) => {
+            match probe_token(&presence, token).await {
+                ProcessState::Ended => break,
+                ProcessState::HasTakenOver if self.is_standby(id) => {
                     tracing::warn!(
                         "{} is served by the process that was its standby: this one ends",
                         self.task
                     );
-                    return self.yields.cancel();
+                    return self.superseded.cancel();
                 }
-                Sign::HasTakenOver | Sign::Lives | Sign::Silence => sleep(LOOK_EVERY).await,
+                ProcessState::HasTakenOver | ProcessState::Alive | ProcessState::Unreachable => {
+                    sleep(PROBE_PERIOD).await
+                }
             }
         }
-        // Nobody depends on it.
-        let _ = self.in_order(move |own| own.dismiss(id)).await;
+        // An error means that the runtime is shutting down.
+        let _ = self.run_in_order(move |own| own.remove_standby(id)).await;
     }
 
-    /// Goes on without this standby, if it is still that.
-    fn dismiss(&self, id: u64) {
+    /// Removes the standby with this link, if it is still the current one.
+    fn remove_standby(&self, id: u64) {
         if !self.is_standby(id) {
             return;
         }
         self.journal.stop();
         self.state.lock().standby = None;
-        self.moved.send_replace(());
+        self.changed.send_replace(());
         tracing::warn!("{} goes on without a standby", self.task);
     }
 
@@ -422,25 +456,29 @@ impl Primary {
         self.state.lock().standby.as_ref().is_some_and(|standby| standby.id == id)
     }
 
-    /// Whether this process is to go, because it has nothing and the one that comes all that there was.
-    pub(super) fn gives_way_to(&self, hello: &FollowRequest) -> bool {
+    /// Stops serving if this process holds nothing and the standby that sent `hello` holds the task's state.
+    /// Returns whether it does so.
+    pub(super) fn try_yield_to(&self, hello: &FollowRequest) -> bool {
         let is_blank = !self.journal.was_used() && self.state.lock().links == 0;
         if hello.holds_state && is_blank {
-            tracing::warn!("{} holds nothing, and its replica what there is: this one ends", self.task);
-            self.yields.cancel();
+            tracing::warn!(
+                "{} holds no state, and its replica holds the task's: this process ends",
+                self.task
+            );
+            self.superseded.cancel();
             return true;
         }
         false
     }
 }
 
-/// What a run waits for.
-enum Awaited {
-    Nobody,
-    /// That what has changed is put on its way, to the standby that is there.
-    Take(String),
-    /// A word of the standby that is there.
-    Word(String),
+/// The event that a run waits for.
+enum WaitFor {
+    Nothing,
+    /// The changes must be sent to the standby, whose address this is.
+    Sending(String),
+    /// The standby, whose address this is, must acknowledge the changes.
+    Acknowledgement(String),
 }
 
 impl fmt::Debug for Primary {

@@ -1,8 +1,8 @@
-//! The service that standbys call.
+//! The gRPC service that standbys call.
 
-use super::FIRST_WORD;
-use super::following::Link;
+use super::HELLO_TIMEOUT;
 use super::primary::Primary;
+use super::standby_state::StandbyLink;
 use futures::stream::{BoxStream, StreamExt};
 use proto::replication::replication_service_server::ReplicationService;
 use proto::replication::{Batch, FollowRequest};
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use tokio::time::timeout;
 use tonic::{Request, Response, Streaming};
 
-/// What a served task offers its standby.
+/// The replication service of a served task.
 #[derive(Clone, Debug)]
 pub struct Replication(Option<Arc<Primary>>);
 
 impl Replication {
-    /// `None` of a task that one process holds.
+    /// Creates the service; `None` for a task that is not replicated.
     pub(crate) fn new(primary: Option<Arc<Primary>>) -> Replication {
         Replication(primary)
     }
@@ -29,23 +29,24 @@ impl ReplicationService for Replication {
         &self,
         request: Request<Streaming<FollowRequest>>,
     ) -> Result<Response<Self::FollowStream>, tonic::Status> {
-        let mut said = request.into_inner();
+        let mut messages_in = request.into_inner();
         let none = || tonic::Status::failed_precondition("this task has no replicas: see --ps-replicas");
         let primary = self.0.clone().ok_or_else(none)?;
-        let late = |_| tonic::Status::deadline_exceeded("a standby says who it is at once");
-        let first = timeout(FIRST_WORD, said.message()).await.map_err(late)??.unwrap_or_default();
+        let late = |_| tonic::Status::deadline_exceeded("a standby must identify itself at once");
+        let first = timeout(HELLO_TIMEOUT, messages_in.message()).await.map_err(late)??.unwrap_or_default();
         if first.task != primary.task().to_string() {
             let text = format!("{} is served here, and {} followed", primary.task(), first.task);
             return Err(tonic::Status::invalid_argument(text));
         }
-        if primary.gives_way_to(&first) {
-            return Err(tonic::Status::aborted("what the task had is with you"));
+        if primary.try_yield_to(&first) {
+            return Err(tonic::Status::aborted("you hold the task's state"));
         }
-        let (link, messages) = Link::new();
-        // On a task of its own: who is welcome is listened to even if this call is given up meanwhile.
+        let (link, messages) = StandbyLink::new();
+        // A separate task, because the messages of an accepted standby must be processed even if this call is
+        // cancelled meanwhile.
         let welcomed = tokio::spawn(async move {
-            let id = primary.welcome(first, link).await?;
-            tokio::spawn(primary.listen(id, said));
+            let id = primary.add_standby(first, link).await?;
+            tokio::spawn(primary.listen(id, messages_in));
             Ok::<_, proto::Status>(())
         });
         welcomed.await.map_err(|e| tonic::Status::internal(e.to_string()))?.map_err(tonic::Status::from)?;

@@ -1,7 +1,7 @@
-//! The process that follows the one that serves its task, and takes over from it.
+//! The standby of a replicated task: it applies the primary's changes, and takes over from the primary.
 
-use super::applying::{Applied, Applying, Part};
-use super::{FIRST_WORD, SILENCE, Sign, look};
+use super::apply_queue::{Applied, ApplyQueue, ChangeSet};
+use super::{HELLO_TIMEOUT, ProcessState, SILENCE, probe};
 use crate::worker::Worker;
 use device::resource::ResourceStore;
 use futures::stream;
@@ -21,51 +21,53 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-/// Between two attempts to follow: the first is soon, each that fails the next time later.
-const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two attempts to follow, after progress; each attempt that fails in the same way doubles it.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause between two attempts to follow.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-/// A process that may serve a task that another serves.
+/// A process that follows the primary of its task and may take over from it.
 #[derive(Debug)]
 pub struct Standby {
     worker: Arc<Worker>,
-    /// Where the other process serves, `host:port`.
+    /// The address of the primary, `host:port`.
     other: String,
-    /// Where this one is known to live.
+    /// The address at which this process can be probed, `host:port`.
     presence: String,
     token: u64,
-    /// What is said there: the token; once this process serves, all its bits turned round.
-    says: Arc<AtomicU64>,
-    _says_so: AbortOnDropHandle<()>,
-    /// How often it has tried to follow.
+    /// The number that is sent to probes: the token, or its complement once this process has taken over.
+    presence_answer: Arc<AtomicU64>,
+    _answers_probes: AbortOnDropHandle<()>,
+    /// Number of attempts to follow.
     attempts: AtomicU64,
-    held: Mutex<Held>,
+    progress: Mutex<StandbyProgress>,
 }
 
-/// What a standby has.
+/// The state that a standby has received.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
-    /// All that the task had.
+struct StandbyProgress {
+    /// Set if the standby has the complete state of the task.
     is_whole: bool,
     /// The last batch that was applied.
     applied: u64,
-    /// When the other last said that it serves.
-    heard: Option<Instant>,
+    /// The time of the primary's last message.
+    last_message: Option<Instant>,
 }
 
-impl Held {
-    /// The other says nothing any more, and answers nobody without a word of this process.
-    fn is_enough(&self) -> bool {
-        self.is_whole && self.heard.is_some_and(|heard| heard.elapsed() >= SILENCE)
+impl StandbyProgress {
+    /// Returns whether this process may take over from a silent primary: it has the complete state, and the
+    /// primary answers no runs without this standby's acknowledgements.
+    fn can_take_over(&self) -> bool {
+        self.is_whole && self.last_message.is_some_and(|last| last.elapsed() >= SILENCE)
     }
 }
 
 impl Standby {
-    /// A standby of the worker's task, which another process serves at `other`. `own` is this machine's name or address
-    /// for that process.
+    /// Creates a standby of the worker's task, which another process serves at `other`. `own` is this
+    /// machine's name or address as seen from that process.
     ///
     /// # Errors
-    /// `Unavailable` if no port can be had.
+    /// `Unavailable` if no port can be opened.
     pub async fn new(worker: &Arc<Worker>, other: &str, own: &str, bind: IpAddr) -> Result<Standby, Status> {
         let failed = |e: std::io::Error| {
             let text = format!("{} cannot hold a port open on {bind}: {e}", worker.task());
@@ -74,19 +76,19 @@ impl Standby {
         let listener = TcpListener::bind((bind, 0)).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let token = rand::random();
-        let says = Arc::new(AtomicU64::new(token));
-        let said = says.clone();
-        // Who connects wants to see that the process lives, and nothing else.
-        let says_so = async move {
+        let presence_answer = Arc::new(AtomicU64::new(token));
+        let number = presence_answer.clone();
+        // Clients of this port only probe whether the process lives.
+        let answer_probes = async move {
             loop {
                 match listener.accept().await {
-                    // The buffer of a new connection has room for it, and the runtime takes a new one for ready. Who does
-                    // not hear it asks again.
+                    // A new connection's send buffer has room for the eight bytes, and the runtime assumes a
+                    // new connection to be writable. A client that does not receive them probes again.
                     Ok((stream, _)) => {
-                        drop(stream.try_write(&said.load(Ordering::Acquire).to_le_bytes()));
+                        drop(stream.try_write(&number.load(Ordering::Acquire).to_le_bytes()));
                     }
-                    // A process without descriptors may have some soon.
-                    Err(_) => sleep(PAUSE).await,
+                    // The process may be out of file descriptors for a while.
+                    Err(_) => sleep(MIN_PAUSE).await,
                 }
             }
         };
@@ -95,139 +97,151 @@ impl Standby {
             other: other.to_owned(),
             presence: format!("{own}:{port}"),
             token,
-            says,
-            _says_so: AbortOnDropHandle::new(tokio::spawn(says_so)),
+            presence_answer,
+            _answers_probes: AbortOnDropHandle::new(tokio::spawn(answer_probes)),
             attempts: AtomicU64::new(0),
-            held: Mutex::default(),
+            progress: Mutex::default(),
         })
     }
 
-    /// Whether this process holds all that the task had when it was last served.
+    /// Returns whether this process holds the complete state of the task.
     pub fn holds_state(&self) -> bool {
-        self.held.lock().is_whole
+        self.progress.lock().is_whole
     }
 
-    /// Follows whoever serves the task, until nobody does; a process that is not there yet is waited for so long. Then
-    /// this one holds all that the task had, or nothing.
+    /// Follows the primary until no process serves the task; a primary that does not run yet is waited for
+    /// during `patience`. Afterwards this process holds the complete state of the task, or nothing.
     pub async fn until_nobody_serves(&self, patience: Duration) {
         let start = Instant::now();
-        let (mut pause, mut last) = (PAUSE, String::new());
+        let (mut pause, mut last) = (MIN_PAUSE, String::new());
         loop {
-            let had = self.held.lock().applied;
-            if self.held.lock().is_enough() {
-                tracing::warn!("{} was silent for {SILENCE:?}, and answers nobody", self.other);
-                return self.takes_over();
+            let had = self.progress.lock().applied;
+            if self.progress.lock().can_take_over() {
+                tracing::warn!("{} was silent for {SILENCE:?}, and answers no runs", self.other);
+                return self.announce_takeover();
             }
             let task = self.worker.task();
-            let why = match look(&self.other).await {
-                Sign::Ended if self.holds_state() => return self.takes_over(),
-                Sign::Ended if start.elapsed() >= patience => {
-                    // It may have been told a part.
+            let why = match probe(&self.other).await {
+                ProcessState::Ended if self.holds_state() => return self.announce_takeover(),
+                ProcessState::Ended if start.elapsed() >= patience => {
+                    // The standby may have received a part of a snapshot.
                     return self.worker.stores().for_each(ResourceStore::clear_all);
                 }
-                Sign::Ended => String::new(),
-                Sign::Silence => {
-                    format!("{task} cannot see whether {} serves it: its machine is silent", self.other)
+                ProcessState::Ended => String::new(),
+                ProcessState::Unreachable => {
+                    format!(
+                        "{task} cannot find out whether {} serves it: its machine does not answer",
+                        self.other
+                    )
                 }
-                Sign::Lives | Sign::HasTakenOver => {
+                ProcessState::Alive | ProcessState::HasTakenOver => {
                     format!("{task} follows {} no longer: {}", self.other, self.follow().await)
                 }
             };
             if why != last && !why.is_empty() {
                 tracing::warn!("{why}");
             }
-            let came_further = self.held.lock().applied != had;
-            pause = if why != last || came_further { PAUSE } else { (2 * pause).min(LONGEST_PAUSE) };
+            let made_progress = self.progress.lock().applied != had;
+            pause = if why != last || made_progress { MIN_PAUSE } else { (2 * pause).min(MAX_PAUSE) };
             last = why;
             sleep(pause).await;
         }
     }
 
-    /// From now on the other ends if it comes back.
-    fn takes_over(&self) {
-        self.says.store(!self.token, Ordering::Release);
+    /// Answers probes from now on in a way that makes the other process end if it comes back.
+    fn announce_takeover(&self) {
+        self.presence_answer.store(!self.token, Ordering::Release);
     }
 
-    /// As [`Standby::until_nobody_serves`], when this process has the task's port: whether it is to serve. Another that
-    /// has its port too, and serves as little, is told apart by who is `first`.
+    /// Returns whether this process, which has the task's port after [`Standby::until_nobody_serves`], is to
+    /// serve the task; if so, it is marked as serving. Of two processes that both have their port and hold
+    /// nothing, the `first` one serves.
     pub async fn may_serve(&self, first: bool) -> bool {
         let may = self.holds_state()
-            || match look(&self.other).await {
-                Sign::Ended => true,
-                Sign::Lives | Sign::HasTakenOver => first && self.nobody_answers().await,
-                Sign::Silence => false,
+            || match probe(&self.other).await {
+                ProcessState::Ended => true,
+                ProcessState::Alive | ProcessState::HasTakenOver => {
+                    first && self.is_other_unresponsive().await
+                }
+                ProcessState::Unreachable => false,
             };
         if may {
-            self.worker.begins_to_serve();
+            self.worker.mark_serving();
         }
         may
     }
 
-    async fn nobody_answers(&self) -> bool {
+    /// Returns whether the other process does not answer gRPC calls.
+    async fn is_other_unresponsive(&self) -> bool {
         let Some(endpoint) = channel::endpoint(&self.other) else { return true };
         let connect = endpoint.connect_with_connector(channel::connector());
-        let answered = timeout(FIRST_WORD, async {
+        let answered = timeout(HELLO_TIMEOUT, async {
             let mut client = proto::service::WorkerServiceClient::new(connect.await.ok()?);
             client.get_status(proto::pb::GetStatusRequest {}).await.ok()
         });
         !matches!(answered.await, Ok(Some(_)))
     }
 
-    /// Follows until the link is lost; why it was.
+    /// Follows the primary until the link is lost. Returns the reason.
     async fn follow(&self) -> String {
-        let (say, said) = mpsc::unbounded_channel();
-        let held = *self.held.lock();
+        let (sender, requests) = mpsc::unbounded_channel();
+        let progress = *self.progress.lock();
         let hello = FollowRequest {
             task: self.worker.task().to_string(),
             presence: self.presence.clone(),
-            holds_state: held.is_whole,
+            holds_state: progress.is_whole,
             token: self.token,
-            applied: held.applied,
+            applied: progress.applied,
             attempt: self.attempts.fetch_add(1, Ordering::Relaxed) + 1,
             time: 0,
         };
-        let _ = say.send(hello);
-        let said = stream::unfold(said, |mut said| async move { said.recv().await.map(|word| (word, said)) });
-        let Some(endpoint) = channel::endpoint(&self.other) else { return "that is no address".to_owned() };
-        let begun = timeout(FIRST_WORD, async {
+        let _ = sender.send(hello);
+        let requests = stream::unfold(requests, |mut requests| async move {
+            requests.recv().await.map(|request| (request, requests))
+        });
+        let Some(endpoint) = channel::endpoint(&self.other) else {
+            return "its address is malformed".to_owned();
+        };
+        let begun = timeout(HELLO_TIMEOUT, async {
             let channel =
                 endpoint.connect_with_connector(channel::connector()).await.map_err(|e| innermost(&e))?;
             let mut client = ReplicationServiceClient::new(channel)
                 .max_decoding_message_size(MAX_MESSAGE_SIZE)
                 .max_encoding_message_size(MAX_MESSAGE_SIZE);
-            client.follow(said).await.map_err(|status| status.message().to_owned())
+            client.follow(requests).await.map_err(|status| status.message().to_owned())
         });
         let mut batches = match begun.await {
             Ok(Ok(answer)) => answer.into_inner(),
             Ok(Err(why)) => return why,
             Err(_) => return "it does not answer".to_owned(),
         };
-        // What there is is there or here, from now on.
-        self.worker.becomes_certain();
-        let mut applying = Applying::new(self.worker.clone());
-        let why = self.hear(&mut batches, &say, &mut applying).await;
-        // Another link goes on with what there is then.
-        match applying.finish().await.map(|applied| self.has_applied(applied)) {
+        // From now on the task's state is with the primary or with this process, not with a third one.
+        self.worker.mark_certain();
+        let mut queue = ApplyQueue::new(self.worker.clone());
+        let why = self.apply_batches(&mut batches, &sender, &mut queue).await;
+        // The next link continues from the state after this.
+        match queue.finish().await.map(|applied| self.record_applied(applied)) {
             Some(Err(why)) => why,
             Some(Ok(_)) | None => why,
         }
     }
 
-    /// Applies what comes, until no more does; why not.
-    async fn hear(
+    /// Applies the primary's batches until the stream ends. Returns the reason.
+    async fn apply_batches(
         &self,
         batches: &mut Streaming<Batch>,
-        say: &UnboundedSender<FollowRequest>,
-        applying: &mut Applying,
+        sender: &UnboundedSender<FollowRequest>,
+        queue: &mut ApplyQueue,
     ) -> String {
-        // That it is not heard is found by the end of the batches.
-        let tell = |number| _ = say.send(FollowRequest { applied: number, ..FollowRequest::default() });
+        // The end of the stream of batches shows that the primary is gone.
+        let acknowledge =
+            |number| _ = sender.send(FollowRequest { applied: number, ..FollowRequest::default() });
         let mut changes = Vec::new();
         loop {
             let batch = tokio::select! {
-                applied = applying.next() => match self.has_applied(applied) {
+                applied = queue.next() => match self.record_applied(applied) {
                     Ok(number) => {
-                        number.into_iter().for_each(tell);
+                        number.into_iter().for_each(acknowledge);
                         continue;
                     }
                     Err(why) => return why,
@@ -236,53 +250,54 @@ impl Standby {
                     Ok(Ok(Some(batch))) => batch,
                     Ok(Ok(None)) => return "it has ended".to_owned(),
                     Ok(Err(status)) => return status.message().to_owned(),
-                    Err(_) => return "it says nothing".to_owned(),
+                    Err(_) => return "it sends nothing".to_owned(),
                 },
             };
-            self.held.lock().heard = Some(Instant::now());
+            self.progress.lock().last_message = Some(Instant::now());
             if batch.time > 0 {
-                let _ = say.send(FollowRequest { time: batch.time, ..FollowRequest::default() });
+                let _ = sender.send(FollowRequest { time: batch.time, ..FollowRequest::default() });
                 continue;
             }
             let Batch { number, is_everything, changes: more, has_more, is_whole, .. } = batch;
             if is_everything && number == 0 {
-                self.held.lock().is_whole = false;
-                while applying.is_busy() {
-                    let _forgotten = applying.next().await;
+                self.progress.lock().is_whole = false;
+                while queue.is_busy() {
+                    let _forgotten = queue.next().await;
                 }
                 self.worker.stores().for_each(ResourceStore::clear_all);
-                tell(0);
+                acknowledge(0);
                 continue;
             }
             changes.extend(more);
-            // All of a batch or nothing; everything, which is nothing until it is whole, as it comes.
+            // A batch is applied as a whole; snapshot messages are applied as they arrive, because the state
+            // counts only once it is complete.
             if is_everything || !has_more {
                 let number = (!has_more).then_some(number);
-                applying.add(Part { number, is_whole, changes: std::mem::take(&mut changes) });
+                queue.add(ChangeSet { number, is_whole, changes: std::mem::take(&mut changes) });
             }
-            // As much as there may be on the way is enough of it.
-            while is_everything && applying.is_busy() {
-                match self.has_applied(applying.next().await) {
-                    Ok(number) => number.into_iter().for_each(tell),
+            // Does not receive more of the snapshot than the primary may have in flight.
+            while is_everything && queue.is_busy() {
+                match self.record_applied(queue.next().await) {
+                    Ok(number) => number.into_iter().for_each(acknowledge),
                     Err(why) => return why,
                 }
             }
         }
     }
 
-    /// The batch that this process has now, if it was the end of one.
+    /// Records an applied set of changes. Returns the number of the batch that it ends.
     ///
     /// # Errors
-    /// Why it could not be applied: what is missing will be told with everything.
-    fn has_applied(&self, applied: Applied) -> Result<Option<u64>, String> {
+    /// The reason why the changes could not be applied; the primary will send a snapshot.
+    fn record_applied(&self, applied: Applied) -> Result<Option<u64>, String> {
         let Applied { number, is_whole, result } = applied;
-        let mut held = self.held.lock();
+        let mut progress = self.progress.lock();
         if result.is_err() {
-            held.is_whole = false;
+            progress.is_whole = false;
         }
         result?;
-        held.applied = number.unwrap_or(held.applied);
-        held.is_whole |= is_whole;
+        progress.applied = number.unwrap_or(progress.applied);
+        progress.is_whole |= is_whole;
         if is_whole {
             tracing::info!("{} is a standby of {}", self.worker.task(), self.other);
         }

@@ -1,7 +1,7 @@
-//! The answer to RecvTensor as bytes: plain gRPC on the wire, but a tensor's elements are neither copied into a
-//! message on the way out nor out of one on the way in. No sockets here.
+//! The encoding of answers to RecvTensor: plain gRPC on the wire, but a tensor's elements are not copied into
+//! a protobuf message by the sender nor out of one by the receiver. This module uses no sockets.
 
-mod head;
+mod header;
 mod read;
 
 pub(crate) use read::ReplyReader;
@@ -15,18 +15,18 @@ use proto::grpc::{MAX_MESSAGE_SIZE, PREFIX};
 use proto::{Status, pb};
 use std::sync::Arc;
 
-/// Elements up to here are copied behind the header: a write of their own costs more, bytes.
-const INLINE: usize = 1024;
-/// What may stand before the elements; a message with more is read whole, bytes.
+/// Most elements that are copied behind the header, bytes: below this, a copy costs less than another write.
+const MAX_COPIED: usize = 1024;
+/// Most bytes in front of the elements; a message with more is decoded as a whole.
 const MAX_HEADER: usize = 4096;
 
-/// A value on its way from one task to another.
+/// A value in transfer from one task to another.
 #[derive(Clone, Debug)]
 pub(crate) struct Reply {
     pub(crate) tensor: Tensor,
     pub(crate) is_dead: bool,
     pub(crate) send_start_micros: i64,
-    /// The sender keeps the reply until it hears that it arrived.
+    /// Set if the sender retains the reply until the receiver acknowledges it.
     pub(crate) require_ack: bool,
 }
 
@@ -35,16 +35,17 @@ impl Reply {
         Reply { tensor, is_dead: false, send_start_micros: 0, require_ack: false }
     }
 
-    /// What a dead edge carries, whatever its type: no elements, of type float.
+    /// Returns the reply for a dead tensor: a float tensor without elements, whatever the type of the edge.
     pub(crate) fn dead() -> Result<Reply, Status> {
         let tensor = Tensor::zeros(DType::Float, Shape::new(&[0])?)?;
         Ok(Reply { is_dead: true, ..Reply::new(tensor) })
     }
 
-    /// The reply as one message of gRPC, in one slice or two.
+    /// Encodes the reply as one gRPC message, in one slice or two.
     ///
     /// # Errors
-    /// `ResourceExhausted` beyond the format's limit; `Unimplemented` for types that do not travel.
+    /// `ResourceExhausted` beyond protobuf's size limit; `Unimplemented` for types that cannot be
+    /// transferred.
     pub(crate) fn encode(&self) -> Result<(Bytes, Option<Bytes>), Status> {
         match self.tensor.bytes() {
             Ok(elements) => self.encode_plain(elements),
@@ -52,56 +53,57 @@ impl Reply {
         }
     }
 
-    /// In the order that the peer's own fast path reads: `tensor` last, its elements last in it.
+    /// Encodes a tensor with plain elements. The fields are in the order that TensorFlow's own fast path
+    /// expects: `tensor` last, and the elements last in it.
     fn encode_plain(&self, elements: &[u8]) -> Result<(Bytes, Option<Bytes>), Status> {
         let (shape, len) = (self.tensor.shape(), elements.len());
         let shape_len: usize = shape.iter().map(|&d| 1 + sized(dim_len(d))).sum();
         let shape_field = if shape.rank() == 0 { 0 } else { 1 + sized(shape_len) };
         let dtype = self.tensor.dtype().number() as u64;
         let tensor_len = 1 + encoded_len_varint(dtype) + shape_field + 1 + sized(len);
-        let mut head = BytesMut::with_capacity(64 + shape_len + if len > INLINE { 0 } else { len });
-        head.put_bytes(0, PREFIX);
+        let mut header = BytesMut::with_capacity(64 + shape_len + if len > MAX_COPIED { 0 } else { len });
+        header.put_bytes(0, PREFIX);
         if self.is_dead {
-            head.put_slice(&[0x10, 1]);
+            header.put_slice(&[0x10, 1]);
         }
-        head.put_u8(0x18);
-        encode_varint(self.send_start_micros as u64, &mut head);
+        header.put_u8(0x18);
+        encode_varint(self.send_start_micros as u64, &mut header);
         if self.require_ack {
-            head.put_slice(&[0x28, 1]);
+            header.put_slice(&[0x28, 1]);
         }
-        head.put_u8(0x0a);
-        encode_varint(tensor_len as u64, &mut head);
-        head.put_u8(0x08);
-        encode_varint(dtype, &mut head);
+        header.put_u8(0x0a);
+        encode_varint(tensor_len as u64, &mut header);
+        header.put_u8(0x08);
+        encode_varint(dtype, &mut header);
         if shape.rank() > 0 {
-            head.put_u8(0x12);
-            encode_varint(shape_len as u64, &mut head);
+            header.put_u8(0x12);
+            encode_varint(shape_len as u64, &mut header);
             for &dim in shape.iter() {
-                head.put_u8(0x12);
-                encode_varint(dim_len(dim) as u64, &mut head);
+                header.put_u8(0x12);
+                encode_varint(dim_len(dim) as u64, &mut header);
                 if dim > 0 {
-                    head.put_u8(0x08);
-                    encode_varint(dim as u64, &mut head);
+                    header.put_u8(0x08);
+                    encode_varint(dim as u64, &mut header);
                 } else {
-                    head.put_slice(&[0x08, 0]);
+                    header.put_slice(&[0x08, 0]);
                 }
             }
         }
-        head.put_u8(0x22);
-        encode_varint(len as u64, &mut head);
-        let whole = head.len() - PREFIX + len;
-        set_prefix(&mut head, whole)?;
-        let own_slice = len > INLINE;
-        match own_slice.then(|| self.tensor.buffer()).flatten() {
-            Some(buffer) => Ok((head.freeze(), Some(Bytes::from_owner(Shared(buffer))))),
+        header.put_u8(0x22);
+        encode_varint(len as u64, &mut header);
+        let whole = header.len() - PREFIX + len;
+        set_prefix(&mut header, whole)?;
+        let needs_slice = len > MAX_COPIED;
+        match needs_slice.then(|| self.tensor.buffer()).flatten() {
+            Some(buffer) => Ok((header.freeze(), Some(Bytes::from_owner(BufferOwner(buffer))))),
             None => {
-                head.put_slice(elements);
-                Ok((head.freeze(), None))
+                header.put_slice(elements);
+                Ok((header.freeze(), None))
             }
         }
     }
 
-    /// Types without plain elements, by the message itself.
+    /// Encodes tensors of other types by protobuf.
     fn encode_message(&self) -> Result<(Bytes, Option<Bytes>), Status> {
         let message = self.to_proto();
         let len = message.encoded_len();
@@ -136,20 +138,21 @@ impl Reply {
     }
 }
 
-/// A length-delimited field's size without its tag.
+/// Returns the size of a length-delimited field without its tag.
 fn sized(len: usize) -> usize {
     encoded_len_varint(len as u64) + len
 }
 
-/// A dimension's size is written even where it is zero, as the peer does.
+/// Returns the encoded length of a dimension. A size of zero is written too, like TensorFlow does.
 fn dim_len(dim: usize) -> usize {
     1 + encoded_len_varint(dim as u64)
 }
 
-fn set_prefix(head: &mut BytesMut, len: usize) -> Result<(), Status> {
+/// Sets the message length in gRPC's message header.
+fn set_prefix(header: &mut BytesMut, len: usize) -> Result<(), Status> {
     match u32::try_from(len) {
         Ok(short) if len <= MAX_MESSAGE_SIZE => {
-            head[1..PREFIX].copy_from_slice(&short.to_be_bytes());
+            header[1..PREFIX].copy_from_slice(&short.to_be_bytes());
             Ok(())
         }
         _ => Err(Status::new(
@@ -159,10 +162,10 @@ fn set_prefix(head: &mut BytesMut, len: usize) -> Result<(), Status> {
     }
 }
 
-/// Keeps a tensor's storage alive until it is written.
-struct Shared(Arc<Buffer>);
+/// Keeps a tensor's buffer alive until it is written.
+struct BufferOwner(Arc<Buffer>);
 
-impl AsRef<[u8]> for Shared {
+impl AsRef<[u8]> for BufferOwner {
     fn as_ref(&self) -> &[u8] {
         self.0.as_slice()
     }
@@ -177,8 +180,8 @@ mod tests {
     use super::*;
 
     fn whole(reply: &Reply) -> Result<Bytes, Status> {
-        let (head, payload) = reply.encode()?;
-        Ok([head, payload.unwrap_or_default()].concat().into())
+        let (header, payload) = reply.encode()?;
+        Ok([header, payload.unwrap_or_default()].concat().into())
     }
 
     fn read(bytes: &Bytes, step: usize) -> Result<Reply, Status> {
@@ -189,7 +192,7 @@ mod tests {
         reader.finish()
     }
 
-    /// With the fields in the order of their numbers: the tensor first.
+    /// Encodes the reply by protobuf, with the fields in the order of their numbers: the tensor first.
     fn message(reply: &Reply) -> Result<Bytes, Status> {
         let mut out = BytesMut::new();
         out.put_bytes(0, PREFIX);
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_survive_any_cut_into_chunks() -> Result<(), Status> {
+    fn replies_are_decoded_from_any_chunks() -> Result<(), Status> {
         for tensor in tensors()? {
             let reply = Reply { send_start_micros: 1 << 50, require_ack: true, ..Reply::new(tensor.clone()) };
             for bytes in [whole(&reply)?, message(&reply)?] {
@@ -233,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_the_peers() -> Result<(), Status> {
+    fn bytes_are_those_of_tensorflow() -> Result<(), Status> {
         let reply = Reply { send_start_micros: 0x46, ..Reply::new(0i32.into()) };
         assert_eq!(whole(&reply)?[PREFIX..], [0x18, 0x46, 0x0a, 0x08, 0x08, 3, 0x22, 4, 0, 0, 0, 0],);
         let empty = Reply::new(Tensor::zeros(DType::Float, Shape::new(&[0, 3])?)?);
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_an_error() -> Result<(), Status> {
+    fn malformed_replies_are_refused() -> Result<(), Status> {
         let good = whole(&Reply::new(Tensor::vector(&[1.0f32; 600])?))?;
         for cut in [0, 3, PREFIX, PREFIX + 1, 20, good.len() - 1] {
             assert!(read(&good.slice(..cut), 64).is_err(), "{cut}");
@@ -257,7 +260,7 @@ mod tests {
         let mut compressed = BytesMut::from(&good[..]);
         compressed[0] = 1;
         assert!(read(&compressed.freeze(), 64).is_err());
-        // Content whose length is not the shape's goes the long way, and is refused there.
+        // Elements whose length does not match the shape are decoded by protobuf and refused there.
         let mut wrong = BytesMut::from(&whole(&Reply::new(Tensor::scalar(1i32)))?[..]);
         wrong[PREFIX + 5] = 2;
         assert!(read(&wrong.freeze(), 64).is_err());

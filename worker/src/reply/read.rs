@@ -1,6 +1,6 @@
-//! A reply from the chunks of a body, as they come.
+//! The decoder of RecvTensor replies, for bodies that arrive in chunks.
 
-use super::head::{Head, Scan};
+use super::header::{ReplyHeader, Scan};
 use super::{MAX_HEADER, Reply, malformed};
 use bytes::{Bytes, BytesMut};
 use graph::{Buffer, Tensor};
@@ -8,21 +8,22 @@ use prost::Message;
 use proto::grpc::{MAX_MESSAGE_SIZE, PREFIX};
 use proto::{Status, pb};
 
-/// Reads a reply from chunks as they come, a tensor's elements straight into their place.
+/// Decodes a reply from chunks. A tensor's elements are copied from the chunks into the tensor's buffer.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyReader {
-    /// Bytes of the prefix and the header, or of the whole message, or of what follows the elements.
-    held: BytesMut,
-    state: State,
+    /// The bytes of the prefix and the header, of the whole message, or of the fields behind the elements.
+    buffered: BytesMut,
+    state: ReadState,
 }
 
+/// The part of the reply that the next bytes belong to.
 #[derive(Debug, Default)]
-enum State {
+enum ReadState {
     #[default]
     Prefix,
-    /// Of a message of this length.
+    /// The header of a message of this length.
     Header(usize),
-    /// Read whole, then decoded: the message's length.
+    /// A message of this length that is decoded as a whole.
     Whole(usize),
     Elements(Elements),
     Tail(Elements),
@@ -30,103 +31,104 @@ enum State {
 
 #[derive(Debug)]
 struct Elements {
-    head: Head,
+    header: ReplyHeader,
     buffer: Buffer,
     filled: usize,
-    /// Bytes of the message behind the elements.
+    /// Length of the message behind the elements, bytes.
     tail: usize,
 }
 
 impl ReplyReader {
-    /// Takes the next bytes of the body.
+    /// Processes the next chunk of the body.
     ///
     /// # Errors
-    /// What is no reply, or one that memory does not suffice for.
+    /// For a malformed reply, or a tensor that there is no memory for.
     pub(crate) fn push(&mut self, mut chunk: Bytes) -> Result<(), Status> {
         loop {
             match &mut self.state {
-                State::Prefix => {
-                    self.hold(&mut chunk, PREFIX);
-                    if self.held.len() < PREFIX {
+                ReadState::Prefix => {
+                    self.buffer_up_to(&mut chunk, PREFIX);
+                    if self.buffered.len() < PREFIX {
                         return Ok(());
                     }
-                    let len = read_prefix(&self.held)?;
-                    self.held.clear();
-                    self.state = State::Header(len);
+                    let len = read_prefix(&self.buffered)?;
+                    self.buffered.clear();
+                    self.state = ReadState::Header(len);
                 }
-                State::Header(len) => {
+                ReadState::Header(len) => {
                     let len = *len;
-                    self.hold(&mut chunk, len.min(MAX_HEADER));
-                    match Head::scan(&self.held, len) {
-                        Scan::Plain(head) => self.start_elements(head, len)?,
-                        Scan::Other => self.state = State::Whole(len),
-                        Scan::Short if self.held.len() == len.min(MAX_HEADER) => {
-                            self.state = State::Whole(len);
+                    self.buffer_up_to(&mut chunk, len.min(MAX_HEADER));
+                    match ReplyHeader::scan(&self.buffered, len) {
+                        Scan::Plain(header) => self.start_elements(header, len)?,
+                        Scan::Other => self.state = ReadState::Whole(len),
+                        Scan::Short if self.buffered.len() == len.min(MAX_HEADER) => {
+                            self.state = ReadState::Whole(len);
                         }
                         Scan::Short => return Ok(()),
                     }
                 }
-                State::Elements(elements) => {
+                ReadState::Elements(elements) => {
                     elements.fill(&mut chunk);
                     if elements.filled < elements.buffer.len() {
                         return Ok(());
                     }
                     match std::mem::take(&mut self.state) {
-                        State::Elements(elements) => self.state = State::Tail(elements),
+                        ReadState::Elements(elements) => self.state = ReadState::Tail(elements),
                         other => self.state = other,
                     }
                 }
-                State::Tail(Elements { tail: len, .. }) | State::Whole(len) => {
+                ReadState::Tail(Elements { tail: len, .. }) | ReadState::Whole(len) => {
                     let len = *len;
-                    self.hold(&mut chunk, len);
+                    self.buffer_up_to(&mut chunk, len);
                     return if chunk.is_empty() { Ok(()) } else { Err(malformed("more than one message")) };
                 }
             }
         }
     }
 
-    /// Moves bytes to `held` until it has `upto`.
-    fn hold(&mut self, chunk: &mut Bytes, upto: usize) {
-        let missing = upto.saturating_sub(self.held.len()).min(chunk.len());
-        self.held.extend_from_slice(&chunk.split_to(missing));
+    /// Moves bytes to `buffered` until it has `upto`.
+    fn buffer_up_to(&mut self, chunk: &mut Bytes, upto: usize) {
+        let missing = upto.saturating_sub(self.buffered.len()).min(chunk.len());
+        self.buffered.extend_from_slice(&chunk.split_to(missing));
     }
 
-    fn start_elements(&mut self, head: Head, len: usize) -> Result<(), Status> {
-        let buffer = Buffer::unspecified(head.content)?;
-        let tail = len - head.len - head.content;
-        let mut rest = self.held.split_off(head.len).freeze();
-        self.held.clear();
-        let mut elements = Elements { head, buffer, filled: 0, tail };
+    /// Allocates the tensor and copies the elements that are already there.
+    fn start_elements(&mut self, header: ReplyHeader, len: usize) -> Result<(), Status> {
+        let buffer = Buffer::unspecified(header.content)?;
+        let tail = len - header.len - header.content;
+        let mut rest = self.buffered.split_off(header.len).freeze();
+        self.buffered.clear();
+        let mut elements = Elements { header, buffer, filled: 0, tail };
         elements.fill(&mut rest);
-        self.held.extend_from_slice(&rest);
-        self.state = State::Elements(elements);
+        self.buffered.extend_from_slice(&rest);
+        self.state = ReadState::Elements(elements);
         Ok(())
     }
 
-    /// The reply, once the body has ended.
+    /// Returns the reply after the body has ended.
     ///
     /// # Errors
-    /// `Internal` if it ended early.
+    /// `Internal` if the body ended early.
     pub(crate) fn finish(self) -> Result<Reply, Status> {
         match self.state {
-            State::Tail(elements) if self.held.len() == elements.tail => {
-                let Elements { head, buffer, .. } = elements;
+            ReadState::Tail(elements) if self.buffered.len() == elements.tail => {
+                let Elements { header, buffer, .. } = elements;
                 let rest =
-                    pb::RecvTensorResponse::decode(self.held).map_err(|e| malformed(&e.to_string()))?;
+                    pb::RecvTensorResponse::decode(self.buffered).map_err(|e| malformed(&e.to_string()))?;
                 if rest.tensor.is_some() {
                     return Err(malformed("two tensors"));
                 }
-                let is_dead = head.is_dead || rest.is_dead;
-                let tensor = Tensor::from_buffer(head.dtype, head.shape, buffer)?;
+                let is_dead = header.is_dead || rest.is_dead;
+                let tensor = Tensor::from_buffer(header.dtype, header.shape, buffer)?;
                 Ok(Reply {
                     tensor,
                     is_dead,
-                    send_start_micros: head.send_start_micros.max(rest.send_start_micros),
-                    require_ack: head.require_ack || rest.require_ack,
+                    send_start_micros: header.send_start_micros.max(rest.send_start_micros),
+                    require_ack: header.require_ack || rest.require_ack,
                 })
             }
-            State::Whole(len) | State::Header(len) if self.held.len() == len => {
-                let message = pb::RecvTensorResponse::decode(self.held.freeze())
+            ReadState::Whole(len) | ReadState::Header(len) if self.buffered.len() == len => {
+                let message = pb::RecvTensorResponse::decode(self.buffered.freeze())
                     .map_err(|e| malformed(&e.to_string()))?;
                 Reply::from_proto(message)
             }
@@ -144,8 +146,8 @@ impl Elements {
     }
 }
 
-fn read_prefix(held: &[u8]) -> Result<usize, Status> {
-    match *held {
+fn read_prefix(buffered: &[u8]) -> Result<usize, Status> {
+    match *buffered {
         [0, a, b, c, d] => {
             let len = u32::from_be_bytes([a, b, c, d]) as usize;
             if len > MAX_MESSAGE_SIZE { Err(malformed("it is over the size limit")) } else { Ok(len) }
@@ -161,8 +163,8 @@ mod tests {
     use prost::encoding::encode_varint;
 
     #[test]
-    fn a_stated_size_takes_no_memory_before_it_is_believed() {
-        // A vector of 2^40 floats in a message of 2^31 - 1 bytes cannot be.
+    fn announced_sizes_are_checked_before_allocation() {
+        // A vector of 2^40 floats does not fit into a message of 2^31 - 1 bytes.
         let mut bytes = BytesMut::new();
         bytes.put_u8(0);
         bytes.put_u32(i32::MAX as u32);
@@ -171,7 +173,7 @@ mod tests {
         bytes.put_slice(&[0x22, 0xd0, 0xff, 0xff, 0xff, 0x07]);
         let mut reader = ReplyReader::default();
         assert!(reader.push(bytes.freeze()).is_ok());
-        assert!(matches!(reader.state, State::Whole(_)));
+        assert!(matches!(reader.state, ReadState::Whole(_)));
         assert!(reader.finish().is_err());
     }
 }

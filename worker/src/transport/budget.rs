@@ -1,24 +1,26 @@
-//! How much a sender pushes before the receiver has taken it up: memory of a slow receiver stays bounded. What is
-//! beyond it is offered, and sent when the receiver asks, so that nothing waits for what comes after it.
+//! The limit on the bytes that a sender pushes before the receiver has consumed them, which bounds the memory
+//! of a slow receiver. A value beyond the limit is offered instead and sent when the receiver requests it, so
+//! that it delays no later values.
 
-/// Bytes that are pushed unasked and have not been taken up.
+/// The bytes that were pushed without a request and are not yet reported as consumed.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: u64,
     in_flight: u64,
 }
 
-/// What a receiver tells back at once rather than when more has come together, of the sender's limit.
-pub(super) const TOLD_SHARE: u64 = 8;
+/// The fraction 1 / `REPORT_FRACTION` of the sender's limit is the number of consumed bytes that a receiver
+/// reports at once.
+pub(super) const REPORT_FRACTION: u64 = 8;
 
 impl Budget {
     pub(super) fn new(limit: u64) -> Budget {
         Budget { limit, in_flight: 0 }
     }
 
-    /// Whether so many bytes may be pushed; if so, they count from now on. One tensor may go beyond the limit: a
-    /// tensor larger than it must be able to leave.
-    pub(super) fn take(&mut self, bytes: u64) -> bool {
+    /// Reserves bytes for a push. Returns false if the limit is reached. A single tensor may exceed the
+    /// limit, because a tensor larger than the limit must be sent too.
+    pub(super) fn try_reserve(&mut self, bytes: u64) -> bool {
         let fits = bytes == 0 || self.has_room();
         if fits {
             self.in_flight = self.in_flight.saturating_add(bytes);
@@ -26,17 +28,18 @@ impl Budget {
         fits
     }
 
-    /// Whether something may be pushed: a hint.
+    /// Returns whether something may be pushed; another thread may use the room first.
     pub(super) fn has_room(&self) -> bool {
         self.in_flight < self.limit
     }
 
-    /// Counts what the receiver has asked for.
-    pub(super) fn asked(&mut self, bytes: u64) {
+    /// Reserves bytes for a value that the receiver has requested, whatever the limit.
+    pub(super) fn reserve(&mut self, bytes: u64) {
         self.in_flight = self.in_flight.saturating_add(bytes);
     }
 
-    pub(super) fn taken(&mut self, bytes: u64) {
+    /// Releases bytes that the receiver has consumed.
+    pub(super) fn release(&mut self, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 }
@@ -46,17 +49,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_than_the_limit_and_one_tensor_is_in_flight() {
+    fn pushes_are_limited_except_for_a_single_tensor() {
         let mut budget = Budget::new(100);
-        assert!(budget.take(60) && budget.take(1000));
-        assert!(!budget.take(1));
-        assert!(budget.take(0), "what takes no memory may always leave");
-        budget.taken(60);
-        assert!(!budget.take(1));
-        budget.taken(1000);
-        assert!(budget.take(500));
-        budget.asked(10);
-        budget.taken(u64::MAX);
-        assert!(budget.take(1));
+        assert!(budget.try_reserve(60) && budget.try_reserve(1000));
+        assert!(!budget.try_reserve(1));
+        assert!(budget.try_reserve(0), "values without memory may always be pushed");
+        budget.release(60);
+        assert!(!budget.try_reserve(1));
+        budget.release(1000);
+        assert!(budget.try_reserve(500));
+        budget.reserve(10);
+        budget.release(u64::MAX);
+        assert!(budget.try_reserve(1));
     }
 }

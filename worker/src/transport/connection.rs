@@ -1,9 +1,9 @@
-//! The writing end of a link, and its connections. Whoever has something to send writes what fits at once; what does
-//! not is left to a thread of the link, so that compute threads never wait for a peer.
+//! The writing end of a link's connections. The thread that has a frame to send writes it as far as the
+//! socket accepts it; a thread of the link writes the rest, so that compute threads never wait for a peer.
 
 use super::cork;
 use super::frame::{Frame, Malformed};
-use super::outbox::{Next, Outbox};
+use super::outbox::{NextWrite, Outbox};
 use super::socket::Socket;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
@@ -14,142 +14,148 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// More than this is left to the link's thread from the start: copying it takes a while, bytes.
-const DIRECT: usize = 512 << 10;
-/// Payloads from here on go over all connections, bytes.
+/// Most bytes that the sending thread writes itself; more are left to the link's thread, because copying them
+/// takes long.
+const MAX_DIRECT: usize = 512 << 10;
+/// Payloads of this size and above are split over all connections, bytes.
 const PARALLEL_FROM: usize = 4 << 20;
-/// Bytes of a write on each of several connections.
-const STRIPE: usize = 4 << 20;
-/// Who finds more to write so often, of what others added meanwhile, leaves it to the link's thread.
-const ROUNDS: usize = 4;
+/// Size of a write on each of several connections, bytes.
+const MAX_WRITE: usize = 4 << 20;
+/// Number of batches, added by other threads meanwhile, that a sending thread writes before it leaves the
+/// rest to the link's thread.
+const MAX_ROUNDS: usize = 4;
 const WRITER_STACK: usize = 128 << 10;
 
+/// The connections of a link: the main one, and over TCP further ones for large payloads.
 pub(super) struct Connection {
     pub(super) socket: Socket,
     /// Further connections to the same process, for parts of large payloads.
-    pub(super) lanes: Box<[TcpStream]>,
-    state: Mutex<State>,
-    /// There is something for the writing thread.
-    handed: Condvar,
+    pub(super) secondaries: Box<[TcpStream]>,
+    state: Mutex<WriteState>,
+    /// Notified when there is work for the writing thread.
+    has_work: Condvar,
     broken: AtomicBool,
-    /// The other end has said that it is shutting down.
-    left: AtomicBool,
+    /// Set when the other end has announced its shutdown.
+    peer_is_shutting_down: AtomicBool,
 }
 
+/// The state shared by the threads that write to a connection.
 #[derive(Default)]
-struct State {
+struct WriteState {
     outbox: Outbox,
-    /// Some thread writes; what is added meanwhile, it takes along.
-    writes: bool,
-    /// It is the link's thread's turn.
-    is_handed: bool,
+    /// Set while a thread writes; it also writes the frames that others add meanwhile.
+    is_writing: bool,
+    /// Set while the link's thread is responsible for writing.
+    is_handed_over: bool,
     has_thread: bool,
 }
 
 impl Connection {
-    pub(super) fn new(socket: Socket, lanes: Vec<TcpStream>) -> Connection {
+    pub(super) fn new(socket: Socket, secondaries: Vec<TcpStream>) -> Connection {
         Connection {
             socket,
-            lanes: lanes.into(),
+            secondaries: secondaries.into(),
             state: Mutex::default(),
-            handed: Condvar::new(),
+            has_work: Condvar::new(),
             broken: AtomicBool::new(false),
-            left: AtomicBool::new(false),
+            peer_is_shutting_down: AtomicBool::new(false),
         }
     }
 
+    /// Returns whether the connection has failed or was closed.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Tells the other end that this process is shutting down.
-    pub(super) fn take_leave(self: &Arc<Self>) {
-        if self.post(&Frame::Leaving, None).is_ok() {
+    /// Announces to the other end that this process is shutting down.
+    pub(super) fn announce_shutdown(self: &Arc<Self>) {
+        if self.post(&Frame::ShuttingDown, None).is_ok() {
             self.flush();
         }
     }
 
-    /// The other end has [taken leave](Connection::take_leave).
-    pub(super) fn note_leave(&self) {
-        self.left.store(true, Ordering::Release);
+    /// Records that the other end has [announced its shutdown](Connection::announce_shutdown).
+    pub(super) fn set_peer_shutting_down(&self) {
+        self.peer_is_shutting_down.store(true, Ordering::Release);
     }
 
-    /// Why there is no connection with `peer` any more: `what` tells which of its uses has ended.
-    pub(super) fn broke(&self, what: &str, peer: &str) -> String {
-        match self.left.load(Ordering::Acquire) {
-            true => format!("{what} {peer} has ended: {peer} is shutting down"),
-            false => format!("{what} {peer} broke"),
+    /// Returns the message for the end of the connection with `peer`; `use_name` names the use of the
+    /// connection that has ended.
+    pub(super) fn end_message(&self, use_name: &str, peer: &str) -> String {
+        match self.peer_is_shutting_down.load(Ordering::Acquire) {
+            true => format!("{use_name} {peer} has ended: {peer} is shutting down"),
+            false => format!("{use_name} {peer} broke"),
         }
     }
 
-    /// Adds a frame to what leaves with the next [`Connection::flush`], and tells how much that is, bytes. On a broken
-    /// connection it is lost.
+    /// Queues a frame for the next [`Connection::flush`]. Returns the number of bytes in the queue. On a
+    /// broken connection the frame is lost.
     ///
     /// # Errors
-    /// A frame that cannot be written.
+    /// For a frame that cannot be encoded.
     pub(super) fn post(&self, frame: &Frame, payload: Option<Bytes>) -> Result<usize, Malformed> {
-        let parallel_from = if self.lanes.is_empty() { usize::MAX } else { PARALLEL_FROM };
+        let parallel_from = if self.secondaries.is_empty() { usize::MAX } else { PARALLEL_FROM };
         let outbox = &mut self.state.lock().outbox;
         outbox.add(frame, payload, parallel_from)?;
         Ok(outbox.len())
     }
 
-    /// What was posted and has not been written, but for what is being written now, bytes.
+    /// Returns the number of queued bytes, without those that are being written at present.
     pub(super) fn unwritten(&self) -> usize {
         self.state.lock().outbox.len()
     }
 
-    /// As [`Connection::post`], with a descriptor.
+    /// Queues a frame with a file descriptor, see [`Connection::post`].
     pub(super) fn post_descriptor(&self, frame: &Frame, descriptor: OwnedFd) -> Result<(), Malformed> {
         self.state.lock().outbox.add_descriptor(frame, descriptor)
     }
 
-    /// Sees to it that all that was posted leaves: now, or at the end of what this thread [hears](cork::corked). Does
-    /// not wait.
+    /// Writes the queued frames, now or, within [`cork::corked`], at its end. Does not block.
     pub(super) fn flush(self: &Arc<Self>) {
         if !cork::waits(self) {
             self.flush_now();
         }
     }
 
-    /// As [`Connection::flush`], in any case now.
+    /// Writes the queued frames now, even while corked.
     pub(super) fn flush_now(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        if state.writes || state.outbox.is_empty() || self.is_broken() {
+        if state.is_writing || state.outbox.is_empty() || self.is_broken() {
             return;
         }
-        state.writes = true;
-        for _ in 0..ROUNDS {
+        state.is_writing = true;
+        for _ in 0..MAX_ROUNDS {
             let mut batch = std::mem::take(&mut state.outbox);
             drop(state);
-            let written = if batch.len() > DIRECT { Ok(()) } else { self.write(&mut batch, false) };
+            let written = if batch.len() > MAX_DIRECT { Ok(()) } else { self.write(&mut batch, false) };
             if written.is_err() {
                 return self.close();
             }
             state = self.state.lock();
-            let is_stuck = !batch.is_empty();
+            let is_blocked = !batch.is_empty();
             batch.append(std::mem::take(&mut state.outbox));
             state.outbox = batch;
             if state.outbox.is_empty() {
-                state.writes = false;
+                state.is_writing = false;
                 return;
             }
-            if is_stuck {
+            if is_blocked {
                 break;
             }
         }
-        state.is_handed = true;
+        state.is_handed_over = true;
         self.hand_over(&mut state);
     }
 
-    fn hand_over(self: &Arc<Self>, state: &mut State) {
+    /// Wakes the link's writing thread, or starts it.
+    fn hand_over(self: &Arc<Self>, state: &mut WriteState) {
         if state.has_thread {
-            self.handed.notify_one();
+            self.has_work.notify_one();
             return;
         }
         let own = self.clone();
         let thread = std::thread::Builder::new().name("anabranch-send".into()).stack_size(WRITER_STACK);
-        match thread.spawn(move || own.write_on()) {
+        match thread.spawn(move || own.write_loop()) {
             Ok(_) => state.has_thread = true,
             Err(error) => {
                 tracing::warn!("no thread for a connection, which is given up: {error}");
@@ -159,16 +165,16 @@ impl Connection {
         }
     }
 
-    /// The link's thread: writes what others left, until the connection ends.
-    fn write_on(&self) {
+    /// The loop of the link's thread: writes the frames that other threads left, until the connection ends.
+    fn write_loop(&self) {
         let mut state = self.state.lock();
         while !self.is_broken() {
-            if !state.is_handed {
-                self.handed.wait(&mut state);
+            if !state.is_handed_over {
+                self.has_work.wait(&mut state);
                 continue;
             }
             if state.outbox.is_empty() {
-                (state.is_handed, state.writes) = (false, false);
+                (state.is_handed_over, state.is_writing) = (false, false);
                 continue;
             }
             let mut batch = std::mem::take(&mut state.outbox);
@@ -181,15 +187,17 @@ impl Connection {
         }
     }
 
-    /// Writes the batch: all of it if it may wait, else as much as goes.
+    /// Writes a batch: all of it if `waits`, or else as much as the socket accepts.
     fn write(&self, batch: &mut Outbox, waits: bool) -> io::Result<()> {
         loop {
             let written = match batch.next() {
-                Next::Nothing => return Ok(()),
-                Next::Slices(slices) => self.socket.send(&slices, None, waits),
-                Next::WithDescriptor(bytes, fd) => self.socket.send(&[IoSlice::new(bytes)], Some(fd), waits),
-                Next::Parallel(_) if !waits => return Ok(()),
-                Next::Parallel(payload) => self.write_parts(&payload).map(|()| payload.len()),
+                NextWrite::Nothing => return Ok(()),
+                NextWrite::Slices(slices) => self.socket.send(&slices, None, waits),
+                NextWrite::WithDescriptor(bytes, fd) => {
+                    self.socket.send(&[IoSlice::new(bytes)], Some(fd), waits)
+                }
+                NextWrite::Parallel(_) if !waits => return Ok(()),
+                NextWrite::Parallel(payload) => self.write_parts(&payload).map(|()| payload.len()),
             };
             match written {
                 Ok(written) => batch.advance(written),
@@ -201,14 +209,14 @@ impl Connection {
 
     /// Writes equal parts of a payload to all connections at once.
     fn write_parts(&self, payload: &[u8]) -> io::Result<()> {
-        let mut parts = payload.chunks(part(payload.len(), self.lanes.len()));
+        let mut parts = payload.chunks(part_len(payload.len(), self.secondaries.len()));
         let own = parts.next().unwrap_or_default();
         std::thread::scope(|scope| {
-            let write = |(mut lane, part): (&TcpStream, &[u8])| {
-                part.chunks(STRIPE).try_for_each(|stripe| lane.write_all(stripe))
+            let write = |(mut secondary, part): (&TcpStream, &[u8])| {
+                part.chunks(MAX_WRITE).try_for_each(|stripe| secondary.write_all(stripe))
             };
             let others: Vec<_> =
-                self.lanes.iter().zip(parts).map(|pair| scope.spawn(move || write(pair))).collect();
+                self.secondaries.iter().zip(parts).map(|pair| scope.spawn(move || write(pair))).collect();
             let mut rest = own;
             while !rest.is_empty() {
                 rest = &rest[self.socket.send(&[IoSlice::new(rest)], None, true)?..];
@@ -217,34 +225,34 @@ impl Connection {
         })
     }
 
-    /// Ends the connection; what is posted later is lost.
+    /// Closes the connection; frames that are queued later are lost.
     pub(super) fn close(&self) {
         self.broken.store(true, Ordering::Release);
         self.socket.shut_down();
-        for lane in &self.lanes {
-            let _ = lane.shutdown(Shutdown::Both);
+        for secondary in &self.secondaries {
+            let _ = secondary.shutdown(Shutdown::Both);
         }
         let lost = {
             let mut state = self.state.lock();
-            self.handed.notify_all();
+            self.has_work.notify_all();
             std::mem::take(&mut state.outbox)
         };
         drop(lost);
     }
 }
 
-/// The length of each part but the last.
-pub(super) fn part(len: usize, lanes: usize) -> usize {
-    len.div_ceil(lanes + 1).max(1)
+/// Returns the length of each part of a payload except the last, which may be shorter.
+pub(super) fn part_len(len: usize, secondaries: usize) -> usize {
+    len.div_ceil(secondaries + 1).max(1)
 }
 
-/// Whether a payload of this length comes in parts.
-pub(super) fn is_parallel(len: usize, lanes: usize) -> bool {
-    lanes > 0 && len >= PARALLEL_FROM
+/// Returns whether a payload of this length is split over all connections.
+pub(super) fn is_parallel(len: usize, secondaries: usize) -> bool {
+    secondaries > 0 && len >= PARALLEL_FROM
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Connection({:?}, {} lanes)", self.socket, self.lanes.len())
+        write!(f, "Connection({:?}, {} secondaries)", self.socket, self.secondaries.len())
     }
 }

@@ -1,34 +1,35 @@
-//! What comes with a frame: read behind it, and made into a value.
+//! The content of a frame: the payload or descriptor that follows it.
 
-use super::frame::{Form, Frame, Malformed};
+use super::frame::{Frame, Malformed, TensorSpec};
 use super::reader::Reader;
 use bytes::Bytes;
 use graph::{Buffer, Tensor};
 use std::fs::File;
 use std::io;
 
-/// What comes with a frame.
+/// The content that a frame carries.
 pub(super) enum Content {
     Nothing,
     Elements(Buffer),
-    /// Elements that there was no memory for.
+    /// Elements that there was no memory for; they were skipped.
     TooLarge(graph::Error),
     Message(Bytes),
-    /// The descriptor of a block.
+    /// The descriptor of a shared block.
     Memory(File),
 }
 
 impl Content {
-    /// The next frame with what comes along; `None` at the end.
+    /// Reads the next frame with its content; `None` at the end of the connection.
     pub(super) async fn next(reader: &mut Reader) -> io::Result<Option<(Frame, Content)>> {
         let Some((frame, payload)) = reader.frame().await? else { return Ok(None) };
         let content = Content::of(&frame, payload, reader).await?;
         Ok(Some((frame, content)))
     }
 
+    /// Reads the content of a frame.
     async fn of(frame: &Frame, payload: usize, reader: &mut Reader) -> io::Result<Content> {
         Ok(match frame {
-            Frame::Elements(_, form) if form.len() != Some(payload) => {
+            Frame::Elements(_, spec) if spec.len() != Some(payload) => {
                 return Err(Malformed("tensor: its length is not its shape's").into());
             }
             Frame::Elements(..) => match Buffer::unspecified(payload) {
@@ -47,7 +48,7 @@ impl Content {
     }
 }
 
-/// A plain tensor of these elements.
-pub(super) fn tensor(form: Form, buffer: Buffer) -> io::Result<Tensor> {
-    Ok(Tensor::from_buffer(form.dtype, form.shape, buffer).map_err(|_| Malformed("tensor"))?)
+/// Returns a plain tensor with these elements.
+pub(super) fn tensor(spec: TensorSpec, buffer: Buffer) -> io::Result<Tensor> {
+    Ok(Tensor::from_buffer(spec.dtype, spec.shape, buffer).map_err(|_| Malformed("tensor"))?)
 }

@@ -69,7 +69,7 @@ mod tests {
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 corked(|| {
                     for bytes in 0..2 {
-                        assert!(connection.post(&Frame::Taken { bytes }, None).is_ok());
+                        assert!(connection.post(&Frame::Consumed { bytes }, None).is_ok());
                         connection.flush();
                     }
                     assert!(matches!(comes(&mut bytes), Ok(0)), "it left at once");
@@ -77,7 +77,7 @@ mod tests {
                     assert!(comes(&mut bytes).is_ok_and(|n| n > 0), "it was not released");
                     for bytes in 0..2 {
                         corked(|| {
-                            assert!(connection.post(&Frame::Taken { bytes }, None).is_ok());
+                            assert!(connection.post(&Frame::Consumed { bytes }, None).is_ok());
                             connection.flush();
                         });
                     }
@@ -89,7 +89,7 @@ mod tests {
             }));
             assert!(ended.is_err() == panics);
             let together = comes(&mut bytes)?;
-            assert!(connection.post(&Frame::Taken { bytes: 2 }, None).is_ok());
+            assert!(connection.post(&Frame::Consumed { bytes: 2 }, None).is_ok());
             connection.flush();
             let alone = comes(&mut bytes)?;
             assert!(alone > 0 && together == 2 * alone, "{together} bytes, {alone} bytes");

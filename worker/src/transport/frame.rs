@@ -1,7 +1,7 @@
-//! What travels between two processes, as bytes: a header of 16 bytes, a head that says what it is, and a payload.
-//! No sockets here.
+//! The encoding of frames, the messages between two processes: a header of 16 bytes, the fields of the frame,
+//! and a payload. This module uses no sockets.
 
-use super::sights::Pair;
+use super::peer_access::DevicePair;
 use bytes::BufMut;
 use device::shared_block::Place;
 use graph::{Code, DType, Shape};
@@ -9,138 +9,107 @@ use proto::Status;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The kind, three zeros, the head's length in 4 bytes, the payload's in 8, all little-endian.
+/// Length of a frame's header, bytes: the kind, three zeros, the length of the fields (4) and of the payload
+/// (8), little-endian.
 pub(super) const HEADER: usize = 16;
-/// Longest head: names of nodes are in it.
-pub(super) const MAX_HEAD: usize = 1 << 20;
+/// Largest length of a frame's fields, bytes; they contain names of nodes.
+pub(super) const MAX_FIELDS_LEN: usize = 1 << 20;
 
-/// Which value of which step.
+/// The identity of a transferred value: its step and its rendezvous key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Name {
+pub(crate) struct ValueId {
     pub(crate) step_id: i64,
-    /// The text of a rendezvous key.
+    /// The text of the rendezvous key.
     pub(crate) key: Arc<str>,
 }
 
-/// What elements mean.
+/// The dtype and shape of a plain tensor.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Form {
+pub(super) struct TensorSpec {
     pub(super) dtype: DType,
     pub(super) shape: Shape,
 }
 
-impl Form {
-    /// The bytes that such elements take; `None` if that is no plain type, or too much.
+impl TensorSpec {
+    /// Returns the size of the elements, bytes; `None` if the dtype has no plain elements or the size
+    /// overflows.
     pub(super) fn len(&self) -> Option<usize> {
         self.dtype.size()?.checked_mul(self.shape.num_elements())
     }
 }
 
-/// One message. Those in the first group go from who sends tensors to who receives them, those in the second back, the
-/// last either way, as do values of the [way back](super::way_back): [`Frame::Elements`] and [`Frame::Dead`].
+/// One message between two processes. Frames of the first group go from the sender of tensors to the
+/// receiver, those of the second group back, and the last one in either direction. [`Frame::Elements`] and
+/// [`Frame::Dead`] also go back to the sender, for [piggybacked](super::way_back) values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {
     /// A plain tensor; the payload is its elements.
-    Elements(Name, Form),
+    Elements(ValueId, TensorSpec),
     /// A tensor without plain elements; the payload is a `TensorProto`.
-    Message(Name),
-    /// The news that there is no value.
-    Dead(Name),
-    /// A plain tensor whose elements are in a block of the sender's memory, lent until it is returned.
-    Lent {
-        name: Name,
-        form: Form,
-        block: u64,
-        loan: u64,
-    },
-    /// A value that lies on the shelf of a link within one process.
-    Parcel {
-        name: Name,
-        parcel: u64,
-    },
-    /// A block of the sender's memory; its descriptor comes along.
-    Block {
-        block: u64,
-        len: u64,
-        place: Place,
-    },
-    BlockGone {
-        block: u64,
-    },
-    /// Whether a device of the receiver sees what is in a block of one of the sender's?
-    Look {
-        block: u64,
-        pair: Pair,
-    },
-    /// A value is there for the asking.
-    Offer(Name),
+    Message(ValueId),
+    /// A dead tensor.
+    Dead(ValueId),
+    /// A plain tensor whose elements are in a shared block of the sender; the sender does not change them
+    /// until [`Frame::Returned`].
+    Shared { value_id: ValueId, spec: TensorSpec, block: u64, loan: u64 },
+    /// A value in the hand-off table of a link within one process.
+    HandOff { value_id: ValueId, number: u64 },
+    /// A new shared block of the sender; its descriptor follows.
+    Block { block: u64, len: u64, place: Place },
+    /// A shared block that the sender has freed.
+    BlockFreed { block: u64 },
+    /// The question whether a device of the receiver can access a block of a device of the sender.
+    QueryAccess { block: u64, pair: DevicePair },
+    /// The key of a value that the receiver may request.
+    Offer(ValueId),
     /// A run of a registered graph; the payload is a `RunGraphRequest`.
-    Run {
-        id: u64,
-        timeout: Option<Duration>,
-    },
-    /// The caller has given up.
-    Cancel {
-        id: u64,
-    },
-    /// Forget a step.
-    Cleanup {
-        step_id: i64,
-    },
-    /// A step has failed at the sender: what is awaited of it will not come.
-    Failed {
-        step_id: i64,
-        why: Status,
-    },
+    Run { id: u64, timeout: Option<Duration> },
+    /// The cancellation of a run.
+    Cancel { id: u64 },
+    /// The end of a step: the receiver may forget it.
+    Cleanup { step_id: i64 },
+    /// The failure of a step at the sender: no more of its values will be sent.
+    Failed { step_id: i64, why: Status },
 
-    /// An offered value is wanted.
-    Want(Name),
-    /// So many bytes have left the receiver's memory, or have been taken up.
-    Taken {
-        bytes: u64,
-    },
-    Returned {
-        loan: u64,
-    },
-    /// Whether a device sees what it was to look at, and what else comes from there.
-    Seen {
-        pair: Pair,
-        sees: bool,
-    },
-    /// A run has ended; the payload is a `RunGraphResponse`.
-    Ran {
-        id: u64,
-        failure: Option<Status>,
-    },
+    /// A request for an offered value.
+    Request(ValueId),
+    /// Number of pushed bytes that the receiver has consumed or freed.
+    Consumed { bytes: u64 },
+    /// The end of the use of a shared tensor.
+    Returned { loan: u64 },
+    /// The answer to [`Frame::QueryAccess`], which also applies to other blocks of the same pair of devices.
+    AccessAnswer { pair: DevicePair, has_access: bool },
+    /// The end of a run; the payload is a `RunGraphResponse`.
+    Ran { id: u64, failure: Option<Status> },
 
-    /// The process is shutting down: the connection will end.
-    Leaving,
+    /// The announcement of a shutdown: the connection will end.
+    ShuttingDown,
 }
 
-/// Between the names of devices, as in keys.
+/// The separator between device names, as in rendezvous keys.
 const SEPARATOR: char = ';';
 
 const ELEMENTS: u8 = 1;
 const MESSAGE: u8 = 2;
 const DEAD: u8 = 3;
-const LENT: u8 = 4;
+const SHARED: u8 = 4;
 const BLOCK: u8 = 5;
-const BLOCK_GONE: u8 = 6;
+const BLOCK_FREED: u8 = 6;
 const OFFER: u8 = 7;
 const RUN: u8 = 8;
 const CANCEL: u8 = 9;
 const CLEANUP: u8 = 10;
-const WANT: u8 = 11;
-const TAKEN: u8 = 12;
+const REQUEST: u8 = 11;
+const CONSUMED: u8 = 12;
 const RETURNED: u8 = 13;
 const RAN: u8 = 14;
-const PARCEL: u8 = 15;
-const LEAVING: u8 = 16;
+const HAND_OFF: u8 = 15;
+const SHUTTING_DOWN: u8 = 16;
 const FAILED: u8 = 17;
-const LOOK: u8 = 18;
-const SEEN: u8 = 19;
+const QUERY_ACCESS: u8 = 18;
+const ACCESS_ANSWER: u8 = 19;
 
-/// What the bytes of a peer that has lost its way are.
+/// Bytes that are no valid frame; the error says which part is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {0}")]
 pub(super) struct Malformed(pub(super) &'static str);
@@ -151,36 +120,37 @@ impl From<Malformed> for std::io::Error {
     }
 }
 
-/// What stands before each frame.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: u8,
-    pub(super) head: usize,
+    pub(super) fields_len: usize,
     pub(super) payload: u64,
 }
 
 impl Header {
+    /// Decodes a header.
     pub(super) fn decode(bytes: &[u8; HEADER]) -> Result<Header, Malformed> {
         let [kind, 0, 0, 0, h0, h1, h2, h3, payload @ ..] = *bytes else { return Err(Malformed("header")) };
-        let head = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
-        if !(ELEMENTS..=SEEN).contains(&kind) || head > MAX_HEAD {
+        let fields_len = u32::from_le_bytes([h0, h1, h2, h3]) as usize;
+        if !(ELEMENTS..=ACCESS_ANSWER).contains(&kind) || fields_len > MAX_FIELDS_LEN {
             return Err(Malformed("header"));
         }
-        Ok(Header { kind, head, payload: u64::from_le_bytes(payload) })
+        Ok(Header { kind, fields_len, payload: u64::from_le_bytes(payload) })
     }
 }
 
 impl Frame {
-    /// Appends header and head.
+    /// Appends the header and the fields of the frame.
     ///
     /// # Errors
-    /// A head that is longer than [`MAX_HEAD`]; then nothing is appended.
+    /// For fields longer than [`MAX_FIELDS_LEN`]; then nothing is appended.
     pub(super) fn encode(&self, payload: usize, out: &mut Vec<u8>) -> Result<(), Malformed> {
         let start = out.len();
         out.extend_from_slice(&[0; HEADER]);
         let kind = self.put(out);
         let head = out.len() - start - HEADER;
-        if head > MAX_HEAD {
+        if head > MAX_FIELDS_LEN {
             out.truncate(start);
             return Err(Malformed("frame: its key is too long"));
         }
@@ -190,28 +160,29 @@ impl Frame {
         Ok(())
     }
 
+    /// Appends the fields. Returns the kind.
     fn put(&self, out: &mut Vec<u8>) -> u8 {
         match self {
-            Frame::Elements(name, form) => {
-                put_form(form, out);
-                put_name(name, out);
+            Frame::Elements(value_id, spec) => {
+                put_spec(spec, out);
+                put_value_id(value_id, out);
                 ELEMENTS
             }
-            Frame::Message(name) => named(MESSAGE, name, out),
-            Frame::Dead(name) => named(DEAD, name, out),
-            Frame::Offer(name) => named(OFFER, name, out),
-            Frame::Want(name) => named(WANT, name, out),
-            Frame::Lent { name, form, block, loan } => {
+            Frame::Message(value_id) => put_value_frame(MESSAGE, value_id, out),
+            Frame::Dead(value_id) => put_value_frame(DEAD, value_id, out),
+            Frame::Offer(value_id) => put_value_frame(OFFER, value_id, out),
+            Frame::Request(value_id) => put_value_frame(REQUEST, value_id, out),
+            Frame::Shared { value_id, spec, block, loan } => {
                 out.put_u64_le(*block);
                 out.put_u64_le(*loan);
-                put_form(form, out);
-                put_name(name, out);
-                LENT
+                put_spec(spec, out);
+                put_value_id(value_id, out);
+                SHARED
             }
-            Frame::Parcel { name, parcel } => {
-                out.put_u64_le(*parcel);
-                put_name(name, out);
-                PARCEL
+            Frame::HandOff { value_id, number } => {
+                out.put_u64_le(*number);
+                put_value_id(value_id, out);
+                HAND_OFF
             }
             Frame::Block { block, len, place } => {
                 out.put_u64_le(*block);
@@ -219,26 +190,26 @@ impl Frame {
                 out.put_u8(u8::from(*place == Place::Device));
                 BLOCK
             }
-            Frame::Look { block, pair } => {
+            Frame::QueryAccess { block, pair } => {
                 out.put_u64_le(*block);
                 put_pair(pair, out);
-                LOOK
+                QUERY_ACCESS
             }
-            Frame::Seen { pair, sees } => {
-                out.put_u8(u8::from(*sees));
+            Frame::AccessAnswer { pair, has_access } => {
+                out.put_u8(u8::from(*has_access));
                 put_pair(pair, out);
-                SEEN
+                ACCESS_ANSWER
             }
-            Frame::BlockGone { block } => numbered(BLOCK_GONE, *block, out),
-            Frame::Cancel { id } => numbered(CANCEL, *id, out),
-            Frame::Cleanup { step_id } => numbered(CLEANUP, *step_id as u64, out),
+            Frame::BlockFreed { block } => put_number(BLOCK_FREED, *block, out),
+            Frame::Cancel { id } => put_number(CANCEL, *id, out),
+            Frame::Cleanup { step_id } => put_number(CLEANUP, *step_id as u64, out),
             Frame::Failed { step_id, why } => {
                 out.put_i64_le(*step_id);
                 put_status(why, out);
                 FAILED
             }
-            Frame::Taken { bytes } => numbered(TAKEN, *bytes, out),
-            Frame::Returned { loan } => numbered(RETURNED, *loan, out),
+            Frame::Consumed { bytes } => put_number(CONSUMED, *bytes, out),
+            Frame::Returned { loan } => put_number(RETURNED, *loan, out),
             Frame::Run { id, timeout } => {
                 out.put_u64_le(*id);
                 let micros = timeout.map(|t| u64::try_from(t.as_micros()).unwrap_or(u64::MAX - 1));
@@ -252,50 +223,52 @@ impl Frame {
                 }
                 RAN
             }
-            Frame::Leaving => LEAVING,
+            Frame::ShuttingDown => SHUTTING_DOWN,
         }
     }
 
+    /// Decodes the fields of a frame.
+    ///
     /// # Errors
-    /// What no peer of ours sends.
+    /// For fields that this implementation does not produce.
     pub(super) fn decode(kind: u8, head: &[u8]) -> Result<Frame, Malformed> {
         let mut head = Cursor(head);
         let frame = match kind {
             ELEMENTS => {
-                let form = head.form()?;
-                Frame::Elements(head.name()?, form)
+                let spec = head.spec()?;
+                Frame::Elements(head.value_id()?, spec)
             }
-            MESSAGE => Frame::Message(head.name()?),
-            DEAD => Frame::Dead(head.name()?),
-            OFFER => Frame::Offer(head.name()?),
-            WANT => Frame::Want(head.name()?),
-            LENT => {
+            MESSAGE => Frame::Message(head.value_id()?),
+            DEAD => Frame::Dead(head.value_id()?),
+            OFFER => Frame::Offer(head.value_id()?),
+            REQUEST => Frame::Request(head.value_id()?),
+            SHARED => {
                 let (block, loan) = (head.number()?, head.number()?);
-                let form = head.form()?;
-                Frame::Lent { name: head.name()?, form, block, loan }
+                let spec = head.spec()?;
+                Frame::Shared { value_id: head.value_id()?, spec, block, loan }
             }
-            PARCEL => {
-                let parcel = head.number()?;
-                Frame::Parcel { name: head.name()?, parcel }
+            HAND_OFF => {
+                let number = head.number()?;
+                Frame::HandOff { value_id: head.value_id()?, number }
             }
             BLOCK => {
                 let (block, len) = (head.number()?, head.number()?);
                 let place = if head.flag()? { Place::Device } else { Place::Host };
                 Frame::Block { block, len, place }
             }
-            LOOK => {
+            QUERY_ACCESS => {
                 let block = head.number()?;
-                Frame::Look { block, pair: head.pair()? }
+                Frame::QueryAccess { block, pair: head.pair()? }
             }
-            SEEN => {
-                let sees = head.flag()?;
-                Frame::Seen { pair: head.pair()?, sees }
+            ACCESS_ANSWER => {
+                let has_access = head.flag()?;
+                Frame::AccessAnswer { pair: head.pair()?, has_access }
             }
-            BLOCK_GONE => Frame::BlockGone { block: head.number()? },
+            BLOCK_FREED => Frame::BlockFreed { block: head.number()? },
             CANCEL => Frame::Cancel { id: head.number()? },
             CLEANUP => Frame::Cleanup { step_id: head.number()? as i64 },
             FAILED => Frame::Failed { step_id: head.number()? as i64, why: head.status()? },
-            TAKEN => Frame::Taken { bytes: head.number()? },
+            CONSUMED => Frame::Consumed { bytes: head.number()? },
             RETURNED => Frame::Returned { loan: head.number()? },
             RUN => {
                 let (id, micros) = (head.number()?, head.number()?);
@@ -306,47 +279,48 @@ impl Frame {
                 let failure = if head.0.is_empty() { None } else { Some(head.status()?) };
                 Frame::Ran { id, failure }
             }
-            LEAVING => Frame::Leaving,
+            SHUTTING_DOWN => Frame::ShuttingDown,
             _ => return Err(Malformed("kind")),
         };
         if head.0.is_empty() { Ok(frame) } else { Err(Malformed("head")) }
     }
 }
 
-fn named(kind: u8, name: &Name, out: &mut Vec<u8>) -> u8 {
-    put_name(name, out);
+fn put_value_frame(kind: u8, value_id: &ValueId, out: &mut Vec<u8>) -> u8 {
+    put_value_id(value_id, out);
     kind
 }
 
-fn numbered(kind: u8, number: u64, out: &mut Vec<u8>) -> u8 {
+fn put_number(kind: u8, number: u64, out: &mut Vec<u8>) -> u8 {
     out.put_u64_le(number);
     kind
 }
 
-/// The last in a head: the key is all that is left.
-fn put_name(name: &Name, out: &mut Vec<u8>) {
-    out.put_i64_le(name.step_id);
-    out.put_slice(name.key.as_bytes());
+/// Appends a value's identity. It must be the last field, because the key extends to the end.
+fn put_value_id(value_id: &ValueId, out: &mut Vec<u8>) {
+    out.put_i64_le(value_id.step_id);
+    out.put_slice(value_id.key.as_bytes());
 }
 
-/// The last in a head.
-fn put_pair(pair: &Pair, out: &mut Vec<u8>) {
+/// Appends a pair of devices. It must be the last field.
+fn put_pair(pair: &DevicePair, out: &mut Vec<u8>) {
     out.put_slice(pair.lender.as_bytes());
     out.put_u8(SEPARATOR as u8);
     out.put_slice(pair.borrower.as_bytes());
 }
 
-fn put_form(form: &Form, out: &mut Vec<u8>) {
-    out.put_u8(form.dtype.number() as u8);
-    out.put_u8(form.shape.rank() as u8);
-    form.shape.iter().for_each(|&dim| out.put_u64_le(dim as u64));
+fn put_spec(spec: &TensorSpec, out: &mut Vec<u8>) {
+    out.put_u8(spec.dtype.number() as u8);
+    out.put_u8(spec.shape.rank() as u8);
+    spec.shape.iter().for_each(|&dim| out.put_u64_le(dim as u64));
 }
 
-/// The last in a head: the message is all that is left, or its beginning.
+/// Appends a status. It must be the last field, because the message extends to the end; a long message is
+/// truncated.
 fn put_status(status: &Status, out: &mut Vec<u8>) {
     out.put_u8(status.code.number() as u8);
     out.put_u8(u8::from(status.derived) | u8::from(status.restarted) << 1);
-    let most = status.message.len().min(MAX_HEAD / 2);
+    let most = status.message.len().min(MAX_FIELDS_LEN / 2);
     let end = (0..=most).rev().find(|&i| status.message.is_char_boundary(i)).unwrap_or(0);
     out.put_slice(&status.message.as_bytes()[..end]);
 }
@@ -383,20 +357,20 @@ impl<'a> Cursor<'a> {
         std::str::from_utf8(rest).map_err(|_| Malformed("text"))
     }
 
-    fn name(&mut self) -> Result<Name, Malformed> {
-        Ok(Name { step_id: self.number()? as i64, key: self.rest()?.into() })
+    fn value_id(&mut self) -> Result<ValueId, Malformed> {
+        Ok(ValueId { step_id: self.number()? as i64, key: self.rest()?.into() })
     }
 
-    fn pair(&mut self) -> Result<Pair, Malformed> {
+    fn pair(&mut self) -> Result<DevicePair, Malformed> {
         let (lender, borrower) = self.rest()?.split_once(SEPARATOR).ok_or(Malformed("pair of devices"))?;
-        Ok(Pair { lender: lender.into(), borrower: borrower.into() })
+        Ok(DevicePair { lender: lender.into(), borrower: borrower.into() })
     }
 
-    fn form(&mut self) -> Result<Form, Malformed> {
+    fn spec(&mut self) -> Result<TensorSpec, Malformed> {
         let dtype = DType::from_number(self.byte()?.into()).ok_or(Malformed("type"))?;
         let rank = self.byte()?;
         let dims = (0..rank).map(|_| Ok(self.number()? as i64)).collect::<Result<Vec<i64>, Malformed>>()?;
-        Ok(Form { dtype, shape: Shape::from_i64(&dims).map_err(|_| Malformed("shape"))? })
+        Ok(TensorSpec { dtype, shape: Shape::from_i64(&dims).map_err(|_| Malformed("shape"))? })
     }
 
     fn status(&mut self) -> Result<Status, Malformed> {
@@ -411,55 +385,55 @@ mod tests {
     use super::*;
 
     fn frames() -> Result<Vec<Frame>, graph::Error> {
-        let name = || Name { step_id: -5, key: "a;b;ü".into() };
-        let form =
-            |dims: &[usize]| Ok::<_, graph::Error>(Form { dtype: DType::Half, shape: Shape::new(dims)? });
+        let name = || ValueId { step_id: -5, key: "a;b;ü".into() };
+        let form = |dims: &[usize]| {
+            Ok::<_, graph::Error>(TensorSpec { dtype: DType::Half, shape: Shape::new(dims)? })
+        };
         let pair =
-            || Pair { lender: "GPU:1".into(), borrower: "/job:w/replica:0/task:0/device:GPU:0".into() };
+            || DevicePair { lender: "GPU:1".into(), borrower: "/job:w/replica:0/task:0/device:GPU:0".into() };
         let failure = Status::new(Code::Aborted, "why ü").restarted();
         Ok(vec![
             Frame::Elements(name(), form(&[])?),
             Frame::Elements(name(), form(&[0, 3, 1 << 40])?),
             Frame::Message(name()),
             Frame::Dead(name()),
-            Frame::Lent { name: name(), form: form(&[7])?, block: 3, loan: u64::MAX },
-            Frame::Parcel { name: name(), parcel: 8 },
+            Frame::Shared { value_id: name(), spec: form(&[7])?, block: 3, loan: u64::MAX },
+            Frame::HandOff { value_id: name(), number: 8 },
             Frame::Block { block: 1, len: 1 << 40, place: Place::Host },
             Frame::Block { block: 2, len: 1 << 21, place: Place::Device },
-            Frame::Look { block: 2, pair: pair() },
-            Frame::Seen { pair: pair(), sees: true },
-            Frame::BlockGone { block: 9 },
+            Frame::QueryAccess { block: 2, pair: pair() },
+            Frame::AccessAnswer { pair: pair(), has_access: true },
+            Frame::BlockFreed { block: 9 },
             Frame::Offer(name()),
             Frame::Run { id: 4, timeout: None },
             Frame::Run { id: 4, timeout: Some(Duration::from_millis(3)) },
             Frame::Cancel { id: 5 },
             Frame::Cleanup { step_id: i64::MIN },
             Frame::Failed { step_id: 7, why: Status::new(Code::Cancelled, "").derived() },
-            Frame::Want(name()),
-            Frame::Taken { bytes: 12 },
+            Frame::Request(name()),
+            Frame::Consumed { bytes: 12 },
             Frame::Returned { loan: 1 },
             Frame::Ran { id: 2, failure: None },
             Frame::Ran { id: 2, failure: Some(failure) },
-            Frame::Leaving,
+            Frame::ShuttingDown,
         ])
     }
 
     #[test]
-    fn frames_are_read_as_they_were_written() -> Result<(), Box<dyn std::error::Error>> {
+    fn frames_survive_encoding() -> Result<(), Box<dyn std::error::Error>> {
         for frame in frames()? {
             let mut bytes = Vec::new();
             frame.encode(77, &mut bytes)?;
             let (header, head) = bytes.split_first_chunk().ok_or("short")?;
             let header = Header::decode(header)?;
-            assert_eq!((header.head, header.payload), (head.len(), 77), "{frame:?}");
+            assert_eq!((header.fields_len, header.payload), (head.len(), 77), "{frame:?}");
             assert_eq!(Frame::decode(header.kind, head)?, frame);
         }
         Ok(())
     }
 
     #[test]
-    fn what_is_cut_or_changed_is_read_as_something_else_or_refused() -> Result<(), Box<dyn std::error::Error>>
-    {
+    fn truncated_or_altered_frames_do_not_decode_to_themselves() -> Result<(), Box<dyn std::error::Error>> {
         for frame in frames()? {
             let mut bytes = Vec::new();
             frame.encode(0, &mut bytes)?;
@@ -468,7 +442,7 @@ mod tests {
                 assert_ne!(Frame::decode(bytes[0], &head[..cut]).ok().as_ref(), Some(&frame));
             }
             for kind in 0..=u8::MAX {
-                // Whatever it is taken for, it does not panic.
+                // A frame decoded as another kind must not panic.
                 let _ = Frame::decode(kind, head);
             }
         }
@@ -478,10 +452,10 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_measure_is_refused_whole() {
+    fn a_frame_with_an_oversized_key_is_not_encoded() {
         let mut out = vec![1, 2];
-        let name = Name { step_id: 1, key: "x".repeat(MAX_HEAD).into() };
-        assert!(Frame::Offer(name).encode(0, &mut out).is_err());
+        let value_id = ValueId { step_id: 1, key: "x".repeat(MAX_FIELDS_LEN).into() };
+        assert!(Frame::Offer(value_id).encode(0, &mut out).is_err());
         assert_eq!(out, [1, 2]);
     }
 }

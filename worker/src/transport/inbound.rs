@@ -1,16 +1,16 @@
-//! The receiving side of a link: tensors into the rendezvous of their steps, runs to the worker.
+//! The receiving side of a link: tensors go to the rendezvous of their steps, and runs to the worker.
 
-use super::budget::TOLD_SHARE;
+use super::budget::REPORT_FRACTION;
 use super::connection::Connection;
 use super::content::{Content, tensor};
 use super::cork::corked;
-use super::frame::{Frame, Malformed, Name};
-use super::hearing::hear_all;
-use super::meeting::Caller;
-use super::outbound::UNASKED;
+use super::frame::{Frame, Malformed, ValueId};
+use super::handoff::HandoffTable;
+use super::handshake::Caller;
+use super::outbound::PUSH_BUDGET;
+use super::peer_access::DevicePair;
 use super::peer_blocks::{PeerBlock, PeerBlocks};
-use super::shelf::Shelf;
-use super::sights::Pair;
+use super::receive::receive_all;
 use super::way_back;
 use crate::handler::Handler;
 use crate::rendezvous::to_error;
@@ -33,89 +33,98 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Runs that a peer may have begun and that have not ended.
-const MOST_RUNS: usize = 1 << 16;
+/// Most runs of a peer that have not ended.
+const MAX_RUNS: usize = 1 << 16;
 
-/// Looks that a peer may have asked for and that have not been answered: one of each device of its into each of these.
-const MOST_LOOKS: usize = 1 << 12;
+/// Most unanswered queries of a peer for access to a block: one for each pair of a device there and a device
+/// here.
+const MAX_ACCESS_QUERIES: usize = 1 << 12;
 
-/// A link that stands, from one process.
+/// An open link from another process.
 pub(crate) struct Inbound {
     connection: Arc<Connection>,
     caller: Caller,
-    /// Of a link within this process.
-    shelf: Option<Arc<Shelf>>,
-    /// Bytes that have been taken up and that the sender does not know of.
-    untold: AtomicU64,
+    /// The hand-off table, for a link within this process.
+    handoff: Option<Arc<HandoffTable>>,
+    /// Consumed bytes that have not been reported to the sender.
+    unreported: AtomicU64,
     runs: Mutex<FxHashMap<u64, Option<Arc<Errand>>>>,
-    /// How many devices are looking into blocks, or about to.
-    looks: AtomicUsize,
+    /// Number of devices that test their access to blocks, or are about to.
+    access_queries: AtomicUsize,
 }
 
 impl Inbound {
-    pub(super) fn new(connection: Connection, caller: Caller, shelf: Option<Arc<Shelf>>) -> Arc<Inbound> {
+    pub(super) fn new(
+        connection: Connection,
+        caller: Caller,
+        handoff: Option<Arc<HandoffTable>>,
+    ) -> Arc<Inbound> {
         Arc::new(Inbound {
             connection: Arc::new(connection),
             caller,
-            shelf,
-            untold: AtomicU64::new(0),
+            handoff,
+            unreported: AtomicU64::new(0),
             runs: Mutex::default(),
-            looks: AtomicUsize::new(0),
+            access_queries: AtomicUsize::new(0),
         })
     }
 
-    /// The incarnations of the devices whose tensors come here.
+    /// Returns the incarnations of the devices whose tensors come over this link.
     pub(super) fn incarnations(&self) -> &[u64] {
         &self.caller.incarnations
     }
 
+    /// Returns whether the link has broken.
     pub(crate) fn is_broken(&self) -> bool {
         self.connection.is_broken()
     }
 
-    /// Whether what is sent under this key comes here.
+    /// Returns whether values with this key come over this link.
     pub(crate) fn carries(&self, key: &str) -> bool {
         let incarnation = key.split(';').nth(1).and_then(|i| u64::from_str_radix(i, 16).ok());
         incarnation.is_some_and(|i| self.caller.incarnations.contains(&i))
     }
 
-    /// Whether the sender pushes all that is for this device: it knows its task by this process's address.
+    /// Returns whether the sender pushes all values for this device: the sender must know the device's task
+    /// by this process's address.
     pub(crate) fn is_for(&self, device: &str) -> bool {
         let is_of = |task: &String| device.strip_prefix(&**task).is_some_and(|rest| rest.starts_with('/'));
         self.caller.receivers.iter().any(is_of)
     }
 
-    /// So many pushed bytes have been taken up, or dropped.
-    pub(crate) fn taken(&self, bytes: u64) {
-        let untold = self.untold.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if untold >= UNASKED / TOLD_SHARE {
-            let bytes = self.untold.swap(0, Ordering::Relaxed);
-            self.answer(&Frame::Taken { bytes }, None);
+    /// Counts pushed bytes as consumed, and reports them to the sender once there are enough.
+    pub(crate) fn report_consumed(&self, bytes: u64) {
+        let unreported = self.unreported.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if unreported >= PUSH_BUDGET / REPORT_FRACTION {
+            let bytes = self.unreported.swap(0, Ordering::Relaxed);
+            self.send(&Frame::Consumed { bytes }, None);
         }
     }
 
-    /// Asks for a value that was offered.
-    pub(crate) fn want(&self, step_id: i64, key: &Arc<str>) {
-        self.answer(&Frame::Want(Name { step_id, key: key.clone() }), None);
+    /// Requests a value that was offered.
+    pub(crate) fn request(&self, step_id: i64, key: &Arc<str>) {
+        self.send(&Frame::Request(ValueId { step_id, key: key.clone() }), None);
     }
 
-    fn answer(&self, frame: &Frame, payload: Option<Bytes>) {
+    /// Sends a frame to the sender of this link.
+    fn send(&self, frame: &Frame, payload: Option<Bytes>) {
         if self.connection.post(frame, payload).is_ok() {
             self.connection.flush();
         }
     }
 
-    /// Takes what the other end sends, until the link ends.
+    /// Handles the frames of the other end until the link ends.
     pub(super) async fn serve(self: &Arc<Self>, worker: &Weak<Worker>) -> io::Result<()> {
         let mut blocks = PeerBlocks::default();
-        let hear = |frame, content| {
+        let handle = |frame, content| {
             let worker = worker.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-            self.hear(frame, content, &mut blocks, &worker)
+            self.handle(frame, content, &mut blocks, &worker)
         };
-        hear_all(&self.connection, hear).await
+        receive_all(&self.connection, handle).await
     }
 
-    fn hear(
+    /// Handles one frame.
+    fn handle(
         self: &Arc<Self>,
         frame: Frame,
         content: Content,
@@ -123,39 +132,46 @@ impl Inbound {
         worker: &Arc<Worker>,
     ) -> io::Result<()> {
         match (frame, content) {
-            (Frame::Elements(name, form), Content::Elements(buffer)) => {
-                let tensor = tensor(form, buffer)?;
-                self.deposit(worker, name, Sent { value: Value::Host(tensor), is_dead: false });
+            (Frame::Elements(value_id, spec), Content::Elements(buffer)) => {
+                let tensor = tensor(spec, buffer)?;
+                self.deliver(worker, value_id, Sent { value: Value::Host(tensor), is_dead: false });
             }
-            (Frame::Elements(name, _), Content::TooLarge(error)) => {
-                worker.refuse(name.step_id, &name.key, &self.caller.name, &error.into())
+            (Frame::Elements(value_id, _), Content::TooLarge(error)) => {
+                worker.cancel_for_value(value_id.step_id, &value_id.key, &self.caller.name, &error.into())
             }
-            (Frame::Message(name), Content::Message(message)) => {
+            (Frame::Message(value_id), Content::Message(message)) => {
                 let message = pb::TensorProto::decode(message).map_err(|_| Malformed("tensor"))?;
                 match tensor_from_proto(message) {
                     Ok(tensor) => {
-                        self.deposit(worker, name, Sent { value: Value::Host(tensor), is_dead: false });
+                        self.deliver(worker, value_id, Sent { value: Value::Host(tensor), is_dead: false });
                     }
-                    Err(error) => worker.refuse(name.step_id, &name.key, &self.caller.name, &error.into()),
+                    Err(error) => worker.cancel_for_value(
+                        value_id.step_id,
+                        &value_id.key,
+                        &self.caller.name,
+                        &error.into(),
+                    ),
                 }
             }
-            (Frame::Dead(name), _) => self.deposit(worker, name, Sent::dead()),
-            (Frame::Lent { name, form, block, loan }, _) => {
-                let borrowed = Borrowed { lender: self.clone(), loan, key: name.key.clone() };
-                let value = blocks.get(block)?.tensor(form, Box::new(borrowed))?;
-                self.deposit(worker, name, Sent { value, is_dead: false });
+            (Frame::Dead(value_id), _) => self.deliver(worker, value_id, Sent::dead()),
+            (Frame::Shared { value_id, spec, block, loan }, _) => {
+                let guard = BorrowGuard { lender: self.clone(), loan, key: value_id.key.clone() };
+                let value = blocks.get(block)?.tensor(spec, Box::new(guard))?;
+                self.deliver(worker, value_id, Sent { value, is_dead: false });
             }
-            (Frame::Look { block, pair }, _) => self.look(worker, blocks.get(block)?, pair)?,
-            (Frame::Parcel { name, parcel }, _) => {
-                let sent = self.shelf.as_ref().and_then(|shelf| shelf.take(parcel));
-                self.deposit(worker, name, sent.ok_or(Malformed("parcel: it is not there"))?);
+            (Frame::QueryAccess { block, pair }, _) => {
+                self.answer_access_query(worker, blocks.get(block)?, pair)?
+            }
+            (Frame::HandOff { value_id, number }, _) => {
+                let sent = self.handoff.as_ref().and_then(|handoff| handoff.take(number));
+                self.deliver(worker, value_id, sent.ok_or(Malformed("hand-off: the value is not there"))?);
             }
             (Frame::Block { block, len, place }, Content::Memory(memory)) => {
                 blocks.add(block, PeerBlock::new(place, len, memory)?)?;
             }
-            (Frame::BlockGone { block }, _) => blocks.remove(block),
-            (Frame::Offer(name), _) => match worker.arrive(name.step_id) {
-                Ok(step) => step.rendezvous.offered(self, &name.key),
+            (Frame::BlockFreed { block }, _) => blocks.remove(block),
+            (Frame::Offer(value_id), _) => match worker.get_or_insert_early(value_id.step_id) {
+                Ok(step) => step.rendezvous.record_offer(self, &value_id.key),
                 Err(status) => drop(status),
             },
             (Frame::Run { id, timeout }, Content::Message(message)) => {
@@ -173,46 +189,55 @@ impl Inbound {
                 afterwards(move || corked(|| worker.steps.cleanup(step_id)));
             }
             (Frame::Failed { step_id, why }, _) => {
-                if let Ok(step) = worker.arrive(step_id) {
+                if let Ok(step) = worker.get_or_insert_early(step_id) {
                     step.cancel(to_error(why));
                 }
             }
-            (Frame::Leaving, _) => self.connection.note_leave(),
+            (Frame::ShuttingDown, _) => self.connection.set_peer_shutting_down(),
             _ => return Err(Malformed("frame: it is the receiver's").into()),
         }
         Ok(())
     }
 
-    /// Leaves a value where its receiver looks. A step that is over wants it no more.
-    fn deposit(self: &Arc<Self>, worker: &Arc<Worker>, name: Name, sent: Sent) {
-        match worker.arrive(name.step_id) {
-            Ok(step) => self.with_way_back(name.step_id, || step.rendezvous.arrived(self, &name.key, sent)),
-            Err(_) => self.taken(weight(&sent)),
+    /// Delivers a value to its step's rendezvous; a value for a step that has ended is dropped.
+    fn deliver(self: &Arc<Self>, worker: &Arc<Worker>, value_id: ValueId, sent: Sent) {
+        match worker.get_or_insert_early(value_id.step_id) {
+            Ok(step) => self.with_piggyback(value_id.step_id, || {
+                step.rendezvous.deliver_pushed(self, &value_id.key, sent)
+            }),
+            Err(_) => self.report_consumed(pushed_bytes(&sent)),
         }
     }
 
-    /// Answers whether a device here sees a block. To look takes a while.
-    fn look(self: &Arc<Self>, worker: &Arc<Worker>, block: &PeerBlock, pair: Pair) -> Result<(), Malformed> {
-        if self.looks.fetch_add(1, Ordering::Relaxed) >= MOST_LOOKS {
-            return Err(Malformed("look: there are too many"));
+    /// Tests on a blocking thread whether a device here can access a block, and answers the query.
+    fn answer_access_query(
+        self: &Arc<Self>,
+        worker: &Arc<Worker>,
+        block: &PeerBlock,
+        pair: DevicePair,
+    ) -> Result<(), Malformed> {
+        if self.access_queries.fetch_add(1, Ordering::Relaxed) >= MAX_ACCESS_QUERIES {
+            return Err(Malformed("access query: there are too many"));
         }
         let (own, block) = (self.clone(), block.clone());
         let found = DeviceName::parse(&pair.borrower).ok();
         let found = found.and_then(|name| worker.devices.find_local(&name).ok().cloned());
         worker.runtime.spawn_blocking(move || {
-            let sees = found.is_some_and(|found| block.is_seen_by(&*found));
-            own.looks.fetch_sub(1, Ordering::Relaxed);
-            own.answer(&Frame::Seen { pair, sees }, None);
+            let has_access = found.is_some_and(|found| block.is_accessible_by(&*found));
+            own.access_queries.fetch_sub(1, Ordering::Relaxed);
+            own.send(&Frame::AccessAnswer { pair, has_access }, None);
         });
         Ok(())
     }
 
-    /// Does what follows from something of a step that the other end sent.
-    fn with_way_back(&self, step_id: i64, what: impl FnOnce()) {
-        way_back::open(&self.connection, self.caller.worker, step_id, what);
+    /// Calls `then`, which handles a message about a step, so that the step's small values can be
+    /// piggybacked.
+    fn with_piggyback(&self, step_id: i64, then: impl FnOnce()) {
+        way_back::open(&self.connection, self.caller.worker, step_id, then);
     }
 
-    /// Starts a run. It goes on here up to where it waits, and then where its step ends: that saves changes of threads.
+    /// Begins a run. It executes on this thread up to its first wait, and continues on the thread on which
+    /// its step ends, which saves thread switches.
     fn run(
         self: &Arc<Self>,
         worker: &Arc<Worker>,
@@ -222,48 +247,50 @@ impl Inbound {
     ) -> io::Result<()> {
         {
             let mut runs = self.runs.lock();
-            if runs.len() >= MOST_RUNS || runs.insert(id, None).is_some() {
+            if runs.len() >= MAX_RUNS || runs.insert(id, None).is_some() {
                 return Err(Malformed("run: there are too many, or its number is another's").into());
             }
         }
         let (handler, own) = (Handler::new(worker.clone()), self.clone());
         let deadline = timeout.and_then(proto::deadline::within);
-        self.with_way_back(request.step_id, || {
+        self.with_piggyback(request.step_id, || {
             let run = Errand::begin(&worker.runtime, async move {
                 let outcome = handler.run_message(request, deadline).await;
                 if own.runs.lock().remove(&id).is_some() {
-                    own.ran(id, outcome);
+                    own.send_run_result(id, outcome);
                 }
             });
-            if let Some(place) = self.runs.lock().get_mut(&id) {
-                *place = Some(run);
+            if let Some(slot) = self.runs.lock().get_mut(&id) {
+                *slot = Some(run);
             }
         });
         Ok(())
     }
 
-    fn ran(&self, id: u64, outcome: Result<pb::RunGraphResponse, Status>) {
+    /// Sends the result of a run.
+    fn send_run_result(&self, id: u64, outcome: Result<pb::RunGraphResponse, Status>) {
         let (failure, message) = match outcome {
             Ok(response) => (None, response.encode_to_vec()),
             Err(status) => (Some(status), Vec::new()),
         };
-        self.answer(&Frame::Ran { id, failure }, Some(message.into()));
+        self.send(&Frame::Ran { id, failure }, Some(message.into()));
     }
 
-    pub(super) fn take_leave(&self) {
-        self.connection.take_leave();
+    /// Announces to the other end that this process is shutting down.
+    pub(super) fn announce_shutdown(&self) {
+        self.connection.announce_shutdown();
     }
 
-    /// Ends the connection, and the runs that its peer had asked for.
+    /// Closes the connection, and aborts the runs that its peer had begun.
     pub(super) fn close(&self) {
         self.connection.close();
         let runs = std::mem::take(&mut *self.runs.lock());
         runs.into_values().flatten().for_each(|run| run.abort());
     }
 
-    /// That the link has broken, naming the peer.
-    pub(crate) fn broke(&self) -> Error {
-        let text = self.connection.broke("the connection for tensors from", &self.caller.name);
+    /// Returns the error for a broken link; it names the peer.
+    pub(crate) fn broken_error(&self) -> Error {
+        let text = self.connection.end_message("the connection for tensors from", &self.caller.name);
         Error::new(Code::Unavailable, text)
     }
 }
@@ -274,32 +301,32 @@ impl fmt::Debug for Inbound {
     }
 }
 
-/// The memory that a pushed value takes here, as its sender counts it.
-pub(crate) fn weight(sent: &Sent) -> u64 {
+/// Returns the memory that a pushed value takes here, as its sender counts it, bytes.
+pub(crate) fn pushed_bytes(sent: &Sent) -> u64 {
     match &sent.value {
         Value::Host(tensor) if tensor.buffer().is_none_or(|b| b.is_writable()) => tensor.num_bytes() as u64,
         _ => 0,
     }
 }
 
-/// Until dropped, the sender leaves what it has lent as it is.
-struct Borrowed {
+/// A borrowed buffer: until it is dropped, the sender does not change the shared memory.
+struct BorrowGuard {
     lender: Arc<Inbound>,
     loan: u64,
-    /// Of the value.
+    /// The key of the value.
     key: Arc<str>,
 }
 
-impl Loan for Borrowed {
+impl Loan for BorrowGuard {
     fn tell_unseen(&self) {
         if let Ok(key) = RendezvousKey::parse(&self.key) {
-            self.lender.answer(&Frame::Seen { pair: Pair::of(&key), sees: false }, None);
+            self.lender.send(&Frame::AccessAnswer { pair: DevicePair::of(&key), has_access: false }, None);
         }
     }
 }
 
-impl Drop for Borrowed {
+impl Drop for BorrowGuard {
     fn drop(&mut self) {
-        self.lender.answer(&Frame::Returned { loan: self.loan }, None);
+        self.lender.send(&Frame::Returned { loan: self.loan }, None);
     }
 }

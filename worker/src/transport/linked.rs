@@ -1,8 +1,8 @@
-//! A worker in another process as a master in this one sees it: by the link that tensors take, where there is one and
-//! what is asked fits, else over gRPC.
+//! Another process's worker as a master in this process calls it: over the link for tensors if there is one
+//! and the request is suitable, or else over gRPC.
 
-use super::road::Road;
-use super::roads::Roads;
+use super::link_table::LinkTable;
+use super::route::Route;
 use async_trait::async_trait;
 use graph::{Code, DeviceAttributes};
 use proto::channel::Peer;
@@ -14,19 +14,20 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::time::timeout_at;
 
-/// Runs that are fed more than this go over gRPC, bytes.
-const FED: usize = 64 << 10;
+/// Most bytes of feeds that a run over the link may have; others go over gRPC.
+const MAX_FEED_BYTES: usize = 64 << 10;
 
+/// The link from a master to a worker in another process.
 #[derive(Debug)]
 pub(crate) struct LinkedWorker {
     remote: RemoteWorker,
-    road: Arc<Road>,
-    roads: Arc<Roads>,
+    route: Arc<Route>,
+    link_table: Arc<LinkTable>,
 }
 
 impl LinkedWorker {
-    pub(crate) fn new(remote: RemoteWorker, peer: &Arc<Peer>, roads: Arc<Roads>) -> LinkedWorker {
-        LinkedWorker { remote, road: roads.road(peer), roads }
+    pub(crate) fn new(remote: RemoteWorker, peer: &Arc<Peer>, link_table: Arc<LinkTable>) -> LinkedWorker {
+        LinkedWorker { remote, route: link_table.route(peer), link_table }
     }
 }
 
@@ -45,8 +46,8 @@ impl WorkerLink for LinkedWorker {
     }
 
     async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
-        // They meet now, so that the first step finds the link.
-        self.road.find(&self.roads);
+        // The link is opened now, so that the first step finds it.
+        self.route.link_or_connect(&self.link_table);
         self.remote.register_graph(part).await
     }
 
@@ -56,8 +57,8 @@ impl WorkerLink for LinkedWorker {
 
     async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status> {
         let fed: usize = run.send.iter().map(|(_, tensor)| tensor.num_bytes()).sum();
-        let link = match self.road.find(&self.roads) {
-            Some(link) if fed <= FED => link,
+        let link = match self.route.link_or_connect(&self.link_table) {
+            Some(link) if fed <= MAX_FEED_BYTES => link,
             _ => return self.remote.run_graph(run).await,
         };
         let request = convert::run_graph_to_proto(&run, request_id());
@@ -65,7 +66,9 @@ impl WorkerLink for LinkedWorker {
         let answer = link.run(&request, timeout);
         let response = match run.deadline {
             None => answer.await?,
-            Some(deadline) => timeout_at(deadline.into(), answer).await.map_err(|_| self.late())??,
+            Some(deadline) => {
+                timeout_at(deadline.into(), answer).await.map_err(|_| self.deadline_error())??
+            }
         };
         convert::outcome_from_proto(response, &run.recv)
     }
@@ -78,7 +81,7 @@ impl WorkerLink for LinkedWorker {
     }
 
     fn forget_step(&self, step_id: i64) -> bool {
-        self.road.link().map(|link| link.cleanup(step_id)).is_some()
+        self.route.link().map(|link| link.send_cleanup(step_id)).is_some()
     }
 
     async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status> {
@@ -91,8 +94,8 @@ impl WorkerLink for LinkedWorker {
 }
 
 impl LinkedWorker {
-    fn late(&self) -> Status {
-        let text = format!("RunGraph to {} did not end by its deadline", self.road.name());
+    fn deadline_error(&self) -> Status {
+        let text = format!("RunGraph to {} did not end by its deadline", self.route.name());
         Status::new(Code::DeadlineExceeded, text)
     }
 }

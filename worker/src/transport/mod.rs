@@ -1,78 +1,85 @@
-//! Tensors between the processes of one kind: a link from each process that sends to each that receives.
+//! The transfer of tensors between processes of this implementation, by a link from each sending process to
+//! each receiving process.
 //!
-//! **Meeting.** Who is given a graph that sends asks the other task for its status over gRPC and says that it is one of
-//! ours; one of ours answers with an invitation ([`meeting`]): its epoch, a random token, and where it listens. A
-//! foreign task knows nothing of that, and goes on fetching what it wants by RecvTensor, as everybody does until a link
-//! stands and wherever none can: [`road`] keeps what is known of each address, and what was kept before is pushed when
-//! the link comes up. A receiver relies on being sent to only where the sender has said that it knows him by this address;
-//! else he fetches too, and what comes first counts. So no step ever waits for a meeting: tensors of one that is faster go
-//! the long way.
+//! **Handshake.** A worker that is given a graph with Send nodes asks the receiving task for its status over
+//! gRPC, with metadata that requests an invitation. A task of this implementation answers with an invitation
+//! ([`handshake`]): its process number, a random token and its addresses. A foreign task ignores the metadata
+//! and fetches tensors by RecvTensor, as all tasks do until a link is open and where none is possible. A
+//! [`route`] stores the state of the link to each address, and values that were stored before the link came
+//! up are then pushed. A receiver relies on pushes only if the sender has announced that it knows the
+//! receiver's task by this address; otherwise the receiver fetches too, and the first result counts.
+//! Therefore no step waits for a handshake: values of a faster step are fetched.
 //!
-//! **A link** is one main connection, and over TCP some lanes for parts of large tensors. On one machine it is an
-//! abstract Unix socket: large tensors lie in sealed memory ([`device::shared_memory`]), whose descriptor crosses
-//! once; after that a tensor is a message of some hundred bytes, read where it lies. It is *lent*: until its last reader
-//! returns it, an update in place copies first, as for readers of this process. A lender whose borrower vanishes never
-//! writes that memory again. What lies in a GPU's memory is lent in a block of that, once the receiving device has said that it
-//! sees such ([`sights`]). Between workers of one process, values pass by pointer ([`shelf`]). Elsewhere [`frame`]s
-//! carry the elements, written from the tensor and read into one.
+//! **Links.** A link is one main connection, and over TCP some secondary connections for parts of large
+//! tensors. On one machine it is an abstract Unix socket. There, large tensors are in sealed memory files
+//! ([`device::shared_memory`]) whose descriptor is sent once; afterwards a tensor is a frame of some
+//! hundred bytes and is read in place. The receiver *borrows* the memory: until its last reader has returned
+//! it, an update in place copies first, as it does for readers of the same process. If a borrower vanishes,
+//! the lender never writes that memory again. Tensors in GPU memory are shared by a block of that memory once
+//! the receiving device has reported that it can access such blocks ([`peer_access`]). Between workers of one
+//! process, values pass by pointer ([`handoff`]). In all other cases [`frame`]s carry the elements, written
+//! from the sender's tensor and read into the receiver's.
 //!
-//! **Push.** A Send leaves at once, whether or not its receiver asks; all that a thread sends before it pauses leaves in
-//! one write ([`outbox`]), by that thread if the socket takes it, else by the link's own. The receiver puts values into
-//! the rendezvous of their steps, which may not have begun here: such steps are bounded in number and time. What has come
-//! together is heard together, and what it makes leave does so at once ([`cork`]): small values of the same
-//! step go back by the same connection to whom it was heard from, with the answer to the run if that was one ([`way_back`]).
-//! What is in flight is bounded by a [`budget`]; beyond it a value is offered, and leaves when its receiver asks. What
-//! goes back has a small bound of its own.
+//! **Push.** A Send node's value is sent at once, whether or not a receive waits for it. The frames that a
+//! thread sends before it pauses leave in one write ([`outbox`]): by that thread if the socket accepts them,
+//! or else by the link's thread. The receiver stores values in the rendezvous of their steps, which may not
+//! have started there; such steps are limited in number and time. Frames that have arrived together are
+//! handled together, and the frames sent in response leave together ([`cork`]). Small values of the same step
+//! return by the same connection, along with the answer if the frame was a run ([`way_back`]). The bytes in
+//! flight are limited by a [`budget`]; beyond the limit a value is offered, and sent when its receiver
+//! requests it. Piggybacked values have a small limit of their own.
 //!
-//! **Ends.** A part of a step that fails before it has sent everything tells its receivers, whose own parts fail by what it
-//! says: who fetches hears that by RecvTensor's answer. A broken link fails what waits for it by name, and the steps that
-//! had sent over it; those that did neither go on. What a step did not take up goes when it is aborted or cleaned up. Runs of graphs use the same links, which
-//! saves a step the turns of two RPC runtimes; everything else stays with gRPC.
+//! **Failures.** If a part of a step fails before it has sent everything, its receivers are notified, and
+//! their parts of the step fail with the same status; a receiver that fetches gets it as the answer to
+//! RecvTensor. A broken link fails the receives that wait for its values, with a message that names the peer,
+//! and cancels the steps that had sent over it; other steps continue. Values that a step did not consume are
+//! dropped when the step is aborted or cleaned up. Runs of graphs use the same links, which saves a step two
+//! passes through an RPC runtime; all other calls use gRPC.
 
+mod adaptive_spin;
 mod budget;
 mod connection;
 mod content;
 mod cork;
 mod frame;
-mod hearing;
+mod handoff;
+mod handshake;
 mod inbound;
+mod link_table;
 mod linked;
-mod loans;
-mod meeting;
 mod outbound;
 mod outbox;
+mod peer_access;
 mod peer_blocks;
 mod ports;
 mod reader;
-mod road;
-mod roads;
-mod shelf;
-mod sights;
+mod receive;
+mod route;
 mod socket;
 #[cfg(test)]
 mod testing;
-mod vigil;
 mod way_back;
 
-pub(crate) use inbound::{Inbound, weight};
+pub(crate) use handshake::{INVITATION_KEY, INVITATION_REQUEST_KEY};
+pub(crate) use inbound::{Inbound, pushed_bytes};
+pub(crate) use link_table::LinkTable;
 pub(crate) use linked::LinkedWorker;
-pub(crate) use meeting::{ANSWERED, ASKED};
-pub(crate) use outbound::{Cause, Outbound};
-pub(crate) use road::Road;
-pub(crate) use roads::Roads;
+pub(crate) use outbound::{Outbound, PushReason};
+pub(crate) use route::Route;
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Which ways tensors may take between our own processes. Foreign ones always use gRPC.
+/// The routes that tensors may take between processes of this implementation. Foreign processes always use
+/// gRPC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// The best that both ends have.
+    /// The best route that both ends support.
     #[default]
     Auto,
-    /// Shared memory on one machine, within one process too; gRPC between machines.
+    /// Shared memory on one machine, also within one process; gRPC between machines.
     Shm,
-    /// TCP, on one machine too.
+    /// TCP, also on one machine.
     Tcp,
     /// RecvTensor only.
     Grpc,
@@ -86,7 +93,7 @@ impl Transport {
         ("grpc", Transport::Grpc),
     ];
 
-    /// Whether tensors may lie in memory that others read.
+    /// Returns whether tensors may be in memory that other processes read.
     pub(crate) fn shares_memory(self) -> bool {
         matches!(self, Transport::Auto | Transport::Shm)
     }

@@ -1,5 +1,5 @@
-//! What waits to be written to a connection: small frames side by side in one piece, large payloads where they lie.
-//! No sockets here.
+//! The frames that wait to be written to a connection: small frames are joined in one buffer, large payloads
+//! stay in place. This module uses no sockets.
 
 use super::frame::{Frame, Malformed};
 use bytes::Bytes;
@@ -7,13 +7,15 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Payloads up to here are copied behind their heads: a slice of their own costs more, bytes.
-const COPIED: usize = 16 << 10;
-/// A piece takes no more frames from this size on, bytes.
-const PIECE: usize = 256 << 10;
-/// Slices in one write.
-const SLICES: usize = 64;
+/// Largest payload that is copied behind its frame's fields, bytes: below this, a copy costs less than
+/// another slice.
+const MAX_COPIED: usize = 16 << 10;
+/// Size from which a buffer takes no more frames, bytes.
+const MAX_PIECE: usize = 256 << 10;
+/// Most slices of one write.
+const MAX_SLICES: usize = 64;
 
+/// A queue of frames that wait to be written.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pieces: VecDeque<Piece>,
@@ -26,7 +28,7 @@ pub(super) struct Outbox {
 enum Piece {
     Frames(Vec<u8>),
     Payload(Bytes),
-    /// Goes over all connections at once.
+    /// A payload that is split over all connections.
     Parallel(Bytes),
     /// A frame with a descriptor.
     Descriptor(Vec<u8>, OwnedFd),
@@ -41,18 +43,18 @@ impl Piece {
     }
 }
 
-/// What one write may take.
+/// The data of the next write.
 #[derive(Debug)]
-pub(super) enum Next<'a> {
+pub(super) enum NextWrite<'a> {
     Nothing,
     Slices(Vec<IoSlice<'a>>),
-    /// The descriptor goes with the first byte.
+    /// The descriptor is sent with the first byte.
     WithDescriptor(&'a [u8], BorrowedFd<'a>),
     Parallel(Bytes),
 }
 
 impl Outbox {
-    /// Bytes that are to be written.
+    /// Returns the number of bytes that wait to be written.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -61,10 +63,10 @@ impl Outbox {
         self.pieces.is_empty()
     }
 
-    /// Adds a frame; payloads from `parallel_from` on go over all connections.
+    /// Adds a frame; payloads from `parallel_from` on are split over all connections.
     ///
     /// # Errors
-    /// As [`Frame::encode`]; then nothing is added.
+    /// Those of [`Frame::encode`]; then nothing is added.
     pub(super) fn add(
         &mut self,
         frame: &Frame,
@@ -73,7 +75,7 @@ impl Outbox {
     ) -> Result<(), Malformed> {
         let len = payload.as_ref().map_or(0, Bytes::len);
         let piece = match self.pieces.back_mut() {
-            Some(Piece::Frames(piece)) if piece.len() < PIECE => piece,
+            Some(Piece::Frames(piece)) if piece.len() < MAX_PIECE => piece,
             _ => {
                 self.pieces.push_back(Piece::Frames(Vec::new()));
                 match self.pieces.back_mut() {
@@ -84,7 +86,7 @@ impl Outbox {
         };
         let before = piece.len();
         let encoded = frame.encode(len, piece);
-        if encoded.is_ok() && len <= COPIED {
+        if encoded.is_ok() && len <= MAX_COPIED {
             piece.extend_from_slice(&payload.unwrap_or_default());
             self.len += piece.len() - before;
             return Ok(());
@@ -103,7 +105,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Adds a frame that a descriptor goes along with.
+    /// Adds a frame with a descriptor.
     pub(super) fn add_descriptor(&mut self, frame: &Frame, descriptor: OwnedFd) -> Result<(), Malformed> {
         let mut bytes = Vec::new();
         frame.encode(0, &mut bytes)?;
@@ -112,30 +114,31 @@ impl Outbox {
         Ok(())
     }
 
-    /// Puts everything of a later outbox behind.
+    /// Appends the contents of a later outbox.
     pub(super) fn append(&mut self, mut later: Outbox) {
         debug_assert_eq!(later.written, 0, "a part of it has been written");
         self.len += later.len;
         self.pieces.append(&mut later.pieces);
     }
 
-    pub(super) fn next(&self) -> Next<'_> {
+    /// Returns the data of the next write.
+    pub(super) fn next(&self) -> NextWrite<'_> {
         match self.pieces.front() {
-            None => Next::Nothing,
+            None => NextWrite::Nothing,
             Some(Piece::Descriptor(bytes, fd)) if self.written == 0 => {
-                Next::WithDescriptor(bytes, fd.as_fd())
+                NextWrite::WithDescriptor(bytes, fd.as_fd())
             }
-            Some(Piece::Parallel(payload)) => Next::Parallel(payload.clone()),
+            Some(Piece::Parallel(payload)) => NextWrite::Parallel(payload.clone()),
             Some(first) => {
                 let first = IoSlice::new(&first.bytes()[self.written..]);
                 let plain = |p: &&Piece| matches!(p, Piece::Frames(_) | Piece::Payload(_));
                 let others = self.pieces.iter().skip(1).take_while(plain).map(|p| IoSlice::new(p.bytes()));
-                Next::Slices(std::iter::once(first).chain(others).take(SLICES).collect())
+                NextWrite::Slices(std::iter::once(first).chain(others).take(MAX_SLICES).collect())
             }
         }
     }
 
-    /// So many bytes have been written.
+    /// Removes `written` bytes from the front.
     pub(super) fn advance(&mut self, written: usize) {
         self.written += written;
         self.len -= written.min(self.len);
@@ -151,11 +154,11 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::frame::Name;
+    use crate::transport::frame::ValueId;
     use device::shared_block::Place;
 
     fn offer(key: &str) -> Frame {
-        Frame::Offer(Name { step_id: 1, key: key.into() })
+        Frame::Offer(ValueId { step_id: 1, key: key.into() })
     }
 
     fn alone(frame: &Frame, payload: &[u8]) -> Vec<u8> {
@@ -166,8 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn frames_leave_in_order_whatever_a_write_takes() -> Result<(), Malformed> {
-        let payloads = [vec![1u8; 10], vec![2; COPIED + 1], vec![3; 100], vec![4; 3 * COPIED]];
+    fn frames_leave_in_order_after_partial_writes() -> Result<(), Malformed> {
+        let payloads = [vec![1u8; 10], vec![2; MAX_COPIED + 1], vec![3; 100], vec![4; 3 * MAX_COPIED]];
         let expected: Vec<u8> = payloads.iter().flat_map(|p| alone(&offer("k"), p)).collect();
         for step in [997, 20_000, usize::MAX] {
             let mut outbox = Outbox::default();
@@ -176,7 +179,7 @@ mod tests {
             }
             assert_eq!(outbox.len(), expected.len());
             let mut got = Vec::new();
-            while let Next::Slices(slices) = outbox.next() {
+            while let NextWrite::Slices(slices) = outbox.next() {
                 let offered: Vec<u8> = slices.iter().flat_map(|s| s.to_vec()).collect();
                 let taken = offered.len().min(step);
                 got.extend_from_slice(&offered[..taken]);
@@ -193,31 +196,31 @@ mod tests {
         for i in 0..200 {
             outbox.add(&offer(&format!("k{i}")), Some(vec![0; 1000].into()), usize::MAX)?;
         }
-        assert!(matches!(outbox.next(), Next::Slices(slices) if slices.len() == 1));
+        assert!(matches!(outbox.next(), NextWrite::Slices(slices) if slices.len() == 1));
         let large = Bytes::from(vec![0; 1 << 20]);
         let address = large.as_ptr();
         outbox.add(&offer("large"), Some(large), usize::MAX)?;
-        assert!(matches!(outbox.next(), Next::Slices(slices) if slices[1].as_ptr() == address));
+        assert!(matches!(outbox.next(), NextWrite::Slices(slices) if slices[1].as_ptr() == address));
         Ok(())
     }
 
     #[test]
-    fn what_goes_alone_goes_alone() -> Result<(), Box<dyn std::error::Error>> {
+    fn descriptors_and_parallel_payloads_are_written_alone() -> Result<(), Box<dyn std::error::Error>> {
         let mut outbox = Outbox::default();
         let (reader, _writer) = std::io::pipe()?;
         outbox.add(&offer("a"), None, 100)?;
         outbox.add_descriptor(&Frame::Block { block: 1, len: 2, place: Place::Host }, reader.into())?;
-        outbox.add(&offer("b"), Some(vec![9; COPIED + 1].into()), COPIED)?;
+        outbox.add(&offer("b"), Some(vec![9; MAX_COPIED + 1].into()), MAX_COPIED)?;
         let mut later = Outbox::default();
         later.add(&offer("c"), None, 100)?;
         outbox.append(later);
         let mut kinds = Vec::new();
         loop {
             let len = match outbox.next() {
-                Next::Nothing => break,
-                Next::Slices(slices) => (slices.iter().map(|s| s.len()).sum(), "slices"),
-                Next::WithDescriptor(bytes, _) => (bytes.len(), "descriptor"),
-                Next::Parallel(bytes) => (bytes.len(), "parallel"),
+                NextWrite::Nothing => break,
+                NextWrite::Slices(slices) => (slices.iter().map(|s| s.len()).sum(), "slices"),
+                NextWrite::WithDescriptor(bytes, _) => (bytes.len(), "descriptor"),
+                NextWrite::Parallel(bytes) => (bytes.len(), "parallel"),
             };
             outbox.advance(len.0);
             kinds.push(len.1);

@@ -1,12 +1,12 @@
-//! The blocks of a peer's memory that are known here, and tensors that lie in them.
+//! The blocks of a peer's memory that are mapped here, and the borrowed tensors in them.
 
 use super::content::tensor;
-use super::frame::{Form, Malformed};
+use super::frame::{Malformed, TensorSpec};
 use device::Value;
-use device::{Device, DeviceTensor};
 use device::shared_block::Place;
 use device::shared_memory::PeerMemory;
 use device::window::{BorrowedMemory, Loan, PeerWindow};
+use device::{Device, DeviceTensor};
 use graph::Buffer;
 use graph::tensor::Region;
 use rustc_hash::FxHashMap;
@@ -14,11 +14,12 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// Blocks that a peer may have here at a time.
-const MOST: usize = 1 << 16;
+/// Most blocks of one peer.
+const MAX_BLOCKS: usize = 1 << 16;
 
 const TOO_LONG: Malformed = Malformed("tensor: it is longer than its block");
 
+/// The blocks of one peer, by number.
 #[derive(Default)]
 pub(super) struct PeerBlocks {
     by_number: FxHashMap<u64, PeerBlock>,
@@ -26,7 +27,7 @@ pub(super) struct PeerBlocks {
 
 impl PeerBlocks {
     pub(super) fn add(&mut self, number: u64, block: PeerBlock) -> Result<(), Malformed> {
-        if self.by_number.len() >= MOST {
+        if self.by_number.len() >= MAX_BLOCKS {
             return Err(Malformed("block: there are too many"));
         }
         self.by_number.insert(number, block);
@@ -42,6 +43,7 @@ impl PeerBlocks {
     }
 }
 
+/// A block of a peer's memory.
 #[derive(Clone, Debug)]
 pub(super) enum PeerBlock {
     Host(Arc<PeerMemory>),
@@ -57,27 +59,27 @@ impl PeerBlock {
         })
     }
 
-    /// A tensor that lies at its beginning, for as long as the loan is held.
-    pub(super) fn tensor(&self, form: Form, loan: Box<dyn Loan>) -> io::Result<Value> {
-        let len = form.len().ok_or(TOO_LONG)?;
+    /// Returns a tensor at the beginning of the block; it holds the loan.
+    pub(super) fn tensor(&self, spec: TensorSpec, loan: Box<dyn Loan>) -> io::Result<Value> {
+        let len = spec.len().ok_or(TOO_LONG)?;
         match self {
             PeerBlock::Host(memory) => {
                 if len > memory.bytes().len() {
                     return Err(TOO_LONG.into());
                 }
-                let memory = Lent { memory: memory.clone(), len, _loan: loan };
-                Ok(tensor(form, Buffer::borrowed(Box::new(memory)))?.into())
+                let memory = BorrowedRegion { memory: memory.clone(), len, _loan: loan };
+                Ok(tensor(spec, Buffer::borrowed(Box::new(memory)))?.into())
             }
             PeerBlock::Device(window) => {
                 let memory = BorrowedMemory::new(window.clone(), len, loan).ok_or(TOO_LONG)?;
-                let Form { dtype, shape } = form;
+                let TensorSpec { dtype, shape } = spec;
                 Ok(DeviceTensor { dtype, shape, memory: Arc::new(memory) }.into())
             }
         }
     }
 
-    /// Whether a device sees it. May wait.
-    pub(super) fn is_seen_by(&self, device: &Device) -> bool {
+    /// Returns whether a device can access the block. May block the thread.
+    pub(super) fn is_accessible_by(&self, device: &Device) -> bool {
         match self {
             PeerBlock::Host(_) => false,
             PeerBlock::Device(window) => device.processor().can_access(window),
@@ -85,15 +87,15 @@ impl PeerBlock {
     }
 }
 
-/// A tensor's memory that is the sender's.
-struct Lent {
+/// A borrowed buffer: the beginning of a block of the sender's memory.
+struct BorrowedRegion {
     memory: Arc<PeerMemory>,
-    /// Its first bytes.
+    /// Length of the tensor, bytes.
     len: usize,
     _loan: Box<dyn Loan>,
 }
 
-impl Region for Lent {
+impl Region for BorrowedRegion {
     fn bytes(&self) -> &[u8] {
         &self.memory.bytes()[..self.len]
     }

@@ -1,10 +1,10 @@
-//! Where links are taken in: a Unix socket that only this machine sees, and a TCP port. Whoever does not begin with the
-//! token that he was given is turned away.
+//! The sockets on which links are accepted: a Unix socket for the same machine, and a TCP port. Connections
+//! that do not begin with the token of the invitation are closed.
 
 use super::Transport;
 use super::connection::Connection;
-use super::meeting::{HELLO, Hello, Role, WELCOME};
-use super::roads::{GREETING, Roads, greeting_thread, read_within};
+use super::handshake::{HELLO_LEN, Hello, Role, WELCOME};
+use super::link_table::{HANDSHAKE_TIMEOUT, LinkTable, handshake_thread, read_within};
 use super::socket::Socket;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -19,61 +19,67 @@ use std::sync::{Arc, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Callers who have not said hello yet; more are turned away.
-const MOST_STRANGERS: usize = 64;
-/// Lanes whose main connection has not come yet.
-const MOST_LANES: usize = 256;
-/// How long they wait for it: each is greeted before the next is made.
-const LANE_PATIENCE: Duration = Duration::from_secs(30);
-/// Lanes of one link.
-const MOST_OF_LINK: usize = 64;
-/// After a failure to accept: descriptors may be free again then.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Most connections that have not completed their hello; more are closed.
+const MAX_PENDING: usize = 64;
+/// Most secondary connections whose main connection has not arrived.
+const MAX_PENDING_SECONDARIES: usize = 256;
+/// Time for which a secondary connection waits for its main connection, during which the other connections
+/// are opened.
+const SECONDARY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most secondary connections of one link.
+const MAX_SECONDARIES_OF_LINK: usize = 64;
+/// Pause after a failure to accept, for instance because the process has no free file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
+/// The listening sockets of a process.
 #[derive(Debug)]
 pub(super) struct Ports {
     pub(super) unix: Option<String>,
     pub(super) tcp: Option<SocketAddr>,
     listening: Vec<OwnedFd>,
-    /// Those that accept.
+    /// The accepting threads.
     threads: Vec<Thread>,
     closed: Arc<AtomicBool>,
 }
 
-/// What the threads that take callers in have in common.
-struct Door {
-    roads: Weak<Roads>,
-    strangers: AtomicUsize,
-    lanes: Mutex<FxHashMap<u64, Lanes>>,
+/// The state shared by the accepting threads.
+struct Acceptor {
+    link_table: Weak<LinkTable>,
+    pending: AtomicUsize,
+    secondaries: Mutex<FxHashMap<u64, PendingSecondaries>>,
     closed: Arc<AtomicBool>,
 }
 
-/// Of one link, and when the first of them came.
-type Lanes = (Instant, Vec<TcpStream>);
+/// The secondary connections of one link, and the time at which the first of them arrived.
+type PendingSecondaries = (Instant, Vec<TcpStream>);
 
 impl Ports {
-    /// Listens, on threads of its own. A machine without one kind of socket has the other.
+    /// Listens on dedicated threads. A machine may lack one kind of socket.
     ///
     /// # Errors
-    /// That there is no kind that the user allows.
-    pub(super) fn open(roads: &Arc<Roads>, transport: Transport, bind: &[IpAddr]) -> io::Result<Ports> {
+    /// If none of the kinds that `transport` allows is available.
+    pub(super) fn open(
+        link_table: &Arc<LinkTable>,
+        transport: Transport,
+        bind: &[IpAddr],
+    ) -> io::Result<Ports> {
         let closed = Arc::new(AtomicBool::new(false));
-        let door = Arc::new(Door {
-            roads: Arc::downgrade(roads),
-            strangers: AtomicUsize::new(0),
-            lanes: Mutex::default(),
+        let acceptor = Arc::new(Acceptor {
+            link_table: Arc::downgrade(link_table),
+            pending: AtomicUsize::new(0),
+            secondaries: Mutex::default(),
             closed: closed.clone(),
         });
         let mut ports = Ports { unix: None, tcp: None, listening: Vec::new(), threads: Vec::new(), closed };
         let mut failed = None;
         if transport.shares_memory() {
-            match ports.open_unix(&door) {
+            match ports.open_unix(&acceptor) {
                 Ok(name) => ports.unix = Some(name),
                 Err(error) => failed = Some(error),
             }
         }
         if matches!(transport, Transport::Auto | Transport::Tcp) {
-            match ports.open_tcp(&door, bind) {
+            match ports.open_tcp(&acceptor, bind) {
                 Ok(address) => ports.tcp = Some(address),
                 Err(error) => failed = Some(error),
             }
@@ -84,16 +90,16 @@ impl Ports {
         }
     }
 
-    fn open_unix(&mut self, door: &Arc<Door>) -> io::Result<String> {
+    fn open_unix(&mut self, acceptor: &Arc<Acceptor>) -> io::Result<String> {
         let name = format!("anabranch-{}-{:016x}", std::process::id(), rand::random::<u64>());
         let listener = UnixListener::bind_addr(&std::os::unix::net::SocketAddr::from_abstract_name(&name)?)?;
         self.listening.push(listener.as_fd().try_clone_to_owned()?);
         self.threads
-            .push(door.attend(move || listener.accept().map(|(stream, _)| Ok(Socket::unix(stream))))?);
+            .push(acceptor.spawn(move || listener.accept().map(|(stream, _)| Ok(Socket::unix(stream))))?);
         Ok(name)
     }
 
-    fn open_tcp(&mut self, door: &Arc<Door>, bind: &[IpAddr]) -> io::Result<SocketAddr> {
+    fn open_tcp(&mut self, acceptor: &Arc<Acceptor>, bind: &[IpAddr]) -> io::Result<SocketAddr> {
         let any = IpAddr::from(Ipv4Addr::UNSPECIFIED);
         let mut bound = Err(io::ErrorKind::AddrNotAvailable.into());
         for &ip in bind.iter().chain([&any]) {
@@ -105,11 +111,12 @@ impl Ports {
         let listener = bound?;
         let mut address = listener.local_addr()?;
         if let (true, Some(&named)) = (address.ip().is_unspecified(), bind.first()) {
-            // Behind an address that is not the machine's own, as the cluster's port is.
+            // The machine is reached by an address that is not its own; the cluster's port is reached in the
+            // same way.
             address.set_ip(named);
         }
         self.listening.push(listener.as_fd().try_clone_to_owned()?);
-        self.threads.push(door.attend(move || listener.accept().map(|(stream, _)| Socket::tcp(stream)))?);
+        self.threads.push(acceptor.spawn(move || listener.accept().map(|(stream, _)| Socket::tcp(stream)))?);
         Ok(address)
     }
 }
@@ -121,27 +128,28 @@ impl Drop for Ports {
             // Wakes the thread that accepts.
             let _ = rustix::net::shutdown(listener, Shutdown::Both);
         }
-        // And the one that pauses.
+        // Wakes a thread that pauses after a failure.
         self.threads.iter().for_each(Thread::unpark);
     }
 }
 
-impl Door {
-    fn attend(
+impl Acceptor {
+    /// Starts a thread that accepts connections.
+    fn spawn(
         self: &Arc<Self>,
         accept: impl Fn() -> io::Result<io::Result<Socket>> + Send + 'static,
     ) -> io::Result<Thread> {
-        let door = self.clone();
-        let thread = greeting_thread().name("anabranch-door".into());
+        let acceptor = self.clone();
+        let thread = handshake_thread().name("anabranch-accept".into());
         let accepting = thread.spawn(move || {
-            while !door.closed.load(Ordering::Acquire) {
+            while !acceptor.closed.load(Ordering::Acquire) {
                 match accept() {
-                    Ok(Ok(socket)) => door.take_in(socket),
-                    Ok(Err(error)) => tracing::debug!("a caller for tensors has gone: {error}"),
-                    Err(_) if door.closed.load(Ordering::Acquire) => {}
+                    Ok(Ok(socket)) => acceptor.handshake_on_thread(socket),
+                    Ok(Err(error)) => tracing::debug!("a connection for tensors has ended: {error}"),
+                    Err(_) if acceptor.closed.load(Ordering::Acquire) => {}
                     Err(error) => {
                         tracing::warn!("links for tensors cannot be accepted for now: {error}");
-                        std::thread::park_timeout(PAUSE);
+                        std::thread::park_timeout(ACCEPT_RETRY);
                     }
                 }
             }
@@ -149,64 +157,73 @@ impl Door {
         Ok(accepting.thread().clone())
     }
 
-    /// Hears a caller on a thread of his own.
-    fn take_in(self: &Arc<Self>, socket: Socket) {
-        let door = self.clone();
-        if door.strangers.fetch_add(1, Ordering::Relaxed) >= MOST_STRANGERS {
-            door.strangers.fetch_sub(1, Ordering::Relaxed);
+    /// Performs the handshake with a new connection on a separate thread.
+    fn handshake_on_thread(self: &Arc<Self>, socket: Socket) {
+        let acceptor = self.clone();
+        if acceptor.pending.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING {
+            acceptor.pending.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let spawned = greeting_thread().spawn(move || {
-            let greeted = door.greet(&socket);
-            door.strangers.fetch_sub(1, Ordering::Relaxed);
-            match greeted {
-                Ok((link, role)) => door.let_in(socket, link, role),
-                Err(error) => tracing::debug!("a caller for tensors was turned away: {error}"),
+        let spawned = handshake_thread().spawn(move || {
+            let hello = acceptor.read_hello(&socket);
+            acceptor.pending.fetch_sub(1, Ordering::Relaxed);
+            match hello {
+                Ok((link, role)) => acceptor.accept_connection(socket, link, role),
+                Err(error) => tracing::debug!("a connection for tensors was refused: {error}"),
             }
         });
         if spawned.is_err() {
-            self.strangers.fetch_sub(1, Ordering::Relaxed);
+            self.pending.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    fn greet(&self, socket: &Socket) -> io::Result<(u64, Role)> {
-        let roads = self.roads.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        let mut first = [0; HELLO];
-        read_within(GREETING, socket, &mut first)?;
-        let (link, rest) = Hello::check(&first, roads.epoch, roads.token)?;
+    /// Reads and checks the hello of a new connection.
+    fn read_hello(&self, socket: &Socket) -> io::Result<(u64, Role)> {
+        let link_table = self.link_table.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        let mut first = [0; HELLO_LEN];
+        read_within(HANDSHAKE_TIMEOUT, socket, &mut first)?;
+        let (link, rest) = Hello::check(&first, link_table.process, link_table.token)?;
         let mut bytes = vec![0; rest];
-        read_within(GREETING, socket, &mut bytes)?;
+        read_within(HANDSHAKE_TIMEOUT, socket, &mut bytes)?;
         Ok((link, Hello::role(&bytes)?))
     }
 
-    fn let_in(&self, socket: Socket, link: u64, role: Role) {
+    /// Accepts a connection: secondary ones are stored until their main connection completes the link.
+    fn accept_connection(&self, socket: Socket, link: u64, role: Role) {
         match role {
-            Role::Lane => {
-                let mut lanes = self.lanes.lock();
-                lanes.retain(|_, (since, _)| since.elapsed() < LANE_PATIENCE);
-                if lanes.values().map(|(_, lanes)| lanes.len()).sum::<usize>() >= MOST_LANES {
+            Role::Secondary => {
+                let mut secondaries = self.secondaries.lock();
+                secondaries.retain(|_, (since, _)| since.elapsed() < SECONDARY_TIMEOUT);
+                if secondaries.values().map(|(_, secondaries)| secondaries.len()).sum::<usize>()
+                    >= MAX_PENDING_SECONDARIES
+                {
                     return;
                 }
-                let (_, of_link) = lanes.entry(link).or_insert_with(|| (Instant::now(), Vec::new()));
-                if of_link.len() < MOST_OF_LINK
-                    && welcome(&socket).is_ok()
-                    && let Socket::Tcp(lane) = socket
+                let (_, of_link) = secondaries.entry(link).or_insert_with(|| (Instant::now(), Vec::new()));
+                if of_link.len() < MAX_SECONDARIES_OF_LINK
+                    && send_welcome(&socket).is_ok()
+                    && let Socket::Tcp(secondary) = socket
                 {
-                    of_link.push(lane);
+                    of_link.push(secondary);
                 }
             }
-            Role::Main { lanes, caller } => {
-                let stand = self.lanes.lock().remove(&link).map(|(_, lanes)| lanes).unwrap_or_default();
-                let Some(roads) = self.roads.upgrade() else { return };
-                if stand.len() == usize::from(lanes) && welcome(&socket).is_ok() {
-                    roads.admit(Connection::new(socket, stand), link, caller);
+            Role::Main { secondaries, caller } => {
+                let opened = self
+                    .secondaries
+                    .lock()
+                    .remove(&link)
+                    .map(|(_, secondaries)| secondaries)
+                    .unwrap_or_default();
+                let Some(link_table) = self.link_table.upgrade() else { return };
+                if opened.len() == usize::from(secondaries) && send_welcome(&socket).is_ok() {
+                    link_table.add_inbound(Connection::new(socket, opened), link, caller);
                 }
             }
         }
     }
 }
 
-fn welcome(socket: &Socket) -> io::Result<()> {
+fn send_welcome(socket: &Socket) -> io::Result<()> {
     match socket.send(&[IoSlice::new(&WELCOME)], None, true)? {
         written if written == WELCOME.len() => Ok(()),
         _ => Err(io::ErrorKind::WriteZero.into()),

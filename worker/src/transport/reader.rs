@@ -1,7 +1,7 @@
-//! The reading end of a link: frames from bytes, payloads straight into their place. It reads on whichever thread of the
-//! runtime sees that something has come; what takes long has a thread of its own meanwhile.
+//! The reading end of a link: decodes frames, and reads payloads into their final memory. It reads on the
+//! runtime's thread that sees the socket become readable; long payloads are read by a separate thread.
 
-use super::connection::{Connection, is_parallel, part};
+use super::connection::{Connection, is_parallel, part_len};
 use super::frame::{Frame, HEADER, Header, Malformed};
 use super::socket::Source;
 use bytes::Bytes;
@@ -15,159 +15,167 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Bytes that one read takes where no large payload is awaited.
-const READ: usize = 256 << 10;
-/// Payloads from here on are read past the buffer, bytes.
-const PAST: usize = 64 << 10;
-/// Payloads from here on are read by a thread of their own, bytes.
-const LONG: usize = 1 << 20;
-/// Descriptors that have come and that no frame has claimed yet.
-const MOST_DESCRIPTORS: usize = 64;
+/// Size of the read buffer, bytes.
+const READ_BUFFER: usize = 256 << 10;
+/// Payloads of this size and above are read without the buffer, bytes.
+const MIN_UNBUFFERED: usize = 64 << 10;
+/// Payloads of this size and above are read by a separate thread, bytes.
+const MIN_ON_THREAD: usize = 1 << 20;
+/// Most descriptors that have arrived and are not yet claimed by a frame.
+const MAX_DESCRIPTORS: usize = 64;
 const THREAD_STACK: usize = 128 << 10;
 
+/// Reads the frames of a link.
 #[derive(Debug)]
 pub(super) struct Reader {
     connection: Arc<Connection>,
     source: Source,
-    held: Held,
+    unread: ReadBuffer,
 }
 
-/// What has been read and not been used.
+/// The bytes and descriptors that have been read and not yet used.
 #[derive(Debug, Default)]
-struct Held {
-    buffer: Vec<u8>,
+struct ReadBuffer {
+    bytes: Vec<u8>,
     start: usize,
     end: usize,
     descriptors: VecDeque<OwnedFd>,
 }
 
 impl Reader {
-    /// Within a runtime.
+    /// Creates a reader; must be called within a runtime.
     ///
     /// # Errors
-    /// That the system cannot tell when something comes.
+    /// If the runtime cannot watch the socket.
     pub(super) fn new(connection: Arc<Connection>) -> io::Result<Reader> {
         let source = connection.socket.source()?;
-        Ok(Reader { connection, source, held: Held { buffer: vec![0; READ], ..Held::default() } })
+        Ok(Reader {
+            connection,
+            source,
+            unread: ReadBuffer { bytes: vec![0; READ_BUFFER], ..ReadBuffer::default() },
+        })
     }
 
-    /// The next frame, and its payload's length; `None` at the end. The payload must be read before the next.
+    /// Reads the next frame. Returns it with its payload's length; `None` at the end. The payload must be
+    /// read before the next frame.
     pub(super) async fn frame(&mut self) -> io::Result<Option<(Frame, usize)>> {
-        if !self.hold(HEADER).await? {
-            return if self.held.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+        if !self.fill_to(HEADER).await? {
+            return if self.unread.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
         }
         let mut header = [0; HEADER];
-        self.held.take(&mut header);
-        let Header { kind, head, payload } = Header::decode(&header)?;
-        if !self.hold(head).await? {
+        self.unread.take(&mut header);
+        let Header { kind, fields_len, payload } = Header::decode(&header)?;
+        if !self.fill_to(fields_len).await? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let frame = Frame::decode(kind, &self.held.bytes()[..head])?;
-        self.held.start += head;
+        let frame = Frame::decode(kind, &self.unread.bytes()[..fields_len])?;
+        self.unread.start += fields_len;
         let payload = usize::try_from(payload).map_err(|_| Malformed("payload's length"))?;
         Ok(Some((frame, payload)))
     }
 
-    /// Whether all of the next frame has been read.
-    pub(super) fn holds_frame(&self) -> bool {
-        let Some(header) = self.held.bytes().first_chunk::<HEADER>() else { return false };
-        let Ok(Header { head, payload, .. }) = Header::decode(header) else { return false };
-        payload < LONG as u64 && self.held.len() - HEADER >= head + payload as usize
+    /// Returns whether the next frame has been read completely.
+    pub(super) fn has_frame(&self) -> bool {
+        let Some(header) = self.unread.bytes().first_chunk::<HEADER>() else { return false };
+        let Ok(Header { fields_len, payload, .. }) = Header::decode(header) else { return false };
+        payload < MIN_ON_THREAD as u64 && self.unread.len() - HEADER >= fields_len + payload as usize
     }
 
-    /// The payload of a frame that is a message.
+    /// Reads the payload of a frame whose payload is a protobuf message.
     pub(super) async fn message(&mut self, len: usize) -> io::Result<Bytes> {
         if len > MAX_MESSAGE_SIZE {
             return Err(Malformed("message: it is over the size limit").into());
         }
         let mut message = Vec::new();
-        // A stated length takes no memory before its bytes come.
+        // Memory is allocated as the bytes arrive, because the announced length may be false.
         while message.len() < len {
             let from = message.len();
             message.resize(len.min(from + (1 << 20)), 0);
-            self.fill_here(&mut message[from..]).await?;
+            self.read_into(&mut message[from..]).await?;
         }
         Ok(message.into())
     }
 
-    /// Fills a buffer with a payload of its length.
+    /// Fills a buffer with a payload of the same length.
     pub(super) async fn fill(&mut self, mut buffer: Buffer) -> io::Result<Buffer> {
-        if buffer.len() < LONG {
-            self.fill_here(buffer.as_mut_slice()).await?;
+        if buffer.len() < MIN_ON_THREAD {
+            self.read_into(buffer.as_mut_slice()).await?;
             return Ok(buffer);
         }
-        let (connection, mut held) = (self.connection.clone(), std::mem::take(&mut self.held));
-        let (give, filled) = oneshot::channel();
+        let (connection, mut unread) = (self.connection.clone(), std::mem::take(&mut self.unread));
+        let (sender, filled) = oneshot::channel();
         let thread = std::thread::Builder::new().name("anabranch-recv".into()).stack_size(THREAD_STACK);
         thread.spawn(move || {
-            let read = read_parts(&connection, &mut held, buffer.as_mut_slice());
-            // A link that has ended meanwhile wants nothing.
-            let _ = give.send((held, read.map(|()| buffer)));
+            let read = read_parts(&connection, &mut unread, buffer.as_mut_slice());
+            // An error means that the link has ended meanwhile.
+            let _ = sender.send((unread, read.map(|()| buffer)));
         })?;
-        let (held, buffer) = filled.await.map_err(io::Error::other)?;
-        self.held = held;
+        let (unread, buffer) = filled.await.map_err(io::Error::other)?;
+        self.unread = unread;
         buffer
     }
 
-    /// Reads a payload that there is no place for.
+    /// Reads and discards a payload that there is no memory for.
     pub(super) async fn skip(&mut self, len: usize) -> io::Result<()> {
-        if is_parallel(len, self.connection.lanes.len()) {
-            // A process that has no memory for a tensor has none for what comes after it.
+        if is_parallel(len, self.connection.secondaries.len()) {
+            // Closing the link is acceptable: a process without memory for this tensor has none for later
+            // ones either.
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let mut place = vec![0; len.min(PAST)];
+        let mut scratch = vec![0; len.min(MIN_UNBUFFERED)];
         let mut left = len;
         while left > 0 {
-            let now = left.min(place.len());
-            self.fill_here(&mut place[..now]).await?;
+            let now = left.min(scratch.len());
+            self.read_into(&mut scratch[..now]).await?;
             left -= now;
         }
         Ok(())
     }
 
-    /// The descriptor that came with the last frame, or before.
+    /// Returns the descriptor that arrived with the last frame or before.
     pub(super) fn descriptor(&mut self) -> io::Result<File> {
-        let descriptor = self.held.descriptors.pop_front();
+        let descriptor = self.unread.descriptors.pop_front();
         Ok(descriptor.ok_or(Malformed("block: it has no descriptor"))?.into())
     }
 
-    async fn fill_here(&mut self, mut into: &mut [u8]) -> io::Result<()> {
+    /// Fills memory from the buffer and the main connection.
+    async fn read_into(&mut self, mut into: &mut [u8]) -> io::Result<()> {
         while !into.is_empty() {
-            if self.held.is_empty() && into.len() >= PAST {
-                let read = self.source.receive(into, &mut self.held.descriptors).await?;
-                check_number(&self.held.descriptors)?;
-                into = &mut into[some(read)?..];
+            if self.unread.is_empty() && into.len() >= MIN_UNBUFFERED {
+                let read = self.source.receive(into, &mut self.unread.descriptors).await?;
+                check_descriptor_count(&self.unread.descriptors)?;
+                into = &mut into[nonzero(read)?..];
                 continue;
             }
-            if self.held.is_empty() && !self.hold(1).await? {
+            if self.unread.is_empty() && !self.fill_to(1).await? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let taken = self.held.take(into);
+            let taken = self.unread.take(into);
             into = &mut into[taken..];
         }
         Ok(())
     }
 
-    /// Reads until so many bytes are held; false if the end comes before.
-    async fn hold(&mut self, wanted: usize) -> io::Result<bool> {
-        let held = &mut self.held;
-        if held.len() >= wanted {
+    /// Reads until the buffer has `len` bytes. Returns false if the connection ends before.
+    async fn fill_to(&mut self, len: usize) -> io::Result<bool> {
+        let unread = &mut self.unread;
+        if unread.len() >= len {
             return Ok(true);
         }
-        held.make_room(wanted);
-        while held.len() < wanted {
-            let read = self.source.receive(&mut held.buffer[held.end..], &mut held.descriptors).await?;
-            check_number(&held.descriptors)?;
+        unread.make_room(len);
+        while unread.len() < len {
+            let read = self.source.receive(&mut unread.bytes[unread.end..], &mut unread.descriptors).await?;
+            check_descriptor_count(&unread.descriptors)?;
             if read == 0 {
                 return Ok(false);
             }
-            held.end += read;
+            unread.end += read;
         }
         Ok(true)
     }
 }
 
-impl Held {
+impl ReadBuffer {
     fn len(&self) -> usize {
         self.end - self.start
     }
@@ -177,10 +185,10 @@ impl Held {
     }
 
     fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
+        &self.bytes[self.start..self.end]
     }
 
-    /// Moves as much as there is.
+    /// Moves as many bytes as there are. Returns their number.
     fn take(&mut self, into: &mut [u8]) -> usize {
         let len = into.len().min(self.len());
         into[..len].copy_from_slice(&self.bytes()[..len]);
@@ -188,52 +196,54 @@ impl Held {
         len
     }
 
-    /// For so many bytes in all.
-    fn make_room(&mut self, wanted: usize) {
-        self.buffer.copy_within(self.start..self.end, 0);
+    /// Makes room for `len` bytes in total.
+    fn make_room(&mut self, len: usize) {
+        self.bytes.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.len());
-        if self.buffer.len() < wanted {
-            self.buffer.resize(wanted, 0);
+        if self.bytes.len() < len {
+            self.bytes.resize(len, 0);
         }
     }
 }
 
-/// Fills memory with a payload that comes by one connection, or in parts by all. Waits.
-fn read_parts(connection: &Connection, held: &mut Held, into: &mut [u8]) -> io::Result<()> {
-    let len = match is_parallel(into.len(), connection.lanes.len()) {
-        true => part(into.len(), connection.lanes.len()),
+/// Fills memory with a payload that comes over one connection, or in parts over all. Blocks the thread.
+fn read_parts(connection: &Connection, unread: &mut ReadBuffer, into: &mut [u8]) -> io::Result<()> {
+    let len = match is_parallel(into.len(), connection.secondaries.len()) {
+        true => part_len(into.len(), connection.secondaries.len()),
         false => into.len(),
     };
     let mut parts = into.chunks_mut(len);
     let own = parts.next().unwrap_or_default();
     std::thread::scope(|scope| {
-        let read = |(mut lane, part): (&TcpStream, &mut [u8])| lane.read_exact(part);
+        let read = |(mut secondary, part): (&TcpStream, &mut [u8])| secondary.read_exact(part);
         let others: Vec<_> =
-            connection.lanes.iter().zip(parts).map(|pair| scope.spawn(move || read(pair))).collect();
-        // Who reads another part would wait for the rest of it, which may never come.
-        read_part(connection, held, own).inspect_err(|_| connection.close())?;
+            connection.secondaries.iter().zip(parts).map(|pair| scope.spawn(move || read(pair))).collect();
+        // The other threads would wait forever for their parts, so the connection is closed on an error.
+        read_part(connection, unread, own).inspect_err(|_| connection.close())?;
         others.into_iter().try_for_each(|o| o.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
     })
 }
 
-/// Fills memory with what is held, and with what comes by the main connection.
-fn read_part(connection: &Connection, held: &mut Held, into: &mut [u8]) -> io::Result<()> {
-    let taken = held.take(into);
+/// Fills memory from the buffer and the main connection. Blocks the thread.
+fn read_part(connection: &Connection, unread: &mut ReadBuffer, into: &mut [u8]) -> io::Result<()> {
+    let taken = unread.take(into);
     let mut left = &mut into[taken..];
     while !left.is_empty() {
-        let read = connection.socket.receive(left, &mut held.descriptors, None)?;
-        check_number(&held.descriptors)?;
-        left = &mut left[some(read)?..];
+        let read = connection.socket.receive(left, &mut unread.descriptors, None)?;
+        check_descriptor_count(&unread.descriptors)?;
+        left = &mut left[nonzero(read)?..];
     }
     Ok(())
 }
 
-fn some(read: usize) -> io::Result<usize> {
+/// Converts the end of the connection into an error.
+fn nonzero(read: usize) -> io::Result<usize> {
     if read == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(read) }
 }
 
-fn check_number(descriptors: &VecDeque<OwnedFd>) -> io::Result<()> {
-    match descriptors.len() > MOST_DESCRIPTORS {
+/// Checks that the peer has not sent too many descriptors.
+fn check_descriptor_count(descriptors: &VecDeque<OwnedFd>) -> io::Result<()> {
+    match descriptors.len() > MAX_DESCRIPTORS {
         true => Err(Malformed("stream: descriptors without frames").into()),
         false => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! One connection's bytes and descriptors.
+//! A connection's socket: sends and receives bytes and file descriptors.
 
 use proto::channel;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,9 +17,10 @@ use std::time::Instant;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Of a Unix socket: a write of the default size wakes the reader too often, bytes.
+/// Send buffer of a Unix socket, bytes: with the default size, each write wakes the reader too often.
 const UNIX_BUFFER: usize = 1 << 20;
 
+/// A socket of a link.
 #[derive(Debug)]
 pub(super) enum Socket {
     Unix(UnixStream),
@@ -27,16 +28,18 @@ pub(super) enum Socket {
 }
 
 impl Socket {
+    /// Wraps a Unix socket, and enlarges its send buffer.
     pub(super) fn unix(stream: UnixStream) -> Socket {
-        // A system that allows no more keeps what it has.
+        // A system that does not allow the size keeps the default.
         let _ = sockopt::set_socket_send_buffer_size(&stream, UNIX_BUFFER);
         Socket::Unix(stream)
     }
 
+    /// Wraps a TCP socket, and sets its options.
     pub(super) fn tcp(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&stream, true)?;
-        // A dead host is found as on connections of gRPC.
+        // A dead host is detected after the same time as on gRPC connections.
         sockopt::set_tcp_keepidle(&stream, channel::TCP_PROBE_AFTER)?;
         sockopt::set_tcp_keepintvl(&stream, channel::TCP_PROBE_INTERVAL)?;
         sockopt::set_tcp_keepcnt(&stream, channel::TCP_PROBES)?;
@@ -44,20 +47,20 @@ impl Socket {
         Ok(Socket::Tcp(stream))
     }
 
-    /// The same connection, for a task of a runtime that reads it.
+    /// Returns the same connection for an asynchronous reader.
     ///
     /// # Errors
-    /// That the runtime cannot watch it.
+    /// If the runtime cannot watch the socket.
     #[expect(deprecated, reason = "what the unsafe one asks for holds of an owned descriptor: it stays open")]
     pub(super) fn source(&self) -> io::Result<Source> {
         let descriptor = self.as_fd().try_clone_to_owned()?;
         Ok(Source(AsyncFd::with_interest(descriptor, Interest::READABLE)?))
     }
 
-    /// Writes some of the bytes, the descriptor with the first of them.
+    /// Writes some of the bytes; the descriptor is sent with the first of them.
     ///
     /// # Errors
-    /// `WouldBlock` if it would have to wait and must not.
+    /// `WouldBlock` if the socket accepts nothing and `waits` is false.
     pub(super) fn send(
         &self,
         slices: &[IoSlice<'_>],
@@ -80,10 +83,10 @@ impl Socket {
         }
     }
 
-    /// Reads some bytes once they come; 0 at the end. Descriptors that come along go behind those in `descriptors`.
+    /// Waits for bytes and reads some; 0 at the end. Descriptors that arrive are appended to `descriptors`.
     ///
     /// # Errors
-    /// `TimedOut` if none come by then.
+    /// `TimedOut` if no bytes arrive until `by`.
     pub(super) fn receive(
         &self,
         into: &mut [u8],
@@ -110,7 +113,7 @@ impl Socket {
         }
     }
 
-    /// Ends the connection in both directions, for whoever reads or writes it too.
+    /// Shuts the connection down in both directions, which also wakes other threads that read or write it.
     pub(super) fn shut_down(&self) {
         let _ = match self {
             Socket::Unix(stream) => stream.shutdown(Shutdown::Both),
@@ -119,13 +122,13 @@ impl Socket {
     }
 }
 
-/// One connection, as a task of a runtime reads it. Watched for nothing else: whoever reads from a Unix socket makes
-/// room in it, and would wake the other end's runtime to tell it so.
+/// A connection for an asynchronous reader. The runtime watches it only for readability: each read from a
+/// Unix socket makes it writable, and watching for that would wake the runtime for nothing.
 #[derive(Debug)]
 pub(super) struct Source(AsyncFd<OwnedFd>);
 
 impl Source {
-    /// As [`Socket::receive`], without a thread that waits.
+    /// Reads like [`Socket::receive`], without blocking a thread.
     pub(super) async fn receive(
         &self,
         into: &mut [u8],
@@ -138,7 +141,8 @@ impl Source {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
                 Err(error) => return Err(error),
                 Ok(read) => {
-                    // All that there was: to ask again would be for nothing. Behind descriptors a read ends in any case.
+                    // A short read has emptied the socket, so another read would fail. A read also ends
+                    // behind descriptors, however.
                     if read < into.len() && descriptors.len() == before {
                         ready.clear_ready();
                     }
@@ -149,7 +153,7 @@ impl Source {
     }
 }
 
-/// Reads what is there.
+/// Reads the bytes that have arrived.
 fn receive(from: BorrowedFd<'_>, into: &mut [u8], descriptors: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -160,8 +164,8 @@ fn receive(from: BorrowedFd<'_>, into: &mut [u8], descriptors: &mut VecDeque<Own
             Err(error) => return Err(error.into()),
             Ok(received) => {
                 for message in control.drain() {
-                    if let RecvAncillaryMessage::ScmRights(given) = message {
-                        descriptors.extend(given);
+                    if let RecvAncillaryMessage::ScmRights(received_fds) = message {
+                        descriptors.extend(received_fds);
                     }
                 }
                 return Ok(received.bytes);

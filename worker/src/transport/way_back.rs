@@ -63,12 +63,12 @@ impl Drop for Closes {
 mod tests {
     use super::*;
     use crate::config::WorkerConfig;
-    use crate::transport::Cause;
-    use crate::transport::frame::{Form, Frame, Name};
+    use crate::transport::PushReason;
+    use crate::transport::frame::{Frame, TensorSpec, ValueId};
+    use crate::transport::handshake::Caller;
     use crate::transport::inbound::Inbound;
-    use crate::transport::meeting::Caller;
-    use crate::transport::outbound::{Outbound, Reach};
-    use crate::transport::testing::{connection, heard};
+    use crate::transport::outbound::{Locality, Outbound};
+    use crate::transport::testing::{connection, next_frame};
     use crate::worker::Worker;
     use device::Value;
     use device::rendezvous::{RendezvousKey, Sent};
@@ -86,7 +86,8 @@ mod tests {
 
     fn link(number: u64) -> Test<(Arc<Outbound>, std::os::unix::net::UnixStream)> {
         let (connection, there) = connection()?;
-        let link = Outbound::new(connection, ("the peer".into(), number), Reach::Nothing, Handle::current());
+        let link =
+            Outbound::new(connection, ("the peer".into(), number), Locality::Remote, Handle::current());
         Ok((link, there))
     }
 
@@ -115,24 +116,24 @@ mod tests {
         let back = Arc::new(back);
         let key: Arc<str> = "the key".into();
         let push = |sent: &Sent| -> Test<bool> {
-            let pushed = link.push(1, &key, sent, Cause::Ready)?;
+            let pushed = link.push(1, &key, sent, PushReason::Ready)?;
             link.flush();
             Ok(pushed)
         };
-        let name = || Name { step_id: 1, key: key.clone() };
+        let name = || ValueId { step_id: 1, key: key.clone() };
         let (small, large) = (sent(10)?, sent(SMALL + 1)?);
         let dead = Sent::dead();
         open(&back, 7, 1, || [&small, &large, &dead].into_iter().try_for_each(|s| push(s).map(drop)))?;
-        let elements = heard(&by_back)?.ok_or("nothing came back")?;
+        let elements = next_frame(&by_back)?.ok_or("nothing came back")?;
         let Value::Host(tensor) = &small.value else { return Err("not on the host".into()) };
-        let form = Form { dtype: tensor.dtype(), shape: tensor.shape().clone() };
-        assert_eq!(elements, (Frame::Elements(name(), form), vec![7; 10]));
-        assert_eq!(heard(&by_back)?, Some((Frame::Dead(name()), Vec::new())));
-        assert_eq!(heard(&by_back)?, None);
-        assert!(heard(&by_link)?.is_some_and(|(_, payload)| payload.len() == SMALL + 1));
+        let spec = TensorSpec { dtype: tensor.dtype(), shape: tensor.shape().clone() };
+        assert_eq!(elements, (Frame::Elements(name(), spec), vec![7; 10]));
+        assert_eq!(next_frame(&by_back)?, Some((Frame::Dead(name()), Vec::new())));
+        assert_eq!(next_frame(&by_back)?, None);
+        assert!(next_frame(&by_link)?.is_some_and(|(_, payload)| payload.len() == SMALL + 1));
         push(&small)?;
-        assert!(heard(&by_link)?.is_some_and(|(_, payload)| payload.len() == 10));
-        assert_eq!((heard(&by_link)?, heard(&by_back)?), (None, None));
+        assert!(next_frame(&by_link)?.is_some_and(|(_, payload)| payload.len() == 10));
+        assert_eq!((next_frame(&by_link)?, next_frame(&by_back)?), (None, None));
         Ok(())
     }
 
@@ -148,22 +149,23 @@ mod tests {
         let (text, answer): (_, Arc<str>) = (key("question"), key("answer").into());
         let key = Arc::new(RendezvousKey::parse(&text)?);
         let (small, pushing, steps) = (sent(10)?, link.clone(), worker.steps.clone());
-        let name = Name { step_id: 1, key: answer.clone() };
+        let name = ValueId { step_id: 1, key: answer.clone() };
         run.step.rendezvous.recv_local(
             &key,
             Box::new(move |_| {
                 // The other step, whose end was heard before, is there while this is answered.
-                let goes = steps.get(2).is_some() && pushing.push(1, &answer, &small, Cause::Ready).is_ok();
+                let goes =
+                    steps.get(2).is_some() && pushing.push(1, &answer, &small, PushReason::Ready).is_ok();
                 assert!(goes);
                 pushing.flush();
             }),
         );
         let ended = bytes(&Frame::Cleanup { step_id: 2 }, &[])?;
-        let value = bytes(&Frame::Dead(Name { step_id: 1, key: key.text.clone() }), &[])?;
+        let value = bytes(&Frame::Dead(ValueId { step_id: 1, key: key.text.clone() }), &[])?;
         there.write_all(&[ended, value].concat())?;
         let answered = async {
             loop {
-                match heard(&there) {
+                match next_frame(&there) {
                     Ok(None) => tokio::time::sleep(Duration::from_millis(1)).await,
                     answer => return answer,
                 }
@@ -172,7 +174,7 @@ mod tests {
         let (frame, payload) = timeout(SOON, answered).await??.ok_or("nothing came back")?;
         assert!(matches!(frame, Frame::Elements(of, _) if of == name));
         assert_eq!(payload, [7; 10]);
-        assert_eq!(heard(&by_link)?, None);
+        assert_eq!(next_frame(&by_link)?, None);
         let forgotten = async {
             while worker.steps.get(2).is_some() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -197,9 +199,9 @@ mod tests {
             let key = Arc::new(RendezvousKey::parse(&key(edge))?);
             let (give, received) = oneshot::channel();
             run.step.rendezvous.recv_local(&key, Box::new(|result| drop(give.send(result))));
-            let name = Name { step_id: 1, key: key.text.clone() };
-            let form = Form { dtype: DType::UInt8, shape: Shape::new(&[3])? };
-            let frame = if is_dead { Frame::Dead(name) } else { Frame::Elements(name, form) };
+            let name = ValueId { step_id: 1, key: key.text.clone() };
+            let spec = TensorSpec { dtype: DType::UInt8, shape: Shape::new(&[3])? };
+            let frame = if is_dead { Frame::Dead(name) } else { Frame::Elements(name, spec) };
             there.write_all(&bytes(&frame, if is_dead { &[] } else { &[1, 2, 3] })?)?;
             let sent = timeout(SOON, received).await???;
             match sent {
@@ -213,10 +215,10 @@ mod tests {
 
     #[tokio::test]
     async fn who_sends_back_what_only_the_sender_sends_has_lost_its_way() -> Test {
-        let name = || Name { step_id: 1, key: "the key".into() };
-        let form = || Form { dtype: DType::Float, shape: Shape::new(&[3]).unwrap_or_default() };
-        let lent = Frame::Lent { name: name(), form: form(), block: 1, loan: 1 };
-        let large = Form { dtype: DType::UInt8, shape: Shape::new(&[SMALL + 1])? };
+        let name = || ValueId { step_id: 1, key: "the key".into() };
+        let form = || TensorSpec { dtype: DType::Float, shape: Shape::new(&[3]).unwrap_or_default() };
+        let lent = Frame::Shared { value_id: name(), spec: form(), block: 1, loan: 1 };
+        let large = TensorSpec { dtype: DType::UInt8, shape: Shape::new(&[SMALL + 1])? };
         let cases = [
             (Frame::Elements(name(), form()), 11),
             (Frame::Elements(name(), large), SMALL + 1),

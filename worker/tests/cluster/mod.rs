@@ -1,4 +1,5 @@
-//! Workers on loopback ports, and the least of a master: it splits a graph, registers the parts and runs them.
+//! Workers on loopback ports, and a minimal master: it partitions a graph, registers the partitions and runs
+//! them.
 #![allow(dead_code, unreachable_pub)]
 
 use anabranch_worker as worker;
@@ -19,14 +20,16 @@ use worker::{Worker, WorkerConfig};
 pub type Test<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 pub type Client = WorkerServiceClient<Channel>;
 
-/// Long enough for anything that ends at all.
+/// Longer than any of these tests takes unless it hangs.
 pub const LONG: Duration = Duration::from_secs(60);
 
+/// Returns the deadline of a test's call.
 pub fn soon() -> Option<Instant> {
     Some(Instant::now() + LONG)
 }
 
-/// A worker with its server, on a runtime of its own: with that end its connections, as a process' do.
+/// A worker with its server on a separate runtime; when the runtime ends, the connections end, as with a
+/// process.
 pub struct Task {
     pub worker: Arc<Worker>,
     pub address: String,
@@ -34,12 +37,13 @@ pub struct Task {
 }
 
 impl Task {
+    /// Starts a worker with these settings.
     pub fn serve(config: WorkerConfig, listener: std::net::TcpListener) -> Test<Task> {
-        Task::serve_made(listener, || Worker::new(config))
+        Task::serve_with(listener, || Worker::new(config))
     }
 
-    /// Whatever worker is made on its runtime.
-    pub fn serve_made(
+    /// Starts the worker that `make` creates on the task's runtime.
+    pub fn serve_with(
         listener: std::net::TcpListener,
         make: impl FnOnce() -> Result<Arc<Worker>, Status>,
     ) -> Test<Task> {
@@ -55,15 +59,17 @@ impl Task {
         Ok(Task { worker, address, runtime: Some(runtime) })
     }
 
+    /// Returns the name of the task.
     pub fn name(&self) -> String {
         self.worker.task().to_string()
     }
 
+    /// Returns the attributes of the first device.
     pub fn device(&self) -> DeviceAttributes {
         self.worker.devices()[0].clone()
     }
 
-    /// A client of the bare messages.
+    /// Returns a client for bare messages.
     pub async fn client(&self) -> Test<Client> {
         let client = Client::connect(format!("http://{}", self.address)).await?;
         Ok(client.max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX))
@@ -78,11 +84,12 @@ impl Drop for Task {
     }
 }
 
+/// Binds a free loopback port.
 pub fn listen() -> Test<std::net::TcpListener> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?)
 }
 
-/// `/job:w` with so many tasks, each with `tweak`ed settings.
+/// Starts a cluster `/job:w` with `tasks` tasks, each with settings changed by `tweak`.
 pub fn cluster(tasks: u32, tweak: impl Fn(&mut WorkerConfig)) -> Test<Vec<Task>> {
     let mut listeners = Vec::new();
     let mut cluster = Cluster::new();
@@ -102,7 +109,7 @@ pub fn cluster(tasks: u32, tweak: impl Fn(&mut WorkerConfig)) -> Test<Vec<Task>>
         .collect()
 }
 
-/// A session over all tasks of a cluster; the first is the client's.
+/// A session over all tasks of a cluster; the client feeds and fetches at the first.
 pub struct Session {
     pub links: BTreeMap<TaskName, Arc<dyn WorkerLink>>,
     devices: DeviceSet,
@@ -110,7 +117,7 @@ pub struct Session {
     names: Names,
 }
 
-/// A registered graph: what each task runs.
+/// A registered graph: the graph handle of each task.
 pub struct Registered {
     pub parts: BTreeMap<TaskName, Arc<str>>,
 }
@@ -118,25 +125,25 @@ pub struct Registered {
 pub const SESSION: &str = "session";
 
 impl Session {
-    /// With every worker across the wire.
+    /// Creates a session in which all workers are called over gRPC.
     pub async fn remote(tasks: &[Task]) -> Test<Session> {
         let mut links: BTreeMap<TaskName, Arc<dyn WorkerLink>> = BTreeMap::new();
         for task in tasks {
             let name = task.worker.task().clone();
             links.insert(name.clone(), Arc::new(RemoteWorker::new(name, &task.address, LONG)?));
         }
-        Session::over(links).await
+        Session::with_links(links).await
     }
 
-    /// With the first worker in this process.
+    /// Creates a session in which the first worker is called within this process.
     pub async fn mixed(tasks: &[Task]) -> Test<Session> {
         let mut session = Session::remote(tasks).await?;
         session.links.insert(tasks[0].worker.task().clone(), tasks[0].worker.link());
         Ok(session)
     }
 
-    /// Over these links.
-    pub async fn over(links: BTreeMap<TaskName, Arc<dyn WorkerLink>>) -> Test<Session> {
+    /// Creates a session over these links.
+    pub async fn with_links(links: BTreeMap<TaskName, Arc<dyn WorkerLink>>) -> Test<Session> {
         let mut attributes = Vec::new();
         for link in links.values() {
             attributes.extend(link.status(soon()).await?);
@@ -147,7 +154,7 @@ impl Session {
         Ok(Session { links, devices, attributes, names: Names::master() })
     }
 
-    /// Rewrites for the feeds and fetches, splits and registers.
+    /// Rewrites the graph for the feeds and fetches, partitions it by task and registers the partitions.
     pub async fn register(
         &self,
         graph: &Graph,
@@ -158,14 +165,14 @@ impl Session {
         self.register_as(graph, feeds, fetches, targets, |_| {}).await
     }
 
-    /// As [`Session::register`], each part as `ask` makes it.
+    /// Registers like [`Session::register`]; `change` changes each request.
     pub async fn register_as(
         &self,
         graph: &Graph,
         feeds: &[&str],
         fetches: &[&str],
         targets: &[&str],
-        ask: impl Fn(&mut RegisterGraph),
+        change: impl Fn(&mut RegisterGraph),
     ) -> Test<Registered> {
         let graph = rewrite_for_run(graph, feeds, fetches, targets, &self.devices, 0)?;
         let placement = placed_devices(&graph, &self.devices)?;
@@ -181,18 +188,18 @@ impl Session {
                 collective_graph_key: 0,
                 deadline: soon(),
             };
-            ask(&mut register);
+            change(&mut register);
             parts.insert(part.task, link.register_graph(register).await?);
         }
         Ok(Registered { parts })
     }
 
-    /// The key under which the client's end of a feed or fetch waits.
+    /// Returns the rendezvous key of a feed or fetch of the client.
     pub fn client_key(&self, endpoint: &str) -> Arc<str> {
         key(&self.attributes[0], &self.attributes[0], endpoint).into()
     }
 
-    /// What one task is asked to do in a step. Feeds and fetches are the first task's.
+    /// Returns the request for one task's part of a step. Feeds and fetches are those of the first task.
     pub fn part(
         &self,
         registered: &Registered,
@@ -214,7 +221,7 @@ impl Session {
         }
     }
 
-    /// Runs all parts at once; the outcomes by task.
+    /// Runs all parts at once. Returns the outcomes by task.
     pub async fn outcomes(
         &self,
         registered: &Registered,
@@ -234,7 +241,7 @@ impl Session {
         outcomes
     }
 
-    /// The fetched values of a run that succeeds everywhere.
+    /// Runs all parts. Returns the fetched values.
     pub async fn run(
         &self,
         registered: &Registered,
@@ -250,11 +257,12 @@ impl Session {
     }
 }
 
+/// Returns a rendezvous key.
 pub fn key(from: &DeviceAttributes, to: &DeviceAttributes, edge: &str) -> String {
     format!("{};{:016x};{};{edge};0:0", from.name, from.incarnation, to.name)
 }
 
-/// Registers nothing, so that a step can be run that only passes on what it is fed.
+/// Registers an empty graph, for steps that only transfer their feeds.
 pub async fn register_nothing(client: &mut Client) -> Test<String> {
     let request = pb::CreateWorkerSessionRequest { session_handle: SESSION.into(), ..Default::default() };
     client.create_worker_session(request).await?;
@@ -266,7 +274,7 @@ pub async fn register_nothing(client: &mut Client) -> Test<String> {
     Ok(client.register_graph(request).await?.into_inner().graph_handle)
 }
 
-/// A run of a registered graph, in the bare messages.
+/// Returns a run of a registered graph as a bare message.
 pub fn bare_run(graph: &str, step_id: i64, feeds: &[(&str, &Tensor)]) -> pb::RunGraphRequest {
     pb::RunGraphRequest {
         graph_handle: graph.to_owned(),
@@ -278,6 +286,7 @@ pub fn bare_run(graph: &str, step_id: i64, feeds: &[(&str, &Tensor)]) -> pb::Run
     }
 }
 
+/// Returns a receive as a bare message.
 pub fn bare_receive(step_id: i64, key: &str) -> pb::RecvTensorRequest {
     pb::RecvTensorRequest { step_id, rendezvous_key: key.to_owned(), ..Default::default() }
 }

@@ -3,9 +3,9 @@
 use super::workspace::Workspace;
 use crate::engine::driver::{Product, StreamId};
 use crate::engine::library;
-use device::{Error, Result};
 use cudarc::cublas::result::{self, CublasError};
 use cudarc::cublas::sys;
+use device::{Error, Result};
 use graph::DType;
 use std::ffi::{c_int, c_void};
 

@@ -2,8 +2,8 @@
 
 use super::{Nvidia, library, stream_of};
 use crate::engine::driver::{AllReduce, Part, Reduction};
-use device::{Error, Result};
 use cudarc::driver::sys::CUstream;
+use device::{Error, Result};
 use graph::DType;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 
 use crate::engine::library;
 use crate::engine::program::Program;
-use device::{Error, Result};
 use cudarc::nvrtc::result::{self, NvrtcError};
 use cudarc::nvrtc::sys;
+use device::{Error, Result};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::hash::Hasher;
 use std::path::PathBuf;

@@ -3,8 +3,8 @@
 use super::ways::Ways;
 use crate::engine::driver::{Convolution, ConvolutionAt, Direction, Image, StreamId, WorkspaceBytes};
 use crate::engine::library;
-use device::{Error, Result};
 use cudarc::cudnn::sys;
+use device::{Error, Result};
 use graph::DType;
 use rustc_hash::FxHashMap;
 use std::ffi::{c_int, c_void};

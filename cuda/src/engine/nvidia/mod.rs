@@ -22,10 +22,10 @@ use super::driver::{
 use super::library;
 use super::machine::Gpu;
 use super::program::Program;
-use device::{Error, Result};
 use blas::Blas;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
+use device::{Error, Result};
 use dnn::Dnn;
 use graph::Code;
 use light::Light;

@@ -1,8 +1,8 @@
 //! Which GPUs use each other's memory.
 
 use super::Nvidia;
-use device::Result;
 use cudarc::driver::sys::{self, CUresult};
+use device::Result;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::c_int;

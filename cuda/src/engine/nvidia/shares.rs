@@ -3,9 +3,9 @@
 
 use super::Nvidia;
 use crate::engine::driver::{Address, Shared};
-use device::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUresult};
+use device::{Error, Result};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 

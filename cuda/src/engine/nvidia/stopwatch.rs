@@ -1,9 +1,9 @@
 //! How long a GPU takes for work, by the host's clock.
 
 use crate::engine::driver::StreamId;
-use device::{Error, Result};
 use cudarc::driver::result::stream;
 use cudarc::driver::sys;
+use device::{Error, Result};
 use std::time::{Duration, Instant};
 
 /// Work is enqueued as often, one after the other, as takes about as long, but not more often than [`MOST_RUNS`]: to wait

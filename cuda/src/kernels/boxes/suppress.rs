@@ -2,13 +2,13 @@
 //! for the GPU, no thread does.
 
 use crate::engine::{Arguments, Function, Lane, Source};
+use crate::kernels::support::{function, read, type_name, write};
+use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
+use device::value::Value;
 use device::{Device, DeviceTensor};
 use device::{Error, Result};
-use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
-use kernels::boxes::suppress::{Rules, among};
-use crate::kernels::support::{function, read, type_name, write};
-use device::value::Value;
 use graph::{DType, Node, Shape};
+use kernels::boxes::suppress::{Rules, among};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -10,11 +10,11 @@ use crate::engine::{Arguments, Function, Lane, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use kernels::numeric::dispatch::FLOATS;
-use kernels::numeric::strided::{Layout, permuted};
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::{DataFormat, Window};
 use graph::{DType, Shape};
+use kernels::numeric::dispatch::FLOATS;
+use kernels::numeric::strided::{Layout, permuted};
 use std::sync::Arc;
 
 pub(in crate::kernels) static SOURCE: Source =

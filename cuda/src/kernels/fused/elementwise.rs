@@ -7,15 +7,15 @@
 
 use super::functions::{Function, function};
 use crate::engine::driver::Address;
-use crate::engine::{Arguments, engine_of, Program, Source};
+use crate::engine::{Arguments, Program, Source, engine_of};
+use crate::kernels::support::{Axes, allocate, is_unique, launch, read, repeated, type_name, write};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use kernels::numeric::broadcast::Plan;
+use graph::Shape;
 use kernels::fused::chain;
 use kernels::fused::chain::Chain;
-use crate::kernels::support::{Axes, allocate, is_unique, launch, read, repeated, type_name, write};
-use graph::Shape;
+use kernels::numeric::broadcast::Plan;
 use smallvec::SmallVec;
 use std::fmt::Write;
 

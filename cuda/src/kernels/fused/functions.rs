@@ -1,8 +1,8 @@
 //! Element-wise ops as functions of the `.cu` files, for chains of them: the same functions as in their kernels.
 
 use crate::engine::Source;
-use kernels::fused::chain::{Form, Pairing};
 use crate::kernels::{activation, binary, unary};
+use kernels::fused::chain::{Form, Pairing};
 
 /// One op's function.
 #[derive(Clone, Copy, Debug)]

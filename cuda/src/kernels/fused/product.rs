@@ -2,11 +2,11 @@
 //! with it; the rest are kernels of their own, in the product's memory.
 
 use crate::engine::engine_of;
+use crate::kernels::matmul::{Flips, Then, multiply};
 use device::Result;
 use device::kernel::{Kernel, KernelInit};
 use kernels::fused::{Link, follow, fused_ops};
 use kernels::matmul::single;
-use crate::kernels::matmul::{Flips, Then, multiply};
 
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let flips = Flips::transposed(init.attr("transpose_a")?, init.attr("transpose_b")?);

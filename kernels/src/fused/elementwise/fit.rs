@@ -1,8 +1,8 @@
 //! The layout of a chain's operands and values relative to the result's shape.
 
 use super::Chain;
-use device::kernel::KernelContext;
 use crate::numeric::broadcast::Plan;
+use device::kernel::KernelContext;
 use graph::Shape;
 use smallvec::SmallVec;
 

@@ -1,8 +1,8 @@
 //! Compares chains with their ops run one by one: they must give the same bits or the same errors.
 
 use super::*;
-use device::Value;
 use crate::testing::{run_node, run_op};
+use device::Value;
 use graph::passes::MOST_FUSED_OPS;
 use graph::{AttrList, AttrValue, Code, DType, Node, Shape};
 use half::{bf16, f16};

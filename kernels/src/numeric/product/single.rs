@@ -2,11 +2,11 @@
 //! factor is read in place, or from a copy if its rows fall into the same few sets of the cache.
 
 use super::{Matrix, Threads};
-use device::Result;
 use crate::numeric::cpu_cache;
 use crate::numeric::cpu_cache::FLOATS;
 use crate::numeric::micro::{Ahead, Left, Place, Registers, Right, Run, STEPS, cut, extent};
 use crate::numeric::panel::{Columns, Panels, Rows};
+use device::Result;
 use rayon::prelude::*;
 use std::ops::Range;
 

@@ -7,13 +7,13 @@ mod sparse;
 pub use replica::{AccumulatorState, GradientSum};
 pub use sparse::SparseGradient;
 
-use device::cancel::Cancellation;
-use device::{Error, Result};
-use device::journal::Replica;
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::{Arithmetic as _, Stored};
+use device::cancel::Cancellation;
+use device::journal::Replica;
 use device::resource::Resource;
 use device::waiting::{Finish, Tried, Waiting};
+use device::{Error, Result};
 use graph::{DType, PartialShape, Tensor};
 use sparse::SparseSum;
 use std::fmt;

@@ -1,9 +1,9 @@
 //! Sparse gradients: rows of a variable by their index. Each row is divided by how many gradients had it.
 
 use super::Reduction;
-use device::{Error, Result};
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::{Arithmetic as _, Stored};
+use device::{Error, Result};
 use graph::{PartialShape, Shape, Tensor};
 
 /// A gradient of some rows.

@@ -2,14 +2,14 @@
 
 use crate::objects::dataset::function::{Captured, ElementFunction, GraphFunction};
 use crate::objects::dataset::{Dataset, DatasetVariant, ElementSpec};
+use bytes::Bytes;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use bytes::Bytes;
 use graph::{Bool8, DType, PartialShape, Tensor};
 use std::sync::Arc;
 
 /// Returns the dtypes and shapes of the dataset's elements, from the node's attributes.
-pub fn spec(init: &KernelInit<'_>) -> Result<ElementSpec> {
+pub(crate) fn spec(init: &KernelInit<'_>) -> Result<ElementSpec> {
     let dtypes = match init.node.op.attr_spec("output_types") {
         Some(_) => init.attr::<Vec<DType>>("output_types")?,
         None => init.attr::<Vec<DType>>("Toutput_types")?,
@@ -18,7 +18,7 @@ pub fn spec(init: &KernelInit<'_>) -> Result<ElementSpec> {
 }
 
 /// Returns a kernel whose output is the dataset that `make` returns.
-pub fn dataset_kernel(
+pub(crate) fn dataset_kernel(
     make: impl Fn(&mut KernelContext<'_>) -> Result<Arc<Dataset>> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
@@ -31,7 +31,7 @@ pub fn dataset_kernel(
 }
 
 /// Returns the dataset in input `i`.
-pub fn dataset(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<Dataset>> {
+pub(crate) fn dataset(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<Dataset>> {
     DatasetVariant::of(ctx.input(i)?)
 }
 
@@ -45,7 +45,7 @@ fn scalar<'a>(ctx: &'a KernelContext<'_>, i: usize, name: &str) -> Result<&'a Te
 }
 
 /// Returns the `int32` or `int64` scalar in input `i`.
-pub fn integer(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<i64> {
+pub(crate) fn integer(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<i64> {
     let tensor = scalar(ctx, i, name)?;
     match tensor.dtype() {
         DType::Int32 => Ok(tensor.item::<i32>()?.into()),
@@ -54,27 +54,27 @@ pub fn integer(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<i64> {
 }
 
 /// Returns the boolean scalar in input `i`.
-pub fn boolean(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<bool> {
+pub(crate) fn boolean(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<bool> {
     Ok(scalar(ctx, i, name)?.item::<Bool8>()?.get())
 }
 
 /// Returns the string scalar in input `i`.
-pub fn string(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Bytes> {
+pub(crate) fn string(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Bytes> {
     Ok(scalar(ctx, i, name)?.as_strings()?[0].clone())
 }
 
 /// Returns the tensors in a range of inputs.
-pub fn tensors(ctx: &KernelContext<'_>, range: std::ops::Range<usize>) -> Result<Vec<Tensor>> {
+pub(crate) fn tensors(ctx: &KernelContext<'_>, range: std::ops::Range<usize>) -> Result<Vec<Tensor>> {
     range.map(|i| ctx.input(i).cloned()).collect()
 }
 
 /// Returns the function that an attribute names.
-pub fn function(init: &KernelInit<'_>, attr: &str) -> Result<Arc<dyn ElementFunction>> {
+pub(crate) fn function(init: &KernelInit<'_>, attr: &str) -> Result<Arc<dyn ElementFunction>> {
     Ok(Arc::new(GraphFunction(init.function(attr)?)))
 }
 
 /// Returns the function with the tensors in these inputs as its last arguments.
-pub fn captured(
+pub(crate) fn captured(
     ctx: &KernelContext<'_>,
     function: &Arc<dyn ElementFunction>,
     inputs: std::ops::Range<usize>,
@@ -83,6 +83,6 @@ pub fn captured(
 }
 
 /// Returns the number of types in a list attribute.
-pub fn count(init: &KernelInit<'_>, attr: &str) -> Result<usize> {
+pub(crate) fn count(init: &KernelInit<'_>, attr: &str) -> Result<usize> {
     Ok(init.attr::<Vec<DType>>(attr)?.len())
 }

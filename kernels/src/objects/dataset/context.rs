@@ -1,8 +1,8 @@
 //! What iterators are made with and pulled with.
 
 use super::function::ElementFunction;
-use device::cancel::Cancellation;
 use device::Result;
+use device::cancel::Cancellation;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::fmt;

@@ -3,10 +3,10 @@
 use super::files::Files;
 use super::transform::{dataset, from_fn};
 use super::{Dataset, Element, ElementSpec, UNKNOWN};
-use device::{Error, Result};
-use device::invalid;
 use crate::objects::io::Source;
 use bytes::Bytes;
+use device::invalid;
+use device::{Error, Result};
 use graph::{DType, Tensor};
 use std::sync::Arc;
 

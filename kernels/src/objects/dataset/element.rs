@@ -1,7 +1,7 @@
 //! Tensors taken apart and put together along a first dimension.
 
-use device::{Error, Result};
 use bytes::Bytes;
+use device::{Error, Result};
 use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
 use std::ops::Range;
 

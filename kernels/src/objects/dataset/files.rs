@@ -2,9 +2,9 @@
 
 use super::transform::{dataset, from_fn};
 use super::{Dataset, Element, ElementSpec, UNKNOWN};
-use device::{Error, Result};
 use crate::objects::io::{Compression, FixedFormat, FixedReader, LineReader, RecordReader, Returns, Source};
 use bytes::Bytes;
+use device::{Error, Result};
 use graph::{Code, DType, Tensor};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

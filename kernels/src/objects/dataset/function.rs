@@ -3,10 +3,10 @@
 use super::ahead::Monitor;
 use super::{Element, MakeContext, Pull, placed};
 use device::cancel::Cancellation;
-use device::{Error, Result};
 use device::function::Function;
 use device::kernel::Step;
 use device::rendezvous::LocalRendezvous;
+use device::{Error, Result};
 use graph::{Bool8, Code, DType, Tensor};
 use std::fmt;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 use super::function::{Captured, Instance, end_or_error};
 use super::placed::spec_of;
 use super::{Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, MakeContext, Pull, UNKNOWN};
-use device::cancel::Cancellation;
 use device::Result;
+use device::cancel::Cancellation;
 use std::sync::Arc;
 
 /// Elements of functions of a state: one makes it, one gives the next element, and one is told that there will be no more.

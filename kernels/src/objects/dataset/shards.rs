@@ -2,8 +2,8 @@
 
 use super::ahead::{Ahead, Limit, Monitor};
 use super::{Dataset, DatasetIterator, Element, ElementSpec, MakeContext, Pull};
-use device::{Error, Result};
 use device::resource::Resource;
+use device::{Error, Result};
 use graph::Code;
 use parking_lot::Mutex;
 use std::collections::VecDeque;

@@ -3,8 +3,8 @@
 
 use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
 use super::{MakeContext, Place, Pull};
-use device::Result;
 use crate::random::philox::{Philox, Singles};
+use device::Result;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;

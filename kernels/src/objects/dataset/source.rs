@@ -4,8 +4,8 @@ use super::element::{part, row};
 use super::shuffle::SeedSource;
 use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE};
 use super::{MakeContext, Pull};
-use device::{Error, Result};
 use crate::random::philox::Singles;
+use device::{Error, Result};
 use graph::{DType, PartialShape, Shape, Tensor};
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Files that are written in the time that nobody else wants, so that steps which go on meanwhile lose little by it.
 
-use device::priority::run_when_idle;
 use checkpoint::store::{Chunk, Pending};
 use checkpoint::{Error, Result};
+use device::priority::run_when_idle;
 use graph::Code;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;

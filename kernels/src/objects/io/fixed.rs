@@ -1,8 +1,8 @@
 //! Files of records of one length, between a header and a footer.
 
 use super::source::{Compression, Source};
-use device::{Error, Result};
 use bytes::Bytes;
+use device::{Error, Result};
 use graph::Code;
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! Text files line by line.
 
 use super::source::{Compression, Source};
-use device::{Error, Result};
 use bytes::Bytes;
+use device::{Error, Result};
 use graph::Code;
 use std::path::Path;
 

@@ -2,9 +2,9 @@
 //! checksums are masked CRC-32C, numbers little-endian.
 
 use super::source::{Compression, Source};
-use device::{Error, Result};
 use bytes::Bytes;
 use checkpoint::checksum;
+use device::{Error, Result};
 use flate2::write::{GzEncoder, ZlibEncoder};
 use graph::Code;
 use std::fmt;

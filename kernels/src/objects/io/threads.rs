@@ -1,8 +1,8 @@
 //! The process's threads for file operations: a bounded number, started when they are first needed.
 
-use device::{Error, Result};
 use device::kernel::{AsyncContext, Kernel};
 use device::value::Value;
+use device::{Error, Result};
 use graph::Code;
 use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;

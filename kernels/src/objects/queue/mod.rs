@@ -11,13 +11,13 @@ pub use replica::QueueState;
 pub use spec::{Kind, QueueSpec};
 pub(crate) use spec::{shapes_text, types_text};
 
+use crate::objects::rows;
 use device::cancel::Cancellation;
-use device::{Error, Result};
 use device::journal::Replica;
 use device::resource::Resource;
-use crate::objects::rows;
 use device::value::{Held, Placed};
 use device::waiting::{Finish, Tried, Waiting};
+use device::{Error, Result};
 use graph::{Code, PartialShape, PortType, Shape, Tensor};
 use order::Order;
 use smallvec::SmallVec;

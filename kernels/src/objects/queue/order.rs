@@ -1,8 +1,8 @@
 //! The four orders in which a queue gives its elements out.
 
-use device::{Error, Result};
 use crate::random::philox::{Philox, Singles};
 use device::value::{Held, Placed};
+use device::{Error, Result};
 use graph::DType;
 use smallvec::SmallVec;
 use std::collections::VecDeque;

@@ -81,7 +81,10 @@ impl QueueSpec {
                 device::invalid!("min_after_dequeue {min_after_dequeue} must be >= 0");
             }
             if min_after_dequeue >= spec.capacity {
-                device::invalid!("min_after_dequeue {min_after_dequeue} must be < capacity {}", spec.capacity);
+                device::invalid!(
+                    "min_after_dequeue {min_after_dequeue} must be < capacity {}",
+                    spec.capacity
+                );
             }
         }
         if kind == Kind::Priority {

@@ -1,8 +1,8 @@
 //! How the records of a work unit, mostly a file's name, are found.
 
-use device::{Error, Result};
 use crate::objects::io::{Compression, FixedFormat, FixedReader, LineReader, RecordReader, Returns, path_of};
 use bytes::Bytes;
+use device::{Error, Result};
 
 /// What a reader takes work units for.
 #[derive(Clone, Debug)]

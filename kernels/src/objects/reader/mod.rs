@@ -6,14 +6,14 @@ mod progress;
 
 pub use format::{Format, Record};
 
-use device::cancel::Cancellation;
-use device::{Error, Result};
 use crate::objects::io;
 use crate::objects::queue::{Element, Queue};
-use device::resource::Resource;
 use crate::objects::turns::{Turn, Turns};
-use device::waiting::Finish;
 use bytes::Bytes;
+use device::cancel::Cancellation;
+use device::resource::Resource;
+use device::waiting::Finish;
+use device::{Error, Result};
 use graph::{Code, DType};
 use progress::Progress;
 use std::fmt;

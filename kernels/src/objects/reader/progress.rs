@@ -1,11 +1,11 @@
 //! How far a reader has come, and the message that says so.
 
 use super::format::{Format, Next, Record, Records};
-use device::cancel::Cancellation;
-use device::{Error, Result};
 use crate::objects::escape::escape;
 use bytes::Bytes;
 use checkpoint::proto::{Fields, Malformed, Writer};
+use device::cancel::Cancellation;
+use device::{Error, Result};
 
 /// Where a reader is: the numbers are those since it was made or reset.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! The values of a table's rows, one after another in memory.
 
-use device::{Error, Result};
 use bytes::Bytes;
+use device::{Error, Result};
 use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
 
 pub(super) struct Column {

@@ -3,10 +3,10 @@
 mod column;
 pub mod text_file;
 
-use device::{Error, Result};
-use device::resource::Resource;
 use bytes::Bytes;
 use column::Column;
+use device::resource::Resource;
+use device::{Error, Result};
 use graph::{Code, DType, Shape, Tensor};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;

@@ -1,8 +1,8 @@
 //! The rows of a table in a text file: a line is a row, keys and values are its columns, the whole line, or its
 //! number.
 
-use device::{Error, Result};
 use bytes::Bytes;
+use device::{Error, Result};
 use graph::{Code, DType, Shape, Tensor};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};

@@ -2,8 +2,8 @@
 
 use super::message::{Example, Values};
 use super::{DenseFeature, RequestedFeatures, VaryingFeature};
-use device::{Error, Result};
 use bytes::Bytes;
+use device::{Error, Result};
 use graph::{Code, DType, Shape, Tensor, tensor::memory_limit};
 
 /// The label of an example in error messages.

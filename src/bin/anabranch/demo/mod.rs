@@ -13,10 +13,10 @@ mod training;
 mod wide_and_deep;
 
 use clap::{Args, ValueEnum};
-use worker::gpus;
 use device::gpu_options::Visible;
 use mode::{Compute, Mode, REPLICAS};
 use std::error::Error;
+use worker::gpus;
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoFlags {

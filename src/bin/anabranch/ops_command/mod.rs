@@ -2,8 +2,8 @@
 
 use crate::output;
 use clap::Args;
-use kernels;
 use graph::ops;
+use kernels;
 use std::collections::BTreeMap;
 use std::io;
 

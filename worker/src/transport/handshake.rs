@@ -1,28 +1,29 @@
-//! How two processes come together, as text and bytes. Who wants to send asks the other over gRPC (`GetStatus` with
-//! [`ASKED`]); one of ours answers with an [`Invitation`] in [`ANSWERED`], a foreign one without. Each connection then
-//! begins with a [`Hello`] that holds the invitation's token. No sockets here.
+//! The handshake by which two processes open a link. The sending process asks the other over gRPC
+//! (`GetStatus` with metadata [`INVITATION_REQUEST_KEY`]). A process of this implementation answers with an
+//! [`Invitation`] in metadata [`INVITATION_KEY`], a foreign one without. Each connection then begins with a
+//! [`Hello`] that contains the invitation's token. This module uses no sockets.
 
 use super::Transport;
 use super::frame::Malformed;
 use std::net::SocketAddr;
 
-/// Metadata of the question.
-pub(crate) const ASKED: &str = "anabranch-meet";
-/// Metadata of the answer.
-pub(crate) const ANSWERED: &str = "anabranch-invitation";
+/// Metadata key of the request for an invitation.
+pub(crate) const INVITATION_REQUEST_KEY: &str = "anabranch-meet";
+/// Metadata key of the answer.
+pub(crate) const INVITATION_KEY: &str = "anabranch-invitation";
 
-/// What both must speak.
+/// The protocol version, which must be equal at both ends.
 const VERSION: &str = "5";
 
-/// Where a process listens for tensors, and what it wants to hear first.
+/// The addresses at which a process accepts links, and the token that it requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Invitation {
-    /// A number that the process took when it started.
-    pub(super) epoch: u64,
-    /// The worker's own number: a process may hold several.
+    /// A random number that identifies the process.
+    pub(super) process: u64,
+    /// A random number that identifies the worker, because a process may have several.
     pub(super) worker: u64,
     pub(super) token: u128,
-    /// Says which machine, and which start of it.
+    /// The boot id of the machine, which differs after each start of the machine.
     pub(super) host: String,
     /// The name of an abstract Unix socket.
     pub(super) unix: Option<String>,
@@ -33,16 +34,16 @@ impl Invitation {
     pub(super) fn to_text(&self) -> String {
         let unix = self.unix.as_deref().unwrap_or("-");
         let tcp = self.tcp.map_or("-".to_owned(), |a| a.to_string());
-        let Invitation { epoch, worker, token, host, .. } = self;
-        format!("{VERSION} {epoch:016x} {worker:016x} {token:032x} {host} {unix} {tcp}")
+        let Invitation { process, worker, token, host, .. } = self;
+        format!("{VERSION} {process:016x} {worker:016x} {token:032x} {host} {unix} {tcp}")
     }
 
-    /// `None` for what another version says.
+    /// Parses an invitation; `None` for another protocol version.
     pub(super) fn parse(text: &str) -> Option<Invitation> {
         let parts: Vec<&str> = text.split(' ').collect();
-        let [VERSION, epoch, worker, token, host, unix, tcp] = parts[..] else { return None };
+        let [VERSION, process, worker, token, host, unix, tcp] = parts[..] else { return None };
         Some(Invitation {
-            epoch: u64::from_str_radix(epoch, 16).ok()?,
+            process: u64::from_str_radix(process, 16).ok()?,
             worker: u64::from_str_radix(worker, 16).ok()?,
             token: u128::from_str_radix(token, 16).ok()?,
             host: host.to_owned(),
@@ -51,17 +52,19 @@ impl Invitation {
         })
     }
 
-    /// The ways to try, the best first, from a machine `host` whose user asked for `transport`.
-    pub(super) fn ways(&self, transport: Transport, host: &str) -> Vec<Way> {
+    /// Returns the addresses to try from machine `host`, the best first, as far as `transport` allows them.
+    pub(super) fn endpoints(&self, transport: Transport, host: &str) -> Vec<Endpoint> {
         let is_here = !host.is_empty() && self.host == host;
-        let unix = self.unix.clone().filter(|_| is_here && transport.shares_memory()).map(Way::Unix);
-        let tcp = self.tcp.filter(|_| matches!(transport, Transport::Auto | Transport::Tcp)).map(Way::Tcp);
+        let unix = self.unix.clone().filter(|_| is_here && transport.shares_memory()).map(Endpoint::Unix);
+        let tcp =
+            self.tcp.filter(|_| matches!(transport, Transport::Auto | Transport::Tcp)).map(Endpoint::Tcp);
         unix.into_iter().chain(tcp).collect()
     }
 }
 
+/// An address at which a process accepts links.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Endpoint {
     Unix(String),
     Tcp(SocketAddr),
 }
@@ -69,48 +72,50 @@ pub(super) enum Way {
 /// The first bytes of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// Of the invitation.
-    pub(super) epoch: u64,
+    /// The process number of the invitation.
+    pub(super) process: u64,
     pub(super) token: u128,
-    /// One number for all connections of a link.
+    /// A random number that all connections of a link share.
     pub(super) link: u64,
     pub(super) role: Role,
 }
 
+/// The role of a connection in its link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Carries parts of large tensors.
-    Lane,
-    /// Carries everything else; so many lanes stand already.
-    Main { lanes: u16, caller: Caller },
+    Secondary,
+    /// Carries all other frames; `secondaries` is the number of secondary connections opened before.
+    Main { secondaries: u16, caller: Caller },
 }
 
-/// Who sends.
+/// The worker that opens a link and sends tensors over it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Caller {
     /// Task and address, for messages.
     pub(super) name: String,
-    /// His number, as his own invitations give it.
+    /// The worker's number, as in its own invitations.
     pub(super) worker: u64,
-    /// The incarnations of his devices.
+    /// The incarnations of the worker's devices.
     pub(super) incarnations: Vec<u64>,
-    /// The tasks that he knows by the other end's address: what is for them is pushed.
+    /// The tasks that the worker knows by the accepting end's address: it pushes values for them.
     pub(super) receivers: Vec<String>,
 }
 
 const MAGIC: [u8; 8] = *b"anabrnch";
-/// What is said to who is let in.
+/// The answer to an accepted connection.
 pub(super) const WELCOME: [u8; 8] = *b"welcome\n";
-/// What stands before the rest: the magic word, the epoch, the token, the link and the rest's length.
-pub(super) const HELLO: usize = 8 + 8 + 16 + 8 + 4;
-/// Longest rest.
+/// Length of the fixed part of a [`Hello`], bytes: the magic number, the process number, the token, the link
+/// and the length of the rest.
+pub(super) const HELLO_LEN: usize = 8 + 8 + 16 + 8 + 4;
+/// Largest length of the rest, bytes.
 const MAX_REST: usize = 64 << 10;
 
 impl Hello {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut rest = Vec::new();
-        if let Role::Main { lanes, caller } = &self.role {
-            rest.extend_from_slice(&lanes.to_le_bytes());
+        if let Role::Main { secondaries, caller } = &self.role {
+            rest.extend_from_slice(&secondaries.to_le_bytes());
             rest.extend_from_slice(&caller.worker.to_le_bytes());
             rest.extend_from_slice(&(caller.incarnations.len() as u32).to_le_bytes());
             caller.incarnations.iter().for_each(|i| rest.extend_from_slice(&i.to_le_bytes()));
@@ -121,7 +126,7 @@ impl Hello {
             }
         }
         let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out.extend_from_slice(&self.process.to_le_bytes());
         out.extend_from_slice(&self.token.to_le_bytes());
         out.extend_from_slice(&self.link.to_le_bytes());
         out.extend_from_slice(&(rest.len() as u32).to_le_bytes());
@@ -129,11 +134,15 @@ impl Hello {
         out
     }
 
-    /// Reads the first part; gives the length of the rest, if the caller is one who was invited.
+    /// Checks the fixed part of a [`Hello`]. Returns the link's number and the length of the rest.
     ///
     /// # Errors
-    /// Why he is not.
-    pub(super) fn check(first: &[u8; HELLO], epoch: u64, token: u128) -> Result<(u64, usize), Malformed> {
+    /// For a connection without this process's number and token.
+    pub(super) fn check(
+        first: &[u8; HELLO_LEN],
+        process: u64,
+        token: u128,
+    ) -> Result<(u64, usize), Malformed> {
         let mut at = 0;
         let mut take = |len: usize| {
             at += len;
@@ -142,10 +151,11 @@ impl Hello {
         if take(8) != MAGIC {
             return Err(Malformed("greeting"));
         }
-        if take(8) != epoch.to_le_bytes() {
+        if take(8) != process.to_le_bytes() {
             return Err(Malformed("greeting: it is meant for another process"));
         }
-        // All bytes are compared: how long that takes says nothing of where they differ.
+        // The comparison takes the same time wherever the tokens differ, so that its duration reveals
+        // nothing.
         let differs = take(16).iter().zip(token.to_le_bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
         if differs != 0 {
             return Err(Malformed("greeting: the token is wrong"));
@@ -160,12 +170,13 @@ impl Hello {
         }
     }
 
+    /// Decodes the rest of a [`Hello`].
     pub(super) fn role(rest: &[u8]) -> Result<Role, Malformed> {
         let malformed = Malformed("greeting: it ends early");
         if rest.is_empty() {
-            return Ok(Role::Lane);
+            return Ok(Role::Secondary);
         }
-        let (&lanes, rest) = rest.split_first_chunk().ok_or(malformed)?;
+        let (&secondaries, rest) = rest.split_first_chunk().ok_or(malformed)?;
         let (&worker, rest) = rest.split_first_chunk().ok_or(malformed)?;
         let (&count, mut rest) = rest.split_first_chunk().ok_or(malformed)?;
         let mut incarnations = Vec::new();
@@ -178,7 +189,7 @@ impl Hello {
         let name = names.next().unwrap_or_default();
         let worker = u64::from_le_bytes(worker);
         let caller = Caller { name, worker, incarnations, receivers: names.collect() };
-        Ok(Role::Main { lanes: u16::from_le_bytes(lanes), caller })
+        Ok(Role::Main { secondaries: u16::from_le_bytes(secondaries), caller })
     }
 }
 
@@ -188,7 +199,7 @@ mod tests {
 
     fn invitation() -> Invitation {
         Invitation {
-            epoch: 7,
+            process: 7,
             worker: 9,
             token: 1 << 100,
             host: "boot-id".into(),
@@ -198,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn invitations_are_read_as_they_were_written() {
+    fn invitations_survive_encoding() {
         let one = invitation();
         assert_eq!(Invitation::parse(&one.to_text()), Some(one.clone()));
         let none = Invitation { unix: None, tcp: None, ..one.clone() };
@@ -209,27 +220,27 @@ mod tests {
     }
 
     #[test]
-    fn the_best_way_that_both_have_and_the_user_allows() {
+    fn endpoints_are_ordered_and_respect_the_transport() {
         let one = invitation();
-        let unix = || Way::Unix("anabranch-1-2".into());
-        let tcp = || one.tcp.map(Way::Tcp).into_iter();
-        let all: Vec<Way> = std::iter::once(unix()).chain(tcp()).collect();
-        assert_eq!(one.ways(Transport::Auto, "boot-id"), all);
-        assert_eq!(one.ways(Transport::Auto, "elsewhere"), tcp().collect::<Vec<_>>());
-        assert_eq!(one.ways(Transport::Auto, ""), tcp().collect::<Vec<_>>());
-        assert_eq!(one.ways(Transport::Shm, "boot-id"), [unix()]);
-        assert_eq!(one.ways(Transport::Shm, "elsewhere"), []);
-        assert_eq!(one.ways(Transport::Tcp, "boot-id"), tcp().collect::<Vec<_>>());
-        assert_eq!(one.ways(Transport::Grpc, "boot-id"), []);
+        let unix = || Endpoint::Unix("anabranch-1-2".into());
+        let tcp = || one.tcp.map(Endpoint::Tcp).into_iter();
+        let all: Vec<Endpoint> = std::iter::once(unix()).chain(tcp()).collect();
+        assert_eq!(one.endpoints(Transport::Auto, "boot-id"), all);
+        assert_eq!(one.endpoints(Transport::Auto, "elsewhere"), tcp().collect::<Vec<_>>());
+        assert_eq!(one.endpoints(Transport::Auto, ""), tcp().collect::<Vec<_>>());
+        assert_eq!(one.endpoints(Transport::Shm, "boot-id"), [unix()]);
+        assert_eq!(one.endpoints(Transport::Shm, "elsewhere"), []);
+        assert_eq!(one.endpoints(Transport::Tcp, "boot-id"), tcp().collect::<Vec<_>>());
+        assert_eq!(one.endpoints(Transport::Grpc, "boot-id"), []);
     }
 
     #[test]
-    fn only_who_was_invited_is_let_in() -> Result<(), Box<dyn std::error::Error>> {
+    fn hellos_without_the_token_are_refused() -> Result<(), Box<dyn std::error::Error>> {
         let receivers = vec!["/job:w/replica:0/task:0".into(), "/job:x/replica:0/task:0".into()];
         let name = "/job:w/replica:0/task:1 at localhost:1".into();
         let caller = Caller { name, worker: 9, incarnations: vec![1, u64::MAX], receivers };
-        for role in [Role::Lane, Role::Main { lanes: 3, caller }] {
-            let bytes = Hello { epoch: 7, token: 1 << 100, link: 5, role: role.clone() }.encode();
+        for role in [Role::Secondary, Role::Main { secondaries: 3, caller }] {
+            let bytes = Hello { process: 7, token: 1 << 100, link: 5, role: role.clone() }.encode();
             let (first, rest) = bytes.split_first_chunk().ok_or("short")?;
             assert_eq!(Hello::check(first, 7, 1 << 100)?, (5, rest.len()));
             assert_eq!(Hello::role(rest)?, role);
@@ -239,7 +250,7 @@ mod tests {
                 assert!(Hello::role(&rest[..cut]).is_err(), "{cut}");
             }
         }
-        assert!(Hello::check(&[b'x'; HELLO], 7, 1 << 100).is_err());
+        assert!(Hello::check(&[b'x'; HELLO_LEN], 7, 1 << 100).is_err());
         Ok(())
     }
 }

@@ -1,4 +1,5 @@
-//! What a standby has heard and applies, one after the other, while it hears on.
+//! The queue of changes that a standby applies to its resources, one set after the other, while it receives
+//! more.
 
 use super::encode;
 use crate::worker::Worker;
@@ -9,17 +10,17 @@ use std::future::pending;
 use std::sync::Arc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// Changes that are to be applied together.
+/// Changes that are applied together.
 #[derive(Debug)]
-pub(super) struct Part {
-    /// Of the batch that ends with this part.
+pub(super) struct ChangeSet {
+    /// The number of the batch that ends with this set.
     pub(super) number: Option<u64>,
-    /// The standby holds all that there is with this batch.
+    /// Set if the standby has the complete state of the task after this batch.
     pub(super) is_whole: bool,
     pub(super) changes: Vec<pb::Change>,
 }
 
-/// What has become of a part.
+/// The outcome of applying a set of changes.
 #[derive(Debug)]
 pub(super) struct Applied {
     pub(super) number: Option<u64>,
@@ -27,20 +28,21 @@ pub(super) struct Applied {
     pub(super) result: Result<(), String>,
 }
 
-/// Parts, the first of which is being applied.
-pub(super) struct Applying {
+/// The queue of change sets; the first of them is being applied on a blocking thread.
+pub(super) struct ApplyQueue {
     worker: Arc<Worker>,
     running: Option<JoinHandle<Applied>>,
-    ready: VecDeque<Part>,
+    waiting: VecDeque<ChangeSet>,
 }
 
-impl Applying {
-    pub(super) fn new(worker: Arc<Worker>) -> Applying {
-        Applying { worker, running: None, ready: VecDeque::new() }
+impl ApplyQueue {
+    pub(super) fn new(worker: Arc<Worker>) -> ApplyQueue {
+        ApplyQueue { worker, running: None, waiting: VecDeque::new() }
     }
 
-    pub(super) fn add(&mut self, part: Part) {
-        self.ready.push_back(part);
+    /// Appends a set of changes.
+    pub(super) fn add(&mut self, set: ChangeSet) {
+        self.waiting.push_back(set);
         self.begin();
     }
 
@@ -48,7 +50,7 @@ impl Applying {
         self.running.is_some()
     }
 
-    /// What has become of the first part, once that is known; never without one.
+    /// Waits for the outcome of the first set; pending forever if the queue is empty.
     pub(super) async fn next(&mut self) -> Applied {
         let Some(running) = &mut self.running else { return pending().await };
         let applied = running.await;
@@ -57,15 +59,16 @@ impl Applying {
         applied.unwrap_or_else(|e| Applied { number: None, is_whole: false, result: Err(e.to_string()) })
     }
 
-    /// Waits for the first part, and forgets those after it.
+    /// Waits for the set that is being applied, and discards the others.
     pub(super) async fn finish(mut self) -> Option<Applied> {
-        self.ready.clear();
+        self.waiting.clear();
         if self.is_busy() { Some(self.next().await) } else { None }
     }
 
+    /// Starts applying the next set unless one is being applied.
     fn begin(&mut self) {
         if self.running.is_none()
-            && let Some(Part { number, is_whole, changes }) = self.ready.pop_front()
+            && let Some(ChangeSet { number, is_whole, changes }) = self.waiting.pop_front()
         {
             let worker = self.worker.clone();
             self.running = Some(spawn_blocking(move || {
@@ -76,6 +79,7 @@ impl Applying {
     }
 }
 
+/// Applies changes to the resource stores of the worker's devices.
 fn apply(worker: &Worker, changes: Vec<pb::Change>) -> Result<(), Status> {
     for change in changes {
         let change = encode::from_proto(change)?;

@@ -1,4 +1,5 @@
-//! A change in messages that are each of bearable size: of a large variable first that it has zeros, then slices of it.
+//! Splits a change into messages of limited size: a large variable becomes a variable of zeros, followed by
+//! its slices.
 
 use super::encode::to_proto;
 use device::journal::{Change, ChangeKind};
@@ -10,23 +11,24 @@ use proto::replication::{self as pb, change};
 use std::any::Any;
 use std::iter;
 
-/// The change in messages of about so many bytes at most, if it is a variable's; any other in one.
-pub(super) fn of(change: Change, limit: usize) -> Box<dyn Iterator<Item = pb::Change> + Send> {
+/// Splits a large variable, or slices of one, into messages of about `limit` bytes; other changes become one
+/// message.
+pub(super) fn split(change: Change, limit: usize) -> Box<dyn Iterator<Item = pb::Change> + Send> {
     let Some(slices) = Slices::of(&change, limit) else { return Box::new(iter::once(to_proto(&change))) };
-    let head = zeros(&change);
-    let frame = without_values(&change).map(|change| pb::Change { what: None, ..to_proto(&change) });
-    let frame = frame.unwrap_or_default();
-    let a_message = (limit / slices.size()).max(1);
-    let starts = (0..slices.count).step_by(a_message);
+    let first = zeros(&change);
+    let template = without_values(&change).map(|change| pb::Change { what: None, ..to_proto(&change) });
+    let template = template.unwrap_or_default();
+    let per_message = (limit / slices.size()).max(1);
+    let starts = (0..slices.count).step_by(per_message);
     let messages = starts.map(move |start| {
-        // A change of nothing, which no standby takes, if it cannot be cut out.
-        let what = slices.some(start, a_message.min(slices.count - start)).ok();
-        pb::Change { what: what.map(change::What::Slices), ..frame.clone() }
+        // If a slice cannot be cut out, the message is empty, and every standby refuses it.
+        let what = slices.encode_range(start, per_message.min(slices.count - start)).ok();
+        pb::Change { what: what.map(change::What::Slices), ..template.clone() }
     });
-    Box::new(head.into_iter().chain(messages))
+    Box::new(first.into_iter().chain(messages))
 }
 
-/// About how many bytes a message has.
+/// Returns the approximate size of a message, bytes.
 pub(super) fn size(change: &pb::Change) -> usize {
     let of = |tensor: &Option<TensorProto>| tensor.as_ref().map_or(0, |t| t.tensor_content.len());
     match &change.what {
@@ -70,20 +72,21 @@ fn without_values(change: &Change) -> Option<Change> {
     Some(Change { store: change.store, container: change.container.clone(), what })
 }
 
-/// Slices of a variable, side by side.
+/// Consecutive slices of a variable.
 struct Slices {
     values: Tensor,
-    /// Of these numbers, or of all from 0 on.
+    /// The indices of the slices; `None` for all slices from 0 on.
     numbers: Option<Vec<usize>>,
     count: usize,
-    /// The elements of each.
+    /// Number of elements of each slice.
     length: usize,
 }
 
 impl Slices {
-    /// Of a change of more than `limit` bytes.
+    /// Returns the slices of a change that is larger than `limit` bytes.
     fn of(change: &Change, limit: usize) -> Option<Slices> {
-        let (values, numbers) = match (state_of::<VariableState>(change), state_of::<VariableSlices>(change)) {
+        let (values, numbers) = match (state_of::<VariableState>(change), state_of::<VariableSlices>(change))
+        {
             (Some(variable), _) => (variable.value.clone()?, None),
             (_, Some(slices)) => (slices.values.clone(), Some(slices.numbers.clone())),
             _ => return None,
@@ -94,19 +97,19 @@ impl Slices {
         }
         let count = match &numbers {
             Some(numbers) => numbers.len(),
-            None => parts(values.num_elements(), bytes.div_ceil(limit)),
+            None => slice_count(values.num_elements(), bytes.div_ceil(limit)),
         };
         let length = values.num_elements().checked_div(count)?;
         Some(Slices { values, numbers, count, length })
     }
 
-    /// The bytes of each.
+    /// Returns the size of a slice, bytes.
     fn size(&self) -> usize {
         self.length * self.values.dtype().size().unwrap_or(1).max(1)
     }
 
-    /// So many of them from this one on.
-    fn some(&self, start: usize, count: usize) -> Result<pb::Slices> {
+    /// Encodes `count` slices beginning with slice `start`.
+    fn encode_range(&self, start: usize, count: usize) -> Result<pb::Slices> {
         let range = start * self.size()..(start + count) * self.size();
         let bytes = self.values.bytes()?.get(range).unwrap_or_default();
         let values = Tensor::from_bytes(self.values.dtype(), Shape::new(&[count, self.length])?, bytes)?;
@@ -118,8 +121,9 @@ impl Slices {
     }
 }
 
-/// How many equal parts, `least` or more, so many elements are cut into: a few times that, or one for each.
-fn parts(elements: usize, least: usize) -> usize {
+/// Returns the number of equal slices, `least` or more, into which a tensor is cut: the smallest divisor of
+/// `elements` below sixty-four times `least`, or one slice per element.
+fn slice_count(elements: usize, least: usize) -> usize {
     (least..least.saturating_mul(64)).find(|parts| elements.is_multiple_of(*parts)).unwrap_or(elements)
 }
 
@@ -136,7 +140,7 @@ mod tests {
     fn apply(store: &ResourceStore, state: Box<dyn ReplicaState>, limit: usize) -> usize {
         let what = ChangeKind::State { kind: "Var".into(), name: "v".into(), state };
         let change = Change { store: 0, container: "".into(), what };
-        let pieces: Vec<pb::Change> = of(change, limit).collect();
+        let pieces: Vec<pb::Change> = split(change, limit).collect();
         assert!(pieces.iter().all(|piece| size(piece) <= limit.max(4)));
         for piece in pieces.iter().cloned() {
             let applied = from_proto(piece).map(|change| change.apply(store));
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_variable_goes_in_pieces() -> Result<()> {
+    fn large_variables_are_split() -> Result<()> {
         for elements in [1usize, 12, 13, 1_000, 1_009] {
             let numbers: Vec<f32> = (0..elements).map(|i| i as f32).collect();
             let value = Tensor::vector(&numbers)?;
@@ -173,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn many_slices_go_in_pieces() -> Result<()> {
+    fn slices_are_split() -> Result<()> {
         let store = ResourceStore::default();
         let whole = Tensor::zeros(DType::Int32, Shape::new(&[100, 2])?)?;
         let shape = PartialShape::unknown();

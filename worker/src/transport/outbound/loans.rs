@@ -1,4 +1,4 @@
-//! What is lent to a peer: memory that it reads where it is, held until it is returned.
+//! Memory that a peer borrows: the peer reads it in place, and it is retained until the peer returns it.
 
 use device::DeviceMemory;
 use device::shared_block::SharedBlock;
@@ -6,7 +6,7 @@ use device::shared_memory::SharedMemory;
 use graph::Buffer;
 use std::sync::Arc;
 
-/// The memory of a tensor.
+/// The memory of a borrowed tensor.
 #[derive(Clone, Debug)]
 pub(super) enum Loan {
     Host(Arc<Buffer>),
@@ -14,7 +14,7 @@ pub(super) enum Loan {
 }
 
 impl Loan {
-    /// The block that it lies in, from its beginning on, if others can read that.
+    /// Returns the shared block at whose beginning the tensor is, if other processes can map it.
     pub(super) fn block(&self) -> Option<&dyn SharedBlock> {
         match self {
             Loan::Host(buffer) => {
@@ -25,7 +25,7 @@ impl Loan {
         }
     }
 
-    /// Bytes.
+    /// Returns the size of the tensor, bytes.
     pub(super) fn len(&self) -> usize {
         match self {
             Loan::Host(buffer) => buffer.len(),

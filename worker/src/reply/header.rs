@@ -1,46 +1,49 @@
-//! What stands before a tensor's elements in a reply.
+//! The fields in front of a tensor's elements in a RecvTensorResponse.
 
 use super::MAX_HEADER;
 use graph::{DType, Shape};
 use prost::Message;
 use proto::pb;
 
-/// What may stand after the elements, bytes.
+/// Most bytes behind the elements.
 const MAX_TAIL: usize = 4096;
 
-/// All that stands before the elements of a plain tensor.
+/// The fields in front of the elements of a plain tensor.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct ReplyHeader {
     pub(super) dtype: DType,
     pub(super) shape: Shape,
     pub(super) is_dead: bool,
     pub(super) send_start_micros: i64,
     pub(super) require_ack: bool,
-    /// Bytes of the head itself, and of the elements.
+    /// Length of the encoded fields, bytes.
     pub(super) len: usize,
+    /// Length of the elements, bytes.
     pub(super) content: usize,
 }
 
+/// The result of parsing the start of a message.
 pub(super) enum Scan {
-    Plain(Head),
-    /// Elements do not come as plain bytes, or not at the tensor's end.
+    Plain(ReplyHeader),
+    /// The elements are not plain bytes, or are not the last field of the tensor.
     Other,
     /// More bytes are needed.
     Short,
 }
 
-impl Head {
-    /// Reads the start of a message of `whole` bytes.
+impl ReplyHeader {
+    /// Parses the start of a message of `whole` bytes.
     pub(super) fn scan(bytes: &[u8], whole: usize) -> Scan {
         let mut cursor = Cursor { bytes, at: 0 };
-        match Head::read(&mut cursor, whole) {
-            Ok(Some(head)) => Scan::Plain(head),
+        match ReplyHeader::read(&mut cursor, whole) {
+            Ok(Some(header)) => Scan::Plain(header),
             Ok(None) => Scan::Other,
             Err(Short) => Scan::Short,
         }
     }
 
-    fn read(cursor: &mut Cursor<'_>, whole: usize) -> Result<Option<Head>, Short> {
+    /// Parses the fields; `Ok(None)` if the message has another order or another encoding of elements.
+    fn read(cursor: &mut Cursor<'_>, whole: usize) -> Result<Option<ReplyHeader>, Short> {
         let (mut is_dead, mut send_start_micros, mut require_ack) = (false, 0, false);
         let tensor_len = loop {
             if cursor.at >= whole {
@@ -81,7 +84,7 @@ impl Head {
             return Ok(None);
         }
         let len = cursor.at;
-        Ok(Some(Head { dtype, shape, is_dead, send_start_micros, require_ack, len, content: size }))
+        Ok(Some(ReplyHeader { dtype, shape, is_dead, send_start_micros, require_ack, len, content: size }))
     }
 }
 
@@ -103,7 +106,7 @@ struct Cursor<'a> {
     at: usize,
 }
 
-/// There are not enough bytes yet.
+/// The input ends before the field does.
 struct Short;
 
 impl<'a> Cursor<'a> {
@@ -113,7 +116,7 @@ impl<'a> Cursor<'a> {
         Ok(byte)
     }
 
-    /// Bits beyond the 64th are lost, as protobuf has it.
+    /// Reads a varint; bits beyond the 64th are dropped, as protobuf requires.
     fn varint(&mut self) -> Result<u64, Short> {
         let mut value = 0u64;
         for shift in (0..70).step_by(7) {
@@ -126,7 +129,7 @@ impl<'a> Cursor<'a> {
         Ok(u64::MAX)
     }
 
-    /// `None` if they could not be part of a header.
+    /// Returns the next `len` bytes; `Ok(None)` if `len` exceeds every valid header.
     fn take(&mut self, len: u64) -> Result<Option<&'a [u8]>, Short> {
         let Some(end) = end_of(self.at, len).filter(|_| len <= MAX_HEADER as u64) else { return Ok(None) };
         let taken = self.bytes.get(self.at..end).ok_or(Short)?;

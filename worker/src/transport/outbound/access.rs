@@ -1,0 +1,78 @@
+//! Tensors in device memory: pushed by reference once the receiving device has reported that it can access them.
+
+use super::loans::Loan;
+use super::{Locality, Outbound, PushReason};
+use crate::transport::frame::{Frame, TensorSpec, ValueId};
+use crate::transport::peer_access::{DevicePair, PeerAccess};
+use device::{Device, DeviceTensor};
+use device::{Error, Value};
+use graph::{Code, RendezvousKey};
+use std::sync::Arc;
+
+impl Outbound {
+    /// Pushes a device's tensor, which the receiver must be able to [access](Outbound::check_access).
+    pub(super) fn push_device(
+        &self,
+        value_id: ValueId,
+        tensor: &DeviceTensor,
+        reason: PushReason,
+    ) -> device::Result<bool> {
+        let spec = TensorSpec { dtype: tensor.dtype, shape: tensor.shape.clone() };
+        let loan = Loan::Device(tensor.memory.clone());
+        let inaccessible = |why: &str| {
+            let text = format!("{} cannot access {tensor:?}, which is for {}{why}", self.peer, value_id.key);
+            Error::new(Code::Unavailable, text)
+        };
+        let shared_block = self.share_block(&loan).map_err(|error| {
+            // For a while, other tensors of this pair of devices are sent by the host.
+            if let Ok(key) = RendezvousKey::parse(&value_id.key) {
+                self.peer_access.postpone(DevicePair::of(&key));
+            }
+            inaccessible(&format!(": {error}"))
+        })?;
+        let block = shared_block.ok_or_else(|| inaccessible(""))?;
+        self.push_shared(value_id, spec, (block, loan), reason)
+    }
+
+    /// Returns whether the receiving device can access memory that `device`, the sender, shares. If this is
+    /// unknown, the peer is asked about this tensor; the result is false until the answer arrives.
+    pub(crate) fn check_access(
+        &self,
+        key: &RendezvousKey,
+        device: &Arc<Device>,
+        tensor: &DeviceTensor,
+    ) -> bool {
+        let Locality::SameHost = self.locality else { return false };
+        let pair = DevicePair::of(key);
+        match self.peer_access.get_or_begin_query(&pair) {
+            PeerAccess::Yes => return self.state.lock().shared.budget.has_room(),
+            PeerAccess::No => return false,
+            PeerAccess::Unknown => {}
+        }
+        let own = self.own.clone();
+        let done = move |shared| {
+            if let Some(own) = own.upgrade() {
+                own.query_access(pair, shared);
+            }
+        };
+        device.processor().export(tensor.clone(), Box::new(done));
+        false
+    }
+
+    /// Asks the other end whether its device can access a shared tensor, if `shared` is in a block that can be
+    /// mapped.
+    fn query_access(&self, pair: DevicePair, shared: device::Result<Value>) {
+        let share =
+            |tensor: &DeviceTensor| self.share_block(&Loan::Device(tensor.memory.clone())).ok().flatten();
+        let shared = match shared {
+            Ok(Value::Device(tensor)) => share(&tensor).map(|block| (block, tensor)),
+            _ => None,
+        };
+        let Some((block, tensor)) = shared else { return self.peer_access.postpone(pair) };
+        self.peer_access.set_queried_tensor(pair.clone(), tensor);
+        // An error means that the link has broken; the next link starts anew.
+        if self.post(&Frame::QueryAccess { block, pair }, None).is_ok() {
+            self.flush();
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Peer access: the knowledge about which devices of the other end can access memory that devices of this end
+//! share. Tensors are sent by the host until a device has reported access, and if it has none.
+
+use device::DeviceTensor;
+use graph::RendezvousKey;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Pause before access is queried again after a query without a tensor to test: each attempt copies a tensor
+/// to the host twice.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// A device that shares memory and a device of the other end that is to access it, by their names in
+/// rendezvous keys.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct DevicePair {
+    pub(super) lender: Arc<str>,
+    pub(super) borrower: Arc<str>,
+}
+
+impl DevicePair {
+    pub(super) fn of(key: &RendezvousKey) -> DevicePair {
+        DevicePair { lender: key.src_device.clone(), borrower: key.dst_device.clone() }
+    }
+}
+
+/// The peer access of each pair of devices on a link.
+#[derive(Debug, Default)]
+pub(super) struct PeerAccessTable(Mutex<FxHashMap<DevicePair, PairState>>);
+
+/// The state of one pair.
+#[derive(Debug)]
+enum PairState {
+    /// The query was sent, or is about to be. The tested tensor is retained until the answer.
+    Queried {
+        _tensor: Option<DeviceTensor>,
+    },
+    /// The query is not repeated before this time.
+    Later(Instant),
+    Answered(bool),
+}
+
+/// The peer access of one pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerAccess {
+    Yes,
+    No,
+    /// Unknown: the caller must query it, or [postpone](PeerAccessTable::postpone) the query.
+    Unknown,
+}
+
+impl PeerAccessTable {
+    /// Returns the access of a pair. If it is unknown, the pair counts as queried from now on.
+    pub(super) fn get_or_begin_query(&self, pair: &DevicePair) -> PeerAccess {
+        self.get_or_begin_query_at(pair, Instant::now())
+    }
+
+    fn get_or_begin_query_at(&self, pair: &DevicePair, now: Instant) -> PeerAccess {
+        let mut table = self.0.lock();
+        match table.get(pair) {
+            Some(PairState::Answered(true)) => PeerAccess::Yes,
+            Some(PairState::Answered(false) | PairState::Queried { .. }) => PeerAccess::No,
+            Some(PairState::Later(until)) if now < *until => PeerAccess::No,
+            Some(PairState::Later(_)) | None => {
+                table.insert(pair.clone(), PairState::Queried { _tensor: None });
+                PeerAccess::Unknown
+            }
+        }
+    }
+
+    /// Retains the tensor that the query is about.
+    pub(super) fn set_queried_tensor(&self, pair: DevicePair, tensor: DeviceTensor) {
+        self.0.lock().insert(pair, PairState::Queried { _tensor: Some(tensor) });
+    }
+
+    /// Postpones the query, because there was no tensor to test.
+    pub(super) fn postpone(&self, pair: DevicePair) {
+        self.0.lock().insert(pair, PairState::Later(Instant::now() + RETRY_PAUSE));
+    }
+
+    /// Records the answer to a query; an answer without a query is ignored.
+    pub(super) fn set_answer(&self, pair: &DevicePair, has_access: bool) {
+        let old = self
+            .0
+            .lock()
+            .get_mut(pair)
+            .map(|state| std::mem::replace(state, PairState::Answered(has_access)));
+        // Dropped after the lock is released, because this frees memory.
+        drop(old);
+    }
+
+    /// Forgets all pairs after the link has ended.
+    pub(super) fn clear(&self) {
+        let table = std::mem::take(&mut *self.0.lock());
+        drop(table);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(lender: &str, borrower: &str) -> DevicePair {
+        DevicePair { lender: lender.into(), borrower: borrower.into() }
+    }
+
+    #[test]
+    fn access_is_queried_once_per_pair_and_denied_until_the_answer() {
+        let table = PeerAccessTable::default();
+        let (one, other, third) = (pair("GPU:0", "GPU:0"), pair("GPU:1", "GPU:0"), pair("GPU:0", "GPU:2"));
+        assert_eq!(
+            [0; 3].map(|_| table.get_or_begin_query(&one)),
+            [PeerAccess::Unknown, PeerAccess::No, PeerAccess::No]
+        );
+        table.set_answer(&one, true);
+        assert_eq!(
+            (table.get_or_begin_query(&one), table.get_or_begin_query(&other)),
+            (PeerAccess::Yes, PeerAccess::Unknown)
+        );
+        table.set_answer(&other, false);
+        table.set_answer(&third, true);
+        assert_eq!(
+            (table.get_or_begin_query(&one), table.get_or_begin_query(&other)),
+            (PeerAccess::Yes, PeerAccess::No)
+        );
+        assert_eq!(table.get_or_begin_query(&third), PeerAccess::Unknown, "an answer without a query counts");
+    }
+
+    #[test]
+    fn a_postponed_query_is_repeated_after_a_pause() {
+        let (table, one) = (PeerAccessTable::default(), pair("GPU:0", "GPU:0"));
+        assert_eq!(table.get_or_begin_query(&one), PeerAccess::Unknown);
+        table.postpone(one.clone());
+        assert_eq!(table.get_or_begin_query(&one), PeerAccess::No);
+        let later = Instant::now() + RETRY_PAUSE;
+        assert_eq!(
+            [later, later].map(|now| table.get_or_begin_query_at(&one, now)),
+            [PeerAccess::Unknown, PeerAccess::No]
+        );
+    }
+}

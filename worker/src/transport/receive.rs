@@ -1,0 +1,56 @@
+//! The receive loop of a link's end. Frames that have arrived together are handled together, and the frames
+//! sent in response leave together ([`cork`](super::cork)).
+
+use super::connection::Connection;
+use super::content::Content;
+use super::cork::corked;
+use super::frame::Frame;
+use super::reader::Reader;
+use device::Pool;
+use futures::FutureExt;
+use rpc::afterwards::answering;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time for which frames that have arrived are handled without yielding to the runtime.
+const BATCH: Duration = Duration::from_micros(200);
+
+/// Receives frames and passes them to `handle` until the connection ends.
+///
+/// # Errors
+/// Those of the connection and of `handle`; either ends the connection.
+pub(super) async fn receive_all(
+    connection: &Arc<Connection>,
+    mut handle: impl FnMut(Frame, Content) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut reader = Reader::new(connection.clone())?;
+    while let Some((frame, content)) = Content::next(&mut reader).await? {
+        let batch = || corked(|| handle_batch(frame, content, &mut reader, &mut handle));
+        answering(|| Pool::lend_thread(batch))?;
+        if reader.has_frame() {
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(())
+}
+
+/// Handles a frame and those behind it that have already arrived, for at most [`BATCH`].
+fn handle_batch(
+    frame: Frame,
+    content: Content,
+    reader: &mut Reader,
+    handle: &mut impl FnMut(Frame, Content) -> io::Result<()>,
+) -> io::Result<()> {
+    let start = Instant::now();
+    handle(frame, content)?;
+    while reader.has_frame() && start.elapsed() < BATCH {
+        // The whole frame has been read, so this future completes at once; if it did not, dropping it would
+        // lose data.
+        let next = Content::next(reader).now_or_never();
+        let next = next.ok_or_else(|| io::Error::other("a frame that was there is awaited"))?;
+        let Some((frame, content)) = next? else { break };
+        handle(frame, content)?;
+    }
+    Ok(())
+}
