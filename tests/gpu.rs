@@ -1,8 +1,9 @@
-//! GPUs. On a machine that has one: every kernel of its table against the CPU's, on random inputs and on edges, in memory
-//! that is poisoned before, and in CUDA graphs against itself; training; memory that does not suffice; steps and processes that are cut short. On one that has
-//! none: what is promised there, that the cases are sound, and whole programs with a CPU in its place.
+//! GPU tests. On a machine with a GPU: each kernel of the GPU's table is compared with the CPU's on random
+//! inputs and edge cases, in poisoned memory, and in CUDA graphs with itself; further training, lack of memory,
+//! and steps and processes that are cut short. On a machine without one: the promises for that case, the
+//! soundness of the cases, and whole programs with a CPU in place of the GPU.
 //!
-//! `scripts/gpu-suite` runs this where there is a GPU and no Rust.
+//! `scripts/gpu-suite` runs these tests on machines with a GPU and without Rust.
 #![cfg(feature = "cuda")]
 
 mod gpu {
@@ -34,10 +35,10 @@ use graph::TaskName;
 use std::sync::Arc;
 use support::Fallible;
 
-/// Elements of what is captured at most: as many as there are.
+/// Largest number of elements in graph tests: unlimited.
 const MOST_ELEMENTS: Option<usize> = None;
 
-/// The machine's first GPU; without one, says that there is nothing to test here.
+/// Returns the machine's first GPU; without one, prints that nothing is tested.
 fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<Device>>> {
     match gpus::devices(&TaskName::new("localhost", 0), options, || 1) {
         Ok(found) => Ok(found.into_iter().next()),
@@ -45,12 +46,12 @@ fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<Device>>> {
             eprintln!("not tested, for there is no GPU: {error}");
             Ok(None)
         }
-        // The suite is for machines that have one.
+        // The suite is run only on machines that should have a GPU, so a missing one is an error.
         Err(error) => Err(error.into()),
     }
 }
 
-/// This machine for whole programs, and its first GPU, or what stands in for that.
+/// Returns this process for whole programs, and its first GPU, or the CPU without one.
 fn machine() -> Fallible<(train::Master, &'static str)> {
     let has_gpu = first_gpu(&GpuOptions::default())?.is_some();
     let server = Server::new(ServerConfig { threads: 2, ..ServerConfig::default() })?;
@@ -58,7 +59,7 @@ fn machine() -> Fallible<(train::Master, &'static str)> {
     Ok((train::Master::InProcess(Arc::new(server)), device))
 }
 
-/// The command `anabranch`: where it was built, or where the suite has brought it.
+/// Returns the command `anabranch`, from the build or from the path that the suite sets.
 fn anabranch() -> std::process::Command {
     let brought = std::env::var_os("ANABRANCH_BIN");
     std::process::Command::new(brought.unwrap_or_else(|| env!("CARGO_BIN_EXE_anabranch").into()))

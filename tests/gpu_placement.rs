@@ -1,4 +1,4 @@
-//! Where training programs go on hosts that are only said to have GPUs, with the kernels that there are.
+//! Placement of training programs on tasks with pretended GPUs, by the actual kernel tables.
 #![cfg(feature = "cuda")]
 
 use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, TaskName, Tensor};
@@ -14,7 +14,7 @@ type Fallible<T = ()> = Result<T, Box<dyn Error>>;
 
 const COLUMNS: usize = 4;
 
-/// One layer.
+/// Builds the loss of one layer.
 fn loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     let w = variables.get("w", DType::Float, &[COLUMNS, 3], &Initializer::Constant(0.5));
     let b = variables.get("b", DType::Float, &[3], &Initializer::Zeros);
@@ -22,7 +22,7 @@ fn loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     scope.mean(scope.square(scope.sub(scope.relu(logits), batch[1])), &[0, 1], false)
 }
 
-/// A task with a CPU and so many GPUs.
+/// Returns a task with a CPU and `gpus` GPUs.
 fn task(gpus: u32) -> DeviceSet {
     let task = TaskName::new("localhost", 0);
     let gpus = (0..gpus).map(|id| DeviceName::new(&task, "GPU", id));
@@ -30,12 +30,14 @@ fn task(gpus: u32) -> DeviceSet {
     DeviceSet::new(devices.zip(1..)).with_local(task)
 }
 
+/// A training program with towers.
 struct Towers {
     graph: Graph,
-    /// Handles of variables.
+    /// The handles of the variables.
     handles: Vec<Output>,
 }
 
+/// Builds a training program with two towers on GPUs.
 fn towers(variables: &str, optimizer: &Optimizer, averaging: Averaging) -> Fallible<Towers> {
     let devices = (0..2).map(|i| format!("/device:GPU:{i}")).collect();
     let strategy = Strategy::Towers { devices, variables: variables.to_owned(), averaging };
@@ -49,11 +51,12 @@ fn towers(variables: &str, optimizer: &Optimizer, averaging: Averaging) -> Falli
     Ok(Towers { graph: root.finish()?, handles })
 }
 
-/// The graph with each node's device.
+/// Returns the graph with each node's device set.
 fn placed(graph: &Graph, gpus: u32, allow_soft_placement: bool) -> Fallible<Graph> {
     placed_on(&task(gpus), graph, allow_soft_placement)
 }
 
+/// Places a graph on these devices.
 fn placed_on(devices: &DeviceSet, graph: &Graph, allow_soft_placement: bool) -> Fallible<Graph> {
     let request = PlaceRequest { devices, kernels: &KernelTables, allow_soft_placement, assigned: &[] };
     let placement = place(graph, &request)?;
@@ -62,17 +65,18 @@ fn placed_on(devices: &DeviceSet, graph: &Graph, allow_soft_placement: bool) -> 
     Ok(placed)
 }
 
+/// Returns the full name of a device.
 fn full(device: &str) -> String {
     format!("/job:localhost/replica:0/task:0{device}")
 }
 
 #[test]
-fn each_tower_is_on_its_gpu_and_variables_where_they_are_asked_for() -> Fallible {
+fn towers_and_variables_are_placed_as_requested() -> Fallible {
     for variables in ["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"] {
         for averaging in [Averaging::BesideVariables, Averaging::Nccl] {
             for optimizer in [Optimizer::gradient_descent(0.1), Optimizer::adam(0.1)] {
                 let Towers { graph, handles } = towers(variables, &optimizer, averaging)?;
-                // Nothing has to go elsewhere than it was told.
+                // Without soft placement, each node is on the device that it names.
                 let graph = placed(&graph, 2, false)?;
                 for handle in &handles {
                     assert_eq!(&*graph.node(handle.node).device, full(variables));
@@ -104,8 +108,9 @@ fn each_tower_is_on_its_gpu_and_variables_where_they_are_asked_for() -> Fallible
 }
 
 #[test]
-fn gradients_that_meet_by_nccl_leave_their_gpu_once() -> Fallible {
-    // How many gradients cross to the variables' device: `w` and `b` of each tower, or only their sums.
+fn nccl_gradients_leave_their_gpu_once() -> Fallible {
+    // The number of gradients that cross to the variables' device: those of `w` and `b` from each tower, or
+    // only their sums.
     for (averaging, crossing) in [(Averaging::BesideVariables, 4), (Averaging::Nccl, 2)] {
         let Towers { graph, .. } = towers("/device:CPU:0", &Optimizer::gradient_descent(0.1), averaging)?;
         let graph = placed(&graph, 2, false)?;
@@ -126,17 +131,18 @@ fn gradients_that_meet_by_nccl_leave_their_gpu_once() -> Fallible {
 }
 
 #[test]
-fn towers_on_gpus_that_are_not_there_are_an_error_by_name() -> Fallible {
+fn tower_on_a_missing_gpu_is_an_error_with_its_name() -> Fallible {
     let Towers { graph, .. } = towers("/device:CPU:0", &Optimizer::gradient_descent(0.1), Averaging::Nccl)?;
     let error = placed(&graph, 1, false).err().ok_or("it was placed")?.to_string();
     assert!(error.contains("/device:GPU:1"), "{error}");
-    // Soft placement moves what the CPU can run: a collective of GPUs is not among that.
+    // Soft placement moves ops to the CPU only if it has a kernel for them, which it does not for a GPU
+    // collective.
     let error = placed(&graph, 0, true).err().ok_or("it was placed")?.to_string();
     assert!(error.contains("No OpKernel was registered to support Op 'NcclAllReduce'"), "{error}");
     Ok(())
 }
 
-/// One layer behind a table that is cut in two.
+/// Builds the loss of a layer after an embedding table in two shards.
 fn embedded_loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     let cut = Partitioner::fixed_size(2);
     let table = variables.get_partitioned("table", DType::Float, &[10, COLUMNS], &Initializer::Zeros, cut);
@@ -144,7 +150,7 @@ fn embedded_loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Outp
     loss(scope, variables, &[scope.add(rows, batch[0]), batch[1]])
 }
 
-/// A program that trains and saves, all of it.
+/// Builds a whole program that trains and saves.
 fn program(
     strategy: &Strategy,
     optimizer: &Optimizer,
@@ -183,7 +189,7 @@ fn options() -> [UpdateOptions; 2] {
 }
 
 #[test]
-fn all_that_trains_on_a_gpu_is_there_and_only_files_are_on_the_host() -> Fallible {
+fn training_ops_are_on_the_gpu_and_only_file_ops_on_the_host() -> Fallible {
     let on_one = Strategy::Towers {
         devices: vec!["/device:GPU:0".to_owned()],
         variables: "/device:GPU:0".to_owned(),
@@ -206,7 +212,7 @@ fn all_that_trains_on_a_gpu_is_there_and_only_files_are_on_the_host() -> Fallibl
 }
 
 #[test]
-fn variables_of_parameter_servers_are_in_memory_of_the_host_whatever_they_have() -> Fallible {
+fn parameter_server_variables_are_on_the_host_even_with_gpus() -> Fallible {
     let tasks = ["ps", "worker"].map(|job| TaskName::new(job, 0));
     let devices = tasks.iter().flat_map(|task| ["CPU", "GPU"].map(|kind| DeviceName::new(task, kind, 0)));
     let devices = DeviceSet::new(devices.zip(1..)).with_local(tasks[1].clone());
@@ -232,7 +238,7 @@ fn variables_of_parameter_servers_are_in_memory_of_the_host_whatever_they_have()
 }
 
 #[test]
-fn input_waits_on_the_gpu_that_is_to_take_it() -> Fallible {
+fn prefetched_input_waits_on_its_gpu() -> Fallible {
     let root = Scope::new();
     let rows = Tensor::zeros(DType::Float, [8usize, COLUMNS].try_into()?)?;
     let dataset = Dataset::from_tensors(&root.device("/device:CPU:0"), &[rows]).batch(2, true).input("rows");

@@ -1,5 +1,5 @@
-//! `scripts/gpu-suite` runs its parts, says what came of each, and cuts off one that does not end: with programs in the
-//! place of those that need a GPU.
+//! `scripts/gpu-suite` runs its parts, reports their results, and ends a part that hangs. Shell scripts stand
+//! in for the programs that need a GPU.
 
 mod support;
 
@@ -11,11 +11,11 @@ use std::sync::{Mutex, PoisonError};
 use support::Fallible;
 use support::folder::Folder;
 
-/// Held while programs are written, and while others are started: those would have them open for writing, and nobody
-/// could run them.
+/// Held while programs are written and while others are started: a child process would inherit a file open for
+/// writing, and executing that file would then fail.
 static WRITES_OR_STARTS: Mutex<()> = Mutex::new(());
 
-/// A packed folder. Its tests of clicks fail, and its kernels' do not end.
+/// Returns a packed folder in which the tests of clicks fail, and the tests of kernels hang.
 fn packed() -> Fallible<Folder> {
     let _writes = WRITES_OR_STARTS.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = Folder::new("gpu-suite")?;
@@ -40,12 +40,13 @@ fn packed() -> Fallible<Folder> {
     Ok(folder)
 }
 
+/// Writes an executable shell script.
 fn program(path: &PathBuf, text: &str) -> Fallible {
     fs::write(path, format!("#!/bin/sh\n{text}\n"))?;
     Ok(fs::set_permissions(path, Permissions::from_mode(0o755))?)
 }
 
-/// Runs the suite; PyTorch is not there.
+/// Runs the suite without PyTorch.
 fn run(folder: &Folder, arguments: &[&str], seconds: &str) -> Fallible<Output> {
     let mut suite = Command::new(folder.path().join("gpu-suite"));
     suite.args(arguments).env("PYTHON", "false").env("PART_SECONDS", seconds).env_remove("OUT");
@@ -62,7 +63,7 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn a_part_runs_what_it_is_of_and_the_summary_says_so() -> Fallible {
+fn each_part_runs_its_commands_and_is_in_the_summary() -> Fallible {
     let folder = packed()?;
     let output = run(&folder, &["run", "doctor", "programs", "bench-mlp", "bench-launched-mlp"], "60")?;
     let said = text(&output);
@@ -79,7 +80,7 @@ fn a_part_runs_what_it_is_of_and_the_summary_says_so() -> Fallible {
         assert!(said.lines().any(|line| line.starts_with(&format!("{part}: passed, "))), "{part}: {said}");
     }
     assert!(said.contains("clicks: not run, for it was not asked for\n"), "{said}");
-    // Each part once.
+    // Each part is listed once.
     let parts = text(&run(&folder, &["parts"], "60")?);
     for part in parts.lines() {
         assert_eq!(
@@ -93,7 +94,7 @@ fn a_part_runs_what_it_is_of_and_the_summary_says_so() -> Fallible {
 }
 
 #[test]
-fn a_part_that_fails_or_does_not_end_is_told_and_the_others_run() -> Fallible {
+fn failed_or_timed_out_part_is_reported_and_the_others_run() -> Fallible {
     let folder = packed()?;
     let output = run(&folder, &["run", "kernels", "clicks", "digits"], "1")?;
     let said = text(&output);
@@ -105,7 +106,7 @@ fn a_part_that_fails_or_does_not_end_is_told_and_the_others_run() -> Fallible {
 }
 
 #[test]
-fn a_part_that_is_not_known_is_refused_before_any_runs() -> Fallible {
+fn unknown_part_is_refused_before_any_runs() -> Fallible {
     let output = run(&packed()?, &["run", "doctor", "doctors"], "60")?;
     assert_eq!(output.status.code(), Some(2));
     assert_eq!((text(&output).as_str(), &*output.stderr), ("", b"there is no part doctors\n".as_slice()));
@@ -113,7 +114,7 @@ fn a_part_that_is_not_known_is_refused_before_any_runs() -> Fallible {
 }
 
 #[test]
-fn the_output_of_each_part_is_in_a_file_of_its_name() -> Fallible {
+fn each_part_writes_its_own_output_file() -> Fallible {
     let folder = packed()?;
     let out = folder.path().join("out");
     let mut suite = Command::new(folder.path().join("gpu-suite"));
@@ -124,9 +125,10 @@ fn the_output_of_each_part_is_in_a_file_of_its_name() -> Fallible {
     Ok(())
 }
 
-/// Each tool takes a share of the table, and the one that looks for memory that nobody has written sees none poisoned.
+/// Runs sanitizer parts, each of which checks a share of the table; the one for uninitialised memory runs
+/// without poisoning.
 #[test]
-fn kernels_run_under_the_sanitizer_where_it_is_there() -> Fallible {
+fn kernels_run_under_the_sanitizer_if_installed() -> Fallible {
     let folder = packed()?;
     let parts = ["run", "--sanitize", "memcheck-2", "initcheck-4"];
     let said = text(&run(&folder, &parts, "60")?);

@@ -4,7 +4,6 @@
 use crate::error::Result;
 use crate::runtime;
 
-use worker::gpu_options::GpuOptions;
 use graph::TaskName;
 use master::{Master, MasterConfig, MasterRpc};
 use proto::channel::CONNECT_DEADLINE;
@@ -18,6 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use worker::gpu_options::GpuOptions;
 use worker::{Device, KernelTables, Standby, Transport, Worker, WorkerConfig};
 
 /// The identity and the resources of a server's task.

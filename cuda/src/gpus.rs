@@ -6,11 +6,11 @@ use device::{Device, Result};
 use graph::{DeviceName, TaskName};
 use std::sync::Arc;
 
-/// The GPUs that a process may use as devices `GPU:0`, `GPU:1` and so on, with new incarnations. None is opened.
+/// Returns the devices `GPU:0`, `GPU:1` and so on of a task, with new incarnations. No GPU is opened.
 ///
 /// # Errors
-/// `Unavailable` with the reason why there is none; `InvalidArgument` for options that make no sense, or that ask for a GPU
-/// that the machine has not.
+/// `Unavailable` with the reason why there is no GPU; `InvalidArgument` for invalid options, or a number that the machine does
+/// not have.
 pub fn devices(
     task: &TaskName,
     options: &GpuOptions,
@@ -23,17 +23,17 @@ pub fn devices(
     (0..).zip(pick(&options.visible)?).map(make).collect()
 }
 
-/// The GPUs that a process may use, a line each.
+/// Returns a description of each GPU that a process may use.
 ///
 /// # Errors
-/// As [`devices`].
+/// Those of [`devices`].
 pub fn found(visible: &Visible) -> Result<Vec<String>> {
     let describe =
         |(id, gpu): (u32, Gpu)| format!("{} and {} MiB of memory", gpu.description(id), gpu.memory >> 20);
     Ok((0..).zip(pick(visible)?).map(describe).collect())
 }
 
-/// A report on each library that GPUs need.
+/// Looks for each library that GPUs need.
 pub fn libraries() -> Vec<LibraryReport> {
     library::ALL.iter().map(|library| library.report()).collect()
 }

@@ -4,19 +4,20 @@
 use crate::error::{Error, Result};
 use std::str::FromStr;
 
-/// Which GPUs of the machine become `GPU:0`, `GPU:1` and so on, in this order.
+/// The GPUs of the machine that become `GPU:0`, `GPU:1` and so on, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Visible {
     #[default]
+    /// All GPUs of the machine.
     All,
-    /// By their numbers on the machine; an empty list is none.
+    /// The GPUs of these numbers on the machine; an empty list means none.
     These(Vec<u32>),
 }
 
 impl FromStr for Visible {
     type Err = String;
 
-    /// `all`, `none`, or numbers with commas.
+    /// Parses `all`, `none`, or numbers separated by commas.
     fn from_str(text: &str) -> Result<Visible, String> {
         match text.trim() {
             "all" => Ok(Visible::All),
@@ -39,27 +40,29 @@ impl FromStr for Visible {
     }
 }
 
-/// How a process uses GPUs.
+/// A process's options for its GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuOptions {
+    /// The GPUs that the process may use.
     pub visible: Visible,
-    /// How much of each GPU's memory may be taken, from 0 to 1; 0 is all but a reserve.
+    /// Fraction of each GPU's memory that may be used, from 0 to 1; 0 is all except a reserve.
     pub memory_fraction: f64,
-    /// Take memory as it is needed, rather than all of it when the GPU is first used.
+    /// True to allocate memory as needed, false to reserve all of it when the GPU is first used.
     pub allow_growth: bool,
-    /// Whether products and convolutions of float32 may round factors to TF32, as TensorFlow's do.
+    /// True if float32 products and convolutions may round factors to TF32, like TensorFlow's.
     pub tf32: bool,
-    /// Whether memory is filled with [`POISON`] before a kernel gets it, for tests: what the kernel does not write, or
-    /// reads before anybody has written it, shows.
+    /// True to fill memory with [`POISON`] before a kernel gets it, so that tests find elements that a kernel
+    /// does not write or reads uninitialised.
     pub poison: bool,
-    /// Whether kernels that are enqueued again and again are captured into CUDA graphs, and launched as one.
+    /// True to capture repeated segments of kernels into CUDA graphs.
     pub graphs: bool,
-    /// Whether NVIDIA's algorithms for a product or a convolution are tried when it first comes, and the fastest taken: which
-    /// that is may differ from one process to the next, and with it the last bits of results.
+    /// True to time NVIDIA's algorithms for each new product or convolution and use the fastest. The choice may
+    /// differ between processes, and with it the last bits of results.
     pub autotune: bool,
 }
 
-/// Every byte of poisoned memory: not a number of any floating-point type, and -1 of any signed one.
+/// The byte that fills poisoned memory: it makes NaN in each floating-point type, and -1 in each signed integer
+/// type.
 pub const POISON: u8 = 0xff;
 
 impl Default for GpuOptions {
@@ -76,14 +79,14 @@ impl Default for GpuOptions {
     }
 }
 
-/// What is left to the driver, to libraries and to kernels' code.
+/// Bytes left for the driver, the libraries and the kernels' code.
 const RESERVE: u64 = 512 << 20;
 
 impl GpuOptions {
-    /// Bytes of a GPU's memory that may be taken.
+    /// Returns the bytes of a GPU's memory that may be used, of `total`.
     ///
     /// # Errors
-    /// `InvalidArgument` if the fraction is none.
+    /// `InvalidArgument` if the fraction is not from 0 to 1.
     pub fn limit(&self, total: u64) -> Result<u64> {
         match self.memory_fraction {
             0.0 => Ok(total.saturating_sub(RESERVE.min(total / 8))),
@@ -95,14 +98,14 @@ impl GpuOptions {
     }
 }
 
-/// What was found of a library that GPUs need.
+/// The result of looking for a library that GPUs need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryReport {
-    /// `libcudnn`.
+    /// Name of the library: `libcudnn`.
     pub name: String,
-    /// What it is for.
+    /// Purpose of the library.
     pub purpose: &'static str,
-    /// The file, with its version, or why there is none.
+    /// The file with its version, or the reason why the library is missing.
     pub found: Result<String, String>,
 }
 
@@ -111,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_gpus_are_read() {
+    fn gpu_lists_are_parsed() {
         assert_eq!("all".parse(), Ok(Visible::All));
         assert_eq!("none".parse(), Ok(Visible::These(vec![])));
         assert_eq!("1, 0".parse(), Ok(Visible::These(vec![1, 0])));
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_fractions_of_what_there_is() -> Result<()> {
+    fn memory_limits_are_fractions_of_the_total() -> Result<()> {
         let of = |memory_fraction| GpuOptions { memory_fraction, ..GpuOptions::default() };
         assert_eq!(of(0.0).limit(80 << 30)?, (80 << 30) - (512 << 20));
         assert_eq!(of(0.0).limit(8)?, 7);

@@ -1,4 +1,4 @@
-//! What holds without a GPU.
+//! Behaviour on machines without a GPU.
 
 use crate::support::Fallible;
 use crate::support::cluster::free_port;
@@ -9,7 +9,7 @@ use graph::Scope;
 use std::process::Stdio;
 
 #[test]
-fn the_doctor_tells_of_each_library_and_of_gpus() -> Fallible {
+fn doctor_reports_libraries_and_gpus() -> Fallible {
     let output = crate::anabranch().arg("doctor").output()?;
     let text = String::from_utf8(output.stdout)?;
     assert!(output.status.success(), "{text}");
@@ -24,9 +24,9 @@ fn the_doctor_tells_of_each_library_and_of_gpus() -> Fallible {
     Ok(())
 }
 
-/// TensorFlow's text.
+/// Checks TensorFlow's error message.
 #[test]
-fn a_gpu_that_is_not_there_is_refused_when_the_graph_is_placed() -> Fallible {
+fn missing_gpu_is_a_placement_error() -> Fallible {
     if gpus::found(&gpu_options::Visible::All).is_ok() {
         return Ok(());
     }
@@ -48,9 +48,9 @@ fn a_gpu_that_is_not_there_is_refused_when_the_graph_is_placed() -> Fallible {
     Ok(())
 }
 
-/// A process that finds no GPU prints what a TensorFlow without CUDA does.
+/// Checks that messages without a GPU are those of a TensorFlow built without CUDA.
 #[test]
-fn messages_name_the_cpu_alone() -> Fallible {
+fn registered_kernels_list_only_the_cpu() -> Fallible {
     if gpus::found(&gpu_options::Visible::All).is_ok() {
         return Ok(());
     }
@@ -59,13 +59,13 @@ fn messages_name_the_cpu_alone() -> Fallible {
     Ok(())
 }
 
-/// One line says what there is, and the worker serves all the same.
+/// Checks that the worker logs one line about GPUs and serves without one.
 #[test]
-fn a_worker_starts_and_says_in_a_line_which_gpus_there_are() -> Fallible {
+fn worker_starts_and_logs_its_gpus() -> Fallible {
     let cluster = format!("worker={}", free_port()?);
     let mut worker = crate::anabranch();
     worker.args(["worker", "--stop-with-stdin", "--job", "worker", "--cluster", &cluster]);
-    // Its input has ended, so that it stops as soon as it serves.
+    // Standard input is closed, so the worker stops as soon as it serves.
     let output = worker.env_remove("TF_CONFIG").env_remove("RUST_LOG").stdin(Stdio::null()).output()?;
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{log}");
@@ -80,7 +80,7 @@ fn a_worker_starts_and_says_in_a_line_which_gpus_there_are() -> Fallible {
 }
 
 #[test]
-fn a_gpu_that_is_asked_for_by_number_and_is_not_there_keeps_the_worker_from_starting() -> Fallible {
+fn worker_does_not_start_with_a_missing_gpu_number() -> Fallible {
     let mut worker = crate::anabranch();
     worker.args(["worker", "--stop-with-stdin", "--job", "worker", "--cluster", "worker=127.0.0.1:0"]);
     worker.args(["--gpus", "4096"]).env_remove("TF_CONFIG").env_remove("RUST_LOG").stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! Arrays, stacks and lists of tensors, and tensors of many parts: a step that fills and reads them gives what it gives on the CPU.
+//! Tensor arrays, stacks and lists, and tensors of many parts: a step gives the same results as on the CPU.
 
 use super::Fallible;
 use super::cases::Random;
@@ -43,7 +43,7 @@ const ARRAYS: &str = "
 
 const NAMES: [&str; 7] = ["read", "gathered", "joined", "summed", "first", "popped", "again"];
 
-/// Lists are made, sent and received, too.
+/// Also creates lists on the device and sends one.
 const LISTS: &str = "
     x <- float
     zero = Const[dtype=int32, value=int32<>{0}]
@@ -79,8 +79,8 @@ const LISTS: &str = "
     kept -> float
 ";
 
-/// What a step gives on a device in memory that is poisoned before, beside what the CPU gives.
-fn gives_what_the_cpu_gives(text: &str, x: &Tensor, names: &[&str]) -> Fallible {
+/// Compares the results of a step on a GPU, in poisoned memory, with the CPU's.
+fn agrees_with_the_cpu(text: &str, x: &Tensor, names: &[&str]) -> Fallible {
     let Some(device) = crate::first_gpu(&GpuOptions { poison: true, ..GpuOptions::default() })? else {
         return Ok(());
     };
@@ -93,9 +93,9 @@ fn gives_what_the_cpu_gives(text: &str, x: &Tensor, names: &[&str]) -> Fallible 
     Ok(())
 }
 
-/// More parts than one launch moves, of columns that go by packs and of such that do not.
+/// Has more parts than one launch moves, with column counts that are and are not multiples of a pack.
 #[test]
-fn tensors_of_many_parts_are_cut_and_joined_as_on_the_cpu() -> Fallible {
+fn tensors_of_many_parts_are_split_and_concatenated_as_on_the_cpu() -> Fallible {
     const COUNT: usize = 35;
     for size in [4, 5] {
         let slices: Vec<String> = (0..COUNT).map(|i| format!("cut:{i}")).collect();
@@ -112,18 +112,18 @@ fn tensors_of_many_parts_are_cut_and_joined_as_on_the_cpu() -> Fallible {
         );
         let lines: String = text.lines().map(|line| line.trim().to_owned() + "\n").collect();
         let x = Random(6).tensor(DType::Float, &[3, COUNT, size])?;
-        gives_what_the_cpu_gives(lines.trim_start(), &x, &["joined"])?;
+        agrees_with_the_cpu(lines.trim_start(), &x, &["joined"])?;
     }
     Ok(())
 }
 
 #[test]
-fn arrays_and_stacks_hold_what_they_hold_on_the_cpu() -> Fallible {
-    gives_what_the_cpu_gives(ARRAYS, &Random(5).tensor(DType::Float, &[3, 5])?, &NAMES)
+fn tensor_arrays_and_stacks_agree_with_the_cpu() -> Fallible {
+    agrees_with_the_cpu(ARRAYS, &Random(5).tensor(DType::Float, &[3, 5])?, &NAMES)
 }
 
 #[test]
-fn lists_hold_what_they_hold_on_the_cpu() -> Fallible {
+fn tensor_lists_agree_with_the_cpu() -> Fallible {
     let names = ["list", "read", "summed", "gathered", "zeros", "popped_1", "joined", "kept"];
-    gives_what_the_cpu_gives(LISTS, &Random(8).tensor(DType::Float, &[3, 5])?, &names)
+    agrees_with_the_cpu(LISTS, &Random(8).tensor(DType::Float, &[3, 5])?, &names)
 }

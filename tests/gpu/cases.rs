@@ -1,4 +1,4 @@
-//! Inputs for the ops of the GPU's table: random ones, and shapes at the edges.
+//! Inputs for the ops of the GPU's kernel table: random values, and shapes and values at the edges.
 
 #[path = "cases/complex.rs"]
 mod complex;
@@ -19,11 +19,12 @@ use super::Fallible;
 use super::variable_cases;
 use graph::{AttrList, AttrValue, DType, Node, Shape, Tensor};
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
+/// The generator SplitMix64 (Steele, Lea and Flood, 2014).
 #[derive(Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
+    /// Returns the next 64 bits.
     pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,7 +32,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Numbers in [-3, 3), of integers whole ones, of complex ones both parts; truth values at will.
+    /// Returns numbers in [-3, 3): integers for integer dtypes, both parts for complex ones, random booleans.
     pub(crate) fn tensor(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
         if let Some(part) = part_of(dtype) {
             return complex(dtype, self.tensor(part, dims)?, self.tensor(part, dims)?);
@@ -43,7 +44,7 @@ impl Random {
         self.cast(&Tensor::from_slice(&doubles, shape)?, dtype)
     }
 
-    /// Numbers in [0, 3], of complex ones both parts.
+    /// Returns numbers in [0, 3], both parts for complex dtypes.
     fn positive(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
         if let Some(part) = part_of(dtype) {
             return complex(dtype, self.positive(part, dims)?, self.positive(part, dims)?);
@@ -52,13 +53,14 @@ impl Random {
         Ok(kernels::testing::run_op("Abs", &[any], &[("T", dtype.into())])?.remove(0))
     }
 
+    /// Converts a tensor to a dtype.
     pub(crate) fn cast(&mut self, tensor: &Tensor, dtype: DType) -> Fallible<Tensor> {
         let attrs = [("SrcT", tensor.dtype().into()), ("DstT", dtype.into())];
         Ok(kernels::testing::run_op("Cast", std::slice::from_ref(tensor), &attrs)?.remove(0))
     }
 
-    /// Numbers at the edges of a type, in a column: zeros, what is next to nothing, what is more than others hold, and what
-    /// is no number.
+    /// Returns edge values of a dtype in a column: zeros, tiny values, values beyond the range of other dtypes,
+    /// infinities and NaN.
     fn edges(&mut self, dtype: DType) -> Fallible<Tensor> {
         let of_floats = [
             0.0,
@@ -91,14 +93,14 @@ impl Random {
         self.cast(&all, dtype)
     }
 
-    /// Every pair of numbers at the edges: the firsts in a column, the seconds in a row.
+    /// Returns all pairs of edge values: a column and a row.
     fn edge_pairs(&mut self, dtypes: [DType; 2]) -> Fallible<Vec<Tensor>> {
         let [column, row] = [self.edges(dtypes[0])?, self.edges(dtypes[1])?];
         let shape = Shape::new(&[1, row.num_elements()])?;
         Ok(vec![column, row.reshaped(shape)?])
     }
 
-    /// Whole numbers in `0..limit`.
+    /// Returns integers in `0..limit`.
     pub(crate) fn indices(&mut self, dtype: DType, dims: &[usize], limit: u64) -> Fallible<Tensor> {
         let shape = Shape::new(dims)?;
         let numbers: Vec<i64> =
@@ -106,7 +108,7 @@ impl Random {
         self.cast(&Tensor::from_slice(&numbers, shape)?, dtype)
     }
 
-    /// Odd numbers from -3 to 3.
+    /// Returns odd numbers from -3 to 3.
     fn divisors(&mut self, dtype: DType, dims: &[usize]) -> Fallible<Tensor> {
         let shape = Shape::new(dims)?;
         let numbers: Vec<i64> = (0..shape.num_elements()).map(|_| (self.bits() % 4) as i64 * 2 - 3).collect();
@@ -114,7 +116,7 @@ impl Random {
     }
 }
 
-/// What complex numbers of a type are made of.
+/// Returns the dtype of the parts of a complex dtype.
 fn part_of(dtype: DType) -> Option<DType> {
     match dtype {
         DType::Complex64 => Some(DType::Float),
@@ -132,8 +134,9 @@ fn numbers(values: &[i32]) -> Fallible<Tensor> {
     Ok(Tensor::vector(values)?)
 }
 
-/// Shapes of one operand, and of two that broadcast.
+/// Shapes of one operand.
 pub(super) const ONE: &[&[usize]] = &[&[], &[0], &[7], &[3, 5], &[1027], &[2, 0, 3]];
+/// Pairs of shapes that broadcast.
 const TWO: &[(&[usize], &[usize])] = &[
     (&[], &[]),
     (&[7], &[7]),
@@ -147,7 +150,7 @@ const TWO: &[(&[usize], &[usize])] = &[
 ];
 const MATRICES: &[&[usize]] = &[&[1, 1], &[4, 3], &[0, 3], &[33, 257], &[5, 1500]];
 
-/// Whether the op has to do with what stays from step to step, or comes from elsewhere.
+/// Returns whether the op is about state that outlives a step, or about functions' arguments.
 fn is_kept(op: &str) -> bool {
     let kept = ["staging", "session_tensor", "mutex", "checkpoint", "queue", "iterator", "dataset_transform"];
     let families = graph::ops::families().iter().filter(|(name, _)| kept.contains(name));
@@ -156,15 +159,15 @@ fn is_kept(op: &str) -> bool {
         || of_families.any(|def| def.name == op)
 }
 
-/// Inputs for a node, some sets of them; in the place of a variable, what it holds before. `None` for ops that compute
-/// nothing.
+/// Returns sets of inputs for a node; for a variable, its value before. Returns `None` for ops without a result
+/// to compare.
 pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     let types: Vec<DType> = node.input_types()?.iter().map(|port| port.dtype).collect();
-    // Of several GPUs, and of none of the CPU's kernels.
+    // Collectives need several GPUs and have no CPU kernels.
     if node.op.name().starts_with("Nccl") {
         return Ok(None);
     }
-    // What is kept from step to step: `kept.rs` and `elements.rs` look whether it comes back.
+    // State that outlives a step is tested in `kept.rs` and `elements.rs`.
     if is_kept(node.op.name()) {
         return Ok(None);
     }
@@ -184,13 +187,13 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     }
     let mut all = Vec::new();
     match node.op.name() {
-        // Nothing to compare: streams that differ, values that are never given, messages.
+        // Ops without comparable results: unrelated random streams, placeholders, messages.
         "NoOp" | "Placeholder" | "PlaceholderV2" | "VarHandleOp" | "VariableV2" | "Variable" | "Assert" => {
             return Ok(None);
         }
-        // Devices say what they are.
+        // The result names the device.
         "DeviceIndex" => return Ok(None),
-        // Of a handle only what is behind it counts.
+        // A handle is compared by its contents only, in `arrays.rs`.
         name if name.starts_with("TensorArray") || name.starts_with("Stack") => return Ok(None),
         "Const" => all.push(vec![]),
         "Sum" | "Prod" | "Max" | "Min" | "Mean" | "EuclideanNorm" | "All" | "Any" => {
@@ -205,13 +208,14 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 (&[4, 3, 5, 2], &[1, 3]),
                 (&[0, 3], &[0]),
                 (&[2, 1500], &[-1]),
-                // In parts.
+                // Large enough to be divided into parts.
                 (&[2, 5000], &[-1]),
                 (&[300, 35], &[0]),
             ];
             for (dims, axes) in cases {
                 let mut x = random.tensor(t, dims)?;
-                // Beyond what there is, parts of a product are inf or no number as it comes.
+                // An overflow makes a partial product infinite or NaN depending on the order, so the numbers
+                // are signs.
                 if node.op.name() == "Prod" && t.is_complex() {
                     x = kernels::testing::run_op("Sign", &[x], &[("T", t.into())])?.remove(0);
                 }
@@ -224,7 +228,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
         }
         "Bitcast" => {
-            // The innermost axis is as many elements as make one of a larger type.
+            // The innermost axis holds the elements that make one of a larger dtype.
             let to = node.attr::<DType>("type")?;
             let ratio = to.size().unwrap_or(1) / t.size().unwrap_or(1);
             all.push(vec![random.tensor(t, &[3, ratio.max(1)])?]);
@@ -292,7 +296,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
         }
         "SoftmaxCrossEntropyWithLogits" => {
-            // Labels are shares: with any numbers what is lost in the sum of many would be compared.
+            // Labels are distributions; with other numbers the comparison would be of rounding errors.
             let labels = |random: &mut Random, dims: &[usize]| -> Fallible<Tensor> {
                 Ok(kernels::testing::run_op("Softmax", &[random.tensor(t, dims)?], &[("T", t.into())])?
                     .remove(0))
@@ -450,7 +454,8 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         name if name.trim_start_matches('_').starts_with("FusedBatchNorm") => {
             let axis = if node.attr::<String>("data_format")? == "NCHW" { 1 } else { 3 };
             let sides = node.attr::<i64>("num_side_inputs").unwrap_or(0);
-            // Few; in packs, several of which are of the same channels for each thread of one block; and in parts.
+            // Small; in packs, of which each thread of a block has several with the same channels; and divided
+            // into parts.
             for dims in [&[4, 3, 2, 5][..], &[2, 36, 2, 32], &[8, 3, 200, 3]] {
                 let channels = [dims[axis]];
                 let x = random.tensor(t, dims)?;
@@ -461,7 +466,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 if !name.contains("Grad") {
                     let last = if node.attr("is_training")? { of()? } else { variance };
                     let mut inputs = vec![x, scale, second, third, last];
-                    // What is beside it is as large, or one value for each channel.
+                    // The summand has the shape of the data, or one value per channel.
                     if sides > 0 {
                         let channels = vec![random.tensor(t, &channels)?; sides as usize];
                         all.push([&inputs[..], &channels].concat());
@@ -540,7 +545,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             all.push(vec![edges.clone(), random.tensor(t, &[count, 1])?]);
             all.push(vec![random.tensor(t, &[count, 1])?, edges]);
         }
-        // A GPU cannot refuse what integers have no quotient or power of.
+        // A GPU kernel cannot report a division by zero or a negative exponent of integers.
         "Div" | "FloorDiv" | "TruncateDiv" | "Mod" | "FloorMod" | "TruncateMod" => {
             for (x, y) in TWO {
                 all.push(vec![random.tensor(t, x)?, random.divisors(t, y)?]);
@@ -554,7 +559,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         "Einsum" => {
             let equation: String = node.attr("equation")?;
             let terms = equation.split("->").next().unwrap_or_default().split(',');
-            // A label's size is the same wherever it is.
+            // A label has the same size in all terms.
             let size = |c: char| 2 + c as usize % 4;
             let operand = |term: &str| {
                 let dims = term.replace("...", "yz").chars().map(size).collect::<Vec<usize>>();
@@ -569,7 +574,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             }
             all.push(vec![random.edges(t)?, random.edges(t)?]);
         }
-        // Where what they are made of does not cancel.
+        // Arguments at which the terms of the function do not cancel.
         "Zeta" | "Polygamma" | "Igamma" | "Igammac" | "IgammaGradA" | "RandomGammaGrad" => {
             for (x, y) in TWO {
                 all.push(vec![random.positive(t, x)?, random.positive(t, y)?]);
@@ -580,7 +585,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             let count = ends.num_elements();
             all.push(vec![ends.clone(), ends.reshaped(Shape::new(&[count, 1])?)?]);
         }
-        // Of numbers alone: others are refused.
+        // Finite numbers only; other values make the op fail.
         "CheckNumerics" | "CheckNumericsV2" => {
             for dims in ONE {
                 all.push(vec![random.tensor(t, dims)?]);
@@ -606,7 +611,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     Ok(Some(all))
 }
 
-/// Inputs for the ops of the families that have files of their own.
+/// Returns inputs for ops of the families that have files of their own.
 fn of_family(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     for family in [moved::inputs, rows::inputs, images::inputs, matrices::inputs, complex::inputs] {
         if let Some(sets) = family(name, types, random)? {
@@ -616,7 +621,7 @@ fn of_family(name: &str, types: &[DType], random: &mut Random) -> Fallible<Optio
     Ok(None)
 }
 
-/// Whole numbers in another type.
+/// Conversion of integers to another dtype.
 trait WithInt: Sized {
     fn with_int(self, dtype: DType) -> Fallible<Tensor>;
 }

@@ -1,4 +1,4 @@
-//! What a GPU's kernels compute beside what the CPU's do.
+//! Comparison of a GPU kernel's results with the CPU's.
 
 #[path = "factors.rs"]
 mod factors;
@@ -11,7 +11,7 @@ use graph::{DType, Optional, Tensor, TensorList, Variant};
 use kernels::testing::lone_device;
 use std::sync::Arc;
 
-/// How far a number may be from the CPU's, in parts of it or of 1.
+/// Returns the largest deviation, relative to 1 + the CPU's value.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::Double => 1e-11,
@@ -21,7 +21,7 @@ fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// What is wrong about a tensor.
+/// Returns a description of the first difference between two tensors.
 pub(crate) fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<String>> {
     if actual.shape() != expected.shape() || actual.dtype() != expected.dtype() {
         return Ok(Some(format!("{actual:?} is not {expected:?}")));
@@ -62,7 +62,7 @@ pub(crate) fn difference(actual: &Tensor, expected: &Tensor) -> Fallible<Option<
     Ok(None)
 }
 
-/// What is wrong about a list or an optional, or what is in it.
+/// Returns a description of the first difference between two lists or optionals, and their contents.
 fn difference_of_variants(actual: &Variant, expected: &Variant) -> Fallible<Option<String>> {
     let unlike = || Some(format!("{actual:?} is not {expected:?}"));
     let of = |variant: &Variant| -> Option<(String, Vec<Option<Tensor>>)> {
@@ -92,7 +92,7 @@ fn difference_of_variants(actual: &Variant, expected: &Variant) -> Fallible<Opti
     Ok(None)
 }
 
-/// What is wrong about each output and each variable.
+/// Returns the differences of all outputs and variables.
 fn differences(actual: &Outcome, expected: &Outcome) -> Fallible<Vec<String>> {
     let mut all = Vec::new();
     for (i, (a, e)) in actual.values.iter().zip(&expected.values).enumerate() {
@@ -110,7 +110,7 @@ fn differences(actual: &Outcome, expected: &Outcome) -> Fallible<Vec<String>> {
     Ok(all)
 }
 
-/// Compares what a device makes of a case with what the CPU does.
+/// Compares the results of a case on a device with the CPU's.
 pub(crate) fn compare(device: &Arc<Device>, cpu: &Arc<Device>, case: &Case) -> Fallible<Vec<String>> {
     let Case { def, node, inputs } = case;
     let actual = placed::run(device, def, node, inputs)?;
@@ -130,12 +130,13 @@ pub(crate) fn compare(device: &Arc<Device>, cpu: &Arc<Device>, case: &Case) -> F
     })
 }
 
+/// Returns a CPU device.
 pub(crate) fn cpu() -> Arc<Device> {
     Arc::new(lone_device())
 }
 
 #[test]
-fn what_differs_is_told() -> Fallible {
+fn differences_are_reported() -> Fallible {
     let of = |values: &[f32]| Tensor::vector(values);
     let near = difference(&of(&[1.0, f32::NAN])?, &of(&[1.000_01, f32::NAN])?)?;
     assert_eq!(near, None);

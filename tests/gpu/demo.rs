@@ -1,4 +1,4 @@
-//! The demo with its models on a GPU, in every mode.
+//! The demo with its models on a GPU, in each mode.
 
 use super::Fallible;
 use cuda::gpus;
@@ -7,10 +7,10 @@ use device::gpu_options::{GpuOptions, Visible};
 const MODES: [&str; 7] =
     ["local", "in-graph", "between-graph", "synchronous", "accumulators", "backup", "bounded-staleness"];
 
-/// Points of held-out accuracy, in percent, that a GPU may differ from a CPU.
+/// Largest deviation of the held-out accuracy from the CPU's, in percentage points.
 const TOLERANCE: f64 = 1.0;
 
-/// What the demo says. On a CPU it sees no GPU.
+/// Runs the demo and returns its output. For the CPU all GPUs are hidden.
 fn demo(model: &str, mode: &str, on_gpu: bool) -> Fallible<String> {
     let mut demo = crate::anabranch();
     demo.args(["demo", "--model", model, "--mode", mode]);
@@ -27,11 +27,13 @@ fn demo(model: &str, mode: &str, on_gpu: bool) -> Fallible<String> {
     }
 }
 
+/// Returns the held-out accuracy in percent that the demo printed.
 fn accuracy(said: &str) -> Fallible<f64> {
     let line = said.lines().find(|line| line.contains("held-out")).ok_or("no accuracy was printed")?;
     Ok(line.split_whitespace().rev().nth(1).ok_or("no percentage")?.parse()?)
 }
 
+/// Trains a model in each mode, and compares the accuracy with the CPU's.
 fn trains_in_every_mode(model: &str) -> Fallible {
     if crate::first_gpu(&GpuOptions::default())?.is_none() {
         return Ok(());
@@ -45,7 +47,7 @@ fn trains_in_every_mode(model: &str) -> Fallible {
         assert!(told.contains("/device:GPU:0 ("), "{mode}: {said}");
         let found = accuracy(&said)?;
         assert!((found - on_cpu).abs() <= TOLERANCE, "{mode}: {found} %, on a CPU {on_cpu} %\n{said}");
-        // Of parameter servers, which hold no GPU.
+        // Parameter servers hold no GPU.
         let on_servers = said.lines().filter(|line| line.contains("/job:ps/"));
         assert!(on_servers.clone().all(|line| !line.ends_with("GPU:0")), "{mode}: {said}");
         assert_eq!(on_servers.count() > 0, !matches!(mode, "local" | "in-graph"), "{mode}: {said}");
@@ -54,17 +56,17 @@ fn trains_in_every_mode(model: &str) -> Fallible {
 }
 
 #[test]
-fn the_demo_learns_digits_in_every_mode() -> Fallible {
+fn demo_learns_digits_in_every_mode() -> Fallible {
     trains_in_every_mode("digits")
 }
 
 #[test]
-fn the_demo_learns_clicks_in_every_mode() -> Fallible {
+fn demo_learns_clicks_in_every_mode() -> Fallible {
     trains_in_every_mode("wide-and-deep")
 }
 
 #[test]
-fn without_a_gpu_the_demo_says_why_there_is_none() -> Fallible {
+fn demo_without_a_gpu_reports_the_reason() -> Fallible {
     let Err(why) = gpus::found(&Visible::All) else { return Ok(()) };
     let said = demo("digits", "local", true).err().ok_or("the demo ran")?.to_string();
     assert!(said.contains(&format!("anabranch: --gpu: {why}")), "{said}");

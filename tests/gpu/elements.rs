@@ -1,12 +1,12 @@
-//! Elements of datasets that are on a device before steps ask for them, in the graphs that `tf.data` makes of
-//! `prefetch_to_device` and of iterators of several devices.
+//! Dataset elements that are prefetched to a device, in the graphs that `tf.data` builds for
+//! `prefetch_to_device` and for multi-device iterators.
 
 use super::Fallible;
 use client::{Session, SessionOptions};
 use graph::{Code, Graph, NodeId, Output, Tensor};
 use train::Master;
 
-/// Rows of numbers with their places, and functions of the handle and the incarnation of who has them.
+/// A dataset of rows with their indices, and a function that passes on an iterator's handle and incarnation.
 const ROWS: &str = r#"
     %function same
       %arg handle: string
@@ -26,7 +26,8 @@ const ROWS: &str = r#"
     rows = TensorSliceDataset[Toutput_types=[float, int32], output_shapes=OF](numbers, places) @"/device:CPU:0"
 "#;
 
-/// How device number `#` brings rows over: a function of its own calls, on the CPU, one that asks who has them.
+/// The nodes of device number `#`: a generator dataset whose function calls a function on the CPU, which gets
+/// the next element of the source iterator there.
 const ON_DEVICE: &str = r#"
     %function asks_#
       %arg handle: string
@@ -57,7 +58,7 @@ const ON_DEVICE: &str = r#"
     sum_# = Sum[T=float](row_#, axis) @"DEVICE"
 "#;
 
-/// An iterator of the CPU's.
+/// A source iterator on the CPU.
 const ONE: &str = r#"
     source = IteratorV2[TYPES, output_shapes=OF, shared_name="", container=""]() @"/device:CPU:0"
     begin = MakeIterator(rows, source) @"/device:CPU:0"
@@ -69,7 +70,7 @@ const ASK_ONE: &str = "
       next = IteratorGetNext[TYPES, output_shapes=OF](\"source:resource_handle:0\")
 ";
 
-/// One of two devices'.
+/// A multi-device iterator for two devices as the source.
 const DEALT: &str = r#"
     source = MultiDeviceIterator[TYPES, output_shapes=OF, devices=["a", "b"], shared_name="", container=""]() @"/device:CPU:0"
     begin = MultiDeviceIteratorInit(rows, source, two) @"/device:CPU:0"
@@ -82,6 +83,7 @@ const ASK_SHARD: &str = "
       next = MultiDeviceIteratorGetNextFromShard[TYPES, output_shapes=OF](\"source:multi_device_iterator:0\", \"shard:output:0\", incarnation)
 ";
 
+/// Returns the graph with a source and with devices, each as the device of the dataset and of its iterator.
 fn graph(source: &str, ask: &str, devices: &[[&str; 2]]) -> Fallible<Graph> {
     let on_device = |(number, [from, to]): (usize, &[&str; 2])| {
         ON_DEVICE
@@ -100,7 +102,7 @@ fn node(graph: &Graph, name: &str) -> Fallible<NodeId> {
     found.ok_or_else(|| format!("no {name}").into())
 }
 
-/// Begins with these nodes, in one step after another, and checks what the devices' iterators give until there is no more.
+/// Runs the initial steps, and checks the elements that the devices' iterators return until the end.
 fn check(master: &Master, graph: Graph, begin: &[&[&str]], devices: usize) -> Fallible {
     let Master::InProcess(server) = master else { return Err("another process's".into()) };
     let session = Session::on(server, graph.clone(), SessionOptions::default())?;
@@ -123,14 +125,14 @@ fn check(master: &Master, graph: Graph, begin: &[&[&str]], devices: usize) -> Fa
     Ok(())
 }
 
-/// Elements of the CPU's iterator, ahead on a device, for an iterator of the same or of another.
+/// Prefetches elements of a CPU iterator on device `from`, for an iterator on device `to`.
 pub(crate) fn copied(master: &Master, from: &str, to: &str) -> Fallible {
     check(master, graph(ONE, ASK_ONE, &[[from, to]])?, &[&["begin"], &["make_0"]], 1)
 }
 
-/// Elements for two devices, which may be the same, of an iterator of both.
+/// Prefetches elements of a multi-device iterator on two devices, which may be the same.
 pub(crate) fn dealt(master: &Master, devices: [&str; 2]) -> Fallible {
-    // Begun twice: what was dealt before is gone.
+    // The iterators are initialised twice; the second time discards the elements of the first.
     check(
         master,
         graph(DEALT, ASK_SHARD, &devices.map(|device| [device; 2]))?,
@@ -140,13 +142,13 @@ pub(crate) fn dealt(master: &Master, devices: [&str; 2]) -> Fallible {
 }
 
 #[test]
-fn elements_come_to_a_device_from_an_iterator_of_the_cpu() -> Fallible {
+fn cpu_iterator_elements_are_copied_to_a_device() -> Fallible {
     let (master, device) = crate::machine()?;
     copied(&master, device, device)
 }
 
 #[test]
-fn elements_are_dealt_out_to_two_iterators_of_a_device() -> Fallible {
+fn elements_are_distributed_to_two_device_iterators() -> Fallible {
     let (master, device) = crate::machine()?;
     dealt(&master, [device; 2])
 }

@@ -1,10 +1,11 @@
-//! Factors of matrices that are not the only ones: what is true of them all is compared.
+//! Comparison of matrix decompositions that are not unique, by properties that all of them share.
 
 use super::{Fallible, difference};
 use graph::{DType, Shape, Tensor};
 use kernels::testing::run_op;
 
-/// What is wrong about the outputs of an op whose factors may be others than the CPU's; `None` for other ops.
+/// Returns the difference between the outputs of a decomposition that is not unique; the outer `None` for other
+/// ops.
 pub(super) fn difference_of_factors(
     op: &str,
     actual: &[&Tensor],
@@ -20,7 +21,7 @@ pub(super) fn difference_of_factors(
             return Ok(Some(Some(format!("{actual:?} is not {expected:?}"))));
         }
     }
-    // Values are what they are; those who want no vectors get no others.
+    // The values are unique; a decomposition without vectors has no other output.
     if let Some(how) = difference(actual[0], expected[0])? {
         return Ok(Some(Some(format!("values: {how}"))));
     }
@@ -38,14 +39,14 @@ pub(super) fn difference_of_factors(
     Ok(Some(how.map(|how| format!("their product: {how}"))))
 }
 
-/// Of two batches of matrices, of which the first is turned over, or else the second.
+/// Multiplies two batches of matrices, of which the first, or else the second, is adjoint.
 fn product(a: &Tensor, b: &Tensor, is_first: bool) -> Fallible<Tensor> {
     let turned = if is_first { "adj_x" } else { "adj_y" };
     let attrs = [("T", a.dtype().into()), (turned, true.into())];
     Ok(run_op("BatchMatMulV2", &[a.clone(), b.clone()], &attrs)?.remove(0))
 }
 
-/// What values and vectors, of which the first are theirs, are the factors of.
+/// Returns the product of the values and the vectors that belong to them.
 fn whole(values: &Tensor, left: &Tensor, right: &Tensor) -> Fallible<Tensor> {
     let count = values.shape()[values.shape().rank() - 1];
     let attrs = [("T", left.dtype().into()), ("Index", DType::Int64.into())];
@@ -64,7 +65,7 @@ fn whole(values: &Tensor, left: &Tensor, right: &Tensor) -> Fallible<Tensor> {
 }
 
 #[test]
-fn factors_that_differ_in_signs_are_the_same_and_others_are_not() -> Fallible {
+fn factors_are_compared_up_to_sign() -> Fallible {
     let matrix = |values: &[f64]| Tensor::from_slice(values, Shape::new(&[2, 2])?);
     let values = Tensor::vector(&[1.0, 3.0])?;
     let (c, s) = (0.8, 0.6);

@@ -1,4 +1,4 @@
-//! CUDA graphs: kernels that are captured compute what they do when each is launched by itself.
+//! CUDA graphs: captured kernels compute the same as kernels that are launched one by one.
 
 use super::Fallible;
 use super::cases::{Random, inputs};
@@ -18,9 +18,9 @@ fn options(graphs: bool) -> GpuOptions {
     GpuOptions { graphs, tf32: false, ..GpuOptions::default() }
 }
 
-/// The first runs launch kernels one by one, later ones a graph.
+/// Runs each kernel several times: the first runs launch kernels one by one, later ones launch a graph.
 #[test]
-fn every_kernel_computes_in_a_graph_what_it_does_alone() -> Fallible {
+fn every_kernel_agrees_in_a_graph() -> Fallible {
     let Some(device) = crate::first_gpu(&options(true))? else { return Ok(()) };
     let mut random = Random(2);
     let mut wrong = Vec::new();
@@ -35,7 +35,7 @@ fn every_kernel_computes_in_a_graph_what_it_does_alone() -> Fallible {
     Ok(())
 }
 
-/// What is wrong about the steps of a node that launch a graph, beside the first, which does not.
+/// Returns the differences between steps of a node that launch a graph and the first step, which does not.
 fn in_graph(
     device: &Arc<Device>,
     def: &KernelDef,
@@ -98,7 +98,7 @@ const TRAINING: &str = "
     z -> float
 ";
 
-/// What a layer gives in each of some steps, whose batches come in two sizes.
+/// Trains a layer for some steps with batches of two sizes; returns the output of each step.
 fn trained(graphs: bool) -> Fallible<Option<Vec<Tensor>>> {
     let Some(device) = crate::first_gpu(&options(graphs))? else { return Ok(None) };
     let mut random = Random(3);
@@ -115,7 +115,7 @@ fn trained(graphs: bool) -> Fallible<Option<Vec<Tensor>>> {
 }
 
 #[test]
-fn a_layer_learns_the_same_with_graphs_and_without() -> Fallible {
+fn layer_trains_equally_with_and_without_graphs() -> Fallible {
     let (Some(without), Some(with)) = (trained(false)?, trained(true)?) else { return Ok(()) };
     assert_eq!(with.len(), 40);
     for (step, (actual, expected)) in with.iter().zip(&without).enumerate() {

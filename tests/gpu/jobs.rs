@@ -1,5 +1,5 @@
-//! Whole programs with a GPU in them: steps that are cut short, processes that are killed, a cluster. Without a GPU, the same
-//! with a CPU in its place.
+//! Whole programs with a GPU: steps that are cut short, processes that are killed, a cluster. Without a GPU,
+//! the same programs with a CPU in its place.
 
 use super::Fallible;
 use crate::support::cluster::Cluster;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// `GPU:0`, if there is one.
+/// Returns `GPU:0` if there is a GPU, else `CPU:0`.
 fn device() -> Fallible<&'static str> {
     Ok(if crate::first_gpu(&Default::default())?.is_some() { "GPU:0" } else { "CPU:0" })
 }
@@ -22,21 +22,23 @@ fn options() -> SessionOptions {
     SessionOptions { config, ..SessionOptions::default() }
 }
 
-/// Work of one device.
-struct Work {
+/// The graph of work on one device.
+struct TestGraph {
     graph: Graph,
     initialize: NodeId,
-    /// How many endless steps have begun.
+    /// The number of endless steps that have started.
     begun: Output,
-    /// Multiplies matrices for ever.
+    /// A loop of matrix products without end.
     endless: NodeId,
-    /// A matrix that is fed, and the sum of all elements of its square.
+    /// A matrix that is fed.
     factor: Output,
+    /// The sum of all elements of the factor's square.
     product: Output,
 }
 
-impl Work {
-    fn on(device: &str) -> Fallible<Work> {
+impl TestGraph {
+    /// Builds the graph.
+    fn on(device: &str) -> Fallible<TestGraph> {
         let root = Scope::new();
         let (host, scope) = (root.device("/device:CPU:0"), root.device(&format!("/device:{device}")));
         let counter = host.var_handle("begun", DType::Int64, graph::PartialShape::scalar());
@@ -56,7 +58,7 @@ impl Work {
             &Default::default(),
         );
         let factor = scope.placeholder("factor", DType::Float, [64usize, 64]);
-        Ok(Work {
+        Ok(TestGraph {
             factor,
             initialize,
             begun: host.read_variable(counter, DType::Int64),
@@ -66,6 +68,7 @@ impl Work {
         })
     }
 
+    /// Checks that a step computes the product.
     fn computes(&self, session: &Session) -> Fallible {
         let ones = Tensor::full(1.0f32, graph::Shape::new(&[64, 64])?)?;
         let step = session.step().feed(self.factor, ones).fetch(self.product);
@@ -74,7 +77,8 @@ impl Work {
         Ok(())
     }
 
-    /// Runs the endless step on another thread, does what ends it once it has begun, and gives the step's error.
+    /// Runs the endless step on another thread, calls `end` once the step has started, and returns the step's
+    /// error.
     fn cut_short(
         &self,
         session: &Session,
@@ -99,8 +103,8 @@ impl Work {
 }
 
 #[test]
-fn a_step_in_flight_ends_at_its_deadline_and_the_next_one_runs() -> Fallible {
-    let work = Work::on(device()?)?;
+fn running_step_ends_at_its_deadline_and_the_next_runs() -> Fallible {
+    let work = TestGraph::on(device()?)?;
     let session = Session::local_with(work.graph.clone(), ServerConfig::default(), options())?;
     let error = work.cut_short(&session, Duration::from_secs(2), || Ok(()))?;
     assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
@@ -108,8 +112,8 @@ fn a_step_in_flight_ends_at_its_deadline_and_the_next_one_runs() -> Fallible {
 }
 
 #[test]
-fn a_step_in_flight_ends_with_its_session_and_another_session_runs() -> Fallible {
-    let work = Work::on(device()?)?;
+fn running_step_ends_with_its_session_and_another_session_runs() -> Fallible {
+    let work = TestGraph::on(device()?)?;
     let server = Arc::new(Server::new(ServerConfig::default())?);
     let session = Session::on(&server, work.graph.clone(), options())?;
     let error = work.cut_short(&session, DEADLINE, || Ok(session.close()?))?;
@@ -118,8 +122,8 @@ fn a_step_in_flight_ends_with_its_session_and_another_session_runs() -> Fallible
 }
 
 #[test]
-fn a_worker_that_is_killed_with_work_in_flight_and_started_again_at_once_works() -> Fallible {
-    let work = Work::on(device()?)?;
+fn worker_killed_during_a_step_works_after_restart() -> Fallible {
+    let work = TestGraph::on(device()?)?;
     let mut cluster = Cluster::start_with(&[("worker", 1)], &["--gpus", "all"])?;
     let target = cluster.target("worker", 0);
     let session = Session::connect(&target, work.graph.clone(), options())?;
@@ -130,8 +134,8 @@ fn a_worker_that_is_killed_with_work_in_flight_and_started_again_at_once_works()
     work.computes(&Session::connect(&target, work.graph.clone(), options())?)
 }
 
-/// Gradient descent on the sum of squares of a product whose factor is a variable; where the product was, and what the
-/// variable is after some steps.
+/// Runs gradient descent on the sum of squares of a product with a variable; returns the device of the product,
+/// and the variable after some steps.
 fn descend(
     variable_on: &str,
     product_on: &str,
@@ -163,7 +167,7 @@ fn descend(
 }
 
 #[test]
-fn a_worker_trains_what_a_parameter_server_without_a_gpu_holds() -> Fallible {
+fn worker_trains_variables_of_a_cpu_parameter_server() -> Fallible {
     let device = device()?;
     let mut cluster = Cluster::reserve(&[("ps", 1), ("worker", 1)])?;
     for (job, gpus) in [("ps", "none"), ("worker", "all")] {
@@ -183,10 +187,10 @@ fn a_worker_trains_what_a_parameter_server_without_a_gpu_holds() -> Fallible {
     Ok(())
 }
 
-/// A worker's variable goes to another's device and comes back changed, step after step: from GPU to GPU, where each process
-/// sees the other's memory.
+/// A variable's value is sent to another task's device, and a changed value back, in each step. On GPUs each
+/// process maps the other's memory.
 #[test]
-fn a_large_tensor_goes_between_the_gpus_of_two_processes_and_back() -> Fallible {
+fn large_tensor_is_copied_between_gpus_of_two_processes_and_back() -> Fallible {
     const ROWS: usize = 512;
     let device = device()?;
     let cluster = Cluster::start_with(&[("worker", 2)], &["--gpus", "all"])?;
@@ -203,7 +207,7 @@ fn a_large_tensor_goes_between_the_gpus_of_two_processes_and_back() -> Fallible 
     let seen = host.identity(own.read_variable(w, DType::Float));
     let session = Session::connect(&cluster.target("worker", 0), root.finish()?, options())?;
     session.run(&[], &[], &[first])?;
-    // An even number: each two steps leave the variable as it was.
+    // An even number, because two steps restore the variable.
     for _ in 0..40 {
         session.step().target(step).timeout(DEADLINE).run()?;
     }

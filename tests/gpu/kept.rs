@@ -1,5 +1,5 @@
-//! What stays on a GPU from step to step: staged tensors, those of sessions, temporary variables, mutexes, and what is set aside
-//! of variables for a checkpoint.
+//! State that stays on a GPU across steps: staged tensors, queues, session tensors, temporary variables,
+//! mutexes, and snapshots of variables for a checkpoint.
 
 use super::Fallible;
 use super::folder::Folder;
@@ -27,7 +27,7 @@ fn numbers(from: f32) -> Fallible<Tensor> {
 }
 
 #[test]
-fn what_is_staged_waits_on_the_gpu() -> Fallible {
+fn staged_tensors_stay_on_the_gpu() -> Fallible {
     let Some(gpu) = crate::first_gpu(&GpuOptions::default())? else { return Ok(()) };
     let types = AttrValue::from(vec![DType::Float, DType::Int32, DType::String]);
     let attrs = [("dtypes", types), ("shared_name", "area".into())];
@@ -65,7 +65,7 @@ fn what_is_staged_waits_on_the_gpu() -> Fallible {
 }
 
 #[test]
-fn a_queue_holds_its_elements_on_the_gpu_until_it_is_closed_and_empty() -> Fallible {
+fn queue_elements_stay_on_the_gpu_until_dequeued() -> Fallible {
     let Some(gpu) = crate::first_gpu(&GpuOptions::default())? else { return Ok(()) };
     let types = || AttrValue::from(vec![DType::Float, DType::String]);
     let shapes = AttrValue::from(vec![PartialShape::from([100usize]), PartialShape::scalar()]);
@@ -80,7 +80,7 @@ fn a_queue_holds_its_elements_on_the_gpu_until_it_is_closed_and_empty() -> Falli
             queue()?.into_iter().chain(element).collect(),
         )?;
     }
-    // What does not fit is refused.
+    // An element of another shape is refused.
     let element = [upload(&gpu, Tensor::from(1f32))?, Tensor::from("text").into()];
     let wrong = queue()?.into_iter().chain(element).collect();
     assert!(run(&gpu, "QueueEnqueueV2", &[("Tcomponents", types())], wrong).is_err());
@@ -97,7 +97,7 @@ fn a_queue_holds_its_elements_on_the_gpu_until_it_is_closed_and_empty() -> Falli
 }
 
 #[test]
-fn a_sessions_tensor_stays_on_the_gpu_until_it_is_deleted() -> Fallible {
+fn session_tensor_stays_on_the_gpu_until_deleted() -> Fallible {
     let Some(gpu) = crate::first_gpu(&GpuOptions::default())? else { return Ok(()) };
     let value = upload(&gpu, numbers(3.0)?)?;
     let node = node("GetSessionHandleV2", &[("T", DType::Float.into())])?;
@@ -116,7 +116,7 @@ fn a_sessions_tensor_stays_on_the_gpu_until_it_is_deleted() -> Fallible {
 }
 
 #[test]
-fn a_temporary_variable_is_changed_and_taken_on_the_gpu() -> Fallible {
+fn temporary_variable_is_updated_and_taken_on_the_gpu() -> Fallible {
     let Some(gpu) = crate::first_gpu(&GpuOptions::default())? else { return Ok(()) };
     let shape = PartialShape::from(numbers(0.0)?.shape());
     let made = [("dtype", DType::Float.into()), ("shape", shape.into()), ("var_name", "t".into())];
@@ -132,7 +132,7 @@ fn a_temporary_variable_is_changed_and_taken_on_the_gpu() -> Fallible {
 }
 
 #[test]
-fn a_lock_is_held_until_it_is_dropped() -> Fallible {
+fn mutex_lock_is_held_until_dropped() -> Fallible {
     let Some(gpu) = crate::first_gpu(&GpuOptions::default())? else { return Ok(()) };
     let mutex = run(&gpu, "MutexV2", &[("shared_name", "m".into())], vec![])?;
     for _ in 0..2 {
@@ -147,7 +147,7 @@ fn strings(text: &str) -> Fallible<Tensor> {
 }
 
 #[test]
-fn what_is_set_aside_of_a_variable_is_saved_as_it_was_whatever_becomes_of_it() -> Fallible {
+fn variable_snapshot_is_unaffected_by_later_updates() -> Fallible {
     let Some(gpu) = crate::first_gpu(&GpuOptions::default())? else { return Ok(()) };
     let folder = Folder::new("kept")?;
     let of = |op: &str, inputs: Vec<Value>| run(&gpu, op, &[("dtype", DType::Float.into())], inputs);
@@ -157,7 +157,7 @@ fn what_is_set_aside_of_a_variable_is_saved_as_it_was_whatever_becomes_of_it() -
     of("AssignVariableOp", vec![variable.clone(), upload(&gpu, numbers(1.0)?)?])?;
     let by = upload(&gpu, numbers(2.0)?)?;
     let aside = run(&gpu, "SetAsideVariable", &[], vec![variable.clone()])?;
-    // In place, behind the copy.
+    // In place, ordered after the download.
     of("AssignAddVariableOp", vec![variable.clone(), by])?;
     let name = || ("shared_name", AttrValue::from("shard"));
     run(&gpu, "KeepSnapshot", &[("N", 1i64.into()), name()], aside)?;
@@ -170,7 +170,7 @@ fn what_is_set_aside_of_a_variable_is_saved_as_it_was_whatever_becomes_of_it() -
     let now = of("ReadVariableOp", vec![variable.clone()])?.remove(0);
     let sum: Vec<f32> = (0..100).map(|i| 3.0 + 2.0 * i as f32).collect();
     assert_eq!(download(&gpu, now)?, Tensor::vector(&sum)?);
-    // One without a value cannot be set aside.
+    // A variable without a value has no snapshot.
     let made = [
         ("dtype", DType::Float.into()),
         ("shape", PartialShape::scalar().into()),

@@ -1,4 +1,4 @@
-//! Every kernel of the GPU's table against the CPU's.
+//! Compares each kernel of the GPU's table with the CPU's.
 
 use super::Fallible;
 use super::compared::{compare, cpu};
@@ -7,8 +7,8 @@ use super::walk::{Case, is_whole, walk};
 use device::gpu_options::GpuOptions;
 
 #[test]
-fn every_kernel_computes_what_the_cpu_does() -> Fallible {
-    // A tool that looks for reads of memory that nobody has written must not see it written.
+fn every_kernel_agrees_with_the_cpu() -> Fallible {
+    // Poisoning writes all memory, which would hide reads of uninitialised memory from a sanitizer.
     let poison = std::env::var_os("ANABRANCH_GPU_UNPOISONED").is_none();
     let options = GpuOptions { tf32: false, poison, ..GpuOptions::default() };
     let Some(device) = crate::first_gpu(&options)? else { return Ok(()) };
@@ -18,9 +18,9 @@ fn every_kernel_computes_what_the_cpu_does() -> Fallible {
     Ok(())
 }
 
-/// What the GPU is compared with is there: no case is refused, and none is different the next time.
+/// Checks the cases themselves: the CPU computes each, with the same result a second time.
 #[test]
-fn every_case_is_one_that_the_cpu_computes() -> Fallible {
+fn every_case_runs_on_the_cpu() -> Fallible {
     let (one, other) = (cpu(), cpu());
     let count = walk(|case| {
         let Case { def, node, inputs } = case;

@@ -1,4 +1,4 @@
-//! Memory that does not suffice.
+//! Behaviour when memory does not suffice.
 
 use super::Fallible;
 use super::placed::{download, upload};
@@ -7,13 +7,13 @@ use device::gpu_options::GpuOptions;
 use graph::{Code, DType, Node, Scope, Shape, Tensor};
 use kernels::testing::run_node_on;
 
-/// Little enough that a test may take it all: 1 % of a GPU's.
+/// Options with little memory, 1 % of a GPU's, so that a test can exhaust it.
 fn little() -> GpuOptions {
     GpuOptions { memory_fraction: 0.01, ..GpuOptions::default() }
 }
 
 #[test]
-fn memory_that_does_not_suffice_is_an_error_and_the_next_kernel_runs() -> Fallible {
+fn out_of_memory_is_an_error_and_the_next_kernel_runs() -> Fallible {
     let Some(device) = crate::first_gpu(&little())? else { return Ok(()) };
     let op = graph::ops::lookup("Fill").ok_or("no Fill")?;
     let fill = Node::new("fill", op).with_attr("T", DType::Float);
@@ -33,9 +33,9 @@ fn memory_that_does_not_suffice_is_an_error_and_the_next_kernel_runs() -> Fallib
     Ok(())
 }
 
-/// A variable holds more than half of what may be taken; a step wants as much again.
+/// A variable holds more than half of the memory limit, and a step needs as much again.
 #[test]
-fn a_step_that_runs_out_of_memory_names_who_asks_and_who_holds_and_the_next_one_runs() -> Fallible {
+fn out_of_memory_step_names_requester_and_holders_and_the_next_runs() -> Fallible {
     let Some(device) = crate::first_gpu(&little())? else { return Ok(()) };
     let bytes = device.attributes().memory_limit * 6 / 10;
     let count = i64::try_from(bytes / 4)?;

@@ -1,4 +1,5 @@
-//! A node run on a device, with its inputs where its kernel's row wants them, and variables that hold what they are told.
+//! Runs of a node on a device: inputs are placed as the kernel's definition demands, and variables get given
+//! values.
 
 use super::Fallible;
 use device::Device;
@@ -14,31 +15,33 @@ use std::time::Duration;
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// What a node has made of its inputs.
+/// The results of a node.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Its outputs, then what its variables hold; `None` where there is nothing.
+    /// The outputs, then the variables' values; `None` for one without a value.
     pub(crate) values: Vec<Option<Tensor>>,
-    /// How many of them are outputs.
+    /// The number of outputs among the values.
     pub(crate) outputs: usize,
 }
 
+/// Copies a tensor to a device.
 pub(crate) fn upload(device: &Arc<Device>, tensor: Tensor) -> Fallible<Value> {
     let (sender, receiver) = channel();
     crossing::to_device(device, tensor.into(), Box::new(move |value| drop(sender.send(value))));
     Ok(receiver.recv_timeout(DEADLINE)??)
 }
 
+/// Copies a value to the host.
 pub(crate) fn download(device: &Arc<Device>, value: Value) -> Fallible<Tensor> {
     let (sender, receiver) = channel();
     crossing::to_host(device, value, Box::new(move |tensor| drop(sender.send(tensor))));
     Ok(receiver.recv_timeout(DEADLINE)??)
 }
 
-/// Runs a node whose kernel on the device is of this row. Inputs that are variables hold what is given for them.
+/// Runs a node with this kernel definition; inputs that are variables have the given values.
 ///
 /// # Errors
-/// The kernel's own are the inner ones.
+/// The inner errors are the kernel's own.
 pub(crate) fn run(
     device: &Arc<Device>,
     def: &KernelDef,
@@ -53,7 +56,7 @@ pub(crate) fn run(
         let count = node.op.arg_count(arg, &node.attrs)?;
         for (tensor, port) in left.by_ref().take(count).zip(ports.by_ref()) {
             placed.push(if port.is_ref_or_resource() {
-                let variable = Held::new(device, tensor, port.is_ref)?;
+                let variable = TestVariable::new(device, tensor, port.is_ref)?;
                 let input = variable.input();
                 held.push(variable);
                 input
@@ -77,15 +80,16 @@ pub(crate) fn run(
     Ok(Ok(Outcome { values: values.collect::<Fallible<_>>()?, outputs: count }))
 }
 
-/// A variable of a device.
-enum Held {
+/// A variable on a device.
+enum TestVariable {
     Reference(Arc<Variable>),
-    /// Behind this handle.
+    /// The handle of a resource variable.
     Resource(Tensor),
 }
 
-impl Held {
-    fn new(device: &Arc<Device>, value: &Tensor, is_ref: bool) -> Fallible<Held> {
+impl TestVariable {
+    /// Creates a variable with a value.
+    fn new(device: &Arc<Device>, value: &Tensor, is_ref: bool) -> Fallible<TestVariable> {
         let (dtype, shape) = (value.dtype(), PartialShape::from(value.shape()));
         let value = upload(device, value.clone())?;
         if is_ref {
@@ -94,28 +98,29 @@ impl Held {
                 Value::Device(tensor) => *variable.lock_device() = Some(tensor),
                 value => *variable.lock() = Some(download(device, value)?),
             }
-            return Ok(Held::Reference(Arc::new(variable)));
+            return Ok(TestVariable::Reference(Arc::new(variable)));
         }
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("v{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let node = of("VarHandleOp", dtype)?.with_attr("shape", shape).with_attr("shared_name", name);
         let handle = run_node_on(device, &node, vec![])?.remove(0);
         run_node_on(device, &of("AssignVariableOp", dtype)?, vec![handle.clone(), value])?;
-        Ok(Held::Resource(download(device, handle)?))
+        Ok(TestVariable::Resource(download(device, handle)?))
     }
 
+    /// Returns the variable as an input.
     fn input(&self) -> Value {
         match self {
-            Held::Reference(variable) => Value::Ref(variable.clone()),
-            Held::Resource(handle) => Value::Host(handle.clone()),
+            TestVariable::Reference(variable) => Value::Ref(variable.clone()),
+            TestVariable::Resource(handle) => Value::Host(handle.clone()),
         }
     }
 
-    /// What it holds at last.
+    /// Returns the variable's final value, and deletes a resource variable.
     fn last(self, device: &Arc<Device>) -> Fallible<Option<Value>> {
         let handle = match self {
-            Held::Reference(variable) => return Ok(variable.snapshot()),
-            Held::Resource(handle) => handle,
+            TestVariable::Reference(variable) => return Ok(variable.snapshot()),
+            TestVariable::Resource(handle) => handle,
         };
         let [ResourceHandle { container, name, .. }] = handle.as_resources()? else {
             return Err("no handle".into());
@@ -127,6 +132,7 @@ impl Held {
     }
 }
 
+/// Returns a node of an op on variables.
 fn of(op: &str, dtype: DType) -> Fallible<Node> {
     let op = graph::ops::lookup(op).ok_or_else(|| format!("no op {op}"))?;
     Ok(Node::new("v", op).with_attr("dtype", dtype))

@@ -1,5 +1,5 @@
-//! Training whose input comes ahead of its steps, and that is saved behind them, stopped, and goes on. Without a GPU, the same
-//! with what is in its place.
+//! Training with prefetched input and asynchronous checkpoints, which is stopped and resumed. Without a GPU,
+//! the same on the CPU.
 
 use super::Fallible;
 use super::folder::Folder;
@@ -14,7 +14,7 @@ use train::{
 const ROWS: usize = 24;
 const BATCH: usize = 4;
 
-/// How far a layer of rectified units is from saying 1.
+/// Builds the mean squared distance of a layer of rectified units from 1.
 pub(crate) fn loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     let w = variables.get("w", DType::Float, &[3, 5], &Initializer::GlorotUniform { seed: 3 });
     let b = variables.get("b", DType::Float, &[5], &Initializer::Zeros);
@@ -22,13 +22,13 @@ pub(crate) fn loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Ou
     scope.mean(scope.square(scope.sub(out, scope.constant(1.0f32))), &[0, 1], false)
 }
 
-/// So many rows of a batch for [`loss`].
+/// Returns a batch of `count` rows for [`loss`].
 pub(crate) fn rows(count: usize) -> Fallible<Tensor> {
     let numbers: Vec<f32> = (0..count * 3).map(|i| ((i * 7) % 11) as f32 / 8.0).collect();
     Ok(Tensor::from_slice(&numbers, [count, 3].try_into()?)?)
 }
 
-/// Trains from the newest checkpoint to a step, with input that waits on a device; the weights then.
+/// Trains from the newest checkpoint to a step, with input prefetched to a device; returns the weights.
 pub(crate) fn train(master: &Master, device: &str, folder: &Path, last_step: i64) -> Fallible<Tensor> {
     let scope = Scope::new();
     let (host, device) = (scope.device("/device:CPU:0"), scope.device(device));
@@ -52,8 +52,9 @@ pub(crate) fn train(master: &Master, device: &str, folder: &Path, last_step: i64
 }
 
 #[test]
-fn what_was_saved_behind_its_steps_goes_on_as_if_it_had_not_stopped() -> Fallible {
-    // Whoever goes on begins with the first row again, and in a process of its own: another's would have the variables still.
+fn training_resumes_from_a_background_checkpoint() -> Fallible {
+    // A resumed run starts with the first row, and in a process of its own, because another's would still have
+    // the variables.
     let half = (2 * ROWS / BATCH) as i64;
     let trained = |folder: &Folder, last_step: i64| -> Fallible<Tensor> {
         let (master, device) = crate::machine()?;
@@ -61,13 +62,13 @@ fn what_was_saved_behind_its_steps_goes_on_as_if_it_had_not_stopped() -> Fallibl
     };
     let (whole, parted) = (Folder::new("whole")?, Folder::new("parted")?);
     let undisturbed = trained(&whole, 2 * half)?;
-    // A GPU's libraries may take another way to a product, and the last bits with it.
+    // A GPU's libraries may choose another algorithm for a product, so the last bits may differ.
     assert!(apart(&trained(&parted, half)?, &undisturbed)? > 1e-2, "nothing is learned in the second half");
     assert!(apart(&trained(&parted, 2 * half)?, &undisturbed)? < 1e-4);
     Ok(())
 }
 
-/// How far the elements furthest from each other are apart; not a number, if one of them is none.
+/// Returns the largest distance between elements; NaN if one of them is NaN.
 fn apart(one: &Tensor, other: &Tensor) -> Fallible<f32> {
     let pairs = one.values::<f32>()?.iter().zip(other.values::<f32>()?);
     Ok(pairs.map(|(a, b)| (a - b).abs()).max_by(f32::total_cmp).ok_or("there are no elements")?)

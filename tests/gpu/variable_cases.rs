@@ -1,11 +1,11 @@
-//! Inputs for ops of variables: what each variable holds before, and what comes beside it.
+//! Inputs for ops on variables: the value of each variable before, and the other inputs.
 
 use super::Fallible;
 use super::cases::{ONE, Random};
 use graph::{DType, Node, Shape, Tensor};
 use kernels::testing::run_op;
 
-/// As [`inputs`](super::cases::inputs), of a node that takes variables.
+/// Like [`inputs`](super::cases::inputs), for a node that takes variables.
 pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     let t = element(node);
     let index = node.attr::<DType>("Tindices").unwrap_or(DType::Int64);
@@ -19,7 +19,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tenso
             cases.into_iter().map(case).collect()
         }
         name if name.starts_with("Stateful") || name.starts_with("Rng") => generated(node),
-        // Their handles are of no variable: `loops` in the executor's tests has them.
+        // The handles are not variables; `loops` in the executor's tests covers these ops.
         name if name.starts_with("TensorArray") || name.starts_with("Stack") => Ok(vec![]),
         name if name.contains("StridedSliceAssign") => {
             let index = node.attr::<DType>("Index")?;
@@ -31,7 +31,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tenso
             let at = Tensor::from_slice(&[3i64, 0, 4], Shape::new(&[3, 1])?)?;
             Ok(vec![vec![random.tensor(t, &[5, 2])?, cast(&at, index)?, random.tensor(t, &[3, 2])?]])
         }
-        // Whole numbers are not divided by zero.
+        // Integer division by zero is excluded.
         name if name.ends_with("ScatterDiv") && t == DType::Int64 => {
             let rows = cast(&Tensor::vector(&[3i64, 0, 4])?, index)?;
             Ok(vec![vec![random.tensor(t, &[5])?, rows, Tensor::vector(&[2i64, -3, 1])?]])
@@ -49,13 +49,13 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tenso
     }
 }
 
-/// The type of what the node's variable holds.
+/// Returns the dtype of the node's variable.
 fn element(node: &Node) -> DType {
     let named = ["T", "dtype"].into_iter().find_map(|name| node.attr::<DType>(name).ok());
     named.unwrap_or(DType::Float)
 }
 
-/// Generators, one of which is about to count over, and what is asked of them.
+/// Returns states of generators, one of which is about to overflow its counter, and the other inputs.
 fn generated(node: &Node) -> Fallible<Vec<Vec<Tensor>>> {
     let states: [&[i64]; 2] = [&[-7, 4, 5], &[3, 8, 9, 10]];
     let mut all = Vec::new();
@@ -79,7 +79,8 @@ fn generated(node: &Node) -> Fallible<Vec<Vec<Tensor>>> {
     Ok(all)
 }
 
-/// Rows once each, for the order of updates of one is nobody's; one update for all rows.
+/// Returns scatter inputs. Rows do not repeat, because the order of updates of one row is not fixed; one case
+/// has a single update for all rows.
 fn scattered(t: DType, index: DType, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     let rows = cast(&Tensor::vector(&[3i64, 0, 4])?, index)?;
     Ok(vec![
@@ -90,10 +91,10 @@ fn scattered(t: DType, index: DType, random: &mut Random) -> Fallible<Vec<Vec<Te
     ])
 }
 
-/// Tables, and three rows of them.
+/// Shapes of tables, and of three rows of each.
 const ROWS: &[[&[usize]; 2]] = &[[&[5], &[3]], [&[5, 400], &[3, 400]], [&[5, 2, 3], &[3, 2, 3]]];
 
-/// A table with its slots, rates, and a gradient of rows, each once.
+/// Returns a table with its slots, scalars, and a gradient of distinct rows.
 fn row_step(
     node: &Node,
     t: DType,
@@ -111,12 +112,12 @@ fn row_step(
     Ok(inputs)
 }
 
-/// A variable with its slots, rates, and a gradient.
+/// Returns a variable with its slots, scalars, and a gradient.
 fn step(node: &Node, t: DType, dims: &[usize], random: &mut Random) -> Fallible<Vec<Tensor>> {
     let ports = node.input_types()?;
     let input = |(i, (arg, is_variable)): (usize, (&str, bool))| match arg {
         _ if i == 0 => random.tensor(t, dims),
-        // Slots are sums of squares, or lie where such may.
+        // Slots are sums of squares, or may be in the same range.
         _ if is_variable => share(random, t, dims),
         "grad" | "delta" => random.tensor(t, dims),
         "global_step" => Ok(Tensor::scalar(3i64)),
@@ -127,7 +128,7 @@ fn step(node: &Node, t: DType, dims: &[usize], random: &mut Random) -> Fallible<
     args.zip(ports.iter().map(|port| port.is_ref_or_resource())).enumerate().map(input).collect()
 }
 
-/// Numbers from 0.1 to 0.9.
+/// Returns numbers from 0.1 to 0.9.
 fn share(random: &mut Random, t: DType, dims: &[usize]) -> Fallible<Tensor> {
     let wide = random.tensor(DType::Double, dims)?;
     let shares: Vec<f64> = wide.values::<f64>()?.iter().map(|value| 0.5 + value * 0.4 / 3.0).collect();

@@ -1,4 +1,4 @@
-//! The cases that kernels of GPUs are tested with: every row of their table, of every type, on every set of inputs.
+//! The cases for GPU kernels: each entry of the kernel table, with each of its dtypes, on each set of inputs.
 
 use super::Fallible;
 use super::cases::{Random, inputs};
@@ -6,7 +6,7 @@ use super::op_nodes::rows;
 use device::kernel::KernelDef;
 use graph::{Node, Tensor};
 
-/// Attributes that are another rule of the same kernel.
+/// Boolean attributes that select another behaviour of the same kernel.
 const FLAGS: &[&str] = &[
     "transpose_a",
     "transpose_b",
@@ -30,7 +30,8 @@ const FLAGS: &[&str] = &[
     "reverse",
 ];
 
-/// The node with other rules too, and with seeds: streams without them differ from run to run.
+/// Returns the node with all values of these attributes, and with seeds, because random streams without seeds
+/// differ between runs.
 fn variants(node: Node) -> Vec<Node> {
     let has = |name: &str| node.op.attrs.iter().any(|spec| spec.name == name);
     let node = if has("seed") {
@@ -51,15 +52,17 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    /// Returns a description for error messages.
     fn name(&self) -> Fallible<String> {
         let shapes: Vec<String> = self.inputs.iter().map(|tensor| tensor.shape().to_string()).collect();
         Ok(format!("{:?} of {:?} {}", self.def, self.node.input_types()?, shapes.join(" ")))
     }
 }
 
-/// The rows of the GPU's table with their nodes. `ANABRANCH_GPU_SHARE`, such as `2/5`, leaves all but the second fifth of
-/// them out: tools that watch a GPU take their time, and what breaks a GPU for its process breaks it for a share.
-/// `ANABRANCH_GPU_OP` leaves out ops whose names have not this in them: who writes a kernel asks for it alone.
+/// Returns the entries of the GPU's kernel table with their nodes. `ANABRANCH_GPU_SHARE`, such as `2/5`,
+/// selects the second fifth of them: sanitizers are slow, and a kernel that breaks the GPU for its process then
+/// breaks it for one share only. `ANABRANCH_GPU_OP` selects ops by a part of their name, for work on a single
+/// kernel.
 pub(crate) fn shared_rows() -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
     let (share, shares) = share()?;
     let asked = std::env::var(OP).unwrap_or_default();
@@ -70,19 +73,20 @@ pub(crate) fn shared_rows() -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
 const SHARE: &str = "ANABRANCH_GPU_SHARE";
 const OP: &str = "ANABRANCH_GPU_OP";
 
-/// Whether no row is left out.
+/// Returns whether the whole table is selected.
 pub(crate) fn is_whole() -> bool {
     [SHARE, OP].into_iter().all(|name| std::env::var_os(name).is_none())
 }
 
-/// Runs `check` on every case of every row in the process's share; it tells what is wrong.
+/// Runs `check`, which returns descriptions of errors, on each case in the process's share. Returns the number
+/// of cases.
 ///
 /// # Errors
-/// All that is wrong.
+/// All errors found.
 pub(crate) fn walk(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<usize> {
     let (mut count, mut wrong) = (0, Vec::new());
     for (def, nodes) in shared_rows()? {
-        // The same, whatever other ops there are.
+        // The seed depends on the op only, so that other ops do not change its inputs.
         let mut random = Random(graph::fingerprint::hash64(def.op.as_bytes()));
         for node in nodes.into_iter().flat_map(variants) {
             for inputs in inputs(&node, &mut random)?.unwrap_or_default() {
@@ -101,7 +105,7 @@ pub(crate) fn walk(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<u
     }
 }
 
-/// The first of one, if there is no variable.
+/// Returns the selected share; without the environment variable the first of one.
 fn share() -> Fallible<(usize, usize)> {
     let Ok(text) = std::env::var(SHARE) else { return Ok((1, 1)) };
     let numbers =

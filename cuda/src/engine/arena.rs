@@ -1,5 +1,5 @@
-//! The memory that a captured graph works in: its addresses are in the graph, so it is the graph's for as long as that
-//! may run.
+//! The device memory of one captured CUDA graph. The graph holds its addresses, so the memory belongs to the
+//! graph for as long as the graph can be launched.
 
 use super::driver::Address;
 use super::engine::{Engine, block, bytes_of};
@@ -12,88 +12,99 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Memory of one captured graph, given back when neither the graph nor a tensor in it is left.
+/// The memory of one captured graph, freed when neither the graph nor a tensor in the memory is left.
 #[derive(Debug)]
 pub(super) struct Arena {
     engine: Arc<Engine>,
-    /// Who is said to hold it, where memory runs out.
+    /// The name under which out-of-memory messages list this memory.
     holder: Arc<str>,
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
 }
 
+/// The allocations of an [`Arena`].
 #[derive(Debug, Default)]
-struct State {
-    /// Bytes at each address.
-    taken: FxHashMap<Address, usize>,
-    /// What later work of the graph may use again, since it runs in the order in which it was captured.
+struct ArenaState {
+    /// Size in bytes of each allocation.
+    sizes: FxHashMap<Address, usize>,
+    /// Allocations that later kernels of the graph may reuse, because a graph runs in the order in which it was
+    /// captured.
     idle: Vec<Address>,
+    /// The stand-ins of variables' values; see [`Snapshot`].
     snapshots: Vec<Snapshot>,
+    /// True once the capture has ended.
     is_closed: bool,
 }
 
-/// The value of a variable that the graph changes, as some of its inputs: they hold it, and the graph is captured with
-/// something else that is held in its place.
+/// A variable's value that is an input of the graph and that the graph also changes. The inputs hold a
+/// reference to the value, so the graph is captured with a stand-in block that has its own reference count.
 #[derive(Debug)]
 struct Snapshot {
+    /// The block of the same address that the captured kernels get in place of the value.
     of: BlockId,
-    stand_in: Arc<dyn DeviceMemory>,
+    alias: Arc<dyn DeviceMemory>,
+    /// The number of inputs that are this value.
     inputs: usize,
 }
 
 impl Arena {
+    /// Creates an arena without memory; `holder` is the name for out-of-memory messages.
     pub(super) fn new(engine: Arc<Engine>, holder: Arc<str>) -> Arc<Arena> {
         Arc::new(Arena { engine, holder, state: Mutex::default() })
     }
 
+    /// Returns the GPU whose memory this is.
     pub(super) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Memory for a tensor: what the graph has done with, or more.
+    /// Allocates memory for a tensor: an idle allocation of the graph if a large enough one exists, else new
+    /// memory from the pool.
     ///
     /// # Errors
-    /// As [`Lane::allocate`](super::Lane::allocate).
+    /// Those of [`KernelStream::allocate`](super::KernelStream::allocate).
     pub(super) fn allocate(self: &Arc<Arena>, dtype: DType, shape: Shape) -> Result<DeviceTensor> {
         let len = bytes_of(dtype, &shape)?;
         if len == 0 {
             return self.engine.allocate(&self.holder, dtype, shape);
         }
-        let address = match self.reuse(len) {
+        let address = match self.take_idle(len) {
             Some(address) => address,
-            None => {
-                self.take(len, || format!("tensor with shape{shape} and type {dtype} for {}", self.holder))?
-            }
+            None => self.allocate_block(len, || {
+                format!("tensor with shape{shape} and type {dtype} for {}", self.holder)
+            })?,
         };
-        let memory = Arc::new(Block::of_arena(self.engine.clone(), self.clone(), address, len));
+        let memory = Arc::new(Block::in_arena(self.engine.clone(), self.clone(), address, len));
         Ok(DeviceTensor { dtype, shape, memory })
     }
 
-    /// The smallest idle memory that suffices.
-    fn reuse(&self, len: usize) -> Option<Address> {
+    /// Takes the smallest idle allocation of at least `len` bytes.
+    fn take_idle(&self, len: usize) -> Option<Address> {
         let mut state = self.state.lock();
-        let State { taken, idle, .. } = &mut *state;
-        let size = |address: &Address| taken.get(address).copied().unwrap_or(0);
+        let ArenaState { sizes, idle, .. } = &mut *state;
+        let size = |address: &Address| sizes.get(address).copied().unwrap_or(0);
         let fitting = idle.iter().enumerate().filter(|(_, address)| size(address) >= len);
         let (at, _) = fitting.min_by_key(|(_, address)| size(address))?;
         Some(idle.swap_remove(at))
     }
 
-    fn take(&self, len: usize, what: impl Fn() -> String) -> Result<Address> {
+    /// Allocates `len` bytes from the GPU's pool; `description` describes the tensor in the error message.
+    fn allocate_block(&self, len: usize, description: impl Fn() -> String) -> Result<Address> {
         let stream = self.engine.streams().id(Stream::Compute);
-        let address = self.engine.pool().allocate(len, stream, &self.holder, what)?;
-        self.state.lock().taken.insert(address, len);
+        let address = self.engine.pool().allocate(len, stream, &self.holder, description)?;
+        self.state.lock().sizes.insert(address, len);
         Ok(address)
     }
 
-    /// Nobody holds a tensor at this address any more.
-    pub(super) fn take_back(&self, address: Address) {
+    /// Marks the allocation at `address` as idle once no tensor is in it. Does nothing after
+    /// [`close`](Arena::close), because the finished graph writes the same addresses in each launch.
+    pub(super) fn recycle(&self, address: Address) {
         let mut state = self.state.lock();
         if !state.is_closed {
             state.idle.push(address);
         }
     }
 
-    /// What stands for an input that is the value of a variable, which the graph changes when nobody reads it any more.
+    /// Returns the stand-in for an input that is the value of a variable that the graph changes.
     ///
     /// # Errors
     /// The driver's.
@@ -103,41 +114,42 @@ impl Arena {
         let at = match state.snapshots.iter().position(|snapshot| snapshot.of == of.id()) {
             Some(at) => at,
             None => {
-                let stand_in = Arc::new(of.stand_in()?);
-                state.snapshots.push(Snapshot { of: of.id(), stand_in, inputs: 0 });
+                let alias = Arc::new(of.alias()?);
+                state.snapshots.push(Snapshot { of: of.id(), alias, inputs: 0 });
                 state.snapshots.len() - 1
             }
         };
         let snapshot = &mut state.snapshots[at];
         snapshot.inputs += 1;
-        Ok(DeviceTensor { memory: snapshot.stand_in.clone(), ..input.clone() })
+        Ok(DeviceTensor { memory: snapshot.alias.clone(), ..input.clone() })
     }
 
-    /// Whether nobody reads a variable's value any more, now that work is captured which changes it: the inputs that are
-    /// that value are held until all has been captured, and so is what stands for them.
+    /// Returns whether the kernel being captured may change a variable's value, because no other tensor shares
+    /// the memory. The segment's inputs and their stand-ins stay alive until the capture ends, so these
+    /// references are expected and not counted as other holders.
     pub(super) fn may_change(&self, value: &DeviceTensor) -> Result<bool> {
         let id = block(value)?.id();
         let state = self.state.lock();
         let holders = |memory: &Arc<dyn DeviceMemory>| Arc::strong_count(memory) - 1;
         Ok(match state.snapshots.iter().find(|snapshot| snapshot.of == id) {
             None => holders(&value.memory) == 0,
-            Some(Snapshot { stand_in, inputs, .. }) => {
-                holders(&value.memory) == *inputs && holders(stand_in) == *inputs
+            Some(Snapshot { alias, inputs, .. }) => {
+                holders(&value.memory) == *inputs && holders(alias) == *inputs
             }
         })
     }
 
-    /// The graph is whole: nothing more works in this memory.
+    /// Ends reuse of the memory when the capture is complete.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
     }
 }
 
 impl Drop for Arena {
-    /// Behind the last run of the graph.
+    /// Frees the memory in the compute stream, after the last launch of the graph.
     fn drop(&mut self) {
         let stream = self.engine.streams().id(Stream::Compute);
-        for &address in self.state.get_mut().taken.keys() {
+        for &address in self.state.get_mut().sizes.keys() {
             self.engine.pool().free(address, stream);
         }
     }

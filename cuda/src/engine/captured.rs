@@ -1,11 +1,11 @@
-//! A segment that was captured: the graph, the memory that it works in, and where it finds and leaves what.
+//! A captured segment: the CUDA graph, its memory, and the locations of its inputs and outputs.
 
 use super::arena::Arena;
 use super::capturing::Graph;
 use super::engine::{Engine, block, block_of};
-use super::lane::Lane;
+use super::lane::KernelStream;
 use super::memory::BlockId;
-use super::variables::{Locked, Variables};
+use super::variables::{LockedValues, SegmentVariables};
 use device::repeat::{Access, Walk};
 use device::value::Value;
 use device::{Device, DeviceMemory, DeviceTensor};
@@ -14,66 +14,67 @@ use graph::{DType, Shape};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// A graph that may be launched for inputs of the same shapes, and the same values in host memory.
+/// A CUDA graph of a segment, valid for inputs of the same shapes and, in host memory, the same values.
 #[derive(Debug)]
-pub(super) struct Captured {
+pub(super) struct CapturedSegment {
     graph: Graph,
-    /// Who asks for memory, in messages.
+    /// The name under which allocations are reported in error messages.
     name: Arc<str>,
-    inputs: Vec<Place>,
-    outputs: Vec<Given>,
-    made: Vec<Made>,
+    inputs: Vec<InputLocation>,
+    outputs: Vec<OutputSource>,
+    output_memory: Vec<OutputMemory>,
 }
 
-/// Where the graph finds an input.
+/// The location where the graph reads an input.
 #[derive(Debug)]
-enum Place {
-    /// In memory of its own, into which the input is copied.
+enum InputLocation {
+    /// Memory in the graph's arena, into which the input is copied before each launch.
     Copied(DeviceTensor),
-    /// Where it was in the run before, and when the graph was captured: no copy is needed.
-    There(BlockId),
-    /// A variable's value.
+    /// The input's own memory, which was the same block in the run before the capture: no copy is needed.
+    InPlace(BlockId),
+    /// The memory of a variable's value.
     Variable { id: BlockId, dtype: DType, shape: Shape },
-    /// It is in the graph itself: nothing else was captured for.
-    Known,
+    /// A host value that is fixed in the graph; other values have a graph of their own.
+    Constant,
 }
 
-/// What an output is.
+/// The source of an output's value after a launch.
 #[derive(Debug)]
-enum Given {
-    /// In memory of the graph's own, by its number.
-    Made { number: usize, dtype: DType, shape: Shape },
-    /// An input's elements, taken as these.
-    Passed { input: usize, dtype: DType, shape: Shape },
-    /// The reference that is an input.
+enum OutputSource {
+    /// Memory that the graph writes, by its index in `CapturedSegment::output_memory`.
+    GraphMemory { number: usize, dtype: DType, shape: Shape },
+    /// The memory of an input, with a dtype and shape of its own.
+    Input { input: usize, dtype: DType, shape: Shape },
+    /// The variable reference that is the input of this index.
     Reference { input: usize },
-    /// The elements of the variable that an input leads to, when the graph has run.
-    Snapshot { input: usize, dtype: DType, shape: Shape },
-    /// The same in every run.
-    Same(Value),
+    /// The value, after the launch, of the variable that an input refers to.
+    VariableValue { input: usize, dtype: DType, shape: Shape },
+    /// A constant, the same in each run.
+    Constant(Value),
 }
 
-/// Memory of an output.
+/// Memory that the graph writes and that holds one or more outputs.
 #[derive(Debug)]
-struct Made {
+struct OutputMemory {
     memory: Arc<dyn DeviceMemory>,
-    /// Whether outputs are copied out of it. Else they lie in it, and the graph does not run before all are dropped.
+    /// True if outputs are copied out of the memory. Otherwise outputs are in this memory, and the graph is not
+    /// launched again until all of them are dropped.
     is_copied: bool,
 }
 
-/// What came of an attempt to run the graph.
+/// The result of an attempt to launch the graph.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum ReplayOutcome {
     Done(Vec<Value>),
-    /// Somebody holds an output of the last run, or a snapshot of a variable. Nothing has run.
+    /// Not launched: an output of the last launch, or a snapshot of a changed variable, is still held.
     Busy,
-    /// An input or a variable is elsewhere than when the graph was captured. Nothing has run.
+    /// Not launched: an input or a variable is in other memory than during the capture.
     Moved,
 }
 
-impl Captured {
-    /// Captures what `walk` enqueues for these inputs, those of which that are marked in `stay` lie where they did
-    /// before. Nothing runs yet.
+impl CapturedSegment {
+    /// Captures the kernels that `walk` enqueues for these inputs. Inputs that are marked in `unmoved` are in the
+    /// same memory as in the run before. The capture runs no kernel.
     ///
     /// # Errors
     /// Those of `walk`, and the driver's; `ResourceExhausted`.
@@ -82,100 +83,111 @@ impl Captured {
         name: Arc<str>,
         device: &Arc<Device>,
         inputs: &[Value],
-        stay: &[bool],
-        variables: &Variables,
+        unmoved: &[bool],
+        variables: &SegmentVariables,
         walk: &mut Walk<'_>,
-    ) -> Result<Captured> {
+    ) -> Result<CapturedSegment> {
         let arena = Arena::new(engine.clone(), name.clone());
-        let mut places = Vec::with_capacity(inputs.len());
-        // What the kernels are given in place of the inputs.
-        let mut stand_ins = Vec::with_capacity(inputs.len());
+        let mut locations = Vec::with_capacity(inputs.len());
+        // The values that the kernels get in place of the inputs.
+        let mut captured_inputs = Vec::with_capacity(inputs.len());
         {
             let values = variables.lock();
-            let changed: FxHashSet<BlockId> =
-                variables.changed(&values).map(|value| Ok(block(value)?.id())).collect::<Result<_>>()?;
+            let changed: FxHashSet<BlockId> = variables
+                .changed_values(&values)
+                .map(|value| Ok(block(value)?.id()))
+                .collect::<Result<_>>()?;
             for (i, input) in inputs.iter().enumerate() {
-                let (place, stand_in) = match (input, variables.place(i)) {
-                    (_, Some(at)) => (variable(values[at].as_ref())?, input.clone()),
+                let (location, captured_input) = match (input, variables.index_of(i)) {
+                    (_, Some(at)) => (variable_location(values[at].as_ref())?, input.clone()),
                     (Value::Device(tensor), None) if !tensor.memory.is_empty() => {
-                        place(&arena, tensor, stay[i], &changed)?
+                        input_location(&arena, tensor, unmoved[i], &changed)?
                     }
-                    _ => (Place::Known, input.clone()),
+                    _ => (InputLocation::Constant, input.clone()),
                 };
-                places.push(place);
-                stand_ins.push(stand_in);
+                locations.push(location);
+                captured_inputs.push(captured_input);
             }
         }
-        let (graph, values) = Graph::capture(device, &arena, |device| walk(device, stand_ins.clone()))?;
+        let (graph, values) = Graph::capture(device, &arena, |device| walk(device, captured_inputs.clone()))?;
         arena.close();
-        let mut captured = Captured { graph, name, inputs: places, outputs: Vec::new(), made: Vec::new() };
+        let mut captured = CapturedSegment {
+            graph,
+            name,
+            inputs: locations,
+            outputs: Vec::new(),
+            output_memory: Vec::new(),
+        };
         for value in values {
-            let output = captured.output(value, &stand_ins)?;
+            let output = captured.output_source(value, &captured_inputs)?;
             captured.outputs.push(output);
         }
         Ok(captured)
     }
 
-    /// What an output is, by the value that it had when the graph was captured.
-    fn output(&mut self, value: Value, stand_ins: &[Value]) -> Result<Given> {
+    /// Returns the source of an output, from the value that the capture returned for it.
+    fn output_source(&mut self, value: Value, captured_inputs: &[Value]) -> Result<OutputSource> {
         let DeviceTensor { dtype, shape, memory } = match value {
             Value::Device(tensor) if !tensor.memory.is_empty() => tensor,
             Value::Ref(variable) => {
                 let is_it =
                     |input: &Value| matches!(input, Value::Ref(known) if Arc::ptr_eq(known, &variable));
-                let input = stand_ins.iter().position(is_it);
-                let input = input.ok_or_else(|| unfit("a reference to a variable that it was not given"))?;
-                return Ok(Given::Reference { input });
+                let input = captured_inputs.iter().position(is_it);
+                let input = input
+                    .ok_or_else(|| unsupported_output("a reference to a variable that it was not given"))?;
+                return Ok(OutputSource::Reference { input });
             }
-            Value::View(_) => return Err(unfit("a view of a variable")),
-            value => return Ok(Given::Same(value)),
+            Value::View(_) => return Err(unsupported_output("a view of a variable")),
+            value => return Ok(OutputSource::Constant(value)),
         };
         let is_it = |input: &Value| match input {
             Value::Device(known) => Arc::ptr_eq(&known.memory, &memory),
             _ => false,
         };
-        if let Some(input) = stand_ins.iter().position(is_it) {
-            return Ok(Given::Passed { input, dtype, shape });
+        if let Some(input) = captured_inputs.iter().position(is_it) {
+            return Ok(OutputSource::Input { input, dtype, shape });
         }
         let of = block_of(&memory)?;
-        let is_value = |place: &Place| matches!(place, Place::Variable { id, .. } if *id == of.id());
+        let is_value =
+            |at: &InputLocation| matches!(at, InputLocation::Variable { id, .. } if *id == of.id());
         if let Some(input) = self.inputs.iter().position(is_value) {
-            return Ok(Given::Snapshot { input, dtype, shape });
+            return Ok(OutputSource::VariableValue { input, dtype, shape });
         }
-        if !of.is_of_graph() {
-            // A constant's memory, which nobody writes.
-            return Ok(Given::Same(DeviceTensor { dtype, shape, memory }.into()));
+        if !of.is_graph_memory() {
+            // The memory of a constant, which no kernel writes.
+            return Ok(OutputSource::Constant(DeviceTensor { dtype, shape, memory }.into()));
         }
-        let known = self.made.iter().position(|made| Arc::ptr_eq(&made.memory, &memory));
-        let number = known.unwrap_or(self.made.len());
+        let known = self.output_memory.iter().position(|output| Arc::ptr_eq(&output.memory, &memory));
+        let number = known.unwrap_or(self.output_memory.len());
         if known.is_none() {
-            self.made.push(Made { memory, is_copied: false });
+            self.output_memory.push(OutputMemory { memory, is_copied: false });
         }
-        Ok(Given::Made { number, dtype, shape })
+        Ok(OutputSource::GraphMemory { number, dtype, shape })
     }
 
-    /// Enqueues the graph for these inputs, which are of the shapes that it was captured for, if it may run now.
+    /// Launches the graph for these inputs, whose shapes are those of the capture, if its memory is free and
+    /// unmoved.
     ///
     /// # Errors
     /// The driver's; `ResourceExhausted` for the copy of an output.
-    pub(super) fn repeat(
+    pub(super) fn replay(
         &mut self,
         engine: &Arc<Engine>,
         inputs: &[Value],
-        variables: &Variables,
-    ) -> Result<Outcome> {
+        variables: &SegmentVariables,
+    ) -> Result<ReplayOutcome> {
         let values = variables.lock();
-        if !self.finds(inputs, variables, &values)? {
-            return Ok(Outcome::Moved);
+        if !self.has_unmoved_inputs(inputs, variables, &values)? {
+            return Ok(ReplayOutcome::Moved);
         }
-        if !self.has_its_outputs() || !variables.may_change(&values, inputs) {
-            return Ok(Outcome::Busy);
+        if !self.try_reclaim_outputs() || !variables.may_change(&values, inputs) {
+            return Ok(ReplayOutcome::Busy);
         }
-        let lane = Lane::to(engine);
-        for (place, input) in self.inputs.iter().zip(inputs) {
-            match (place, input) {
-                (Place::Copied(own), Value::Device(input)) => lane.copy(own, input)?,
-                (Place::There(_), Value::Device(input)) => {
+        let stream = KernelStream::compute(engine);
+        for (location, input) in self.inputs.iter().zip(inputs) {
+            match (location, input) {
+                (InputLocation::Copied(own), Value::Device(input)) => stream.copy(own, input)?,
+                (InputLocation::InPlace(_), Value::Device(input)) => {
                     block(input)?.read()?;
                 }
                 _ => {}
@@ -188,31 +200,37 @@ impl Captured {
                 Access::Changes => block(value)?.write()?,
             };
         }
-        for made in &self.made {
-            block_of(&made.memory)?.write()?;
+        for output in &self.output_memory {
+            block_of(&output.memory)?.write()?;
         }
         self.graph.launch()?;
-        let give = |output| self.give(&lane, output, inputs, variables, &values);
-        Ok(Outcome::Done(self.outputs.iter().map(give).collect::<Result<_>>()?))
+        let output_value = |output| self.output_value(&stream, output, inputs, variables, &values);
+        Ok(ReplayOutcome::Done(self.outputs.iter().map(output_value).collect::<Result<_>>()?))
     }
 
-    /// How many copies a run makes, in and out.
+    /// Returns the number of copies per run, of inputs and outputs.
     pub(super) fn copies(&self) -> usize {
-        let copied_in = self.inputs.iter().filter(|place| matches!(place, Place::Copied(_))).count();
-        copied_in + self.made.iter().filter(|made| made.is_copied).count()
+        let copied_in =
+            self.inputs.iter().filter(|location| matches!(location, InputLocation::Copied(_))).count();
+        copied_in + self.output_memory.iter().filter(|output| output.is_copied).count()
     }
 
-    /// Whether everything is where the graph looks for it.
-    fn finds(&self, inputs: &[Value], variables: &Variables, values: &Locked<'_>) -> Result<bool> {
-        for (i, (place, input)) in self.inputs.iter().zip(inputs).enumerate() {
-            let is_there = match place {
-                Place::Copied(_) | Place::Known => true,
-                Place::There(id) => match input {
+    /// Returns whether each input and variable is in the memory that the graph reads.
+    fn has_unmoved_inputs(
+        &self,
+        inputs: &[Value],
+        variables: &SegmentVariables,
+        values: &LockedValues<'_>,
+    ) -> Result<bool> {
+        for (i, (location, input)) in self.inputs.iter().zip(inputs).enumerate() {
+            let is_unmoved = match location {
+                InputLocation::Copied(_) | InputLocation::Constant => true,
+                InputLocation::InPlace(id) => match input {
                     Value::Device(input) => block(input)?.id() == *id,
                     _ => false,
                 },
-                Place::Variable { id, dtype, shape } => {
-                    match variables.place(i).and_then(|at| values[at].as_ref()) {
+                InputLocation::Variable { id, dtype, shape } => {
+                    match variables.index_of(i).and_then(|at| values[at].as_ref()) {
                         Some(value) => {
                             block(value)?.id() == *id && value.dtype == *dtype && value.shape == *shape
                         }
@@ -220,89 +238,93 @@ impl Captured {
                     }
                 }
             };
-            if !is_there {
+            if !is_unmoved {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Whether nobody holds what the last run gave. What is held until the next run is copied out from then on, for
-    /// whoever holds it may do so again.
-    fn has_its_outputs(&mut self) -> bool {
+    /// Returns whether all outputs of the last launch are dropped. An output that is still held is copied out
+    /// from then on, because its holder will probably keep it again in later runs.
+    fn try_reclaim_outputs(&mut self) -> bool {
         let mut are_free = true;
-        for made in &mut self.made {
-            if Arc::get_mut(&mut made.memory).is_none() {
-                made.is_copied = true;
+        for output in &mut self.output_memory {
+            if Arc::get_mut(&mut output.memory).is_none() {
+                output.is_copied = true;
                 are_free = false;
             }
         }
         are_free
     }
 
-    fn give(
+    /// Returns the value of an output after a launch, copied out of the graph's memory if `is_copied` is set.
+    fn output_value(
         &self,
-        lane: &Lane<'_>,
-        output: &Given,
+        stream: &KernelStream<'_>,
+        output: &OutputSource,
         inputs: &[Value],
-        variables: &Variables,
-        values: &Locked<'_>,
+        variables: &SegmentVariables,
+        values: &LockedValues<'_>,
     ) -> Result<Value> {
-        let lost = || Error::internal("a captured graph gives what it was not given");
+        let missing = || Error::internal("a captured graph gives what it was not given");
         Ok(match output {
-            Given::Made { number, dtype, shape } => {
-                let Made { memory, is_copied } = &self.made[*number];
+            OutputSource::GraphMemory { number, dtype, shape } => {
+                let OutputMemory { memory, is_copied } = &self.output_memory[*number];
                 let own = DeviceTensor { dtype: *dtype, shape: shape.clone(), memory: memory.clone() };
                 match is_copied {
                     false => own.into(),
                     true => {
-                        let copy = lane.allocate(&self.name, *dtype, shape.clone())?;
-                        lane.copy(&copy, &own)?;
+                        let copy = stream.allocate(&self.name, *dtype, shape.clone())?;
+                        stream.copy(&copy, &own)?;
                         copy.into()
                     }
                 }
             }
-            Given::Passed { input, dtype, shape } => match &inputs[*input] {
+            OutputSource::Input { input, dtype, shape } => match &inputs[*input] {
                 Value::Device(DeviceTensor { memory, .. }) => {
                     DeviceTensor { dtype: *dtype, shape: shape.clone(), memory: memory.clone() }.into()
                 }
-                _ => return Err(lost()),
+                _ => return Err(missing()),
             },
-            Given::Reference { input } => inputs[*input].clone(),
-            Given::Snapshot { input, dtype, shape } => {
-                let value = variables.place(*input).and_then(|at| values[at].clone()).ok_or_else(lost)?;
+            OutputSource::Reference { input } => inputs[*input].clone(),
+            OutputSource::VariableValue { input, dtype, shape } => {
+                let value =
+                    variables.index_of(*input).and_then(|at| values[at].clone()).ok_or_else(missing)?;
                 DeviceTensor { dtype: *dtype, shape: shape.clone(), ..value }.into()
             }
-            Given::Same(value) => value.clone(),
+            OutputSource::Constant(value) => value.clone(),
         })
     }
 }
 
-/// Where a graph will find a variable's value.
-fn variable(value: Option<&DeviceTensor>) -> Result<Place> {
-    let value = value.ok_or_else(|| unfit("what it makes of a variable without a value"))?;
-    Ok(Place::Variable { id: block(value)?.id(), dtype: value.dtype, shape: value.shape.clone() })
+/// Returns the location of a variable's value.
+fn variable_location(value: Option<&DeviceTensor>) -> Result<InputLocation> {
+    let value = value.ok_or_else(|| unsupported_output("what it makes of a variable without a value"))?;
+    Ok(InputLocation::Variable { id: block(value)?.id(), dtype: value.dtype, shape: value.shape.clone() })
 }
 
-/// Where a graph will find an input, and what it is captured with. The memory of another graph stays where it is, and so
-/// does the value of a variable that this one changes.
-fn place(
+/// Chooses the location of an input, and returns it with the value that the capture uses for that input. Memory
+/// of another graph and the value of a variable that this graph changes are used in place; other inputs are
+/// copied unless `is_unmoved`.
+fn input_location(
     arena: &Arc<Arena>,
     input: &DeviceTensor,
-    stays: bool,
+    is_unmoved: bool,
     changed: &FxHashSet<BlockId>,
-) -> Result<(Place, Value)> {
+) -> Result<(InputLocation, Value)> {
     let of = block(input)?;
     Ok(if changed.contains(&of.id()) {
-        (Place::There(of.id()), arena.snapshot(input)?.into())
-    } else if stays || of.is_of_graph() {
-        (Place::There(of.id()), input.clone().into())
+        (InputLocation::InPlace(of.id()), arena.snapshot(input)?.into())
+    } else if is_unmoved || of.is_graph_memory() {
+        (InputLocation::InPlace(of.id()), input.clone().into())
     } else {
         let own = arena.allocate(input.dtype, input.shape.clone())?;
-        (Place::Copied(own.clone()), own.into())
+        (InputLocation::Copied(own.clone()), own.into())
     })
 }
 
-fn unfit(what: &str) -> Error {
-    Error::new(graph::Code::FailedPrecondition, format!("a captured graph cannot give {what}"))
+/// The error for an output that a captured graph cannot return.
+fn unsupported_output(description: &str) -> Error {
+    Error::new(graph::Code::FailedPrecondition, format!("a captured graph cannot give {description}"))
 }

@@ -1,9 +1,9 @@
-//! The device of kernels whose work is captured, and the graph that comes of it.
+//! The device that captures its kernels' work into a CUDA graph, and the resulting graph.
 
 use super::arena::Arena;
 use super::driver::{GraphId, StreamId};
-use super::lane::Lane;
-use super::pieces::Pieces;
+use super::lane::KernelStream;
+use super::pieces::PieceBatch;
 use super::streams::Stream;
 use device::value::Value;
 use device::{Device, DeviceTensor, Processor, Transfer};
@@ -12,7 +12,7 @@ use graph::Tensor;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Work that was captured, with the memory that it works in.
+/// A CUDA graph with the memory that its kernels use.
 #[derive(Debug)]
 pub(super) struct Graph {
     arena: Arc<Arena>,
@@ -20,10 +20,11 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Captures what kernels enqueue that `run` runs on the device that it is given.
+    /// Captures the kernels that `run` enqueues on the device that it is passed.
     ///
     /// # Errors
-    /// Those of `run`, and the driver's; `FailedPrecondition` where graphs are not wanted. Then nothing has run.
+    /// Those of `run`, and the driver's; `FailedPrecondition` if graphs are turned off. No kernel has run in
+    /// any of these cases.
     pub(super) fn capture<T>(
         device: &Arc<Device>,
         arena: &Arc<Arena>,
@@ -33,15 +34,15 @@ impl Graph {
         let stream = engine
             .capture_stream()
             .ok_or_else(|| Error::new(graph::Code::FailedPrecondition, "graphs are not to be captured"))?;
-        let capture = Capture { arena: arena.clone(), stream: *stream, waiting: Mutex::default() };
-        let capturing = Arc::new(Capturing { device: device.clone(), capture });
+        let capture = Capture { arena: arena.clone(), stream: *stream, pending: Mutex::default() };
+        let capture_device = Arc::new(CaptureDevice { device: device.clone(), capture });
         let mut open = Open::begin(arena, *stream)?;
-        let result = run(&Arc::new(device.with_processor(capturing.clone())))?;
-        capturing.lane().settle()?;
+        let result = run(&Arc::new(device.with_processor(capture_device.clone())))?;
+        capture_device.stream().flush()?;
         Ok((open.end()?, result))
     }
 
-    /// Enqueues it behind the kernels.
+    /// Enqueues the graph in the compute stream.
     ///
     /// # Errors
     /// The driver's.
@@ -57,7 +58,7 @@ impl Drop for Graph {
     }
 }
 
-/// A capture that is under way: whatever happens, it is ended.
+/// An open capture, ended on drop so that an error cannot leave the stream in capture mode.
 struct Open<'a> {
     arena: &'a Arc<Arena>,
     stream: StreamId,
@@ -80,35 +81,37 @@ impl<'a> Open<'a> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if !self.is_ended {
-            // What was captured of a failed run is of no use, and why it failed is being told.
+            // The graph of a failed capture is useless, and the error that stopped `run` is already being
+            // returned.
             drop(self.end());
         }
     }
 }
 
-/// A GPU whose kernels' work is captured; all else is the GPU's.
+/// A GPU that captures the work of its kernels and forwards all other calls to the real device.
 #[derive(Debug)]
-pub(super) struct Capturing {
+pub(super) struct CaptureDevice {
     device: Arc<Device>,
     capture: Capture,
 }
 
-/// Where captured work goes, and the memory that it is on.
+/// The stream that captures, and the memory that captured kernels use.
 #[derive(Debug)]
 pub(super) struct Capture {
     pub(super) arena: Arc<Arena>,
     pub(super) stream: StreamId,
-    /// What has not been enqueued yet, since the next kernel may be launched with it.
-    pub(super) waiting: Mutex<Option<Pieces>>,
+    /// A launch that is held back, because the next kernel may be batched into it.
+    pub(super) pending: Mutex<Option<PieceBatch>>,
 }
 
-impl Capturing {
-    pub(super) fn lane(&self) -> Lane<'_> {
-        Lane::into_graph(&self.capture)
+impl CaptureDevice {
+    /// Returns the stream that kernels on this device enqueue to.
+    pub(super) fn stream(&self) -> KernelStream<'_> {
+        KernelStream::capturing(&self.capture)
     }
 }
 
-impl Processor for Capturing {
+impl Processor for CaptureDevice {
     fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
         self.device.processor().upload(tensor, done);
     }

@@ -1,8 +1,9 @@
-//! What several GPUs of the process compute together, each with a kernel that waits for the others'.
+//! A collective over several GPUs of the process: each GPU's kernel joins, and the reduction is enqueued when
+//! all have joined.
 
-use super::driver::{Address, AllReduce, Part, Reduction};
+use super::driver::{Address, AllReduce, AllReducePart, Reduction};
 use super::engine::{Engine, block};
-use super::meeting::{Arrival, Meeting, Member, Terms};
+use super::meeting::{Arrival, CollectiveBarrier, CollectiveSignature, Participant};
 use super::memory::Block;
 use super::streams::Stream;
 use device::cancel::Cancellation;
@@ -13,19 +14,19 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// Where the kernels of one collective meet in a step.
+/// The barrier of the kernels of one collective within a step.
 #[derive(Default)]
 pub(crate) struct Collective {
-    meeting: Mutex<Meeting<Share>>,
-    /// The step's end is the meeting's.
+    barrier: Mutex<CollectiveBarrier<CollectiveInput>>,
+    /// Set once the step's cancellation is registered to fail the barrier.
     watch: OnceLock<()>,
 }
 
-/// What one GPU brings.
-pub(crate) struct Share {
+/// One GPU's input to a collective.
+pub(crate) struct CollectiveInput {
     pub(crate) engine: Arc<Engine>,
     pub(crate) tensor: DeviceTensor,
-    /// Called with the result, on the thread of whoever comes last.
+    /// Called with the result, on the thread of the kernel that joins last.
     pub(crate) done: Transfer<DeviceTensor>,
 }
 
@@ -34,29 +35,35 @@ impl Resource for Collective {
 }
 
 impl Collective {
-    /// Brings one GPU's share. What the collective gives is enqueued when all have come.
-    pub(crate) fn join(self: &Arc<Self>, step: &Cancellation, terms: Terms, member: Member<Share>) {
+    /// Adds one GPU's input. The reduction is enqueued when all participants have joined.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        step: &Cancellation,
+        signature: CollectiveSignature,
+        participant: Participant<CollectiveInput>,
+    ) {
         self.watch(step);
-        let reduction = terms.reduction;
-        let arrival = self.meeting.lock().arrive(terms, member);
+        let reduction = signature.reduction;
+        let arrival = self.barrier.lock().arrive(signature, participant);
         match arrival {
             Arrival::Waits => {}
-            Arrival::Failed(error, members) => fail(members, &error),
-            Arrival::Complete(members) => finish(reduction, members),
+            Arrival::Failed(error, participants) => fail(participants, &error),
+            Arrival::Complete(participants) => finish(reduction, participants),
         }
     }
 
-    /// Before anybody waits: who comes to a step that has ended finds the meeting failed.
+    /// Registers the step's cancellation before any participant waits: in a step that has ended the barrier
+    /// fails at once.
     fn watch(self: &Arc<Self>, step: &Cancellation) {
         self.watch.get_or_init(|| {
-            let meeting = Arc::downgrade(self);
+            let collective = Arc::downgrade(self);
             let end = move |reason: &Error| {
-                let Some(collective) = meeting.upgrade() else { return };
-                let waiting = collective.meeting.lock().fail(reason.clone());
+                let Some(collective) = collective.upgrade() else { return };
+                let waiting = collective.barrier.lock().fail(reason.clone());
                 fail(waiting, &reason.clone().derived());
             };
             if let Err(reason) = step.register(end) {
-                self.meeting.lock().fail(reason);
+                self.barrier.lock().fail(reason);
             }
         });
     }
@@ -64,80 +71,88 @@ impl Collective {
 
 impl fmt::Debug for Collective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Collective({:?})", self.meeting.lock())
+        write!(f, "Collective({:?})", self.barrier.lock())
     }
 }
 
-impl fmt::Debug for Share {
+impl fmt::Debug for CollectiveInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Share({:?})", self.tensor)
+        write!(f, "CollectiveInput({:?})", self.tensor)
     }
 }
 
-fn fail(members: Vec<Member<Share>>, error: &Error) {
-    for member in members {
-        (member.part.done)(Err(error.clone()));
+/// Completes each participant with the error.
+fn fail(participants: Vec<Participant<CollectiveInput>>, error: &Error) {
+    for participant in participants {
+        (participant.input.done)(Err(error.clone()));
     }
 }
 
-fn finish(reduction: Reduction, members: Vec<Member<Share>>) {
-    match all_reduce(reduction, &members) {
+/// Enqueues the reduction and completes each participant with its result.
+fn finish(reduction: Reduction, participants: Vec<Participant<CollectiveInput>>) {
+    match all_reduce(reduction, &participants) {
         Ok(results) => {
-            for (member, result) in members.into_iter().zip(results) {
-                (member.part.done)(Ok(result));
+            for (participant, result) in participants.into_iter().zip(results) {
+                (participant.input.done)(Ok(result));
             }
         }
-        Err(error) => fail(members, &error),
+        Err(error) => fail(participants, &error),
     }
 }
 
-/// Enqueues the reduction of the members' tensors, of one type and shape, on each of their GPUs, beside the kernels there.
-fn all_reduce(reduction: Reduction, members: &[Member<Share>]) -> Result<Vec<DeviceTensor>> {
-    let Some(first) = members.first() else { return Ok(Vec::new()) };
-    let (dtype, count) = (first.part.tensor.dtype, first.part.tensor.shape.num_elements());
-    // What is of nobody else, or has no elements, is what it was.
-    if members.len() == 1 || count == 0 {
-        return Ok(members.iter().map(|member| member.part.tensor.clone()).collect());
+/// Enqueues the reduction of the participants' tensors, of one dtype and shape, on the collective stream of
+/// each GPU.
+fn all_reduce(
+    reduction: Reduction,
+    participants: &[Participant<CollectiveInput>],
+) -> Result<Vec<DeviceTensor>> {
+    let Some(first) = participants.first() else { return Ok(Vec::new()) };
+    let (dtype, count) = (first.input.tensor.dtype, first.input.tensor.shape.num_elements());
+    // A tensor of a single participant, or without elements, is its own reduction.
+    if participants.len() == 1 || count == 0 {
+        return Ok(participants.iter().map(|participant| participant.input.tensor.clone()).collect());
     }
-    let mut results: Vec<Taken<'_>> = Vec::with_capacity(members.len());
-    let mut parts: Vec<Part<'_>> = Vec::with_capacity(members.len());
-    for member in members {
-        let engine = &member.part.engine;
-        let result = Taken::new(member)?;
-        parts.push(Part {
+    let mut results: Vec<ResultMemory<'_>> = Vec::with_capacity(participants.len());
+    let mut parts: Vec<AllReducePart<'_>> = Vec::with_capacity(participants.len());
+    for participant in participants {
+        let engine = &participant.input.engine;
+        let result = ResultMemory::new(participant)?;
+        parts.push(AllReducePart {
             driver: &**engine.driver(),
-            from: block(&member.part.tensor)?.read_on(Stream::Collective)?,
+            from: block(&participant.input.tensor)?.read_on(Stream::Collective)?,
             to: result.address,
             stream: engine.streams().id(Stream::Collective),
         });
         results.push(result);
     }
-    first.part.engine.driver().all_reduce(&AllReduce { reduction, dtype, count }, &parts)?;
-    results.into_iter().map(Taken::filled).collect()
+    first.input.engine.driver().all_reduce(&AllReduce { reduction, dtype, count }, &parts)?;
+    results.into_iter().map(ResultMemory::into_tensor).collect()
 }
 
-/// Memory for one GPU's result; given back if nothing comes of it.
-struct Taken<'a> {
-    member: &'a Member<Share>,
+/// Memory for one GPU's result, freed on drop if the reduction was not enqueued.
+struct ResultMemory<'a> {
+    participant: &'a Participant<CollectiveInput>,
     address: Address,
     is_kept: bool,
 }
 
-impl<'a> Taken<'a> {
-    fn new(member: &'a Member<Share>) -> Result<Taken<'a>> {
-        let Share { engine, tensor, .. } = &member.part;
+impl<'a> ResultMemory<'a> {
+    /// Allocates memory as large as the participant's tensor.
+    fn new(participant: &'a Participant<CollectiveInput>) -> Result<ResultMemory<'a>> {
+        let CollectiveInput { engine, tensor, .. } = &participant.input;
         let DeviceTensor { dtype, shape, memory } = tensor;
-        let what = || format!("tensor with shape{shape} and type {dtype} for {}", member.node);
+        let description = || format!("tensor with shape{shape} and type {dtype} for {}", participant.node);
         let stream = engine.streams().id(Stream::Collective);
-        let address = engine.pool().allocate(memory.len(), stream, &member.node, what)?;
-        Ok(Taken { member, address, is_kept: false })
+        let address = engine.pool().allocate(memory.len(), stream, &participant.node, description)?;
+        Ok(ResultMemory { participant, address, is_kept: false })
     }
 
-    /// The result, and until when its GPU's share is read.
-    fn filled(mut self) -> Result<DeviceTensor> {
-        let Share { engine, tensor, .. } = &self.member.part;
+    /// Returns the result, which is complete at an event of the collective stream, and marks the input as read
+    /// until that event.
+    fn into_tensor(mut self) -> Result<DeviceTensor> {
+        let CollectiveInput { engine, tensor, .. } = &self.participant.input;
         let mark = engine.streams().mark(Stream::Collective)?;
-        block(tensor)?.read_until(mark.clone());
+        block(tensor)?.add_reader(mark.clone());
         let len = tensor.memory.len();
         self.is_kept = true;
         let block = Block::filled(engine.clone(), self.address, len, Stream::Collective, mark);
@@ -145,10 +160,10 @@ impl<'a> Taken<'a> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for ResultMemory<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            let engine = &self.member.part.engine;
+            let engine = &self.participant.input.engine;
             engine.pool().free(self.address, engine.streams().id(Stream::Collective));
         }
     }

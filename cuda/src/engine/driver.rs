@@ -1,4 +1,5 @@
-//! What is asked of a GPU: the narrow waist between what decides and what drives.
+//! The [`Driver`] trait: the narrow interface between the code that schedules GPU work and the code that calls
+//! CUDA.
 
 use super::arguments::Arguments;
 use super::program::Program;
@@ -8,116 +9,130 @@ use std::any::Any;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Where something lies in a GPU's memory.
+/// An address in a GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address(pub u64);
 
-/// A queue of work that runs in order.
+/// A CUDA stream: a queue of work that runs in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StreamId(pub u64);
 
-/// A mark in a stream.
+/// An event in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventId(pub u64);
 
-/// A kernel in the GPU's memory.
+/// A kernel that is loaded into the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionId(pub u64);
 
-/// Work that was captured, ready to be enqueued at once.
+/// An instantiated CUDA graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GraphId(pub u64);
 
-/// Memory of the host that a GPU reads and writes by itself.
+/// Host memory that a GPU can read and write directly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pinned {
+pub struct PinnedMemory {
     pub address: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub len: usize,
 }
 
-/// Memory of a GPU, and what another process finds it by.
+/// Device memory with the file descriptor by which another process can map it.
 #[derive(Debug)]
-pub struct Shared {
+pub struct IpcMemory {
     pub address: Address,
     pub descriptor: OwnedFd,
 }
 
-/// How many blocks of how many threads run a kernel.
+/// The launch dimensions of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Number of blocks.
 pub struct Grid {
+    /// Number of threads in a block.
     pub blocks: u32,
     pub threads: u32,
-    /// Bytes of shared memory a block.
+    /// Bytes of dynamic shared memory per block.
     pub shared: u32,
 }
 
-/// One GPU, or what a test puts in its place. Calls only enqueue, but where they say that they wait. Whoever calls keeps
-/// what a call names alive until the stream has passed it: [`Engine`](super::Engine) sees to that.
+/// One GPU, or a test's replacement for one. Calls enqueue work without waiting, unless their documentation
+/// says so. The caller keeps all memory and events that a call names alive until the stream has executed it;
+/// [`Engine`](super::Engine) does this.
 pub trait Driver: Any + Send + Sync + fmt::Debug {
-    /// Bytes of memory: free, and in all.
+    /// Returns the bytes of free memory and of all memory.
     fn memory(&self) -> Result<(u64, u64)>;
 
+    /// Creates a stream.
     fn create_stream(&self) -> Result<StreamId>;
 
+    /// Creates an event.
     fn create_event(&self) -> Result<EventId>;
 
+    /// Destroys an event.
     fn destroy_event(&self, event: EventId);
 
-    /// Marks what the stream has been given so far.
+    /// Records the event behind the work enqueued in the stream so far.
     fn record(&self, event: EventId, stream: StreamId) -> Result<()>;
 
-    /// What the stream is given from now on waits for the mark.
+    /// Makes work that is enqueued in the stream after this call wait for the event.
     fn wait(&self, stream: StreamId, event: EventId) -> Result<()>;
 
-    /// Waits, on this thread, until the mark is reached.
-    fn wait_here(&self, event: EventId) -> Result<()>;
+    /// Blocks the calling thread until the event has completed.
+    fn wait_on_host(&self, event: EventId) -> Result<()>;
 
-    /// Waits, on this thread, for all that was enqueued.
+    /// Blocks the calling thread until all enqueued work has completed.
     fn synchronize(&self) -> Result<()>;
 
-    /// Memory for what the stream is given from now on, from a multiple of 256 bytes on; `None` if there is not enough.
+    /// Allocates memory in the order of the stream, at a multiple of 256 bytes; returns `None` if there is not
+    /// enough.
     fn allocate(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>>;
 
-    /// Takes memory back once the stream has passed what it was given so far.
+    /// Frees memory after the work enqueued in the stream so far.
     fn free(&self, address: Address, stream: StreamId);
 
-    /// Gives back what is kept for reuse.
+    /// Returns the pool's unused memory to the system.
     fn trim(&self) -> Result<()>;
 
-    /// Memory that other processes of the machine can use too, of a power of two of bytes; `None` if there is not enough. May
-    /// wait.
+    /// Allocates `bytes`, a power of two, of memory that other processes of the machine can map; returns `None`
+    /// if there is not enough. May block.
     ///
     /// # Errors
-    /// `Unimplemented` if the GPU shares none in such pieces.
-    fn share(&self, bytes: usize) -> Result<Option<Shared>>;
+    /// `Unimplemented` if the GPU cannot share memory by file descriptor, or not in this granularity.
+    fn share(&self, bytes: usize) -> Result<Option<IpcMemory>>;
 
-    /// Lets this GPU use memory that another process shares, of at least so many bytes. May wait.
+    /// Maps memory of at least `bytes` that another process shares. May block.
     fn map(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Address>;
 
-    /// Gives up what [`Driver::share`] or [`Driver::map`] gave, which no stream uses any more. It stays for who else has it.
+    /// Unmaps memory from [`Driver::share`] or [`Driver::map`], which no stream uses. The memory stays
+    /// allocated while other processes map it.
     fn unmap(&self, address: Address, bytes: usize);
 
-    fn allocate_pinned(&self, bytes: usize) -> Result<Pinned>;
+    /// Allocates pinned host memory.
+    fn allocate_pinned(&self, bytes: usize) -> Result<PinnedMemory>;
 
-    fn free_pinned(&self, memory: Pinned);
+    /// Frees memory from [`Driver::allocate_pinned`].
+    fn free_pinned(&self, memory: PinnedMemory);
 
-    /// Lets GPUs read and write memory of the host that is there already, of whole pages.
-    fn pin(&self, memory: Pinned) -> Result<()>;
+    /// Pins existing host memory, which must consist of whole pages.
+    fn pin(&self, memory: PinnedMemory) -> Result<()>;
 
-    fn unpin(&self, memory: Pinned);
+    /// Unpins memory from [`Driver::pin`].
+    fn unpin(&self, memory: PinnedMemory);
 
-    fn copy_in(&self, to: Address, from: Pinned, bytes: usize, stream: StreamId) -> Result<()>;
+    /// Enqueues a copy from the host to the GPU.
+    fn copy_in(&self, to: Address, from: PinnedMemory, bytes: usize, stream: StreamId) -> Result<()>;
 
-    fn copy_out(&self, to: Pinned, from: Address, bytes: usize, stream: StreamId) -> Result<()>;
+    /// Enqueues a copy from the GPU to the host.
+    fn copy_out(&self, to: PinnedMemory, from: Address, bytes: usize, stream: StreamId) -> Result<()>;
 
+    /// Enqueues a copy within the GPU's memory.
     fn copy(&self, to: Address, from: Address, bytes: usize, stream: StreamId) -> Result<()>;
 
-    /// Whether this GPU and another may use each other's memory. From now on they do.
-    fn reach(&self, peer: &dyn Driver) -> Result<bool>;
+    /// Enables peer access between this GPU and another, and returns whether the two support it.
+    fn enable_peer_access(&self, peer: &dyn Driver) -> Result<bool>;
 
-    /// Copies into the memory of a GPU that is within reach; the stream is this one's.
-    fn copy_to(
+    /// Enqueues a copy into the memory of a GPU with peer access; the stream belongs to this GPU.
+    fn copy_to_peer(
         &self,
         peer: &dyn Driver,
         to: Address,
@@ -126,49 +141,55 @@ pub trait Driver: Any + Send + Sync + fmt::Debug {
         stream: StreamId,
     ) -> Result<()>;
 
-    /// Enqueues a part on each of several GPUs, of which this is one, none of them twice. Whatever is enqueued on one of
-    /// them for others to take part in is enqueued on all in the same order.
-    fn all_reduce(&self, what: &AllReduce, parts: &[Part<'_>]) -> Result<()>;
+    /// Enqueues one part of an all-reduce on each of several distinct GPUs, this one included. Collectives must
+    /// be enqueued in the same order on all GPUs, because each part waits for the others.
+    fn all_reduce(&self, operation: &AllReduce, parts: &[AllReducePart<'_>]) -> Result<()>;
 
+    /// Enqueues setting each byte of the memory to `byte`.
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()>;
 
-    /// Compiles a kernel and loads it: waits.
+    /// Compiles a kernel and loads it. Blocks.
     fn load(&self, program: &Program) -> Result<FunctionId>;
 
+    /// Enqueues a kernel.
     fn launch(&self, function: FunctionId, grid: Grid, arguments: &Arguments, stream: StreamId)
     -> Result<()>;
 
-    /// May wait, to find the fastest way to do it, as [`Driver::convolve`] may.
+    /// Enqueues a matrix product. Like [`Driver::convolve`] it may block while it times the available
+    /// algorithms.
     ///
     /// # Errors
-    /// `Unimplemented`, and nothing is enqueued, for an epilogue that no library at hand has for this product.
+    /// `Unimplemented`, without enqueueing anything, for an epilogue that no available library supports for
+    /// this product.
     fn product(&self, product: &Product, stream: StreamId) -> Result<()>;
 
-    /// Memory that the convolution, enqueued to the stream, needs beside its tensors; `None` if the library cannot compute it.
+    /// Returns the workspace that the convolution needs in this stream besides its tensors; `None` if the
+    /// library cannot compute it.
     fn convolution_workspace(
         &self,
         convolution: &Convolution,
         stream: StreamId,
     ) -> Result<Option<WorkspaceBytes>>;
 
-    /// With a workspace of as many bytes as are needed at least.
-    fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()>;
+    /// Enqueues a convolution, with a workspace of at least the minimum size.
+    fn convolve(&self, convolution: &Convolution, at: &ConvolutionMemory, stream: StreamId) -> Result<()>;
 
-    /// What the stream is given from now on is written down, not run. That must be work on memory alone: marks, waits and
-    /// memory are no part of it. Other streams, and other threads, go on as ever.
+    /// Starts capturing the stream: work that is enqueued is recorded and not run. Only kernels, copies and
+    /// fills may be captured, no events, waits or allocations. Other streams and threads are unaffected.
     fn begin_capture(&self, stream: StreamId) -> Result<()>;
 
-    /// What was written down since, if all of it could be; in either case the stream runs what it is given again.
+    /// Ends the capture and returns its graph, if all work could be captured. The stream runs its work again in
+    /// either case.
     fn end_capture(&self, stream: StreamId) -> Result<GraphId>;
 
-    /// Enqueues what was captured, with the same addresses and numbers as then.
+    /// Enqueues a captured graph, with the addresses and numbers of the capture.
     fn launch_graph(&self, graph: GraphId, stream: StreamId) -> Result<()>;
 
-    /// Streams may still have to run it.
+    /// Destroys a graph, which streams may still have to run.
     fn destroy_graph(&self, graph: GraphId);
 }
 
-/// How several numbers become one.
+/// The operation that combines elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
     Sum,
@@ -177,67 +198,73 @@ pub enum Reduction {
     Maximum,
 }
 
-/// Tensors of several GPUs become one, element by element, which each of them gets.
+/// A collective that combines tensors of several GPUs element by element; each GPU gets the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllReduce {
     pub reduction: Reduction,
     pub dtype: DType,
-    /// Elements of a tensor, more than none.
+    /// Number of elements of a tensor, greater than 0.
     pub count: usize,
 }
 
-/// What one GPU gives to a collective, and where it gets the result; the stream is the GPU's.
+/// One GPU's part of a collective: its input, the memory for the result, and its stream.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct AllReducePart<'a> {
     pub driver: &'a dyn Driver,
     pub from: Address,
     pub to: Address,
     pub stream: StreamId,
 }
 
-/// `c = a b` for each of `count` pairs of row-major matrices; a flipped factor is stored transposed.
+/// A batch of `count` products `c = a b` of row-major matrices; a flipped factor is stored transposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Product {
     pub dtype: DType,
-    /// Rows of `a`, columns of `b`, and what both share.
+    /// Rows of `a` and `c`.
     pub m: usize,
+    /// Columns of `b` and `c`.
     pub n: usize,
+    /// Columns of `a` and rows of `b`.
     pub k: usize,
+    /// Set for each of `a` and `b` that is stored transposed.
     pub flips: [bool; 2],
-    /// Whether flipped factors, of complex numbers, are conjugated too.
+    /// True if flipped complex factors are conjugated as well.
     pub conjugates: bool,
     pub a: Address,
     pub b: Address,
     pub c: Address,
+    /// Number of products in the batch.
     pub count: usize,
-    /// Elements from one matrix to the next: 0 repeats.
+    /// Elements from one matrix to the next of `a`, `b` and `c`; 0 uses the same matrix for the whole batch.
     pub steps: [usize; 3],
-    /// Whether float32 factors may be rounded to TF32.
+    /// True if float32 factors may be rounded to TF32.
     pub tf32: bool,
+    /// Steps applied to the product's elements before they are written.
     pub epilogue: Option<Epilogue>,
 }
 
-/// What becomes of a product's elements before they are rounded and written, in this order.
+/// Steps applied to a product's elements, in this order, before they are rounded and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epilogue {
-    /// A vector of `n` elements of the product's type, which is added to each row.
+    /// A vector of `n` elements of the product's dtype, added to each row.
     pub bias: Option<Address>,
-    /// Whether what is below 0 becomes 0.
+    /// True if negative elements become 0.
     pub relu: bool,
 }
 
-/// Which of its three tensors a convolution computes.
+/// The tensor that a convolution computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
+    /// The output.
     Forward,
-    /// The gradient by its input.
+    /// The gradient with respect to the input.
     Input,
-    /// The gradient by its filter.
+    /// The gradient with respect to the filter.
     Filter,
 }
 
-/// A two-dimensional convolution. Tensors are of `[batch, channels, height, width]`, lying as `strides` say; filters
-/// are `[out, in, height, width]`, lying as the input's channels do.
+/// A two-dimensional convolution. Tensors have the shape `[batch, channels, height, width]` and filters `[out,
+/// in, height, width]`; the filter has its channels innermost if the input has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Convolution {
     pub direction: Direction,
@@ -245,37 +272,42 @@ pub struct Convolution {
     pub input: Image,
     pub filter: [usize; 4],
     pub output: Image,
-    /// Before the first row, and the first column.
+    /// Padding before the first row and before the first column.
     pub padding: [usize; 2],
+    /// Strides of the window, by rows and columns.
     pub strides: [usize; 2],
+    /// Dilation of the filter, by rows and columns.
     pub dilations: [usize; 2],
+    /// Number of groups into which the channels are divided.
     pub groups: usize,
+    /// True if float32 factors may be rounded to TF32.
     pub tf32: bool,
 }
 
-/// How a batch of images lies in memory.
+/// The shape and memory order of a batch of images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Image {
     /// Batch, channels, height, width.
     pub sizes: [usize; 4],
-    /// Whether channels are innermost.
+    /// True if channels are innermost.
     pub channels_last: bool,
 }
 
-/// Memory that work is done in.
+/// The sizes in bytes of a library call's workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkspaceBytes {
-    /// With as much, the fastest way to do it is found, or the one that is expected to be it.
-    pub wanted: usize,
-    /// With less, there is no way.
-    pub needed: usize,
+    /// With this size the fastest algorithm can run, found by timing or expected to be it.
+    pub preferred: usize,
+    /// With less than this no algorithm can run.
+    pub minimum: usize,
 }
 
-/// Where a convolution's tensors are: the one of its direction is written.
+/// The addresses of a convolution's tensors; the tensor that its direction computes is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConvolutionAt {
+pub struct ConvolutionMemory {
     pub input: Address,
     pub filter: Address,
     pub output: Address,
+    /// Address and bytes.
     pub workspace: Option<(Address, usize)>,
 }

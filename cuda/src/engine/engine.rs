@@ -1,13 +1,13 @@
-//! A GPU in use: its streams, its memory, its kernels. What is asked of it is enqueued, and in the right order.
+//! An opened GPU: its streams, memory and kernels. The engine enqueues work and orders it across streams.
 
-use super::driver::{Address, Driver, Pinned, StreamId};
+use super::driver::{Address, Driver, PinnedMemory, StreamId};
 use super::memory::Block;
 use super::pinned::{PinnedBuffer, PinnedPool};
 use super::pool::Pool;
 use super::program::{Function, Program, Programs};
-use super::road::Road;
+use super::road::CopyPath;
 use super::streams::{Mark, Stream, Streams};
-use super::waiter::Waiter;
+use super::waiter::WaiterThread;
 use device::gpu_options::GpuOptions;
 use device::window::BorrowedMemory;
 use device::{DeviceTensor, Transfer};
@@ -20,7 +20,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// One GPU, opened.
+/// One opened GPU.
 #[derive(Debug)]
 pub struct Engine {
     driver: Arc<dyn Driver>,
@@ -28,18 +28,25 @@ pub struct Engine {
     pool: Pool,
     pinned: Arc<PinnedPool>,
     programs: Programs,
-    incoming: Waiter,
-    outgoing: Waiter,
-    between: Waiter,
-    taking: Waiter,
+    /// Waits for copies to the GPU.
+    upload_waiter: WaiterThread,
+    /// Waits for copies to the host.
+    download_waiter: WaiterThread,
+    /// Waits for copies into IPC buffers, and unmaps the buffers of other processes.
+    peer_waiter: WaiterThread,
+    /// Copies tensors out of other processes' IPC buffers.
+    borrow_waiter: WaiterThread,
     tf32: bool,
     poison: bool,
+    /// The stream for captures, locked during each; `None` if graphs are turned off.
     capture_stream: Option<Mutex<StreamId>>,
 }
 
 impl Engine {
+    /// Opens a GPU with streams, a memory pool and waiter threads of its own.
+    ///
     /// # Errors
-    /// The driver's; `ResourceExhausted` if the options ask for all memory at once and it is not there.
+    /// The driver's; `ResourceExhausted` if the options reserve all memory at once and the GPU has less.
     pub fn open(driver: Arc<dyn Driver>, device: String, options: &GpuOptions) -> Result<Engine> {
         let limit = options.limit(driver.memory()?.1)?;
         let streams = Streams::new(driver.clone())?;
@@ -55,10 +62,10 @@ impl Engine {
             capture_stream,
             pinned: PinnedPool::new(driver.clone()),
             programs: Programs::default(),
-            incoming: Waiter::new("anabranch-gpu-in")?,
-            outgoing: Waiter::new("anabranch-gpu-out")?,
-            between: Waiter::new("anabranch-gpu-between")?,
-            taking: Waiter::new("anabranch-gpu-take")?,
+            upload_waiter: WaiterThread::new("anabranch-gpu-in")?,
+            download_waiter: WaiterThread::new("anabranch-gpu-out")?,
+            peer_waiter: WaiterThread::new("anabranch-gpu-between")?,
+            borrow_waiter: WaiterThread::new("anabranch-gpu-take")?,
             tf32: options.tf32,
             poison: options.poison,
             driver,
@@ -71,40 +78,41 @@ impl Engine {
         &self.streams
     }
 
-    /// Who waits until copies from the host, and from other processes, have ended.
-    pub(super) fn incoming(&self) -> &Waiter {
-        &self.incoming
+    /// Returns the thread that waits for copies from the host and from other processes.
+    pub(super) fn upload_waiter(&self) -> &WaiterThread {
+        &self.upload_waiter
     }
 
-    /// Who waits for what is lent to other processes, and gives up what they lent; it takes no memory.
-    pub(super) fn between(&self) -> &Waiter {
-        &self.between
+    /// Returns the thread that waits for copies into IPC buffers and unmaps the buffers of other processes; it
+    /// allocates no memory.
+    pub(super) fn peer_waiter(&self) -> &WaiterThread {
+        &self.peer_waiter
     }
 
-    /// Who takes in what other processes lend.
-    pub(super) fn taking(&self) -> &Waiter {
-        &self.taking
+    /// Returns the thread that copies tensors out of other processes' IPC buffers.
+    pub(super) fn borrow_waiter(&self) -> &WaiterThread {
+        &self.borrow_waiter
     }
 
     pub(super) fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Bytes of its memory in use.
+    /// Returns the bytes of the GPU's memory in use.
     pub fn used(&self) -> u64 {
         self.pool.used()
     }
 
-    /// Whether float32 factors may be rounded to TF32.
+    /// Returns whether float32 factors may be rounded to TF32.
     pub fn tf32(&self) -> bool {
         self.tf32
     }
 
-    /// Memory of the GPU for a tensor that kernels will write.
+    /// Allocates device memory for a tensor that kernels will write.
     ///
     /// # Errors
-    /// `ResourceExhausted` with the tensor, the node that wants it and the nodes that hold most;
-    /// `Unimplemented` for elements that are objects.
+    /// `ResourceExhausted` with the tensor, the node that requests the memory and the nodes that hold most;
+    /// `Unimplemented` for dtypes without a device representation.
     pub(super) fn allocate(
         self: &Arc<Engine>,
         node: &Arc<str>,
@@ -112,19 +120,19 @@ impl Engine {
         shape: Shape,
     ) -> Result<DeviceTensor> {
         let len = bytes_of(dtype, &shape)?;
-        let what = || format!("tensor with shape{shape} and type {dtype} for {node}");
+        let description = || format!("tensor with shape{shape} and type {dtype} for {node}");
         let address = match len {
             0 => Address(0),
-            len => self.pool.allocate(len, self.streams.id(Stream::Compute), node, what)?,
+            len => self.pool.allocate(len, self.streams.id(Stream::Compute), node, description)?,
         };
         let memory = Arc::new(Block::new(self.clone(), address, len));
         Ok(DeviceTensor { dtype, shape, memory })
     }
 
-    /// The kernel of a program, compiled when it is first asked for.
+    /// Returns the kernel of a program, compiled on first use.
     ///
     /// # Errors
-    /// `Internal` with what the compiler says.
+    /// `Internal` with the compiler's message.
     pub fn function(&self, program: Program) -> Result<Arc<Function>> {
         self.programs.function(program, |program| self.driver.load(program))
     }
@@ -133,17 +141,17 @@ impl Engine {
         &self.driver
     }
 
-    /// Whether kernels get memory filled with [`POISON`](device::gpu_options::POISON).
+    /// Returns whether memory is filled with [`POISON`](device::gpu_options::POISON) before kernels get it.
     pub(super) fn poisons(&self) -> bool {
         self.poison
     }
 
-    /// The stream whose work is captured, for one segment at a time; `None` if none is to be.
+    /// Locks the capture stream for one segment; returns `None` if graphs are turned off.
     pub(super) fn capture_stream(&self) -> Option<MutexGuard<'_, StreamId>> {
         self.capture_stream.as_ref().map(Mutex::lock)
     }
 
-    /// A tensor of host memory in the GPU's; the copy is enqueued, and who uses the tensor comes after it.
+    /// Copies a host tensor to the GPU; the copy is enqueued, and users of the tensor are ordered after it.
     ///
     /// # Errors
     /// `ResourceExhausted`, and the driver's.
@@ -152,17 +160,18 @@ impl Engine {
         if bytes.is_empty() {
             return self.allocate(node, dtype, shape);
         }
-        self.filled(node, (dtype, shape), bytes.len(), |to| match PinnedBuffer::holds(tensor) {
+        self.allocate_filled(node, (dtype, shape), bytes.len(), |to| match PinnedBuffer::is_pinned(tensor) {
             true => self.copy_in_place(to, tensor, bytes),
             false => self.copy_in(to, bytes),
         })
     }
 
-    /// Memory for a tensor of this form that `copy` fills, up to the mark that it gives, which may be in another GPU's stream.
+    /// Allocates memory for a tensor and lets `copy` fill it; `copy` returns the event, possibly of another
+    /// GPU's stream, at which the memory is filled.
     ///
     /// # Errors
     /// `ResourceExhausted`, and those of `copy`.
-    pub(super) fn filled(
+    pub(super) fn allocate_filled(
         self: &Arc<Engine>,
         node: &Arc<str>,
         (dtype, shape): (DType, Shape),
@@ -170,8 +179,8 @@ impl Engine {
         copy: impl FnOnce(Address) -> Result<Arc<Mark>>,
     ) -> Result<DeviceTensor> {
         let stream = self.streams.id(Stream::In);
-        let what = || format!("tensor with shape{shape} and type {dtype} for {node}");
-        let address = self.pool.allocate(len, stream, node, what)?;
+        let description = || format!("tensor with shape{shape} and type {dtype} for {node}");
+        let address = self.pool.allocate(len, stream, node, description)?;
         match copy(address) {
             Ok(mark) => {
                 let block = Block::filled(self.clone(), address, len, Stream::In, mark);
@@ -184,50 +193,51 @@ impl Engine {
         }
     }
 
-    /// Enqueues the copy of a tensor that lies in pinned memory, and holds it meanwhile.
+    /// Enqueues the copy of a tensor in pinned memory, and holds the tensor until the copy has ended.
     fn copy_in_place(&self, to: Address, tensor: &Tensor, bytes: &[u8]) -> Result<Arc<Mark>> {
-        let from = Pinned { address: bytes.as_ptr() as usize, len: bytes.len() };
+        let from = PinnedMemory { address: bytes.as_ptr() as usize, len: bytes.len() };
         self.driver.copy_in(to, from, bytes.len(), self.streams.id(Stream::In))?;
         let (mark, held) = (self.streams.mark(Stream::In)?, tensor.clone());
-        self.incoming.after(mark.clone(), move |_| drop(held));
+        self.upload_waiter.run_after(mark.clone(), move |_| drop(held));
         Ok(mark)
     }
 
-    /// Enqueues copies of some bytes, more than none, by way of pinned memory. While one piece goes over the bus the next is
-    /// copied into it.
+    /// Enqueues copies of one or more bytes through pinned memory, in chunks: while one chunk goes over the bus
+    /// the next is copied into pinned memory.
     fn copy_in(&self, to: Address, bytes: &[u8]) -> Result<Arc<Mark>> {
-        let mut under_way: VecDeque<(Arc<Mark>, PinnedBuffer)> = VecDeque::new();
-        let mut enqueue = |number: usize, piece: &[u8]| -> Result<Arc<Mark>> {
-            let is_full = under_way.len() == PIECES_UNDER_WAY;
-            let mut pinned = match if is_full { under_way.pop_front() } else { None } {
-                Some((mark, pinned)) => mark.wait_here().map(|()| pinned)?,
-                None => self.pinned.take(bytes.len().min(PIECE))?,
+        let mut in_flight: VecDeque<(Arc<Mark>, PinnedBuffer)> = VecDeque::new();
+        let mut enqueue = |number: usize, chunk: &[u8]| -> Result<Arc<Mark>> {
+            let is_full = in_flight.len() == MAX_CHUNKS_IN_FLIGHT;
+            let mut pinned = match if is_full { in_flight.pop_front() } else { None } {
+                Some((mark, pinned)) => mark.wait_on_host().map(|()| pinned)?,
+                None => self.pinned.take(bytes.len().min(UPLOAD_CHUNK))?,
             };
-            copy(&mut pinned.as_mut_slice()[..piece.len()], piece);
-            let to = Address(to.0 + (number * PIECE) as u64);
-            self.driver.copy_in(to, pinned.memory(), piece.len(), self.streams.id(Stream::In))?;
+            copy(&mut pinned.as_mut_slice()[..chunk.len()], chunk);
+            let to = Address(to.0 + (number * UPLOAD_CHUNK) as u64);
+            self.driver.copy_in(to, pinned.memory(), chunk.len(), self.streams.id(Stream::In))?;
             let mark = self.streams.mark(Stream::In)?;
-            under_way.push_back((mark.clone(), pinned));
+            in_flight.push_back((mark.clone(), pinned));
             Ok(mark)
         };
         let last = bytes
-            .chunks(PIECE)
+            .chunks(UPLOAD_CHUNK)
             .enumerate()
-            .try_fold(None, |_, (number, piece)| enqueue(number, piece).map(Some));
-        for (mark, pinned) in under_way {
-            self.incoming.after(mark, move |_| drop(pinned));
+            .try_fold(None, |_, (number, chunk)| enqueue(number, chunk).map(Some));
+        for (mark, pinned) in in_flight {
+            self.upload_waiter.run_after(mark, move |_| drop(pinned));
         }
         last?.map_or_else(|| self.streams.mark(Stream::In), Ok)
     }
 
-    /// Which way a tensor of another GPU comes here.
-    pub(super) fn road_from(&self, other: &Engine) -> Road {
+    /// Returns the path by which a tensor of another GPU is copied to this one.
+    pub(super) fn copy_path_from(&self, other: &Engine) -> CopyPath {
         let is_same = std::ptr::eq(self, other);
-        Road::choose(is_same, || other.driver.reach(&*self.driver))
+        CopyPath::choose(is_same, || other.driver.enable_peer_access(&*self.driver))
     }
 
-    /// A tensor of a GPU within reach in this one's memory; the copy is enqueued, and who uses the tensor comes after it.
-    /// It takes a stream of the other GPU's, which waits for what fills the tensor there.
+    /// Copies a tensor from a GPU with peer access into this GPU's memory; the copy is enqueued, and users of
+    /// the tensor are ordered after it. The copy runs in a stream of the source GPU, behind the work that fills
+    /// the tensor there.
     ///
     /// # Errors
     /// `ResourceExhausted`, and the drivers'.
@@ -239,16 +249,16 @@ impl Engine {
         }
         let from = block(tensor)?;
         let source = from.engine();
-        self.filled(node, (dtype, shape.clone()), len, |to| {
+        self.allocate_filled(node, (dtype, shape.clone()), len, |to| {
             let taken = self.streams.mark(Stream::In)?;
             source.streams.wait(Stream::Peer, &taken)?;
-            from.copied_by(Stream::Peer, |at| {
-                source.driver.copy_to(&*self.driver, to, at, len, source.streams.id(Stream::Peer))
+            from.record_copy(Stream::Peer, |at| {
+                source.driver.copy_to_peer(&*self.driver, to, at, len, source.streams.id(Stream::Peer))
             })
         })
     }
 
-    /// Brings a tensor into host memory; `done` is called on another thread when it is there.
+    /// Copies a tensor to host memory, and calls `done` on another thread when the copy has ended.
     pub(super) fn download(self: &Arc<Engine>, tensor: DeviceTensor, done: Transfer<Tensor>) {
         let DeviceTensor { dtype, shape, memory } = tensor;
         if memory.is_empty() {
@@ -259,20 +269,21 @@ impl Engine {
             let copy = |from| self.driver.copy_out(pinned.memory(), from, len, stream);
             let mark = match BorrowedMemory::of(&*memory) {
                 Some(borrowed) => {
-                    copy(self.see(borrowed)?)?;
+                    copy(self.map_borrowed(borrowed)?)?;
                     self.streams.mark(Stream::Out)?
                 }
-                None => block_of(&memory)?.copied_by(Stream::Out, copy)?,
+                None => block_of(&memory)?.record_copy(Stream::Out, copy)?,
             };
             Ok((pinned, mark))
         });
-        // What others see, here or there, is held until it has been read. Other memory is freed behind the copy, and whoever
-        // is told that the tensor is there finds it no longer held here.
-        let is_window = BorrowedMemory::of(&*memory).is_some() || memory.shared_block().is_some();
-        let window = is_window.then_some(memory);
+        // An IPC buffer, here or of another process, is held until the copy has ended. Other memory is dropped
+        // here and freed behind the copy in stream order, so `done` runs after the device tensor has been
+        // released.
+        let is_ipc_buffer = BorrowedMemory::of(&*memory).is_some() || memory.shared_block().is_some();
+        let lent = is_ipc_buffer.then_some(memory);
         match started {
-            Ok((pinned, mark)) => self.outgoing.after(mark, move |reached| {
-                drop(window);
+            Ok((pinned, mark)) => self.download_waiter.run_after(mark, move |reached| {
+                drop(lent);
                 let tensor = reached.and_then(|()| {
                     Ok(Tensor::from_buffer(dtype, shape, Buffer::borrowed(Box::new(pinned)))?)
                 });
@@ -282,42 +293,46 @@ impl Engine {
         }
     }
 
-    /// Waits for all that was enqueued.
+    /// Blocks until all enqueued work has completed.
     pub(super) fn synchronize(&self) -> Result<()> {
         self.driver.synchronize()
     }
 }
 
-/// Bytes that are copied into pinned memory, and from there to a GPU, at a time.
-const PIECE: usize = 8 << 20;
+/// Bytes of an upload that are copied at a time into pinned memory and from there to the GPU.
+const UPLOAD_CHUNK: usize = 8 << 20;
 
-/// How many such copies are enqueued before the first is waited for.
-const PIECES_UNDER_WAY: usize = 6;
+/// Number of upload chunks in flight before the first one is waited for.
+const MAX_CHUNKS_IN_FLIGHT: usize = 6;
 
-/// Bytes that are worth a thread.
-const SHARE: usize = 512 << 10;
+/// Least bytes of a host copy that are worth a thread of their own.
+const COPY_CHUNK: usize = 512 << 10;
 
-/// Copies bytes, more threads than one many: one alone is slower than the bus.
+/// Copies bytes, in parallel if there are many, because one thread is slower than the bus.
 fn copy(to: &mut [u8], from: &[u8]) {
-    if to.len() < 2 * SHARE {
+    if to.len() < 2 * COPY_CHUNK {
         return to.copy_from_slice(from);
     }
-    to.par_chunks_mut(SHARE).zip(from.par_chunks(SHARE)).for_each(|(to, from)| to.copy_from_slice(from));
+    to.par_chunks_mut(COPY_CHUNK)
+        .zip(from.par_chunks(COPY_CHUNK))
+        .for_each(|(to, from)| to.copy_from_slice(from));
 }
 
-/// What a tensor lies in.
+/// Returns the device memory block of a tensor.
 ///
 /// # Errors
-/// `Internal` if that is no GPU's memory.
+/// `Internal` if the tensor is not in a GPU's memory.
 pub(crate) fn block(tensor: &DeviceTensor) -> Result<&Block> {
     block_of(&tensor.memory)
 }
 
+/// Returns the block that a device memory is; see [`block`].
 pub(super) fn block_of(memory: &Arc<dyn device::DeviceMemory>) -> Result<&Block> {
     let any: &dyn Any = &**memory;
     any.downcast_ref().ok_or_else(|| Error::internal(format!("{memory:?} is no memory of a GPU")))
 }
 
+/// Returns the bytes of a tensor of this dtype and shape.
 pub(super) fn bytes_of(dtype: DType, shape: &Shape) -> Result<usize> {
     let size = dtype.size().ok_or_else(|| {
         Error::unimplemented(format!("elements of type {dtype} are not for a GPU's memory"))

@@ -1,91 +1,98 @@
-//! What is known of a segment's runs, and so what to do in the next: a value, which knows nothing of GPUs.
+//! The cache of a segment's CUDA graphs, and the decision whether a run captures, replays or runs kernel by
+//! kernel. The module has no GPU code.
 
-/// A segment runs so often with the same inputs before it is captured: what is loaded or chosen in a first run is there
-/// then, and inputs that come once are not worth it.
-const RUNS_BEFORE: u32 = 2;
+/// Runs with the same inputs before a capture. After the first runs, kernels are loaded and algorithms chosen;
+/// and inputs that occur once are not worth a capture.
+const RUNS_BEFORE_CAPTURE: u32 = 2;
 
-/// Kinds of inputs that are remembered, and those of them of which a graph is kept. The longest unused gives way.
-const MOST_KNOWN: usize = 16;
-const MOST_CAPTURED: usize = 4;
+/// Limits of the input signatures that are remembered and of the graphs that are cached; the least recently
+/// used is evicted.
+const MAX_SIGNATURES: usize = 16;
+const MAX_GRAPHS: usize = 4;
 
-/// A graph that is of no use for so many runs in a row makes room for another.
-const MOST_MISSES: u32 = 3;
+/// Misses in a row after which a graph is evicted, so that another can be captured.
+const MAX_MISSES: u32 = 3;
 
-/// What a graph copies is known when it was launched so often.
-const TRIALS: u32 = 8;
+/// Number of launches after which the copies of a graph are counted, to decide whether it is kept.
+const TRIAL_LAUNCHES: u32 = 8;
 
-/// A graph that was launched less often was not worth its capture; after so many of them none is made.
-const WORTH: u32 = 16;
-const MOST_WORTHLESS: u32 = 16;
+/// A graph with fewer launches than [`WORTHWHILE_LAUNCHES`] was not worth its capture; after
+/// [`MAX_WORTHLESS_GRAPHS`] of them in a row captures stop.
+const WORTHWHILE_LAUNCHES: u32 = 16;
+const MAX_WORTHLESS_GRAPHS: u32 = 16;
 
-/// What to do in a run.
+/// How a segment is to be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// To run the kernels one by one.
-    Walk,
-    /// To capture what they enqueue, if that can be done now.
+pub(super) enum ReplayDecision {
+    /// Run the kernels one by one.
+    RunKernels,
+    /// Capture the kernels, if that is possible in this run.
     Capture,
-    /// To launch what was captured.
-    Repeat,
+    /// Launch the cached graph.
+    Replay,
 }
 
-/// By what a segment is given, what was seen of it.
+/// The statistics and graphs of a segment's runs, by input signature.
 #[derive(Debug)]
-pub(super) struct Known<S, G> {
-    /// The one of the last run comes last.
+pub(super) struct GraphCache<S, G> {
+    /// In order of use; the entry of the current run is last.
     entries: Vec<Entry<S, G>>,
-    /// How many graphs in a row were not worth it.
+    /// Number of graphs in a row that were not worth their capture.
     worthless: u32,
-    has_given_up: bool,
+    /// True once captures have stopped.
+    has_stopped: bool,
 }
 
+/// The runs with inputs of one signature.
 #[derive(Debug)]
 struct Entry<S, G> {
     signature: S,
     runs: u32,
     launches: u32,
-    /// A graph is more work than its kernels.
-    is_hopeless: bool,
-    /// Runs in a row in which the graph was of no use.
+    /// True if the graph costs more than its kernels.
+    is_rejected: bool,
+    /// Number of runs in a row in which the graph could not be launched.
     misses: u32,
     captured: Option<G>,
 }
 
-impl<S: PartialEq, G> Known<S, G> {
-    pub(super) fn new() -> Known<S, G> {
-        Known { entries: Vec::new(), worthless: 0, has_given_up: false }
+impl<S: PartialEq, G> GraphCache<S, G> {
+    /// Returns an empty cache.
+    pub(super) fn new() -> GraphCache<S, G> {
+        GraphCache { entries: Vec::new(), worthless: 0, has_stopped: false }
     }
 
-    /// What to do in a run with these inputs, which counts as one from now on.
-    pub(super) fn turn(&mut self, signature: S) -> Turn {
-        if self.has_given_up {
-            return Turn::Walk;
+    /// Counts a run with inputs of this signature, and returns how to run it.
+    pub(super) fn decide(&mut self, signature: S) -> ReplayDecision {
+        if self.has_stopped {
+            return ReplayDecision::RunKernels;
         }
         let entry = match self.entries.iter().position(|entry| entry.signature == signature) {
             Some(at) => self.entries.remove(at),
-            None => Entry { signature, runs: 0, launches: 0, is_hopeless: false, misses: 0, captured: None },
+            None => Entry { signature, runs: 0, launches: 0, is_rejected: false, misses: 0, captured: None },
         };
-        if self.entries.len() >= MOST_KNOWN {
+        if self.entries.len() >= MAX_SIGNATURES {
             self.entries.remove(0);
         }
-        let Entry { runs, captured, is_hopeless, .. } = &entry;
-        let turn = match captured {
-            Some(_) => Turn::Repeat,
-            None if *runs >= RUNS_BEFORE && !is_hopeless => Turn::Capture,
-            None => Turn::Walk,
+        let Entry { runs, captured, is_rejected, .. } = &entry;
+        let decision = match captured {
+            Some(_) => ReplayDecision::Replay,
+            None if *runs >= RUNS_BEFORE_CAPTURE && !is_rejected => ReplayDecision::Capture,
+            None => ReplayDecision::RunKernels,
         };
         self.entries.push(Entry { runs: entry.runs.saturating_add(1), ..entry });
-        turn
+        decision
     }
 
-    /// What is there to repeat in this run.
+    /// Returns the cached graph of the current run.
     pub(super) fn captured(&mut self) -> Option<&mut G> {
         self.entries.last_mut()?.captured.as_mut()
     }
 
-    /// Keeps what was captured in this run.
-    pub(super) fn keep(&mut self, captured: G) {
-        if self.entries.iter().filter(|entry| entry.captured.is_some()).count() >= MOST_CAPTURED
+    /// Caches the graph that was captured in the current run, evicting the least recently used if the cache is
+    /// full.
+    pub(super) fn insert(&mut self, captured: G) {
+        if self.entries.iter().filter(|entry| entry.captured.is_some()).count() >= MAX_GRAPHS
             && let Some(oldest) = self.entries.iter_mut().find(|entry| entry.captured.is_some())
         {
             oldest.captured = None;
@@ -96,161 +103,168 @@ impl<S: PartialEq, G> Known<S, G> {
         }
     }
 
-    /// Whether it can be said by now if the graph of this run is worth it.
-    pub(super) fn is_tried(&self) -> bool {
-        self.entries.last().is_some_and(|entry| entry.launches >= TRIALS)
+    /// Returns whether the graph of the current run has been launched often enough to judge its cost.
+    pub(super) fn is_trial_over(&self) -> bool {
+        self.entries.last().is_some_and(|entry| entry.launches >= TRIAL_LAUNCHES)
     }
 
-    /// Inputs as of this run are not captured again: their graph is more work than its kernels.
-    pub(super) fn let_go(&mut self) {
+    /// Evicts the graph of the current run for good, because it costs more than its kernels.
+    pub(super) fn reject(&mut self) {
         if let Some(entry) = self.entries.last_mut() {
-            (entry.captured, entry.is_hopeless) = (None, true);
+            (entry.captured, entry.is_rejected) = (None, true);
         }
     }
 
-    /// The graph has been launched in this run.
-    pub(super) fn launched(&mut self) {
+    /// Counts a launch of the current run's graph.
+    pub(super) fn record_launch(&mut self) {
         if let Some(entry) = self.entries.last_mut() {
             entry.launches = entry.launches.saturating_add(1);
             entry.misses = 0;
         }
     }
 
-    /// What the graph works on is elsewhere in this run; gives whether nothing is captured from now on, because that
-    /// happens too often.
-    pub(super) fn missed(&mut self) -> bool {
-        let Some(entry) = self.entries.last_mut() else { return self.has_given_up };
+    /// Counts a run in which the graph's memory had moved, and evicts the graph after [`MAX_MISSES`] in a row.
+    /// Returns whether captures have stopped, because too many graphs were not worth their capture.
+    pub(super) fn record_miss(&mut self) -> bool {
+        let Some(entry) = self.entries.last_mut() else { return self.has_stopped };
         entry.misses += 1;
-        if entry.misses >= MOST_MISSES {
+        if entry.misses >= MAX_MISSES {
             entry.captured = None;
-            self.worthless = if entry.launches < WORTH { self.worthless + 1 } else { 0 };
+            self.worthless = if entry.launches < WORTHWHILE_LAUNCHES { self.worthless + 1 } else { 0 };
         }
-        if self.worthless >= MOST_WORTHLESS {
-            self.give_up();
+        if self.worthless >= MAX_WORTHLESS_GRAPHS {
+            self.stop_capturing();
         }
-        self.has_given_up
+        self.has_stopped
     }
 
-    /// Nothing is captured any more.
-    pub(super) fn give_up(&mut self) {
+    /// Stops captures for good.
+    pub(super) fn stop_capturing(&mut self) {
         self.entries.clear();
-        self.has_given_up = true;
+        self.has_stopped = true;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Turn::{Capture, Repeat, Walk};
+    use super::ReplayDecision::{Capture, Replay, RunKernels};
     use super::*;
 
-    /// Runs as a segment does whose captures succeed, unless the letter of the inputs is capital.
-    fn turns(known: &mut Known<char, char>, runs: &str) -> Vec<Turn> {
+    /// Simulates runs of a segment, one for each letter of `runs`. A capture succeeds unless the signature is
+    /// an upper-case letter.
+    fn decisions(cache: &mut GraphCache<char, char>, runs: &str) -> Vec<ReplayDecision> {
         runs.chars()
             .map(|signature| {
-                let turn = known.turn(signature);
-                match (turn, signature.is_uppercase()) {
-                    (Capture, false) => known.keep(signature),
-                    (Capture, true) => known.give_up(),
+                let decision = cache.decide(signature);
+                match (decision, signature.is_uppercase()) {
+                    (Capture, false) => cache.insert(signature),
+                    (Capture, true) => cache.stop_capturing(),
                     _ => {}
                 }
-                turn
+                decision
             })
             .collect()
     }
 
     #[test]
-    fn the_third_run_captures_and_later_ones_repeat() {
-        let mut known = Known::new();
-        assert_eq!(turns(&mut known, "aaaaa"), [Walk, Walk, Capture, Repeat, Repeat]);
-        assert_eq!(known.captured(), Some(&mut 'a'));
+    fn third_run_is_captured_and_later_runs_replay() {
+        let mut cache = GraphCache::new();
+        assert_eq!(decisions(&mut cache, "aaaaa"), [RunKernels, RunKernels, Capture, Replay, Replay]);
+        assert_eq!(cache.captured(), Some(&mut 'a'));
     }
 
     #[test]
-    fn other_inputs_are_captured_for_themselves() {
-        let mut known = Known::new();
-        assert_eq!(turns(&mut known, "ababab"), [Walk, Walk, Walk, Walk, Capture, Capture]);
-        assert_eq!(turns(&mut known, "ba"), [Repeat, Repeat]);
-        assert_eq!(known.captured(), Some(&mut 'a'));
+    fn each_signature_has_its_own_graph() {
+        let mut cache = GraphCache::new();
+        assert_eq!(
+            decisions(&mut cache, "ababab"),
+            [RunKernels, RunKernels, RunKernels, RunKernels, Capture, Capture]
+        );
+        assert_eq!(decisions(&mut cache, "ba"), [Replay, Replay]);
+        assert_eq!(cache.captured(), Some(&mut 'a'));
     }
 
     #[test]
-    fn of_too_many_captured_the_longest_unused_gives_way() {
-        let mut known = Known::new();
-        turns(&mut known, "aaabbbcccddd");
-        assert_eq!(turns(&mut known, "a"), [Repeat]);
-        turns(&mut known, "eee");
-        assert_eq!(turns(&mut known, "acde"), [Repeat; 4]);
-        assert_eq!(turns(&mut known, "bbb"), [Walk, Walk, Capture]);
+    fn least_recently_used_graph_is_evicted() {
+        let mut cache = GraphCache::new();
+        decisions(&mut cache, "aaabbbcccddd");
+        assert_eq!(decisions(&mut cache, "a"), [Replay]);
+        decisions(&mut cache, "eee");
+        assert_eq!(decisions(&mut cache, "acde"), [Replay; 4]);
+        assert_eq!(decisions(&mut cache, "bbb"), [RunKernels, RunKernels, Capture]);
     }
 
     #[test]
-    fn a_graph_that_is_more_work_than_its_kernels_is_not_captured_again() {
-        let mut known = Known::new();
-        turns(&mut known, "aaabbb");
-        for _ in 0..TRIALS {
-            assert!(!known.is_tried());
-            known.launched();
+    fn rejected_signature_is_not_captured_again() {
+        let mut cache = GraphCache::new();
+        decisions(&mut cache, "aaabbb");
+        for _ in 0..TRIAL_LAUNCHES {
+            assert!(!cache.is_trial_over());
+            cache.record_launch();
         }
-        assert!(known.is_tried());
-        known.let_go();
-        assert_eq!(turns(&mut known, "bbba"), [Walk, Walk, Walk, Repeat]);
-        assert!(!known.is_tried());
+        assert!(cache.is_trial_over());
+        cache.reject();
+        assert_eq!(decisions(&mut cache, "bbba"), [RunKernels, RunKernels, RunKernels, Replay]);
+        assert!(!cache.is_trial_over());
     }
 
     #[test]
-    fn inputs_that_never_come_again_are_forgotten() {
-        let mut known = Known::new();
+    fn signatures_seen_once_are_evicted() {
+        let mut cache = GraphCache::new();
         let once: String = (0..1000u32).filter_map(|i| char::from_u32('一' as u32 + i)).collect();
-        turns(&mut known, "aa");
-        assert!(turns(&mut known, &once).iter().all(|&turn| turn == Walk));
-        assert_eq!(known.entries.len(), MOST_KNOWN);
-        assert_eq!(turns(&mut known, "a"), [Walk]);
+        decisions(&mut cache, "aa");
+        assert!(decisions(&mut cache, &once).iter().all(|&decision| decision == RunKernels));
+        assert_eq!(cache.entries.len(), MAX_SIGNATURES);
+        assert_eq!(decisions(&mut cache, "a"), [RunKernels]);
     }
 
     #[test]
-    fn who_has_given_up_captures_nothing_more() {
-        let mut known = Known::new();
-        assert_eq!(turns(&mut known, "aaa"), [Walk, Walk, Capture]);
-        assert_eq!(turns(&mut known, "XXXXaaaa"), [Walk, Walk, Capture, Walk, Walk, Walk, Walk, Walk]);
+    fn nothing_is_captured_after_stop_capturing() {
+        let mut cache = GraphCache::new();
+        assert_eq!(decisions(&mut cache, "aaa"), [RunKernels, RunKernels, Capture]);
+        assert_eq!(
+            decisions(&mut cache, "XXXXaaaa"),
+            [RunKernels, RunKernels, Capture, RunKernels, RunKernels, RunKernels, RunKernels, RunKernels]
+        );
     }
 
     #[test]
-    fn a_graph_that_is_of_no_use_for_some_runs_makes_room_for_another() {
-        let mut known = Known::new();
-        turns(&mut known, "aaa");
-        known.launched();
-        for _ in 1..MOST_MISSES {
-            assert_eq!(turns(&mut known, "a"), [Repeat]);
-            assert!(!known.missed());
+    fn graph_with_repeated_misses_is_dropped_and_recaptured() {
+        let mut cache = GraphCache::new();
+        decisions(&mut cache, "aaa");
+        cache.record_launch();
+        for _ in 1..MAX_MISSES {
+            assert_eq!(decisions(&mut cache, "a"), [Replay]);
+            assert!(!cache.record_miss());
         }
-        // A run in which it is of use, and the count begins anew.
-        assert_eq!(turns(&mut known, "a"), [Repeat]);
-        known.launched();
-        for _ in 0..MOST_MISSES {
-            assert_eq!(turns(&mut known, "a"), [Repeat]);
-            assert!(!known.missed());
+        // A launch resets the count of misses.
+        assert_eq!(decisions(&mut cache, "a"), [Replay]);
+        cache.record_launch();
+        for _ in 0..MAX_MISSES {
+            assert_eq!(decisions(&mut cache, "a"), [Replay]);
+            assert!(!cache.record_miss());
         }
-        assert_eq!(turns(&mut known, "aa"), [Capture, Repeat]);
+        assert_eq!(decisions(&mut cache, "aa"), [Capture, Replay]);
     }
 
     #[test]
-    fn graphs_that_are_never_worth_it_are_given_up_and_others_are_not() {
-        let lived = |launches: u32| {
-            let mut known = Known::new();
-            turns(&mut known, "aa");
-            for graph in 0..10 * MOST_WORTHLESS {
-                if turns(&mut known, "a") != [Capture] {
+    fn capturing_stops_after_many_worthless_graphs() {
+        let graphs_captured = |launches: u32| {
+            let mut cache = GraphCache::new();
+            decisions(&mut cache, "aa");
+            for graph in 0..10 * MAX_WORTHLESS_GRAPHS {
+                if decisions(&mut cache, "a") != [Capture] {
                     return graph;
                 }
-                (0..launches).for_each(|_| known.launched());
-                for _ in 0..MOST_MISSES {
-                    turns(&mut known, "a");
-                    known.missed();
+                (0..launches).for_each(|_| cache.record_launch());
+                for _ in 0..MAX_MISSES {
+                    decisions(&mut cache, "a");
+                    cache.record_miss();
                 }
             }
-            10 * MOST_WORTHLESS
+            10 * MAX_WORTHLESS_GRAPHS
         };
-        assert_eq!(lived(WORTH - 1), MOST_WORTHLESS);
-        assert_eq!(lived(WORTH), 10 * MOST_WORTHLESS);
+        assert_eq!(graphs_captured(WORTHWHILE_LAUNCHES - 1), MAX_WORTHLESS_GRAPHS);
+        assert_eq!(graphs_captured(WORTHWHILE_LAUNCHES), 10 * MAX_WORTHLESS_GRAPHS);
     }
 }

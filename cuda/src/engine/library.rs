@@ -1,33 +1,35 @@
-//! NVIDIA's libraries: which of them this machine has, of which versions, and why one is missing. cudarc panics over a
-//! library or a symbol that is missing, so nothing calls it before [`Library::check`] has said that all is there.
+//! NVIDIA's libraries: which of them this machine has, in which versions, and the reason if one is missing.
+//! cudarc panics if a library or symbol is missing, so [`Library::check`] must succeed before any call into it.
 
 use device::gpu_options::LibraryReport;
 use device::{Error, Result};
 use graph::Code;
 use std::ffi::c_int;
 
-/// A library that is looked for by name when it is first needed.
+/// A shared library that is looked up by name on first use.
 #[derive(Debug)]
 pub struct Library {
-    /// `cuda`, `nvrtc`: what stands between `lib` and `.so`.
+    /// The file name between `lib` and `.so`: `cuda`, `nvrtc`.
     pub name: &'static str,
-    /// What it is for.
+    /// Purpose of the library, for reports.
     pub purpose: &'static str,
-    /// Where it lies by the names that its maker uses, where cudarc's are others.
+    /// The name of the file, for a library that cudarc would look up under other names.
     file: Option<&'static str>,
-    /// What is called in it.
+    /// The functions that are called in the library.
     symbols: &'static [&'static str],
+    /// Asks the loaded library for its version.
     version: fn(&libloading::Library) -> Option<String>,
 }
 
-/// What was found of a library.
+/// A library that was found, by file and version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundLibrary {
     pub file: String,
-    /// `None` if the library does not tell.
+    /// `None` if the library does not report a version.
     pub version: Option<String>,
 }
 
+/// The CUDA driver.
 pub static DRIVER: Library = Library {
     name: "cuda",
     purpose: "the driver: without it there is no GPU",
@@ -96,11 +98,12 @@ pub static DRIVER: Library = Library {
         "cuGetErrorString",
     ],
     version: |library| {
-        // 13000 is 13.0.
-        number(library, b"cuDriverGetVersion\0").map(|v| format!("{}.{}", v / 1000, v % 1000 / 10))
+        // The driver reports version 13.0 as 13000.
+        int_version(library, b"cuDriverGetVersion\0").map(|v| format!("{}.{}", v / 1000, v % 1000 / 10))
     },
 };
 
+/// NVRTC, the compiler of CUDA C++.
 pub static COMPILER: Library = Library {
     name: "nvrtc",
     purpose: "compiles kernels when they are first used",
@@ -131,6 +134,7 @@ pub static COMPILER: Library = Library {
     },
 };
 
+/// cuBLAS, for matrix products.
 pub static BLAS: Library = Library {
     name: "cublas",
     purpose: "products of matrices",
@@ -157,7 +161,8 @@ pub static BLAS: Library = Library {
     },
 };
 
-pub static LIGHT_BLAS: Library = Library {
+/// cuBLASLt, for matrix products with an epilogue.
+pub static BLAS_LT: Library = Library {
     name: "cublasLt",
     purpose: "products with a bias and an activation in one: without it they are kernels of their own",
     file: None,
@@ -175,9 +180,10 @@ pub static LIGHT_BLAS: Library = Library {
         "cublasLtMatmulAlgoGetHeuristic",
         "cublasLtMatmul",
     ],
-    version: |library| whole(library, b"cublasLtGetVersion\0"),
+    version: |library| size_version(library, b"cublasLtGetVersion\0"),
 };
 
+/// cuDNN, for convolutions.
 pub static DNN: Library = Library {
     name: "cudnn",
     purpose: "convolution",
@@ -204,9 +210,10 @@ pub static DNN: Library = Library {
         "cudnnConvolutionBackwardData",
         "cudnnConvolutionBackwardFilter",
     ],
-    version: |library| whole(library, b"cudnnGetVersion\0"),
+    version: |library| size_version(library, b"cudnnGetVersion\0"),
 };
 
+/// NCCL, for collectives.
 pub static COLLECTIVES: Library = Library {
     name: "nccl",
     purpose: "sums over several GPUs",
@@ -220,47 +227,48 @@ pub static COLLECTIVES: Library = Library {
         "ncclGroupEnd",
         "ncclAllReduce",
     ],
-    version: |library| number(library, b"ncclGetVersion\0").map(|v| parts(v as usize)),
+    version: |library| int_version(library, b"ncclGetVersion\0").map(|v| format_version(v as usize)),
 };
 
-pub static ALL: [&Library; 6] = [&DRIVER, &COMPILER, &BLAS, &LIGHT_BLAS, &DNN, &COLLECTIVES];
+/// All libraries that are used.
+pub static ALL: [&Library; 6] = [&DRIVER, &COMPILER, &BLAS, &BLAS_LT, &DNN, &COLLECTIVES];
 
 impl Library {
-    /// Looks for the library. It stays loaded: whoever uses it next finds it in memory.
+    /// Looks up the library. It stays loaded, so later lookups find it in memory.
     ///
     /// # Errors
-    /// `Unavailable`: it is not there, or lacks something that is called in it.
-    pub fn find(&self) -> Result<Found> {
+    /// `Unavailable` if the library is missing, or lacks a function that is called in it.
+    pub fn find(&self) -> Result<FoundLibrary> {
         let (library, found) = self.open()?;
-        // Unloading would run the library's exit code under whoever has it.
+        // The library is never unloaded: its exit code would run while other code uses it.
         std::mem::forget(library);
         Ok(found)
     }
 
-    /// As [`Library::find`], for who calls it without cudarc.
+    /// Like [`Library::find`], for code that calls the library without cudarc.
     ///
     /// # Errors
-    /// As [`Library::find`].
-    pub(super) fn open(&self) -> Result<(libloading::Library, Found)> {
+    /// Those of [`Library::find`].
+    pub(super) fn open(&self) -> Result<(libloading::Library, FoundLibrary)> {
         let candidates = cudarc::get_lib_name_candidates(self.name);
         let mut why = None;
         for file in self.file.map(str::to_owned).into_iter().chain(candidates) {
-            // SAFETY: a library of NVIDIA's, whose initialisation is sound in any process.
+            // SAFETY: this is a library of NVIDIA's, whose initialisation is sound in any process.
             let library = match unsafe { libloading::Library::new(&file) } {
                 Ok(library) => library,
                 Err(error) => {
-                    // What the loader says of a file that is there and cannot be used says more than that others
-                    // are not there.
+                    // An error about a file that exists but cannot be loaded is more useful than "No such file"
+                    // for another candidate, so the former is reported.
                     let text = describe(&error);
-                    let is_telling = !text.contains("No such file");
-                    if why.is_none() || is_telling {
+                    let is_specific = !text.contains("No such file");
+                    if why.is_none() || is_specific {
                         why = Some((file, text));
                     }
                     continue;
                 }
             };
             let version = (self.version)(&library);
-            // SAFETY: only whether the symbol is there matters; nothing is called.
+            // SAFETY: the symbol is only looked up, not called.
             let is_missing = |symbol: &&&str| unsafe { library.get::<*const ()>(symbol.as_bytes()) }.is_err();
             let missing: Vec<&str> = self.symbols.iter().filter(is_missing).copied().collect();
             if !missing.is_empty() {
@@ -269,26 +277,26 @@ impl Library {
                 let version = version.map_or(String::new(), |v| format!(" ({v})"));
                 return Err(unavailable(format!("{file}{version} has no {missing}")));
             }
-            return Ok((library, Found { file, version }));
+            return Ok((library, FoundLibrary { file, version }));
         }
         let text = why.map_or_else(String::new, |(_, text)| text);
         Err(unavailable(format!("no lib{}.so: {text}", self.name)))
     }
 
-    /// What is found, in words.
+    /// Returns a report of the library with its file and version, or the reason why it is missing.
     pub fn report(&self) -> LibraryReport {
         let found = self.find().map_err(|error| error.to_string());
-        let found = found.map(|Found { file, version }| match version {
+        let found = found.map(|FoundLibrary { file, version }| match version {
             Some(version) => format!("{file} {version}"),
             None => file,
         });
         LibraryReport { name: format!("lib{}", self.name), purpose: self.purpose, found }
     }
 
-    /// That calls into the library find it.
+    /// Checks that the library and all its functions can be called.
     ///
     /// # Errors
-    /// As [`Library::find`], with the library's purpose.
+    /// Those of [`Library::find`], with the library's purpose.
     pub fn check(&self) -> Result<()> {
         self.find().map(|_| ()).map_err(|error| unavailable(format!("{error} ({})", self.purpose)))
     }
@@ -298,7 +306,7 @@ fn unavailable(message: String) -> Error {
     Error::new(Code::Unavailable, message)
 }
 
-/// What the loader said, without the name of the call.
+/// Returns the loader's message, without the name of the failed call.
 fn describe(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),
@@ -306,8 +314,8 @@ fn describe(error: &libloading::Error) -> String {
     }
 }
 
-/// What `fn(*mut int) -> status` says.
-fn number(library: &libloading::Library, symbol: &[u8]) -> Option<c_int> {
+/// Calls a function `fn(*mut int) -> status` and returns the number that it writes.
+fn int_version(library: &libloading::Library, symbol: &[u8]) -> Option<c_int> {
     let mut value = 0;
     // SAFETY: every caller names a function of this signature, which writes one number.
     let status = unsafe {
@@ -318,18 +326,18 @@ fn number(library: &libloading::Library, symbol: &[u8]) -> Option<c_int> {
     (status == 0).then_some(value)
 }
 
-/// What `fn() -> size_t` says, in parts.
-fn whole(library: &libloading::Library, symbol: &[u8]) -> Option<String> {
+/// Calls a function `fn() -> size_t` that returns a version, and formats it.
+fn size_version(library: &libloading::Library, symbol: &[u8]) -> Option<String> {
     // SAFETY: every caller names a function of this signature.
     let value = unsafe {
         let get: libloading::Symbol<'_, unsafe extern "C" fn() -> usize> = library.get(symbol).ok()?;
         get()
     };
-    Some(parts(value))
+    Some(format_version(value))
 }
 
-/// 91002 is 9.10.2.
-fn parts(version: usize) -> String {
+/// Formats a version number as major, minor and patch: 91002 is 9.10.2.
+fn format_version(version: usize) -> String {
     format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100)
 }
 
@@ -338,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_not_there_is_an_error_that_names_it() {
+    fn missing_library_is_an_error_with_its_name() {
         let none = Library {
             name: "no-such-library-of-anybodys",
             purpose: "nothing",
@@ -353,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_lacks_a_symbol_is_an_error_that_names_both() {
+    fn missing_symbol_is_an_error_with_library_and_symbol() {
         let c = Library {
             name: "c",
             purpose: "nothing",
@@ -366,13 +374,13 @@ mod tests {
         let c = Library { symbols: &["malloc"], ..c };
         assert_eq!(
             c.find().ok(),
-            Some(Found { file: "libc.so.6".to_owned(), version: Some("2".to_owned()) })
+            Some(FoundLibrary { file: "libc.so.6".to_owned(), version: Some("2".to_owned()) })
         );
     }
 
     #[test]
-    fn versions_are_read_as_their_libraries_write_them() {
-        assert_eq!(parts(91002), "9.10.2");
-        assert_eq!(parts(22803), "2.28.3");
+    fn version_numbers_are_formatted() {
+        assert_eq!(format_version(91002), "9.10.2");
+        assert_eq!(format_version(22803), "2.28.3");
     }
 }

@@ -1,4 +1,4 @@
-//! Which GPUs this machine has. Asking opens none of them.
+//! The GPUs of this machine, listed without opening any.
 
 use super::library;
 use super::nvidia;
@@ -9,30 +9,30 @@ use std::sync::OnceLock;
 /// A GPU of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its number on the machine.
+    /// Number of the GPU on the machine.
     pub number: u32,
-    /// `NVIDIA H100 80GB HBM3`.
+    /// Name of the model: `NVIDIA H100 80GB HBM3`.
     pub name: String,
-    /// Bytes.
+    /// Bytes of memory.
     pub memory: u64,
-    /// The architecture: 9 and 0.
+    /// Compute capability, major and minor: 9 and 0.
     pub capability: [u32; 2],
-    /// Where it is: `0000:17:00.0`.
+    /// PCI bus id: `0000:17:00.0`.
     pub bus: String,
 }
 
 impl Gpu {
-    /// As TensorFlow describes its device number `id`.
+    /// Returns TensorFlow's description of the GPU as device number `id`.
     pub fn description(&self, id: u32) -> String {
         let Gpu { name, bus, capability: [major, minor], .. } = self;
         format!("device: {id}, name: {name}, pci bus id: {bus}, compute capability: {major}.{minor}")
     }
 }
 
-/// The machine's GPUs, looked for once.
+/// Returns the machine's GPUs, looked up once.
 ///
 /// # Errors
-/// `Unavailable`: why there are none.
+/// `Unavailable` with the reason why there are none.
 pub fn gpus() -> Result<&'static [Gpu]> {
     static FOUND: OnceLock<Result<Vec<Gpu>>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -42,15 +42,16 @@ pub fn gpus() -> Result<&'static [Gpu]> {
     found.as_deref().map_err(Error::clone)
 }
 
-/// Whether this machine has a GPU.
+/// Returns whether this machine has a GPU.
 pub fn are_present() -> bool {
     gpus().is_ok_and(|gpus| !gpus.is_empty())
 }
 
-/// The GPUs that these options let a process use, in order.
+/// Returns the GPUs that these options make visible to a process, in the order of the options.
 ///
 /// # Errors
-/// `InvalidArgument` for one that the machine has not; `Unavailable` if it has none at all, and some are asked for.
+/// `InvalidArgument` for a number that the machine does not have; `Unavailable` if the machine has no GPU and
+/// the options name one.
 pub fn pick(visible: &Visible) -> Result<Vec<Gpu>> {
     match visible {
         Visible::All => Ok(gpus()?.to_vec()),

@@ -1,103 +1,109 @@
-//! Where kernels on several GPUs meet for what they compute together: who has come, who is waited for, and how it ends.
-//! What then happens on the GPUs is not here.
+//! The barrier of a collective: which participants have joined, which agree, and how the barrier ends. The GPU
+//! work is in `collective`.
 
 use super::driver::Reduction;
 use device::Error;
 use graph::{DType, DeviceName, Shape};
 use std::sync::Arc;
 
-/// What all who meet must agree on.
+/// The properties that all participants of a collective must agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
-    pub(crate) members: usize,
+pub(crate) struct CollectiveSignature {
+    pub(crate) participants: usize,
     pub(crate) reduction: Reduction,
     pub(crate) dtype: DType,
     pub(crate) shape: Shape,
 }
 
-/// One who comes.
+/// One participant of a collective: the device, the node, and its part of the collective.
 #[derive(Debug)]
-pub(crate) struct Member<P> {
+pub(crate) struct Participant<P> {
     pub(crate) device: DeviceName,
     pub(crate) node: Arc<str>,
-    pub(crate) part: P,
+    pub(crate) input: P,
 }
 
-/// A meeting, over and over: when all have come, the next may begin. Once it has failed it has for good.
+/// A reusable barrier: when all participants have joined, the next round may begin. A failure is permanent.
 #[derive(Debug)]
-pub(crate) struct Meeting<P> {
-    terms: Option<Terms>,
-    present: Vec<Member<P>>,
+pub(crate) struct CollectiveBarrier<P> {
+    /// The signature of the current round, set by the first participant.
+    signature: Option<CollectiveSignature>,
+    arrived: Vec<Participant<P>>,
     failure: Option<Error>,
 }
 
-/// What follows from somebody's coming.
+/// The result of a participant's arrival.
 #[derive(Debug)]
 pub(crate) enum Arrival<P> {
-    /// Others are still to come.
+    /// More participants have to join.
     Waits,
-    /// All are here, in the order of their devices.
-    Complete(Vec<Member<P>>),
-    /// These will not meet any more.
-    Failed(Error, Vec<Member<P>>),
+    /// All participants, in the order of their devices.
+    Complete(Vec<Participant<P>>),
+    /// The barrier has failed, with these participants to be completed with the error.
+    Failed(Error, Vec<Participant<P>>),
 }
 
-impl<P> Default for Meeting<P> {
-    fn default() -> Meeting<P> {
-        Meeting { terms: None, present: Vec::new(), failure: None }
+impl<P> Default for CollectiveBarrier<P> {
+    fn default() -> CollectiveBarrier<P> {
+        CollectiveBarrier { signature: None, arrived: Vec::new(), failure: None }
     }
 }
 
-impl<P> Meeting<P> {
-    pub(crate) fn arrive(&mut self, terms: Terms, member: Member<P>) -> Arrival<P> {
+impl<P> CollectiveBarrier<P> {
+    /// Adds a participant.
+    pub(crate) fn arrive(
+        &mut self,
+        signature: CollectiveSignature,
+        participant: Participant<P>,
+    ) -> Arrival<P> {
         if let Some(failure) = &self.failure {
-            return Arrival::Failed(failure.clone().derived(), vec![member]);
+            return Arrival::Failed(failure.clone().derived(), vec![participant]);
         }
-        let refusal = self.refusal(&terms, &member);
-        self.present.push(member);
-        if let Some(refusal) = refusal {
-            return Arrival::Failed(refusal.clone(), self.fail(refusal));
+        let mismatch = self.mismatch(&signature, &participant);
+        self.arrived.push(participant);
+        if let Some(mismatch) = mismatch {
+            return Arrival::Failed(mismatch.clone(), self.fail(mismatch));
         }
-        if self.present.len() < terms.members {
-            self.terms = Some(terms);
+        if self.arrived.len() < signature.participants {
+            self.signature = Some(signature);
             return Arrival::Waits;
         }
-        self.terms = None;
-        let mut all = std::mem::take(&mut self.present);
+        self.signature = None;
+        let mut all = std::mem::take(&mut self.arrived);
         all.sort_by(|a, b| a.device.cmp(&b.device));
         Arrival::Complete(all)
     }
 
-    /// Ends the meeting; those who wait.
-    pub(crate) fn fail(&mut self, reason: Error) -> Vec<Member<P>> {
+    /// Fails the barrier for good, and returns the participants that wait.
+    pub(crate) fn fail(&mut self, reason: Error) -> Vec<Participant<P>> {
         self.failure.get_or_insert(reason);
-        std::mem::take(&mut self.present)
+        std::mem::take(&mut self.arrived)
     }
 
-    /// Why somebody cannot join those who are here.
-    fn refusal(&self, terms: &Terms, member: &Member<P>) -> Option<Error> {
-        let Member { device, node, .. } = member;
-        if let Some(twin) = self.present.iter().find(|present| present.device == *device) {
-            let count = terms.members;
+    /// Returns the error if a participant cannot join those present.
+    fn mismatch(&self, signature: &CollectiveSignature, participant: &Participant<P>) -> Option<Error> {
+        let Participant { device, node, .. } = participant;
+        if let Some(twin) = self.arrived.iter().find(|arrived| arrived.device == *device) {
+            let count = signature.participants;
             return Some(Error::invalid(format!(
                 "{} and {node} on {device} are parts of one collective of {count} devices: it takes one part of each",
                 twin.node
             )));
         }
-        let (agreed, first) = self.terms.as_ref().zip(self.present.first())?;
-        (agreed != terms).then(|| {
+        let (expected, first) = self.signature.as_ref().zip(self.arrived.first())?;
+        (expected != signature).then(|| {
             Error::invalid(format!(
-                "{node} and {} are parts of one collective, and do not agree: {terms} against {agreed}",
+                "{node} and {} are parts of one collective, and do not agree: {signature} against {expected}",
                 first.node
             ))
         })
     }
 }
 
-impl std::fmt::Display for Terms {
+impl std::fmt::Display for CollectiveSignature {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Terms { members, reduction, dtype, shape } = self;
-        write!(f, "{reduction:?} of {dtype}{shape} on {members} devices")
+        let CollectiveSignature { participants, reduction, dtype, shape } = self;
+        write!(f, "{reduction:?} of {dtype}{shape} on {participants} devices")
     }
 }
 
@@ -107,70 +113,78 @@ mod tests {
     use device::Result;
     use graph::{Code, TaskName};
 
-    fn terms(size: usize) -> Result<Terms> {
+    fn signature(size: usize) -> Result<CollectiveSignature> {
         let (reduction, dtype) = (Reduction::Sum, DType::Float);
-        Ok(Terms { members: 3, reduction, dtype, shape: Shape::new(&[size])? })
+        Ok(CollectiveSignature { participants: 3, reduction, dtype, shape: Shape::new(&[size])? })
     }
 
-    fn member(id: u32) -> Member<u32> {
+    fn participant(id: u32) -> Participant<u32> {
         let device = DeviceName::new(&TaskName::new("w", 0), "GPU", id);
-        Member { device, node: format!("sum_{id}").into(), part: id }
+        Participant { device, node: format!("sum_{id}").into(), input: id }
     }
 
-    fn parts(members: Vec<Member<u32>>) -> Vec<u32> {
-        members.into_iter().map(|member| member.part).collect()
+    fn parts(participants: Vec<Participant<u32>>) -> Vec<u32> {
+        participants.into_iter().map(|participant| participant.input).collect()
     }
 
     #[test]
-    fn it_begins_when_all_have_come_and_then_anew() -> Result<()> {
-        let mut meeting = Meeting::default();
+    fn collective_completes_when_all_arrive_and_can_be_reused() -> Result<()> {
+        let mut barrier = CollectiveBarrier::default();
         for order in [[2, 0, 1], [1, 2, 0]] {
-            let [first, second, last] = order.map(member);
-            assert!(matches!(meeting.arrive(terms(4)?, first), Arrival::Waits));
-            assert!(matches!(meeting.arrive(terms(4)?, second), Arrival::Waits));
-            let Arrival::Complete(all) = meeting.arrive(terms(4)?, last) else { panic!("{meeting:?}") };
+            let [first, second, last] = order.map(participant);
+            assert!(matches!(barrier.arrive(signature(4)?, first), Arrival::Waits));
+            assert!(matches!(barrier.arrive(signature(4)?, second), Arrival::Waits));
+            let Arrival::Complete(all) = barrier.arrive(signature(4)?, last) else { panic!("{barrier:?}") };
             assert_eq!(parts(all), [0, 1, 2]);
         }
-        // Another turn may be of another size.
-        assert!(matches!(meeting.arrive(terms(5)?, member(1)), Arrival::Waits));
+        // The next round may have another shape.
+        assert!(matches!(barrier.arrive(signature(5)?, participant(1)), Arrival::Waits));
         Ok(())
     }
 
     #[test]
-    fn those_who_do_not_agree_fail_together_and_so_does_who_comes_later() -> Result<()> {
-        let mut meeting = Meeting::default();
-        assert!(matches!(meeting.arrive(terms(4)?, member(0)), Arrival::Waits));
-        let Arrival::Failed(error, all) = meeting.arrive(terms(5)?, member(1)) else { panic!("{meeting:?}") };
+    fn mismatched_signatures_fail_all_participants_and_later_ones() -> Result<()> {
+        let mut barrier = CollectiveBarrier::default();
+        assert!(matches!(barrier.arrive(signature(4)?, participant(0)), Arrival::Waits));
+        let Arrival::Failed(error, all) = barrier.arrive(signature(5)?, participant(1)) else {
+            panic!("{barrier:?}")
+        };
         assert_eq!((parts(all), error.code()), (vec![0, 1], Code::InvalidArgument));
         assert_eq!(
             error.to_string(),
             "sum_1 and sum_0 are parts of one collective, and do not agree: Sum of float[5] on 3 devices against Sum of \
              float[4] on 3 devices"
         );
-        let Arrival::Failed(error, all) = meeting.arrive(terms(4)?, member(2)) else { panic!("{meeting:?}") };
+        let Arrival::Failed(error, all) = barrier.arrive(signature(4)?, participant(2)) else {
+            panic!("{barrier:?}")
+        };
         assert_eq!((parts(all), error.is_derived()), (vec![2], true));
         Ok(())
     }
 
     #[test]
-    fn a_device_has_one_part() -> Result<()> {
-        let mut meeting = Meeting::default();
-        assert!(matches!(meeting.arrive(terms(4)?, member(1)), Arrival::Waits));
-        let Arrival::Failed(error, all) = meeting.arrive(terms(4)?, member(1)) else { panic!("{meeting:?}") };
+    fn second_participant_of_one_device_is_an_error() -> Result<()> {
+        let mut barrier = CollectiveBarrier::default();
+        assert!(matches!(barrier.arrive(signature(4)?, participant(1)), Arrival::Waits));
+        let Arrival::Failed(error, all) = barrier.arrive(signature(4)?, participant(1)) else {
+            panic!("{barrier:?}")
+        };
         assert_eq!(parts(all), [1, 1]);
         assert!(error.to_string().contains("it takes one part of each"), "{error}");
         Ok(())
     }
 
     #[test]
-    fn a_cancelled_meeting_gives_back_who_waits_once() -> Result<()> {
-        let mut meeting = Meeting::default();
-        assert!(matches!(meeting.arrive(terms(4)?, member(2)), Arrival::Waits));
-        assert!(matches!(meeting.arrive(terms(4)?, member(0)), Arrival::Waits));
+    fn cancelled_collective_returns_waiting_participants_once() -> Result<()> {
+        let mut barrier = CollectiveBarrier::default();
+        assert!(matches!(barrier.arrive(signature(4)?, participant(2)), Arrival::Waits));
+        assert!(matches!(barrier.arrive(signature(4)?, participant(0)), Arrival::Waits));
         let cancelled = Error::new(Code::Cancelled, "enough");
-        assert_eq!(parts(meeting.fail(cancelled.clone())), [2, 0]);
-        assert_eq!(parts(meeting.fail(Error::internal("later"))), [0; 0]);
-        let Arrival::Failed(error, all) = meeting.arrive(terms(4)?, member(1)) else { panic!("{meeting:?}") };
+        assert_eq!(parts(barrier.fail(cancelled.clone())), [2, 0]);
+        assert_eq!(parts(barrier.fail(Error::internal("later"))), [0; 0]);
+        let Arrival::Failed(error, all) = barrier.arrive(signature(4)?, participant(1)) else {
+            panic!("{barrier:?}")
+        };
         assert_eq!((parts(all), error), (vec![1], cancelled.derived()));
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! A block of a GPU's memory, and in what order streams may use it.
+//! A block of a GPU's memory, and the order in which streams may use it.
 
 use super::arena::Arena;
 use super::driver::Address;
 use super::engine::Engine;
 use super::streams::{Mark, Stream};
-use super::windows::Window;
+use super::windows::IpcBuffer;
 use device::DeviceMemory;
 use device::Result;
 use device::shared_block::SharedBlock;
@@ -13,12 +13,12 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Memory that one tensor, or several that share it, lie in. When the last of them is dropped it is free for what the
-/// streams are given after that, never for what still reads it.
+/// The memory of one tensor, or of several that share it. When the last of them is dropped, the memory is freed
+/// in stream order: behind all work that still reads it.
 #[derive(Debug)]
 pub struct Block {
     engine: Arc<Engine>,
-    /// No other block has it, not even one that gets the same address later.
+    /// The identity of the block, not reused even if another block gets the same address later.
     id: BlockId,
     owner: Owner,
     address: Address,
@@ -26,66 +26,69 @@ pub struct Block {
     order: Mutex<Order>,
 }
 
-/// Whose memory a block is: who gets it back.
+/// The owner of a block's memory, to which the memory goes back.
 #[derive(Debug)]
 enum Owner {
-    /// The GPU's.
+    /// The GPU's memory pool.
     Pool,
-    /// A captured graph's.
+    /// A captured graph.
     Arena(Arc<Arena>),
-    /// A window's, through which other processes see it.
-    Window(Window),
-    /// Another block's, for as long as a graph is captured.
+    /// An IPC buffer, which other processes may map.
+    IpcBuffer(IpcBuffer),
+    /// Another block, which outlives this one: the stand-in for a capture.
     Other,
 }
 
-/// A block's number.
+/// The identity of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct BlockId(u64);
 
 impl BlockId {
+    /// Returns an id that no other block has.
     fn fresh() -> BlockId {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         BlockId(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
+/// The events that order the streams which use a block.
 #[derive(Debug)]
 struct Order {
-    /// The stream that has written it last, or for which it was taken.
+    /// The stream that wrote the block last, or for which it was allocated.
     writer: Stream,
-    /// Where the copy that filled it ends, until the kernels have waited for that.
+    /// The event at which the copy that fills the block ends, until the compute stream has waited for it.
     filled: Option<Arc<Mark>>,
-    /// Where the copies that read it end.
+    /// The events at which the copies that read the block end.
     readers: SmallVec<[Arc<Mark>; 1]>,
 }
 
 impl Block {
-    /// Memory that kernels will write.
+    /// Returns a block that kernels will write.
     pub(super) fn new(engine: Arc<Engine>, address: Address, len: usize) -> Block {
         let order = Order { writer: Stream::Compute, filled: None, readers: SmallVec::new() };
         Block { engine, id: BlockId::fresh(), owner: Owner::Pool, address, len, order: Mutex::new(order) }
     }
 
-    /// As [`Block::new`], of memory that is a captured graph's.
-    pub(super) fn of_arena(engine: Arc<Engine>, arena: Arc<Arena>, address: Address, len: usize) -> Block {
+    /// Like [`Block::new`], in memory of a captured graph.
+    pub(super) fn in_arena(engine: Arc<Engine>, arena: Arc<Arena>, address: Address, len: usize) -> Block {
         let mut block = Block::new(engine, address, len);
         block.owner = Owner::Arena(arena);
         block
     }
 
-    /// The same memory, for kernels that are captured: who holds this block does not hold that one. What wrote it comes
-    /// before what is enqueued from now on.
+    /// Returns a block of the same memory for kernels that are captured, with a reference count of its own.
+    /// Work enqueued after this call runs after the work that wrote the block.
     ///
     /// # Errors
     /// The driver's.
-    pub(super) fn stand_in(&self) -> Result<Block> {
+    pub(super) fn alias(&self) -> Result<Block> {
         let mut block = Block::new(self.engine.clone(), self.read()?, self.len);
         block.owner = Owner::Other;
         Ok(block)
     }
 
-    /// Memory taken for what `stream` is given, which a copy fills, up to this mark: it may be in another GPU's stream.
+    /// Returns a block allocated in the order of `stream`, filled by a copy that ends at `mark`, which may be
+    /// in another GPU's stream.
     pub(super) fn filled(
         engine: Arc<Engine>,
         address: Address,
@@ -97,19 +100,20 @@ impl Block {
         Block { engine, id: BlockId::fresh(), owner: Owner::Pool, address, len, order: Mutex::new(order) }
     }
 
-    /// As [`Block::filled`], of memory that other processes see.
-    pub(super) fn in_window(
+    /// Like [`Block::filled`], in an IPC buffer.
+    pub(super) fn in_ipc_buffer(
         engine: Arc<Engine>,
-        window: Window,
+        buffer: IpcBuffer,
         address: Address,
         len: usize,
         mark: Arc<Mark>,
     ) -> Block {
         let mut block = Block::filled(engine, address, len, Stream::Peer, mark);
-        block.owner = Owner::Window(window);
+        block.owner = Owner::IpcBuffer(buffer);
         block
     }
 
+    /// Returns the GPU whose memory this is.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -118,69 +122,71 @@ impl Block {
         self.id
     }
 
-    /// Whether it is a captured graph's, which gives a tensor in it whenever it runs.
-    pub(super) fn is_of_graph(&self) -> bool {
+    /// Returns whether the memory belongs to a captured graph, which overwrites it on each launch.
+    pub(super) fn is_graph_memory(&self) -> bool {
         matches!(self.owner, Owner::Arena(_))
     }
 
-    /// Where it is, for a kernel that reads it and is enqueued next.
+    /// Returns the address for a kernel that reads the block and is enqueued next.
     ///
     /// # Errors
     /// The driver's.
     pub fn read(&self) -> Result<Address> {
-        self.order.lock().join(&self.engine)?;
+        self.order.lock().wait_for_fill(&self.engine)?;
         Ok(self.address)
     }
 
-    /// Where it is, for a kernel that changes it and is enqueued next.
+    /// Returns the address for a kernel that changes the block and is enqueued next; the kernel waits for
+    /// copies that read the block.
     ///
     /// # Errors
     /// The driver's.
     pub fn write(&self) -> Result<Address> {
         let mut order = self.order.lock();
-        order.join(&self.engine)?;
+        order.wait_for_fill(&self.engine)?;
         for reader in order.readers.drain(..) {
             self.engine.streams().wait(Stream::Compute, &reader)?;
         }
         Ok(self.address)
     }
 
-    /// Enqueues a copy that reads it.
+    /// Enqueues a copy that reads the block, and returns the event at its end.
     ///
     /// # Errors
     /// The driver's, and those of `copy`.
-    pub(super) fn copied_by(
+    pub(super) fn record_copy(
         &self,
         stream: Stream,
         copy: impl FnOnce(Address) -> Result<()>,
     ) -> Result<Arc<Mark>> {
         let mut order = self.order.lock();
-        order.precede(&self.engine, stream)?;
+        order.wait_for_writer(&self.engine, stream)?;
         copy(self.address)?;
         let mark = self.engine.streams().mark(stream)?;
         order.readers.push(mark.clone());
         Ok(mark)
     }
 
-    /// Where it is, for what `stream` is given next and reads it. Nobody may change it before it is known where that
-    /// [ends](Block::read_until): whoever reads holds it, and what others hold is not changed in place.
+    /// Returns the address for work that reads the block and is enqueued next in `stream`. The caller holds the
+    /// block until it has passed the end of that work to [`add_reader`](Block::read_until); a block with other
+    /// holders is not changed in place.
     ///
     /// # Errors
     /// The driver's.
     pub(super) fn read_on(&self, stream: Stream) -> Result<Address> {
-        self.order.lock().precede(&self.engine, stream)?;
+        self.order.lock().wait_for_writer(&self.engine, stream)?;
         Ok(self.address)
     }
 
-    /// What was enqueued to read it ends at the mark.
-    pub(super) fn read_until(&self, mark: Arc<Mark>) {
+    /// Records the event at which work that reads the block ends.
+    pub(super) fn add_reader(&self, mark: Arc<Mark>) {
         self.order.lock().readers.push(mark);
     }
 }
 
 impl Order {
-    /// What `stream` is given from now on comes after what wrote the block.
-    fn precede(&self, engine: &Engine, stream: Stream) -> Result<()> {
+    /// Orders work enqueued next in `stream` after the work that wrote the block.
+    fn wait_for_writer(&self, engine: &Engine, stream: Stream) -> Result<()> {
         let streams = engine.streams();
         match &self.filled {
             Some(mark) => streams.wait(stream, mark),
@@ -188,8 +194,8 @@ impl Order {
         }
     }
 
-    /// Kernels that are enqueued from now on come after the copy that filled the block.
-    fn join(&mut self, engine: &Engine) -> Result<()> {
+    /// Orders kernels that are enqueued next after the copy that filled the block.
+    fn wait_for_fill(&mut self, engine: &Engine) -> Result<()> {
         if let Some(mark) = self.filled.take() {
             engine.streams().wait(Stream::Compute, &mark)?;
             self.writer = Stream::Compute;
@@ -205,34 +211,37 @@ impl DeviceMemory for Block {
 
     fn shared_block(&self) -> Option<&dyn SharedBlock> {
         match &self.owner {
-            Owner::Window(window) => Some(window),
+            Owner::IpcBuffer(buffer) => Some(buffer),
             _ => None,
         }
     }
 }
 
 impl Drop for Block {
-    /// The stream that has it last frees it, behind the others: kernels never wait for a copy out.
+    /// Frees the memory in the stream that used the block last, behind the other streams, so that kernels never
+    /// wait for a copy to the host.
     fn drop(&mut self) {
         let order = self.order.get_mut();
         let streams = self.engine.streams();
         match std::mem::replace(&mut self.owner, Owner::Other) {
             Owner::Pool => {}
-            Owner::Window(window) => {
-                // What reads it here, where a receiver asked for it over gRPC, holds it until it has ended.
-                order.readers.iter().for_each(|mark| drop(mark.wait_here()));
-                return self.engine.pool().give_back(window);
+            Owner::IpcBuffer(buffer) => {
+                // Copies out of the IPC buffer within this process, for receivers over gRPC, must end before
+                // the buffer is reused.
+                order.readers.iter().for_each(|mark| drop(mark.wait_on_host()));
+                return self.engine.pool().recycle(buffer);
             }
             Owner::Arena(arena) => {
                 for mark in &order.readers {
                     let _ = streams.wait(Stream::Compute, mark);
                 }
-                return arena.take_back(self.address);
+                return arena.recycle(self.address);
             }
             Owner::Other => return,
         }
         let last = order.readers.last().map_or(order.writer, |mark| mark.stream);
-        // A driver that refuses to order streams has failed before, and has told whoever asked.
+        // Errors are ignored: a driver that cannot order streams has failed before, and that call has returned
+        // the error.
         for mark in &order.readers {
             let _ = streams.wait(last, mark);
         }

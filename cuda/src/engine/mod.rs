@@ -1,11 +1,13 @@
-//! GPUs of NVIDIA. What is decided here (which stream, in what order, when memory is free again) is decided against
-//! one narrow trait, [`Driver`]: `nvidia` is CUDA's, and tests have one that writes down what it is asked for.
+//! NVIDIA GPUs. The scheduling code (which stream, in which order, when memory is free again) is written
+//! against one narrow trait, [`Driver`]: `nvidia` implements it with CUDA, and the tests with a driver that
+//! records its calls.
 //!
-//! A kernel enqueues in a [`Lane`]. For a segment that repeats, that leads into a graph: `repeater` decides when, by what
-//! is `known`; `capturing` is the device meanwhile, and `captured` what is launched from then on.
+//! A kernel enqueues to a [`KernelStream`]. For a segment that repeats, `repeater` decides with the graph cache
+//! (`known`) when to capture it; `capturing` is the device during the capture, and `captured` holds the graph
+//! that is launched from then on.
 //!
-//! Nothing is needed to build this, and nothing but a look for `libcuda` happens where there is no GPU: [`library`]
-//! finds what is there when the process runs.
+//! The crate builds without CUDA installed, and on a machine without a GPU it only looks for `libcuda`:
+//! [`library`] loads NVIDIA's libraries at run time.
 
 mod arena;
 mod arguments;
@@ -24,7 +26,7 @@ mod nvidia;
 mod pieces;
 mod pinned;
 mod pool;
-pub mod processor;
+mod processor;
 mod program;
 mod repeater;
 mod road;
@@ -34,17 +36,17 @@ mod waiter;
 mod windows;
 
 pub use arguments::Arguments;
-pub(crate) use collective::{Collective, Share};
+pub(crate) use collective::{Collective, CollectiveInput};
 pub use driver::Driver;
 pub use engine::Engine;
 pub(crate) use engine::block;
-pub(crate) use lane::BUSY;
-pub use lane::Lane;
+pub(crate) use lane::BUSY_BLOCKS;
+pub use lane::KernelStream;
 pub use machine::{Gpu, are_present, gpus, pick};
-pub(crate) use meeting::{Member, Terms};
+pub(crate) use meeting::{CollectiveSignature, Participant};
 pub use memory::Block;
 pub use nvidia::compile;
 pub use pieces::Piece;
-pub use processor::{device, device_over, engine_of};
+pub use processor::{device, device_with_driver, engine_of};
 pub use program::{Function, Program, Source};
 pub use streams::Stream;

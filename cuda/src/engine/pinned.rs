@@ -1,8 +1,9 @@
-//! Memory of the host that a GPU copies from and to by itself, kept for reuse: to pin fresh memory takes longer than
-//! most copies, those of a whole model for a checkpoint among them. Where other processes of the machine read large tensors
-//! in this one's memory, large blocks are such memory, so that what a GPU made is read where its copy ended.
+//! The pool of pinned host memory for copies from and to a GPU. Blocks are kept for reuse, because pinning new
+//! memory takes longer than most copies, even those of a whole model for a checkpoint. Where other processes of
+//! the machine read large tensors in this process's memory, large blocks are shared memory, so that a peer
+//! reads a GPU's result without another copy.
 
-use super::driver::{Driver, Pinned};
+use super::driver::{Driver, PinnedMemory};
 use device::Result;
 use device::shared_memory;
 use device::shared_memory::SharedMemory;
@@ -14,146 +15,154 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Pinned memory that nobody uses.
+/// The pool of one GPU.
 #[derive(Debug)]
 pub(super) struct PinnedPool {
     driver: Arc<dyn Driver>,
-    idle: Mutex<Idle>,
+    idle: Mutex<IdleBlocks>,
 }
 
+/// The blocks that are not in use.
 #[derive(Debug)]
-struct Idle {
-    /// In the order in which they were given back.
-    blocks: VecDeque<Block>,
+struct IdleBlocks {
+    /// The idle blocks in the order in which they were returned.
+    blocks: VecDeque<PinnedBlock>,
     bytes: usize,
-    /// There are no more bytes than these.
-    most: usize,
+    /// Largest number of idle bytes.
+    limit: usize,
 }
 
-impl Default for Idle {
-    fn default() -> Idle {
-        Idle { blocks: VecDeque::new(), bytes: 0, most: LEAST_KEPT }
+impl Default for IdleBlocks {
+    fn default() -> IdleBlocks {
+        IdleBlocks { blocks: VecDeque::new(), bytes: 0, limit: MIN_IDLE_LIMIT }
     }
 }
 
+/// A block of pinned memory.
 #[derive(Debug, Default)]
-struct Block {
-    pinned: Pinned,
-    /// Where it lies, if others may read it.
+struct PinnedBlock {
+    pinned: PinnedMemory,
+    /// The memory file of the block, if other processes may map it.
     shared: Option<SharedMemory>,
 }
 
-impl Idle {
-    /// One of this size: the last that was used.
-    fn take(&mut self, size: usize) -> Option<Block> {
+impl IdleBlocks {
+    /// Takes the most recently used block of this size.
+    fn take(&mut self, size: usize) -> Option<PinnedBlock> {
         let at = self.blocks.iter().rposition(|block| block.pinned.len == size)?;
         self.remove(at)
     }
 
-    /// Those that were not used for longest make room, if these are too many bytes.
-    fn give_back(&mut self, block: Block) -> Vec<Block> {
+    /// Adds a block; returns the least recently used blocks that exceed the limit.
+    fn recycle(&mut self, block: PinnedBlock) -> Vec<PinnedBlock> {
         self.bytes += block.pinned.len;
-        IDLE.fetch_add(block.pinned.len, Ordering::Relaxed);
+        IDLE_BYTES.fetch_add(block.pinned.len, Ordering::Relaxed);
         self.blocks.push_back(block);
-        let mut beyond = Vec::new();
-        while self.bytes > self.most
+        let mut evicted = Vec::new();
+        while self.bytes > self.limit
             && let Some(oldest) = self.remove(0)
         {
-            beyond.push(oldest);
+            evicted.push(oldest);
         }
-        beyond
+        evicted
     }
 
-    fn remove(&mut self, at: usize) -> Option<Block> {
+    fn remove(&mut self, at: usize) -> Option<PinnedBlock> {
         let block = self.blocks.remove(at)?;
         self.bytes -= block.pinned.len;
-        IDLE.fetch_sub(block.pinned.len, Ordering::Relaxed);
+        IDLE_BYTES.fetch_sub(block.pinned.len, Ordering::Relaxed);
         Some(block)
     }
 
-    /// Looks how many bytes may be idle, if there are to be so many more: what other GPUs leave of the process's share.
-    fn measure(&mut self, more: usize) {
-        if self.bytes + more <= LEAST_KEPT {
+    /// Updates the limit of idle bytes for a block of `more` bytes: this GPU may use the part of the process's
+    /// share that other GPUs leave.
+    fn update_limit(&mut self, more: usize) {
+        if self.bytes + more <= MIN_IDLE_LIMIT {
             return;
         }
-        let share = memory_limit().min(available_memory().unwrap_or(u64::MAX)) / SHARE_KEPT;
+        let share = memory_limit().min(available_memory().unwrap_or(u64::MAX)) / IDLE_DIVISOR;
         let share = usize::try_from(share).unwrap_or(usize::MAX);
-        let others = IDLE.load(Ordering::Relaxed).saturating_sub(self.bytes);
-        self.most = share.saturating_sub(others).max(LEAST_KEPT);
+        let others = IDLE_BYTES.load(Ordering::Relaxed).saturating_sub(self.bytes);
+        self.limit = share.saturating_sub(others).max(MIN_IDLE_LIMIT);
     }
 }
 
-/// Idle memory of a GPU up to this is kept in any case.
-const LEAST_KEPT: usize = 1 << 30;
+/// Idle bytes per GPU that are always kept.
+const MIN_IDLE_LIMIT: usize = 1 << 30;
 
-/// All GPUs of the process keep this part of the memory that tensors may take, and of what the machine has left: there
-/// are other processes. What is beyond is the system's again.
-const SHARE_KEPT: u64 = 8;
+/// Idle blocks of all GPUs of the process may take this fraction of the smaller of the process's tensor memory
+/// limit and the machine's available memory, because other processes need memory too. Memory beyond it goes
+/// back to the system.
+const IDLE_DIVISOR: u64 = 8;
 
 /// Idle bytes of all GPUs of the process.
-static IDLE: AtomicUsize = AtomicUsize::new(0);
+static IDLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Blocks are of whole pages.
+/// Block sizes are multiples of a page.
 const PAGE: usize = 4096;
 
-/// Larger blocks are of sixteenths of the next power of two: so much of what others could use is not to be had for nothing.
-const WHOLE: usize = 64 << 20;
+/// Larger blocks have a size in sixteenths of the next power of two, because rounding to a power of two would
+/// waste memory that other processes could use.
+const MAX_POWER_OF_TWO: usize = 64 << 20;
 
-/// The size of a block for so many bytes: few sizes, so that blocks are used again.
+/// Returns the size of a block for `len` bytes. There are few sizes, so that blocks are reused.
 fn size_of_block(len: usize) -> usize {
     match len.max(PAGE).checked_next_power_of_two() {
-        Some(power) if power > WHOLE => len.next_multiple_of(power / 16),
+        Some(power) if power > MAX_POWER_OF_TWO => len.next_multiple_of(power / 16),
         Some(power) => power,
         None => len,
     }
 }
 
 impl PinnedPool {
+    /// Returns an empty pool.
     pub(super) fn new(driver: Arc<dyn Driver>) -> Arc<PinnedPool> {
         Arc::new(PinnedPool { driver, idle: Mutex::default() })
     }
 
-    /// `len` bytes, more than none, of whatever was there.
+    /// Takes a block for `len` bytes, greater than 0; the content is arbitrary.
     pub(super) fn take(self: &Arc<PinnedPool>, len: usize) -> Result<PinnedBuffer> {
         let size = size_of_block(len);
         let idle = self.idle.lock().take(size);
         let block = match idle {
             Some(block) => block,
-            None => match self.shareable(size) {
+            None => match self.allocate_shareable(size) {
                 Some(block) => block,
-                None => Block { pinned: self.driver.allocate_pinned(size)?, shared: None },
+                None => PinnedBlock { pinned: self.driver.allocate_pinned(size)?, shared: None },
             },
         };
         Ok(PinnedBuffer { block, len, pool: self.clone() })
     }
 
-    /// Memory that others can read, if there is to be such, and the system gives and pins it.
-    fn shareable(&self, size: usize) -> Option<Block> {
+    /// Allocates a block that other processes can map, if the block is large, a sharing transport is installed,
+    /// and the system can allocate and pin the memory.
+    fn allocate_shareable(&self, size: usize) -> Option<PinnedBlock> {
         if size < LARGE || !shared_memory::is_installed() {
             return None;
         }
         let mut memory = SharedMemory::new(size).ok()?;
-        let pinned = Pinned { address: memory.bytes_mut()?.as_mut_ptr() as usize, len: size };
+        let pinned = PinnedMemory { address: memory.bytes_mut()?.as_mut_ptr() as usize, len: size };
         self.driver
             .pin(pinned)
             .inspect_err(|error| tracing::debug!("what GPUs give is copied for other processes: {error}"))
             .ok()?;
-        Some(Block { pinned, shared: Some(memory) })
+        Some(PinnedBlock { pinned, shared: Some(memory) })
     }
 
-    /// Keeps a block for who asks next, as far as there is to be so much idle memory.
-    fn give_back(&self, block: Block) {
+    /// Returns a block to the pool, within the limit of idle bytes.
+    fn recycle(&self, block: PinnedBlock) {
         let mut idle = self.idle.lock();
-        // Small blocks come and go with every step: what the machine has left is not asked for them.
+        // Small blocks are returned in each step, so the machine's available memory is queried for large blocks
+        // only.
         if block.pinned.len >= LARGE {
-            idle.measure(block.pinned.len);
+            idle.update_limit(block.pinned.len);
         }
-        let beyond = idle.give_back(block);
+        let evicted = idle.recycle(block);
         drop(idle);
-        beyond.into_iter().for_each(|block| self.free(block));
+        evicted.into_iter().for_each(|block| self.free(block));
     }
 
-    fn free(&self, block: Block) {
+    fn free(&self, block: PinnedBlock) {
         match block.shared {
             Some(memory) => {
                 self.driver.unpin(block.pinned);
@@ -172,35 +181,35 @@ impl Drop for PinnedPool {
     }
 }
 
-/// A block of pinned memory. The GPU must have done with it before it is dropped.
+/// A block of pinned memory in use. It must not be dropped before the GPU has finished its copy.
 #[derive(Debug)]
 pub(super) struct PinnedBuffer {
-    block: Block,
+    block: PinnedBlock,
     len: usize,
     pool: Arc<PinnedPool>,
 }
 
 impl PinnedBuffer {
-    /// Whether a tensor's elements lie in such memory of this process.
-    pub(super) fn holds(tensor: &Tensor) -> bool {
+    /// Returns whether a tensor's elements are in pinned memory of this process.
+    pub(super) fn is_pinned(tensor: &Tensor) -> bool {
         let Some(buffer) = tensor.buffer() else { return false };
         buffer.region().is_some_and(|region| (region as &dyn Any).is::<PinnedBuffer>())
     }
 
-    pub(super) fn memory(&self) -> Pinned {
-        Pinned { len: self.len, ..self.block.pinned }
+    pub(super) fn memory(&self) -> PinnedMemory {
+        PinnedMemory { len: self.len, ..self.block.pinned }
     }
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: the block is of at least `len` bytes, initialised by whoever allocated it, and this value's own.
+        // SAFETY: the block has at least `len` bytes, which the allocation initialised, and no other owner.
         unsafe { std::slice::from_raw_parts_mut(self.block.pinned.address as *mut u8, self.len) }
     }
 }
 
-/// A tensor may lie in pinned memory for as long as it lives.
+/// A tensor's buffer may be pinned memory for as long as the tensor lives.
 impl Region for PinnedBuffer {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: as in `as_mut_slice`; the GPU has done with it before a tensor is made of it.
+        // SAFETY: as in `as_mut_slice`; the GPU's copy has ended before the buffer becomes a tensor.
         unsafe { std::slice::from_raw_parts(self.block.pinned.address as *const u8, self.len) }
     }
 
@@ -220,11 +229,12 @@ impl Region for PinnedBuffer {
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         let block = std::mem::take(&mut self.block);
-        // What others read, without saying until when, is not written again.
+        // A block that other processes may still read, without reporting when they have finished, is not
+        // written again.
         if block.shared.as_ref().is_some_and(|memory| !memory.is_writable()) {
             return self.pool.free(block);
         }
-        self.pool.give_back(block);
+        self.pool.recycle(block);
     }
 }
 
@@ -233,26 +243,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_of_few_sizes_and_large_ones_little_larger_than_what_is_in_them() {
-        let sizes = [1, PAGE + 1, WHOLE, WHOLE + 1, 100 << 20, (5 << 30) + 1].map(size_of_block);
-        assert_eq!(sizes, [PAGE, 2 * PAGE, WHOLE, 72 << 20, 104 << 20, (5 << 30) + (512 << 20)]);
+    fn block_sizes_are_few_and_large_blocks_waste_little() {
+        let sizes = [1, PAGE + 1, MAX_POWER_OF_TWO, MAX_POWER_OF_TWO + 1, 100 << 20, (5 << 30) + 1]
+            .map(size_of_block);
+        assert_eq!(sizes, [PAGE, 2 * PAGE, MAX_POWER_OF_TWO, 72 << 20, 104 << 20, (5 << 30) + (512 << 20)]);
     }
 
     #[test]
-    fn memory_that_was_not_used_for_longest_makes_room() {
-        const MOST: usize = 1 << 20;
-        let block = |address: usize, len: usize| Block { pinned: Pinned { address, len }, shared: None };
-        let address = |block: &Block| block.pinned.address;
-        let mut idle = Idle { most: MOST, ..Idle::default() };
-        assert!(idle.give_back(block(1, MOST / 2)).is_empty());
-        assert!(idle.give_back(block(2, PAGE)).is_empty());
-        assert!(idle.give_back(block(3, PAGE)).is_empty());
+    fn least_recently_used_blocks_are_freed() {
+        const LIMIT: usize = 1 << 20;
+        let block =
+            |address: usize, len: usize| PinnedBlock { pinned: PinnedMemory { address, len }, shared: None };
+        let address = |block: &PinnedBlock| block.pinned.address;
+        let mut idle = IdleBlocks { limit: LIMIT, ..IdleBlocks::default() };
+        assert!(idle.recycle(block(1, LIMIT / 2)).is_empty());
+        assert!(idle.recycle(block(2, PAGE)).is_empty());
+        assert!(idle.recycle(block(3, PAGE)).is_empty());
         assert_eq!(idle.take(PAGE).as_ref().map(address), Some(3));
-        let beyond: Vec<usize> = idle.give_back(block(4, MOST / 2)).iter().map(address).collect();
-        assert_eq!((beyond, idle.bytes), (vec![1], MOST / 2 + PAGE));
-        assert_eq!(idle.take(MOST / 2).as_ref().map(address), Some(4));
-        // More than may be kept is not.
-        let beyond: Vec<usize> = idle.give_back(block(5, 2 * MOST)).iter().map(address).collect();
-        assert_eq!((beyond, idle.bytes, idle.take(PAGE).is_none()), (vec![2, 5], 0, true));
+        let evicted: Vec<usize> = idle.recycle(block(4, LIMIT / 2)).iter().map(address).collect();
+        assert_eq!((evicted, idle.bytes), (vec![1], LIMIT / 2 + PAGE));
+        assert_eq!(idle.take(LIMIT / 2).as_ref().map(address), Some(4));
+        // A block larger than the limit is not kept.
+        let evicted: Vec<usize> = idle.recycle(block(5, 2 * LIMIT)).iter().map(address).collect();
+        assert_eq!((evicted, idle.bytes, idle.take(PAGE).is_none()), (vec![2, 5], 0, true));
     }
 }

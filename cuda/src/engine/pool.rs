@@ -1,7 +1,8 @@
-//! A GPU's memory within its limit: who holds how much, and what to say when there is no more.
+//! A GPU's memory pool: enforces the memory limit, and accounts allocations to nodes for out-of-memory
+//! messages.
 
 use super::driver::{Address, Driver, StreamId};
-use super::windows::{Windows, wait_before};
+use super::windows::{IpcBuffers, try_wait_before};
 use device::{Error, Result};
 use graph::Code;
 use parking_lot::Mutex;
@@ -9,42 +10,45 @@ use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Memory of one GPU. The driver keeps what is freed for reuse, in the order of its streams.
+/// The memory of one GPU. The driver caches freed memory and reuses it in stream order.
 #[derive(Debug)]
 pub(super) struct Pool {
     pub(super) driver: Arc<dyn Driver>,
-    /// The device's name, for messages.
+    /// The device's name, for error messages.
     device: String,
     pub(super) limit: u64,
-    state: Mutex<State>,
-    pub(super) windows: Windows,
-    /// All memory was taken at once, and is kept.
+    state: Mutex<PoolState>,
+    pub(super) ipc_buffers: IpcBuffers,
+    /// True if the whole limit was allocated at once and stays cached in the driver.
     pub(super) is_reserved: bool,
 }
 
+/// The accounting of a pool.
 #[derive(Debug, Default)]
-struct State {
+struct PoolState {
     used: u64,
-    holders: FxHashMap<Address, Holder>,
+    allocations: FxHashMap<Address, Allocation>,
 }
 
+/// One allocation.
 #[derive(Debug)]
-struct Holder {
+struct Allocation {
     bytes: u64,
-    /// The node that asked.
+    /// The node that requested the memory.
     node: Arc<str>,
 }
 
-/// How many holders a message names.
-const NAMED: usize = 5;
+/// Number of nodes that an error message lists.
+const MAX_NAMED_HOLDERS: usize = 5;
 
 impl Pool {
+    /// Returns a pool of at most `limit` bytes.
     pub(super) fn new(driver: Arc<dyn Driver>, device: String, limit: u64) -> Pool {
-        let (state, windows) = <(Mutex<State>, Windows)>::default();
-        Pool { driver, device, limit, state, windows, is_reserved: false }
+        let (state, ipc_buffers) = <(Mutex<PoolState>, IpcBuffers)>::default();
+        Pool { driver, device, limit, state, ipc_buffers, is_reserved: false }
     }
 
-    /// Takes the whole limit from the driver, and gives it back to be kept for reuse.
+    /// Allocates the whole limit from the driver and frees it again, so that the driver keeps it.
     pub(super) fn reserve(&mut self, stream: StreamId) -> Result<()> {
         let bytes = usize::try_from(self.limit).unwrap_or(usize::MAX);
         match self.driver.allocate(bytes, stream)? {
@@ -57,62 +61,63 @@ impl Pool {
         }
     }
 
-    /// Memory for what the stream is given from now on; `what` is it for, in the message of a failure.
+    /// Allocates memory in the order of the stream; `description` describes the use in an error message.
     ///
     /// # Errors
-    /// `ResourceExhausted`, with who holds the memory.
+    /// `ResourceExhausted`, with the nodes that hold most memory.
     pub(super) fn allocate(
         &self,
         bytes: usize,
         stream: StreamId,
         node: &Arc<str>,
-        what: impl Fn() -> String,
+        description: impl Fn() -> String,
     ) -> Result<Address> {
         let size = bytes as u64;
-        let fits = self.admit(size) || self.close_idle() && self.admit(size);
+        let fits = self.try_count(size) || self.close_idle() && self.try_count(size);
         if !fits {
-            return Err(self.exhausted(bytes, &what()));
+            return Err(self.exhausted(bytes, &description()));
         }
         let allocated = match self.driver.allocate(bytes, stream) {
-            Ok(None) => self.allocate_of_kept(bytes, stream),
+            Ok(None) => self.allocate_after_trim(bytes, stream),
             other => other,
         };
         let failure = match allocated {
             Ok(Some(address)) => {
-                self.hold(address, size, node);
+                self.record_allocation(address, size, node);
                 return Ok(address);
             }
             Ok(None) => None,
             Err(error) => Some(error),
         };
-        self.refuse(size);
-        Err(failure.unwrap_or_else(|| self.exhausted(bytes, &what())))
+        self.uncount(size);
+        Err(failure.unwrap_or_else(|| self.exhausted(bytes, &description())))
     }
 
-    /// Memory of what is kept for reuse: what other streams have freed may still be theirs, other sizes may be kept, and so
-    /// may windows, which take their borrowers a moment to let go of.
-    fn allocate_of_kept(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
+    /// Retries an allocation after releasing cached memory: blocks freed in other streams, blocks of other
+    /// sizes, and idle IPC buffers. Peers that have such a buffer mapped need a moment to unmap it, which is
+    /// waited for.
+    fn allocate_after_trim(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
         self.close_idle();
         self.driver.synchronize()?;
         self.driver.trim()?;
-        let until = self.windows.let_go_of();
+        let until = self.ipc_buffers.release_deadline();
         loop {
             let found = self.driver.allocate(bytes, stream)?;
-            if found.is_some() || !until.is_some_and(wait_before) {
+            if found.is_some() || !until.is_some_and(try_wait_before) {
                 return Ok(found);
             }
             self.close_idle();
         }
     }
 
-    /// Takes memory back once the stream has passed what it was given so far.
+    /// Frees memory after the work enqueued in the stream so far.
     pub(super) fn free(&self, address: Address, stream: StreamId) {
-        self.forget(address);
+        self.remove_allocation(address);
         self.driver.free(address, stream);
     }
 
-    /// Counts bytes that are to be taken; whether the limit lets them.
-    pub(super) fn admit(&self, bytes: u64) -> bool {
+    /// Counts bytes as used if the limit allows it; returns whether it does.
+    pub(super) fn try_count(&self, bytes: u64) -> bool {
         let mut state = self.state.lock();
         let used = state.used.saturating_add(bytes);
         let fits = used <= self.limit;
@@ -122,39 +127,41 @@ impl Pool {
         fits
     }
 
-    /// What was admitted was not there.
-    pub(super) fn refuse(&self, bytes: u64) {
+    /// Takes back the count of [`admit`](Pool::admit) after a failed allocation.
+    pub(super) fn uncount(&self, bytes: u64) {
         self.state.lock().used -= bytes;
     }
 
-    /// Notes who holds what was admitted.
-    pub(super) fn hold(&self, address: Address, bytes: u64, node: &Arc<str>) {
-        self.state.lock().holders.insert(address, Holder { bytes, node: node.clone() });
+    /// Records the owner of counted bytes.
+    pub(super) fn record_allocation(&self, address: Address, bytes: u64, node: &Arc<str>) {
+        self.state.lock().allocations.insert(address, Allocation { bytes, node: node.clone() });
     }
 
-    pub(super) fn forget(&self, address: Address) {
+    /// Removes the record of an allocation, and its bytes from the count.
+    pub(super) fn remove_allocation(&self, address: Address) {
         let mut state = self.state.lock();
-        if let Some(holder) = state.holders.remove(&address) {
-            state.used -= holder.bytes;
+        if let Some(allocation) = state.allocations.remove(&address) {
+            state.used -= allocation.bytes;
         }
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub(super) fn used(&self) -> u64 {
         self.state.lock().used
     }
 
-    fn exhausted(&self, bytes: usize, what: &str) -> Error {
-        let mut message = format!("OOM when allocating {what} on {}: {bytes} bytes", self.device);
+    /// Returns the out-of-memory error, with the nodes that hold most.
+    fn exhausted(&self, bytes: usize, description: &str) -> Error {
+        let mut message = format!("OOM when allocating {description} on {}: {bytes} bytes", self.device);
         let state = self.state.lock();
         let mut by_node: FxHashMap<&str, u64> = FxHashMap::default();
-        for holder in state.holders.values() {
-            *by_node.entry(&holder.node).or_default() += holder.bytes;
+        for allocation in state.allocations.values() {
+            *by_node.entry(&allocation.node).or_default() += allocation.bytes;
         }
         let mut largest: Vec<(&str, u64)> = by_node.into_iter().collect();
         largest.sort_by_key(|&(node, bytes)| (std::cmp::Reverse(bytes), node));
         let _ = write!(message, ", with {} of {} in use", state.used, self.limit);
-        for (i, (node, bytes)) in largest.iter().take(NAMED).enumerate() {
+        for (i, (node, bytes)) in largest.iter().take(MAX_NAMED_HOLDERS).enumerate() {
             let before = if i == 0 { "; most is held by what these nodes made: " } else { ", " };
             let _ = write!(message, "{before}{node} ({bytes})");
         }

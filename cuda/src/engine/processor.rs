@@ -1,13 +1,13 @@
-//! A GPU as a device: opened when the first node is placed on it, so that a process that only could use it holds none of
-//! its memory.
+//! A GPU as a device, opened when the first node is placed on it: a process that only could use a GPU takes
+//! none of its memory.
 
 use super::driver::Driver;
 use super::engine::{Engine, block};
-use super::lane::Lane;
+use super::lane::KernelStream;
 use super::machine::Gpu;
 use super::nvidia::Nvidia;
 use super::repeater::GraphRepeater;
-use super::road::Road;
+use super::road::CopyPath;
 use crate::kernels::table;
 use device::gpu_options::GpuOptions;
 use device::repeat::{Repeater, SegmentInfo};
@@ -24,15 +24,17 @@ use std::sync::{Arc, OnceLock};
 pub(super) struct CudaProcessor {
     /// The device's name when it was made, for messages.
     name: DeviceName,
-    card: Card,
+    source: DriverSource,
     options: GpuOptions,
     engine: OnceLock<Result<Arc<Engine>>>,
 }
 
+/// The source of a device's driver.
 #[derive(Debug)]
-enum Card {
-    /// By its number on the machine.
+enum DriverSource {
+    /// A GPU by its number on the machine.
     Machine(u32),
+    /// A driver that the caller provides.
     Driver(Arc<dyn Driver>),
 }
 
@@ -47,21 +49,21 @@ pub fn device(name: DeviceName, incarnation: u64, gpu: &Gpu, options: &GpuOption
         name,
         incarnation,
     };
-    Ok(CudaProcessor::device(attributes, Card::Machine(gpu.number), options))
+    Ok(CudaProcessor::device(attributes, DriverSource::Machine(gpu.number), options))
 }
 
 /// A device over any driver.
 ///
 /// # Errors
 /// As [`device`], and the driver's.
-pub fn device_over(driver: Arc<dyn Driver>, name: DeviceName, options: &GpuOptions) -> Result<Device> {
+pub fn device_with_driver(driver: Arc<dyn Driver>, name: DeviceName, options: &GpuOptions) -> Result<Device> {
     let attributes = DeviceAttributes {
         name,
         memory_limit: options.limit(driver.memory()?.1)?,
         incarnation: 1,
         physical_description: String::new(),
     };
-    Ok(CudaProcessor::device(attributes, Card::Driver(driver), options))
+    Ok(CudaProcessor::device(attributes, DriverSource::Driver(driver), options))
 }
 
 /// The engine of a device that is a GPU, opened if it is not yet.
@@ -75,17 +77,17 @@ pub fn engine_of(device: &Device) -> Result<&Arc<Engine>> {
 }
 
 impl CudaProcessor {
-    fn device(attributes: DeviceAttributes, card: Card, options: &GpuOptions) -> Device {
+    fn device(attributes: DeviceAttributes, source: DriverSource, options: &GpuOptions) -> Device {
         let name = attributes.name.clone();
-        let processor = CudaProcessor { name, card, options: options.clone(), engine: OnceLock::new() };
+        let processor = CudaProcessor { name, source, options: options.clone(), engine: OnceLock::new() };
         Device::new(attributes, Arc::new(processor), table())
     }
 
     fn engine(&self) -> Result<&Arc<Engine>> {
         let open = || {
-            let driver: Arc<dyn Driver> = match &self.card {
-                Card::Machine(number) => Arc::new(Nvidia::open(*number, self.options.autotune)?),
-                Card::Driver(driver) => driver.clone(),
+            let driver: Arc<dyn Driver> = match &self.source {
+                DriverSource::Machine(number) => Arc::new(Nvidia::open(*number, self.options.autotune)?),
+                DriverSource::Driver(driver) => driver.clone(),
             };
             Engine::open(driver, self.name.to_string(), &self.options).map(Arc::new)
         };
@@ -95,12 +97,12 @@ impl CudaProcessor {
 
 impl Processor for CudaProcessor {
     fn upload(&self, tensor: Tensor, done: Transfer<Value>) {
-        // Objects have no form but the host's.
+        // Strings, resources and variants have no device representation, so they stay in host memory.
         if tensor.dtype().size().is_none() {
             return done(Ok(Value::Host(tensor)));
         }
-        let what: Arc<str> = "tensors from the host".into();
-        done(self.engine().and_then(|engine| Ok(engine.upload(&what, &tensor)?.into())));
+        let holder: Arc<str> = "tensors from the host".into();
+        done(self.engine().and_then(|engine| Ok(engine.upload(&holder, &tensor)?.into())));
     }
 
     fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>) {
@@ -116,13 +118,13 @@ impl Processor for CudaProcessor {
 
     fn persist(&self, tensor: DeviceTensor) -> Result<DeviceTensor> {
         let lent = block(&tensor)?;
-        if !lent.is_of_graph() {
+        if !lent.is_graph_memory() {
             return Ok(tensor);
         }
-        let lane = Lane::to(lent.engine());
+        let stream = KernelStream::compute(lent.engine());
         let kept =
-            lane.allocate(&"tensors kept from step to step".into(), tensor.dtype, tensor.shape.clone())?;
-        lane.copy(&kept, &tensor)?;
+            stream.allocate(&"tensors kept from step to step".into(), tensor.dtype, tensor.shape.clone())?;
+        stream.copy(&kept, &tensor)?;
         Ok(kept)
     }
 
@@ -131,18 +133,18 @@ impl Processor for CudaProcessor {
     }
 
     fn adopt(&self, tensor: DeviceTensor, done: Transfer<Value>) {
-        let what: Arc<str> = "tensors from other GPUs".into();
+        let holder: Arc<str> = "tensors from other GPUs".into();
         if BorrowedMemory::of(&*tensor.memory).is_some() {
             return match self.engine() {
-                Ok(own) => own.take_in(what, tensor, done),
+                Ok(own) => own.copy_borrowed(holder, tensor, done),
                 Err(error) => done(Err(error)),
             };
         }
-        let own = self.engine().and_then(|own| Ok((own, own.road_from(block(&tensor)?.engine()))));
+        let own = self.engine().and_then(|own| Ok((own, own.copy_path_from(block(&tensor)?.engine()))));
         match own {
-            Ok((_, Road::Stay)) => done(Ok(tensor.into())),
-            Ok((own, Road::Peer)) => done(own.adopt(&what, &tensor).map(Value::from)),
-            Ok((_, Road::Host)) => {
+            Ok((_, CopyPath::SameGpu)) => done(Ok(tensor.into())),
+            Ok((own, CopyPath::Peer)) => done(own.adopt(&holder, &tensor).map(Value::from)),
+            Ok((_, CopyPath::Host)) => {
                 self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
             }
             Err(error) => done(Err(error)),
@@ -157,7 +159,7 @@ impl Processor for CudaProcessor {
     }
 
     fn can_access(&self, window: &PeerWindow) -> bool {
-        self.engine().is_ok_and(|engine| engine.sees(window))
+        self.engine().is_ok_and(|engine| engine.can_map(window))
     }
 
     fn synchronize(&self) -> Result<()> {

@@ -1,4 +1,5 @@
-//! Kernels as source: which function of which `.cu` file, or of a text that was made for one node, for which types.
+//! Kernels as source code: a function template of a `.cu` file, or of a text generated for one node, with its
+//! types.
 
 use super::driver::FunctionId;
 use device::Result;
@@ -7,53 +8,58 @@ use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// A `.cu` file. What all files share stands before each.
+/// A `.cu` file. `prelude.cu` is put before each.
 #[derive(Debug)]
 pub struct Source {
-    /// The file's name, for messages.
+    /// Name of the file, for error messages.
     pub file: &'static str,
+    /// The file's content.
     pub text: &'static str,
 }
 
-/// One kernel of a file: a template with its types, as C++ writes it.
+/// One kernel of a file: a function template with its types, in C++ syntax.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
+    /// Name of the file, for error messages.
     pub file: &'static str,
+    /// The source text without the prelude.
     pub text: Cow<'static, str>,
-    /// `unary<Exp, float>`.
+    /// The instantiated function: `unary<Exp, float>`.
     pub function: String,
 }
 
 impl Source {
+    /// Returns the program of a function in this file.
     pub fn program(&self, function: String) -> Program {
         Program { file: self.file, text: self.text.into(), function }
     }
 }
 
 impl Program {
-    /// What the compiler is given.
+    /// Returns the text for the compiler: the prelude and the file.
     pub fn source(&self) -> String {
         [include_str!("../kernels/prelude.cu"), &self.text].concat()
     }
 }
 
-/// A kernel that can be launched.
+/// A loaded kernel.
 #[derive(Debug)]
 pub struct Function {
     pub(super) id: FunctionId,
 }
 
-/// The kernels of one GPU, each loaded once.
+/// The loaded kernels of one GPU.
 #[derive(Debug, Default)]
 pub(super) struct Programs(Mutex<FxHashMap<Program, Arc<Function>>>);
 
 impl Programs {
+    /// Returns the kernel of a program, loaded on first use.
     pub(super) fn function(
         &self,
         program: Program,
         load: impl FnOnce(&Program) -> Result<FunctionId>,
     ) -> Result<Arc<Function>> {
-        // Who asks for a kernel that another thread compiles waits for it.
+        // The lock is held while a kernel compiles, so that concurrent callers wait for the result.
         let mut loaded = self.0.lock();
         if let Some(function) = loaded.get(&program) {
             return Ok(function.clone());

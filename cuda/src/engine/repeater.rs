@@ -1,10 +1,10 @@
-//! Runs a segment step after step: its kernels one by one, until they are captured; from then on the graph.
+//! Runs a segment in each step: kernel by kernel until it is captured, and as a CUDA graph from then on.
 
-use super::captured::{Captured, Outcome};
+use super::captured::{CapturedSegment, ReplayOutcome};
 use super::engine::{Engine, block};
-use super::known::{Known, Turn};
+use super::known::{GraphCache, ReplayDecision};
 use super::memory::{Block, BlockId};
-use super::variables::Variables;
+use super::variables::SegmentVariables;
 use device::Device;
 use device::handle::HandleInput;
 use device::repeat::{Repeater, SegmentInfo, Walk};
@@ -16,25 +16,26 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// One segment of one partition.
+/// One segment of a partition.
 pub(super) struct GraphRepeater {
     engine: Arc<Engine>,
     segment: SegmentInfo,
-    /// By input, the variable that it led to last.
+    /// The variable of each input that is a resource handle, cached.
     handles: Vec<HandleInput<Variable>>,
-    /// Locked while a step is enqueued, never while one runs.
-    state: Mutex<State>,
+    /// Locked while a step enqueues the segment, not while the GPU runs it.
+    state: Mutex<RepeaterState>,
 }
 
-struct State {
-    known: Known<Signature, Captured>,
-    /// By input, the memory that it was in last.
+/// The state of a segment's repeated runs.
+struct RepeaterState {
+    cache: GraphCache<Signature, CapturedSegment>,
+    /// The memory block of each input in the last run.
     blocks: Vec<Option<BlockId>>,
 }
 
-impl State {
-    /// Notes where the inputs are, and says which of them are where they were.
-    fn stay(&mut self, inputs: &[Value]) -> Vec<bool> {
+impl RepeaterState {
+    /// Records the memory block of each input, and returns which of them are the same as in the last run.
+    fn unmoved_inputs(&mut self, inputs: &[Value]) -> Vec<bool> {
         let of = |input: &Value| match input {
             Value::Device(tensor) => block(tensor).ok().map(Block::id),
             _ => None,
@@ -44,113 +45,128 @@ impl State {
     }
 }
 
-/// All that what a segment's kernels enqueue depends on, besides where things are.
+/// The properties of a segment's inputs that its enqueued work depends on, except addresses.
 #[derive(Debug, PartialEq, Eq)]
-struct Signature(Vec<Port>);
+struct Signature(Vec<InputSignature>);
 
+/// The properties of one input.
 #[derive(Debug, PartialEq, Eq)]
-enum Port {
+enum InputSignature {
     Device(DType, Shape),
     Host(DType, Shape, Box<[u8]>),
     Variable,
 }
 
-/// Values in host memory of more bytes are taken for data, which differ in each step.
-const MOST_BYTES: usize = 1024;
+/// Host inputs of more bytes are assumed to be data that differs in each step.
+const MAX_HOST_BYTES: usize = 1024;
 
 impl Signature {
-    /// `None` if there is none, for the inputs will not come again.
+    /// Returns the signature; `None` if an input cannot repeat.
     fn of(inputs: &[Value]) -> Option<Signature> {
-        inputs.iter().map(Port::of).collect::<Option<_>>().map(Signature)
+        inputs.iter().map(InputSignature::of).collect::<Option<_>>().map(Signature)
     }
 }
 
-impl Port {
-    fn of(input: &Value) -> Option<Port> {
+impl InputSignature {
+    fn of(input: &Value) -> Option<InputSignature> {
         match input {
-            Value::Device(tensor) => Some(Port::Device(tensor.dtype, tensor.shape.clone())),
-            Value::Host(tensor) if tensor.dtype() == DType::Resource => Some(Port::Variable),
-            Value::Host(tensor) => Port::of_host(tensor),
-            Value::Ref(_) => Some(Port::Variable),
+            Value::Device(tensor) => Some(InputSignature::Device(tensor.dtype, tensor.shape.clone())),
+            Value::Host(tensor) if tensor.dtype() == DType::Resource => Some(InputSignature::Variable),
+            Value::Host(tensor) => InputSignature::of_host(tensor),
+            Value::Ref(_) => Some(InputSignature::Variable),
             Value::View(_) | Value::None => None,
         }
     }
 
-    fn of_host(tensor: &Tensor) -> Option<Port> {
-        let bytes = tensor.bytes().ok().filter(|bytes| bytes.len() <= MOST_BYTES)?;
-        Some(Port::Host(tensor.dtype(), tensor.shape().clone(), bytes.into()))
+    fn of_host(tensor: &Tensor) -> Option<InputSignature> {
+        let bytes = tensor.bytes().ok().filter(|bytes| bytes.len() <= MAX_HOST_BYTES)?;
+        Some(InputSignature::Host(tensor.dtype(), tensor.shape().clone(), bytes.into()))
     }
 }
 
 impl GraphRepeater {
+    /// Returns a repeater that has not captured anything.
     pub(super) fn new(engine: Arc<Engine>, segment: SegmentInfo) -> GraphRepeater {
         let handles = segment.inputs.iter().map(|_| HandleInput::default()).collect();
         let blocks = vec![None; segment.inputs.len()];
-        GraphRepeater { engine, segment, handles, state: Mutex::new(State { known: Known::new(), blocks }) }
+        GraphRepeater {
+            engine,
+            segment,
+            handles,
+            state: Mutex::new(RepeaterState { cache: GraphCache::new(), blocks }),
+        }
     }
 
-    /// The outputs, if a graph has made them; `None` if nothing has run.
+    /// Runs the segment as a graph and returns the outputs; returns `None` if nothing was run.
     fn repeat(
         &self,
         device: &Arc<Device>,
         inputs: &[Value],
         walk: &mut Walk<'_>,
     ) -> Result<Option<Vec<Value>>> {
-        // Another step may be at it: this one does not wait.
+        // A concurrent step may be enqueueing the segment; this step then runs its kernels one by one.
         let Some(mut state) = self.state.try_lock() else { return Ok(None) };
         let Some(signature) = Signature::of(inputs) else { return Ok(None) };
-        let stay = state.stay(inputs);
-        let known = &mut state.known;
-        let turn = known.turn(signature);
-        if turn == Turn::Walk {
+        let unmoved = state.unmoved_inputs(inputs);
+        let cache = &mut state.cache;
+        let decision = cache.decide(signature);
+        if decision == ReplayDecision::RunKernels {
             return Ok(None);
         }
-        // A variable that is not there is an error of the kernel that wants it.
-        let variables = Variables::of(inputs, &self.segment.inputs, &self.handles, device);
+        // A missing variable is reported by the kernel that uses it.
+        let variables = SegmentVariables::of(inputs, &self.segment.inputs, &self.handles, device);
         let Ok(Some(variables)) = variables else { return Ok(None) };
-        if turn == Turn::Capture {
+        if decision == ReplayDecision::Capture {
             if !variables.are_ready(inputs) {
                 return Ok(None);
             }
-            match Captured::new(&self.engine, self.holder(), device, inputs, &stay, &variables, walk) {
-                Ok(captured) => known.keep(captured),
+            match CapturedSegment::new(
+                &self.engine,
+                self.holder(),
+                device,
+                inputs,
+                &unmoved,
+                &variables,
+                walk,
+            ) {
+                Ok(captured) => cache.insert(captured),
                 Err(error) => {
-                    known.give_up();
-                    self.tell(&error);
+                    cache.stop_capturing();
+                    self.log_stopped(&error);
                     return Ok(None);
                 }
             }
         }
-        let is_tried = known.is_tried();
-        let Some(captured) = known.captured() else { return Ok(None) };
-        // A copy is as much work for the host as a kernel.
-        if is_tried && captured.copies() >= self.segment.works {
-            known.let_go();
+        let is_trial_over = cache.is_trial_over();
+        let Some(captured) = cache.captured() else { return Ok(None) };
+        // A copy costs the host as much as a kernel launch.
+        if is_trial_over && captured.copies() >= self.segment.works {
+            cache.reject();
             return Ok(None);
         }
-        match captured.repeat(&self.engine, inputs, &variables)? {
-            Outcome::Done(outputs) => {
-                known.launched();
+        match captured.replay(&self.engine, inputs, &variables)? {
+            ReplayOutcome::Done(outputs) => {
+                cache.record_launch();
                 Ok(Some(outputs))
             }
-            Outcome::Busy => Ok(None),
-            Outcome::Moved => {
-                if known.missed() {
-                    self.tell(&Error::internal("what they work on is elsewhere again and again"));
+            ReplayOutcome::Busy => Ok(None),
+            ReplayOutcome::Moved => {
+                if cache.record_miss() {
+                    self.log_stopped(&Error::internal("what they work on is elsewhere again and again"));
                 }
                 Ok(None)
             }
         }
     }
 
-    /// Who holds the graph's memory, in messages.
+    /// Returns the name of the graph in out-of-memory messages.
     fn holder(&self) -> Arc<str> {
         let SegmentInfo { name, kernels, .. } = &self.segment;
         format!("the captured graph of {kernels} kernels from {name} on").into()
     }
 
-    /// Says why the segment is not captured any more.
-    fn tell(&self, why: &Error) {
+    /// Logs why the segment is not captured again.
+    fn log_stopped(&self, why: &Error) {
         let SegmentInfo { name, kernels, .. } = &self.segment;
         tracing::warn!(
             "the {kernels} kernels from {name} on run one by one from now on, not as a CUDA graph: {why}"

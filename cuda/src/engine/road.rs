@@ -1,25 +1,25 @@
-//! Which way a tensor goes from one GPU of the process to another.
+//! The path by which a tensor is copied from one GPU of the process to another.
 
 use device::Result;
 
-/// A way between two GPUs.
+/// A copy path between two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Road {
-    /// They are one: the tensor stays where it is.
-    Stay,
-    /// The other GPU writes into this one's memory.
+pub(super) enum CopyPath {
+    /// Both are the same GPU: the tensor is not copied.
+    SameGpu,
+    /// A direct copy from one GPU's memory to the other's.
     Peer,
-    /// Through pinned memory of the host.
+    /// A copy through pinned host memory.
     Host,
 }
 
-impl Road {
-    /// `reach` says whether the GPUs may use each other's memory; one that cannot even be asked may not.
-    pub(super) fn choose(is_same: bool, reach: impl FnOnce() -> Result<bool>) -> Road {
+impl CopyPath {
+    /// Chooses the path. `has_peer_access` returns whether the GPUs have peer access; an error counts as no.
+    pub(super) fn choose(is_same: bool, has_peer_access: impl FnOnce() -> Result<bool>) -> CopyPath {
         match is_same {
-            true => Road::Stay,
-            false if reach().unwrap_or(false) => Road::Peer,
-            false => Road::Host,
+            true => CopyPath::SameGpu,
+            false if has_peer_access().unwrap_or(false) => CopyPath::Peer,
+            false => CopyPath::Host,
         }
     }
 }
@@ -30,10 +30,10 @@ mod tests {
     use device::Error;
 
     #[test]
-    fn a_tensor_takes_the_shortest_way_that_there_is() {
-        assert_eq!(Road::choose(true, || Ok(false)), Road::Stay);
-        assert_eq!(Road::choose(false, || Ok(true)), Road::Peer);
-        assert_eq!(Road::choose(false, || Ok(false)), Road::Host);
-        assert_eq!(Road::choose(false, || Err(Error::internal("no answer"))), Road::Host);
+    fn shortest_possible_copy_path_is_chosen() {
+        assert_eq!(CopyPath::choose(true, || Ok(false)), CopyPath::SameGpu);
+        assert_eq!(CopyPath::choose(false, || Ok(true)), CopyPath::Peer);
+        assert_eq!(CopyPath::choose(false, || Ok(false)), CopyPath::Host);
+        assert_eq!(CopyPath::choose(false, || Err(Error::internal("no answer"))), CopyPath::Host);
     }
 }

@@ -1,22 +1,22 @@
-//! A GPU's streams, and the marks by which one waits for another.
+//! A GPU's streams, and the events by which they wait for each other.
 
 use super::driver::{Driver, EventId, StreamId};
 use device::Result;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// What a stream is for. Each kind of work has its own, so that copies run beside kernels.
+/// The purpose of a stream. Each kind of work has a stream of its own, so that copies overlap with kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// Kernels, in the order in which nodes ran.
+    /// Kernels, in the order in which nodes run.
     Compute,
-    /// From the host's memory.
+    /// Copies from host memory, and from the IPC buffers of other processes.
     In,
-    /// To the host's memory.
+    /// Copies to host memory.
     Out,
-    /// To other GPUs.
+    /// Copies to other GPUs, and into IPC buffers.
     Peer,
-    /// What several GPUs compute together.
+    /// Collectives over several GPUs.
     Collective,
 }
 
@@ -25,11 +25,12 @@ pub enum Stream {
 pub(super) struct Streams {
     driver: Arc<dyn Driver>,
     ids: [StreamId; 5],
-    /// Marks that nobody waits for.
+    /// Events for reuse.
     idle: Arc<Mutex<Vec<EventId>>>,
 }
 
 impl Streams {
+    /// Creates the streams.
     pub(super) fn new(driver: Arc<dyn Driver>) -> Result<Streams> {
         let mut ids = [StreamId(0); 5];
         for id in &mut ids {
@@ -38,11 +39,12 @@ impl Streams {
         Ok(Streams { driver, ids, idle: Arc::default() })
     }
 
+    /// Returns the driver's number of a stream.
     pub(super) fn id(&self, stream: Stream) -> StreamId {
         self.ids[stream as usize]
     }
 
-    /// A mark behind what the stream has been given so far.
+    /// Records an event behind the work enqueued in the stream so far.
     pub(super) fn mark(&self, stream: Stream) -> Result<Arc<Mark>> {
         let idle = self.idle.lock().pop();
         let event = match idle {
@@ -54,8 +56,8 @@ impl Streams {
         Ok(mark)
     }
 
-    /// What `stream` is given from now on waits for the mark, which may be another GPU's; its own marks it has passed
-    /// anyway.
+    /// Orders work enqueued next in `stream` after an event, which may be another GPU's. Events of the stream
+    /// itself need no wait.
     pub(super) fn wait(&self, stream: Stream, mark: &Mark) -> Result<()> {
         let is_own = mark.stream == stream && Arc::ptr_eq(&mark.idle, &self.idle);
         if is_own { Ok(()) } else { self.driver.wait(self.id(stream), mark.event) }
@@ -70,7 +72,7 @@ impl Drop for Streams {
     }
 }
 
-/// A mark in a stream, used again once nobody has it.
+/// A recorded event in a stream. The driver's event is reused after the drop.
 #[derive(Debug)]
 pub(super) struct Mark {
     pub(super) stream: Stream,
@@ -80,9 +82,9 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Waits, on this thread, until the stream has come to the mark.
-    pub(super) fn wait_here(&self) -> Result<()> {
-        self.driver.wait_here(self.event)
+    /// Blocks the calling thread until the event has completed.
+    pub(super) fn wait_on_host(&self) -> Result<()> {
+        self.driver.wait_on_host(self.event)
     }
 }
 

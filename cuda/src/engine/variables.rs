@@ -1,4 +1,4 @@
-//! The variables that a segment works on.
+//! The variables that a segment reads and changes.
 
 use device::Result;
 use device::handle::{HandleInput, one_handle};
@@ -10,28 +10,28 @@ use graph::DType;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
-/// Variables, each once, in the one order in which all are locked.
+/// Distinct variables, sorted by address so that all segments lock them in the same order.
 #[derive(Debug, Default)]
-pub(super) struct Variables {
+pub(super) struct SegmentVariables {
     found: Vec<(Arc<Variable>, Access)>,
-    /// By input of the segment: its variable's place in `found`.
-    places: Vec<Option<usize>>,
+    /// The index in `found` of each input's variable.
+    indices: Vec<Option<usize>>,
 }
 
-/// The values of locked variables, by their places.
-pub(super) type Locked<'a> = Vec<MutexGuard<'a, Option<DeviceTensor>>>;
+/// The locked values of the variables, by index.
+pub(super) type LockedValues<'a> = Vec<MutexGuard<'a, Option<DeviceTensor>>>;
 
-impl Variables {
-    /// Those that the inputs lead to; `None` if one leads to none, or as a view.
+impl SegmentVariables {
+    /// Finds the variables that the inputs refer to; returns `None` if an input is a view of a variable.
     ///
     /// # Errors
-    /// Those of a handle that makes no sense.
+    /// Those of an invalid or unknown handle.
     pub(super) fn of(
         inputs: &[Value],
         accesses: &[Access],
         handles: &[HandleInput<Variable>],
         device: &Arc<Device>,
-    ) -> Result<Option<Variables>> {
+    ) -> Result<Option<SegmentVariables>> {
         let mut of_inputs = Vec::with_capacity(inputs.len());
         for (input, handle) in inputs.iter().zip(handles) {
             of_inputs.push(match input {
@@ -48,39 +48,40 @@ impl Variables {
         }
         let mut found: Vec<(Arc<Variable>, Access)> =
             of_inputs.iter().zip(accesses).filter_map(|(v, access)| Some((v.clone()?, *access))).collect();
-        // Of several accesses the strongest stays.
+        // The strongest access to a variable is sorted first and kept.
         found.sort_by_key(|(variable, access)| (Arc::as_ptr(variable), std::cmp::Reverse(*access)));
         found.dedup_by(|(a, _), (b, _)| Arc::ptr_eq(a, b));
-        let place =
+        let index =
             |variable: Arc<Variable>| found.iter().position(|(known, _)| Arc::ptr_eq(known, &variable));
-        let places = of_inputs.into_iter().map(|variable| variable.and_then(place)).collect();
-        Ok(Some(Variables { found, places }))
+        let indices = of_inputs.into_iter().map(|variable| variable.and_then(index)).collect();
+        Ok(Some(SegmentVariables { found, indices }))
     }
 
-    /// Their values, which nobody else reads or writes meanwhile.
-    pub(super) fn lock(&self) -> Locked<'_> {
+    /// Locks the values of all variables.
+    pub(super) fn lock(&self) -> LockedValues<'_> {
         self.found.iter().map(|(variable, _)| variable.lock_device()).collect()
     }
 
-    /// The place of the variable that an input leads to.
-    pub(super) fn place(&self, input: usize) -> Option<usize> {
-        self.places.get(input).copied().flatten()
+    /// Returns the index of the variable that an input refers to.
+    pub(super) fn index_of(&self, input: usize) -> Option<usize> {
+        self.indices.get(input).copied().flatten()
     }
 
-    pub(super) fn access(&self, place: usize) -> Access {
-        self.found[place].1
+    /// Returns the access to the variable of this index.
+    pub(super) fn access(&self, index: usize) -> Access {
+        self.found[index].1
     }
 
-    /// Whether all have values, and may change where they are to.
+    /// Returns whether all variables have values, and those to be changed are not shared.
     pub(super) fn are_ready(&self, inputs: &[Value]) -> bool {
         let values = self.lock();
         values.iter().all(|value| value.is_some()) && self.may_change(&values, inputs)
     }
 
-    /// Whether nobody but the segment's inputs holds a snapshot of a variable that is to be changed: one may not change
-    /// under who reads it.
-    pub(super) fn may_change(&self, values: &Locked<'_>, inputs: &[Value]) -> bool {
-        self.changed(values).all(|value| {
+    /// Returns whether the values of the variables to be changed are held by the segment's inputs only. Other
+    /// holders have read the value and must not see the change.
+    pub(super) fn may_change(&self, values: &LockedValues<'_>, inputs: &[Value]) -> bool {
+        self.changed_values(values).all(|value| {
             let holders = Arc::strong_count(&value.memory) - 1;
             let is_it = |input: &&Value| {
                 matches!(input, Value::Device(input) if Arc::ptr_eq(&input.memory, &value.memory))
@@ -89,8 +90,11 @@ impl Variables {
         })
     }
 
-    /// The values that are to be changed.
-    pub(super) fn changed<'a>(&'a self, values: &'a Locked<'_>) -> impl Iterator<Item = &'a DeviceTensor> {
+    /// Iterates over the values that the segment changes.
+    pub(super) fn changed_values<'a>(
+        &'a self,
+        values: &'a LockedValues<'_>,
+    ) -> impl Iterator<Item = &'a DeviceTensor> {
         let changes = values.iter().zip(&self.found).filter(|(_, (_, access))| *access == Access::Changes);
         changes.filter_map(|(value, _)| value.as_ref())
     }

@@ -1,4 +1,4 @@
-//! A thread that waits, for marks most of all, so that nobody else has to.
+//! A thread that waits for events, so that threads of the executor need not block.
 
 use super::streams::Mark;
 use device::{Error, Result};
@@ -8,26 +8,27 @@ use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Does what may wait, in its order: it waits for the marks of one stream.
+/// A thread that runs blocking jobs in order, such as waits for the events of one stream.
 #[derive(Debug)]
-pub(super) struct Waiter(Mutex<Sender<Job>>);
+pub(super) struct WaiterThread(Mutex<Sender<Job>>);
 
-impl Waiter {
-    pub(super) fn new(name: &str) -> Result<Waiter> {
+impl WaiterThread {
+    /// Starts a thread of this name.
+    pub(super) fn new(name: &str) -> Result<WaiterThread> {
         let (sender, receiver) = channel();
         std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || work(&receiver))
+            .spawn(move || run_jobs(&receiver))
             .map_err(|error| Error::internal(format!("no thread to wait for a GPU: {error}")))?;
-        Ok(Waiter(Mutex::new(sender)))
+        Ok(WaiterThread(Mutex::new(sender)))
     }
 
-    /// Calls `then` on the waiter's thread once the mark is reached, or with why it never will be.
-    pub(super) fn after(&self, mark: Arc<Mark>, then: impl FnOnce(Result<()>) + Send + 'static) {
-        self.run(move || then(mark.wait_here()));
+    /// Calls `then` on this thread when the event has completed, or with the error of the wait.
+    pub(super) fn run_after(&self, mark: Arc<Mark>, then: impl FnOnce(Result<()>) + Send + 'static) {
+        self.run(move || then(mark.wait_on_host()));
     }
 
-    /// Calls `job` on the waiter's thread.
+    /// Runs `job` on this thread.
     pub(super) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let sent = self.0.lock().send(Box::new(job));
         if let Err(SendError(job)) = sent {
@@ -36,7 +37,7 @@ impl Waiter {
     }
 }
 
-/// Until the waiter is dropped.
-fn work(jobs: &Receiver<Job>) {
+/// Runs jobs until the sender is dropped.
+fn run_jobs(jobs: &Receiver<Job>) {
     jobs.iter().for_each(|job| job());
 }

@@ -1,8 +1,9 @@
-//! Memory of a GPU in which GPUs of other processes of the machine see what is lent to them; and theirs, in which this one
-//! sees. A tensor that is lent is copied into a window, which takes a GPU next to nothing: so tensors themselves lie in
-//! memory that streams order, and nobody waits for a borrower before he changes one.
+//! IPC buffers: GPU memory that other processes of the machine map to read tensors of this one, and mappings of
+//! other processes' buffers. A tensor for another process is copied into an IPC buffer, which takes a GPU
+//! little time. Tensors themselves stay in stream-ordered memory, so a variable can be changed without waiting
+//! for its readers in other processes.
 
-use super::driver::{Address, Driver, Shared};
+use super::driver::{Address, Driver, IpcMemory};
 use super::engine::{Engine, block_of};
 use super::memory::Block;
 use super::pool::Pool;
@@ -19,34 +20,35 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Windows are of at least so many bytes, and of a power of two: what GPUs give such memory in.
-const LEAST: usize = 2 << 20;
+/// Smallest size of an IPC buffer, in bytes. Sizes are powers of two, the granularity in which GPUs allocate
+/// shareable memory.
+const MIN_BUFFER: usize = 2 << 20;
 
-/// Windows take at most this share of the GPU's limit: the rest is for kernels.
-const SHARE: u64 = 8;
+/// IPC buffers may use this fraction of the GPU's memory limit; the rest is for kernels.
+const MEMORY_DIVISOR: u64 = 8;
 
-/// Who has borrowed a window and hears that it is no more gives it up within this time.
-const PARTING: Duration = Duration::from_secs(1);
+/// Time within which peers unmap a buffer after they are notified of its end.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Between looks for whether he has.
-const PAUSE: Duration = Duration::from_millis(1);
+/// Interval for polling whether peers have unmapped buffers.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Where there was no memory for a window, none is tried for so long.
-const FULL: Duration = Duration::from_secs(1);
+/// Interval before another attempt after there was no memory for a buffer.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Who holds the memory of windows, in messages.
+/// Name of the buffers' memory in out-of-memory messages.
 const HOLDER: &str = "tensors that are lent to other processes";
 
-/// A block of this process's GPU that others may see.
+/// A block of this GPU's memory that other processes may map.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct IpcBuffer {
     sharing: Sharing,
-    shared: Shared,
+    shared: IpcMemory,
     len: usize,
     driver: Arc<dyn Driver>,
 }
 
-impl SharedBlock for Window {
+impl SharedBlock for IpcBuffer {
     fn sharing(&self) -> &Sharing {
         &self.sharing
     }
@@ -64,96 +66,103 @@ impl SharedBlock for Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for IpcBuffer {
     fn drop(&mut self) {
         self.driver.unmap(self.shared.address, self.len);
     }
 }
 
-/// A GPU's windows.
+/// The IPC buffers of a GPU.
 #[derive(Debug, Default)]
-pub(super) struct Windows(Mutex<State>);
+pub(super) struct IpcBuffers(Mutex<IpcBuffersState>);
 
+/// The state of a GPU's IPC buffers.
 #[derive(Debug, Default)]
-struct State {
-    /// Those that nobody uses, in the order in which they were given back.
-    idle: VecDeque<Window>,
-    /// Of all that are open.
+struct IpcBuffersState {
+    /// Buffers that are not in use, in the order in which they were returned.
+    idle: VecDeque<IpcBuffer>,
+    /// Bytes of all buffers, idle or in use.
     bytes: u64,
-    /// When one was closed last that others knew: they have its memory for a moment longer.
+    /// Time when a buffer was last closed that peers had mapped; they keep its memory for a moment longer.
     closed: Option<Instant>,
-    /// When there was no memory for one, and of what size.
+    /// Time and size of the last allocation that failed.
     full: Option<(Instant, usize)>,
 }
 
-impl Windows {
-    /// When others will have let go of the memory of windows that were closed, if any were.
-    pub(super) fn let_go_of(&self) -> Option<Instant> {
-        Some(self.0.lock().closed? + PARTING)
+impl IpcBuffers {
+    /// Returns the time when peers will have unmapped the buffers that were closed last, if there are any.
+    pub(super) fn release_deadline(&self) -> Option<Instant> {
+        Some(self.0.lock().closed? + RELEASE_TIMEOUT)
     }
 
+    /// Returns whether an allocation of this size failed recently.
     fn is_full(&self, size: usize) -> bool {
-        self.0.lock().full.is_some_and(|(at, least)| size >= least && at.elapsed() < FULL)
+        self.0.lock().full.is_some_and(|(at, least)| size >= least && at.elapsed() < RETRY_INTERVAL)
     }
 }
 
-/// Waits a little, unless that time has come; whether it has not. A thread that was lent does not wait: it may be the one that
-/// is to bring what others wait for, or what is waited for here.
-pub(super) fn wait_before(time: Instant) -> bool {
+/// Sleeps for a poll interval and returns `true`, or returns `false` if the time has passed or the thread must
+/// not sleep. Threads of the worker's shared pool must not sleep, because they may have to run the very work
+/// that is waited for.
+pub(super) fn try_wait_before(time: Instant) -> bool {
     let waits = !device::Pool::is_of_others() && Instant::now() < time;
     if waits {
-        std::thread::park_timeout(PAUSE);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
     waits
 }
 
 impl Pool {
-    /// A window of at least so many bytes, of whatever was there; `None` if there is no memory to spare for it.
-    pub(super) fn window(&self, len: usize) -> Option<Window> {
-        let size = len.max(LEAST).checked_next_power_of_two()?;
+    /// Takes or allocates a buffer of at least `len` bytes with arbitrary content; returns `None` if there is
+    /// no memory for it.
+    pub(super) fn take_ipc_buffer(&self, len: usize) -> Option<IpcBuffer> {
+        let size = len.max(MIN_BUFFER).checked_next_power_of_two()?;
         let idle = {
-            let idle = &mut self.windows.0.lock().idle;
-            let at = idle.iter().rposition(|window| window.len == size);
+            let idle = &mut self.ipc_buffers.0.lock().idle;
+            let at = idle.iter().rposition(|buffer| buffer.len == size);
             at.and_then(|at| idle.remove(at))
         };
         idle.or_else(|| self.open(size))
     }
 
-    fn open(&self, size: usize) -> Option<Window> {
-        if self.windows.is_full(size) {
+    /// Allocates a buffer of `size` bytes.
+    fn open(&self, size: usize) -> Option<IpcBuffer> {
+        if self.ipc_buffers.is_full(size) {
             return None;
         }
         let bytes = size as u64;
-        // Those of other sizes make room.
-        while !self.takes_share(bytes) {
-            let oldest = self.windows.0.lock().idle.pop_front();
+        // Idle buffers of other sizes are closed to make room.
+        while !self.try_add_bytes(bytes) {
+            let oldest = self.ipc_buffers.0.lock().idle.pop_front();
             self.close(oldest?);
         }
         let Some(shared) = self.share(size) else {
-            self.windows.0.lock().bytes -= bytes;
+            self.ipc_buffers.0.lock().bytes -= bytes;
             return None;
         };
-        self.hold(shared.address, bytes, &HOLDER.into());
-        Some(Window { sharing: Sharing::new(), shared, len: size, driver: self.driver.clone() })
+        self.record_allocation(shared.address, bytes, &HOLDER.into());
+        Some(IpcBuffer { sharing: Sharing::new(), shared, len: size, driver: self.driver.clone() })
     }
 
-    fn share(&self, size: usize) -> Option<Shared> {
-        if !self.admit(size as u64) {
+    /// Allocates shareable memory within the GPU's limit.
+    fn share(&self, size: usize) -> Option<IpcMemory> {
+        if !self.try_count(size as u64) {
             return None;
         }
-        let shared = self.share_of_kept(size).unwrap_or_else(|error| {
+        let shared = self.share_after_trim(size).unwrap_or_else(|error| {
             tracing::debug!("tensors go to other processes through the host: {error}");
             None
         });
         if shared.is_none() {
-            self.windows.0.lock().full = Some((Instant::now(), size));
-            self.refuse(size as u64);
+            self.ipc_buffers.0.lock().full = Some((Instant::now(), size));
+            self.uncount(size as u64);
         }
         shared
     }
 
-    /// Memory for a window, if need be of what is kept for reuse: unless that was to be kept.
-    fn share_of_kept(&self, size: usize) -> Result<Option<Shared>> {
+    /// Allocates shareable memory, after trimming the driver's cache if necessary. A reserved pool is not
+    /// trimmed, because it is to stay reserved.
+    fn share_after_trim(&self, size: usize) -> Result<Option<IpcMemory>> {
         match self.driver.share(size)? {
             None if !self.is_reserved => {
                 self.driver.trim()?;
@@ -163,137 +172,148 @@ impl Pool {
         }
     }
 
-    /// Counts bytes of a window that is to be opened; whether the windows' share of the memory lets it.
-    fn takes_share(&self, bytes: u64) -> bool {
-        let mut windows = self.windows.0.lock();
-        let fits = windows.bytes + bytes <= self.limit / SHARE;
+    /// Counts the bytes of a new buffer if the fraction for IPC buffers allows it; returns whether it does.
+    fn try_add_bytes(&self, bytes: u64) -> bool {
+        let mut ipc_buffers = self.ipc_buffers.0.lock();
+        let fits = ipc_buffers.bytes + bytes <= self.limit / MEMORY_DIVISOR;
         if fits {
-            windows.bytes += bytes;
+            ipc_buffers.bytes += bytes;
         }
         fits
     }
 
-    /// Takes a window back, that nobody uses any more, unless others may still look into it.
-    pub(super) fn give_back(&self, window: Window) {
-        match window.sharing.is_given_up() {
-            true => self.close(window),
-            false => self.windows.0.lock().idle.push_back(window),
+    /// Returns an unused buffer to the pool, or closes it if a peer may still read it.
+    pub(super) fn recycle(&self, buffer: IpcBuffer) {
+        match buffer.sharing.is_given_up() {
+            true => self.close(buffer),
+            false => self.ipc_buffers.0.lock().idle.push_back(buffer),
         }
     }
 
-    /// Gives the memory of idle windows back, for others; whether there were any.
+    /// Closes idle buffers, and returns whether there were any.
     pub(super) fn close_idle(&self) -> bool {
-        let idle = std::mem::take(&mut self.windows.0.lock().idle);
+        let idle = std::mem::take(&mut self.ipc_buffers.0.lock().idle);
         let were_there = !idle.is_empty();
-        idle.into_iter().for_each(|window| self.close(window));
+        idle.into_iter().for_each(|buffer| self.close(buffer));
         were_there
     }
 
-    fn close(&self, window: Window) {
-        // Before its address is another's.
-        self.forget(window.shared.address);
-        let mut windows = self.windows.0.lock();
-        windows.bytes -= window.len as u64;
-        if window.sharing.is_known() || window.sharing.is_given_up() {
-            windows.closed = Some(Instant::now());
+    /// Frees a buffer's memory.
+    fn close(&self, buffer: IpcBuffer) {
+        // The record is removed first, because the address may be reused as soon as the memory is freed.
+        self.remove_allocation(buffer.shared.address);
+        let mut ipc_buffers = self.ipc_buffers.0.lock();
+        ipc_buffers.bytes -= buffer.len as u64;
+        if buffer.sharing.is_known() || buffer.sharing.is_given_up() {
+            ipc_buffers.closed = Some(Instant::now());
         }
-        drop(windows);
-        drop(window);
+        drop(ipc_buffers);
+        drop(buffer);
     }
 }
 
 impl Engine {
-    /// Brings a copy of a tensor where other processes see it, or into host memory if there is no window for it; `done` is
-    /// called on another thread when it is there.
+    /// Copies a tensor into an IPC buffer for other processes, or to host memory if there is no buffer; `done`
+    /// is called on another thread when the copy has ended.
     pub(super) fn lend(self: &Arc<Engine>, tensor: DeviceTensor, done: Transfer<Value>) {
-        let Some(window) = self.pool().window(tensor.memory.len()) else {
+        let Some(buffer) = self.pool().take_ipc_buffer(tensor.memory.len()) else {
             return self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
         };
-        let lent = self.copy_into(window, &tensor);
-        // Whoever is told that it is there finds what was lent no longer held here.
+        let lent = self.copy_into(buffer, &tensor);
+        // The tensor is released before `done` is called.
         drop(tensor);
         match lent {
             Ok((lent, mark)) => {
-                self.between().after(mark, move |reached| done(reached.map(|()| lent.into())))
+                self.peer_waiter().run_after(mark, move |reached| done(reached.map(|()| lent.into())))
             }
             Err(error) => done(Err(error)),
         }
     }
 
+    /// Enqueues the copy of a tensor into an IPC buffer.
     fn copy_into(
         self: &Arc<Engine>,
-        window: Window,
+        buffer: IpcBuffer,
         tensor: &DeviceTensor,
     ) -> Result<(DeviceTensor, Arc<Mark>)> {
-        let (to, len) = (window.shared.address, tensor.memory.len());
+        let (to, len) = (buffer.shared.address, tensor.memory.len());
         let stream = self.streams().id(Stream::Peer);
-        let copied = block_of(&tensor.memory)
-            .and_then(|from| from.copied_by(Stream::Peer, |from| self.driver().copy(to, from, len, stream)));
+        let copied = block_of(&tensor.memory).and_then(|from| {
+            from.record_copy(Stream::Peer, |from| self.driver().copy(to, from, len, stream))
+        });
         match copied {
             Ok(mark) => {
-                let memory = Arc::new(Block::in_window(self.clone(), window, to, len, mark.clone()));
+                let memory = Arc::new(Block::in_ipc_buffer(self.clone(), buffer, to, len, mark.clone()));
                 Ok((DeviceTensor { memory, ..tensor.clone() }, mark))
             }
             Err(error) => {
-                self.pool().give_back(window);
+                self.pool().recycle(buffer);
                 Err(error)
             }
         }
     }
 
-    /// Whether this GPU may look into a window.
-    pub(super) fn sees(self: &Arc<Engine>, window: &PeerWindow) -> bool {
+    /// Returns whether this GPU can map another process's buffer.
+    pub(super) fn can_map(self: &Arc<Engine>, window: &PeerWindow) -> bool {
         let view = self.view(window);
         view.inspect_err(|error| tracing::debug!("tensors of another process come by the host: {error}"))
             .is_ok()
     }
 
-    /// Where this GPU sees what is in a window. May wait.
+    /// Returns the address at which this GPU maps a buffer, mapping it on first use. May block.
     ///
     /// # Errors
-    /// The driver's, if it cannot.
+    /// The driver's, if the GPU cannot map the buffer.
     fn view(self: &Arc<Engine>, window: &PeerWindow) -> Result<Address> {
-        let own = |mapping: &Mapping| Arc::ptr_eq(&mapping.engine, self).then_some(mapping.address);
+        let find_mapping = |mapping: &Mapping| Arc::ptr_eq(&mapping.engine, self).then_some(mapping.address);
         let map = || {
             let (engine, len) = (self.clone(), window.len());
             let address = self.driver().map(window.descriptor().as_fd(), len)?;
             Ok::<_, Error>(Mapping { engine, address, len })
         };
-        window.view(own, map)?.ok_or_else(|| Error::internal("a view of a window got lost"))
+        window.view(find_mapping, map)?.ok_or_else(|| Error::internal("a view of a window got lost"))
     }
 
-    /// Where this GPU sees what is lent to it. If it cannot, the lender is told.
+    /// Returns the address of a borrowed buffer. If this GPU cannot map the buffer, the lender is notified.
     ///
     /// # Errors
     /// The driver's.
-    pub(super) fn see(self: &Arc<Engine>, borrowed: &BorrowedMemory) -> Result<Address> {
+    pub(super) fn map_borrowed(self: &Arc<Engine>, borrowed: &BorrowedMemory) -> Result<Address> {
         self.view(borrowed.window()).inspect_err(|_| borrowed.tell_unseen())
     }
 
-    /// Brings a tensor that another process lends into this GPU's memory; the copy is enqueued, and who uses the tensor comes
-    /// after it. What was borrowed is held meanwhile. That is done on a thread that may wait, for memory or to look into a window.
-    pub(super) fn take_in(self: &Arc<Engine>, node: Arc<str>, tensor: DeviceTensor, done: Transfer<Value>) {
+    /// Copies a borrowed tensor of another process into this GPU's memory; the copy is enqueued, and users of
+    /// the tensor are ordered after it. The borrowed buffer is held until the copy has ended. The work runs on
+    /// a waiter thread, because allocating and mapping may block.
+    pub(super) fn copy_borrowed(
+        self: &Arc<Engine>,
+        node: Arc<str>,
+        tensor: DeviceTensor,
+        done: Transfer<Value>,
+    ) {
         let own = self.clone();
-        self.taking().run(move || done(own.look_and_copy(&node, tensor)));
+        self.borrow_waiter().run(move || done(own.map_and_copy(&node, tensor)));
     }
 
+    /// Maps a borrowed tensor and enqueues its copy.
+    ///
     /// # Errors
     /// `ResourceExhausted`, and the driver's.
-    fn look_and_copy(self: &Arc<Engine>, node: &Arc<str>, tensor: DeviceTensor) -> Result<Value> {
+    fn map_and_copy(self: &Arc<Engine>, node: &Arc<str>, tensor: DeviceTensor) -> Result<Value> {
         let borrowed = BorrowedMemory::of(&*tensor.memory);
         let borrowed = borrowed.ok_or_else(|| Error::internal(format!("{tensor:?} is lent by nobody")))?;
-        let (from, len) = (self.see(borrowed)?, tensor.memory.len());
-        let copied = self.filled(node, (tensor.dtype, tensor.shape), len, |to| {
+        let (from, len) = (self.map_borrowed(borrowed)?, tensor.memory.len());
+        let copied = self.allocate_filled(node, (tensor.dtype, tensor.shape), len, |to| {
             self.driver().copy(to, from, len, self.streams().id(Stream::In))?;
             let mark = self.streams().mark(Stream::In)?;
-            self.incoming().after(mark.clone(), move |_| drop(tensor.memory));
+            self.upload_waiter().run_after(mark.clone(), move |_| drop(tensor.memory));
             Ok(mark)
         })?;
         Ok(copied.into())
     }
 }
 
-/// Where a GPU sees a window, until dropped.
+/// A mapping of a buffer in a GPU's address space, unmapped on drop.
 #[derive(Debug)]
 struct Mapping {
     engine: Arc<Engine>,
@@ -306,6 +326,6 @@ impl View for Mapping {}
 impl Drop for Mapping {
     fn drop(&mut self) {
         let (driver, address, len) = (self.engine.driver().clone(), self.address, self.len);
-        self.engine.between().run(move || driver.unmap(address, len));
+        self.engine.peer_waiter().run(move || driver.unmap(address, len));
     }
 }

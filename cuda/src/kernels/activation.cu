@@ -1,4 +1,4 @@
-// Activation functions and their gradients, of what arrived and of the op's input or output.
+// Activation functions, and their gradients from the incoming gradient `g` and the op's input or output `x`.
 
 #define MAP(NAME, VALUE)                                                                                               \
     struct NAME {                                                                                                      \
@@ -20,7 +20,7 @@ template <class W> struct Softplus_ {
         return x > -threshold ? x : x < threshold ? exp(x) : log1p(exp(x));
     }
 };
-// The logarithm of the type's precision, plus 2.
+// log of the dtype's epsilon, plus 2.
 __device__ inline float threshold_of(float) {
     return -13.942385f;
 }
@@ -36,7 +36,7 @@ MAP(Selu, x < (W)0 ? (W)1.7580993408473769 * expm1(x) : (W)1.0507009873554805 * 
 MAP(Softplus, Softplus_<W>::of(x, threshold_of(x)))
 MAP(Softsign, x / ((W)1 + fabs(x)))
 
-// The product, so that NaN stays NaN where nothing flows.
+// A product, so that a NaN gradient stays NaN where the derivative is 0.
 ZIP(ReluGrad, g *(W)(x > (W)0))
 ZIP(Relu6Grad, g *(W)(x > (W)0 && x < (W)6))
 ZIP(LeakyReluGrad, x > (W)0 ? g : g *(W)(float)parameter)

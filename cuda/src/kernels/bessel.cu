@@ -1,9 +1,9 @@
-// Bessel functions of orders 0 and 1, computed in double precision as on the CPU: by series where arguments are small, by
-// expansions or integrals where they are not (Abramowitz and Stegun 9.6 and 9.7).
+// Bessel functions of orders 0 and 1, computed in double precision as on the CPU: by series for small
+// arguments, by asymptotic expansions or integrals for others (Abramowitz and Stegun 9.6 and 9.7).
 
 #define EPSILON 2.220446049250313e-16
 
-// I(x) by its power series, of `x` that is not negative.
+// I(x) by its power series, for x >= 0.
 __device__ inline double first_series(int order, double x) {
     double quarter = x * x / 4.0, term = order == 0 ? 1.0 : x / 2.0, sum = term;
     for (int k = 1; k < 200; k++) {
@@ -15,7 +15,7 @@ __device__ inline double first_series(int order, double x) {
     return sum;
 }
 
-// e^-|x| I(x); beyond 30 the expansion is exact to the last digit.
+// e^-|x| I(x); for |x| > 30 the expansion is exact to the last digit.
 __device__ inline double first_scaled(int order, double x) {
     double size = fabs(x), value;
     if (size <= 30.0) {
@@ -34,7 +34,7 @@ __device__ inline double first_scaled(int order, double x) {
     return order == 1 ? copysign(value, x) : value;
 }
 
-// K(x) by its series around 0.
+// K(x) by its series at 0.
 __device__ inline double second_series(int order, double x) {
     double quarter = x * x / 4.0, log_of_half = log(x / 2.0) + 0.5772156649015329;
     // Harmonic numbers of k and of k + order.
@@ -50,7 +50,7 @@ __device__ inline double second_series(int order, double x) {
     return order == 0 ? sum - log_of_half * first : 1.0 / x + log_of_half * first - sum;
 }
 
-// e^x K(x), the integral of e^(-x (cosh t - 1)) cosh(order t) over all t from 0, by the trapezoidal rule.
+// e^x K(x): the integral of e^(-x (cosh t - 1)) cosh(order t) over t >= 0, by the trapezoidal rule.
 __device__ inline double second_integral(int order, double x) {
     double step = fmin(0.5 / sqrt(x), 0.125), sum = 0.5;
     for (int n = 1; n < 1000; n++) {
@@ -63,7 +63,7 @@ __device__ inline double second_integral(int order, double x) {
     return sum * step;
 }
 
-// e^x K(x); infinite of what is not positive.
+// e^x K(x); infinity for x <= 0.
 __device__ inline double second_scaled(int order, double x) {
     if (x <= 0.0)
         return highest<double>();
@@ -72,7 +72,7 @@ __device__ inline double second_scaled(int order, double x) {
     return x <= 1.0 ? exp(x) * second_series(order, x) : second_integral(order, x);
 }
 
-// A modified function of the second kind, whose pole stays one.
+// K(x) from e^x K(x); the pole at 0 stays infinite.
 template <class W> __device__ inline W times_decay(W scaled, W decay) {
     return scaled == highest<W>() ? scaled : scaled * decay;
 }
@@ -99,7 +99,7 @@ struct Y1 {
         return y1(x);
     }
 };
-// Of oscillating functions: none has a value at infinity, and those of the second kind have none below their pole at 0.
+// The oscillating functions J and Y are NaN at infinity; Y is -infinity for x <= 0.
 template <class F> __device__ inline double first_kind(double x) {
     return fabs(x) == highest<double>() ? NOT_A_NUMBER : F::of(x);
 }
@@ -115,7 +115,8 @@ template <class F> __device__ inline double second_kind(double x) {
         }                                                                                                              \
     };
 
-// Without their `e` they are products in the type that is computed in, which overflow where its exponential does.
+// I and K without the suffix `e` are products in the kernel's own dtype, so they overflow where its exponential
+// does.
 MAP(BesselI0e, first_scaled(0, x))
 MAP(BesselI1e, first_scaled(1, x))
 MAP(BesselI0, exp(fabs(x)) * (W)first_scaled(0, x))
@@ -127,5 +128,5 @@ MAP(BesselK1, times_decay((W)second_scaled(1, x), exp(-x)))
 MAP(BesselJ0, first_kind<J0>(x))
 MAP(BesselJ1, first_kind<J1>(x))
 MAP(BesselY0, second_kind<Y0>(x))
-// At the pole there is no sign in single precision.
+// In single precision Y1 is NaN at its pole.
 MAP(BesselY1, x == (W)0 && sizeof(W) == 4 ? NOT_A_NUMBER : second_kind<Y1>(x))

@@ -1,4 +1,4 @@
-// Arithmetic of two elements.
+// Binary functions of elements.
 
 #define ZIP(NAME, VALUE)                                                                                               \
     struct NAME {                                                                                                      \
@@ -8,7 +8,8 @@
         }                                                                                                              \
     };
 
-// Of floats, the quotient is rounded to the type before it is cut. Of integers by zero it is 0: there is nobody to tell.
+// For floats, the quotient is rounded to T before floor or trunc. An integer divided by zero is 0, because a
+// kernel cannot report an error.
 template <class T, bool = IsFloat<T>::value> struct Quotient {
     typedef Wide<T> W;
     static __device__ inline W down(W x, W y) {
@@ -59,7 +60,7 @@ __device__ inline i64 power(i64 x, i64 y) {
     return product;
 }
 
-// What shifts go by: within the bits that there are.
+// A shift count, clamped to the bits of T.
 template <class T> __device__ inline int places(T by) {
     const T most = sizeof(T) * 8 - 1;
     return (int)(by > most ? most : by > 0 ? by : (T)0);
@@ -90,7 +91,7 @@ ZIP(BitwiseXor, x ^ y)
 ZIP(LeftShift, x << places(y))
 ZIP(RightShift, x >> places(y))
 
-// The sum of several tensors, one after the other.
+// Adds a tensor to the sum of those before.
 template <class T> __global__ void add_to(const T *x, T *sum, i64 n) {
     EACH(i, n) sum[i] = narrow<T>(wide(sum[i]) + wide(x[i]));
 }

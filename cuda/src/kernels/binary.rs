@@ -1,7 +1,9 @@
 //! Arithmetic of two operands, element by element, with broadcasting.
 
 use super::elementwise::{broadcast, zip};
-use super::support::{NUMBERS, allocate_or_reuse, function, is_unique, lane, launch, read, type_name, write};
+use super::support::{
+    NUMBERS, allocate_or_reuse, function, is_unique, kernel_stream, launch, read, type_name, write,
+};
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
@@ -40,12 +42,12 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
         "RightShift" = "RightShift";
 };
 
-/// Integers of other sizes, whose results are cut to them.
+/// Integers of other sizes, whose results wrap to their size.
 const OTHERS: &[DType] = &[Int8, Int16, UInt8, UInt16, UInt32, UInt64];
-/// Those that an op for old graphs takes.
+/// Dtypes of `Add`, which accepts fewer than `AddV2`.
 const OLD_OTHERS: &[DType] = &[Int8, Int16, UInt8];
 
-/// Each tensor after the first is added to the sum so far.
+/// Makes the kernel of `AddN`, which adds each tensor after the first to the sum so far.
 fn add_n(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let add = function(init, &SOURCE, format!("add_to<{}>", type_name(dtype)?))?;
@@ -68,7 +70,7 @@ fn add_n(init: &KernelInit<'_>) -> Result<Kernel> {
             _ => {
                 let sum = allocate_or_reuse(ctx, &mut first, dtype, shape)?;
                 if !is_own {
-                    lane(ctx)?.copy(&sum, &first)?;
+                    kernel_stream(ctx)?.copy(&sum, &first)?;
                 }
                 sum
             }

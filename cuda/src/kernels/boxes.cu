@@ -1,10 +1,10 @@
-// Parts of images cut out and brought to one size, and the gradients of that.
+// Crops of images resized to one size, and the gradients of that.
 
 struct Crops {
-    // Rows and columns.
+    // Rows and columns of the images and of the crops.
     i64 image[2], crop[2], channels, is_nearest;
 
-    // Where a position of a crop lies on an axis of the image, and whether that is inside.
+    // The position in the image of index i of a crop along an axis; returns whether that is inside the image.
     __device__ inline bool at(const float *box, int axis, i64 i, float &place) const {
         float start = box[axis], end = box[axis + 2], last = (float)(image[axis] - 1);
         if (crop[axis] == 1)
@@ -16,7 +16,7 @@ struct Crops {
     __device__ inline i64 pixel(i64 number, i64 row, i64 column, i64 channel) const {
         return ((number * image[0] + row) * image[1] + column) * channels + channel;
     }
-    // Box, row, column, channel of an element of the crops.
+    // Splits the index of a crop's element into box, row, column and channel.
     __device__ inline void split(i64 i, i64 (&at)[4]) const {
         at[3] = i % channels;
         i /= channels;
@@ -27,7 +27,7 @@ struct Crops {
     }
 };
 
-// Positions before and after, and how far from the first.
+// The pixels before and after a position, and the position's distance from the first.
 struct Around {
     i64 lower, upper;
     float part;
@@ -35,7 +35,7 @@ struct Around {
     __device__ inline Around(float at) : lower((i64)floorf(at)), upper((i64)ceilf(at)), part(at - floorf(at)) {}
 };
 
-// The four pixels around a place: above, then below, each left and right.
+// The four pixels around a position: above, then below, each left and right.
 template <class T> struct Corners {
     float a, b, c, d;
 
@@ -95,7 +95,7 @@ __global__ void crop_image_gradient(const float *dy, const float *boxes, const i
     }
 }
 
-// A block a box, whose four sides each get a sum over the crop's elements.
+// One block per box: sums the gradient of each of the box's four sides over the crop's elements.
 template <class T>
 __global__ void crop_boxes_gradient(const float *dy, const T *x, const float *boxes, const i64 *images, float *sides,
                                     i64 count, Crops crops) {
@@ -118,7 +118,7 @@ __global__ void crop_boxes_gradient(const float *dy, const T *x, const float *bo
                 slope * ((1.0f - down.part) * (near.b - near.a) + down.part * (near.d - near.c))};
             for (int axis = 0; axis < 2; axis++) {
                 float last = (float)(crops.image[axis] - 1);
-                // How a position follows the box's end.
+                // The derivative of the position by the box's end; that by its start is last - end.
                 float end =
                     crops.crop[axis] == 1 ? 0.5f * last : (float)at[1 + axis] * (last / (float)(crops.crop[axis] - 1));
                 sums[axis] += slopes[axis] * (last - end);

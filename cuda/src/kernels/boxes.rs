@@ -1,10 +1,10 @@
-//! Boxes in images: parts cut out and brought to one size, and the gradients of that; which to keep is below. Which image a
-//! box is of is known on the host; a box with a side that is not finite lies outside.
+//! Crops of boxes in images, resized to one size, and the gradients of that; `suppress` holds non-maximum
+//! suppression. The image of each box is known on the host; a box with a non-finite side is outside its image.
 
 pub(super) mod suppress;
 
 use super::moved::zeros;
-use super::support::{SUMMED, allocate, function, lane, launch, read, type_name, upload, write};
+use super::support::{SUMMED, allocate, function, kernel_stream, launch, read, type_name, upload, write};
 use crate::engine::{Arguments, Source};
 use device::DeviceTensor;
 use device::Result;
@@ -14,7 +14,7 @@ use kernels::boxes::crop::{Method, crop_size, grad_crop, image_dims, image_size,
 
 static SOURCE: Source = Source { file: "boxes.cu", text: include_str!("boxes.cu") };
 
-/// Types of images.
+/// Dtypes of images.
 const IMAGES: &[DType] = &[
     DType::Float,
     DType::Double,
@@ -41,17 +41,18 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// `Crops` of the `.cu` file.
+/// Returns the `Crops` structure of the `.cu` file.
 fn words([_, rows, columns, channels]: [usize; 4], crop: [usize; 2], is_nearest: bool) -> [i64; 6] {
     [rows, columns, crop[0], crop[1], channels, usize::from(is_nearest)].map(|word| word as i64)
 }
 
-/// The number of each box's image, in the GPU's memory.
+/// Copies the image number of each box to the GPU.
 fn table(ctx: &KernelContext<'_>, images: &[usize]) -> Result<DeviceTensor> {
     let images: Vec<i64> = images.iter().map(|&image| image as i64).collect();
     upload(ctx, &Tensor::vector(&images)?)
 }
 
+/// Makes the kernel of `CropAndResize`.
 fn crop(init: &KernelInit<'_>) -> Result<Kernel> {
     let is_nearest = Method::of(init)? == Method::Nearest;
     let outside = f64::from(init.attr::<f32>("extrapolation_value")?);
@@ -73,6 +74,7 @@ fn crop(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of the gradient with respect to the image.
 fn image_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let (is_nearest, dtype) = (Method::of(init)? == Method::Nearest, init.output_type(0));
     let gradient = function(init, &SOURCE, format!("crop_image_gradient<{}>", type_name(dtype)?))?;
@@ -93,6 +95,7 @@ fn image_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of the gradient with respect to the boxes.
 fn boxes_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let name = format!("crop_boxes_gradient<{}>", type_name(init.input_type(1))?);
     let gradient = function(init, &SOURCE, name)?;
@@ -107,7 +110,7 @@ fn boxes_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
             let inputs = Arguments::new().address(read(dy)?).address(read(x)?).address(read(boxes)?);
             let arguments = inputs.address(read(&images)?).address(write(&sides)?).count(count);
             let arguments = arguments.structure(words(dims, size, false));
-            lane(ctx)?.launch_blocks(&gradient, count, &arguments)?;
+            kernel_stream(ctx)?.launch_blocks(&gradient, count, &arguments)?;
         }
         ctx.set_output(0, sides);
         Ok(())

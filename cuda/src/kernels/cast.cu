@@ -1,7 +1,7 @@
-// From one type to another.
+// Conversions from one dtype to another.
 
-// Whole numbers from floats are cut, as on the CPU: what a register of 32 bits (64 for the wider types) does not hold, NaN
-// included, becomes its least value; narrower types then take the low bits.
+// Floats are truncated to integers as on the CPU: a value that a 32-bit register (64 bits for the wider types)
+// does not hold, NaN included, becomes the least value; narrower types then take the low bits.
 template <class To, class W> __device__ inline To cut(W x) {
     const W half = (W)9223372036854775808.0;
     if (sizeof(To) < 4 || ((To)-1 < (To)0 && sizeof(To) == 4))
@@ -25,7 +25,7 @@ template <class From> struct Cast<From, bool> {
     }
 };
 
-// A real number gets an imaginary part of 0; of a complex one its real part is converted.
+// A real number gets an imaginary part of 0; of a complex number the real part is converted.
 template <class From, class P> struct Cast<From, Complex<P>> {
     static __device__ inline Complex<P> of(Wide<From> x) {
         return {Cast<From, P>::of(x), (P)0};

@@ -1,4 +1,4 @@
-//! Conversions between element types, by value.
+//! Conversions between dtypes, by value and by bytes.
 
 use super::support::{self, allocate, launch, read, type_name, write};
 use crate::engine::{Arguments, Function, Source};
@@ -16,7 +16,7 @@ const TYPES: &[DType] = &[
     Complex128,
 ];
 
-/// Types whose bytes can be those of another.
+/// Dtypes of `Bitcast`.
 const NUMBERS: &[DType] = &[
     Float, Double, Half, BFloat16, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
     Complex128,
@@ -27,25 +27,28 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Bitcast", &[("T", NUMBERS), ("type", NUMBERS)], bitcast),
 ];
 
-/// The kernel that converts elements of one type to another: of addresses of both, and how many.
+/// Returns the kernel that converts elements. Its arguments are the addresses of the input and of the output,
+/// and the number of elements.
 pub(super) fn function(init: &KernelInit<'_>, from: DType, to: DType) -> Result<Arc<Function>> {
     support::function(init, &SOURCE, format!("cast<{}, {}>", type_name(from)?, type_name(to)?))
 }
 
-/// What was computed in a wider type brought to its own, where that is another one.
+/// Conversion of a result from the wider dtype that it was computed in, if that differs from its own.
 #[derive(Debug)]
-pub(super) struct Narrow {
+pub(super) struct Narrowing {
     to: DType,
     function: Option<Arc<Function>>,
 }
 
-impl Narrow {
-    pub(super) fn new(init: &KernelInit<'_>, to: DType) -> Result<Narrow> {
+impl Narrowing {
+    /// Loads the conversion to a dtype.
+    pub(super) fn new(init: &KernelInit<'_>, to: DType) -> Result<Narrowing> {
         let from = support::wide(to);
         let function = if from == to { None } else { Some(function(init, from, to)?) };
-        Ok(Narrow { to, function })
+        Ok(Narrowing { to, function })
     }
 
+    /// Returns `x` in the narrower dtype.
     pub(super) fn run(&self, ctx: &KernelContext<'_>, x: DeviceTensor) -> Result<DeviceTensor> {
         let Some(function) = &self.function else { return Ok(x) };
         let y = allocate(ctx, self.to, x.shape.clone())?;
@@ -73,7 +76,7 @@ fn cast(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The same bytes as elements of another type.
+/// Makes the kernel of `Bitcast`, which passes the bytes on as elements of another dtype.
 fn bitcast(init: &KernelInit<'_>) -> Result<Kernel> {
     let (from, to) = (init.input_type(0), init.output_type(0));
     Kernel::sync(move |ctx| {

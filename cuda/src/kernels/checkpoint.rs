@@ -1,4 +1,5 @@
-//! What is set aside of variables for checkpoints: their values are on their way to the host, where all else of it is.
+//! Snapshots of variables for checkpoints: the kernels are the CPU's, because a snapshot is written from host
+//! memory.
 
 use super::host::same_as_cpu;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};

@@ -1,4 +1,4 @@
-// Contrast, hue and saturation of images, and conversion between red-green-blue and hue-saturation-value.
+// Contrast, hue and saturation of images, and conversion between RGB and HSV.
 
 template <class W> __device__ inline void to_hsv(W (&p)[3]) {
     W r = p[0], g = p[1], b = p[2];
@@ -20,7 +20,7 @@ template <class W> __device__ inline void to_hsv(W (&p)[3]) {
     p[1] = value > (W)0 ? range / value : (W)0;
     p[2] = value;
 }
-// NaN is no number between the bounds and stays.
+// Clamps to 0..1; NaN fails both comparisons and stays.
 template <class W> __device__ inline W bounded(W x) {
     return x < (W)0 ? (W)0 : x > (W)1 ? (W)1 : x;
 }
@@ -57,7 +57,7 @@ struct AdjustSaturation {
     }
 };
 
-// Each pixel, of three channels, is a thread's.
+// One thread per pixel of three channels.
 template <class F, class T> __global__ void pixels(const T *x, T *y, i64 n, double by) {
     typedef Wide<T> W;
     EACH(i, n) {
@@ -70,7 +70,7 @@ template <class F, class T> __global__ void pixels(const T *x, T *y, i64 n, doub
     }
 }
 
-// Each channel's distance from its mean in the image is multiplied: a channel of an image is a block's.
+// Scales each channel's distance from its mean in the image; one block per channel of an image.
 template <class T> __global__ void contrast(const T *x, T *y, i64 n, i64 size, i64 channels, double factor) {
     EACH_BLOCK(i, n) {
         i64 start = i / channels * size * channels + i % channels;

@@ -1,6 +1,6 @@
-//! Contrast, hue and saturation of images, and conversion between red-green-blue and hue-saturation-value.
+//! Contrast, hue and saturation of images, and conversion between RGB and HSV.
 
-use super::support::{allocate, function, lane, launch, read, type_name, write};
+use super::support::{allocate, function, kernel_stream, launch, read, type_name, write};
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
@@ -29,7 +29,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("HSVToRGB", &[("T", FLOATS)], |init| pixels(init, "")),
 ];
 
-/// `amount`: the input that says by how much images are changed, if there is one.
+/// Makes a kernel that changes each pixel; `amount` is the name of the input with the amount of the change, or
+/// empty.
 fn pixels(init: &KernelInit<'_>, amount: &'static str) -> Result<Kernel> {
     let (op, dtype) = (init.node.op.name(), init.output_type(0));
     let change = function(init, &SOURCE, format!("pixels<{op}, {}>", type_name(dtype)?))?;
@@ -53,6 +54,7 @@ fn pixels(init: &KernelInit<'_>, amount: &'static str) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `AdjustContrastv2`.
 fn contrast(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let change = function(init, &SOURCE, format!("contrast<{}>", type_name(dtype)?))?;
@@ -72,7 +74,7 @@ fn contrast(init: &KernelInit<'_>) -> Result<Kernel> {
                 .count(size)
                 .count(channels)
                 .real(f64::from(factor));
-            lane(ctx)?.launch_blocks(&change, n, &arguments)?;
+            kernel_stream(ctx)?.launch_blocks(&change, n, &arguments)?;
         }
         ctx.set_output(0, y);
         Ok(())

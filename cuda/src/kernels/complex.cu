@@ -1,4 +1,4 @@
-// Complex numbers made of their parts, and what is asked of them.
+// Complex numbers: construction, parts and conjugation.
 
 #define MAP(NAME, VALUE)                                                                                               \
     struct NAME {                                                                                                      \

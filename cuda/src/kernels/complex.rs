@@ -1,4 +1,4 @@
-//! Complex numbers made of their parts, and what is asked of them.
+//! Complex numbers: construction, parts and conjugation.
 
 use super::elementwise::{broadcast, map, zip};
 use crate::engine::Source;
@@ -8,7 +8,7 @@ use kernels::numeric::dispatch::COMPLEX;
 
 pub(super) static SOURCE: Source = Source { file: "complex.cu", text: include_str!("complex.cu") };
 
-/// Rows of each precision.
+/// Lists the kernels for each precision.
 macro_rules! kernels {
     ($($part:literal)*) => {
         &[

@@ -1,6 +1,6 @@
-//! Sources of values.
+//! Constants, fills and diagonals.
 
-use super::moved::{Filler, Mover, SOURCE, taking, zeros};
+use super::moved::{Filler, Mover, SOURCE, make_box_copy, zeros};
 use super::support::{
     MOVED, NUMBERS, allocate, allocate_or_reuse, function, launch, moved_type_name, read, type_name, write,
 };
@@ -13,7 +13,7 @@ use kernels::constant::{along_diagonal, band, diag_part, with_diagonal};
 use kernels::numeric::dispatch::INDEX;
 use kernels::numeric::strided::Layout;
 
-/// Types of diagonals.
+/// Dtypes of `Diag` and `DiagPart`.
 const DIAGONAL: &[DType] = &[Float, Double, Half, BFloat16, Int64, Complex64, Complex128];
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -33,14 +33,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
         ..KernelDef::enqueuing("OneHot", &[("T", MOVED), ("TI", &[UInt8, Int32, Int64])], one_hot)
     },
     KernelDef::enqueuing("Diag", &[("T", DIAGONAL)], diagonal),
-    KernelDef::enqueuing("DiagPart", &[("T", DIAGONAL)], |init| taking(init, diag_part)),
+    KernelDef::enqueuing("DiagPart", &[("T", DIAGONAL)], |init| make_box_copy(init, diag_part)),
     KernelDef {
         host_memory: &["num_lower", "num_upper"],
         ..KernelDef::enqueuing("MatrixBandPart", &[("T", MOVED), ("Tindex", INDEX)], band_part)
     },
 ];
 
-/// The value is brought over once; a step shares it.
+/// Makes the kernel of `Const`, whose value is uploaded once and shared by all steps.
 fn constant(init: &KernelInit<'_>) -> Result<Kernel> {
     let (value, dtype) = (init.attr::<Tensor>("value")?, init.attr::<DType>("dtype")?);
     if value.dtype() != dtype {
@@ -83,6 +83,7 @@ fn ones_like(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `OneHot`.
 fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
     let axis: i64 = init.attr("axis")?;
     let (dtype, index) = (init.output_type(0), init.input_type(0));
@@ -123,6 +124,7 @@ fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `Diag`.
 fn diagonal(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let mover = Mover::new(init, dtype)?;
@@ -137,6 +139,7 @@ fn diagonal(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `MatrixBandPart`.
 fn band_part(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let keep = function(init, &SOURCE, format!("band<{}>", moved_type_name(dtype)?))?;

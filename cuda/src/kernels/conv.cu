@@ -1,15 +1,15 @@
-// Depthwise convolutions and their gradients: each input channel has filters of its own. Sums come in the same order
-// every time.
+// Depthwise convolutions, where each input channel has filters of its own, and their gradients. Sums are added
+// in a fixed order, so results are reproducible.
 
 struct Depthwise {
-    // Channels of the input, and filters of each.
+    // Channels of the input, and filters of each channel.
     i64 depth, multiplier;
     // Rows and columns.
     i64 input[2], output[2], filter[2], stride[2], dilation[2], pad[2];
-    // Where images lie: elements from one image, row, column and channel to the next.
+    // Strides of the images: elements from one image, row, column and channel to the next.
     i64 in_steps[4], out_steps[4];
 
-    // Image, row, column, channel of the i-th element of a batch of images.
+    // Splits the index of an element of a batch of images into image, row, column and channel.
     static __device__ inline void split(i64 i, const i64 (&sizes)[2], i64 channels, i64 (&at)[4]) {
         at[3] = i % channels;
         i /= channels;
@@ -21,12 +21,12 @@ struct Depthwise {
     static __device__ inline i64 place(i64 image, i64 row, i64 column, i64 channel, const i64 (&steps)[4]) {
         return image * steps[0] + row * steps[1] + column * steps[2] + channel * steps[3];
     }
-    // The input position under a tap at an output, or less than 0 where that is in the padding.
+    // The input position under a filter tap for an output position, or less than 0 in the padding.
     __device__ inline i64 under(int axis, i64 out, i64 tap) const {
         i64 at = out * stride[axis] + tap * dilation[axis] - pad[axis];
         return at < input[axis] ? at : -1;
     }
-    // The output whose tap is over an input position, or less than 0 where there is none.
+    // The output position whose tap is over an input position, or less than 0 if there is none.
     __device__ inline i64 over(int axis, i64 in, i64 tap) const {
         i64 at = in + pad[axis] - tap * dilation[axis];
         return at >= 0 && at % stride[axis] == 0 && at / stride[axis] < output[axis] ? at / stride[axis] : -1;
@@ -71,7 +71,7 @@ template <class T> __global__ void depthwise_input(const T *dy, const T *w, T *d
     }
 }
 
-// The gradient of the filter in parts: for each tap those of its channels follow each other.
+// The filter's gradient as partial sums: those of a tap's channels are contiguous.
 template <class T>
 __global__ void depthwise_filter(const T *x, const T *dy, Wide<T> *sums, i64 images, i64 width, i64 parts, Depthwise d) {
     i64 channels = d.depth * d.multiplier, pixels = images * d.output[0] * d.output[1];

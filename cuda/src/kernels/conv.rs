@@ -1,13 +1,15 @@
-//! Convolutions over images, and their gradients. The library wants filters in another order than ours, and as much
-//! padding after an image as before it: where either differs, elements are moved.
+//! Convolutions over images, and their gradients. cuDNN needs the filter's axes in another order than
+//! TensorFlow, and the same padding before and after an image. Where either differs, tensors are copied.
 
 mod depthwise;
 pub(super) mod volumes;
 
 use super::moved::{Mover, zeros};
 use super::pad::Padder;
-use super::support::{allocate, lane, read, write};
-use crate::engine::driver::{Address, Convolution, ConvolutionAt, Direction, Image, Product, WorkspaceBytes};
+use super::support::{allocate, kernel_stream, read, write};
+use crate::engine::driver::{
+    Address, Convolution, ConvolutionMemory, Direction, Image, Product, WorkspaceBytes,
+};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -46,15 +48,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// The shapes of an input and a filter, of which a gradient is given its own as sizes.
-struct Given {
+/// The shapes of a convolution's input and filter. A gradient op gets the shape of its result as an input with
+/// sizes.
+struct ConvShapes {
     direction: Direction,
     input: Shape,
     filter: Shape,
 }
 
-impl Given {
-    fn of(ctx: &KernelContext<'_>, conv: &Conv, direction: Direction) -> Result<Given> {
+impl ConvShapes {
+    /// Returns the shapes of an op's input and filter.
+    fn of(ctx: &KernelContext<'_>, conv: &Conv, direction: Direction) -> Result<ConvShapes> {
         let (input, filter) = match direction {
             Direction::Forward => (ctx.shape(0)?.clone(), ctx.shape(1)?.clone()),
             Direction::Input => (input_shape(ctx, conv)?, ctx.shape(1)?.clone()),
@@ -62,10 +66,10 @@ impl Given {
                 (ctx.shape(0)?.clone(), Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?)
             }
         };
-        Ok(Given { direction, input, filter })
+        Ok(ConvShapes { direction, input, filter })
     }
 
-    /// The output's shape, which what comes back to it must have.
+    /// Returns the output's shape, which the incoming gradient must have.
     fn output(&self, ctx: &KernelContext<'_>, conv: &Conv, sizes: &ConvSizes) -> Result<Shape> {
         let output = conv.output_shape(sizes)?;
         if self.direction != Direction::Forward && *ctx.shape(2)? != output {
@@ -78,7 +82,7 @@ impl Given {
         Ok(output)
     }
 
-    /// The shape of what is computed.
+    /// Returns the shape of the op's result.
     fn result<'a>(&'a self, output: &'a Shape) -> &'a Shape {
         match self.direction {
             Direction::Forward => output,
@@ -87,7 +91,7 @@ impl Given {
         }
     }
 
-    /// Whether there is nothing to multiply.
+    /// Returns whether the input, filter or output has no elements.
     fn is_empty(&self, output: &Shape) -> bool {
         [&self.input, &self.filter, output].iter().any(|shape| shape.num_elements() == 0)
     }
@@ -101,6 +105,7 @@ struct Convolver {
     direction: Direction,
 }
 
+/// Makes a kernel for images.
 fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
     let convolver = Convolver {
         conv: Conv::of_images(init.node)?,
@@ -116,16 +121,17 @@ fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
 }
 
 impl Convolver {
+    /// Computes the op's result.
     fn run(&self, ctx: &KernelContext<'_>) -> Result<DeviceTensor> {
         let conv = &self.conv;
-        let given = Given::of(ctx, conv, self.direction)?;
-        let sizes = conv.sizes(&given.input, &given.filter)?;
-        let output = given.output(ctx, conv, &sizes)?;
-        let (dtype, result) = (ctx.node().attr("T")?, given.result(&output));
-        if given.is_empty(&output) {
+        let shapes = ConvShapes::of(ctx, conv, self.direction)?;
+        let sizes = conv.sizes(&shapes.input, &shapes.filter)?;
+        let output = shapes.output(ctx, conv, &sizes)?;
+        let (dtype, result) = (ctx.node().attr("T")?, shapes.result(&output));
+        if shapes.is_empty(&output) {
             return zeros(ctx, dtype, result.clone());
         }
-        let Given { input, filter, .. } = &given;
+        let ConvShapes { input, filter, .. } = &shapes;
         let out = allocate(ctx, dtype, result.clone())?;
         if self.is_product(&sizes) {
             self.multiply(ctx, &sizes, &out)?;
@@ -134,32 +140,32 @@ impl Convolver {
         match self.direction {
             Direction::Forward => {
                 let image = self.padded(ctx, ctx.device_input(0)?, &sizes)?;
-                let turned = self.turned(ctx, ctx.device_input(1)?)?;
-                self.enqueue(ctx, &sizes, [&image, &turned, &out])?;
+                let reordered = self.reordered_filter(ctx, ctx.device_input(1)?)?;
+                self.enqueue(ctx, &sizes, [&image, &reordered, &out])?;
             }
             Direction::Input => {
-                let turned = self.turned(ctx, ctx.device_input(1)?)?;
+                let reordered = self.reordered_filter(ctx, ctx.device_input(1)?)?;
                 let dy = ctx.device_input(2)?;
                 match self.margins(&sizes) {
-                    None => self.enqueue(ctx, &sizes, [&out, &turned, dy])?,
+                    None => self.enqueue(ctx, &sizes, [&out, &reordered, dy])?,
                     Some(margins) => {
                         let image = allocate(ctx, dtype, padded(input, &margins)?)?;
                         let mut at = Layout::packed(&image.shape);
                         at.offset =
                             margins.iter().zip(&at.strides).map(|(m, step)| m.0 as isize * step).sum();
-                        self.enqueue(ctx, &sizes, [&image, &turned, dy])?;
+                        self.enqueue(ctx, &sizes, [&image, &reordered, dy])?;
                         self.mover.copy(ctx, input, (&image, &at), (&out, &Layout::packed(input)))?;
                     }
                 }
             }
             Direction::Filter => {
                 let image = self.padded(ctx, ctx.device_input(0)?, &sizes)?;
-                let turned = allocate(ctx, dtype, self.turned_shape(filter)?)?;
-                self.enqueue(ctx, &sizes, [&image, &turned, ctx.device_input(2)?])?;
-                // Back to rows, columns, input and output channels.
+                let reordered = allocate(ctx, dtype, self.reordered_shape(filter)?)?;
+                self.enqueue(ctx, &sizes, [&image, &reordered, ctx.device_input(2)?])?;
+                // The library's axis order is permuted back to rows, columns, input and output channels.
                 let place = if self.channels_last() { [1, 2, 3, 0] } else { [2, 3, 1, 0] };
-                let from = permuted(&turned.shape, &place);
-                self.mover.copy(ctx, filter, (&turned, &from), (&out, &Layout::packed(filter)))?;
+                let from = permuted(&reordered.shape, &place);
+                self.mover.copy(ctx, filter, (&reordered, &from), (&out, &Layout::packed(filter)))?;
             }
         }
         Ok(out)
@@ -169,7 +175,8 @@ impl Convolver {
         self.conv.format == DataFormat::Nhwc
     }
 
-    /// Whether each output position is one input position's: pixels times a matrix.
+    /// Returns whether each output position depends on one input position only, so that the convolution is a
+    /// product of pixels and a matrix.
     fn is_product(&self, sizes: &ConvSizes) -> bool {
         let is_whole = |window: &Window| {
             window.filter == 1
@@ -182,6 +189,7 @@ impl Convolver {
             && [&sizes.rows, &sizes.columns].into_iter().all(is_whole)
     }
 
+    /// Enqueues the convolution as a matrix product.
     fn multiply(&self, ctx: &KernelContext<'_>, sizes: &ConvSizes, out: &DeviceTensor) -> Result<()> {
         let pixels = sizes.batch * sizes.rows.output * sizes.columns.output;
         let (channels, depth) = (sizes.in_channels, sizes.out_channels);
@@ -194,33 +202,37 @@ impl Convolver {
         product(ctx, out.dtype, sizes, flips, [a?, b?, write(out)?])
     }
 
-    /// Output channels first, and the others as the images have them.
-    fn turned_shape(&self, filter: &Shape) -> Result<Shape> {
-        Ok(Shape::new(&self.turning().map(|axis| filter[axis]))?)
+    /// Returns the filter's shape in the library's axis order: output channels first, and the other axes like
+    /// the images'.
+    fn reordered_shape(&self, filter: &Shape) -> Result<Shape> {
+        Ok(Shape::new(&self.filter_order().map(|axis| filter[axis]))?)
     }
 
-    fn turning(&self) -> [usize; 4] {
+    /// Returns the permutation of the filter's axes for the library.
+    fn filter_order(&self) -> [usize; 4] {
         if self.channels_last() { [3, 0, 1, 2] } else { [3, 2, 0, 1] }
     }
 
-    fn turned(&self, ctx: &KernelContext<'_>, filter: &DeviceTensor) -> Result<DeviceTensor> {
-        let out = allocate(ctx, filter.dtype, self.turned_shape(&filter.shape)?)?;
-        let from = permuted(&filter.shape, &self.turning());
+    /// Returns a copy of the filter in the library's axis order.
+    fn reordered_filter(&self, ctx: &KernelContext<'_>, filter: &DeviceTensor) -> Result<DeviceTensor> {
+        let out = allocate(ctx, filter.dtype, self.reordered_shape(&filter.shape)?)?;
+        let from = permuted(&filter.shape, &self.filter_order());
         let dims = out.shape.clone();
         self.mover.copy(ctx, &dims, (filter, &from), (&out, &Layout::packed(&dims)))?;
         Ok(out)
     }
 
-    /// What is around the image, before and after each axis, if that is not the same on both sides.
+    /// Returns the padding before and after each axis if that is uneven along an axis of the image.
     fn margins(&self, sizes: &ConvSizes) -> Option<[(usize, usize); 4]> {
-        let around = [&sizes.rows, &sizes.columns].map(padding);
-        if around.iter().all(Around::is_even) {
+        let paddings = [&sizes.rows, &sizes.columns].map(padding);
+        if paddings.iter().all(AxisPadding::is_even) {
             return None;
         }
-        let [rows, columns] = around.map(|Around { before, after }| (before, after));
+        let [rows, columns] = paddings.map(|AxisPadding { before, after }| (before, after));
         Some(self.conv.format.of_nhwc([(0, 0), rows, columns, (0, 0)]))
     }
 
+    /// Returns the image, copied with its padding if that is uneven.
     fn padded(
         &self,
         ctx: &KernelContext<'_>,
@@ -233,10 +245,11 @@ impl Convolver {
         }
     }
 
-    /// Enqueues the convolution over an image (padded if need be), a filter (turned) and an output.
+    /// Enqueues the convolution over an image (with its padding, if uneven), a filter in the library's axis
+    /// order, and an output.
     fn enqueue(&self, ctx: &KernelContext<'_>, sizes: &ConvSizes, tensors: [&DeviceTensor; 3]) -> Result<()> {
         let [image, filter, output] = tensors;
-        let lane = lane(ctx)?;
+        let stream = kernel_stream(ctx)?;
         let of_axes = |of: fn(&Window) -> usize| [of(&sizes.rows), of(&sizes.columns)];
         let is_padded = self.margins(sizes).is_some();
         let channels_last = self.channels_last();
@@ -255,16 +268,17 @@ impl Convolver {
             strides: of_axes(|w| w.stride),
             dilations: of_axes(|w| w.dilation),
             groups: sizes.in_channels / sizes.filter_channels.max(1),
-            tf32: lane.tf32(),
+            tf32: stream.tf32(),
         };
         debug_assert_eq!(filter.shape.num_elements(), convolution.filter.iter().product::<usize>());
-        match lane.call(|driver, stream| driver.convolution_workspace(&convolution, stream))? {
+        match stream.call(|driver, stream| driver.convolution_workspace(&convolution, stream))? {
             None if channels_last => self.enqueue_channels_first(ctx, convolution, tensors),
             bytes => convolve(ctx, &convolution, bytes, tensors),
         }
     }
 
-    /// What the library has for images whose channels come first alone: as such, moved there and back.
+    /// Enqueues a convolution that the library supports only with channels first: copies the tensors to that
+    /// order and the result back.
     fn enqueue_channels_first(
         &self,
         ctx: &KernelContext<'_>,
@@ -283,7 +297,8 @@ impl Convolver {
             }
         }
         (convolution.input.channels_last, convolution.output.channels_last) = (false, false);
-        let bytes = lane(ctx)?.call(|driver, stream| driver.convolution_workspace(&convolution, stream))?;
+        let bytes =
+            kernel_stream(ctx)?.call(|driver, stream| driver.convolution_workspace(&convolution, stream))?;
         convolve(ctx, &convolution, bytes, [&moved[0], &moved[1], &moved[2]])?;
         let (from, to) = (&moved[result], tensors[result]);
         self.mover.copy(
@@ -295,7 +310,7 @@ impl Convolver {
     }
 }
 
-/// Enqueues the product of two matrices of `m` rows and `k` columns, and `k` rows and `n` columns.
+/// Enqueues the product of an `m` x `k` and a `k` x `n` matrix.
 fn product(
     ctx: &KernelContext<'_>,
     dtype: DType,
@@ -303,15 +318,15 @@ fn product(
     flips: [bool; 2],
     [a, b, c]: [Address; 3],
 ) -> Result<()> {
-    let lane = lane(ctx)?;
-    let tf32 = lane.tf32();
+    let stream = kernel_stream(ctx)?;
+    let tf32 = stream.tf32();
     let steps = [m * k, k * n, m * n];
     let product =
         Product { dtype, m, n, k, flips, conjugates: false, a, b, c, count: 1, steps, tf32, epilogue: None };
-    lane.call(|driver, stream| driver.product(&product, stream))
+    stream.call(|driver, stream| driver.product(&product, stream))
 }
 
-/// Which of an image, a filter and an output is computed.
+/// Returns the index of the tensor that is computed, among image, filter and output.
 fn result_of(direction: Direction) -> usize {
     match direction {
         Direction::Forward => 2,
@@ -320,23 +335,25 @@ fn result_of(direction: Direction) -> usize {
     }
 }
 
-/// Enqueues a convolution over an image, a filter and an output as the library wants them, with bytes of a workspace.
+/// Enqueues a library call with a workspace.
 fn convolve(
     ctx: &KernelContext<'_>,
     convolution: &Convolution,
     bytes: Option<WorkspaceBytes>,
     tensors: [&DeviceTensor; 3],
 ) -> Result<()> {
-    let lane = lane(ctx)?;
+    let stream = kernel_stream(ctx)?;
     let workspace = workspace(ctx, bytes)?;
     let result = result_of(convolution.direction);
     let at = |i: usize| if i == result { write(tensors[i]) } else { read(tensors[i]) };
     let space = workspace.as_ref().map(|(space, bytes)| Ok::<_, device::Error>((write(space)?, *bytes)));
-    let at = ConvolutionAt { input: at(0)?, filter: at(1)?, output: at(2)?, workspace: space.transpose()? };
-    lane.call(|driver, stream| driver.convolve(convolution, &at, stream))
+    let at =
+        ConvolutionMemory { input: at(0)?, filter: at(1)?, output: at(2)?, workspace: space.transpose()? };
+    stream.call(|driver, stream| driver.convolve(convolution, &at, stream))
 }
 
-/// Memory to work in, and its bytes: as much as is needed if what is wanted is not there.
+/// Allocates a workspace of the preferred size, or of the minimum size if there is not enough memory. Returns
+/// it with its size.
 fn workspace(
     ctx: &KernelContext<'_>,
     bytes: Option<WorkspaceBytes>,
@@ -344,41 +361,43 @@ fn workspace(
     let take = |bytes: usize| -> Result<Option<(DeviceTensor, usize)>> {
         match bytes {
             0 => Ok(None),
-            bytes => Ok(Some((lane(ctx)?.scratch(&ctx.node().name, bytes)?, bytes))),
+            bytes => Ok(Some((kernel_stream(ctx)?.scratch(&ctx.node().name, bytes)?, bytes))),
         }
     };
-    let Some(WorkspaceBytes { wanted, needed }) = bytes else { return Ok(None) };
-    match take(wanted) {
-        Err(error) if error.code() == Code::ResourceExhausted && needed < wanted => take(needed),
+    let Some(WorkspaceBytes { preferred, minimum }) = bytes else { return Ok(None) };
+    match take(preferred) {
+        Err(error) if error.code() == Code::ResourceExhausted && minimum < preferred => take(minimum),
         taken => taken,
     }
 }
 
-/// What is around an image along one axis, as far as windows reach.
-struct Around {
+/// The padding of an image along one axis that windows reach.
+struct AxisPadding {
     before: usize,
     after: usize,
 }
 
-impl Around {
+impl AxisPadding {
     fn is_even(&self) -> bool {
         self.before == self.after
     }
 }
 
-fn padding(window: &Window) -> Around {
+/// Returns the padding along one axis, as large after the image as before it if that does not change the
+/// result.
+fn padding(window: &Window) -> AxisPadding {
     let reach = window.output.saturating_sub(1) * window.stride + (window.filter - 1) * window.dilation + 1;
     let before = window.pad_before;
-    // Windows that end before the image does leave the rest unread: as much padding after it changes nothing.
+    // If the windows end before the image does, as much padding after the image as before it changes nothing.
     let after = reach.saturating_sub(before + window.input);
     if after < before && fits(window, before) {
-        Around { before, after: before }
+        AxisPadding { before, after: before }
     } else {
-        Around { before, after }
+        AxisPadding { before, after }
     }
 }
 
-/// Whether as much padding on both sides makes no further window.
+/// Returns whether this padding on both sides adds no further window.
 fn fits(window: &Window, padding: usize) -> bool {
     let size = window.input + 2 * padding;
     let effective = (window.filter - 1) * window.dilation + 1;

@@ -1,9 +1,9 @@
-//! Diagonals of matrices in batches: taken out, put in, made to matrices.
+//! Diagonals of batches of matrices: extracting them, setting them, and building matrices from them.
 
 use super::moved::{Filler, zeros};
-use super::placed::{Placer, Slices};
+use super::placed::{SliceCopier, Slices};
 use super::support::{MOVED, allocate};
-use super::variable::own;
+use super::variable::make_unique;
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use kernels::diagonal::{Diagonals, Form, Work};
@@ -43,16 +43,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
+/// Makes a kernel for a version of the ops (`form`) and an operation (`work`).
 fn make(init: &KernelInit<'_>, form: Form, work: Work) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let diagonals = Diagonals::new(init, form, work)?;
-    let (placer, filler) = (Placer::new(init, dtype)?, Filler::new(init, dtype)?);
+    let (placer, filler) = (SliceCopier::new(init, dtype)?, Filler::new(init, dtype)?);
     Kernel::sync(move |ctx| {
         let plan = diagonals.plan(ctx)?;
         let (out, from) = match (work, plan.padding) {
             (Work::Set, _) => {
                 let mut out = ctx.take_device_input(0)?;
-                own(ctx, &mut out)?;
+                make_unique(ctx, &mut out)?;
                 (out, ctx.device_input(1)?)
             }
             (_, None) => (zeros(ctx, dtype, plan.shape)?, ctx.device_input(0)?),

@@ -1,9 +1,9 @@
-//! Sums of products by Einstein's convention: operands are reordered, and summed over what only one has, then multiplied
-//! as matrices, then put where they belong.
+//! Einsum: each operand is permuted, and summed over the axes that only it has; then the operands are
+//! multiplied as matrices, and the result is permuted.
 
 use super::moved::{Mover, zeros};
 use super::reduce::Reduction;
-use super::support::{allocate, lane, read, write};
+use super::support::{allocate, kernel_stream, read, write};
 use crate::engine::driver::Product;
 use device::DeviceTensor;
 use device::Result;
@@ -18,26 +18,27 @@ pub(super) const KERNELS: &[KernelDef] = &[KernelDef::enqueuing("Einsum", &[("T"
 
 fn einsum(init: &KernelInit<'_>) -> Result<Kernel> {
     let (equation, dtype) = (equation(init)?, init.output_type(0));
-    let parts = Parts { mover: Mover::new(init, dtype)?, sum: Reduction::new(init, "Sum", dtype)? };
+    let kernels = EinsumKernels { mover: Mover::new(init, dtype)?, sum: Reduction::new(init, "Sum", dtype)? };
     Kernel::sync(move |ctx| {
         let plan = {
             let shapes =
                 (0..ctx.num_inputs()).map(|i| ctx.shape(i)).collect::<Result<SmallVec<[&Shape; 2]>>>()?;
             Plan::new(&equation, &shapes)?
         };
-        let out = parts.run(ctx, &plan)?;
+        let out = kernels.run(ctx, &plan)?;
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
-/// The kernels that an einsum is made of, beside products.
-struct Parts {
+/// The kernels of an einsum, besides the product.
+struct EinsumKernels {
     mover: Mover,
     sum: Reduction,
 }
 
-impl Parts {
+impl EinsumKernels {
+    /// Computes the result.
     fn run(&self, ctx: &mut KernelContext<'_>, plan: &Plan) -> Result<DeviceTensor> {
         let dtype = ctx.device_input(0)?.dtype;
         if plan.results() == 0 || plan.product.is_some_and(|[_, _, k, _]| k == 0) {
@@ -55,7 +56,7 @@ impl Parts {
         if is_packed(&plan.to) && plan.shape.num_elements() == plan.results() {
             return Ok(DeviceTensor { shape: plan.shape.clone(), ..results });
         }
-        // What lies off a diagonal is zero.
+        // Elements off a diagonal are zero.
         let out = match plan.shape.num_elements() == plan.results() {
             true => allocate(ctx, dtype, plan.shape.clone())?,
             false => zeros(ctx, dtype, plan.shape.clone())?,
@@ -64,7 +65,7 @@ impl Parts {
         Ok(out)
     }
 
-    /// An operand's elements in the order that its products want.
+    /// Returns an operand's elements in the order that the product needs.
     fn operand(&self, ctx: &KernelContext<'_>, i: usize, operand: &Operand) -> Result<DeviceTensor> {
         let x = ctx.device_input(i)?;
         let dims: SmallVec<[usize; 6]> = operand.kept.iter().map(|axis| axis.0).collect();
@@ -79,13 +80,13 @@ impl Parts {
         if operand.summed.is_empty() {
             self.mover.copy(ctx, &dims, (x, &layout(&operand.kept)), (&out, &Layout::packed(&dims)))?;
         } else {
-            self.sum.walk(ctx, x, &out, &operand.kept, &operand.summed)?;
+            self.sum.reduce_axes(ctx, x, &out, &operand.kept, &operand.summed)?;
         }
         Ok(out)
     }
 }
 
-/// Whether elements that follow each other along these axes do so in memory.
+/// Returns whether the axes are contiguous in this order.
 fn is_packed(axes: &Axes) -> bool {
     let mut step = 1;
     axes.iter().rev().filter(|axis| axis.0 != 1).all(|&(size, own)| {
@@ -95,11 +96,12 @@ fn is_packed(axes: &Axes) -> bool {
     })
 }
 
+/// Returns the layout of the axes.
 fn layout(axes: &Axes) -> Layout {
     Layout { offset: 0, strides: axes.iter().map(|axis| axis.1 as isize).collect() }
 }
 
-/// The products of so many pairs of matrices.
+/// Enqueues the products of `count` pairs of matrices.
 fn products(
     ctx: &KernelContext<'_>,
     a: &DeviceTensor,
@@ -107,7 +109,7 @@ fn products(
     [count, m, k, n]: [usize; 4],
 ) -> Result<DeviceTensor> {
     let out = allocate(ctx, a.dtype, Shape::new(&[count * m * n])?)?;
-    let lane = lane(ctx)?;
+    let stream = kernel_stream(ctx)?;
     let product = Product {
         dtype: a.dtype,
         m,
@@ -120,9 +122,9 @@ fn products(
         c: write(&out)?,
         count,
         steps: [m * k, k * n, m * n],
-        tf32: lane.tf32(),
+        tf32: stream.tf32(),
         epilogue: None,
     };
-    lane.call(|driver, stream| driver.product(&product, stream))?;
+    stream.call(|driver, stream| driver.product(&product, stream))?;
     Ok(out)
 }

@@ -1,5 +1,5 @@
-//! What functions of elements have in common: their kernels are `map`, `zip` and `zip_axes` of the prelude, with the
-//! function's name, which is the op's.
+//! Kernels of element-wise functions: `map`, `zip` and `zip_axes` of the prelude, instantiated with the
+//! structure that has the op's name.
 
 use super::support::{Axes, allocate_or_reuse, function, launch, read, type_name, write};
 use crate::engine::{Arguments, Source};
@@ -8,7 +8,8 @@ use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::Shape;
 use kernels::numeric::broadcast::Plan;
 
-/// Output 0 is `named` of input 0, element by element; `parameter` is the function's own.
+/// Makes a kernel whose output 0 is the function `named` of input 0, element by element; `parameter` is an
+/// argument of the function.
 pub(super) fn map(init: &KernelInit<'_>, source: &Source, named: &str, parameter: f64) -> Result<Kernel> {
     let (from, to) = (init.input_type(0), init.output_type(0));
     let name = format!("map<{named}, {}, {}>", type_name(from)?, type_name(to)?);
@@ -25,15 +26,15 @@ pub(super) fn map(init: &KernelInit<'_>, source: &Source, named: &str, parameter
     })
 }
 
-/// How two shapes fit, or why they do not.
-pub(super) type Fit = fn(&KernelContext<'_>, &Shape, &Shape) -> Result<Plan>;
+/// A function that checks two shapes and returns how they broadcast.
+pub(super) type ShapeCheck = fn(&KernelContext<'_>, &Shape, &Shape) -> Result<Plan>;
 
-/// Shapes that broadcast.
+/// Accepts shapes that broadcast.
 pub(super) fn broadcast(_: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<Plan> {
     Plan::new(x, y)
 }
 
-/// As many elements, whatever the second shape.
+/// Accepts shapes with the same number of elements.
 pub(super) fn same_size(_: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<Plan> {
     if x.num_elements() != y.num_elements() {
         device::invalid!(
@@ -45,7 +46,7 @@ pub(super) fn same_size(_: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<P
     Ok(Plan::flat(x))
 }
 
-/// One shape.
+/// Accepts equal shapes.
 pub(super) fn same_shape(ctx: &KernelContext<'_>, x: &Shape, y: &Shape) -> Result<Plan> {
     if x != y {
         let (name, op) = (&ctx.node().name, ctx.node().op.name());
@@ -56,13 +57,13 @@ pub(super) fn same_shape(ctx: &KernelContext<'_>, x: &Shape, y: &Shape) -> Resul
     Ok(Plan::flat(x))
 }
 
-/// Output 0 is `named` of inputs 0 and 1, element by element.
+/// Makes a kernel whose output 0 is the function `named` of inputs 0 and 1, element by element.
 pub(super) fn zip(
     init: &KernelInit<'_>,
     source: &Source,
     named: &str,
     parameter: f64,
-    fit: Fit,
+    check_shapes: ShapeCheck,
 ) -> Result<Kernel> {
     let (from, to) = (init.input_type(0), init.output_type(0));
     let types = format!("<{named}, {}, {}>", type_name(from)?, type_name(to)?);
@@ -70,10 +71,11 @@ pub(super) fn zip(
     let repeating = function(init, source, format!("zip_axes{types}"))?;
     Kernel::sync(move |ctx| {
         let (mut x, mut y) = (ctx.take_device_input(0)?, ctx.take_device_input(1)?);
-        let plan = fit(ctx, &x.shape, &y.shape)?;
+        let plan = check_shapes(ctx, &x.shape, &y.shape)?;
         let axes = Axes::new(plan.axes().map(|(size, steps)| (size, steps.map(|s| s as isize))))?;
         let shape = plan.shape().clone();
-        // An operand that repeats is smaller than the result: its memory is never written early.
+        // The result may be written in place of an operand of its size; an operand that broadcasts is smaller,
+        // so it is never overwritten before it is read.
         let fits_y = y.shape.num_elements() == shape.num_elements();
         let z = if fits_y && x.shape.num_elements() != shape.num_elements() {
             allocate_or_reuse(ctx, &mut y, to, shape)?

@@ -1,5 +1,5 @@
-// Factors of matrices, real or complex: each matrix is a block's, computed in double precision. There is nobody to tell
-// that a matrix holds what is no number: neither do its factors then.
+// Matrix decompositions, real or complex, in double precision; one block per matrix. A matrix with NaN or
+// infinity has NaN factors, because a kernel cannot report an error.
 
 template <class T> struct EntryOf {
     typedef double type;
@@ -66,7 +66,7 @@ __device__ inline double scaled(double x, double by) {
 __device__ inline c128 scaled(c128 x, double by) {
     return {x.re * by, x.im * by};
 }
-// Of the absolute value.
+// The square of the absolute value.
 __device__ inline double square(double x) {
     return x * x;
 }
@@ -75,10 +75,10 @@ __device__ inline double square(c128 x) {
 }
 
 #define EPSILON 2.220446049250313e-16
-// Over all pairs until nothing is left to turn but what rounding leaves: more are never needed.
+// Largest number of sweeps over all pairs of columns. Jacobi's method converges to rounding error before that.
 #define SWEEPS 60
 
-// A matrix that is worked on, row by row.
+// A row-major matrix in working memory.
 template <class E> struct Matrix {
     E *at;
     i64 rows, columns;
@@ -88,11 +88,12 @@ template <class E> struct Matrix {
     }
 };
 
-// Several threads share a column, or a pair of them.
+// Number of threads that share a column, or a pair of columns.
 #define SHARED 32
 #define GROUPS (THREADS / SHARED)
 
-// A reflection, `k`-th column of `of` from its `k`-th row on, where it is 1, applied to the columns of `to` from there on.
+// Applies a reflection to the columns of `to` from `first` on. The reflection's vector is the k-th column of
+// `of` from row k on, with 1 in row k.
 template <class E> __device__ inline void reflect(const Matrix<E> &of, i64 k, i64 first, E by, const Matrix<E> &to) {
     __shared__ E dots[GROUPS][SHARED];
     const int lane = threadIdx.x % SHARED, group = threadIdx.x / SHARED;
@@ -115,7 +116,7 @@ template <class E> __device__ inline void reflect(const Matrix<E> &of, i64 k, i6
     }
 }
 
-// By Householder's reflections: a unitary matrix of `inner` columns, and one that is zero below its diagonal.
+// QR by Householder reflections: a unitary matrix of `inner` columns, and an upper triangular one.
 template <class T>
 __global__ void qr(const T *x, T *q, T *r, i64 n, i64 rows, i64 columns, i64 inner, Entry<T> *work) {
     typedef Entry<T> E;
@@ -137,7 +138,7 @@ __global__ void qr(const T *x, T *q, T *r, i64 n, i64 rows, i64 columns, i64 inn
                     factors[k] = Real<E>::of(0.0);
                 continue;
             }
-            // The diagonal becomes real, of the sign that the head has not.
+            // The diagonal becomes real, with the sign opposite to the head's, which avoids cancellation.
             const double norm = sqrt(square(head) + tail), beta = real(head) >= 0.0 ? -norm : norm;
             const E scale = head - Real<E>::of(beta);
             const E factor = conjugate(scaled(Real<E>::of(beta) - head, 1.0 / beta));
@@ -160,8 +161,8 @@ __global__ void qr(const T *x, T *q, T *r, i64 n, i64 rows, i64 columns, i64 inn
     }
 }
 
-// All pairs of so many: in each of `steps`, pairs that have nothing in common, as a tournament goes. An odd one has nobody
-// to meet.
+// All pairs of `size` columns, scheduled like a round-robin tournament: the pairs of a step have no column in
+// common. With an odd size one column is idle in each step.
 struct Rounds {
     i64 size, steps, pairs;
 
@@ -174,12 +175,13 @@ struct Rounds {
     }
 };
 
-// What turns two columns, by an angle and a phase.
+// A rotation of two columns, by an angle and a phase.
 template <class E> struct Turn {
     double cosine;
     E sine;
 
-    // So that `between` them, of absolute value `size`, becomes nothing, where `difference` is how much more the second has.
+    // The rotation that makes the entry `between` two columns zero. `size` is its absolute value, and
+    // `difference` the second diagonal entry minus the first.
     __device__ inline Turn(E between, double size, double difference) {
         const double theta = difference / (2.0 * size);
         const double tangent = copysign(1.0 / (fabs(theta) + sqrt(theta * theta + 1.0)), theta);
@@ -198,8 +200,8 @@ __device__ inline bool is_finite(double x) {
     return x < highest<double>();
 }
 
-// Eigenvalues in ascending order, and eigenvectors as columns if they are asked for, of a self-adjoint matrix of which the
-// lower part is read: Jacobi's method.
+// Eigenvalues in ascending order, and optionally eigenvectors as columns, of a self-adjoint matrix, by Jacobi's
+// method. The lower triangle is read.
 template <class T>
 __global__ void self_adjoint(const T *x, T *values, T *vectors, i64 n, i64 size, Entry<T> *work) {
     typedef Entry<T> E;
@@ -221,7 +223,8 @@ __global__ void self_adjoint(const T *x, T *values, T *vectors, i64 n, i64 size,
         bool is_done = false;
         for (int sweep = 0; sweep <= SWEEPS && is_finite(norm) && !is_done; sweep++) {
             double off = 0.0;
-            // Of two that mirror each other, the one that is turned away is looked at: rounding parts them.
+            // The upper of two mirrored entries is tested, because the rotations set that one to zero; rounding
+            // makes them differ.
             EACH_OF_BLOCK(e, 0, size * size) off += e / size < e % size ? square(a.at[e]) : 0.0;
             is_done = over_block<Plus>(off) <= EPSILON * EPSILON * norm;
             for (i64 step = 0; step < rounds.steps && !is_done; step++) {
@@ -237,7 +240,7 @@ __global__ void self_adjoint(const T *x, T *values, T *vectors, i64 n, i64 size,
                     sines[k] = turn.sine;
                 }
                 __syncthreads();
-                // Columns of the matrix and of the vectors, then rows of the matrix.
+                // Columns of the matrix and of the vectors first, then rows of the matrix.
                 EACH_OF_BLOCK(e, 0, (a.rows + v.rows) * rounds.pairs) {
                     const i64 i = e / rounds.pairs, k = e % rounds.pairs;
                     i64 p, q;
@@ -265,7 +268,7 @@ __global__ void self_adjoint(const T *x, T *values, T *vectors, i64 n, i64 size,
                 const double other = real(a(j, j));
                 place += other < own || (other == own && j < i);
             }
-            // What is no number has no place among others.
+            // NaN values have no order, so they keep their places.
             places[i] = is_done ? place : i;
             values[m * size + places[i]] = Stored<T>::of(Real<E>::of(is_done ? own : none));
         }
@@ -279,7 +282,7 @@ __global__ void self_adjoint(const T *x, T *values, T *vectors, i64 n, i64 size,
     }
 }
 
-// What the threads that share a pair have altogether.
+// The sum over the threads that share a pair.
 template <class A> __device__ inline A over_group(A value) {
     __shared__ A shared[THREADS];
     const int lane = threadIdx.x % SHARED;
@@ -304,8 +307,8 @@ struct Freest {
     }
 };
 
-// Row `count` of `all` becomes a unit vector that is orthogonal to those before it: what these leave of the axis of which
-// they have least. Twice is enough: what rounding leaves of the others goes with the second pass.
+// Makes row `count` of `all` a unit vector that is orthogonal to the rows before it: the axis that these cover
+// least, orthogonalised against them. The second pass removes the rounding errors of the first.
 template <class E> __device__ inline void complete(const Matrix<E> &all, i64 count, E *dots) {
     Axis free = {highest<double>(), all.columns};
     EACH_OF_BLOCK(i, 0, all.columns) {
@@ -336,9 +339,9 @@ template <class E> __device__ inline void complete(const Matrix<E> &all, i64 cou
     __syncthreads();
 }
 
-// Singular values in descending order, and as columns, if they are asked for, left and right vectors: of the longer side
-// `count` of them, of the shorter one all. Jacobi's method on the columns of the matrix, or of its adjoint if that has
-// fewer.
+// Singular values in descending order and, optionally, the left and right singular vectors as columns: `count`
+// of the longer side, all of the shorter side. Jacobi's method rotates the columns of the matrix, or of its
+// adjoint if that has fewer columns.
 template <class T>
 __global__ void singular(const T *x, T *values, T *u, T *v, i64 n, i64 rows, i64 columns, i64 count, i64 has_vectors,
                          Entry<T> *work) {
@@ -350,7 +353,8 @@ __global__ void singular(const T *x, T *values, T *u, T *v, i64 n, i64 rows, i64
     const double enough = EPSILON * sqrt((double)length);
     EACH_BLOCK(m, n) {
         E *at = work + m * (size * length + size * size + count * length + count + 2 * size);
-        // A row of each is a column of what is turned, of the short side's vectors, and of the long side's.
+        // Each row holds a column of the matrix being rotated, of the shorter side's vectors, and of the longer
+        // side's vectors.
         const Matrix<E> w = {at, size, length}, turns = {at + size * length, has_vectors ? size : 0, size};
         const Matrix<E> all = {at + size * length + size * size, count, length};
         E *dots = all.at + count * length;

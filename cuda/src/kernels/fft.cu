@@ -1,5 +1,5 @@
-// Fourier transforms along an axis, computed in double precision: a pass for each factor of its length, from one place
-// to another, in the order that leaves the result sorted (Stockham's).
+// Fourier transforms along an axis, in double precision, by Stockham's algorithm: one pass for each factor of
+// the length, from one buffer to another, which leaves the result in order.
 
 __device__ inline c128 widened(float x) {
     return {x, 0.0};
@@ -22,7 +22,7 @@ template <class P> struct Given<Complex<P>> {
     }
 };
 
-// What lies in a box, to work on, and from there, divided.
+// Copies a box of the input to working memory, and a box of that, divided by `by`, to the output.
 template <class T> __global__ void take(const T *x, c128 *y, i64 n, Axes<1> axes) {
     EACH(i, n) {
         i64 at[1];
@@ -38,7 +38,8 @@ template <class T> __global__ void give(const c128 *x, T *y, i64 n, double by, A
     }
 }
 
-// `done` is the product of the factors before this one; `turns` is -1, or 1 of an inverse transform.
+// `done` is the product of the factors of earlier passes; `turns` is -1 for a forward transform and 1 for an
+// inverse one.
 __global__ void pass(const c128 *x, c128 *y, i64 n, i64 length, i64 inner, i64 factor, i64 done, double turns) {
     const i64 span = done * factor, step = length / factor * inner;
     EACH(i, n) {
@@ -54,7 +55,7 @@ __global__ void pass(const c128 *x, c128 *y, i64 n, i64 length, i64 inner, i64 f
     }
 }
 
-// Rows of which the first halves are there, the rest being their mirror image.
+// Completes rows of which the first half is given; the rest is the conjugate mirror image.
 __global__ void mirror(const c128 *x, c128 *y, i64 n, i64 length, i64 half) {
     EACH(i, n) {
         const i64 at = i % length;

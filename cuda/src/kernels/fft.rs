@@ -20,8 +20,8 @@ const REAL: &[(&str, &[DType])] = &[("Treal", &[Float, Double]), ("Tcomplex", CO
 macro_rules! kernels {
     ($($op:literal $inverse:literal $of_real:literal $to_real:literal $axes:literal;)*) => {
         &[$(
-            KernelDef::enqueuing($op, WHOLE, |init| whole(init, $axes, FORWARD)),
-            KernelDef::enqueuing($inverse, WHOLE, |init| whole(init, $axes, INVERSE)),
+            KernelDef::enqueuing($op, WHOLE, |init| complex_transform(init, $axes, FORWARD)),
+            KernelDef::enqueuing($inverse, WHOLE, |init| complex_transform(init, $axes, INVERSE)),
             KernelDef {
                 host_memory: &["fft_length"],
                 ..KernelDef::enqueuing($of_real, REAL, |init| of_real(init, $axes))
@@ -40,60 +40,69 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "FFT3D" "IFFT3D" "RFFT3D" "IRFFT3D" 3;
 };
 
-/// Which way roots of one turn.
+/// The sign of the exponent.
 const FORWARD: f64 = -1.0;
 const INVERSE: f64 = 1.0;
 
 /// The kernels of one node.
 struct Transform {
-    take: Arc<Function>,
+    load: Arc<Function>,
     pass: Arc<Function>,
     mirror: Arc<Function>,
-    give: Arc<Function>,
+    store: Arc<Function>,
 }
 
-/// Numbers that are worked on, with memory for as many.
-struct Work {
+/// The working memory of a transform: the values, and a buffer of the same size.
+struct WorkBuffers {
     shape: Shape,
     values: DeviceTensor,
     spare: DeviceTensor,
 }
 
-impl Work {
-    fn new(ctx: &KernelContext<'_>, shape: Shape) -> Result<Work> {
+impl WorkBuffers {
+    /// Allocates working memory for a shape.
+    fn new(ctx: &KernelContext<'_>, shape: Shape) -> Result<WorkBuffers> {
         let of = |shape: &Shape| allocate(ctx, Complex128, shape.clone());
-        Ok(Work { values: of(&shape)?, spare: of(&shape)?, shape })
+        Ok(WorkBuffers { values: of(&shape)?, spare: of(&shape)?, shape })
     }
 }
 
-/// How to walk the box of a shape that begins where another does.
+/// Returns the axes of the box of shape `taken` at the origin of a tensor of shape `whole`.
 fn within(taken: &Shape, whole: &Shape) -> Result<Axes<1>> {
     let strides = whole.strides();
     Axes::new(taken.iter().zip(strides).map(|(&size, step)| (size, [step as isize])))
 }
 
 impl Transform {
+    /// Loads the kernels.
     fn new(init: &KernelInit<'_>) -> Result<Transform> {
         let of = |named: &str| function(init, &SOURCE, named.to_owned());
         Ok(Transform {
-            take: of(&format!("take<{}>", type_name(init.input_type(0))?))?,
+            load: of(&format!("take<{}>", type_name(init.input_type(0))?))?,
             pass: of("pass")?,
             mirror: of("mirror")?,
-            give: of(&format!("give<{}>", type_name(init.output_type(0))?))?,
+            store: of(&format!("give<{}>", type_name(init.output_type(0))?))?,
         })
     }
 
-    /// What of the input lies in a box of this shape.
-    fn take(&self, ctx: &KernelContext<'_>, x: &DeviceTensor, shape: Shape) -> Result<Work> {
+    /// Copies the part of the input that is in a box of this shape at the origin.
+    fn load(&self, ctx: &KernelContext<'_>, x: &DeviceTensor, shape: Shape) -> Result<WorkBuffers> {
         let axes = within(&shape, &x.shape)?;
-        let work = Work::new(ctx, shape)?;
+        let work = WorkBuffers::new(ctx, shape)?;
         let n = work.shape.num_elements();
         let arguments = Arguments::new().address(read(x)?).address(write(&work.values)?).count(n);
-        launch(ctx, &self.take, n, arguments.structure(axes.words()))?;
+        launch(ctx, &self.load, n, arguments.structure(axes.words()))?;
         Ok(work)
     }
 
-    fn along(&self, ctx: &KernelContext<'_>, work: &mut Work, axis: usize, turns: f64) -> Result<()> {
+    /// Transforms the values along an axis.
+    fn transform_axis(
+        &self,
+        ctx: &KernelContext<'_>,
+        work: &mut WorkBuffers,
+        axis: usize,
+        sign: f64,
+    ) -> Result<()> {
         let (length, inner) = (work.shape[axis], work.shape[axis + 1..].iter().product());
         let (n, mut done) = (work.shape.num_elements(), 1);
         for factor in factors(length) {
@@ -105,7 +114,7 @@ impl Transform {
                 .count(inner)
                 .count(factor)
                 .count(done)
-                .real(turns);
+                .real(sign);
             launch(ctx, &self.pass, n, arguments)?;
             std::mem::swap(&mut work.values, &mut work.spare);
             done *= factor;
@@ -113,9 +122,9 @@ impl Transform {
         Ok(())
     }
 
-    /// As many elements of rows as are asked for, of which the first halves are there.
-    fn mirror(&self, ctx: &KernelContext<'_>, work: &Work, shape: Shape) -> Result<Work> {
-        let whole = Work::new(ctx, shape)?;
+    /// Returns the whole rows of which the first halves are given.
+    fn mirror(&self, ctx: &KernelContext<'_>, work: &WorkBuffers, shape: Shape) -> Result<WorkBuffers> {
+        let whole = WorkBuffers::new(ctx, shape)?;
         let n = whole.shape.num_elements();
         let [length, half] = [&whole.shape, &work.shape].map(|shape| shape.last().copied().unwrap_or(1));
         let arguments = Arguments::new().address(read(&work.values)?).address(write(&whole.values)?);
@@ -123,17 +132,24 @@ impl Transform {
         Ok(whole)
     }
 
-    /// Makes the output of what lies in its box, divided by a number.
-    fn give(&self, ctx: &mut KernelContext<'_>, work: &Work, out: DeviceTensor, by: usize) -> Result<()> {
+    /// Sets the output to the values in its box, divided by `by`.
+    fn store(
+        &self,
+        ctx: &mut KernelContext<'_>,
+        work: &WorkBuffers,
+        out: DeviceTensor,
+        by: usize,
+    ) -> Result<()> {
         let (axes, n) = (within(&out.shape, &work.shape)?, out.shape.num_elements());
         let arguments = Arguments::new().address(read(&work.values)?).address(write(&out)?).count(n);
-        launch(ctx, &self.give, n, arguments.real(by as f64).structure(axes.words()))?;
+        launch(ctx, &self.store, n, arguments.real(by as f64).structure(axes.words()))?;
         ctx.set_output(0, out);
         Ok(())
     }
 }
 
-/// The factors of a length, one a pass: eights first, for which memory is crossed less often, then primes.
+/// Returns the factors of a length, one per pass: eights first, because larger factors take fewer passes over
+/// memory, then primes.
 fn factors(mut length: usize) -> Vec<usize> {
     let mut factors = Vec::new();
     let mut factor = 8;
@@ -146,7 +162,7 @@ fn factors(mut length: usize) -> Vec<usize> {
                 8 => 4,
                 4 => 2,
                 2 => 3,
-                // What has no factor up to its root is one.
+                // A number without a factor up to its square root is prime.
                 odd if odd * odd > length => length,
                 odd => odd + 2,
             };
@@ -155,23 +171,25 @@ fn factors(mut length: usize) -> Vec<usize> {
     factors
 }
 
-fn whole(init: &KernelInit<'_>, axes: usize, turns: f64) -> Result<Kernel> {
+/// Makes the kernel of a complex transform.
+fn complex_transform(init: &KernelInit<'_>, axes: usize, sign: f64) -> Result<Kernel> {
     let (transform, dtype) = (Transform::new(init)?, init.output_type(0));
     Kernel::sync(move |ctx| {
         let x = ctx.device_input(0)?;
         check_rank(&x.shape, axes)?;
         let (first, rank) = (x.shape.rank() - axes, x.shape.rank());
         let out = allocate(ctx, dtype, x.shape.clone())?;
-        let by = if turns == INVERSE { x.shape[first..].iter().product() } else { 1 };
-        let mut work = transform.take(ctx, x, x.shape.clone())?;
+        let by = if sign == INVERSE { x.shape[first..].iter().product() } else { 1 };
+        let mut work = transform.load(ctx, x, x.shape.clone())?;
         for axis in first..rank {
-            transform.along(ctx, &mut work, axis, turns)?;
+            transform.transform_axis(ctx, &mut work, axis, sign)?;
         }
-        transform.give(ctx, &work, out, by)
+        transform.store(ctx, &work, out, by)
     })
 }
 
-/// The first half of the last axis: the rest is its mirror image.
+/// Makes the kernel of a transform of real numbers, which computes the first half of the last axis; the other
+/// half is its mirror image.
 fn of_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     let (transform, dtype) = (Transform::new(init)?, init.output_type(0));
     Kernel::sync(move |ctx| {
@@ -189,14 +207,15 @@ fn of_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
             return Ok(());
         }
         let out = allocate(ctx, dtype, shape)?;
-        let mut work = transform.take(ctx, x, taken)?;
+        let mut work = transform.load(ctx, x, taken)?;
         for axis in first..first + axes {
-            transform.along(ctx, &mut work, axis, FORWARD)?;
+            transform.transform_axis(ctx, &mut work, axis, FORWARD)?;
         }
-        transform.give(ctx, &work, out, 1)
+        transform.store(ctx, &work, out, 1)
     })
 }
 
+/// Makes the kernel of the inverse transform to real numbers.
 fn to_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
     let (transform, dtype) = (Transform::new(init)?, init.output_type(0));
     Kernel::sync(move |ctx| {
@@ -216,13 +235,13 @@ fn to_real(init: &KernelInit<'_>, axes: usize) -> Result<Kernel> {
             return Ok(());
         }
         let out = allocate(ctx, dtype, shape.clone())?;
-        let mut work = transform.take(ctx, x, taken)?;
+        let mut work = transform.load(ctx, x, taken)?;
         for axis in first..last {
-            transform.along(ctx, &mut work, axis, INVERSE)?;
+            transform.transform_axis(ctx, &mut work, axis, INVERSE)?;
         }
         let mut work = transform.mirror(ctx, &work, shape)?;
-        transform.along(ctx, &mut work, last, INVERSE)?;
-        transform.give(ctx, &work, out, lengths.iter().product())
+        transform.transform_axis(ctx, &mut work, last, INVERSE)?;
+        transform.store(ctx, &work, out, lengths.iter().product())
     })
 }
 

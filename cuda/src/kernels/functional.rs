@@ -1,9 +1,9 @@
-//! The ends of functions that run on a GPU, and calls from there on other devices of the task.
+//! Arguments and results of functions that run on a GPU, and remote calls.
 
 use super::host::same_as_cpu;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};
 
-/// What comes in and goes out stays where it is.
+/// Defines the kernel of a function's argument or result, which passes its value on in host or device memory.
 const fn end(op: &'static str) -> KernelDef {
     KernelDef { any_memory: ALL_ARGUMENTS, ..same_as_cpu(op, &[], &[]) }
 }

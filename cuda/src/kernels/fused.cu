@@ -1,10 +1,10 @@
-// A chain of functions of elements, of as many operands as it has. What stands before this text says which: a structure
-// `Chain` with
+// A fused chain of element-wise functions, of any number of operands. The text before this file defines the
+// chain: a structure `Chain` with
 //     static const int operands, and static const bool is_short;
 //     template <class T> static __device__ Wide<T> apply(const Wide<T> (&x)[operands]).
 
-// How an operand lies along the result: an element for each of the result's, one for all, or, from SPREAD on, as one of
-// so many patterns says.
+// How an operand broadcasts to the result: not at all, from a single element, or, from SPREAD on, by a pattern
+// of strides.
 #define WHOLE 0
 #define SINGLE 1
 #define SPREAD 2
@@ -15,15 +15,16 @@ template <class T, int N> struct Operands {
     i64 places[N];
 };
 
-// How many elements of a chain a thread computes at most: as many as cross memory at once, or one of a long chain, which
-// would not keep more in registers.
+// Largest number of elements that a thread computes: 16 bytes' worth, so that memory accesses are vectors, or
+// one for a long chain, which needs its registers for intermediate values.
 template <class C, class T> __device__ constexpr int most_lanes() {
     return C::is_short ? 16 / sizeof(T) : 1;
 }
 
-// Each thread computes `width` elements that follow each other, which is 1 or as many as it can. More than 1 only where
-// they are of one row: then patterns go on through all of them by the steps of the innermost axis. Without patterns
-// `axes` says nothing. The result may lie where a whole operand does: whoever writes an element has read it.
+// Each thread computes `width` consecutive elements, either 1 or `most_lanes`. More than 1 requires that they
+// are in one row, so that a pattern advances by the stride of the innermost axis. Without patterns `axes` is
+// unused. The result may be in the memory of an operand that does not broadcast, because each thread reads an
+// element before it writes it.
 template <class C, class T, bool HAS_PATTERNS>
 __global__ void chain(Operands<T, C::operands> x, T *z, i64 n, i64 width, Axes<PATTERNS> axes) {
     const int lanes = most_lanes<C, T>();

@@ -1,5 +1,5 @@
-//! Ops that are chains of others: of element-wise ones, one kernel that is made for the chain; a product with its bias
-//! and its activation, as one call where the library has it.
+//! Fused ops: element-wise chains, as one kernel that is generated for the chain, and a product with its bias
+//! and activation, as one library call if possible.
 
 mod elementwise;
 mod functions;

@@ -1,4 +1,4 @@
-// Rows picked by index. An index out of range gives zeros: there is nobody to tell.
+// Rows gathered by index. An index out of range gives zeros, because a kernel cannot report an error.
 
 // out is [batches, outer, count, inner], params [batches, outer, limit, inner], indices [batches, count].
 template <class E, class I>
@@ -13,12 +13,12 @@ __global__ void gather(const E *params, const I *indices, E *out, i64 n, i64 out
     }
 }
 
-// Slices that index vectors of `depth` name; `strides` are of the indexed axes.
+// Slices named by index vectors of `depth` elements; `strides` are those of the indexed axes.
 struct Indexed {
     i64 depth;
     i64 sizes[MOST_AXES], strides[MOST_AXES];
 
-    // Where the slice begins, or less than 0.
+    // Where the slice begins, or less than 0 if the vector is out of range.
     template <class I> __device__ inline i64 start(const I *vector) const {
         i64 at = 0;
         bool inside = true;

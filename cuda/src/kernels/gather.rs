@@ -1,5 +1,5 @@
-//! Picking and placing elements by index. Where the CPU refuses an index that is out of range, these give zeros, as
-//! TensorFlow's do: a kernel has nobody to tell.
+//! Gathering elements by index. The CPU's kernels fail for an index out of range, but these give zeros, like
+//! TensorFlow's, because a kernel cannot report an error.
 
 use super::support::{MOVED, allocate, function, launch, moved_type_name, read, type_name, write};
 use crate::engine::{Arguments, Source};
@@ -38,15 +38,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("GatherNd", &[("Tparams", MOVED), ("Tindices", INDEX)], gather_nd),
 ];
 
-/// Rows of a tensor by the indices in input 1.
+/// The kernel that gathers rows of a tensor by the indices in input 1.
 pub(super) struct Gather(std::sync::Arc<crate::engine::Function>);
 
 impl Gather {
+    /// Loads the kernel for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Gather> {
         let name = format!("gather<{}, {}>", moved_type_name(dtype)?, type_name(init.input_type(1))?);
         Ok(Gather(function(init, &SOURCE, name)?))
     }
 
+    /// Gathers rows along an axis.
     pub(super) fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -98,10 +100,11 @@ impl Gather {
     }
 }
 
-/// Axes that index vectors can name: `Indexed` of the `.cu` files.
+/// Largest length of an index vector: `MOST_AXES` in `Indexed` of the `.cu` files.
 const MOST_INDEXED: usize = 8;
 
-/// Depth, sizes and strides of the axes that index vectors name.
+/// Returns the `Indexed` structure: depth, sizes and strides of the axes that index vectors of `depth` elements
+/// name.
 pub(super) fn indexed(shape: &Shape, depth: usize) -> Result<impl Iterator<Item = i64>> {
     if depth > MOST_INDEXED {
         return Err(Error::unimplemented(format!(
@@ -116,6 +119,7 @@ pub(super) fn indexed(shape: &Shape, depth: usize) -> Result<impl Iterator<Item 
     Ok([depth as i64].into_iter().chain(sizes).chain(strides))
 }
 
+/// Makes the kernel of `GatherNd`.
 fn gather_nd(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let name = format!("gather_nd<{}, {}>", moved_type_name(dtype)?, type_name(init.input_type(1))?);

@@ -1,9 +1,9 @@
-//! Pseudo-random numbers, the same as the CPU's, of a generator whose state is a variable in the GPU's memory: where it
-//! stands is never known on the host.
+//! Pseudo-random numbers of a generator whose state is a variable in the GPU's memory, the same as the CPU's.
+//! The host never knows the state.
 
-use super::random::{SOURCE, apart, bounds, made};
+use super::random::{SOURCE, bounds, group_distance, values_per_thread};
 use super::support::{allocate, function, launch, read, type_name, write};
-use super::variable::changed;
+use super::variable::update_value;
 use crate::engine::{Arguments, Function};
 use device::DeviceTensor;
 use device::Result;
@@ -39,31 +39,33 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "RngReadAndSkip" ANY &["alg", "delta"], |init| skip(init, true);
 };
 
-/// A generator, and what moves it on.
-struct Moved {
+/// A generator, and the kernel that advances it.
+struct GeneratorKernel {
     generator: Generator,
     move_on: Arc<Function>,
 }
 
-impl Moved {
-    fn new(init: &KernelInit<'_>) -> Result<Moved> {
+impl GeneratorKernel {
+    /// Loads the kernel.
+    fn new(init: &KernelInit<'_>) -> Result<GeneratorKernel> {
         let move_on = function(init, &SOURCE, "move_on".into())?;
-        Ok(Moved { generator: Generator::of(init), move_on })
+        Ok(GeneratorKernel { generator: Generator::of(init), move_on })
     }
 
-    /// Where the generator stood before it was moved on by `groups` of four numbers: its counter's words, and its key.
-    fn on(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<DeviceTensor> {
+    /// Advances the generator by `groups` of four numbers, and returns its state before: the words of the
+    /// counter, and the key.
+    fn advance(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<DeviceTensor> {
         self.generator.check_algorithm(ctx)?;
-        changed(ctx, &*self.generator.variable.get(ctx)?, |state| {
+        update_value(ctx, &*self.generator.variable.get(ctx)?, |state| {
             Generator::check_state(state.dtype, &state.shape)?;
-            let stood = allocate(ctx, DType::Int64, Shape::new(&[3])?)?;
-            let arguments = Arguments::new().address(write(state)?).address(write(&stood)?);
+            let old_state = allocate(ctx, DType::Int64, Shape::new(&[3])?)?;
+            let arguments = Arguments::new().address(write(state)?).address(write(&old_state)?);
             launch(ctx, &self.move_on, 1, arguments.integer(groups as i64))?;
-            Ok(stood)
+            Ok(old_state)
         })
     }
 
-    /// Sets the output to numbers of the next part of the stream; `more` adds what only this kernel is told.
+    /// Sets the output to the generator's next numbers; `more` adds arguments that only this kernel takes.
     fn draw(
         &self,
         ctx: &mut KernelContext<'_>,
@@ -73,47 +75,50 @@ impl Moved {
     ) -> Result<()> {
         let out = allocate(ctx, dtype, shape)?;
         let n = out.shape.num_elements();
-        let stood = self.on(ctx, (n as u64).wrapping_mul(RESERVED as u64))?;
-        let arguments = Arguments::new().address(write(&out)?).count(n).address(read(&stood)?);
-        launch(ctx, function, n.div_ceil(made(dtype)), more(arguments))?;
+        let old_state = self.advance(ctx, (n as u64).wrapping_mul(RESERVED as u64))?;
+        let arguments = Arguments::new().address(write(&out)?).count(n).address(read(&old_state)?);
+        launch(ctx, function, n.div_ceil(values_per_thread(dtype)), more(arguments))?;
         ctx.set_output(0, out);
         Ok(())
     }
 }
 
+/// Makes a kernel that draws numbers with the kernel template `kernel`.
 fn numbers(init: &KernelInit<'_>, kernel: &str) -> Result<Kernel> {
     let (dtype, source) = (init.output_type(0), Source::Generator(Generator::of(init)));
     let draws_again = kernel.starts_with("random_truncated");
     let function = function(init, &SOURCE, format!("{kernel}{}>", type_name(dtype)?))?;
-    let moved = Moved::new(init)?;
+    let generator_kernel = GeneratorKernel::new(init)?;
     Kernel::sync(move |ctx| {
         let shape = shape_input(ctx, &source)?;
         let more = |arguments: Arguments| match draws_again {
-            true => arguments.count(apart(dtype)),
+            true => arguments.count(group_distance(dtype)),
             false => arguments,
         };
-        moved.draw(ctx, &function, (dtype, shape), more)
+        generator_kernel.draw(ctx, &function, (dtype, shape), more)
     })
 }
 
+/// Makes a kernel that draws integers in a range.
 fn integers(init: &KernelInit<'_>) -> Result<Kernel> {
     let (dtype, source) = (init.output_type(0), Source::Generator(Generator::of(init)));
     let function = function(init, &SOURCE, format!("random_integers_from<{}>", type_name(dtype)?))?;
-    let moved = Moved::new(init)?;
+    let generator_kernel = GeneratorKernel::new(init)?;
     Kernel::sync(move |ctx| {
         let shape = shape_input(ctx, &source)?;
         let [least, end] = bounds(ctx, &source, &shape)?;
         let more = |arguments: Arguments| arguments.integer(least).integer(end.wrapping_sub(least));
-        moved.draw(ctx, &function, (dtype, shape), more)
+        generator_kernel.draw(ctx, &function, (dtype, shape), more)
     })
 }
 
+/// Makes a kernel that skips numbers; with `reads` its output is the state before.
 fn skip(init: &KernelInit<'_>, reads: bool) -> Result<Kernel> {
-    let moved = Moved::new(init)?;
+    let generator_kernel = GeneratorKernel::new(init)?;
     Kernel::sync(move |ctx| {
-        let stood = moved.on(ctx, skipped(ctx)?)?;
+        let old_state = generator_kernel.advance(ctx, skipped(ctx)?)?;
         if reads {
-            ctx.set_output(0, stood);
+            ctx.set_output(0, old_state);
         }
         Ok(())
     })

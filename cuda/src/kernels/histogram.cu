@@ -1,6 +1,7 @@
-// Values placed among bounds and bins, and counted there. Atomic sums come in no order.
+// Values sorted into buckets and bins, and counted. Atomic additions have no fixed order.
 
-// Between which bounds, which are sorted, each value lies: how many are not above it. None is above NaN.
+// The bucket of each value: the number of sorted bounds that are not greater than it; for NaN that is all
+// bounds.
 template <class T> __global__ void bucketize(const T *x, const double *bounds, i32 *y, i64 n, i64 count) {
     EACH(i, n) {
         double value = (double)x[i];
@@ -16,7 +17,7 @@ template <class T> __global__ void bucketize(const T *x, const double *bounds, i
     }
 }
 
-// The first place among a row's sorted inputs that is not less than the value, or that is greater.
+// The index of the first of a row's sorted inputs that is not less than the value, or that is greater.
 struct LowerBound {
     template <class W> static __device__ inline bool leads(W x, W value) {
         return x < value;
@@ -58,7 +59,7 @@ __device__ inline void add(double *to, double by) {
     atomicAdd(to, by);
 }
 
-// How many values are in each of so many bins of one width: what is outside counts to the first or the last one.
+// The number of values in each of `bins` bins of equal width; values outside count in the first or last bin.
 template <class T, class U>
 __global__ void fixed_width(const T *x, U *counts, i64 n, double low, double width, i64 bins) {
     EACH(i, n) {
@@ -67,7 +68,7 @@ __global__ void fixed_width(const T *x, U *counts, i64 n, double low, double wid
     }
 }
 
-// Weights, or ones, summed by number, in each row by itself. A number without a bin counts nowhere.
+// Sums of the weights, or counts without weights, by number and row. A number without a bin is not counted.
 template <class T, class I>
 __global__ void bincount(const I *numbers, const T *weights, T *sums, i64 n, i64 columns, i64 bins) {
     EACH(i, n) {

@@ -1,4 +1,4 @@
-//! Counting and placing values among bounds and bins.
+//! Counting values in bins, and searching sorted bounds.
 
 use super::moved::zeros;
 use super::support::{ORDERED, allocate, function, launch, read, type_name, write};
@@ -36,7 +36,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("UpperBound", BOUNDS, |init| bound(init, "UpperBound")),
 ];
 
-/// The bounds are brought over once.
+/// Makes the kernel of `Bucketize`, whose bounds are uploaded once.
 fn bucketize(init: &KernelInit<'_>) -> Result<Kernel> {
     let bounds: Vec<f64> = boundaries(init)?.into_iter().map(f64::from).collect();
     let bounds = Tensor::from_slice(&bounds, Shape::new(&[bounds.len()])?)?;
@@ -58,6 +58,7 @@ fn bucketize(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `HistogramFixedWidth`.
 fn fixed_width(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let name = format!("fixed_width<{}, {}>", type_name(init.input_type(0))?, type_name(dtype)?);
@@ -73,6 +74,7 @@ fn fixed_width(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `Bincount`; with `is_binary` it records presence instead of counts.
 fn bincount(init: &KernelInit<'_>, is_binary: bool) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let name = format!("bincount<{}, {}>", type_name(dtype)?, type_name(init.input_type(0))?);
@@ -81,7 +83,7 @@ fn bincount(init: &KernelInit<'_>, is_binary: bool) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let (numbers, counted) = (ctx.device_input(0)?, Counted::of(ctx)?);
         let sums = zeros(ctx, dtype, counted.shape()?)?;
-        // Whether a number is there no weight decides.
+        // Presence does not depend on weights.
         let has_weights = counted.is_weighted && !is_binary;
         let weights = if has_weights { read(ctx.device_input(2)?)? } else { Address(0) };
         let n = numbers.shape.num_elements();
@@ -102,6 +104,7 @@ fn bincount(init: &KernelInit<'_>, is_binary: bool) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `LowerBound` or `UpperBound`.
 fn bound(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let name = format!("bound<{named}, {}, {}>", type_name(init.input_type(0))?, type_name(dtype)?);

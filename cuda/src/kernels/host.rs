@@ -1,6 +1,6 @@
-//! Kernels that are the CPU's: they touch no elements, or what they compute with is on the host whatever the device.
-//! Of the latter kind is all that works with `int32`, which is shapes and counts as a rule: as in TensorFlow, such
-//! tensors never leave the host.
+//! Kernels that a GPU shares with the CPU: they touch no elements, or their inputs are in host memory on all
+//! devices. The latter include all kernels of `int32`, usually shapes and counts; as in TensorFlow, such
+//! tensors stay on the host.
 
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit, ON_HOST};
 use device::repeat::Capture;
@@ -8,7 +8,7 @@ use device::{Error, Result};
 use graph::DType;
 use kernels;
 
-/// A row whose kernel is the CPU's, with these arguments in host memory.
+/// Returns the definition of a kernel that is the CPU's, with these arguments in host memory.
 pub(super) const fn same_as_cpu(
     op: &'static str,
     types: &'static [(&'static str, &'static [DType])],
@@ -17,12 +17,13 @@ pub(super) const fn same_as_cpu(
     KernelDef { host_memory, ..KernelDef::of(op, types, cpu_kernel) }
 }
 
-/// A row that gives way to the CPU's unless a GPU is asked for.
+/// Returns a definition that placement prefers less than the CPU's unless the node asks for a GPU.
 pub(super) const fn on_demand(def: KernelDef) -> KernelDef {
     KernelDef { priority: -1, ..def }
 }
 
-/// As [`same_as_cpu`], of a kernel that computes nothing but from shapes and what is on the host.
+/// Like [`same_as_cpu`], for a kernel that depends only on shapes and host inputs, so that a captured graph
+/// needs no launch for it.
 const fn passing(
     op: &'static str,
     types: &'static [(&'static str, &'static [DType])],
@@ -31,6 +32,7 @@ const fn passing(
     KernelDef { capture: Capture::Passes, ..same_as_cpu(op, types, host_memory) }
 }
 
+/// Makes the CPU's kernel of the node.
 fn cpu_kernel(init: &KernelInit<'_>) -> Result<Kernel> {
     let def = kernels::table().find(init.node);
     let def = def.ok_or_else(|| Error::internal(format!("{} has no CPU kernel", init.node.op.name())))?;
@@ -39,12 +41,12 @@ fn cpu_kernel(init: &KernelInit<'_>) -> Result<Kernel> {
 
 const INT32: &[DType] = &[DType::Int32];
 
-/// A row for what is made of truth values that are on the host.
+/// Returns the definition of a logical op on booleans in host memory.
 const fn hosted(op: &'static str) -> KernelDef {
     KernelDef { mark: Some(ON_HOST), ..passing(op, &[], ALL_ARGUMENTS) }
 }
 
-/// They come before the rows for any node of the same ops.
+/// Kernels for nodes that are marked to run on the host. They precede the unmarked kernels of the same ops.
 pub(super) const HOSTED: &[KernelDef] = &[hosted("LogicalAnd"), hosted("LogicalOr"), hosted("LogicalNot")];
 
 macro_rules! rows {
@@ -66,8 +68,9 @@ macro_rules! rows {
     };
 }
 
-/// First, ops that give their input's elements on, or its shape, with their host arguments otherwise; then ops that are
-/// on the host altogether, of which the first compute with shapes and counts; then those whose `int32` form is.
+/// First, ops that pass on their input's elements or its shape, with other host arguments; then ops that run
+/// wholly on the host, first those that compute shapes and counts; then ops whose `int32` form runs on the
+/// host.
 pub(super) const KERNELS: &[KernelDef] = rows! {
     passing:
         "Identity" "T" &[];

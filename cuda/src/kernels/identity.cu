@@ -1,4 +1,4 @@
-// Notes which values that are not finite there are: NaN, infinite, negative and positive infinity.
+// Sets flags for non-finite values: NaN, any infinity, negative and positive infinity.
 
 template <class T> __global__ void check_numerics(const T *x, i64 *found, i64 n) {
     EACH(i, n) {

@@ -1,7 +1,8 @@
-//! Kernels that pass their input through, and say what is wrong with it: the answer waits for the GPU, no thread does.
+//! Kernels that check their input and pass it on. They complete asynchronously with a download of the result,
+//! so that no thread waits for the GPU.
 
 use super::support::{function, read, type_name, write};
-use crate::engine::{Arguments, Lane, Source};
+use crate::engine::{Arguments, KernelStream, Source};
 use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
 use device::value::Value;
 use device::{Error, Result};
@@ -18,6 +19,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("CheckNumericsV2", &[("T", FLOATS)], |init| check(init, true)),
 ];
 
+/// Makes the kernel; `signed` tells infinities by their sign.
 fn check(init: &KernelInit<'_>, signed: bool) -> Result<Kernel> {
     let message: Arc<str> = init.attr::<String>("message")?.into();
     let name = format!("check_numerics<{}>", type_name(init.input_type(0))?);
@@ -25,15 +27,15 @@ fn check(init: &KernelInit<'_>, signed: bool) -> Result<Kernel> {
     Kernel::asynchronous(move |ctx| {
         let AsyncContext { node, device, mut inputs, done, .. } = ctx;
         let value = inputs.pop().unwrap_or_default();
-        let enqueued = Lane::of(&*device).and_then(|lane| {
+        let enqueued = KernelStream::of(&*device).and_then(|stream| {
             let Value::Device(x) = &value else {
                 return Err(Error::internal(format!("{value:?} is not in the GPU's memory")));
             };
-            let found = lane.allocate(&node.name, DType::Int64, Shape::new(&[4])?)?;
-            lane.fill(&found, 0)?;
+            let found = stream.allocate(&node.name, DType::Int64, Shape::new(&[4])?)?;
+            stream.fill(&found, 0)?;
             let n = x.shape.num_elements();
             let arguments = Arguments::new().address(read(x)?).address(write(&found)?).count(n);
-            lane.launch(&look, n, &arguments)?;
+            stream.launch(&look, n, &arguments)?;
             Ok(found)
         });
         match enqueued {
@@ -42,7 +44,7 @@ fn check(init: &KernelInit<'_>, signed: bool) -> Result<Kernel> {
                 device.processor().download(
                     found,
                     Box::new(move |found| {
-                        let checked = found.and_then(|found| verdict(&found, &message, signed));
+                        let checked = found.and_then(|found| check_counts(&found, &message, signed));
                         done(checked.map(|()| smallvec![value]));
                     }),
                 );
@@ -52,7 +54,8 @@ fn check(init: &KernelInit<'_>, signed: bool) -> Result<Kernel> {
     })
 }
 
-fn verdict(found: &Tensor, message: &str, signed: bool) -> Result<()> {
+/// Returns the error for the flags that the kernel set.
+fn check_counts(found: &Tensor, message: &str, signed: bool) -> Result<()> {
     match *found.values::<i64>()? {
         [0, 0, _, _] => Ok(()),
         [nan, infinite, negative, positive] => {

@@ -1,15 +1,18 @@
-//! Iterators whose elements come to the GPU before steps ask for them: those of a dataset that generates them here, as
-//! `tf.data.experimental.prefetch_to_device` makes it. Where no device is asked for they are the CPU's.
+//! Iterators on a GPU, whose elements are prefetched into its memory: those of a dataset that a function
+//! generates on the GPU, as `tf.data.experimental.prefetch_to_device` builds it. They are placed on the CPU
+//! unless the graph asks for a GPU.
 
 use super::host::{on_demand, same_as_cpu};
 use device::kernel::{ALL_ARGUMENTS, KernelDef};
 use device::value::Placed;
 use kernels::iterator::{get_next, get_next_as_optional};
 
+/// Defines a kernel that is the CPU's, with all arguments in host memory.
 const fn hosted(op: &'static str) -> KernelDef {
     on_demand(same_as_cpu(op, &[], ALL_ARGUMENTS))
 }
 
+/// Defines a kernel that returns an iterator's next element.
 const fn gives(op: &'static str) -> KernelDef {
     let def = KernelDef::of(op, &[], get_next);
     on_demand(KernelDef { any_memory: &["components"], ..def })

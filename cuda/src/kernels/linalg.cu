@@ -1,7 +1,7 @@
-// Linear algebra on batches of matrices, each a block's, computed in double precision. There is nobody to tell that a
-// matrix has no inverse or no factors: what comes out is no number, or infinite.
+// Linear algebra on batches of matrices in double precision; one block per matrix. A matrix without an inverse
+// or a decomposition gives NaN or infinity, because a kernel cannot report an error.
 
-// A square matrix as it was given, or with rows and columns changed.
+// A square input matrix, optionally transposed.
 template <class T> struct Given {
     const T *at;
     i64 size;
@@ -11,7 +11,7 @@ template <class T> struct Given {
         return wide(is_flipped ? at[j * size + i] : at[i * size + j]);
     }
 };
-// The right sides of a system of equations, in columns.
+// The right-hand sides of a system of equations, in columns.
 template <class T> struct RightSides {
     const T *at;
     i64 columns;
@@ -26,7 +26,7 @@ struct Identity {
     }
 };
 
-// One that is worked on.
+// A row-major matrix in working memory.
 struct Matrix {
     double *at;
     i64 rows, columns;
@@ -60,8 +60,8 @@ struct Largest {
     }
 };
 
-// Triangular factors of `a` in its place, by partial pivoting; rows of `x` change places as those of `a` do. Whether
-// they did so an odd number of times.
+// Replaces `a` by its triangular factors, with partial pivoting, and swaps the rows of `x` along. Returns
+// whether the number of swaps was odd.
 __device__ inline bool factorize(const Matrix &a, const Matrix &x) {
     const i64 n = a.rows;
     bool is_odd = false;
@@ -89,7 +89,7 @@ __device__ inline bool factorize(const Matrix &a, const Matrix &x) {
     return is_odd;
 }
 
-// Solves a triangular system in the place of its right sides; `is_unit`: the diagonal is ones.
+// Solves a triangular system in place of its right-hand sides; `is_unit`: the diagonal is ones.
 template <class A>
 __device__ inline void substitute(const A &a, const Matrix &x, bool is_lower, bool is_unit) {
     for (i64 step = 0; step < x.rows; step++) {
@@ -147,7 +147,7 @@ template <class T> __global__ void determinant(const T *x, T *y, i64 n, i64 size
     }
 }
 
-// As a number of absolute value 1, or 0, and the logarithm of its absolute value.
+// The determinant as its sign, which is 0 or has the absolute value 1, and the logarithm of its absolute value.
 template <class T> __global__ void log_determinant(const T *x, T *signs, T *logs, i64 n, i64 size, double *work) {
     EACH_BLOCK(m, n) {
         const Matrix a = {work + m * size * size, size, size}, none = {};
@@ -170,7 +170,7 @@ struct RowNumbers {
         return i;
     }
 };
-// Both triangular factors in one matrix, and which of the rows is which of their product.
+// Both triangular factors in one matrix, and the permutation of the rows.
 template <class T, class I>
 __global__ void lu(const T *x, T *y, I *order, i64 n, i64 size, double *work, double *numbers) {
     EACH_BLOCK(m, n) {
@@ -184,7 +184,7 @@ __global__ void lu(const T *x, T *y, I *order, i64 n, i64 size, double *work, do
     }
 }
 
-// The inverse, if there are no right sides.
+// Without right-hand sides, the inverse.
 template <class T>
 __global__ void solve(const T *x, const T *right, T *y, i64 n, i64 size, i64 columns, i64 is_adjoint, double *work,
                       double *solutions) {

@@ -2,7 +2,7 @@
 
 pub(super) mod factors;
 
-use super::support::{Axes, allocate, function, lane, read, type_name, write};
+use super::support::{Axes, allocate, function, kernel_stream, read, type_name, write};
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Source};
 use device::DeviceTensor;
@@ -16,7 +16,7 @@ use kernels::numeric::dispatch::{FLOATS, INDEX};
 static SOURCE: Source = Source { file: "linalg.cu", text: include_str!("linalg.cu") };
 
 const WITH_HALF: &[(&str, &[DType])] = &[("T", &[Float, Double, Half])];
-/// Of ops that are there for old graphs.
+/// Dtypes of the `Batch...` ops, which only old graphs use.
 const OLD: &[(&str, &[DType])] = &[("T", &[Float, Double])];
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -34,11 +34,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("BatchMatrixTriangularSolve", OLD, triangular_solve),
 ];
 
-/// Memory for matrices of so many elements altogether while they are worked on.
+/// Allocates working memory of `count` double-precision numbers.
 fn work(ctx: &KernelContext<'_>, count: usize) -> Result<DeviceTensor> {
     allocate(ctx, Double, Shape::new(&[count])?)
 }
 
+/// Makes the kernel of `Cholesky`.
 fn cholesky(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let cholesky = function(init, &SOURCE, format!("cholesky<{}>", type_name(dtype)?))?;
@@ -48,13 +49,13 @@ fn cholesky(init: &KernelInit<'_>) -> Result<Kernel> {
         let count = batch.iter().product();
         let (y, work) = (allocate(ctx, dtype, x.shape.clone())?, work(ctx, x.shape.num_elements())?);
         let arguments = Arguments::new().address(read(x)?).address(write(&y)?).count(count).count(size);
-        lane(ctx)?.launch_blocks(&cholesky, count, &arguments.address(write(&work)?))?;
+        kernel_stream(ctx)?.launch_blocks(&cholesky, count, &arguments.address(write(&work)?))?;
         ctx.set_output(0, y);
         Ok(())
     })
 }
 
-/// By a function that gives so many scalars a matrix.
+/// Makes a kernel of a function with `outputs` scalar results per matrix.
 fn determinant(init: &KernelInit<'_>, named: &str, outputs: usize) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let determinant = function(init, &SOURCE, format!("{named}<{}>", type_name(dtype)?))?;
@@ -70,10 +71,11 @@ fn determinant(init: &KernelInit<'_>, named: &str, outputs: usize) -> Result<Ker
             ctx.set_output(i, out);
         }
         let arguments = arguments.count(count).count(size).address(write(&work)?);
-        lane(ctx)?.launch_blocks(&determinant, count, &arguments)
+        kernel_stream(ctx)?.launch_blocks(&determinant, count, &arguments)
     })
 }
 
+/// Makes the kernel of `Lu`.
 fn lu(init: &KernelInit<'_>) -> Result<Kernel> {
     let (dtype, index) = (init.output_type(0), init.output_type(1));
     let lu = function(init, &SOURCE, format!("lu<{}, {}>", type_name(dtype)?, type_name(index)?))?;
@@ -92,14 +94,14 @@ fn lu(init: &KernelInit<'_>) -> Result<Kernel> {
             .count(size)
             .address(write(&factors)?)
             .address(write(&numbers)?);
-        lane(ctx)?.launch_blocks(&lu, count, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&lu, count, &arguments)?;
         ctx.set_output(0, y);
         ctx.set_output(1, order);
         Ok(())
     })
 }
 
-/// For the right sides in input 1, or for those of the inverse.
+/// Makes a kernel that solves for the right-hand sides in input 1, or computes the inverse.
 fn solve(init: &KernelInit<'_>, has_right: bool) -> Result<Kernel> {
     let (dtype, is_adjoint) = (init.output_type(0), init.attr::<bool>("adjoint")?);
     let solve = function(init, &SOURCE, format!("solve<{}>", type_name(dtype)?))?;
@@ -129,12 +131,13 @@ fn solve(init: &KernelInit<'_>, has_right: bool) -> Result<Kernel> {
             .flag(is_adjoint)
             .address(write(&factors)?)
             .address(write(&solutions)?);
-        lane(ctx)?.launch_blocks(&solve, count, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&solve, count, &arguments)?;
         ctx.set_output(0, y);
         Ok(())
     })
 }
 
+/// Makes the kernel of `MatrixTriangularSolve`.
 fn triangular_solve(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let (is_lower, is_adjoint): (bool, bool) = (init.attr("lower")?, init.attr("adjoint")?);
@@ -158,7 +161,7 @@ fn triangular_solve(init: &KernelInit<'_>) -> Result<Kernel> {
             .flag(is_adjoint)
             .address(write(&solutions)?)
             .structure(axes.words());
-        lane(ctx)?.launch_blocks(&solve, count, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&solve, count, &arguments)?;
         ctx.set_output(0, y);
         Ok(())
     })

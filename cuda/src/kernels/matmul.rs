@@ -1,7 +1,7 @@
-//! Products of matrices, alone and in batches.
+//! Matrix products, single and in batches.
 
 use super::moved::zeros;
-use super::support::{allocate, lane, read, write};
+use super::support::{allocate, kernel_stream, read, write};
 use crate::engine::driver::{Address, Epilogue, Product};
 use device::DeviceTensor;
 use device::Result;
@@ -20,7 +20,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// Which factors are transposed, and whether those are conjugated too.
+/// The factors that are transposed, and whether those are conjugated as well.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flips {
     which: [bool; 2],
@@ -28,17 +28,20 @@ pub(super) struct Flips {
 }
 
 impl Flips {
+    /// Returns the factors that are transposed without conjugation.
     pub(super) fn transposed(a: bool, b: bool) -> Flips {
         Flips { which: [a, b], conjugates: false }
     }
 }
 
+/// Returns the factors that are adjoint by the node's attributes.
 fn adjoint(init: &KernelInit<'_>) -> Result<Flips> {
     Ok(Flips { which: [init.attr("adj_x")?, init.attr("adj_y")?], conjugates: true })
 }
 
+/// Makes a kernel of matrix products.
 fn make(init: &KernelInit<'_>, flips: Flips, batches: Batches) -> Result<Kernel> {
-    // A device that cannot be opened says so when the graph is registered.
+    // Opening the GPU here makes an error appear when the graph is registered, not in a step.
     crate::engine::engine_of(&**init.device)?;
     Kernel::sync(move |ctx| {
         let (out, _) = multiply(ctx, flips, batches, None)?;
@@ -47,20 +50,22 @@ fn make(init: &KernelInit<'_>, flips: Flips, batches: Batches) -> Result<Kernel>
     })
 }
 
-/// What may follow a product in the same call.
+/// An epilogue that a library may compute in the product's call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Then {
-    /// Which input is added to each row.
+pub(super) struct EpilogueInputs {
+    /// The input that is added to each row.
     pub(super) bias: Option<usize>,
+    /// True if a `Relu` follows.
     pub(super) relu: bool,
 }
 
-/// The product of inputs 0 and 1, and whether `then` is in it already: where it is not, nothing of it is.
+/// Returns the product of inputs 0 and 1, and whether the whole epilogue is part of it. If not, no step of the
+/// epilogue is.
 pub(super) fn multiply(
     ctx: &KernelContext<'_>,
     flips: Flips,
     batches: Batches,
-    then: Option<Then>,
+    inputs: Option<EpilogueInputs>,
 ) -> Result<(DeviceTensor, bool)> {
     let Flips { which: flips, conjugates } = flips;
     let (x, y) = (ctx.device_input(0)?, ctx.device_input(1)?);
@@ -80,17 +85,18 @@ pub(super) fn multiply(
         return Ok((zeros(ctx, x.dtype, shape)?, false));
     }
     let out = allocate(ctx, x.dtype, shape)?;
-    let lane = lane(ctx)?;
+    let stream = kernel_stream(ctx)?;
     let (a, b, c) = (read(x)?, read(y)?, write(&out)?);
     let bytes = x.dtype.size().unwrap_or(0);
-    // One call for the runs of batches along which both factors go on evenly, that is, along the innermost axis.
+    // Each call computes the products along the innermost batch axis, along which both factors have a constant
+    // stride.
     let axes: Vec<(usize, [usize; 2])> = plan.axes().collect();
     let (inner, outer) = match axes.split_last() {
         Some((&inner, outer)) => (inner, outer),
         None => ((1, [0, 0]), &[][..]),
     };
-    let mut epilogue = match then {
-        Some(then) => epilogue(ctx, then, n)?,
+    let mut epilogue = match inputs {
+        Some(inputs) => epilogue(ctx, inputs, n)?,
         None => None,
     };
     let runs: usize = outer.iter().map(|axis| axis.0).product();
@@ -112,10 +118,10 @@ pub(super) fn multiply(
             c: Address(c.0 + (run * inner.0 * m * n * bytes) as u64),
             count: inner.0,
             steps: [inner.1[0] * m * k, inner.1[1] * k * n, m * n],
-            tf32: lane.tf32(),
+            tf32: stream.tf32(),
             epilogue,
         };
-        lane.call(|driver, stream| match driver.product(&product, stream) {
+        stream.call(|driver, stream| match driver.product(&product, stream) {
             Err(error) if epilogue.is_some() && error.code() == Code::Unimplemented => {
                 epilogue = None;
                 driver.product(&Product { epilogue: None, ..product }, stream)
@@ -126,9 +132,10 @@ pub(super) fn multiply(
     Ok((out, epilogue.is_some()))
 }
 
-/// `None` where the bias does not fit: its own kernel says so.
-fn epilogue(ctx: &KernelContext<'_>, then: Then, columns: usize) -> Result<Option<Epilogue>> {
-    let bias = match then.bias {
+/// Returns the epilogue with the bias's address; `None` if the bias has a wrong size, which the kernel of
+/// `BiasAdd` then reports.
+fn epilogue(ctx: &KernelContext<'_>, inputs: EpilogueInputs, columns: usize) -> Result<Option<Epilogue>> {
+    let bias = match inputs.bias {
         None => None,
         Some(i) => {
             let bias = ctx.device_input(i)?;
@@ -138,5 +145,5 @@ fn epilogue(ctx: &KernelContext<'_>, then: Then, columns: usize) -> Result<Optio
             Some(read(bias)?)
         }
     };
-    Ok(Some(Epilogue { bias, relu: then.relu }))
+    Ok(Some(Epilogue { bias, relu: inputs.relu }))
 }

@@ -1,9 +1,9 @@
-//! What arrays and lists do with elements that are in the GPU's memory.
+//! Tensor arrays and lists whose elements are in the GPU's memory.
 
-use super::concat::{SideBySide, Way};
+use super::concat::{ColumnMover, MoveDirection};
 use super::moved::zeros;
 use super::support::{NUMBERS, allocate};
-use super::variable::{Update, own};
+use super::variable::{InPlaceUpdate, make_unique};
 use device::DeviceTensor;
 use device::kernel::{KernelContext, KernelInit};
 use device::value::{Item, Value};
@@ -11,30 +11,30 @@ use device::{Error, Result};
 use graph::{DType, Shape};
 use kernels::objects::memory::Memory;
 
-/// Types of what lists and optionals hold on the host: what tensors of a GPU are there as a rule, too.
+/// Dtypes whose tensors stay in host memory, in lists and optionals too.
 pub(super) const HOSTED: &[DType] = &[DType::Int32, DType::Variant];
 
-/// Elements in the GPU's memory, with the kernels that an op's work on them needs.
+/// The operations on list elements in the GPU's memory, with the kernels that an op needs for them.
 #[derive(Default)]
 pub(super) struct OnGpu {
-    mover: Option<SideBySide>,
-    sum: Option<Update>,
+    mover: Option<ColumnMover>,
+    sum: Option<InPlaceUpdate>,
 }
 
 impl OnGpu {
-    /// For joining and cutting elements of the type in `attr`.
-    pub(super) fn moving(init: &KernelInit<'_>, attr: &str) -> Result<OnGpu> {
-        Ok(OnGpu { mover: Some(SideBySide::new(init, init.attr(attr)?)?), sum: None })
+    /// Loads the kernel that joins and splits elements of the dtype in the attribute `attr`.
+    pub(super) fn with_mover(init: &KernelInit<'_>, attr: &str) -> Result<OnGpu> {
+        Ok(OnGpu { mover: Some(ColumnMover::new(init, init.attr(attr)?)?), sum: None })
     }
 
-    /// As [`OnGpu::moving`], and for summing them, if they are numbers.
-    pub(super) fn summing(init: &KernelInit<'_>, attr: &str) -> Result<OnGpu> {
+    /// Like [`OnGpu::with_mover`], and for numeric dtypes loads the kernel that sums elements.
+    pub(super) fn with_sum(init: &KernelInit<'_>, attr: &str) -> Result<OnGpu> {
         let dtype = init.attr::<DType>(attr)?;
-        let sum = NUMBERS.contains(&dtype).then(|| Update::of("Add", init, dtype)).transpose()?;
-        Ok(OnGpu { sum, ..OnGpu::moving(init, attr)? })
+        let sum = NUMBERS.contains(&dtype).then(|| InPlaceUpdate::of("Add", init, dtype)).transpose()?;
+        Ok(OnGpu { sum, ..OnGpu::with_mover(init, attr)? })
     }
 
-    fn mover(&self) -> Result<&SideBySide> {
+    fn mover(&self) -> Result<&ColumnMover> {
         self.mover.as_ref().ok_or_else(|| Error::internal("a kernel moves what it has no kernel for"))
     }
 }
@@ -51,10 +51,10 @@ impl Memory for OnGpu {
         };
         match sum {
             Value::Device(sum) => {
-                own(ctx, sum)?;
+                make_unique(ctx, sum)?;
                 kernel.run(ctx, sum, by)
             }
-            _ => Err(elsewhere()),
+            _ => Err(not_on_gpu()),
         }
     }
 
@@ -67,11 +67,12 @@ impl Memory for OnGpu {
     ) -> Result<Value> {
         let whole = allocate(ctx, dtype, shape)?;
         let parts = parts.iter().map(|part| element(*part)).collect::<Result<Vec<_>>>()?;
-        self.mover()?.run(ctx, Way::Join, &whole, 1, &parts)?;
+        self.mover()?.run(ctx, MoveDirection::Join, &whole, 1, &parts)?;
         Ok(whole.into())
     }
 
-    /// All parts are there before the first is put anywhere.
+    /// Splits a tensor. All parts are enqueued before `put` is called for the first one, so that a failed copy
+    /// leaves the list unchanged.
     fn cut<T: Item>(
         &self,
         ctx: &KernelContext<'_>,
@@ -88,15 +89,16 @@ impl Memory for OnGpu {
         }
         let parts = shapes.into_iter().map(|shape| allocate(ctx, whole.dtype, shape));
         let parts = parts.collect::<Result<Vec<_>>>()?;
-        self.mover()?.run(ctx, Way::Cut, whole, 1, &parts.iter().collect::<Vec<_>>())?;
+        self.mover()?.run(ctx, MoveDirection::Cut, whole, 1, &parts.iter().collect::<Vec<_>>())?;
         parts.into_iter().map(|part| T::of(part.into())).try_for_each(|part| part.and_then(&mut put))
     }
 }
 
+/// Returns an element that is in the GPU's memory.
 fn element(item: &impl Item) -> Result<&DeviceTensor> {
-    item.on_device().ok_or_else(elsewhere)
+    item.on_device().ok_or_else(not_on_gpu)
 }
 
-fn elsewhere() -> Error {
+fn not_on_gpu() -> Error {
     Error::internal("an element that is to be in a GPU's memory is elsewhere")
 }

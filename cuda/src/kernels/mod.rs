@@ -1,5 +1,6 @@
-//! Kernels of NVIDIA's GPUs: one file a family, named as in the op table, with a `.cu` file beside it where the family has
-//! kernels of its own. They enqueue and return; what fails on the GPU later fails who waits for it.
+//! Kernels for NVIDIA GPUs: one file per family of ops, named as in the op table, with a `.cu` file for the
+//! family's own CUDA kernels. A kernel enqueues its work and returns; an error on the GPU appears where a later
+//! call waits for that work.
 
 mod activation;
 mod bessel;
@@ -78,7 +79,7 @@ pub fn table() -> &'static KernelTable {
     TABLE.get_or_init(|| KernelTable::new("GPU", FAMILIES, fused::has_function))
 }
 
-/// The families. Of several rows that take a node the first is its kernel.
+/// The families of kernels. If several definitions match a node, the first is used.
 const FAMILIES: &[&[KernelDef]] = &[
     host::KERNELS,
     host::HOSTED,

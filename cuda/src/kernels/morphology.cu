@@ -1,7 +1,7 @@
-// Dilation of greyscale images: of each window, in each channel, the greatest sum of a pixel and the filter's element
-// over it. A gradient goes to the first pixel, or element of the filter, that gave the greatest sum.
+// Dilation of greyscale images: the maximum, over each window and channel, of a pixel plus the filter's
+// element. The gradient goes to the first pixel, or first element of the filter, that gave the maximum.
 
-// How the filter lies along an axis.
+// The positions of the filter along an axis.
 struct Reach {
     i64 input, filter, output, stride, rate, pad;
 
@@ -9,7 +9,7 @@ struct Reach {
     __device__ inline i64 start(i64 output) const {
         return output * stride - pad;
     }
-    // In 32 bits, as on the CPU: a rate that is far too large may mean another.
+    // In 32 bits, as on the CPU, so that an overflow with a huge rate gives the same position.
     __device__ inline i64 at(i64 output, i64 tap) const {
         return (i32)((u32)start(output) + (u32)tap * (u32)rate);
     }
@@ -39,8 +39,8 @@ struct Sizes {
     }
 };
 
-// The greatest sum under a window, rounded to the type, and what gave it: elements of the filter and of the input, or
-// less than 0.
+// The maximum under a window, rounded to the type, and its indices in the filter and in the input, less than 0
+// if there is none.
 template <class T> struct Greatest {
     i64 image, row, column, channel;
     Wide<T> sum;
@@ -80,8 +80,8 @@ template <class T> __global__ void dilate(const T *input, const T *filter, T *y,
     EACH(i, n) y[i] = narrow<T>(Greatest<T>(input, filter, i, s).sum);
 }
 
-// Where nothing gave the greatest sum, it goes to the filter's first tap, or to the window's first pixel, or the
-// image's where that is before it.
+// If no sum was a maximum, the gradient goes to the filter's first tap, or to the window's first pixel, clamped
+// to the image.
 struct OfFilter {
     template <class T> static __device__ inline i64 place(const Greatest<T> &greatest, const Sizes &) {
         return greatest.tap < 0 ? greatest.channel : greatest.tap;

@@ -1,4 +1,4 @@
-//! Dilation of greyscale images, and its gradients, which are summed in no order.
+//! Dilation of greyscale images and its gradients, which are summed in no fixed order.
 
 use super::cast;
 use super::moved::zeros;
@@ -18,7 +18,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Dilation2DBackpropFilter", &[("T", FLOATS)], |init| gradient(init, "OfFilter", 1)),
 ];
 
-/// `Sizes` of the `.cu` file.
+/// Returns the `Sizes` structure of the `.cu` file.
 fn words(sizes: &Sizes) -> impl Iterator<Item = i64> + use<> {
     let axis = |reach: Reach| {
         let Reach { input, filter, output, stride, rate, pad_before } = reach;
@@ -27,6 +27,7 @@ fn words(sizes: &Sizes) -> impl Iterator<Item = i64> + use<> {
     [sizes.rows, sizes.columns].into_iter().flat_map(axis).chain([sizes.depth as i64])
 }
 
+/// Makes the kernel of `Dilation2D`.
 fn dilate(init: &KernelInit<'_>) -> Result<Kernel> {
     let (dilation, dtype) = (Dilation::of(init.node)?, init.output_type(0));
     let dilate = function(init, &SOURCE, format!("dilate<{}>", type_name(dtype)?))?;
@@ -42,7 +43,7 @@ fn dilate(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// By the input with this number.
+/// Makes the kernel of the gradient with respect to input `by`.
 fn gradient(init: &KernelInit<'_>, of: &str, by: usize) -> Result<Kernel> {
     let (dilation, dtype) = (Dilation::of(init.node)?, init.output_type(0));
     let gradient = function(init, &SOURCE, format!("dilation_gradient<{of}, {}>", type_name(dtype)?))?;
@@ -52,7 +53,7 @@ fn gradient(init: &KernelInit<'_>, of: &str, by: usize) -> Result<Kernel> {
         sizes.check_arrived(ctx)?;
         let sums = zeros(ctx, wide(dtype), ctx.shape(by)?.clone())?;
         let count = sums.shape.num_elements();
-        // Without elements there is no place for what arrived.
+        // An empty input has no element for the gradient.
         let n = if count == 0 { 0 } else { ctx.shape(2)?.num_elements() };
         let mut arguments = Arguments::new();
         for i in 0..3 {

@@ -1,4 +1,4 @@
-// A box of elements copied from one place to another: what slices, transposes, tiles, joins and pads have in common.
+// Copies of strided boxes, which slices, transposes, tiles, joins and pads use.
 
 template <class E>
 __device__ inline void move(const E *from, E *to, i64 n, i64 from_start, i64 to_start, const Axes<2> &axes) {
@@ -9,7 +9,7 @@ __device__ inline void move(const E *from, E *to, i64 n, i64 from_start, i64 to_
     }
 }
 
-// Of elements, or of 16 bytes at a time: then all numbers are of those.
+// Copies elements, or 16 bytes at a time with `in_packs`; all numbers then count packs.
 template <class E>
 __global__ void moved(const E *from, E *to, i64 n, i64 from_start, i64 to_start, i64 in_packs, Axes<2> axes) {
     if (in_packs)
@@ -18,8 +18,8 @@ __global__ void moved(const E *from, E *to, i64 n, i64 from_start, i64 to_start,
         move(from, to, n, from_start, to_start, axes);
 }
 
-// Matrices side by side, some of which make up the columns of a matrix from one on: each part's elements, and where its
-// columns end, counted from there.
+// Parts that form consecutive columns of a matrix: the address of each part, and its last column + 1, counted
+// from the first part's first column.
 #define MOST_PARTS 16
 struct Parts {
     i64 count, at[MOST_PARTS], ends[MOST_PARTS];
@@ -42,7 +42,7 @@ __device__ inline void move_parts(E *joined, i64 n, i64 total, i64 first, bool j
     }
 }
 
-// Of elements, or of 16 bytes at a time: then all numbers are of those.
+// Copies elements, or 16 bytes at a time with `in_packs`; all numbers then count packs.
 template <class E>
 __global__ void side_by_side(E *joined, i64 n, i64 total, i64 first, i64 joins, i64 in_packs, Parts parts) {
     if (in_packs)
@@ -51,7 +51,7 @@ __global__ void side_by_side(E *joined, i64 n, i64 total, i64 first, i64 joins, 
         move_parts(joined, n, total, first, joins, parts);
 }
 
-// Every element the same.
+// Sets each element to one value.
 template <class E> __global__ void fill(const E *value, E *to, i64 n) {
     EACH(i, n) to[i] = *value;
 }
@@ -60,7 +60,7 @@ template <class T> __global__ void ones(T *to, i64 n) {
     EACH(i, n) to[i] = narrow<T>((Wide<T>)1);
 }
 
-// `on` at the places that the indices name along an axis, `off` elsewhere: out is [outer, depth, inner].
+// `on` at the positions that the indices name along an axis, `off` elsewhere; out is [outer, depth, inner].
 template <class E, class I>
 __global__ void one_hot(const I *indices, const E *on, const E *off, E *out, i64 n, i64 depth, i64 inner) {
     EACH(i, n) {
@@ -69,8 +69,8 @@ __global__ void one_hot(const I *indices, const E *on, const E *off, E *out, i64
     }
 }
 
-// Slices of `inner` elements moved between places that a table of pairs (from, to) names, the same in each of several
-// batches, which are so many elements apart.
+// Copies slices of `inner` elements by a table of pairs (from, to), the same in each of several batches, which
+// are `from_step` and `to_step` elements apart.
 template <class E>
 __global__ void placed(const E *from, E *to, const i64 *table, i64 n, i64 count, i64 inner, i64 from_step, i64 to_step) {
     EACH(i, n) {
@@ -79,7 +79,8 @@ __global__ void placed(const E *from, E *to, const i64 *table, i64 n, i64 count,
     }
 }
 
-// Diagonals of [rows, columns] matrices that are not from `lower` below to `upper` above the main one become zero.
+// Sets the diagonals of [rows, columns] matrices to zero that are outside the band from `lower` below to
+// `upper` above the main diagonal.
 template <class E> __global__ void band(const E *x, E *y, i64 n, i64 rows, i64 columns, i64 lower, i64 upper) {
     EACH(i, n) {
         i64 row = i / columns % rows, column = i % columns;

@@ -1,6 +1,6 @@
-//! Boxes of elements copied: what slices, transposes, tiles, joins and pads have in common.
+//! Copies of strided boxes, which slices, transposes, tiles, joins and pads use.
 
-use super::support::{Axes, allocate, function, lane, launch, moved_type_name, read, write};
+use super::support::{Axes, allocate, function, kernel_stream, launch, moved_type_name, read, write};
 use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
 use device::Result;
@@ -11,19 +11,20 @@ use std::sync::Arc;
 
 pub(super) static SOURCE: Source = Source { file: "moved.cu", text: include_str!("moved.cu") };
 
-/// Bytes that a thread moves at once where they lie together: `u128` of the `.cu` files.
+/// Bytes that a thread copies at a time if they are contiguous: `u128` of the `.cu` files.
 pub(super) const PACK: usize = 16;
 
-/// Copies boxes of elements of one type.
+/// The kernel that copies boxes of elements of one dtype.
 #[derive(Clone, Debug)]
 pub(super) struct Mover(Arc<Function>);
 
 impl Mover {
+    /// Loads the kernel for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Mover> {
         Ok(Mover(function(init, &SOURCE, format!("moved<{}>", moved_type_name(dtype)?))?))
     }
 
-    /// Copies a box of these sizes.
+    /// Copies a box of the sizes `dims` between two layouts.
     pub(super) fn copy(
         &self,
         ctx: &KernelContext<'_>,
@@ -55,8 +56,8 @@ impl Mover {
     }
 }
 
-/// The kernel of an op that takes a box of its first input.
-pub(super) fn taking(
+/// Makes the kernel of an op whose output is a box of its first input.
+pub(super) fn make_box_copy(
     init: &KernelInit<'_>,
     take: impl Fn(&KernelContext<'_>) -> Result<Taken> + Send + Sync + 'static,
 ) -> Result<Kernel> {
@@ -77,15 +78,17 @@ pub(super) fn taking(
     })
 }
 
-/// Every element one value, which is a tensor of one element of the same type.
+/// The kernel that sets all elements of a tensor to the value of a one-element tensor.
 #[derive(Clone, Debug)]
 pub(super) struct Filler(Arc<Function>);
 
 impl Filler {
+    /// Loads the kernel for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Filler> {
         Ok(Filler(function(init, &SOURCE, format!("fill<{}>", moved_type_name(dtype)?))?))
     }
 
+    /// Sets all elements of `to`.
     pub(super) fn fill(
         &self,
         ctx: &KernelContext<'_>,
@@ -97,9 +100,9 @@ impl Filler {
     }
 }
 
-/// A tensor of zeros.
+/// Allocates a tensor of zeros.
 pub(super) fn zeros(ctx: &KernelContext<'_>, dtype: DType, shape: graph::Shape) -> Result<DeviceTensor> {
     let out = allocate(ctx, dtype, shape)?;
-    lane(ctx)?.fill(&out, 0)?;
+    kernel_stream(ctx)?.fill(&out, 0)?;
     Ok(out)
 }

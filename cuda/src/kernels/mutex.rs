@@ -1,4 +1,4 @@
-//! Mutexes, for steps that a GPU is in: all of them is on the host.
+//! Mutexes in the memory of the host, for graphs that place them on a GPU.
 
 use super::host::same_as_cpu;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};

@@ -1,10 +1,10 @@
-//! What several GPUs of one task compute together. An all-reduce is NCCL's; inputs of a reduction come, and what is
-//! broadcast goes, by copies from GPU to GPU.
+//! Collectives over several GPUs of one task. An all-reduce uses NCCL; the inputs of a reduction and the
+//! outputs of a broadcast are copied from GPU to GPU by Send and Recv.
 
 use super::binary;
 use super::support::{allocate_or_reuse, function, launch, read, type_name, write};
 use crate::engine::driver::Reduction;
-use crate::engine::{Arguments, Collective, Member, Share, Terms, engine_of};
+use crate::engine::{Arguments, Collective, CollectiveInput, CollectiveSignature, Participant, engine_of};
 use device::DeviceTensor;
 use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
 use device::value::Value;
@@ -12,7 +12,7 @@ use device::{Error, Result};
 use graph::DType::{self, Double, Float, Half, Int64};
 use smallvec::smallvec;
 
-/// Those of the op that are in a GPU's memory.
+/// The op's dtypes whose tensors are in a GPU's memory.
 const TYPES: &[DType] = &[Half, Float, Double, Int64];
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -21,6 +21,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("NcclBroadcast", &[("T", TYPES)], broadcast),
 ];
 
+/// Returns the reduction that the node's attribute names.
 fn reduction(init: &KernelInit<'_>) -> Result<Reduction> {
     Ok(match &*init.attr::<String>("reduction")? {
         "sum" => Reduction::Sum,
@@ -31,36 +32,39 @@ fn reduction(init: &KernelInit<'_>) -> Result<Reduction> {
     })
 }
 
-/// The nodes of one name meet in their step; whoever comes last enqueues for all.
+/// Makes the kernel of `NcclAllReduce`. The nodes with one `shared_name` form a collective in their step; the
+/// last to join enqueues the work for all.
 fn all_reduce(init: &KernelInit<'_>) -> Result<Kernel> {
     let (reduction, dtype) = (reduction(init)?, init.attr::<DType>("T")?);
-    let members = init.attr::<i64>("num_devices")?;
-    let members = usize::try_from(members).ok().filter(|&count| count > 0);
-    let members = members.ok_or_else(|| Error::invalid("num_devices must be at least 1"))?;
+    let participants = init.attr::<i64>("num_devices")?;
+    let participants = usize::try_from(participants).ok().filter(|&count| count > 0);
+    let participants = participants.ok_or_else(|| Error::invalid("num_devices must be at least 1"))?;
     let shared_name: String = init.attr("shared_name")?;
     Kernel::asynchronous(move |ctx| {
         let AsyncContext { node, device, step, mut inputs, done } = ctx;
         let joined = engine_of(&*device).and_then(|engine| {
             let tensor = device_tensor(inputs.get_mut(0).map(std::mem::take))?;
             let make = || Ok(Collective::default());
-            let meeting = step.resources.lookup_or_create_private("", &shared_name, make)?;
-            Ok((engine.clone(), tensor, meeting))
+            let collective = step.resources.lookup_or_create_private("", &shared_name, make)?;
+            Ok((engine.clone(), tensor, collective))
         });
         match joined {
-            Ok((engine, tensor, meeting)) => {
-                let terms = Terms { members, reduction, dtype, shape: tensor.shape.clone() };
+            Ok((engine, tensor, collective)) => {
+                let signature =
+                    CollectiveSignature { participants, reduction, dtype, shape: tensor.shape.clone() };
                 let done = Box::new(move |result: Result<DeviceTensor>| {
                     done(result.map(|tensor| smallvec![tensor.into()]));
                 });
                 let (device, node) = (device.name().clone(), node.name.clone());
-                let part = Share { engine, tensor, done };
-                meeting.join(&step.cancellation, terms, Member { device, node, part });
+                let input = CollectiveInput { engine, tensor, done };
+                collective.join(&step.cancellation, signature, Participant { device, node, input });
             }
             Err(error) => done(Err(error)),
         }
     })
 }
 
+/// Returns a value that is in a GPU's memory.
 fn device_tensor(value: Option<Value>) -> Result<DeviceTensor> {
     match value {
         Some(Value::Device(tensor)) => Ok(tensor),
@@ -68,7 +72,7 @@ fn device_tensor(value: Option<Value>) -> Result<DeviceTensor> {
     }
 }
 
-/// Inputs have come to this GPU by the time that it runs: what is left is to reduce them.
+/// Makes the kernel of `NcclReduce`, whose inputs have already been copied to this GPU.
 fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
     let named = match reduction(init)? {
         Reduction::Sum => "AddV2",
@@ -108,7 +112,7 @@ fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Those who read the output on other GPUs get it by copies.
+/// Makes the kernel of `NcclBroadcast`, whose output is copied to the GPUs of its consumers.
 fn broadcast(init: &KernelInit<'_>) -> Result<Kernel> {
     let shape: graph::PartialShape = init.attr("shape")?;
     Kernel::sync(move |ctx| {

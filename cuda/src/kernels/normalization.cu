@@ -1,6 +1,6 @@
-// Normalisation over a batch, by the mean and variance of each channel. Data are of [outer, channels, inner]; statistics
-// are in float. The elements of a channel are cut into parts, each a block's; a block has `width` channels, so that
-// neighbours read neighbours where channels are innermost.
+// Batch normalisation, by the mean and variance of each channel. Data are [outer, channels, inner]; statistics
+// are in float. The elements of a channel are divided into parts, one per block; a block handles `width`
+// channels, so that neighbouring threads read neighbouring elements if channels are innermost.
 
 struct Data {
     i64 outer, channels, inner;
@@ -8,24 +8,24 @@ struct Data {
     __device__ inline i64 count() const {
         return outer * inner;
     }
-    // Whether so many neighbours, from a multiple of their number on, are of one channel, or of as many.
+    // Returns whether aligned packs of `size` elements lie in one channel, or in `size` consecutive channels.
     __device__ inline bool has_packs(int size) const {
         return inner % size == 0 || (inner == 1 && channels % size == 0);
     }
-    // Of a pack's first element, by its number.
+    // The channel of a pack's first element.
     __device__ inline i64 channel(i64 pack, int size) const {
         return pack * size / inner % channels;
     }
-    // Whether every pack that a thread has is of the same channels.
+    // Returns whether all packs of a thread are of the same channels.
     __device__ inline bool stays(int size) const {
         return inner == 1 && (i64)gridDim.x * blockDim.x * size % channels == 0;
     }
-    // Of the first element that a thread has of a channel.
+    // The index of a thread's first element of a channel.
     __device__ inline i64 place(const Share &share) const {
         i64 k = share.first + share.row;
         return (k / inner * channels + share.channel) * inner + k % inner;
     }
-    // Calls with the place of each of them.
+    // Calls `use` with the index of each element of a thread.
     template <class F> __device__ inline void each(const Share &share, F use) const {
         i64 k = share.first + share.row, at = place(share), rest = k % inner;
         i64 more = share.rows % inner, step = share.rows / inner * channels * inner + more;
@@ -42,8 +42,8 @@ struct Data {
     }
 };
 
-// How many elements, their mean, and the sum of the squares of their distances from it; of two sets together by Chan,
-// Golub and LeVeque (1979).
+// The count and mean of some elements, and the sum of their squared distances from the mean; two sets are
+// combined by Chan, Golub and LeVeque (1979).
 struct Moments {
     float count, mean, squares;
 
@@ -58,7 +58,7 @@ struct Moments {
 template <class T> __global__ void moments(const T *x, Moments *found, i64 width, i64 parts, Data data) {
     EACH_BLOCK(i, (data.channels + width - 1) / width * parts) {
         Share share(i, width, parts, data.channels, data.count());
-        // Distances are from the thread's first element.
+        // Sums are of distances from the thread's first element, to avoid cancellation.
         float pivot = 0, count = 0, sum = 0, squares = 0;
         if (share.first + share.row < share.end)
             pivot = wide(x[data.place(share)]);
@@ -97,8 +97,8 @@ __global__ void statistics(const Moments *found, const float *old_mean, const fl
     }
 }
 
-// What a normalisation makes of a channel's elements, by the same bits in each kernel that computes it. Who only wants
-// slopes has no offset.
+// The linear function that normalises a channel's elements, computed with the same bits in each kernel.
+// Gradient kernels that do not need the offset pass none.
 struct Line {
     float middle, deviation, factor, offset;
 
@@ -113,7 +113,7 @@ struct Line {
     }
 };
 
-// What may follow a normalisation, and how much of what comes back gets through to it.
+// The activation after a normalisation, and the factor by which it scales the gradient.
 struct Identity {
     static const bool is_all = true;
     static __device__ inline float apply(float y) {
@@ -142,7 +142,8 @@ struct Relu6 {
     }
 };
 
-// N elements at a time; `side` is added if it is there. What is of channels alone is computed when they change.
+// Handles N elements at a time; `side` is an optional summand. Values that depend on the channel are computed
+// when it changes.
 template <int N, class A, class T>
 __device__ inline void normalized(const T *x, const T *side, const float *scale, const float *offset, const float *mean,
                                   const float *variance, T *y, i64 n, float epsilon, const Data &data) {
@@ -180,7 +181,7 @@ __global__ void normalize(const T *x, const T *side, const float *scale, const f
         normalized<1, A>(x, side, scale, offset, mean, variance, y, n, (float)epsilon, data);
 }
 
-// Sums of slopes, and of slopes times distances from the mean.
+// Sums of gradients, and of gradients times distances from the mean.
 struct Slopes {
     float sum, moment;
 
@@ -225,10 +226,10 @@ __global__ void scale_gradients(const Slopes *found, const float *variance, floa
     }
 }
 
-// What of a slope comes through a normalisation to a channel's elements.
+// The gradient of a normalisation with respect to an element of a channel.
 struct Back {
     Line line;
-    // By the mean, and by the distance from it, in training.
+    // In training, the gradients by way of the mean and of the variance.
     float by_mean, by_distance;
 
     template <class T> __device__ inline float at(float slope, T x) const {
@@ -238,7 +239,7 @@ struct Back {
     }
 };
 
-// N elements at a time. What is of channels alone is computed when they change.
+// Handles N elements at a time. Values that depend on the channel are computed when it changes.
 template <int N, class A, class T>
 __device__ inline void data_slopes(const T *dy, const T *x, const float *scale, const float *offset, const float *mean,
                                    const float *variance, const float *d_scale, const float *d_offset, T *dx, i64 n,
@@ -282,7 +283,8 @@ __global__ void data_gradient(const T *dy, const T *x, const float *scale, const
         data_slopes<1, A>(dy, x, scale, offset, mean, variance, d_scale, d_offset, dx, n, (float)epsilon, training, data);
 }
 
-// Local response: `bias + alpha * sum of squares` of a channel and those near it, to the power of -beta.
+// Local response normalisation: `bias + alpha * sum of squares` over a channel and its neighbours, to the power
+// of -beta.
 struct Neighbours {
     i64 channels, radius;
     double bias, alpha, beta;
@@ -309,7 +311,7 @@ template <class T> __global__ void local_response(const T *x, T *y, i64 n, Neigh
     }
 }
 
-// What the outputs of a channel and of those near it owe to the channel.
+// The gradient with respect to a channel, from the outputs of that channel and its neighbours.
 template <class T>
 __global__ void local_response_gradient(const T *dy, const T *x, const T *y, T *dx, i64 n, Neighbours near) {
     EACH(i, n) {

@@ -3,8 +3,8 @@
 mod local;
 
 use super::moved::zeros;
-use super::reduce::{WORTH_A_PART, parts_of};
-use super::support::{allocate, allocate_or_reuse, function, lane, read, type_name, write};
+use super::reduce::{MIN_PER_PART, part_count};
+use super::support::{allocate, allocate_or_reuse, function, kernel_stream, read, type_name, write};
 use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -32,7 +32,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("LRNGrad", &[("T", &[Float, Half, BFloat16])], local::backward),
 ];
 
-/// How data lie: `Data` of the `.cu` file.
+/// The shape of the data: `Data` of the `.cu` file.
 struct Layout {
     outer: usize,
     channels: usize,
@@ -40,6 +40,7 @@ struct Layout {
 }
 
 impl Layout {
+    /// Returns the layout of an input.
     fn of(attrs: &BatchNorm, x: &Shape) -> Result<Layout> {
         match x.rank() {
             4 => {}
@@ -55,17 +56,18 @@ impl Layout {
         })
     }
 
+    /// Returns the `Data` structure of the `.cu` file.
     fn words(&self) -> [i64; 3] {
         [self.outer, self.channels, self.inner].map(|n| n as i64)
     }
 
-    /// Channels of a block: several where neighbours in memory are of different ones.
+    /// Returns the number of channels per block: several if neighbours in memory are of different channels.
     fn width(&self) -> usize {
         if self.inner == 1 { self.channels.next_power_of_two().min(32) } else { 1 }
     }
 
-    /// Enqueues a kernel over so many elements, of which each thread takes packs where there are any, `Data::has_packs` of
-    /// the `.cu` file.
+    /// Enqueues a kernel over `n` elements, of which each thread takes packs if possible, as `Data::has_packs`
+    /// of the `.cu` file decides.
     fn over_packs(
         &self,
         ctx: &KernelContext<'_>,
@@ -77,16 +79,17 @@ impl Layout {
             self.inner.is_multiple_of(PACK) || (self.inner == 1 && self.channels.is_multiple_of(PACK));
         let pack = if has_packs { PACK } else { 1 };
         let period = if self.inner == 1 { self.channels / pack } else { 1 };
-        lane(ctx)?.launch_in_turns(kernel, n / pack, period, arguments)
+        kernel_stream(ctx)?.launch_strided(kernel, n / pack, period, arguments)
     }
 
-    /// Parts of each channel.
+    /// Returns the number of parts of each channel.
     fn parts(&self) -> usize {
         let width = self.width();
-        parts_of(self.outer * self.inner, self.channels.div_ceil(width), WORTH_A_PART / width)
+        part_count(self.outer * self.inner, self.channels.div_ceil(width), MIN_PER_PART / width)
     }
 
-    /// Enqueues a kernel over the parts of the channels, which takes `arguments` first and gives `bytes` for each part.
+    /// Enqueues a kernel over the parts of all channels, with `arguments` first. The kernel writes `bytes` per
+    /// part to the returned memory.
     fn over_parts(
         &self,
         ctx: &KernelContext<'_>,
@@ -94,10 +97,10 @@ impl Layout {
         arguments: Arguments,
         bytes: usize,
     ) -> Result<DeviceTensor> {
-        let (width, parts, lane) = (self.width(), self.parts(), lane(ctx)?);
-        let found = lane.scratch(&ctx.node().name, self.channels * parts * bytes)?;
+        let (width, parts, stream) = (self.width(), self.parts(), kernel_stream(ctx)?);
+        let found = stream.scratch(&ctx.node().name, self.channels * parts * bytes)?;
         let arguments = arguments.address(write(&found)?).count(width).count(parts).structure(self.words());
-        lane.launch_blocks(kernel, self.channels.div_ceil(width) * parts, &arguments)?;
+        stream.launch_blocks(kernel, self.channels.div_ceil(width) * parts, &arguments)?;
         Ok(found)
     }
 }
@@ -105,11 +108,12 @@ impl Layout {
 /// Elements that a thread takes at once.
 const PACK: usize = 4;
 
-/// Bytes of `Moments` and `Slopes` of the `.cu` file.
+/// Size in bytes of `Moments` of the `.cu` file.
 const MOMENTS: usize = 12;
+/// Size in bytes of `Slopes` of the `.cu` file.
 const SLOPES: usize = 8;
 
-/// A vector with a value for each channel.
+/// Returns an input that must be a vector with a value for each channel; `when` starts the error message.
 fn vector<'a>(
     ctx: &'a KernelContext<'_>,
     i: usize,
@@ -130,11 +134,12 @@ fn vector<'a>(
     Ok(vector)
 }
 
+/// Loads a kernel for the output's dtype.
 fn kernel_of(init: &KernelInit<'_>, named: &str) -> Result<Arc<Function>> {
     function(init, &SOURCE, format!("{named}<{}>", type_name(init.output_type(0))?))
 }
 
-/// The same of one that knows what follows the normalisation.
+/// Loads a kernel that includes an activation.
 fn kernel_before(init: &KernelInit<'_>, named: &str, activation: &str) -> Result<Arc<Function>> {
     if ![NONE, "Relu", "Relu6"].contains(&activation) {
         let op = init.node.op.name();
@@ -143,7 +148,7 @@ fn kernel_before(init: &KernelInit<'_>, named: &str, activation: &str) -> Result
     function(init, &SOURCE, format!("{named}<{}, {activation}>", type_name(init.output_type(0))?))
 }
 
-/// No activation.
+/// The name of the activation that does nothing.
 const NONE: &str = "Identity";
 
 /// The kernels of a normalisation.
@@ -152,25 +157,28 @@ struct Forward {
     moments: Arc<Function>,
     statistics: Arc<Function>,
     normalize: Arc<Function>,
-    /// Without what follows it.
+    /// The normalisation without its activation.
     alone: Arc<Function>,
-    /// What follows it, by itself.
+    /// The ops after the normalisation, run one by one if they cannot be fused.
     then: Vec<Link>,
 }
 
-/// Of each channel: what goes into running averages, mean and variance, then what the batch is normalised by; and for ops
-/// of six outputs one number, 0, that nobody reads.
+/// The statistics of each channel: mean and variance for the running averages, then mean and variance by which
+/// the batch is normalised; for ops of six outputs also a zero, an output that is not used.
 type Statistics = SmallVec<[DeviceTensor; 5]>;
 
+/// Makes the kernel of a batch normalisation.
 fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
     Forward::make(init, NONE, Vec::new())
 }
 
+/// Makes the kernel of a batch normalisation with a summand and an activation.
 pub(super) fn forward_then(init: &KernelInit<'_>) -> Result<Kernel> {
     Forward::make(init, &init.attr::<String>("activation_mode")?, behind_normalization(init)?)
 }
 
 impl Forward {
+    /// Makes a kernel with an activation and the ops that it stands for.
     fn make(init: &KernelInit<'_>, activation: &str, then: Vec<Link>) -> Result<Kernel> {
         let forward = Forward {
             attrs: BatchNorm::of(init.node)?,
@@ -183,6 +191,7 @@ impl Forward {
         Kernel::sync(move |ctx| forward.run(ctx))
     }
 
+    /// Runs the kernel.
     fn run(&self, ctx: &mut KernelContext<'_>) -> Result<()> {
         let x = ctx.device_input(0)?;
         let layout = Layout::of(&self.attrs, &x.shape)?;
@@ -190,7 +199,8 @@ impl Forward {
         let statistics = self.statistics(ctx, &layout)?;
         let mut x = ctx.take_device_input(0)?;
         let (dtype, shape) = (x.dtype, x.shape.clone());
-        // One summand of the same shape is added on the way.
+        // A summand of the same shape is added by the normalisation's kernel; another one broadcasts, and the
+        // ops run one by one.
         let mut side = match ctx.num_inputs() - NORMALIZED {
             1 if *ctx.shape(NORMALIZED)? == shape => Some(ctx.take_device_input(NORMALIZED)?),
             _ => None,
@@ -220,7 +230,7 @@ impl Forward {
         if is_whole { Ok(()) } else { follow(ctx, &self.then, NORMALIZED) }
     }
 
-    /// Checks the vectors of the channels.
+    /// Checks the inputs that are vectors with a value for each channel.
     fn check(&self, ctx: &KernelContext<'_>, channels: usize) -> Result<()> {
         vector(ctx, 1, "scale", channels, "")?;
         vector(ctx, 2, "offset", channels, "")?;
@@ -235,6 +245,7 @@ impl Forward {
         Ok(())
     }
 
+    /// Computes or selects the statistics.
     fn statistics(&self, ctx: &KernelContext<'_>, layout: &Layout) -> Result<Statistics> {
         let (x, old_mean, old_variance) = (ctx.device_input(0)?, ctx.device_input(3)?, ctx.device_input(4)?);
         let per_channel = || allocate(ctx, Float, Shape::new(&[layout.channels])?);
@@ -244,10 +255,10 @@ impl Forward {
             Ok(known.into_iter().chain(reserved).collect())
         };
         if x.shape.num_elements() == 0 {
-            // What has no elements has no mean.
+            // The mean of no elements is NaN, whose bytes may all be 0xff.
             let (mean, variance) = (per_channel()?, per_channel()?);
             for tensor in [&mean, &variance] {
-                lane(ctx)?.fill(tensor, 0xff)?;
+                kernel_stream(ctx)?.fill(tensor, 0xff)?;
             }
             let zero = zeros(ctx, Float, Shape::new(&[layout.channels])?)?;
             return with_reserved([mean, variance, zero.clone(), zero]);
@@ -273,19 +284,22 @@ impl Forward {
         };
         let arguments =
             arguments.real(self.attrs.average.into()).count(layout.channels).count(layout.parts());
-        lane(ctx)?.launch_blocks(&self.statistics, layout.channels, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&self.statistics, layout.channels, &arguments)?;
         Ok(made.into_iter().chain(reserved).collect())
     }
 }
 
+/// Makes the kernel of the gradient.
 fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
     make_backward(init, NONE)
 }
 
+/// Makes the kernel of the gradient through an activation.
 fn backward_through(init: &KernelInit<'_>) -> Result<Kernel> {
     make_backward(init, &init.attr::<String>("activation_mode")?)
 }
 
+/// Makes the kernel of the gradient through the named activation.
 fn make_backward(init: &KernelInit<'_>, activation: &str) -> Result<Kernel> {
     let attrs = BatchNorm::of(init.node)?;
     let slopes = kernel_before(init, "slopes", activation)?;
@@ -330,7 +344,7 @@ fn make_backward(init: &KernelInit<'_>, activation: &str) -> Result<Kernel> {
             .real(attrs.epsilon.into())
             .count(channels)
             .count(layout.parts());
-        lane(ctx)?.launch_blocks(&of_scale, channels, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&of_scale, channels, &arguments)?;
         let arguments = given()?
             .address(read(&d_scale)?)
             .address(read(&d_offset)?)

@@ -1,4 +1,4 @@
-//! Values that may not be there, held by variants: they are in the GPU's memory, but those of `int32` and variants.
+//! Optional values in variants. The values are in the GPU's memory, except those of `int32` and variants.
 
 use super::memory::HOSTED;
 use super::support::MOVED;

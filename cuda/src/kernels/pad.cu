@@ -1,6 +1,6 @@
-// What is around elements: others, or their mirror images, and what comes back from those.
+// Padding with a value or with mirror images, and the gradient of the latter.
 
-// Axes with how many places are before and after their elements, in the place of strides.
+// Axes with the padding before and after each in place of strides.
 struct Margins {
     Axes<2> axes;
 
@@ -31,8 +31,8 @@ template <class E> __device__ inline void padded(const E *x, const E &around, E 
     }
 }
 
-// Elements with others around them, which are zeros if there is no `value`; or 16 bytes at a time: then all numbers are of
-// those.
+// Pads with `value`, or with zeros if that is null. With `in_packs`, 16 bytes at a time; all numbers then count
+// packs.
 template <class E> __global__ void pad(const E *x, const E *value, E *y, i64 n, i64 in_packs, Margins m) {
     const int many = sizeof(u128) / sizeof(E);
     Pack<E, many> around = {};
@@ -45,7 +45,7 @@ template <class E> __global__ void pad(const E *x, const E *value, E *y, i64 n, 
         padded(x, around.at[0], y, n, m);
 }
 
-// And the distance of an image from its edge.
+// With the distance of the mirror image from the edge.
 struct Mirror : Margins {
     i64 offset;
 };
@@ -68,7 +68,7 @@ template <class E> __global__ void mirror(const E *x, E *y, i64 n, Mirror m) {
     }
 }
 
-// Each element is the sum of the places that show it, in their order: along an axis up to three.
+// Sums the gradients of all copies of each element, up to three per axis, in their order.
 template <class T> __global__ void mirror_gradient(const T *dy, T *dx, i64 n, Mirror m) {
     EACH(i, n) {
         i64 places[MOST_AXES][3];

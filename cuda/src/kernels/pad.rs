@@ -28,7 +28,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// Mirror images around the input; of a gradient, what comes back to what they show.
+/// Makes the kernel of mirror padding, or of its gradient if `is_back`.
 fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
     let (dtype, offset) = (init.input_type(0), mirror_offset(init)?);
     let name = match is_back {
@@ -48,7 +48,7 @@ fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
             let out = allocate(ctx, dtype, shape.clone())?;
             let n = shape.num_elements();
             let arguments = Arguments::new().address(read(x)?).address(write(&out)?).count(n);
-            // `Mirror` of the `.cu` file.
+            // The `Mirror` structure of the `.cu` file.
             let both = paddings.iter().map(|&(before, after)| [before as isize, after as isize]);
             let axes = Axes::apart(inner.iter().copied().zip(both))?;
             let words = axes.words().chain([offset as i64]);
@@ -60,18 +60,19 @@ fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
     })
 }
 
-/// Puts elements around others.
+/// The kernel that pads tensors of one dtype.
 pub(super) struct Padder(Arc<Function>);
 
-/// How many elements come before and after those of each axis.
+/// The number of elements before and after each axis.
 pub(super) type Paddings = [(usize, usize)];
 
 impl Padder {
+    /// Loads the kernel for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Padder> {
         Ok(Padder(function(init, &SOURCE, format!("pad<{}>", moved_type_name(dtype)?))?))
     }
 
-    /// The tensor with `value`, which is one element, around it, or zeros.
+    /// Returns the tensor padded with `value`, a tensor of one element, or with zeros.
     pub(super) fn pad(
         &self,
         ctx: &KernelContext<'_>,
@@ -94,11 +95,11 @@ impl Padder {
     }
 }
 
-/// Sizes of axes, and how many elements come before and after theirs: `Margins` of the `.cu` file.
+/// Axes as size, padding before and padding after: `Margins` of the `.cu` file.
 struct Margins(SmallVec<[[usize; 3]; 4]>);
 
 impl Margins {
-    /// An axis without any is one with that before it.
+    /// Returns the axes of a shape. An axis without padding is merged with the axis before it.
     fn of(shape: &[usize], paddings: &Paddings) -> Margins {
         let mut merged: SmallVec<[[usize; 3]; 4]> = SmallVec::new();
         for (&size, &(before, after)) in shape.iter().zip(paddings) {
@@ -112,7 +113,8 @@ impl Margins {
         Margins(merged)
     }
 
-    /// Counts in packs of so many elements if all are whole ones: how many elements are one now.
+    /// Counts in packs of `pack` elements if all sizes of the innermost axis are multiples of that. Returns the
+    /// number of elements per unit.
     fn pack(&mut self, pack: usize) -> usize {
         match self.0.last_mut() {
             Some(inner) if inner.iter().all(|n| n.is_multiple_of(pack)) => {
@@ -123,11 +125,13 @@ impl Margins {
         }
     }
 
+    /// Returns the axes as the kernel takes them.
     fn axes(&self) -> Result<Axes<2>> {
         Axes::apart(self.0.iter().map(|&[size, before, after]| (size, [before as isize, after as isize])))
     }
 }
 
+/// Makes the kernel of `Pad` and `PadV2`.
 fn pad(init: &KernelInit<'_>) -> Result<Kernel> {
     let padder = Padder::new(init, init.input_type(0))?;
     Kernel::sync(move |ctx| {
@@ -153,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_without_margins_are_one_with_those_before_them_and_counted_in_packs() {
+    fn axes_without_padding_are_merged_with_the_axis_before_and_counted_in_packs() {
         let mut images = Margins::of(&[8, 5, 6, 12], &[(0, 0), (0, 1), (2, 0), (0, 0)]);
         assert_eq!(images.0.as_slice(), [[8, 0, 0], [5, 0, 1], [72, 24, 0]]);
         assert_eq!((images.pack(16), images.pack(4)), (1, 4));

@@ -1,8 +1,9 @@
-//! Parting rows by number, and putting them back. The numbers are on the host, for they say what sizes there are.
+//! Dynamic partition and stitch of rows. The partition numbers and indices are in host memory, because output
+//! shapes depend on them.
 
 use super::host::same_as_cpu;
 use super::moved::zeros;
-use super::placed::{Placer, Slices};
+use super::placed::{SliceCopier, Slices};
 use super::support::{MOVED, allocate};
 use device::Result;
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
@@ -19,13 +20,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["indices"],
         ..KernelDef::of("ParallelDynamicStitch", &[("T", MOVED)], stitch)
     },
-    // How many there are is known when all have been looked at.
+    // The size of the output depends on the elements.
     same_as_cpu("Where", &[("T", ANY)], ALL_ARGUMENTS),
 ];
 
+/// Makes the kernel of `DynamicPartition`.
 fn partition(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.input_type(0);
-    let placer = Placer::new(init, dtype)?;
+    let placer = SliceCopier::new(init, dtype)?;
     Kernel::sync(move |ctx| {
         let Parts { members, inner } = parts(ctx)?;
         let data = ctx.take_device_input(0)?;
@@ -40,9 +42,10 @@ fn partition(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `DynamicStitch`.
 fn stitch(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    let placer = Placer::new(init, dtype)?;
+    let placer = SliceCopier::new(init, dtype)?;
     Kernel::sync(move |ctx| {
         let (count, Stitched { shape, row, rows }) = (ctx.num_inputs() / 2, stitched(ctx)?);
         let out = match rows.iter().all(Option::is_some) {

@@ -1,4 +1,4 @@
-//! Slices of elements moved by a table that the host has made: what stitches, partitions and diagonals have in common.
+//! Copies of slices by a table from the host, which stitches, partitions and diagonals use.
 
 use super::moved::SOURCE;
 use super::support::{function, launch, moved_type_name, read, upload, write};
@@ -9,23 +9,26 @@ use device::kernel::{KernelContext, KernelInit};
 use graph::{DType, Shape, Tensor};
 use std::sync::Arc;
 
-/// Moves slices of elements of one type.
+/// The kernel that copies slices of elements of one dtype.
 #[derive(Clone, Debug)]
-pub(super) struct Placer(Arc<Function>);
+pub(super) struct SliceCopier(Arc<Function>);
 
-/// Slices of `inner` elements that move within each of `batches`, which are `steps` elements apart on both sides.
+/// A set of slices of `inner` elements, repeated in each of `batches`, which are `steps` elements apart in
+/// source and target.
 pub(super) struct Slices {
     pub(super) inner: usize,
     pub(super) batches: usize,
     pub(super) steps: [usize; 2],
 }
 
-impl Placer {
-    pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Placer> {
-        Ok(Placer(function(init, &SOURCE, format!("placed<{}>", moved_type_name(dtype)?))?))
+impl SliceCopier {
+    /// Loads the kernel for a dtype.
+    pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<SliceCopier> {
+        Ok(SliceCopier(function(init, &SOURCE, format!("placed<{}>", moved_type_name(dtype)?))?))
     }
 
-    /// `places`: the number of each slice, where it is and where it goes. No two go to one place.
+    /// Copies slices; `places` are the numbers of each slice in the source and in the target. Targets must be
+    /// distinct.
     pub(super) fn place(
         &self,
         ctx: &KernelContext<'_>,

@@ -1,29 +1,30 @@
-// Pooling over images and volumes, and its gradients. Each result is some thread's, which walks its windows: sums come in
-// the same order every time. With channels last a tensor is images of pixels that have an element for each channel; with
-// channels first each channel is an image, of pixels that have one element. In all kernels T is the elements' type, N how
-// many of a pixel a thread takes as one, I the indices' type, and S the axes of space: 2 of an image, 3 of a volume.
+// Pooling over images and volumes, and its gradients. Each result is computed by one thread, which iterates
+// over its windows, so sums are added in a fixed order. With channels last a tensor is images of pixels that
+// have an element for each channel; with channels first each channel is an image of one-element pixels. In all
+// kernels T is the element type, N the number of a pixel's elements that a thread handles as a pack, I the type
+// of indices, and S the number of spatial axes: 2 for images, 3 for volumes.
 
 #define EACH_OF_PACK(v) _Pragma("unroll") for (int v = 0; v < N; v++)
 
-// What indices are divided by.
+// A divisor of indices.
 template <class I> struct Divisor {
     i64 size, factor, shift;
 
     __device__ inline operator I() const {
         return (I)size;
     }
-    // How often the size is in an index that is not negative.
+    // The quotient of a non-negative index.
     __device__ inline I in(I i) const;
 };
 template <> __device__ inline i64 Divisor<i64>::in(i64 i) const {
     return i / size;
 }
-// Of 32 bits, a product's upper half is shifted: GPUs divide slowly.
+// With 32 bits, a multiplication and a shift replace the division, which is slow on GPUs.
 template <> __device__ inline i32 Divisor<i32>::in(i32 i) const {
     return (i32)(__umulhi(2 * (u32)i, (u32)factor) >> (int)shift);
 }
 
-// Indices along an axis, from the first to before the last.
+// Indices along an axis, `to` excluded.
 template <class I> struct Range {
     I from, to;
 
@@ -36,12 +37,12 @@ template <class I, int S> struct Box {
     Range<I> axes[S];
 };
 
-// Where a pack is.
+// The position of a pack.
 template <class I, int S> struct Place {
     I image, space[S], pack;
 };
 
-// The sizes of a tensor's images, in pixels, and how many packs a pixel has.
+// The sizes of a tensor's images in pixels, and the number of packs per pixel.
 template <class I, int S> struct Images {
     Divisor<I> space[S], packs;
 
@@ -66,8 +67,8 @@ template <class I, int S> struct Images {
             packs_before *= space[axis];
         return packs_before;
     }
-    // Calls `f` with each pack of a box that is in the same image and the same part of its pixel as `at`, in their order,
-    // and with where it is in space.
+    // Calls `f` with the index and the spatial position of each pack of a box, in order: of the same image and
+    // the same part of the pixel as `at`.
     template <class F> __device__ inline void each(const Place<I, S> &at, const Box<I, S> &box, F f) const {
         const Range<I> none = {0, 1}, planes = S == 3 ? box.axes[0] : none;
         const Range<I> rows = box.axes[S - 2], columns = box.axes[S - 1];
@@ -83,7 +84,7 @@ template <class I, int S> struct Images {
     }
 };
 
-// How windows lie along an axis of space.
+// The positions of windows along a spatial axis.
 template <class I> struct Steps {
     Divisor<I> stride;
     i64 size, pad;
@@ -93,13 +94,13 @@ template <class I, int S> struct Windows {
     Images<I, S> input, output;
     Steps<I> steps[S];
 
-    // Inputs under the window at an output, along an axis.
+    // The inputs under the window of an output, along an axis.
     __device__ inline Range<I> under(int axis, I at) const {
         I from = at * steps[axis].stride - (I)steps[axis].pad, to = from + (I)steps[axis].size;
         I end = input.space[axis];
         return {from < 0 ? 0 : from, to > end ? end : to};
     }
-    // Outputs whose windows hold an input, along an axis.
+    // The outputs whose windows contain an input, along an axis.
     __device__ inline Range<I> over(int axis, I at) const {
         const Divisor<I> &stride = steps[axis].stride;
         I reached = at + (I)steps[axis].pad, first = reached - (I)steps[axis].size + 1;
@@ -121,7 +122,7 @@ template <class I, int S> struct Windows {
             box.axes[axis] = over(axis, at.space[axis]);
         return box;
     }
-    // Inputs under the window at an output.
+    // The number of inputs under the window of an output.
     __device__ inline I count(I plane, I row, I column) const {
         I count = under(S - 2, row).count() * under(S - 1, column).count();
         return S == 3 ? count * under(0, plane).count() : count;
@@ -153,8 +154,8 @@ __global__ void max_pool(const Pack<T, N> *x, Pack<T, N> *y, i64 n, Windows<I, S
     }
 }
 
-// The first of the largest elements under each window. `places` gets where they are: which elements of their image, or
-// of the batch; less than 0 if nothing is under a window. `y`, if it is there, gets the elements.
+// The first maximum under each window. `places` gets its index in the image, or in the batch; less than 0 if
+// the window has no inputs. `y`, if not null, gets the maximum.
 template <class T, int N, class I, int S, class A = I, bool in_batch = true>
 __global__ void first_maxima(const Pack<T, N> *x, Pack<A, N> *places, Pack<T, N> *y, i64 n, Windows<I, S> w) {
     EACH(i, n) {
@@ -182,7 +183,7 @@ __global__ void first_maxima(const Pack<T, N> *x, Pack<A, N> *places, Pack<T, N>
     }
 }
 
-// What arrived at each window goes to the element that it has in `places`, which is one under it.
+// The gradient of each window goes to the element that `places` names, which is under the window.
 template <class T, int N, class I, int S, class A = I, bool in_batch = true>
 __global__ void max_pool_gradient(const Pack<A, N> *places, const Pack<T, N> *dy, Pack<T, N> *dx, i64 n,
                                   Windows<I, S> w) {
@@ -203,7 +204,7 @@ __global__ void max_pool_gradient(const Pack<A, N> *places, const Pack<T, N> *dy
     }
 }
 
-// Each window takes what arrived at its first element that equals the pooled one.
+// Each window takes the gradient of its first element that equals the pooled one.
 template <class T, int N, class I, int S>
 __global__ void max_pool_second_gradient(const Pack<T, N> *x, const Pack<T, N> *y, const Pack<T, N> *dx,
                                          Pack<T, N> *dy, i64 n, Windows<I, S> w) {
@@ -229,7 +230,7 @@ __global__ void max_pool_second_gradient(const Pack<T, N> *x, const Pack<T, N> *
     }
 }
 
-// What arrived at each window goes to all that equals its largest element, or nearly so: so it is of volumes.
+// The gradient of each window goes to all elements within 1e-5 of its maximum, as TensorFlow does for volumes.
 template <class T, int N, class I, int S>
 __global__ void near_max_pool_gradient(const Pack<T, N> *x, const Pack<T, N> *y, const Pack<T, N> *dy,
                                        Pack<T, N> *dx, i64 n, Windows<I, S> w) {
@@ -249,7 +250,7 @@ __global__ void near_max_pool_gradient(const Pack<T, N> *x, const Pack<T, N> *y,
     }
 }
 
-// Of the elements that are there: padding does not count.
+// The average of the inputs under each window, without padding.
 template <class T, int N, class I, int S>
 __global__ void average_pool(const Pack<T, N> *x, Pack<T, N> *y, i64 n, Windows<I, S> w) {
     EACH(i, n) {

@@ -1,6 +1,6 @@
 //! Pooling over images and volumes, and its gradients.
 
-use super::support::{allocate, function, lane, launch, read, type_name, write};
+use super::support::{allocate, function, kernel_stream, launch, read, type_name, write};
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
@@ -48,9 +48,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef::enqueuing("MaxPool3D", &[("T", SMALL)], |init| forward(init, volumes(init)?, "max_pool")),
     KernelDef::enqueuing("AvgPool3D", &[("T", FLOATS)], |init| forward(init, volumes(init)?, "average_pool")),
-    of_volumes_and_slopes(&[("T", &[Float]), ("TInput", &[Float])]),
-    of_volumes_and_slopes(&[("T", &[Half]), ("TInput", &[Half])]),
-    of_volumes_and_slopes(&[("T", &[BFloat16]), ("TInput", &[BFloat16])]),
+    max_pool_3d_gradient(&[("T", &[Float]), ("TInput", &[Float])]),
+    max_pool_3d_gradient(&[("T", &[Half]), ("TInput", &[Half])]),
+    max_pool_3d_gradient(&[("T", &[BFloat16]), ("TInput", &[BFloat16])]),
     KernelDef::enqueuing("MaxPool3DGradGrad", &[("T", FLOATS)], |init| second_gradient(init, volumes(init)?)),
     KernelDef {
         host_memory: &["orig_input_shape"],
@@ -62,61 +62,68 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 const WITH_ARGMAX: &[(&str, &[DType])] = &[("T", FLOATS), ("Targmax", INDEX)];
 
+/// Returns the windows in the node's attributes, over images.
 fn images(init: &KernelInit<'_>) -> Result<Windows> {
     Ok(Windows::Attrs(Pool::of(init.node)?))
 }
 
+/// Returns the windows in the node's attributes, over volumes.
 fn volumes(init: &KernelInit<'_>) -> Result<Windows> {
     Ok(Windows::Attrs(Pool::of_volumes(init.node)?))
 }
 
-/// Types of volumes whose maxima are taken.
+/// Dtypes of `MaxPool3D`.
 const SMALL: &[DType] = &[Float, Half, BFloat16];
 
-/// Volumes and what comes back to them are of one type.
-const fn of_volumes_and_slopes(types: &'static [(&'static str, &'static [DType])]) -> KernelDef {
+/// Defines `MaxPool3DGrad` for data and gradients of one dtype.
+const fn max_pool_3d_gradient(types: &'static [(&'static str, &'static [DType])]) -> KernelDef {
     KernelDef::enqueuing("MaxPool3DGrad", types, |init| max_gradient(init, volumes(init)?))
 }
 
-/// A kernel in each of its forms.
-struct Forms {
-    /// Of packs of several elements.
+/// The variants of a kernel.
+struct KernelVariants {
+    /// Handles packs of several elements.
     wide: Arc<Function>,
-    /// Of single elements.
+    /// Handles single elements.
     single: Arc<Function>,
-    /// Of single elements, with indices of 64 bits.
-    far: Arc<Function>,
+    /// Handles single elements with 64-bit indices.
+    index_64: Arc<Function>,
 }
 
-/// A pooling of one node.
+/// The pooling of one node.
 struct Pooling {
     windows: Windows,
     format: DataFormat,
-    /// Axes of space.
+    /// Number of spatial axes.
     space: usize,
     dtype: DType,
 }
 
 impl Pooling {
+    /// Returns the pooling of a node.
     fn new(init: &KernelInit<'_>, windows: Windows) -> Result<Pooling> {
         let pool = match windows {
             Windows::Attrs(pool) => pool,
-            // The rest is known before the windows are.
+            // The format is known before the windows, which are inputs.
             Windows::Inputs(_) => Pool::with(init.node, &[1; 4], &[1; 4])?,
         };
         Ok(Pooling { windows, format: pool.format, space: pool.rank() - 2, dtype: init.output_type(0) })
     }
 
-    /// `more`: parameters of this kernel alone.
-    fn forms(&self, init: &KernelInit<'_>, named: &str, more: &str) -> Result<Forms> {
+    /// Loads the variants of a kernel; `more` are template arguments of this kernel only.
+    fn variants(&self, init: &KernelInit<'_>, named: &str, more: &str) -> Result<KernelVariants> {
         let (name, space) = (type_name(self.dtype)?, self.space);
-        let form = |pack: usize, index: &str| {
+        let variant = |pack: usize, index: &str| {
             function(init, &SOURCE, format!("{named}<{name}, {pack}, {index}, {space}{more}>"))
         };
-        Ok(Forms { wide: form(self.widest(), "i32")?, single: form(1, "i32")?, far: form(1, "i64")? })
+        Ok(KernelVariants {
+            wide: variant(self.widest(), "i32")?,
+            single: variant(1, "i32")?,
+            index_64: variant(1, "i64")?,
+        })
     }
 
-    /// Elements of a pixel that cross memory at once.
+    /// Returns the number of a pixel's elements that fit in 16 bytes, if they are contiguous.
     fn widest(&self) -> usize {
         match self.format {
             DataFormat::Nhwc => 16 / self.dtype.size().unwrap_or(16),
@@ -124,6 +131,7 @@ impl Pooling {
         }
     }
 
+    /// Returns the windows of a call.
     fn pool(&self, ctx: &KernelContext<'_>) -> Result<Pool> {
         let pool = self.windows.of(ctx)?;
         if pool.is_depthwise() {
@@ -133,8 +141,8 @@ impl Pooling {
         Ok(pool)
     }
 
-    /// The sizes of a gradient of maxima: of the data, what they were pooled to, and what arrived, which has the shape
-    /// of one of them.
+    /// Checks the shapes of the data, of the pooled values, and of the incoming gradient, which has the shape
+    /// of the pooled values or of the data. Returns the sizes.
     fn gradient_sizes(&self, ctx: &KernelContext<'_>, is_of_pooled: bool) -> Result<PoolSizes> {
         let (pool, x, pooled, slopes) = (self.pool(ctx)?, ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
         let sizes = pool.sizes(x)?;
@@ -149,6 +157,7 @@ impl Pooling {
         Ok(sizes)
     }
 
+    /// Returns the layout of a call's tensors.
     fn layout(&self, sizes: &PoolSizes) -> Layout {
         let axes = [sizes.planes, sizes.rows, sizes.columns];
         let space: SmallVec<[Window; 3]> = axes[3 - self.space..].iter().copied().collect();
@@ -156,16 +165,16 @@ impl Pooling {
             DataFormat::Nhwc => (sizes.batch, sizes.channels),
             DataFormat::Nchw => (sizes.batch.saturating_mul(sizes.channels), 1),
         };
-        let is_far = is_far(images.saturating_mul(pixel), &space);
+        let needs_64_bit_indices = needs_64_bit_indices(images.saturating_mul(pixel), &space);
         let widest = self.widest();
-        let pack = if !is_far && pixel % widest == 0 { widest } else { 1 };
-        Layout { space, pixel, pack, is_far }
+        let pack = if !needs_64_bit_indices && pixel % widest == 0 { widest } else { 1 };
+        Layout { space, pixel, pack, needs_64_bit_indices }
     }
 }
 
-/// Whether 32 bits are too few for an index of an input or output of so many channels altogether, or for what is computed
-/// on the way to it.
-fn is_far(channels: usize, space: &[Window]) -> bool {
+/// Returns whether 32-bit indices would overflow for an input or output with `channels` channels in all images,
+/// or in the computation of an index.
+fn needs_64_bit_indices(channels: usize, space: &[Window]) -> bool {
     let most = i32::MAX as usize;
     let elements = |of: fn(&Window) -> usize| space.iter().map(of).fold(channels, usize::saturating_mul);
     let reach = |window: &Window| {
@@ -179,37 +188,45 @@ fn is_far(channels: usize, space: &[Window]) -> bool {
         || space.iter().any(|window| reach(window) > most)
 }
 
-/// How kernels see the tensors of a call: images of pixels, of packs.
+/// The layout of a call's tensors: images of pixels of packs.
 struct Layout {
     space: SmallVec<[Window; 3]>,
     /// Elements of a pixel.
     pixel: usize,
     /// Elements of a pack.
     pack: usize,
-    is_far: bool,
+    /// True if indices need 64 bits.
+    needs_64_bit_indices: bool,
 }
 
 impl Layout {
-    fn form<'a>(&self, forms: &'a Forms) -> &'a Function {
-        match (self.is_far, self.pack) {
-            (true, _) => &forms.far,
-            (false, 1) => &forms.single,
-            (false, _) => &forms.wide,
+    /// Returns the variant of a kernel for the layout.
+    fn variant<'a>(&self, variants: &'a KernelVariants) -> &'a Function {
+        match (self.needs_64_bit_indices, self.pack) {
+            (true, _) => &variants.index_64,
+            (false, 1) => &variants.single,
+            (false, _) => &variants.wide,
         }
     }
 
-    /// Bytes of an index.
+    /// Returns the size of an index in bytes.
     fn index_size(&self) -> usize {
-        if self.is_far { size_of::<i64>() } else { size_of::<i32>() }
+        if self.needs_64_bit_indices { size_of::<i64>() } else { size_of::<i32>() }
     }
 
-    /// Enqueues a kernel of these addresses, for each pack of so many elements.
-    fn run(&self, ctx: &KernelContext<'_>, forms: &Forms, addresses: Arguments, count: usize) -> Result<()> {
+    /// Enqueues a kernel with these addresses, one thread per pack of `count` elements.
+    fn run(
+        &self,
+        ctx: &KernelContext<'_>,
+        variants: &KernelVariants,
+        addresses: Arguments,
+        count: usize,
+    ) -> Result<()> {
         let packs = count / self.pack;
-        launch(ctx, self.form(forms), packs, addresses.count(packs).structure(self.windows()))
+        launch(ctx, self.variant(variants), packs, addresses.count(packs).structure(self.windows()))
     }
 
-    /// `Windows` of the `.cu` file.
+    /// Returns the `Windows` structure of the `.cu` file.
     fn windows(&self) -> SmallVec<[i64; 40]> {
         let images = |of: fn(&Window) -> usize| {
             let space = self.space.iter().map(of);
@@ -223,46 +240,48 @@ impl Layout {
     }
 }
 
-/// `Divisor` of the `.cu` file: a size, and the factor and shift that have an index of 31 bits divided by it.
+/// Returns the `Divisor` structure of the `.cu` file: a size, and the factor and shift by which a 31-bit index
+/// is divided.
 fn divisor(size: usize) -> [i64; 3] {
     let shift = size.checked_next_power_of_two().map_or(0, usize::trailing_zeros);
     let factor = (1u128 << (31 + shift)).div_ceil(size.max(1) as u128);
     [size as i64, factor as i64, i64::from(shift)]
 }
 
+/// Makes the kernel of a pooling.
 fn forward(init: &KernelInit<'_>, windows: Windows, named: &str) -> Result<Kernel> {
     let pooling = Pooling::new(init, windows)?;
-    let forms = pooling.forms(init, named, "")?;
+    let variants = pooling.variants(init, named, "")?;
     Kernel::sync(move |ctx| {
         let (pool, x) = (pooling.pool(ctx)?, ctx.device_input(0)?);
         let sizes = pool.forward_sizes(&x.shape)?;
         let out = allocate(ctx, x.dtype, pool.output_shape(&sizes)?)?;
         let addresses = Arguments::new().address(read(x)?).address(write(&out)?);
-        pooling.layout(&sizes).run(ctx, &forms, addresses, out.shape.num_elements())?;
+        pooling.layout(&sizes).run(ctx, &variants, addresses, out.shape.num_elements())?;
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
-/// The kernels of a gradient of maxima.
+/// The kernels of the gradient of max pooling.
 enum MaxGradient {
-    /// Finds the place of each window's maximum, then sums what came to each place.
-    First {
-        places: Forms,
-        sums: Forms,
-    },
-    Near(Forms),
+    /// Finds the index of each window's maximum, then sums the gradients per index.
+    First { places: KernelVariants, sums: KernelVariants },
+    /// Compares each element with the maxima of its windows.
+    Near(KernelVariants),
 }
 
 impl MaxGradient {
+    /// Loads the kernels.
     fn of(init: &KernelInit<'_>, pooling: &Pooling) -> Result<MaxGradient> {
         if pooling.space == 3 {
-            return Ok(MaxGradient::Near(pooling.forms(init, "near_max_pool_gradient", "")?));
+            return Ok(MaxGradient::Near(pooling.variants(init, "near_max_pool_gradient", "")?));
         }
-        let places = pooling.forms(init, "first_maxima", "")?;
-        Ok(MaxGradient::First { places, sums: pooling.forms(init, "max_pool_gradient", "")? })
+        let places = pooling.variants(init, "first_maxima", "")?;
+        Ok(MaxGradient::First { places, sums: pooling.variants(init, "max_pool_gradient", "")? })
     }
 
+    /// Enqueues the kernels.
     fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -272,12 +291,12 @@ impl MaxGradient {
     ) -> Result<()> {
         let (count, windows) = (out.shape.num_elements(), dy.shape.num_elements());
         match self {
-            MaxGradient::Near(forms) => {
+            MaxGradient::Near(variants) => {
                 let inputs = Arguments::new().address(read(x)?).address(read(pooled)?).address(read(dy)?);
-                layout.run(ctx, forms, inputs.address(write(out)?), count)
+                layout.run(ctx, variants, inputs.address(write(out)?), count)
             }
             MaxGradient::First { places, sums } => {
-                let found = lane(ctx)?.scratch(&ctx.node().name, windows * layout.index_size())?;
+                let found = kernel_stream(ctx)?.scratch(&ctx.node().name, windows * layout.index_size())?;
                 let addresses = Arguments::new().address(read(x)?).address(write(&found)?);
                 layout.run(ctx, places, addresses.address(Address(0)), windows)?;
                 let addresses = Arguments::new().address(read(&found)?).address(read(dy)?);
@@ -287,6 +306,7 @@ impl MaxGradient {
     }
 }
 
+/// Makes the kernel of the gradient of max pooling.
 fn max_gradient(init: &KernelInit<'_>, windows: Windows) -> Result<Kernel> {
     let pooling = Pooling::new(init, windows)?;
     let gradient = MaxGradient::of(init, &pooling)?;
@@ -300,31 +320,32 @@ fn max_gradient(init: &KernelInit<'_>, windows: Windows) -> Result<Kernel> {
     })
 }
 
-/// The gradient of a gradient of maxima.
+/// Makes the kernel of the second gradient of max pooling.
 fn second_gradient(init: &KernelInit<'_>, windows: Windows) -> Result<Kernel> {
     let pooling = Pooling::new(init, windows)?;
-    let forms = pooling.forms(init, "max_pool_second_gradient", "")?;
+    let variants = pooling.variants(init, "max_pool_second_gradient", "")?;
     Kernel::sync(move |ctx| {
         let sizes = pooling.gradient_sizes(ctx, false)?;
         let (x, pooled, dx) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);
         let out = allocate(ctx, x.dtype, pooled.shape.clone())?;
         let inputs = Arguments::new().address(read(x)?).address(read(pooled)?).address(read(dx)?);
         let count = out.shape.num_elements();
-        pooling.layout(&sizes).run(ctx, &forms, inputs.address(write(&out)?), count)?;
+        pooling.layout(&sizes).run(ctx, &variants, inputs.address(write(&out)?), count)?;
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
-/// The parameters of kernels of places that the node's op names.
+/// Returns the template arguments for kernels whose indices are an input or output of the op.
 fn of_argmax(init: &KernelInit<'_>) -> Result<String> {
     let in_batch: bool = init.attr("include_batch_in_index")?;
     Ok(format!(", {}, {in_batch}", type_name(init.attr("Targmax")?)?))
 }
 
+/// Makes the kernel of `MaxPoolWithArgmax`.
 fn with_argmax(init: &KernelInit<'_>) -> Result<Kernel> {
     let pooling = Pooling::new(init, images(init)?)?;
-    let forms = pooling.forms(init, "first_maxima", &of_argmax(init)?)?;
+    let variants = pooling.variants(init, "first_maxima", &of_argmax(init)?)?;
     let index = init.output_type(1);
     Kernel::sync(move |ctx| {
         let (pool, x) = (pooling.pool(ctx)?, ctx.device_input(0)?);
@@ -335,16 +356,17 @@ fn with_argmax(init: &KernelInit<'_>) -> Result<Kernel> {
         let shape = pool.output_shape(&sizes)?;
         let (y, places) = (allocate(ctx, x.dtype, shape.clone())?, allocate(ctx, index, shape)?);
         let addresses = Arguments::new().address(read(x)?).address(write(&places)?).address(write(&y)?);
-        pooling.layout(&sizes).run(ctx, &forms, addresses, y.shape.num_elements())?;
+        pooling.layout(&sizes).run(ctx, &variants, addresses, y.shape.num_elements())?;
         ctx.set_output(0, y);
         ctx.set_output(1, places);
         Ok(())
     })
 }
 
+/// Makes the kernel of `MaxPoolGradWithArgmax`.
 fn gradient_with_argmax(init: &KernelInit<'_>) -> Result<Kernel> {
     let pooling = Pooling::new(init, images(init)?)?;
-    let forms = pooling.forms(init, "max_pool_gradient", &of_argmax(init)?)?;
+    let variants = pooling.variants(init, "max_pool_gradient", &of_argmax(init)?)?;
     Kernel::sync(move |ctx| {
         let (pool, x) = (pooling.pool(ctx)?, ctx.shape(0)?.clone());
         let sizes = pool.sizes(&x)?;
@@ -357,15 +379,16 @@ fn gradient_with_argmax(init: &KernelInit<'_>) -> Result<Kernel> {
         let (dy, places) = (ctx.device_input(1)?, ctx.device_input(2)?);
         let dx = allocate(ctx, dy.dtype, x)?;
         let addresses = Arguments::new().address(read(places)?).address(read(dy)?).address(write(&dx)?);
-        pooling.layout(&sizes).run(ctx, &forms, addresses, dx.shape.num_elements())?;
+        pooling.layout(&sizes).run(ctx, &variants, addresses, dx.shape.num_elements())?;
         ctx.set_output(0, dx);
         Ok(())
     })
 }
 
+/// Makes the kernel of the gradient of average pooling.
 fn average_gradient(init: &KernelInit<'_>, windows: Windows) -> Result<Kernel> {
     let pooling = Pooling::new(init, windows)?;
-    let forms = pooling.forms(init, "average_pool_gradient", "")?;
+    let variants = pooling.variants(init, "average_pool_gradient", "")?;
     Kernel::sync(move |ctx| {
         let (pool, given, dy) = (pooling.pool(ctx)?, ctx.input(0)?, ctx.device_input(1)?);
         let rank = pool.rank();
@@ -383,7 +406,7 @@ fn average_gradient(init: &KernelInit<'_>, windows: Windows) -> Result<Kernel> {
         }
         let out = allocate(ctx, dy.dtype, shape)?;
         let addresses = Arguments::new().address(read(dy)?).address(write(&out)?);
-        pooling.layout(&sizes).run(ctx, &forms, addresses, out.shape.num_elements())?;
+        pooling.layout(&sizes).run(ctx, &variants, addresses, out.shape.num_elements())?;
         ctx.set_output(0, out);
         Ok(())
     })
@@ -395,7 +418,7 @@ mod tests {
     use graph::ops::window::Padding;
 
     #[test]
-    fn a_product_and_a_shift_divide() {
+    fn division_by_multiplication_and_shift_is_exact() {
         let most = i32::MAX as usize;
         for size in [1, 2, 3, 5, 7, 56, 64, 112, 641, 65_535, 65_537, (1 << 30) + 1, most - 1, most] {
             let [_, factor, shift] = divisor(size);
@@ -410,13 +433,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_32_bits_is_far() -> Result<()> {
+    fn sizes_beyond_32_bits_need_64_bit_indices() -> Result<()> {
         let window = |input, filter, stride| Window::new(input, filter, stride, 1, Padding::Same, 0);
         let image = [window(112, 3, 2)?, window(112, 3, 2)?];
-        assert!(!is_far(64 * 64, &image));
-        assert!(is_far(1 << 18, &image));
-        assert!(is_far(1, &[window(7, 2, i32::MAX as usize)?, image[0]]));
-        assert!(is_far(1, &[window(7, i32::MAX as usize, 1)?, image[0]]));
+        assert!(!needs_64_bit_indices(64 * 64, &image));
+        assert!(needs_64_bit_indices(1 << 18, &image));
+        assert!(needs_64_bit_indices(1, &[window(7, 2, i32::MAX as usize)?, image[0]]));
+        assert!(needs_64_bit_indices(1, &[window(7, i32::MAX as usize, 1)?, image[0]]));
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-// What stands before every .cu file: types, loops over elements, sums over a block. Nothing is included: these files
-// compile where there are no headers of CUDA's.
+// The prelude of each .cu file: types, loops over elements, reductions over a block. There are no includes, so
+// the files compile without CUDA's headers.
 
 typedef signed char i8;
 typedef short i16;
@@ -60,12 +60,12 @@ template <class W> __device__ inline W one() {
     return One<W>::get();
 }
 
-// Neighbours that are read and written as one: tensors begin at a multiple of 16 bytes.
+// Consecutive elements that are read and written as one; tensors begin at multiples of 16 bytes.
 template <class T, int N> struct alignas(sizeof(T) * N) Pack {
     T at[N];
 };
 
-// What kernels compute in: floats of 16 bits are widened, as on the CPU.
+// The type that kernels compute in: 16-bit floats are widened to float, as on the CPU.
 template <class T> struct WideOf {
     typedef T type;
 };
@@ -105,7 +105,7 @@ template <> struct Narrow<bf16> {
     static __device__ inline bf16 of(float x) {
         u32 bits = __float_as_uint(x);
         bf16 y;
-        // To the nearest, halves to even; NaN stays one.
+        // Rounds to nearest, ties to even; NaN stays NaN.
         y.bits = x != x ? (bits >> 16 | 0x40) : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
         return y;
     }
@@ -130,15 +130,15 @@ template <> struct IsFloat<bf16> {
     static const bool value = true;
 };
 
-// Each element is some thread's, however many there are.
+// Iterates over n elements with all threads of the grid.
 #define EACH(i, n)                                                                                                     \
     for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < (n); i += (i64)gridDim.x * blockDim.x)
 
-// Each piece of work is some block's.
+// Iterates over n items of work with all blocks of the grid.
 #define EACH_BLOCK(i, n) for (i64 i = blockIdx.x; i < (n); i += gridDim.x)
 
-// How N tensors are walked together: sizes from the outermost axis on, and each tensor's elements from one index of an
-// axis to the next.
+// Joint iteration over N tensors: the sizes of the axes from the outermost on, and each tensor's stride for
+// each axis.
 #define MOST_AXES 8
 template <int N> struct Axes {
     i64 rank;
@@ -157,8 +157,8 @@ template <int N> struct Axes {
     }
 };
 
-// A kernel's work on several tensors: what it is told of each, the elements of each, and how many of the chunks that blocks
-// take are of it and of those before it.
+// A batched launch over several tensors: for each piece the kernel's arguments, the number of elements, and the
+// number of chunks in this and earlier pieces. A block handles a chunk at a time.
 #define MOST_PIECES 16
 #define CHUNK 1024
 template <class P> struct Pieces {
@@ -166,7 +166,7 @@ template <class P> struct Pieces {
     P of[MOST_PIECES];
     i64 sizes[MOST_PIECES], ends[MOST_PIECES];
 
-    // Calls with each piece and the place of each of its elements.
+    // Calls `use` with each piece and the index of each of its elements.
     template <class F> __device__ inline void each(F use) const {
         for (i64 chunk = blockIdx.x; chunk < ends[count - 1]; chunk += gridDim.x) {
             i64 k = 0;
@@ -185,12 +185,12 @@ template <class F, class T, class U> __global__ void map(const T *x, U *y, i64 n
     EACH(i, n) y[i] = narrow<U>(F::template apply<T>(wide(x[i]), parameter));
 }
 
-// z = F(x, y), element by element, of one size.
+// z = F(x, y), element by element, without broadcasting.
 template <class F, class T, class U> __global__ void zip(const T *x, const T *y, U *z, i64 n, double parameter) {
     EACH(i, n) z[i] = narrow<U>(F::template apply<T>(wide(x[i]), wide(y[i]), parameter));
 }
 
-// The same with axes that repeat.
+// The same with broadcasting.
 template <class F, class T, class U>
 __global__ void zip_axes(const T *x, const T *y, U *z, i64 n, double parameter, Axes<2> axes) {
     EACH(i, n) {
@@ -200,13 +200,13 @@ __global__ void zip_axes(const T *x, const T *y, U *z, i64 n, double parameter, 
     }
 }
 
-// Threads a block: what launches give.
+// Threads per block, as the host launches kernels.
 #define THREADS 256
 
-// Each piece of a block's work is some thread's.
+// Iterates over the items of a block's work with the block's threads.
 #define EACH_OF_BLOCK(i, from, to) for (i64 i = (from) + threadIdx.x; i < (to); i += THREADS)
 
-// Combines a value of each thread of the block; all get the result.
+// Reduces a value of each thread of the block; all threads get the result.
 template <class F, class A> __device__ inline A over_block(A value) {
     __shared__ A shared[THREADS];
     __syncthreads();
@@ -220,7 +220,8 @@ template <class F, class A> __device__ inline A over_block(A value) {
     return shared[0];
 }
 
-// What the values of the block's threads come to up to each of them, which is in `shared` too until the next call.
+// The inclusive prefix reduction over the block's threads; `shared` holds all of its values until the next
+// call.
 template <class F, class A> __device__ inline A running(A value, A start, A (&shared)[THREADS]) {
     __syncthreads();
     shared[threadIdx.x] = value;
@@ -235,8 +236,8 @@ template <class F, class A> __device__ inline A running(A value, A start, A (&sh
     return value;
 }
 
-// What a thread has of a block's work, which is a part of the elements of each of `width` channels: neighbours have
-// neighbouring channels, and each every so many of the part's elements.
+// A thread's share of a block's work, which is one part of the elements of each of `width` channels.
+// Neighbouring threads have neighbouring channels, and a thread takes every `rows`-th element of the part.
 struct Share {
     i64 channel, place, first, end;
     int row, rows;
@@ -249,13 +250,13 @@ struct Share {
         rows = THREADS / width;
         first = i % parts * size;
         end = first + size < count ? first + size : count;
-        // Channels that are not there have no elements.
+        // A channel beyond the last has no elements.
         if (channel >= channels)
             end = first;
     }
 };
 
-// Combines what the threads of each of a block's channels have.
+// Reduces the values of the threads of each of a block's channels.
 template <class F, class A> __device__ inline A over_rows(A value, int width) {
     __shared__ A shared[THREADS];
     __syncthreads();

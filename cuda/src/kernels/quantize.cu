@@ -1,6 +1,6 @@
-// Numbers rounded to the levels that a quantised model would have, and the gradients of that.
+// Numbers rounded to the levels of a quantised model, and the gradients of that.
 
-// A range moved so that zero is one of its levels. Where both ends are 0 there is none.
+// A range shifted so that zero is one of its levels. If both ends are 0 the range is empty.
 struct Range {
     float least, most, scale, inverse;
     bool divides, is_there;
@@ -26,7 +26,7 @@ struct Range {
     }
 };
 
-// The two ends that attributes say, and the lowest and highest level.
+// The ends of the range in the attributes, and the lowest and highest level.
 struct Ends {
     double from, to, lowest, highest;
 };
@@ -36,13 +36,13 @@ __global__ void fake_quantized(const float *x, float *y, i64 n, Ends ends) {
     EACH(i, n) y[i] = range.apply(x[i]);
 }
 
-// Where it does not flow, zero times it: zero only of what is finite.
+// Outside the range the gradient is multiplied by zero, so that NaN and infinity become NaN as on the CPU.
 __global__ void fake_quantized_gradient(const float *dy, const float *x, float *dx, i64 n, Ends ends) {
     Range range((float)ends.from, (float)ends.to, (float)ends.lowest, (float)ends.highest, false);
     EACH(i, n) dx[i] = dy[i] * (float)range.contains(x[i]);
 }
 
-// By ends in memory: of one range, or of one for each of the channels, which are innermost.
+// With ends in memory: of one range, or of one for each channel, which are innermost.
 __global__ void fake_quantized_by(const float *x, const float *from, const float *to, float *y, i64 n, i64 channels,
                                   Ends ends, i64 is_one) {
     EACH(i, n) {
@@ -52,7 +52,7 @@ __global__ void fake_quantized_by(const float *x, const float *from, const float
     }
 }
 
-// With what each element gives to the lower and to the upper end, to be summed.
+// Also computes each element's contribution to the gradients of the lower and the upper end, to be summed.
 __global__ void fake_quantized_gradient_by(const float *dy, const float *x, const float *from, const float *to, float *dx,
                                            double *below, double *above, i64 n, i64 channels, Ends ends, i64 is_one) {
     EACH(i, n) {
@@ -72,7 +72,7 @@ template <> __device__ inline double most_finite<double>() {
     return __longlong_as_double(0x7fefffffffffffffLL);
 }
 
-// Rounded to levels between two ends, of each of `count` slices of an axis, and brought back.
+// Rounds to levels between the two ends of each of `count` slices along an axis, and converts back.
 template <class T>
 __global__ void round_trip(const T *x, const T *low, const T *high, T *y, i64 n, i64 count, i64 inner, double lowest,
                            double highest, i64 is_bounded, i64 is_half_up) {
@@ -80,7 +80,7 @@ __global__ void round_trip(const T *x, const T *low, const T *high, T *y, i64 n,
     EACH(i, n) {
         const i64 slice = i / inner % count;
         T from = low[slice], to = high[slice];
-        // The larger scale would leave the levels on the other side.
+        // The smaller of the two scales is used, because the larger would exceed the levels at the other end.
         const T by_from = first * from > (T)0 ? first / from : none, by_to = last * to > (T)0 ? last / to : none;
         const T scale = by_from < by_to ? by_from : by_to;
         const T inverse = by_from < by_to ? from / first : to / last;

@@ -1,4 +1,4 @@
-//! Numbers rounded to the levels that a quantised model would have, and the gradients of that.
+//! Numbers rounded to the levels of a quantised model, and the gradients of that.
 
 use super::cast;
 use super::moved::zeros;
@@ -22,7 +22,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("FakeQuantWithMinMaxVarsPerChannelGradient", &[], |init| {
         by_inputs_gradient(init, true)
     }),
-    // Bounds are brought over.
+    // The bounds are uploaded in each call.
     KernelDef { host_memory: BOUNDS, ..KernelDef::of("QuantizeAndDequantizeV2", WIDE, round_trip) },
     KernelDef {
         host_memory: &["input_min", "input_max", "num_bits"],
@@ -38,11 +38,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
 const WIDE: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Double])];
 const BOUNDS: &[&str] = &["input_min", "input_max"];
 
-/// `Ends` of the `.cu` file.
+/// Returns the `Ends` structure of the `.cu` file.
 fn words([from, to]: [f32; 2], Levels([lowest, highest]): Levels) -> [i64; 4] {
     [from, to, lowest, highest].map(|word| f64::from(word).to_bits() as i64)
 }
 
+/// Makes the kernel of `FakeQuantWithMinMaxArgs`.
 fn by_attrs(init: &KernelInit<'_>) -> Result<Kernel> {
     let ends = words(ends(init)?, Levels::of(init)?);
     let quantized = function(init, &SOURCE, "fake_quantized".into())?;
@@ -56,6 +57,7 @@ fn by_attrs(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of the gradient of `FakeQuantWithMinMaxArgs`.
 fn by_attrs_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let ends = words(ends(init)?, Levels::of(init)?);
     let gradient = function(init, &SOURCE, "fake_quantized_gradient".into())?;
@@ -70,7 +72,7 @@ fn by_attrs_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// By the ends in inputs 1 and 2.
+/// Makes a kernel with the ends of the range in inputs 1 and 2.
 fn by_inputs(init: &KernelInit<'_>, per_channel: bool) -> Result<Kernel> {
     let ends = words([0.0; 2], Levels::of(init)?);
     let quantized = function(init, &SOURCE, "fake_quantized_by".into())?;
@@ -90,7 +92,7 @@ fn by_inputs(init: &KernelInit<'_>, per_channel: bool) -> Result<Kernel> {
     })
 }
 
-/// By the ends in inputs 2 and 3, which have gradients too.
+/// Makes the gradient's kernel with the ends of the range in inputs 2 and 3, which have gradients too.
 fn by_inputs_gradient(init: &KernelInit<'_>, per_channel: bool) -> Result<Kernel> {
     let ends = words([0.0; 2], Levels::of(init)?);
     let gradient = function(init, &SOURCE, "fake_quantized_gradient_by".into())?;
@@ -129,6 +131,7 @@ fn by_inputs_gradient(init: &KernelInit<'_>, per_channel: bool) -> Result<Kernel
     })
 }
 
+/// Makes the kernel of `QuantizeAndDequantizeV2` and later versions.
 fn round_trip(init: &KernelInit<'_>) -> Result<Kernel> {
     let (attrs, dtype) = (RoundTrip::of(init)?, init.output_type(0));
     let rounded = function(init, &SOURCE, format!("round_trip<{}>", type_name(dtype)?))?;
@@ -173,11 +176,12 @@ fn round_trip(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Checks that each lower bound is not above its upper bound.
 fn check_ranges<T: Element + PartialOrd>(min: &Tensor, max: &Tensor) -> Result<()> {
     min.values::<T>()?.iter().zip(max.values::<T>()?).try_for_each(|(low, high)| check_range(low, high))
 }
 
-/// Nothing flows to the bounds.
+/// Makes the kernel of the gradient, which is zero for the bounds.
 fn round_trip_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let (axis, dtype) = (init.attr::<i64>("axis")?, init.output_type(0));
     let gradient = function(init, &SOURCE, format!("round_trip_gradient<{}>", type_name(dtype)?))?;

@@ -1,5 +1,5 @@
-//! Queues of tensors in the GPU's memory, first in, first out: what is put in by one step while another computes. Batches are put
-//! together and taken apart on the CPU, as are other orders, by queues there.
+//! FIFO queues of tensors in the GPU's memory, which one step fills while another computes. Batched enqueues
+//! and dequeues, and queues of other orders, run on the CPU.
 
 use super::host::same_as_cpu;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};

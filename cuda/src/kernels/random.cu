@@ -1,4 +1,4 @@
-// Random numbers, bit for bit those of the CPU's kernels: Philox4x32-10, a group of four words at a time.
+// Random numbers, bit for bit those of the CPU's kernels: Philox4x32-10, which makes groups of four words.
 
 struct Philox {
     u32 key[2];
@@ -32,7 +32,7 @@ struct Philox {
     }
 };
 
-// In [0, 1): as many bits as the type holds, under the exponent of 1, less 1.
+// A number in [0, 1): random mantissa bits with the exponent of 1, minus 1.
 __device__ inline float unit(u32 bits) {
     return __uint_as_float(0x3f800000u | (bits & 0x7fffffu)) - 1.0f;
 }
@@ -40,7 +40,7 @@ __device__ inline double unit(u32 high, u32 low) {
     return __longlong_as_double((i64)((u64)0x3ff << 52 | (u64)(high & 0xfffffu) << 32 | low)) - 1.0;
 }
 
-// Numbers that a group makes: four, or of 64 bits two.
+// Numbers per group: four, or two of 64 bits.
 template <class T> struct Group {
     static const int count = sizeof(T) == 8 ? 2 : 4;
 };
@@ -106,7 +106,7 @@ struct Bits {
     }
 };
 
-// A thread a group.
+// One thread per group.
 template <class D, class T> __device__ inline void draw(T *out, i64 n, u64 key, u64 low, u64 high) {
     const int count = Group<T>::count;
     EACH(g, (n + count - 1) / count) {
@@ -119,7 +119,7 @@ template <class D, class T> __device__ inline void draw(T *out, i64 n, u64 key, 
     }
 }
 
-// From `least` on, `range` of them: the remainder of the bits.
+// An integer from `least` to `least + range - 1`: the remainder of the random bits.
 template <class T>
 __device__ inline void draw_integers(T *out, i64 n, u64 key, u64 low, u64 high, i64 least, u64 range) {
     const int count = Group<T>::count;
@@ -133,8 +133,8 @@ __device__ inline void draw_integers(T *out, i64 n, u64 key, u64 low, u64 high, 
     }
 }
 
-// Normal numbers within two deviations, others drawn again: each group has a part of the stream of its own, `apart`
-// groups from the next.
+// Normal numbers within two deviations; others are drawn again. Each group has a reserved part of the stream,
+// `apart` groups from the next.
 template <class W> struct Pairs;
 template <> struct Pairs<float> {
     static const int words = 2;
@@ -185,7 +185,7 @@ template <class T> __global__ void random_truncated(T *out, i64 n, u64 key, u64 
     draw_truncated(out, n, key, low, high, apart);
 }
 
-// The same from where a generator stood: the words of its counter, and its key.
+// The same from a generator's state before it was advanced: the words of its counter, and its key.
 template <class D, class T> __global__ void random_from(T *out, i64 n, const u64 *stood) {
     draw<D>(out, n, stood[2], stood[0], stood[1]);
 }
@@ -196,7 +196,7 @@ template <class T> __global__ void random_truncated_from(T *out, i64 n, const u6
     draw_truncated(out, n, stood[2], stood[0], stood[1], apart);
 }
 
-// Where a generator stands, which is moved on by so many groups.
+// Copies a generator's state to `stood`, and advances the generator by `groups`.
 __global__ void move_on(u64 *state, u64 *stood, u64 groups) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         for (int i = 0; i < 3; i++)
@@ -206,8 +206,8 @@ __global__ void move_on(u64 *state, u64 *stood, u64 groups) {
     }
 }
 
-// The shares of each row's classes, added up from the first on: a block a row, in pieces of a class a thread. What is not
-// finite has no share.
+// Cumulative weights of each row's classes; one block per row, which handles a class per thread at a time.
+// Non-finite logits have weight 0.
 template <class T> __global__ void shares(const T *logits, double *sums, i64 rows, i64 classes) {
     __shared__ double shared[THREADS];
     EACH_BLOCK(row, rows) {
@@ -232,7 +232,7 @@ template <class T> __global__ void shares(const T *logits, double *sums, i64 row
     }
 }
 
-// For each sample of each row the class that a number in [0, 1) falls to: two make a group.
+// For each sample of each row, the class that a random number in [0, 1) selects; two samples share a group.
 template <class O>
 __global__ void choose(const double *sums, O *out, i64 n, u64 key, u64 low, u64 high, i64 classes, i64 samples) {
     EACH(i, n) {

@@ -1,7 +1,7 @@
-//! Pseudo-random numbers, the same as the CPU's: the stream's place is kept on the host.
+//! Pseudo-random numbers, the same as the CPU's. The stream's position is kept on the host.
 
 use super::host::same_as_cpu;
-use super::support::{allocate, function, lane, launch, read, type_name, write};
+use super::support::{allocate, function, kernel_stream, launch, read, type_name, write};
 use crate::engine::{Arguments, Function, Source as Code};
 use device::Result;
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelContext, KernelDef, KernelInit};
@@ -31,7 +31,7 @@ macro_rules! kernels {
                 host_memory: $host,
                 ..KernelDef::of($op, $types, |init| numbers(init, $source(init)?, $function))
             },)*
-            // Whole numbers of 32 bits are on the host, as others of that type are.
+            // Integers of 32 bits are in host memory, like all tensors of that dtype.
             same_as_cpu("RandomUniformInt", &[("Tout", INT32), ("T", INDEX)], ALL_ARGUMENTS),
             same_as_cpu("StatelessRandomUniformInt", &[("dtype", INT32), ("T", INDEX), ("Tseed", INDEX)], ALL_ARGUMENTS),
             same_as_cpu("StatelessRandomUniformIntV2", &[("dtype", INT32), ("Tshape", INDEX)], ALL_ARGUMENTS),
@@ -85,36 +85,42 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "StatelessTruncatedNormalV2" KEYED KEY, key, "random_truncated<";
 };
 
+/// The seeds are input 1.
 fn seeds(_: &KernelInit<'_>) -> Result<Source> {
     Ok(Source::Seeds(1))
 }
 
+/// Key and counter are inputs 1 and 2.
 fn key(_: &KernelInit<'_>) -> Result<Source> {
     Ok(Source::Key(1))
 }
 
-/// Numbers that a group of four words makes.
-pub(super) fn made(dtype: DType) -> usize {
+/// Returns the number of values that a group of four words makes.
+pub(super) fn values_per_thread(dtype: DType) -> usize {
     if dtype.size() == Some(8) { 2 } else { 4 }
 }
 
-/// How far apart the parts of the stream begin that groups have, some of whose numbers are drawn again.
-pub(super) fn apart(dtype: DType) -> usize {
-    made(dtype) * RESERVED / 4
+/// Returns the distance between the parts of the stream that are reserved for groups whose values may be drawn
+/// again.
+pub(super) fn group_distance(dtype: DType) -> usize {
+    values_per_thread(dtype) * RESERVED / 4
 }
 
+/// Makes a kernel that draws numbers with the kernel template `kernel`.
 fn numbers(init: &KernelInit<'_>, source: Source, kernel: &str) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let draws_again = kernel.starts_with("random_truncated");
     let function = function(init, &SOURCE, format!("{kernel}{}>", type_name(dtype)?))?;
-    let (made, apart) = (made(dtype), apart(dtype));
+    let (values_per_thread, group_distance) = (values_per_thread(dtype), group_distance(dtype));
     Kernel::sync(move |ctx| {
         let shape = shape_input(ctx, &source)?;
-        let more = |arguments: Arguments| if draws_again { arguments.count(apart) } else { arguments };
-        draw(ctx, &source, &function, (dtype, shape), made, more)
+        let more =
+            |arguments: Arguments| if draws_again { arguments.count(group_distance) } else { arguments };
+        draw(ctx, &source, &function, (dtype, shape), values_per_thread, more)
     })
 }
 
+/// Makes a kernel that draws integers in a range.
 fn integers(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let function = function(init, &SOURCE, format!("random_integers<{}>", type_name(dtype)?))?;
@@ -126,7 +132,7 @@ fn integers(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     })
 }
 
-/// The least number that is drawn, and the first that is too large.
+/// Returns the range of the integers: the least, and the first that is too large.
 pub(super) fn bounds(ctx: &KernelContext<'_>, source: &Source, shape: &Shape) -> Result<[i64; 2]> {
     let bound = |i: usize, name: &str| -> Result<i64> {
         let bound = ctx.input(source.parameters() + i)?;
@@ -142,7 +148,7 @@ pub(super) fn bounds(ctx: &KernelContext<'_>, source: &Source, shape: &Shape) ->
     Ok([least, end])
 }
 
-/// Classes drawn by the logits of each row.
+/// Makes a kernel that samples classes by the logits of each row.
 fn choices(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     let (dtype, to) = (init.input_type(0), init.output_type(0));
     let shares = function(init, &SOURCE, format!("shares<{}>", type_name(dtype)?))?;
@@ -157,7 +163,7 @@ fn choices(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
                 let sums = allocate(ctx, DType::Double, Shape::new(&[batch, classes])?)?;
                 let logits = Arguments::new().address(read(ctx.device_input(0)?)?);
                 let arguments = logits.address(write(&sums)?).count(batch).count(classes);
-                lane(ctx)?.launch_blocks(&shares, batch, &arguments)?;
+                kernel_stream(ctx)?.launch_blocks(&shares, batch, &arguments)?;
                 let [low, high] = stream.counter().map(|half| half as i64);
                 let arguments = Arguments::new()
                     .address(read(&sums)?)
@@ -176,14 +182,14 @@ fn choices(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     })
 }
 
-/// Sets the output to numbers of the next part of the stream, of which each thread makes so many; `more` adds what only
-/// this kernel is told.
+/// Sets the output to the stream's next numbers, of which each thread makes `values_per_thread`; `more` adds arguments that
+/// only this kernel takes.
 fn draw(
     ctx: &mut KernelContext<'_>,
     source: &Source,
     function: &Function,
     (dtype, shape): (DType, Shape),
-    made: usize,
+    values_per_thread: usize,
     more: impl FnOnce(Arguments) -> Arguments,
 ) -> Result<()> {
     let out = allocate(ctx, dtype, shape)?;
@@ -198,7 +204,7 @@ fn draw(
                 .integer(stream.key() as i64)
                 .integer(low)
                 .integer(high);
-            launch(ctx, function, n.div_ceil(made), more(arguments))?;
+            launch(ctx, function, n.div_ceil(values_per_thread), more(arguments))?;
         }
     }
     ctx.set_output(0, out);

@@ -1,5 +1,5 @@
-// Elements along axes combined into one. A reduction says what its accumulator starts as, what an element adds to it,
-// how two are combined, and what the result is of so many elements.
+// Reductions along axes. A reduction defines the accumulator's initial value, the value of an element, the
+// combination of two accumulators, and the result for a number of elements.
 
 #define REDUCTION(NAME, START, LOAD, COMBINE, FINISH)                                                                  \
     struct NAME {                                                                                                      \
@@ -17,7 +17,7 @@
         }                                                                                                              \
     };
 
-// The square of the absolute value, the root of such, and a part of a number.
+// The square of the absolute value, the square root, and the quotient by a count.
 template <class W> __device__ inline W squared(W x) {
     return x * x;
 }
@@ -34,7 +34,7 @@ template <class W> __device__ inline W part(W x, i64 count) {
     return x / (W)count;
 }
 template <class P> __device__ inline Complex<P> part(Complex<P> x, i64 count) {
-    // A part of nothing is nothing, as on the CPU.
+    // The mean of no elements is 0, as on the CPU.
     return count ? Complex<P>{x.re / (P)count, x.im / (P)count} : Complex<P>{};
 }
 
@@ -48,13 +48,13 @@ REDUCTION(L2Loss, (W)0, x *x, x + y, x / (W)2)
 REDUCTION(All, true, x, (bool)(x && y), x)
 REDUCTION(Any, false, x, (bool)(x || y), x)
 
-// Where each result's elements begin, and where they are from there.
+// The axes of the results, and the axes of each result's elements.
 struct Layout {
     Axes<1> kept;
     Axes<1> reduced;
 };
 
-// One thread a result.
+// One thread per result.
 template <class F, class T> __global__ void reduce_each(const T *x, T *y, i64 n, i64 count, Layout layout) {
     typedef Wide<T> W;
     EACH(i, n) {
@@ -69,7 +69,7 @@ template <class F, class T> __global__ void reduce_each(const T *x, T *y, i64 n,
     }
 }
 
-// One of `parts` that the elements of a result are cut into: which of them, and where it ends.
+// One of the `parts` into which the elements of a result are divided: the result, and the range of elements.
 struct Part {
     i64 result, first, end;
 
@@ -80,7 +80,7 @@ struct Part {
     }
 };
 
-// Where a part goes: the only one is the result.
+// The destination of partial results; a single part is written as the result.
 template <class F, class T> struct Parts {
     Wide<T> *sums;
     T *y;
@@ -94,7 +94,7 @@ template <class F, class T> struct Parts {
     }
 };
 
-// One block a part of a result.
+// One block per part of a result.
 template <class F, class T>
 __global__ void reduce_block(const T *x, Parts<F, T> to, i64 n, i64 parts, Layout layout) {
     typedef Wide<T> W;
@@ -113,7 +113,8 @@ __global__ void reduce_block(const T *x, Parts<F, T> to, i64 n, i64 parts, Layou
     }
 }
 
-// Columns of a matrix, 32 to a block, whose rows, or a part of them, eight threads share: neighbours read neighbours.
+// Columns of a matrix, 32 per block, so that neighbouring threads read neighbouring elements; eight threads
+// share the rows of a column, or a part of them.
 template <class F, class T>
 __global__ void reduce_columns(const T *x, Parts<F, T> to, i64 columns, i64 parts) {
     typedef Wide<T> W;
@@ -137,7 +138,7 @@ __global__ void reduce_columns(const T *x, Parts<F, T> to, i64 columns, i64 part
     }
 }
 
-// What the parts of each result come to: a block a result.
+// Combines the parts of each result; one block per result.
 template <class F, class T> __global__ void reduce_parts(Parts<F, T> of, i64 n, i64 parts) {
     EACH_BLOCK(i, n) {
         Wide<T> sum = F::template start<Wide<T>>();
@@ -149,8 +150,7 @@ template <class F, class T> __global__ void reduce_parts(Parts<F, T> of, i64 n, 
     }
 }
 
-// The place of the largest or smallest element along the middle one of three axes: the first of equals. NaN is never
-// found.
+// The index of the maximum or minimum along the middle of three axes: the first of equals. NaN is ignored.
 struct ArgMax {
     template <class W> static __device__ inline W start() {
         return lowest<W>();
@@ -184,8 +184,8 @@ template <class F, class T, class I> __global__ void extreme(const T *x, I *y, i
     }
 }
 
-// Running sums and products along the middle one of three axes: a block a line, which it walks in pieces of one element
-// a thread.
+// Cumulative sums and products along the middle of three axes; one block per line, which handles an element per
+// thread at a time.
 template <class F, class T>
 __global__ void scan(const T *x, T *y, i64 lines, i64 size, i64 inner, i64 exclusive, i64 reverse) {
     typedef Wide<T> W;

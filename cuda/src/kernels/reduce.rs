@@ -1,7 +1,9 @@
-//! Reductions along axes, and the positions of extremes.
+//! Reductions along axes, and the indices of extremes.
 
-use super::support::{Axes, NUMBERS, allocate, function, lane, launch, read, type_name, wide, write};
-use crate::engine::{Arguments, BUSY, Function, Source};
+use super::support::{
+    Axes, NUMBERS, allocate, function, kernel_stream, launch, read, type_name, wide, write,
+};
+use crate::engine::{Arguments, BUSY_BLOCKS, Function, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -23,27 +25,27 @@ macro_rules! kernels {
             },)*
             KernelDef {
                 host_memory: &["dimension"],
-                ..KernelDef::enqueuing("ArgMax", &[("T", NUMBERS), ("output_type", INDEX)], |init| extreme(init, "ArgMax"))
+                ..KernelDef::enqueuing("ArgMax", &[("T", NUMBERS), ("output_type", INDEX)], |init| arg_extreme(init, "ArgMax"))
             },
             KernelDef {
                 host_memory: &["dimension"],
-                ..KernelDef::enqueuing("ArgMin", &[("T", NUMBERS), ("output_type", INDEX)], |init| extreme(init, "ArgMin"))
+                ..KernelDef::enqueuing("ArgMin", &[("T", NUMBERS), ("output_type", INDEX)], |init| arg_extreme(init, "ArgMin"))
             },
             KernelDef {
                 host_memory: &["axis"],
-                ..KernelDef::enqueuing("Cumsum", &[("T", NUMBERS)], |init| running(init, "Sum"))
+                ..KernelDef::enqueuing("Cumsum", &[("T", NUMBERS)], |init| cumulative(init, "Sum"))
             },
             KernelDef {
                 host_memory: &["axis"],
-                ..KernelDef::enqueuing("Cumsum", &[("T", COMPLEX)], |init| running(init, "Sum"))
+                ..KernelDef::enqueuing("Cumsum", &[("T", COMPLEX)], |init| cumulative(init, "Sum"))
             },
             KernelDef {
                 host_memory: &["axis"],
-                ..KernelDef::enqueuing("Cumprod", &[("T", NUMBERS)], |init| running(init, "Prod"))
+                ..KernelDef::enqueuing("Cumprod", &[("T", NUMBERS)], |init| cumulative(init, "Prod"))
             },
             KernelDef {
                 host_memory: &["axis"],
-                ..KernelDef::enqueuing("Cumprod", &[("T", COMPLEX)], |init| running(init, "Prod"))
+                ..KernelDef::enqueuing("Cumprod", &[("T", COMPLEX)], |init| cumulative(init, "Prod"))
             },
         ]
     };
@@ -64,33 +66,36 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "Any" &[];
 };
 
-/// A reduction's kernels, which do the same in ways that suit different layouts.
+/// The kernels of a reduction for different layouts.
 #[derive(Debug)]
 pub(super) struct Reduction {
     dtype: DType,
-    /// A thread a result.
+    /// One thread per result.
     each: Arc<Function>,
-    /// A block a part of a result.
+    /// One block per part of a result.
     block: Arc<Function>,
-    /// A block a part of some columns of a matrix.
+    /// One block per part of 32 columns of a matrix.
     columns: Arc<Function>,
-    /// What the parts come to.
+    /// Combines the parts.
     parts: Arc<Function>,
 }
 
-/// Results of at least so many elements are worth a block of threads.
-const WORTH_A_BLOCK: usize = 64;
+/// Least number of elements of a result that is computed by a block of threads.
+const MIN_PER_BLOCK: usize = 64;
 
-/// Elements of a part at least: eight a thread, of which there are 256; of a column, eight share it.
-pub(super) const WORTH_A_PART: usize = 2048;
-const ROWS_WORTH_A_PART: usize = 64;
+/// Least number of elements of a part: eight for each of a block's 256 threads.
+pub(super) const MIN_PER_PART: usize = 2048;
+/// Least number of rows of a part of columns, of which eight threads share each.
+const MIN_ROWS_PER_PART: usize = 64;
 
-/// Parts of each of `count` elements, for so many blocks' work: where results do not keep a GPU busy, there are several.
-pub(super) fn parts_of(count: usize, blocks: usize, least: usize) -> usize {
-    (count / least).min(BUSY / blocks.max(1)).max(1)
+/// Returns the number of parts into which `count` elements are divided, if there are `blocks` results: several
+/// if the results alone would not keep a GPU busy.
+pub(super) fn part_count(count: usize, blocks: usize, least: usize) -> usize {
+    (count / least).min(BUSY_BLOCKS / blocks.max(1)).max(1)
 }
 
 impl Reduction {
+    /// Loads the kernels for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, named: &str, dtype: DType) -> Result<Reduction> {
         let types = format!("<{named}, {}>", type_name(dtype)?);
         let function = |kind: &str| function(init, &SOURCE, format!("reduce_{kind}{types}"));
@@ -98,7 +103,7 @@ impl Reduction {
         Ok(Reduction { dtype, each, block, columns, parts: function("parts")? })
     }
 
-    /// Reduces axes (outermost first, with whether they go) of `x` into `y`.
+    /// Reduces `x` into `y`; `axes` are sizes, outermost first, with whether the axis is reduced.
     pub(super) fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -119,11 +124,12 @@ impl Reduction {
         let of_kind = |goes: bool| -> SmallVec<[(usize, usize); 8]> {
             all.iter().filter(|axis| axis.1 == goes).map(|&(size, _, step)| (size, step)).collect()
         };
-        self.walk(ctx, x, y, &of_kind(false), &of_kind(true))
+        self.reduce_axes(ctx, x, y, &of_kind(false), &of_kind(true))
     }
 
-    /// Reduces elements of `x` that axes (sizes and steps) lead to from where those of `kept` do.
-    pub(super) fn walk(
+    /// Reduces `x` into `y`; `kept` are the sizes and strides of the axes of `y` in `x`, `reduced` those of the
+    /// axes of each result.
+    pub(super) fn reduce_axes(
         &self,
         ctx: &KernelContext<'_>,
         x: &DeviceTensor,
@@ -136,13 +142,13 @@ impl Reduction {
         let (n, count) = (y.shape.num_elements(), reduced.iter().map(|axis| axis.0).product());
         let (kept, reduced) = (axes(kept)?, axes(reduced)?);
         let layout = kept.words().chain(reduced.words());
-        if count < WORTH_A_BLOCK {
+        if count < MIN_PER_BLOCK {
             let arguments = Arguments::new().address(read(x)?).address(write(y)?).count(n).count(count);
             return launch(ctx, &self.each, n, arguments.structure(layout));
         }
-        let to = self.parts(ctx, y, count, parts_of(count, n, WORTH_A_PART))?;
+        let to = self.parts(ctx, y, count, part_count(count, n, MIN_PER_PART))?;
         let arguments = Arguments::new().address(read(x)?).structure(to.words()?).count(n).count(to.parts);
-        lane(ctx)?.launch_blocks(&self.block, n * to.parts, &arguments.structure(layout))?;
+        kernel_stream(ctx)?.launch_blocks(&self.block, n * to.parts, &arguments.structure(layout))?;
         self.finish(ctx, &to)
     }
 
@@ -155,12 +161,13 @@ impl Reduction {
         [rows, columns]: [usize; 2],
     ) -> Result<()> {
         let tiles = columns.div_ceil(32);
-        let to = self.parts(ctx, y, rows, parts_of(rows, tiles, ROWS_WORTH_A_PART))?;
+        let to = self.parts(ctx, y, rows, part_count(rows, tiles, MIN_ROWS_PER_PART))?;
         let arguments = Arguments::new().address(read(x)?).structure(to.words()?).count(columns);
-        lane(ctx)?.launch_blocks(&self.columns, tiles * to.parts, &arguments.count(to.parts))?;
+        kernel_stream(ctx)?.launch_blocks(&self.columns, tiles * to.parts, &arguments.count(to.parts))?;
         self.finish(ctx, &to)
     }
 
+    /// Returns the destination of partial results.
     fn parts<'a>(
         &self,
         ctx: &KernelContext<'_>,
@@ -175,12 +182,12 @@ impl Reduction {
         Ok(Parts { sums, y, count, parts })
     }
 
-    /// Memory for so many parts of each of `n` results, which [`Reduction::add_up`] reduces.
+    /// Allocates memory for `parts` partial results of each of `n` results, for [`Reduction::add_up`].
     pub(super) fn memory(&self, ctx: &KernelContext<'_>, n: usize, parts: usize) -> Result<DeviceTensor> {
         allocate(ctx, wide(self.dtype), Shape::new(&[n * parts])?)
     }
 
-    /// Reduces the parts of each result, which follow each other.
+    /// Combines the partial results of each result, which are contiguous.
     pub(super) fn add_up(
         &self,
         ctx: &KernelContext<'_>,
@@ -198,16 +205,16 @@ impl Reduction {
     fn reduce_parts(&self, ctx: &KernelContext<'_>, of: &Parts<'_>) -> Result<()> {
         let n = of.y.shape.num_elements();
         let arguments = Arguments::new().structure(of.words()?).count(n).count(of.parts);
-        lane(ctx)?.launch_blocks(&self.parts, n, &arguments)
+        kernel_stream(ctx)?.launch_blocks(&self.parts, n, &arguments)
     }
 }
 
-/// Where parts of results go: `Parts` of the `.cu` file.
+/// The destination of partial results: `Parts` of the `.cu` file.
 struct Parts<'a> {
-    /// Memory for more than one.
+    /// Memory for the partial results if there is more than one per result.
     sums: Option<DeviceTensor>,
     y: &'a DeviceTensor,
-    /// Elements of a result.
+    /// Elements per result.
     count: usize,
     parts: usize,
 }
@@ -219,10 +226,11 @@ impl Parts<'_> {
     }
 }
 
+/// Makes the kernel of a reduction along the axes in input 1.
 fn along_axes(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let keep_dims = init.attr::<bool>("keep_dims")?;
     let reduction = Reduction::new(init, named, init.input_type(0))?;
-    // What becomes of one element: the norm of a negative one is not that element.
+    // A single element is its own result, except for the norm, which is an absolute value.
     let keeps_one = named != "EuclideanNorm";
     Kernel::sync(move |ctx| {
         let layout = Layout::new(ctx.shape(0)?, ctx.input(1)?, keep_dims)?;
@@ -241,7 +249,7 @@ fn along_axes(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// All elements into a scalar.
+/// Makes a kernel that reduces all elements to a scalar.
 pub(super) fn to_scalar(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let reduction = Reduction::new(init, named, init.input_type(0))?;
     Kernel::sync(move |ctx| {
@@ -253,7 +261,8 @@ pub(super) fn to_scalar(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-fn extreme(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+/// Makes the kernel of `ArgMax` or `ArgMin`.
+fn arg_extreme(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let (from, to) = (init.input_type(0), init.output_type(0));
     let name = format!("extreme<{named}, {}, {}>", type_name(from)?, type_name(to)?);
     let function = function(init, &SOURCE, name)?;
@@ -283,7 +292,8 @@ fn extreme(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-fn running(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+/// Makes the kernel of `Cumsum` or `Cumprod`.
+fn cumulative(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let (dtype, direction) = (init.output_type(0), Direction::of(init)?);
     let scan = function(init, &SOURCE, format!("scan<{named}, {}>", type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
@@ -299,7 +309,7 @@ fn running(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
             .count(inner)
             .flag(direction.exclusive)
             .flag(direction.reverse);
-        lane(ctx)?.launch_blocks(&scan, lines, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&scan, lines, &arguments)?;
         ctx.set_output(0, out);
         Ok(())
     })

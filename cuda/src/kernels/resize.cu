@@ -1,10 +1,10 @@
-// Images resized, and the gradients of that, by tables of which input positions an output position takes along rows and
-// columns. What several outputs give to one input position is added in no order.
+// Resizing of images and its gradients, by tables of the input positions for each output row and column.
+// Gradients of one input position are added in no fixed order.
 
 struct Images {
     i64 input[2], output[2], channels;
 
-    // Batch, row, column, channel of an element of the output.
+    // Splits the index of an element of the output into batch, row, column and channel.
     __device__ inline void at(i64 i, i64 (&place)[4]) const {
         place[3] = i % channels;
         i /= channels;
@@ -18,7 +18,7 @@ struct Images {
     }
 };
 
-// Of a table each position has two input positions, and of the second one its part.
+// A table's entry for bilinear interpolation: two input positions, and the weight of the second.
 struct Between {
     i64 lower, upper;
     double part;
@@ -73,8 +73,8 @@ __global__ void nearest_gradient(const T *dy, const i64 *rows, const i64 *column
     }
 }
 
-// Of a table each position has any number of input positions with weights: what the weights of two axes come to, a
-// pair (first, count) for each position, then pairs (input position, weight).
+// A table of any number of input positions with weights: the sum of a position's weights, a pair (first, count)
+// for each output position, then pairs (input position, weight).
 struct Weighted {
     const i64 *table;
     i64 positions;

@@ -1,4 +1,5 @@
-//! Resizing of batches of images, and its gradients. The tables of each axis are the CPU's, and brought over.
+//! Resizing of batches of images, and its gradients. The tables of each axis are computed by the CPU's code and
+//! uploaded.
 
 use super::moved::zeros;
 use super::support::{SUMMED, allocate, function, launch, moved_type_name, read, type_name, upload, write};
@@ -15,7 +16,7 @@ use kernels::resize::{Grid, Sizes};
 
 static SOURCE: Source = Source { file: "resize.cu", text: include_str!("resize.cu") };
 
-/// Types of images.
+/// Dtypes of images.
 const RESIZED: &[DType] = &[
     DType::Float,
     DType::Double,
@@ -95,7 +96,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// A way of resizing that weighs input positions as a table says.
+/// Makes the kernel of a resizing that weights input positions by a table.
 fn by_weights(
     init: &KernelInit<'_>,
     grid: Grid,
@@ -109,8 +110,8 @@ fn by_weights(
     })
 }
 
-/// Enqueues a kernel over the elements of the resized images, which writes `out`, and gives that as the output. `table`
-/// makes an axis's from its sizes.
+/// Enqueues a kernel over the elements of the resized images that writes `out`, and sets the output to it.
+/// `table` makes the table of an axis from its input and output size.
 fn run(
     ctx: &mut KernelContext<'_>,
     resize: &Function,
@@ -140,17 +141,19 @@ fn run(
     Ok(())
 }
 
-/// `Between` of the `.cu` file, for each output position.
+/// Returns the `Between` structure of the `.cu` file for each output position.
 fn pairs(grid: Grid, input: usize, output: usize) -> Vec<i64> {
     let pairs = between(grid, input, output).into_iter();
     pairs.flat_map(|at| [at.lower as i64, at.upper as i64, f64::from(at.part).to_bits() as i64]).collect()
 }
 
+/// Returns the input position for each output position.
 fn places(grid: Grid, input: usize, output: usize) -> Vec<i64> {
     nearest(grid, input, output).into_iter().map(|place| place as i64).collect()
 }
 
-/// `Weighted` of the `.cu` file: for each output position its input positions and their weights, which come to `whole`.
+/// Returns the `Weighted` structure of the `.cu` file: for each output position its input positions and their
+/// weights, whose sum is `whole`.
 fn weighted(whole: f32, positions: &[Vec<(usize, f32)>]) -> Vec<i64> {
     let mut words = vec![f64::from(whole).to_bits() as i64];
     let mut first = 0;
@@ -163,11 +166,13 @@ fn weighted(whole: f32, positions: &[Vec<(usize, f32)>]) -> Vec<i64> {
     words
 }
 
+/// Returns the table of bicubic interpolation.
 fn cubic(grid: Grid, input: usize, output: usize) -> Vec<i64> {
     let pairs = |taps: Taps| taps.at.into_iter().zip(taps.weights).collect();
     weighted(1.0, &taps(grid, input, output).into_iter().map(pairs).collect::<Vec<_>>())
 }
 
+/// Returns the table of the area method.
 fn areas(grid: Grid, input: usize, output: usize) -> Vec<i64> {
     weighted(covered(grid, input, output), &shares(grid, input, output))
 }

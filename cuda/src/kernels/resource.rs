@@ -1,9 +1,9 @@
-//! Kernels of variables behind handles, whose values are in the GPU's memory. Handles are on the host.
+//! Kernels of resource variables, whose values are in the GPU's memory and whose handles are on the host.
 
 use super::gather::Gather;
 use super::host::same_as_cpu;
 use super::support::NUMBERS;
-use super::variable::{Put, STORED, Update, changed};
+use super::variable::{Assignment, InPlaceUpdate, STORED, update_value};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::variable::VariableInput;
@@ -27,6 +27,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("ResourceGather", &[("dtype", STORED), ("Tindices", INDEX)], gather),
 ];
 
+/// Makes the kernel of `ReadVariableOp`.
 fn read(init: &KernelInit<'_>) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     let dtype = init.attr::<DType>("dtype")?;
@@ -38,6 +39,7 @@ fn read(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `VariableShape`.
 fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     let dtype = init.output_type(0);
@@ -51,11 +53,11 @@ fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// The first assignment makes the variable.
+/// Makes the kernel of `AssignVariableOp`; the first assignment initialises the variable.
 fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     let input = VariableInput::new(init, 0);
     let validate = init.attr::<bool>("validate_shape")?;
-    let put = Put::new(init)?;
+    let assignment = Assignment::new(init)?;
     Kernel::sync(move |ctx| {
         let value = ctx.take_device_input(1)?;
         let variable = target(&input, ctx, value.dtype)?;
@@ -70,16 +72,17 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
                 value.shape
             );
         }
-        put.run(ctx, &mut current, value)
+        assignment.run(ctx, &mut current, value)
     })
 }
 
+/// Makes the kernel of an assignment that adds or subtracts.
 fn assign_with(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
-    let update = Update::new(init, named)?;
+    let update = InPlaceUpdate::new(init, named)?;
     Kernel::sync(move |ctx| {
         let by = ctx.device_input(1)?;
-        changed(ctx, &*variable.get(ctx)?, |value| {
+        update_value(ctx, &*variable.get(ctx)?, |value| {
             if value.shape != by.shape {
                 device::invalid!(
                     "Cannot update variable with shape {} using a Tensor with shape {}, shapes must be equal.",
@@ -92,6 +95,7 @@ fn assign_with(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `ResourceGather`.
 fn gather(init: &KernelInit<'_>) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     let batch_dims = init.attr::<i64>("batch_dims")?;
@@ -103,7 +107,7 @@ fn gather(init: &KernelInit<'_>) -> Result<Kernel> {
         if params.dtype != dtype {
             device::invalid!("Trying to gather {dtype} from a variable of {}", params.dtype);
         }
-        // Batches come first: the axis is the one behind them.
+        // Batch axes come first, so the gathered axis is the one after them.
         let rank = ctx.shape(1)?.rank() as i64;
         let batch = if batch_dims < 0 { batch_dims + rank } else { batch_dims };
         let out = gather.run(ctx, &params, batch, batch_dims)?;

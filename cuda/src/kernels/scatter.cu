@@ -1,7 +1,7 @@
-// Rows changed by index, in no order where they come twice. An index out of range is passed over: there is nobody to
-// tell.
+// Rows updated by index, in no fixed order for repeated indices. An index out of range is skipped, because a
+// kernel cannot report an error.
 
-// Words of an element's size, by which it is exchanged while nobody has changed it in between.
+// Words of an element's size, for compare-and-swap loops.
 template <int size> struct WordOf;
 template <> struct WordOf<2> {
     typedef u16 type;
@@ -45,7 +45,7 @@ EXCHANGED(Max, x < by ? by : x)
 EXCHANGED(More, x + by)
 EXCHANGED(Less, x - by)
 
-// What the hardware adds up by itself.
+// Additions that the hardware performs atomically.
 __device__ inline void add(float *to, float by) {
     atomicAdd(to, by);
 }
@@ -78,7 +78,7 @@ struct Update {
     }
 };
 
-// What updates of another type become.
+// Updates converted to the type of the result.
 template <class A, class T> struct As {
     static __device__ inline A of(T x) {
         return (A)wide(x);
@@ -90,7 +90,7 @@ template <class T> struct As<T, T> {
     }
 };
 
-// Rows of `inner` elements; updates of `step` 0 are one for all.
+// Updates rows of `inner` elements; with `step` 0 a single update is used for all.
 template <class F, class A, class T, class I>
 __global__ void scatter(A *to, const I *indices, const T *updates, i64 n, i64 rows, i64 inner, i64 step) {
     EACH(i, n) {
@@ -120,7 +120,7 @@ __global__ void scatter_nd(A *to, const I *indices, const T *updates, i64 n, i64
     }
 }
 
-// What is the least or the greatest of no numbers, and their product: as numbers that they are combined in.
+// The initial value of a minimum, a maximum or a product, in the type that is computed in.
 template <class T> struct Ends;
 template <> struct Ends<f16> {
     static __device__ inline float least() {

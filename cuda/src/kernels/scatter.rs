@@ -1,12 +1,12 @@
-//! Kernels that update some rows, or some slices, of a variable or a tensor. What comes twice is updated in no order; an
-//! index that is out of range is passed over, for a kernel has nobody to tell.
+//! Scatter updates of rows or slices of a variable or tensor, in no fixed order for repeated indices. An index
+//! out of range is skipped, because a kernel cannot report an error.
 
-use super::cast::Narrow;
+use super::cast::Narrowing;
 use super::gather::indexed;
 use super::host::same_as_cpu;
 use super::moved::zeros;
 use super::support::{MOVED, function, launch, moved_type_name, read, type_name, wide, write};
-use super::variable::{changed, own};
+use super::variable::{make_unique, update_value};
 use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
 use device::Result;
@@ -19,12 +19,12 @@ use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "scatter.cu", text: include_str!("scatter.cu") };
 
-/// Types that several threads can change one element of.
+/// Dtypes of which several threads can update one element.
 pub(super) const CHANGED: &[DType] =
     &[DType::Float, DType::Double, DType::Int64, DType::Half, DType::BFloat16];
 
-/// Rows of ops whose element type is in an attribute, which make their kernel by a function with its name in the `.cu`
-/// file.
+/// Defines kernels of ops that name the dtype in the given attribute; each kernel is made by the given
+/// function, for an update that the `.cu` file has under the given name.
 macro_rules! kernels {
     ($($def:ident: $($op:literal $type_attr:literal $types:ident $make:ident $function:literal;)*)*) => {
         &[
@@ -79,7 +79,8 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "ScatterNdNonAliasingAdd" "T" CHANGED on_tensor "Add";
 };
 
-/// A kernel of the `.cu` file for an update of elements of one type by those of another, or which only moves them.
+/// Loads a kernel of the `.cu` file for an update of elements of dtype `to` by elements of dtype `from`;
+/// `Update` only copies elements.
 fn updating(
     init: &KernelInit<'_>,
     kernel: &str,
@@ -92,16 +93,16 @@ fn updating(
     function(init, &SOURCE, format!("{kernel}<{named}, {to}, {from}, {}>", type_name(index)?))
 }
 
-/// What fills a tensor with what an update leaves as it finds it.
+/// Loads the kernel that sets a tensor to the neutral element of an update.
 pub(super) fn start(init: &KernelInit<'_>, named: &str, dtype: DType) -> Result<Arc<Function>> {
     function(init, &SOURCE, format!("start<{named}, {}>", type_name(dtype)?))
 }
 
-/// Rows of a tensor changed by rows of another.
+/// The kernel that updates rows of a tensor by rows of another.
 pub(super) struct Scatter(Arc<Function>);
 
 impl Scatter {
-    /// Of rows of one type by those of another.
+    /// Loads the kernel for rows of `types[0]` and updates of `types[1]`.
     pub(super) fn new(
         init: &KernelInit<'_>,
         named: &str,
@@ -111,7 +112,7 @@ impl Scatter {
         Ok(Scatter(updating(init, "scatter", named, types, index)?))
     }
 
-    /// `updates` are a row for each index, or one element for all.
+    /// Enqueues the update; `updates` are a row for each index, or a scalar for all.
     pub(super) fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -136,6 +137,7 @@ impl Scatter {
     }
 }
 
+/// Makes a kernel that updates rows of a variable.
 fn rows(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     let dtype = init.input_type(2);
@@ -143,7 +145,7 @@ fn rows(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
         let (indices, updates) = (ctx.device_input(1)?, ctx.device_input(2)?);
-        changed(ctx, &target, |params| {
+        update_value(ctx, &target, |params| {
             if params.dtype != dtype {
                 device::invalid!("Trying to scatter {dtype} into a variable of {}", params.dtype);
             }
@@ -165,16 +167,16 @@ fn rows(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// Slices of a tensor changed by those of another.
+/// The kernel that updates slices of a tensor by slices of another.
 struct Slices(Arc<Function>);
 
 impl Slices {
-    /// Of slices of one type by those of another.
+    /// Loads the kernel for slices of `types[0]` and updates of `types[1]`.
     fn new(init: &KernelInit<'_>, named: &str, types: [DType; 2], index: DType) -> Result<Slices> {
         Ok(Slices(updating(init, "scatter_nd", named, types, index)?))
     }
 
-    /// `depth`: numbers of an index.
+    /// Enqueues the update; `depth` is the length of an index vector.
     fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -195,6 +197,7 @@ impl Slices {
     }
 }
 
+/// Makes a kernel that updates slices of a variable.
 fn slices(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     let dtype = init.input_type(2);
@@ -202,7 +205,7 @@ fn slices(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
         let (indices, updates) = (ctx.device_input(1)?, ctx.device_input(2)?);
-        changed(ctx, &target, |params| {
+        update_value(ctx, &target, |params| {
             if params.dtype != dtype {
                 device::invalid!("Trying to scatter {dtype} into a variable of {}", params.dtype);
             }
@@ -216,7 +219,8 @@ fn slices(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// Slices of a tensor, which goes on as the output: in place if nobody else reads it.
+/// Makes a kernel that updates slices of a tensor, which is the output: in place if the tensor has no other
+/// holder.
 fn on_tensor(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let scatter = Slices::new(init, named, [init.input_type(2); 2], init.input_type(1))?;
     let is_as_variable = init.node.op.name() == "ScatterNdNonAliasingAdd";
@@ -226,17 +230,18 @@ fn on_tensor(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
         check_nothing_for_empty(&params.shape, &indices.shape, &updates.shape)?;
         let read_in = if is_as_variable { one_for_each(&indices.shape) } else { indices.shape[..].into() };
         let depth = check_slices(&params.shape, &indices.shape, &read_in, &updates.shape)?;
-        own(ctx, &mut params)?;
+        make_unique(ctx, &mut params)?;
         scatter.run(ctx, &params, indices, updates, depth)?;
         ctx.set_output(0, params);
         Ok(())
     })
 }
 
+/// Makes the kernel of `ScatterNd`.
 fn scatter_nd(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let scatter = Slices::new(init, "Add", [wide(dtype), dtype], init.input_type(0))?;
-    let narrow = Narrow::new(init, dtype)?;
+    let narrow = Narrowing::new(init, dtype)?;
     Kernel::sync(move |ctx| {
         let (indices, updates, sizes) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.input(2)?);
         if sizes.shape().rank() != 1 {

@@ -1,4 +1,4 @@
-// Rows combined into segments. A segment's rows come in their order, so that sums are the same every time.
+// Rows combined into segments. The rows of a segment are combined in order, so results are reproducible.
 
 #define COMBINATION(NAME, EMPTY, COMBINE, FINISH)                                                                      \
     struct NAME {                                                                                                      \
@@ -20,8 +20,8 @@ COMBINATION(Prod, (W)1, x *y, x)
 COMBINATION(Max, (W)0, (y > x ? y : x), x)
 COMBINATION(Min, (W)0, (y < x ? y : x), x)
 
-// A segment has the rows from its start to the next one's, or those that `indices`, if there are any, have there. An
-// index out of range adds nothing: there is nobody to tell.
+// A segment has the rows from its start to the next one's, or, if `indices` is not null, the rows that the
+// indices in that range name. An index out of range adds nothing, because a kernel cannot report an error.
 template <class F, class T, class I>
 __global__ void segments(const T *data, const I *indices, const i64 *starts, T *out, i64 n, i64 inner, i64 rows) {
     typedef Wide<T> W;
@@ -41,7 +41,8 @@ __global__ void segments(const T *data, const I *indices, const i64 *starts, T *
     }
 }
 
-// Each index's row gets its segment's part: `table` has the segment and how many indices that has.
+// Adds to each index's row the gradient of its segment; `table` has the segment of each index and that
+// segment's number of indices.
 template <class F, class T, class I>
 __global__ void spread(const T *grad, const I *indices, const i64 *table, Wide<T> *out, i64 n, i64 inner, i64 rows) {
     EACH(i, n) {

@@ -1,7 +1,7 @@
-//! Sums, means, products and extremes over segments: the rows of one id. Ids in order are on the host, for the last one
-//! says what size there is.
+//! Sums, means, products and extremes over segments, the rows with one id. Sorted ids are in host memory,
+//! because the last one determines the output's shape.
 
-use super::cast::Narrow;
+use super::cast::Narrowing;
 use super::moved::zeros;
 use super::scatter::{CHANGED, Scatter, start};
 use super::support::{NUMBERS, allocate, function, launch, read, type_name, upload, wide, write};
@@ -26,7 +26,8 @@ const UNSORTED: Types = &[("T", CHANGED), ("Tindices", INDEX)];
 const SORTED: Types = &[("T", NUMBERS), ("Tindices", INDEX)];
 const SPARSE: Types = &[("T", FLOATS), ("Tidx", INDEX)];
 
-/// Rows that are picked are known on the host, for they say what size there is.
+/// Arguments in host memory of ops whose output has only the rows that occur, because these determine the
+/// output's shape.
 const PICKED: &[&str] = &["indices", "segment_ids", "dense_output_dim0"];
 
 macro_rules! kernels {
@@ -51,19 +52,20 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     of "SparseSegmentSumWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Sum";
     of "SparseSegmentMeanWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "Mean";
     of "SparseSegmentSqrtNWithNumSegments" SPARSE &["segment_ids", "num_segments"], sparse "SqrtN";
-    of "SparseSegmentSumGrad" SPARSE &["segment_ids", "output_dim0"], back "Sum";
-    of "SparseSegmentMeanGrad" SPARSE &["segment_ids", "output_dim0"], back "Mean";
-    of "SparseSegmentSqrtNGrad" SPARSE &["segment_ids", "output_dim0"], back "SqrtN";
-    of "SparseSegmentSumGradV2" SPARSE PICKED, back_to_picked "Sum";
-    of "SparseSegmentMeanGradV2" SPARSE PICKED, back_to_picked "Mean";
-    of "SparseSegmentSqrtNGradV2" SPARSE PICKED, back_to_picked "SqrtN";
+    of "SparseSegmentSumGrad" SPARSE &["segment_ids", "output_dim0"], gradient "Sum";
+    of "SparseSegmentMeanGrad" SPARSE &["segment_ids", "output_dim0"], gradient "Mean";
+    of "SparseSegmentSqrtNGrad" SPARSE &["segment_ids", "output_dim0"], gradient "SqrtN";
+    of "SparseSegmentSumGradV2" SPARSE PICKED, gradient_to_picked "Sum";
+    of "SparseSegmentMeanGradV2" SPARSE PICKED, gradient_to_picked "Mean";
+    of "SparseSegmentSqrtNGradV2" SPARSE PICKED, gradient_to_picked "SqrtN";
 };
 
+/// Makes the kernel of an unsorted segment op.
 fn unsorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let combine = Scatter::new(init, named, [wide(dtype), dtype], init.input_type(1))?;
-    let narrow = Narrow::new(init, dtype)?;
-    // Sums begin with zeros.
+    let narrow = Narrowing::new(init, dtype)?;
+    // Sums start with zeros, so they need no initialisation.
     let start = if named == "Add" { None } else { Some(start(init, named, dtype)?) };
     Kernel::sync(move |ctx| {
         let (data, ids) = (ctx.device_input(0)?, ctx.device_input(1)?);
@@ -96,7 +98,7 @@ fn unsorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// Where each segment begins, and behind the last one where it ends.
+/// Uploads the start of each segment, followed by the end of the last one.
 fn starts(ctx: &KernelContext<'_>, ids: &[i64], segments: usize) -> Result<DeviceTensor> {
     let mut starts = Vec::with_capacity(segments + 1);
     let mut at = 0;
@@ -108,7 +110,7 @@ fn starts(ctx: &KernelContext<'_>, ids: &[i64], segments: usize) -> Result<Devic
     upload(ctx, &starts)
 }
 
-/// Combines the rows of data, or those that `indices` name, into segments.
+/// Combines the rows of the data, or the rows that `indices` name, into segments.
 fn combine(
     ctx: &KernelContext<'_>,
     function: &Function,
@@ -134,6 +136,7 @@ fn combine(
     Ok(out)
 }
 
+/// Makes the kernel of a sorted segment op.
 fn sorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let name = format!("segments<{named}, {}, i64>", type_name(init.output_type(0))?);
     let function = function(init, &SOURCE, name)?;
@@ -145,11 +148,13 @@ fn sorted(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
+/// Loads a kernel for an element type and an index type.
 fn of_indices(init: &KernelInit<'_>, kernel: &str, named: &str, index: DType) -> Result<Arc<Function>> {
     let (element, index) = (type_name(init.output_type(0))?, type_name(index)?);
     function(init, &SOURCE, format!("{kernel}<{named}, {element}, {index}>"))
 }
 
+/// Makes the kernel of a sparse segment op.
 fn sparse(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let types = [init.input_type(1), init.input_type(2)];
     let function = of_indices(init, "segments", named, types[0])?;
@@ -161,25 +166,26 @@ fn sparse(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// What adds to rows the parts of the segments that they are in: in no order, in a type that several threads can add to one
-/// element of.
-struct Back {
+/// The kernels of a sparse segment op's gradient, which adds the gradient of each segment to its rows. The sums
+/// are in no fixed order, and in a dtype of which several threads can update one element.
+struct SegmentGradient {
     spread: Arc<Function>,
-    narrow: Narrow,
+    narrow: Narrowing,
     dtype: DType,
 }
 
-impl Back {
-    fn new(init: &KernelInit<'_>, named: &str, index: DType) -> Result<Back> {
+/// Loads the kernels.
+impl SegmentGradient {
+    fn new(init: &KernelInit<'_>, named: &str, index: DType) -> Result<SegmentGradient> {
         let dtype = init.output_type(0);
-        Ok(Back {
+        Ok(SegmentGradient {
             spread: of_indices(init, "spread", named, index)?,
-            narrow: Narrow::new(init, dtype)?,
+            narrow: Narrowing::new(init, dtype)?,
             dtype,
         })
     }
 
-    /// Into so many rows, of which the one of each index is in `places`.
+    /// Returns the gradient of `rows` rows; `places` has the row of each index.
     fn run(
         &self,
         ctx: &KernelContext<'_>,
@@ -210,24 +216,25 @@ impl Back {
     }
 }
 
-fn back(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
-    let back = Back::new(init, named, init.input_type(1))?;
+/// Makes the gradient's kernel.
+fn gradient(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let gradient = SegmentGradient::new(init, named, init.input_type(1))?;
     Kernel::sync(move |ctx| {
         let spread = spread(ctx)?;
-        let out = back.run(ctx, &spread, ctx.device_input(1)?, spread.rows)?;
+        let out = gradient.run(ctx, &spread, ctx.device_input(1)?, spread.rows)?;
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
-/// Only of rows that are picked, which are named too.
-fn back_to_picked(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
-    let back = Back::new(init, named, DType::Int64)?;
+/// Makes the kernel of a gradient that has only the rows that occur, and outputs their numbers.
+fn gradient_to_picked(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
+    let gradient = SegmentGradient::new(init, named, DType::Int64)?;
     let index = init.input_type(1);
     Kernel::sync(move |ctx| {
         let (spread, Picked { rows, places, .. }) = picked(ctx)?;
         let places = upload(ctx, &Tensor::vector(&places)?)?;
-        let out = back.run(ctx, &spread, &places, rows.len())?;
+        let out = gradient.run(ctx, &spread, &places, rows.len())?;
         ctx.set_output(0, out);
         let rows = upload(ctx, &integers(index, &rows)?)?;
         ctx.set_output(1, rows);

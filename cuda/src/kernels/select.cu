@@ -1,4 +1,4 @@
-// One of two elements by a third, each with axes that may repeat. Elements are only moved.
+// Selects one of two elements by a condition; each may broadcast. Elements are only copied.
 
 template <class E>
 __global__ void select(const bool *condition, const E *yes, const E *no, E *out, i64 n, Axes<3> axes) {
@@ -9,7 +9,8 @@ __global__ void select(const bool *condition, const E *yes, const E *no, E *out,
     }
 }
 
-// Between bounds, each one for all elements or one for each. NaN stays; where the bounds cross, the lower one holds.
+// Clips to bounds, each one for all elements or one per element. NaN stays; if the bounds cross, the lower one
+// is used.
 template <class T>
 __global__ void clip(const T *x, const T *low, const T *high, T *y, i64 n, i64 low_step, i64 high_step) {
     EACH(i, n) {

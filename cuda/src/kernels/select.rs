@@ -1,4 +1,4 @@
-//! Choosing elements by condition.
+//! Selection of elements by a condition, and clipping.
 
 use super::support::{
     Axes, MOVED, ORDERED, allocate, allocate_or_reuse, function, launch, moved_type_name, read, repeated,
@@ -20,9 +20,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("ClipByValue", &[("T", ORDERED)], clip),
 ];
 
-/// The result's shape, and where the condition's elements are along it.
+/// Returns the result's shape, and the strides of the condition along it.
 type Plan = fn(&KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)>;
 
+/// Makes a kernel that selects elements.
 fn choosing(init: &KernelInit<'_>, plan: Plan) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let select = function(init, &SOURCE, format!("select<{}>", moved_type_name(dtype)?))?;
@@ -46,7 +47,7 @@ fn choosing(init: &KernelInit<'_>, plan: Plan) -> Result<Kernel> {
     })
 }
 
-/// A condition for each element, for each row, or for all.
+/// The plan of `Select`, whose condition has an element per element, per row, or one for all.
 fn rows(ctx: &KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)> {
     let (condition, shape, other) = (ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
     if shape != other {
@@ -75,6 +76,7 @@ fn rows(ctx: &KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)> {
     Ok((shape.clone(), places))
 }
 
+/// The plan of `SelectV2`, whose inputs broadcast.
 fn broadcast(ctx: &KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)> {
     let (condition, yes, no) = (ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
     let both = PartialShape::broadcast(&yes.into(), &no.into());
@@ -86,6 +88,7 @@ fn broadcast(ctx: &KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)> {
     Ok((shape, places))
 }
 
+/// Makes the kernel of `ClipByValue`.
 fn clip(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let clip = function(init, &SOURCE, format!("clip<{}>", type_name(dtype)?))?;

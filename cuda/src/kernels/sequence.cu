@@ -1,4 +1,4 @@
-// Every element so many places further along each axis, around its end.
+// Rotates elements along each axis.
 template <class E> __global__ void roll(const E *x, E *y, i64 n, Axes<1> axes) {
     EACH(i, n) {
         i64 rest = i, from = 0, step = 1;
@@ -12,8 +12,8 @@ template <class E> __global__ void roll(const E *x, E *y, i64 n, Axes<1> axes) {
     }
 }
 
-// Sequences along one axis, of which another axis says which is how long: the first elements in the opposite order. A
-// length out of range is as if it were the axis's: there is nobody to tell.
+// Reverses the first elements of each sequence along one axis; another axis selects the sequence's length. A
+// length out of range counts as the axis's length, because a kernel cannot report an error.
 
 template <class E, class I>
 __global__ void reverse_sequence(const E *x, const I *lengths, E *y, i64 n, i64 batch_step, i64 batch, i64 step,
@@ -25,7 +25,7 @@ __global__ void reverse_sequence(const E *x, const I *lengths, E *y, i64 n, i64 
     }
 }
 
-// Products of vectors of three, whose parts are rounded to the type as on the CPU.
+// Cross products of 3-vectors; the terms are rounded to T, as on the CPU.
 template <class T> __global__ void cross(const T *a, const T *b, T *y, i64 n) {
     EACH(i, n) {
         const i64 first = i - i % 3, j = first + (i + 1) % 3, k = first + (i + 2) % 3;

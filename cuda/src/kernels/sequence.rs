@@ -1,4 +1,4 @@
-//! Elements turned along axes.
+//! Rolling and reversing along axes, and cross products.
 
 use super::support::{Axes, MOVED, allocate, function, launch, moved_type_name, read, type_name, write};
 use crate::engine::{Arguments, Source};
@@ -18,13 +18,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Cross", &[("T", REALS)], cross),
 ];
 
+/// Makes the kernel of `Roll`.
 fn roll(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let roll = function(init, &SOURCE, format!("roll<{}>", moved_type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
         let shifts = shifts(ctx)?;
         let x = ctx.device_input(0)?;
-        // Axes stay apart: those that run on in memory are shifted by themselves.
+        // Axes are not merged: even axes that are contiguous in memory have shifts of their own.
         let axes = Axes::apart(x.shape.iter().zip(&shifts).map(|(&size, &by)| (size, [by as isize])))?;
         let (out, n) = (allocate(ctx, dtype, x.shape.clone())?, x.shape.num_elements());
         let arguments = Arguments::new().address(read(x)?).address(write(&out)?).count(n);
@@ -34,6 +35,7 @@ fn roll(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `ReverseSequence`.
 fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
     let (batch, sequence): (i64, i64) = (init.attr("batch_dim")?, init.attr("seq_dim")?);
     let (dtype, length) = (init.output_type(0), init.input_type(1));
@@ -59,6 +61,7 @@ fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `Cross`.
 fn cross(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let cross = function(init, &SOURCE, format!("cross<{}>", type_name(dtype)?))?;

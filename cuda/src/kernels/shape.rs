@@ -1,12 +1,12 @@
-//! Ops that repeat elements to another shape. Those that only ask for shapes, or give one to the same elements, are the
-//! CPU's: `host`.
+//! Ops that broadcast to another shape. Ops that only return or change a shape use the CPU's kernels; see
+//! `host`.
 
-use super::moved::taking;
+use super::moved::make_box_copy;
 use super::support::MOVED;
 use device::kernel::KernelDef;
 use kernels::shape::broadcast_to;
 
 pub(super) const KERNELS: &[KernelDef] = &[KernelDef {
     host_memory: &["shape"],
-    ..KernelDef::enqueuing("BroadcastTo", &[("T", MOVED)], |init| taking(init, broadcast_to))
+    ..KernelDef::enqueuing("BroadcastTo", &[("T", MOVED)], |init| make_box_copy(init, broadcast_to))
 }];

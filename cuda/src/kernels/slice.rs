@@ -1,8 +1,8 @@
-//! Slices, and the gradients of slices.
+//! Slices, assignments to slices, and the gradients of slices.
 
-use super::moved::{Mover, taking, zeros};
+use super::moved::{Mover, make_box_copy, zeros};
 use super::support::MOVED;
-use super::variable::{changed, own};
+use super::variable::{make_unique, update_value};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::variable::VariableInput;
@@ -15,13 +15,13 @@ use kernels::slice::{Written, layout, plan, slice, strided_slice, written};
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["begin", "size"],
-        ..KernelDef::enqueuing("Slice", &[("T", MOVED)], |init| taking(init, slice))
+        ..KernelDef::enqueuing("Slice", &[("T", MOVED)], |init| make_box_copy(init, slice))
     },
     KernelDef {
         host_memory: &["begin", "end", "strides"],
         ..KernelDef::enqueuing("StridedSlice", &[("T", MOVED)], |init| {
             let attrs = StridedSliceAttrs::of(init.node)?;
-            taking(init, move |ctx| strided_slice(ctx, attrs))
+            make_box_copy(init, move |ctx| strided_slice(ctx, attrs))
         })
     },
     KernelDef {
@@ -41,13 +41,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 const BOUNDS: &[&str] = &["begin", "end", "strides"];
 
+/// Makes the kernel of an assignment to a slice of a variable.
 fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     let attrs = StridedSliceAttrs::of(init.node)?;
     let (variable, dtype) = (VariableInput::new(init, 0), init.input_type(4));
     let mover = Mover::new(init, dtype)?;
     Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
-        changed(ctx, &target, |tensor| {
+        update_value(ctx, &target, |tensor| {
             if tensor.dtype != dtype {
                 device::invalid!("l-value dtype {} does not match r-value dtype {dtype}", tensor.dtype);
             }
@@ -63,13 +64,14 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of an update of a slice of a tensor.
 fn update(init: &KernelInit<'_>) -> Result<Kernel> {
     let attrs = StridedSliceAttrs::of(init.node)?;
     let mover = Mover::new(init, init.input_type(4))?;
     Kernel::sync(move |ctx| {
         let mut tensor = ctx.take_device_input(0)?;
         if let Some(Written { dims, from, to }) = written(ctx, attrs, &tensor.shape)? {
-            own(ctx, &mut tensor)?;
+            make_unique(ctx, &mut tensor)?;
             mover.copy(ctx, &dims, (ctx.device_input(4)?, &from), (&tensor, &to))?;
         }
         ctx.set_output(0, tensor);
@@ -77,6 +79,7 @@ fn update(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of a slice's gradient.
 fn gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let attrs = StridedSliceAttrs::of(init.node)?;
     let mover = Mover::new(init, init.output_type(0))?;

@@ -1,6 +1,6 @@
-//! Softmax, and cross entropies over it.
+//! Softmax, and cross entropies of it.
 
-use super::support::{allocate, allocate_or_reuse, function, lane, read, type_name, write};
+use super::support::{allocate, allocate_or_reuse, function, kernel_stream, read, type_name, write};
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
@@ -16,6 +16,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("SparseSoftmaxCrossEntropyWithLogits", &[("T", FLOATS), ("Tlabels", INDEX)], sparse),
 ];
 
+/// Makes the kernel of `Softmax` or `LogSoftmax`.
 fn rows(init: &KernelInit<'_>, logarithm: bool) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let softmax = function(init, &SOURCE, format!("softmax<{}>", type_name(dtype)?))?;
@@ -33,12 +34,13 @@ fn rows(init: &KernelInit<'_>, logarithm: bool) -> Result<Kernel> {
             .count(rows)
             .count(classes)
             .flag(logarithm);
-        lane(ctx)?.launch_blocks(&softmax, rows, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&softmax, rows, &arguments)?;
         ctx.set_output(0, y);
         Ok(())
     })
 }
 
+/// Makes the kernel of a cross entropy with distributions.
 fn dense(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let entropy = function(init, &SOURCE, format!("cross_entropy<{}>", type_name(dtype)?))?;
@@ -69,8 +71,8 @@ fn dense(init: &KernelInit<'_>) -> Result<Kernel> {
             .count(classes)
             .structure(steps.iter().flatten().map(|&step| step as i64));
         match classes {
-            0 => lane(ctx)?.fill(&loss, 0)?,
-            _ => lane(ctx)?.launch_blocks(&entropy, batch, &arguments)?,
+            0 => kernel_stream(ctx)?.fill(&loss, 0)?,
+            _ => kernel_stream(ctx)?.launch_blocks(&entropy, batch, &arguments)?,
         }
         ctx.set_output(0, loss);
         ctx.set_output(1, gradient);
@@ -78,6 +80,7 @@ fn dense(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of a cross entropy with classes.
 fn sparse(init: &KernelInit<'_>) -> Result<Kernel> {
     let (dtype, index) = (init.output_type(0), init.input_type(1));
     let name = format!("sparse_cross_entropy<{}, {}>", type_name(dtype)?, type_name(index)?);
@@ -109,7 +112,7 @@ fn sparse(init: &KernelInit<'_>) -> Result<Kernel> {
             .address(write(&gradient)?)
             .count(batch)
             .count(classes);
-        lane(ctx)?.launch_blocks(&entropy, batch, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&entropy, batch, &arguments)?;
         ctx.set_output(0, loss);
         ctx.set_output(1, gradient);
         Ok(())

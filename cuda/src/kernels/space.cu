@@ -1,10 +1,11 @@
-// Blocks of space moved into the batch and back: the wide side has space, the narrow one a batch of parts of blocks.
+// Blocks of spatial axes moved into the batch and back. The wide side has the spatial axes, the narrow side has
+// parts of blocks in its batch.
 
 struct Blocks {
     i64 axes, batch, depth;
     i64 sizes[MOST_AXES], before[MOST_AXES], wide[MOST_AXES], narrow[MOST_AXES];
 
-    // The row of the wide side that is this one of the narrow side, or less than 0 in the margin.
+    // The row of the wide side for a row of the narrow side, or less than 0 in the padding.
     __device__ inline i64 wide_row(i64 row) const {
         i64 place[MOST_AXES];
         for (int i = (int)axes - 1; i >= 0; i--) {
@@ -25,7 +26,7 @@ struct Blocks {
     }
 };
 
-// Each of the narrow side's elements is a thread's: what is in the margin becomes zero, or is left out.
+// One thread per element of the narrow side; elements in the padding become zero, or are left out.
 template <class E> __global__ void to_batch(const E *from, E *to, i64 n, Blocks blocks) {
     EACH(i, n) {
         i64 row = blocks.wide_row(i / blocks.depth);

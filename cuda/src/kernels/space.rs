@@ -1,4 +1,4 @@
-//! Between space and batches: blocks of space moved into the batch and back, and patches of images and volumes.
+//! Blocks of spatial axes moved into the batch and back, and patches of images and volumes.
 
 use super::conv::volumes;
 use super::support::{MOST_AXES, MOVED, ORDERED, allocate, function, launch, moved_type_name, read, write};
@@ -42,7 +42,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// `of_squares`: blocks are squares, whose size is an attribute.
+/// Makes a kernel that moves blocks; with `of_squares`, blocks are squares whose size is an attribute.
 fn moved(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let block = of_squares.then(|| init.attr::<i64>("block_size")).transpose()?;
@@ -62,15 +62,15 @@ fn moved(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Result<Kern
                 .structure(words(&blocks, wide, narrow)?);
             launch(ctx, &function, n, arguments)?;
         } else if out.shape.num_elements() > 0 {
-            // All of it is margin.
-            super::support::lane(ctx)?.fill(&out, 0)?;
+            // The output consists of padding only.
+            super::support::kernel_stream(ctx)?.fill(&out, 0)?;
         }
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
-/// `Blocks` of the `.cu` file.
+/// Returns the `Blocks` structure of the `.cu` file.
 fn words(blocks: &Blocks, wide: &Shape, narrow: &Shape) -> Result<impl Iterator<Item = i64>> {
     let axes = blocks.sizes.len();
     if axes > MOST_AXES {
@@ -89,7 +89,7 @@ fn words(blocks: &Blocks, wide: &Shape, narrow: &Shape) -> Result<impl Iterator<
     Ok([axes, wide[0], depth].into_iter().map(|v| v as i64).chain(tables.concat()))
 }
 
-/// As a convolution over volumes takes them.
+/// Makes a kernel that extracts patches, with the kernel of convolutions over volumes.
 fn extracting(init: &KernelInit<'_>, extraction: Extraction) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let patches = function(init, &volumes::SOURCE, format!("patches<{}>", moved_type_name(dtype)?))?;

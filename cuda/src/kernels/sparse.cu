@@ -1,7 +1,7 @@
-// Sparse tensors as three: indices, values, and the whole's sizes. An index out of range is passed over: there is nobody
-// to tell.
+// Sparse tensors as indices, values and a dense shape. An index out of range is skipped, because a kernel
+// cannot report an error.
 
-// Products of a sparse matrix's elements with rows of a dense one, added in no order.
+// Products of a sparse matrix's elements with rows of a dense matrix, added in no fixed order.
 template <class T, class I>
 __global__ void sparse_product(const I *indices, const T *values, const T *dense, T *out, i64 n, i64 rows, i64 inner,
                                i64 columns, i64 flip_sparse, i64 flip_dense) {
@@ -18,7 +18,7 @@ struct Sizes {
     i64 sizes[MOST_AXES];
 };
 
-// Elements put into their places; values of `step` 0 are one for all.
+// Writes elements to their positions; with `step` 0 a single value is used for all.
 template <class E, class I>
 __global__ void to_dense(const I *indices, const E *values, E *out, i64 n, i64 step, Sizes whole) {
     EACH(i, n) {

@@ -1,4 +1,4 @@
-//! Sparse tensors as three: the indices of what is not zero, its values, and the whole's shape, which is on the host.
+//! Sparse tensors: the indices of elements, their values, and the dense shape, which is on the host.
 
 use super::host::{on_demand, same_as_cpu};
 use super::moved::{Filler, zeros};
@@ -14,7 +14,7 @@ use kernels::sparse::{dense_shape, product_sizes};
 
 static SOURCE: Source = Source { file: "sparse.cu", text: include_str!("sparse.cu") };
 
-/// Elements that have bytes: others are the CPU's.
+/// Dtypes with a byte representation, which an explicit GPU placement supports; others run on the CPU.
 const ARRANGED: &[(&str, &[DType])] = &[(
     "T",
     &[
@@ -30,7 +30,8 @@ const ADDED_UP: &[(&str, &[DType])] = &[(
     ],
 )];
 
-/// How many elements there are, or what shape, is known when all indices have been looked at, which are the host's as a rule.
+/// Defines a kernel that is the CPU's, because the output's shape depends on all indices, which usually are on
+/// the host.
 const fn arranging(op: &'static str, types: &'static [(&'static str, &'static [DType])]) -> KernelDef {
     on_demand(same_as_cpu(op, types, ALL_ARGUMENTS))
 }
@@ -53,6 +54,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     arranging("SparseFillEmptyRowsGrad", ADDED_UP),
 ];
 
+/// Makes the kernel of `SparseTensorDenseMatMul`.
 fn product(init: &KernelInit<'_>) -> Result<Kernel> {
     let flips = [init.attr::<bool>("adjoint_a")?, init.attr::<bool>("adjoint_b")?];
     let dtype = init.output_type(0);
@@ -81,7 +83,7 @@ fn product(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-/// Elements that come twice are there in no order.
+/// Makes the kernel of `SparseToDense`; if indices repeat, any of their values may be the result.
 fn to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let name = format!("to_dense<{}, {}>", moved_type_name(dtype)?, type_name(init.input_type(0))?);

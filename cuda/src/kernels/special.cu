@@ -1,12 +1,12 @@
-// Special functions of two operands, computed in double precision as on the CPU. They stand behind `unary.cu`, whose
-// digamma function they take.
+// Special functions of two operands, computed in double precision as on the CPU. The text is appended to
+// `unary.cu`, because it uses the digamma function there.
 
 #define NOT_A_NUMBER __longlong_as_double(0x7ff8000000000000LL)
 #define EPSILON 2.220446049250313e-16
 #define LEAST_POSITIVE 2.2250738585072014e-308
 
-// The sum of (q + k)^-x over all k from 0: the first terms, then the Euler-Maclaurin formula (Abramowitz and Stegun
-// 23.2.9).
+// The sum of (q + k)^-x over all k >= 0: the first terms, then the Euler-Maclaurin formula (Abramowitz and
+// Stegun 23.2.9).
 __device__ inline double zeta(double x, double q) {
     if (x == 1.0)
         return highest<double>();
@@ -15,7 +15,7 @@ __device__ inline double zeta(double x, double q) {
     if (q == highest<double>())
         return 0.0;
     if (q <= 0.0) {
-        // A pole, unless negative terms turn the sign.
+        // A pole; with an odd x its sign depends on the side.
         if (q == floor(q))
             return rint(0.5 * x) == 0.5 * x ? highest<double>() : NOT_A_NUMBER;
         if (x != floor(x))
@@ -42,7 +42,7 @@ __device__ inline double zeta(double x, double q) {
     return sum;
 }
 
-// The `n`-th derivative of the digamma function.
+// The n-th derivative of the digamma function.
 __device__ inline double polygamma(double n, double x) {
     if (!(n >= 0.0) || n != floor(n))
         return NOT_A_NUMBER;
@@ -51,7 +51,7 @@ __device__ inline double polygamma(double n, double x) {
     return pow(-1.0, n + 1.0) * tgamma(n + 1.0) * zeta(n + 1.0, x);
 }
 
-// Terms after which neither the series nor the fraction changes.
+// Largest number of terms of the series and of the continued fraction; both converge earlier.
 #define TERMS 2000
 
 // x^a e^-x / gamma(a)
@@ -89,7 +89,7 @@ __device__ inline double gamma_fraction(double a, double x) {
     return gamma_density(a, x) * h;
 }
 
-// Whether the incomplete gamma functions are defined.
+// Returns whether the incomplete gamma functions are defined.
 __device__ inline bool has_gamma(double a, double x) {
     return a > 0.0 && x >= 0.0;
 }
@@ -114,7 +114,7 @@ __device__ inline double upper_gamma(double a, double x) {
     return x < 1.0 || x < a ? 1.0 - gamma_series(a, x) : gamma_fraction(a, x);
 }
 
-// By the series and its derivative, term by term.
+// The derivative by `a` from the series, term by term.
 __device__ inline double gamma_series_slope(double a, double x) {
     double term = 1.0, sum = 1.0, n = a, term_slope = 0.0, sum_slope = 0.0;
     for (int i = 0; i < TERMS; i++) {
@@ -128,7 +128,8 @@ __device__ inline double gamma_series_slope(double a, double x) {
     }
     return -x / a * (sum_slope + sum * (log(x) - digamma(a + 1.0)));
 }
-// By the continued fraction and its derivative, step by step: each number with its derivative by `a`.
+// The derivative by `a` from the continued fraction, step by step: each variable is accompanied by its
+// derivative.
 __device__ inline double gamma_fraction_slope(double a, double x) {
     double b = x + 1.0 - a, b_slope = -1.0, c = 1.0 / LEAST_POSITIVE, c_slope = 0.0, d = 1.0 / b;
     double d_slope = -b_slope * d * d, h = d, h_slope = d_slope;
@@ -151,8 +152,8 @@ __device__ inline double gamma_fraction_slope(double a, double x) {
 __device__ inline double inner_quantile_slope(double a, double x) {
     return x > 1.0 && x > a ? gamma_fraction_slope(a, x) : gamma_series_slope(a, x);
 }
-// A slope between 0 and infinity, and what it is at both: of the quantile by `a`, or, times the density, of the lower
-// incomplete gamma function.
+// The derivative by `a` of the quantile, or, times the density, of the lower incomplete gamma function, with
+// its values at 0 and infinity.
 __device__ inline double gamma_slope(double a, double x, bool is_of_quantile) {
     if (x == 0.0)
         return 0.0;

@@ -1,4 +1,4 @@
-//! Stacks, which live as long as their step: values stay in the GPU's memory, but those of `int32`.
+//! Stacks, which live as long as their step. Values stay in the GPU's memory, except those of `int32`.
 
 use super::host::same_as_cpu;
 use super::support::MOVED;

@@ -1,5 +1,5 @@
-//! Staging areas, where tensors wait in the GPU's memory for the step that takes them: what one step brings over while another
-//! computes. Those whose elements have no form on a GPU wait on the host.
+//! Staging areas: tensors in the GPU's memory that one step uploads while another computes. Tensors without a
+//! device representation stay on the host.
 
 use super::host::same_as_cpu;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};

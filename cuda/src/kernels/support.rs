@@ -1,7 +1,7 @@
-//! What kernels of GPUs have in common: the names of types, the memory of inputs and outputs, how tensors are walked.
+//! Common code of GPU kernels: type names, memory of inputs and outputs, and iteration over tensors.
 
 use crate::engine::driver::Address;
-use crate::engine::{Arguments, Function, Lane, Source, block, engine_of};
+use crate::engine::{Arguments, Function, KernelStream, Source, block, engine_of};
 use device::DeviceTensor;
 use device::kernel::{KernelContext, KernelInit};
 use device::{Error, Result};
@@ -13,23 +13,24 @@ use graph::{Shape, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Types that kernels compute with. What is of `int32` stays on the host, as in TensorFlow: most of it is shapes.
+/// Dtypes of arithmetic. Tensors of `int32` stay on the host, as in TensorFlow, because most of them are
+/// shapes.
 pub(super) const NUMBERS: &[DType] = &[Float, Double, Half, BFloat16, Int64];
 
-/// Types that kernels only move.
+/// Dtypes of kernels that only copy elements.
 pub(super) const MOVED: &[DType] = &[
     Float, Double, Half, BFloat16, Bool, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
     Complex128,
 ];
 
-/// Types that have an order.
+/// Dtypes with an order.
 pub(super) const ORDERED: &[DType] =
     &[Float, Double, Half, BFloat16, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64];
 
-/// Types that several threads can add to one element of, without a loop.
+/// Dtypes of which several threads can atomically add to one element, without a compare-and-swap loop.
 pub(super) const SUMMED: &[DType] = &[Float, Double];
 
-/// What kernels compute in: `Wide` of the `.cu` files.
+/// Returns the dtype that kernels compute in: `Wide` of the `.cu` files.
 pub(super) fn wide(dtype: DType) -> DType {
     match dtype {
         Half | BFloat16 => Float,
@@ -37,10 +38,10 @@ pub(super) fn wide(dtype: DType) -> DType {
     }
 }
 
-/// A type as the `.cu` files call it.
+/// Returns the name of a dtype in the `.cu` files.
 ///
 /// # Errors
-/// `Unimplemented` if they know none.
+/// `Unimplemented` for a dtype that the `.cu` files do not have.
 pub(super) fn type_name(dtype: DType) -> Result<&'static str> {
     Ok(match dtype {
         Float => "float",
@@ -62,7 +63,7 @@ pub(super) fn type_name(dtype: DType) -> Result<&'static str> {
     })
 }
 
-/// As [`type_name`], for kernels that only move elements: by their size.
+/// Like [`type_name`], for kernels that only copy elements: an unsigned type of the same size.
 pub(super) fn moved_type_name(dtype: DType) -> Result<&'static str> {
     Ok(match dtype.size() {
         Some(1) => "u8",
@@ -74,27 +75,27 @@ pub(super) fn moved_type_name(dtype: DType) -> Result<&'static str> {
     })
 }
 
-/// The kernel of a file, compiled for the node's device.
+/// Loads a kernel of a file for the node's device.
 pub(super) fn function(init: &KernelInit<'_>, source: &Source, name: String) -> Result<Arc<Function>> {
     engine_of(&**init.device)?.function(source.program(name))
 }
 
-/// Where the kernel enqueues.
-pub(super) fn lane<'a>(ctx: &KernelContext<'a>) -> Result<Lane<'a>> {
-    Lane::of(&**ctx.device())
+/// Returns the stream that the kernel enqueues to.
+pub(super) fn kernel_stream<'a>(ctx: &KernelContext<'a>) -> Result<KernelStream<'a>> {
+    KernelStream::of(&**ctx.device())
 }
 
-/// What the kernel has made on the host, in the GPU's memory: such a kernel is not captured.
+/// Uploads a tensor that the kernel has made on the host; such a kernel cannot be captured.
 pub(super) fn upload(ctx: &KernelContext<'_>, tensor: &Tensor) -> Result<DeviceTensor> {
     engine_of(&**ctx.device())?.upload(&ctx.node().name, tensor)
 }
 
-/// Memory for an output.
+/// Allocates memory for an output.
 pub(super) fn allocate(ctx: &KernelContext<'_>, dtype: DType, shape: Shape) -> Result<DeviceTensor> {
-    lane(ctx)?.allocate(&ctx.node().name, dtype, shape)
+    kernel_stream(ctx)?.allocate(&ctx.node().name, dtype, shape)
 }
 
-/// As [`allocate`], in this input's memory if nobody else reads it and its size is the same.
+/// Like [`allocate`], but returns the input's memory if it has the same dtype and size, and no other holder.
 pub(super) fn allocate_or_reuse(
     ctx: &KernelContext<'_>,
     input: &mut DeviceTensor,
@@ -108,34 +109,34 @@ pub(super) fn allocate_or_reuse(
     allocate(ctx, dtype, shape)
 }
 
-/// Whether nobody else holds the tensor's memory.
+/// Returns whether the tensor's memory has no other holder.
 pub(super) fn is_unique(tensor: &mut DeviceTensor) -> bool {
     Arc::get_mut(&mut tensor.memory).is_some()
 }
 
-/// Where a tensor is, for a kernel that is enqueued next and reads it.
+/// Returns a tensor's address for a kernel that reads it and is enqueued next.
 pub(super) fn read(tensor: &DeviceTensor) -> Result<Address> {
     block(tensor)?.read()
 }
 
-/// Where a tensor is, for a kernel that is enqueued next and writes it.
+/// Returns a tensor's address for a kernel that writes it and is enqueued next.
 pub(super) fn write(tensor: &DeviceTensor) -> Result<Address> {
     block(tensor)?.write()
 }
 
-/// Axes that a kernel can walk.
+/// Largest number of axes in a kernel's iteration.
 pub(super) const MOST_AXES: usize = 8;
 
-/// How a kernel walks `N` tensors together: `Axes<N>` of the `.cu` files.
+/// The axes of a joint iteration over `N` tensors: `Axes<N>` of the `.cu` files.
 #[derive(Clone, Debug)]
 pub(super) struct Axes<const N: usize>(SmallVec<[(usize, [isize; N]); 4]>);
 
 impl<const N: usize> Axes<N> {
-    /// Of axes from the outermost on: sizes, and each tensor's elements from one index to the next. Axes that all
-    /// tensors run through as one are one.
+    /// Returns the axes, given from the outermost on as size and each tensor's stride. Axes that are contiguous
+    /// in all tensors are merged.
     ///
     /// # Errors
-    /// `Unimplemented` for more axes than kernels walk.
+    /// `Unimplemented` for more than [`MOST_AXES`] axes.
     pub(super) fn new(axes: impl IntoIterator<Item = (usize, [isize; N])>) -> Result<Axes<N>> {
         let mut merged: SmallVec<[(usize, [isize; N]); 4]> = SmallVec::new();
         for (size, steps) in axes {
@@ -155,7 +156,7 @@ impl<const N: usize> Axes<N> {
         Axes::apart(merged)
     }
 
-    /// As [`Axes::new`], each axis by itself.
+    /// Like [`Axes::new`], without merging axes.
     pub(super) fn apart(axes: impl IntoIterator<Item = (usize, [isize; N])>) -> Result<Axes<N>> {
         let axes: SmallVec<[(usize, [isize; N]); 4]> = axes.into_iter().collect();
         if axes.len() > MOST_AXES {
@@ -167,7 +168,7 @@ impl<const N: usize> Axes<N> {
         Ok(Axes(axes))
     }
 
-    /// Whether each tensor is walked from its first element to its last.
+    /// Returns whether the iteration visits all tensors in memory order.
     pub(super) fn is_flat(&self) -> bool {
         match self.0.as_slice() {
             [] => true,
@@ -176,8 +177,8 @@ impl<const N: usize> Axes<N> {
         }
     }
 
-    /// The same walk over packs of so many elements, from these starts on; `None` where the elements of a pack are not
-    /// neighbours, or packs do not begin at multiples of their size.
+    /// Returns the iteration over packs of `pack` elements from these start offsets; `None` if the elements of
+    /// a pack are not contiguous, or a pack is not aligned to its size.
     pub(super) fn in_packs(&self, pack: usize, starts: &[isize; N]) -> Option<Axes<N>> {
         let size = pack as isize;
         let are_whole = |steps: &[isize; N]| steps.iter().all(|step| step % size == 0);
@@ -192,12 +193,12 @@ impl<const N: usize> Axes<N> {
         })
     }
 
-    /// The innermost axis's size; 1 without axes.
+    /// Returns the size of the innermost axis; 1 without axes.
     pub(super) fn innermost(&self) -> usize {
         self.0.last().map_or(1, |(size, _)| *size)
     }
 
-    /// Rank, sizes, strides of each tensor.
+    /// Returns the structure of the `.cu` files: rank, sizes, and strides of each tensor.
     pub(super) fn words(&self) -> impl Iterator<Item = i64> {
         let sizes = (0..MOST_AXES).map(|axis| self.0.get(axis).map_or(1, |(size, _)| *size as i64));
         let strides = (0..N).flat_map(move |t| {
@@ -207,7 +208,7 @@ impl<const N: usize> Axes<N> {
     }
 }
 
-/// Where a tensor's elements are along the axes of a shape that it is broadcast to.
+/// Returns the strides of a tensor along the axes of a shape that it broadcasts to.
 pub(super) fn repeated(from: &Shape, to: &Shape) -> SmallVec<[isize; 6]> {
     let strides = from.strides();
     let missing = to.rank().saturating_sub(from.rank());
@@ -218,15 +219,14 @@ pub(super) fn repeated(from: &Shape, to: &Shape) -> SmallVec<[isize; 6]> {
     (0..to.rank()).map(step).collect()
 }
 
-/// Enqueues a kernel whose threads each take elements, with an output's address first among the arguments that
-/// `arguments` is given to add to.
+/// Enqueues a kernel for `count` elements.
 pub(super) fn launch(
     ctx: &KernelContext<'_>,
     function: &Function,
     count: usize,
     arguments: Arguments,
 ) -> Result<()> {
-    lane(ctx)?.launch(function, count, &arguments)
+    kernel_stream(ctx)?.launch(function, count, &arguments)
 }
 
 #[cfg(test)]
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_that_run_on_are_one() -> Result<()> {
+    fn contiguous_axes_are_merged() -> Result<()> {
         let axes = Axes::new([(2, [12, 12]), (3, [4, 4]), (1, [7, 9]), (4, [1, 1])])?;
         assert!(axes.is_flat());
         assert_eq!(axes.words().take(2).collect::<Vec<_>>(), [1, 24]);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_walked_in_packs() -> Result<()> {
+    fn contiguous_elements_are_indexed_in_packs() -> Result<()> {
         let axes = Axes::new([(3, [20, 8]), (8, [1, 1])])?;
         let packed = axes.in_packs(4, &[4, 0]).ok_or_else(|| device::Error::internal("no packs"))?;
         let words: Vec<i64> = packed.words().collect();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_repeats_along_what_it_lacks() -> Result<()> {
+    fn broadcast_axes_have_stride_zero() -> Result<()> {
         let shape = |dims: &[usize]| Shape::new(dims);
         assert_eq!(repeated(&shape(&[3, 1])?, &shape(&[2, 3, 4])?).as_slice(), [0, 1, 0]);
         assert_eq!(repeated(&Shape::scalar(), &shape(&[2])?).as_slice(), [0]);

@@ -1,6 +1,6 @@
-// Non-maximum suppression: boxes in the order of their scores, without those that overlap one chosen before.
+// Non-maximum suppression: boxes in the order of their scores, except those that overlap a box chosen before.
 
-// As wide as the type.
+// Rounds to T.
 template <class T> __device__ inline float rounded(float x) {
     return wide(narrow<T>(x));
 }
@@ -12,7 +12,7 @@ __device__ inline float most(float x, float y) {
     return x < y ? y : x;
 }
 
-// A box whose corners are in order.
+// A box with its corners in order.
 template <class T> struct Box {
     float top, left, bottom, right;
 
@@ -26,7 +26,7 @@ template <class T> struct Box {
     __device__ inline float area() const {
         return rounded<T>(rounded<T>(bottom - top) * rounded<T>(right - left));
     }
-    // What it has in common with another one, of what both cover.
+    // Intersection over union with another box.
     __device__ inline float overlap(const Box &other) const {
         const float own = area(), its = other.area();
         if (own <= 0.0f || its <= 0.0f)
@@ -38,8 +38,8 @@ template <class T> struct Box {
     }
 };
 
-// A box that may be chosen as one number: that of the largest score is the largest, of equal scores that of the first box.
-// No box is 0.
+// A candidate box as one number. A larger score makes a larger number, and so does, for equal scores, a smaller
+// index. 0 means no box.
 struct Candidate {
     static __device__ inline u64 of(float score, i64 box) {
         const u32 bits = __float_as_uint(score);
@@ -58,12 +58,12 @@ struct Candidate {
 struct Rules {
     i64 most;
     double overlap, score;
-    // How far overlaps lower scores; 0 where they leave out altogether.
+    // The scale by which an overlap lowers a score; 0 if an overlapping box is excluded.
     double scale;
 };
 
-// What overlaps with those chosen from `first` on, the last one first, leave of a box's score, which is looked at no further
-// when it is too low. The whole block's work; all threads get the result.
+// The score of a box, lowered by its overlaps with the boxes chosen from index `first` on, the last one first.
+// The loop ends once the score is too low. All threads of the block take part and get the result.
 template <class T>
 __device__ inline float lowered(const T *boxes, i64 box, float score, const i32 *numbers, i64 first, i64 chosen,
                                 const Rules &rules) {
@@ -87,10 +87,11 @@ __device__ inline float lowered(const T *boxes, i64 box, float score, const i32 
     return score;
 }
 
-// Boxes that are chosen, with their scores, and zeros behind them. One block's work: each thread has some of the boxes, of
-// which `left` says what is left of their scores, NaN of those that will not be chosen. A box's turn comes by its score as
-// it was known last; if that is another by then, its turn comes again: `known` says with how many of those chosen the score
-// has been lowered, or whether one of them lowers it to nothing since, for the overlap is no number.
+// Chooses boxes and their scores, followed by zeros; one block. Each thread handles some of the boxes. `left`
+// is the current score of each box, NaN if it cannot be chosen. The box with the largest score is tried next;
+// if its score, brought up to date, has changed, it is tried again later. `known` is the number of chosen boxes
+// that a score accounts for; without soft suppression it is 1 if an overlap with a chosen box is NaN, which
+// makes the score NaN or 0 when it is updated.
 template <class T>
 __global__ void choose(const T *boxes, const T *scores, float *left, i32 *known, i32 *numbers, T *values, i32 *count,
                        i64 n, i64 length, Rules rules) {

@@ -1,5 +1,5 @@
-//! Arrays of tensors, which live as long as their step: elements are in the GPU's memory, but those of `int32`. Handles,
-//! indices and lengths are on the host.
+//! Tensor arrays, which live as long as their step. Elements are in the GPU's memory, except those of `int32`;
+//! handles, indices and lengths are on the host.
 
 use super::host::same_as_cpu;
 use super::memory::OnGpu;
@@ -10,8 +10,8 @@ use kernels::tensor_array::{concat, create, gather, read, scatter, split, write}
 
 const INT32: &[DType] = &[DType::Int32];
 
-/// Rows of the three generations of an op. An op of elements has its type in an attribute, and the arguments that are on
-/// the host, of elements that are in the GPU's memory and of those that are not.
+/// Defines the kernels for the three versions of each op. An op on elements names the attribute with their
+/// dtype, and its host arguments for elements in the GPU's memory and for elements on the host.
 macro_rules! generations {
     (
         made: $($created:literal)*;
@@ -43,21 +43,21 @@ pub(super) const KERNELS: &[KernelDef] = generations! {
     "TensorArraySize" "TensorArraySizeV2" "TensorArraySizeV3": &["handle", "size"];
     "TensorArrayClose" "TensorArrayCloseV2" "TensorArrayCloseV3": &["handle"];
     of "T" "TensorArrayWrite" "TensorArrayWriteV2" "TensorArrayWriteV3":
-        &["handle", "index"], &["handle", "index", "value"], |init| write(init, OnGpu::summing(init, "T")?);
+        &["handle", "index"], &["handle", "index", "value"], |init| write(init, OnGpu::with_sum(init, "T")?);
     of "dtype" "TensorArrayRead" "TensorArrayReadV2" "TensorArrayReadV3":
         &["handle", "index"], &["handle", "index", "value"], |init| read(init, OnGpu::default());
     of "dtype" "TensorArrayGather" "TensorArrayGatherV2" "TensorArrayGatherV3":
         &["handle", "indices"], &["handle", "indices", "value"],
-        |init| gather(init, OnGpu::moving(init, "dtype")?, false);
+        |init| gather(init, OnGpu::with_mover(init, "dtype")?, false);
     of "T" "TensorArrayScatter" "TensorArrayScatterV2" "TensorArrayScatterV3":
         &["handle", "indices"], &["handle", "indices", "value"],
-        |init| scatter(init, OnGpu::summing(init, "T")?, false);
+        |init| scatter(init, OnGpu::with_sum(init, "T")?, false);
     of "dtype" "TensorArrayConcat" "TensorArrayConcatV2" "TensorArrayConcatV3":
-        &["handle", "lengths"], &["handle", "lengths", "value"], |init| concat(init, OnGpu::moving(init, "dtype")?);
+        &["handle", "lengths"], &["handle", "lengths", "value"], |init| concat(init, OnGpu::with_mover(init, "dtype")?);
     of "T" "TensorArraySplit" "TensorArraySplitV2" "TensorArraySplitV3":
-        &["handle", "lengths"], &["handle", "lengths", "value"], |init| split(init, OnGpu::summing(init, "T")?);
+        &["handle", "lengths"], &["handle", "lengths", "value"], |init| split(init, OnGpu::with_sum(init, "T")?);
     of "dtype" "TensorArrayPack": &["handle"], &["handle", "value"],
-        |init| gather(init, OnGpu::moving(init, "dtype")?, true);
+        |init| gather(init, OnGpu::with_mover(init, "dtype")?, true);
     of "T" "TensorArrayUnpack": &["handle"], &["handle", "value"],
-        |init| scatter(init, OnGpu::summing(init, "T")?, true);
+        |init| scatter(init, OnGpu::with_sum(init, "T")?, true);
 };

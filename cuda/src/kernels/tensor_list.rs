@@ -1,5 +1,5 @@
-//! Lists of tensors, held by variants: elements are in the GPU's memory, but those of `int32` and variants. Handles, indices,
-//! lengths and shapes are on the host. A list whose elements have no kernels here is the CPU's.
+//! Tensor lists in variants. Elements are in the GPU's memory, except those of `int32` and variants; handles,
+//! indices, lengths and shapes are on the host. Lists of dtypes without GPU kernels are placed on the CPU.
 
 use super::memory::{HOSTED, OnGpu};
 use super::support::MOVED;
@@ -15,12 +15,13 @@ use kernels::tensor_list::{
 
 const VARIANT: &[DType] = &[DType::Variant];
 
+/// The operations of an op that joins or splits elements.
 fn moving(init: &KernelInit<'_>) -> device::Result<OnGpu> {
-    OnGpu::moving(init, "element_dtype")
+    OnGpu::with_mover(init, "element_dtype")
 }
 
-/// Rows of ops that touch no elements; of those that do, with the arguments that are on the host, of elements that are in
-/// the GPU's memory and of those that are not.
+/// Defines the kernels of ops that create lists, of ops that touch no elements, and of ops on elements; the
+/// latter have host arguments for elements in the GPU's memory and for elements on the host.
 macro_rules! rows {
     (
         made: $($created:literal: $create:expr, $sizes:expr;)*

@@ -1,4 +1,4 @@
-// The largest elements of each row, and whether one is among them.
+// The largest elements of each row, and whether a given element is among them.
 
 // Larger before smaller, NaN last; of equal elements the first comes first.
 template <class W> __device__ inline bool before(W x, i64 i, W y, i64 j) {
@@ -10,7 +10,7 @@ template <class W> __device__ inline bool before(W x, i64 i, W y, i64 j) {
     return x_is_none != y_is_none ? y_is_none : i < j;
 }
 
-// A row is a block's, which looks for the next one, then for the next behind that.
+// One block per row, which searches for the largest element that follows the last one found.
 template <class T, class I>
 __global__ void top(const T *x, T *values, I *indices, i64 rows, i64 columns, i64 k) {
     typedef Wide<T> W;
@@ -55,7 +55,8 @@ __global__ void top(const T *x, T *values, I *indices, i64 rows, i64 columns, i6
     }
 }
 
-// Whether fewer than `k` of a row are larger than the one that the target names. What is not finite cannot be ranked.
+// Returns whether fewer than `k` elements of a row are larger than the target's. Rows with non-finite values
+// give false.
 template <class I>
 __global__ void in_top(const float *x, const I *targets, bool *y, i64 rows, i64 classes, i64 k) {
     EACH_BLOCK(row, rows) {
@@ -63,7 +64,7 @@ __global__ void in_top(const float *x, const I *targets, bool *y, i64 rows, i64 
         i64 target = targets[row];
         bool is_there = target >= 0 && target < classes;
         float own = is_there ? from[target] : 0.0f;
-        // Those that are larger; any that is not finite counts as more than there can be.
+        // The number of larger elements; a non-finite value counts as 2^40, more than a row can have.
         i64 larger = 0;
         for (i64 i = threadIdx.x; is_there && i < classes; i += THREADS) {
             float value = from[i];

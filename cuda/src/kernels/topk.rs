@@ -1,6 +1,6 @@
 //! The largest elements along the last axis.
 
-use super::support::{NUMBERS, allocate, function, lane, read, type_name, write};
+use super::support::{NUMBERS, allocate, function, kernel_stream, read, type_name, write};
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -39,7 +39,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// They come from the largest on, whether that is asked for or not.
+/// Makes the kernel of `TopK`, which always sorts its result in descending order.
 fn top(
     init: &KernelInit<'_>,
     k: impl Fn(&KernelContext<'_>) -> Result<i64> + Send + Sync + 'static,
@@ -60,7 +60,7 @@ fn top(
                 .count(rows)
                 .count(columns)
                 .count(k);
-            lane(ctx)?.launch_blocks(&top, rows, &arguments)?;
+            kernel_stream(ctx)?.launch_blocks(&top, rows, &arguments)?;
         }
         ctx.set_output(0, values);
         ctx.set_output(1, indices);
@@ -68,6 +68,7 @@ fn top(
     })
 }
 
+/// Makes the kernel of `InTopK`.
 fn in_top(
     init: &KernelInit<'_>,
     k: impl Fn(&KernelContext<'_>) -> Result<i64> + Send + Sync + 'static,
@@ -85,7 +86,7 @@ fn in_top(
             .count(rows)
             .count(classes)
             .integer(k);
-        lane(ctx)?.launch_blocks(&in_top, rows, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&in_top, rows, &arguments)?;
         ctx.set_output(0, out);
         Ok(())
     })

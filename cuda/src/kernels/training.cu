@@ -1,10 +1,10 @@
-// Steps of optimizers: what becomes of one element of a variable and its slots, given its gradient. States are the
-// variable and its slots, scalars the op's, both in the op's order.
+// Optimizer steps: the update of one element of a variable and its slots by its gradient. `State` holds the
+// variable and its slots, `Scalars` the scalar inputs, both in the op's order.
 
 template <class T> struct State {
     T *of[4];
 };
-// What is stepped, and by what.
+// A variable with its slots, and its gradient.
 template <class T> struct Stepped {
     State<T> state;
     const T *gradient;
@@ -17,7 +17,7 @@ template <class T> struct Scalars {
     }
 };
 
-// A step has a number of states, and changes them.
+// An optimizer's rule: the number of states, and their update.
 #define STEP(NAME, COUNT, ...)                                                                                         \
     template <class T> struct NAME {                                                                                   \
         typedef Wide<T> W;                                                                                             \
@@ -107,7 +107,7 @@ STEP(PowerSign, 2, {
     s[0] -= lr * exp(base * decay * (sign_of(g) * sign_of(s[1]))) * g;
 })
 
-// Nearer to zero by so many times `l1`, and not beyond it.
+// Moves x towards zero by `times * l1`, but not beyond zero.
 template <class W> __device__ inline W shrunk(W x, W times, W l1) {
     W rest = fabs(x) - times * l1;
     return l1 > (W)0 ? sign_of(x) * (rest < (W)0 ? (W)0 : rest) : x;
@@ -119,7 +119,7 @@ STEP(AdagradDA, 3, {
     s[0] = -lr * shrunk<W>(s[1], steps, scalar[1]) / (scalar[2] * steps * lr + sqrt(s[2]));
 })
 
-// The point that minimises the distance to `x` and both penalties.
+// The point that minimises the distance to `x` plus both penalties.
 template <class W> __device__ inline W proximal(W x, W lr, W l1, W l2) {
     return shrunk(x, lr, l1) / ((W)1 + l2 * lr);
 }
@@ -130,8 +130,8 @@ STEP(ProximalAdagrad, 2, {
     s[0] = proximal<W>(s[0] - g * lr, lr, scalar[1], scalar[2]);
 })
 
-// With `flag` the third state holds the learning rate times what it holds without. What is no number is not beyond the
-// bound, and makes the variable zero; `keeps_nan`: it makes it NaN.
+// With `flag` the third state is scaled by the learning rate. A NaN state does not exceed the bound, so it
+// makes the variable zero, or, with `keeps_nan`, NaN.
 template <class W>
 __device__ inline void ftrl(W (&s)[3], W g, W lr, W l1, W l2, W shrinkage, W lr_power, bool flag,
                             bool keeps_nan = false) {
@@ -168,8 +168,8 @@ __global__ void step(Pieces<Stepped<T>> pieces, i64 flag, Scalars<T> scalars) {
     });
 }
 
-// A row of the gradient is a block's. Rows of the variable that come twice are stepped once after the other, in no
-// order: each is behind one of the locks, and a block holds one at a time. An index out of range is passed over.
+// One block per row of the gradient. Repeated rows of the variable are updated one after the other, in no fixed
+// order: each row maps to a lock, and a block holds one lock at a time. An index out of range is skipped.
 #define LOCKS 4096
 template <template <class> class Step, class T, class I>
 __global__ void sparse_step(State<T> state, const T *gradient, i64 count, i64 flag, Scalars<T> scalars,

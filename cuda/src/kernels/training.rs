@@ -1,9 +1,9 @@
-//! Kernels of optimizer steps: they lock the variable and its slots, check shapes, and enqueue the optimizer's rule.
-//! Rates and other scalars are in the GPU's memory, where what computes them is.
+//! Kernels of optimizer steps: they lock the variable and its slots, check shapes, and enqueue the optimizer's
+//! rule. Learning rates and other scalars are in the GPU's memory, because GPU kernels may compute them.
 
 use super::moved::zeros;
-use super::support::{function, lane, read, type_name, write};
-use super::variable::own_variable;
+use super::support::{function, kernel_stream, read, type_name, write};
+use super::variable::make_variable_unique;
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Piece, Source};
 use device::kernel::{Kernel, KernelDef, KernelInit};
@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "training.cu", text: include_str!("training.cu") };
 
-/// Rows for forms of one optimizer: its rule, how many variables it has (slots included), and its flag; then the ops
-/// whose gradients are of some rows.
+/// Defines the kernels of an optimizer: its rule, the number of its variables (slots included), the attribute
+/// that is its flag, its ops with dense gradients, and its ops with gradients of some rows.
 macro_rules! kernels {
     ($($rule:ident $count:literal $flag:literal: $($op:literal)* $(, of rows: $($sparse:literal)*)?;)*) => {
         &[$(
@@ -63,13 +63,15 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     PowerSign 2 "": "ApplyPowerSign" "ResourceApplyPowerSign";
 };
 
-/// Variables and scalars that a kernel can take: `State` and `Scalars` of the `.cu` file.
+/// Largest number of variables of an op: `State` of the `.cu` file.
 const MOST_VARIABLES: usize = 4;
+/// Largest number of scalars of an op: `Scalars` of the `.cu` file.
 const MOST_SCALARS: usize = 8;
 
-/// Locks of rows: `LOCKS` of the `.cu` file.
+/// Number of row locks: `LOCKS` of the `.cu` file.
 const LOCKS: usize = 4096;
 
+/// Makes the kernel of an optimizer step on `V` variables.
 fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result<Kernel> {
     let places = Places::new(init)?;
     if places.variables.len() != V || places.scalars.len() > MOST_SCALARS {
@@ -109,7 +111,7 @@ fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result
             if value.dtype != dtype {
                 device::invalid!("{} is of {}, not {dtype}", places.variables[i], value.dtype);
             }
-            own_variable(ctx, value)?;
+            make_variable_unique(ctx, value)?;
             states[i] = write(value)?;
         }
         let scalars = scalars.map(|scalar| scalar.0 as i64);
@@ -122,7 +124,7 @@ fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result
                 };
                 let piece = states.iter().enumerate().fold(Piece::new(grad.shape.num_elements()), of);
                 let shared = Arguments::new().flag(flag).structure(scalars);
-                lane(ctx)?.launch_piece(&step, piece.reads(read(grad)?, bytes), &shared)?;
+                kernel_stream(ctx)?.launch_piece(&step, piece.reads(read(grad)?, bytes), &shared)?;
             }
             Some(i) => {
                 let (indices, shape) = (ctx.device_input(i)?, shape.unwrap_or_default());
@@ -139,7 +141,7 @@ fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result
                     .address(write(&locks)?)
                     .count(rows)
                     .count(shape[1..].iter().product());
-                lane(ctx)?.launch_blocks(&step, count, &arguments)?;
+                kernel_stream(ctx)?.launch_blocks(&step, count, &arguments)?;
             }
         }
         drop(guards);

@@ -1,7 +1,7 @@
-//! Reordering and repeating elements.
+//! Ops that permute and repeat elements.
 
 use super::complex;
-use super::moved::{Mover, taking};
+use super::moved::{Mover, make_box_copy};
 use super::support::{MOVED, allocate, function, launch, read, type_name, write};
 use crate::engine::Arguments;
 use device::DeviceTensor;
@@ -18,7 +18,7 @@ const WITH_INT32: &[DType] = kernels::numeric::dispatch::PLAIN;
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["perm"],
-        ..KernelDef::enqueuing("Transpose", &[("T", WITH_INT32)], |init| taking(init, transpose))
+        ..KernelDef::enqueuing("Transpose", &[("T", WITH_INT32)], |init| make_box_copy(init, transpose))
     },
     KernelDef {
         host_memory: &["perm"],
@@ -26,26 +26,27 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["multiples"],
-        ..KernelDef::enqueuing("Tile", &[("T", MOVED)], |init| taking(init, tile))
+        ..KernelDef::enqueuing("Tile", &[("T", MOVED)], |init| make_box_copy(init, tile))
     },
     KernelDef {
         host_memory: &["axis"],
-        ..KernelDef::enqueuing("ReverseV2", &[("T", MOVED)], |init| taking(init, reverse_axes))
+        ..KernelDef::enqueuing("ReverseV2", &[("T", MOVED)], |init| make_box_copy(init, reverse_axes))
     },
     KernelDef {
         host_memory: &["dims"],
-        ..KernelDef::enqueuing("Reverse", &[("T", MOVED)], |init| taking(init, reverse_where))
+        ..KernelDef::enqueuing("Reverse", &[("T", MOVED)], |init| make_box_copy(init, reverse_where))
     },
     KernelDef::enqueuing("SpaceToDepth", &[("T", MOVED)], |init| {
         let attrs = BlockAttrs::of(init.node)?;
-        taking(init, move |ctx| blocks(ctx, attrs, true))
+        make_box_copy(init, move |ctx| blocks(ctx, attrs, true))
     }),
     KernelDef::enqueuing("DepthToSpace", &[("T", MOVED)], |init| {
         let attrs = BlockAttrs::of(init.node)?;
-        taking(init, move |ctx| blocks(ctx, attrs, false))
+        make_box_copy(init, move |ctx| blocks(ctx, attrs, false))
     }),
 ];
 
+/// Makes the kernel of `ConjugateTranspose`.
 fn conjugate_transpose(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let name = type_name(dtype)?;

@@ -8,7 +8,7 @@ use kernels::numeric::dispatch::{COMPLEX, FLOATS, INTEGERS};
 
 pub(super) static SOURCE: Source = Source { file: "unary.cu", text: include_str!("unary.cu") };
 
-/// Rows of ops whose functions have their names.
+/// Defines kernels of ops whose functions have the op's name, and of aliases.
 macro_rules! kernels {
     ($($types:ident: $($op:literal)*;)* => $($function:literal = $alias:literal)*; gradients: $($gradient:literal)*) => {
         &[

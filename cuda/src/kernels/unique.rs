@@ -1,10 +1,10 @@
-//! Distinct elements: how many there are is known when all have been looked at, so they are looked at on the host.
+//! Distinct elements. The kernels are the CPU's, because the output's shape depends on the elements.
 
 use super::host::same_as_cpu;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};
 use graph::DType::{self, *};
 
-/// Types whose elements can be told apart.
+/// Dtypes whose elements can be compared.
 const DISTINCT: &[DType] =
     &[Float, Double, Half, BFloat16, Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
 

@@ -1,4 +1,4 @@
-// Variables changed in place: each by another tensor of its size.
+// In-place updates of variables by tensors of the same size.
 
 template <class T> struct Change {
     T *value;

@@ -1,7 +1,7 @@
-//! Kernels of variables by reference, whose values are in the GPU's memory.
+//! Kernels of reference variables, whose values are in the GPU's memory.
 
 use super::moved::zeros;
-use super::support::{NUMBERS, lane};
+use super::support::{NUMBERS, kernel_stream};
 use super::support::{function, is_unique, moved_type_name, read, type_name, write};
 use crate::engine::{Arguments, Function, Piece, Source};
 use device::DeviceTensor;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "variable.cu", text: include_str!("variable.cu") };
 
-/// What variables on a GPU are of.
+/// Dtypes of variables on a GPU.
 pub(super) const STORED: &[DType] = super::support::MOVED;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -34,6 +34,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::updating("AssignSub", &[("T", NUMBERS)], |init| assign_with(init, "Sub")),
 ];
 
+/// The kernel of `DestroyTemporaryVariable`.
 fn destroy_temporary(ctx: &mut KernelContext<'_>) -> Result<()> {
     let variable = ctx.ref_input(0)?;
     let value = variable.lock_device().take().ok_or_else(|| variable.uninitialized())?;
@@ -41,9 +42,10 @@ fn destroy_temporary(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Makes the kernel of `Assign`.
 fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     let validate = init.attr::<bool>("validate_shape")?;
-    let put = Put::new(init)?;
+    let assignment = Assignment::new(init)?;
     Kernel::sync(move |ctx| {
         let value = ctx.take_device_input(1)?;
         let variable = ctx.ref_input(0)?.clone();
@@ -63,19 +65,20 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
                 );
             }
         }
-        put.run(ctx, &mut current, value)?;
+        assignment.run(ctx, &mut current, value)?;
         drop(current);
         ctx.set_output(0, Value::Ref(variable));
         Ok(())
     })
 }
 
+/// Makes the kernel of an assignment that adds or subtracts.
 fn assign_with(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
-    let update = Update::new(init, named)?;
+    let update = InPlaceUpdate::new(init, named)?;
     Kernel::sync(move |ctx| {
         let variable = ctx.ref_input(0)?.clone();
         let by = ctx.device_input(1)?;
-        changed(ctx, &variable, |value| {
+        update_value(ctx, &variable, |value| {
             if value.shape != by.shape {
                 device::invalid!("Parameters and update must be the same size");
             }
@@ -86,18 +89,21 @@ fn assign_with(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     })
 }
 
-/// A variable's elements changed by those of input 1.
-pub(super) struct Update(Arc<Function>);
+/// The kernel that updates a variable's elements by those of another tensor.
+pub(super) struct InPlaceUpdate(Arc<Function>);
 
-impl Update {
-    pub(super) fn new(init: &KernelInit<'_>, named: &str) -> Result<Update> {
-        Update::of(named, init, init.input_type(1))
+impl InPlaceUpdate {
+    /// Loads the kernel for the dtype of input 1.
+    pub(super) fn new(init: &KernelInit<'_>, named: &str) -> Result<InPlaceUpdate> {
+        InPlaceUpdate::of(named, init, init.input_type(1))
     }
 
-    pub(super) fn of(named: &str, init: &KernelInit<'_>, dtype: DType) -> Result<Update> {
-        Ok(Update(function(init, &SOURCE, format!("update<{named}, {}>", type_name(dtype)?))?))
+    /// Loads the kernel for a dtype.
+    pub(super) fn of(named: &str, init: &KernelInit<'_>, dtype: DType) -> Result<InPlaceUpdate> {
+        Ok(InPlaceUpdate(function(init, &SOURCE, format!("update<{named}, {}>", type_name(dtype)?))?))
     }
 
+    /// Enqueues the update.
     pub(super) fn run(&self, ctx: &KernelContext<'_>, value: &DeviceTensor, by: &DeviceTensor) -> Result<()> {
         if value.dtype != by.dtype {
             device::invalid!("a variable of {} is changed by {}", value.dtype, by.dtype);
@@ -106,7 +112,7 @@ impl Update {
     }
 }
 
-/// Enqueues one of the `.cu` file's changes.
+/// Enqueues a kernel of the `.cu` file that changes a variable.
 fn change(
     ctx: &KernelContext<'_>,
     kernel: &Arc<Function>,
@@ -115,42 +121,45 @@ fn change(
 ) -> Result<()> {
     let (n, bytes) = (value.shape.num_elements(), value.memory.len());
     let piece = Piece::new(n).writes(write(value)?, bytes).reads(read(by)?, bytes);
-    lane(ctx)?.launch_piece(kernel, piece, &Arguments::new())
+    kernel_stream(ctx)?.launch_piece(kernel, piece, &Arguments::new())
 }
 
-/// Bytes from which on a copy of its own is faster than a kernel's.
+/// Size in bytes from which a copy is faster than a batched kernel.
 const LARGE: usize = 1 << 18;
 
-/// Gives a variable the value that input 1 is.
-pub(super) struct Put(Arc<Function>);
+/// The kernel that assigns input 1 to a variable.
+pub(super) struct Assignment(Arc<Function>);
 
-impl Put {
-    pub(super) fn new(init: &KernelInit<'_>) -> Result<Put> {
-        Ok(Put(function(init, &SOURCE, format!("put<{}>", moved_type_name(init.input_type(1))?))?))
+impl Assignment {
+    /// Loads the kernel for the dtype of input 1.
+    pub(super) fn new(init: &KernelInit<'_>) -> Result<Assignment> {
+        Ok(Assignment(function(init, &SOURCE, format!("put<{}>", moved_type_name(init.input_type(1))?))?))
     }
 
-    /// Gives it the tensor itself, since who else holds it is safe, because writers copy what is shared. What is captured
-    /// leaves the variable where it is, and copies the tensor there.
+    /// Assigns a value. Outside a capture the variable shares the tensor's memory, which is safe because
+    /// writers copy shared memory first. In a capture the variable keeps its memory, and the value is copied
+    /// there.
     ///
     /// # Errors
-    /// `FailedPrecondition` where the variable cannot stay, or others hold its value; the driver's.
+    /// `FailedPrecondition` in a capture if the variable cannot keep its memory, or the memory is shared; the
+    /// driver's.
     pub(super) fn run(
         &self,
         ctx: &KernelContext<'_>,
         variable: &mut Option<DeviceTensor>,
         value: DeviceTensor,
     ) -> Result<()> {
-        let lane = lane(ctx)?;
+        let stream = kernel_stream(ctx)?;
         match variable {
-            Some(old) if lane.is_captured() && old.dtype == value.dtype && old.shape == value.shape => {
-                own_variable(ctx, old)?;
+            Some(old) if stream.is_captured() && old.dtype == value.dtype && old.shape == value.shape => {
+                make_variable_unique(ctx, old)?;
                 match value.memory.len() < LARGE {
                     true => change(ctx, &self.0, old, &value),
-                    false => lane.copy(old, &value),
+                    false => stream.copy(old, &value),
                 }
             }
             variable => {
-                lane.check_moves()?;
+                stream.check_moves()?;
                 *variable = Some(value);
                 Ok(())
             }
@@ -158,38 +167,39 @@ impl Put {
     }
 }
 
-/// Changes a variable's value, exclusively: in place, or, if somebody holds a snapshot, in a copy.
+/// Changes a variable's value under its lock: in place, or in a copy if a snapshot shares the memory.
 ///
 /// # Errors
-/// `FailedPrecondition` before the first assignment, and those of `change`.
-pub(super) fn changed<R>(
+/// `FailedPrecondition` if the variable is not initialised, and those of `change`.
+pub(super) fn update_value<R>(
     ctx: &KernelContext<'_>,
     variable: &Variable,
     change: impl FnOnce(&DeviceTensor) -> Result<R>,
 ) -> Result<R> {
     let mut current = variable.lock_device();
     let value = current.as_mut().ok_or_else(|| variable.uninitialized())?;
-    own_variable(ctx, value)?;
+    make_variable_unique(ctx, value)?;
     change(value)
 }
 
-/// Makes a variable's memory its own.
+/// Ensures that a variable's memory is not shared.
 ///
 /// # Errors
-/// Those of [`Lane::check_changes`](crate::engine::Lane::check_changes), and of memory for a copy.
-pub(super) fn own_variable(ctx: &KernelContext<'_>, value: &mut DeviceTensor) -> Result<()> {
-    let lane = lane(ctx)?;
-    match lane.is_captured() {
-        true => lane.check_changes(value),
-        false => own(ctx, value),
+/// Those of [`KernelStream::check_changes`](crate::engine::KernelStream::check_changes), and of allocating a
+/// copy.
+pub(super) fn make_variable_unique(ctx: &KernelContext<'_>, value: &mut DeviceTensor) -> Result<()> {
+    let stream = kernel_stream(ctx)?;
+    match stream.is_captured() {
+        true => stream.check_changes(value),
+        false => make_unique(ctx, value),
     }
 }
 
-/// Makes a tensor's memory its own.
-pub(super) fn own(ctx: &KernelContext<'_>, value: &mut DeviceTensor) -> Result<()> {
+/// Replaces a tensor by a copy if its memory is shared.
+pub(super) fn make_unique(ctx: &KernelContext<'_>, value: &mut DeviceTensor) -> Result<()> {
     if !is_unique(value) {
         let copy = super::support::allocate(ctx, value.dtype, value.shape.clone())?;
-        lane(ctx)?.copy(&copy, value)?;
+        kernel_stream(ctx)?.copy(&copy, value)?;
         *value = copy;
     }
     Ok(())

@@ -1,14 +1,14 @@
-// Convolutions over volumes as products of matrices: a row of patches for each output position, whose columns are the taps
-// of a filter, in its order: planes, rows, columns, input channels.
+// Convolutions over volumes as matrix products: a row of patches for each output position, whose columns are
+// the filter's elements in order: planes, rows, columns, input channels.
 
 struct Volumes {
     i64 channels;
-    // Of planes, rows and columns.
+    // By planes, rows and columns.
     i64 input[3], output[3], filter[3], stride[3], dilation[3], pad[3];
-    // Elements of the input from one volume, plane, row, column and channel to the next.
+    // Strides of the input: elements from one volume, plane, row, column and channel to the next.
     i64 steps[5];
 
-    // An index of three axes, the last one first.
+    // Splits an index into three axes, and leaves the quotient in i.
     static __device__ inline void split(i64 &i, const i64 (&sizes)[3], i64 (&at)[3]) {
         for (int axis = 2; axis >= 0; axis--) {
             at[axis] = i % sizes[axis];
@@ -23,7 +23,7 @@ struct Volumes {
     }
 };
 
-// From volume number `first` on.
+// The patches of the volumes from number `first` on.
 template <class T> __global__ void patches(const T *x, T *rows, i64 n, i64 first, Volumes v) {
     EACH(i, n) {
         i64 channel = i % v.channels, rest = i / v.channels, tap[3], out[3], in[3];
@@ -41,7 +41,7 @@ template <class T> __global__ void patches(const T *x, T *rows, i64 n, i64 first
     }
 }
 
-// Back from patches: what all taps over an input position give to it.
+// The input's gradient: the sum over all filter elements that cover an input position.
 template <class T> __global__ void of_patches(const Wide<T> *rows, T *dx, i64 n, i64 first, Volumes v) {
     i64 taps = v.taps();
     EACH(i, n) {

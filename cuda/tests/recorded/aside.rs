@@ -1,8 +1,9 @@
-//! How a variable on a GPU is set aside for a checkpoint: its value is on its way to the host at once, and steps go on behind.
+//! Snapshots of GPU variables for checkpoints: the download is enqueued at once, and later updates are ordered
+//! after it.
 
 use super::Fallible;
 use super::placed::{download, upload};
-use super::recording::Recording;
+use super::recording::RecordingDriver;
 use super::streams::{Gpu, launching};
 use device::Value;
 use graph::{AttrValue, DType, Node, PartialShape, Tensor};
@@ -16,8 +17,9 @@ fn run(gpu: &Gpu, op: &str, attrs: &[(&str, AttrValue)], inputs: Vec<Value>) -> 
 }
 
 #[test]
-fn an_update_of_what_is_set_aside_waits_on_the_gpu_for_its_copy_and_copies_nothing() -> Fallible {
-    let gpu = Gpu::over(Recording::new(1 << 20).that_computes().with_one_block(), 0, &launching())?;
+fn update_during_a_snapshot_waits_on_the_gpu_without_copying() -> Fallible {
+    let gpu =
+        Gpu::with_driver(RecordingDriver::new(1 << 20).executing_ptx().with_one_block(), 0, &launching())?;
     let value = Tensor::vector(&[1.0f32; 100])?;
     let of = |op: &str, inputs: Vec<Value>| run(&gpu, op, &[("dtype", DType::Float.into())], inputs);
     let shape = PartialShape::from(value.shape());

@@ -1,5 +1,5 @@
-//! Chains of element-wise ops at random on a GPU that records: one kernel, or the ops one by one, with the shapes and the
-//! errors that the CPU has for them.
+//! Random chains of element-wise ops on the recording driver: they run as one kernel or op by op, with the
+//! CPU's shapes and errors.
 
 use super::Fallible;
 use super::cases::Random;
@@ -8,7 +8,8 @@ use device::Value;
 use graph::{AttrList, AttrValue, Code, DType, Node, Shape, Tensor};
 use kernels::testing::{run_node, run_node_on};
 
-/// Ops with what they take, as the node's attributes have it, and the node of each op.
+/// Returns the node of a fused chain; `operands` are numbers of inputs and of earlier values, as in the node's
+/// attribute.
 fn chain(dtype: DType, inputs: usize, ops: &[&'static str], operands: &[i64]) -> Fallible<Node> {
     let op = graph::ops::lookup("_FusedElementwise").ok_or("no such op")?;
     let texts = |texts: Vec<String>| {
@@ -31,7 +32,7 @@ fn shape(values: &[Value]) -> Fallible<Shape> {
     }
 }
 
-/// The kernels among what was enqueued since the last time, without their types.
+/// Returns the kernels enqueued since the last call, without their dtypes.
 fn kernels(gpu: &Gpu) -> Vec<String> {
     let log = gpu.driver.log();
     let launches = log.iter().filter_map(|line| line.split_once('<'));
@@ -39,7 +40,7 @@ fn kernels(gpu: &Gpu) -> Vec<String> {
 }
 
 #[test]
-fn chains_that_make_no_sense_are_refused() -> Fallible {
+fn invalid_chains_are_errors() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let refused = |ops: &[&'static str], operands: &[i64]| -> Fallible<Option<Code>> {
         let node = chain(DType::Float, 1, ops, operands)?;
@@ -72,13 +73,13 @@ const SHAPES: &[&[usize]] =
     &[&[], &[1], &[5], &[2, 5], &[2, 1], &[1, 1], &[7, 2, 5], &[7, 1, 1], &[7, 1, 5], &[0]];
 
 #[test]
-fn random_chains_have_the_cpus_shapes_and_errors() -> Fallible {
+fn random_chains_have_the_same_shapes_and_errors_as_on_the_cpu() -> Fallible {
     let gpu = Gpu::new(1 << 24)?;
     let (mut random, mut chains, mut others, mut wrong) = (Random(3), 0, 0, Vec::new());
     for _ in 0..1500 {
         let mut below = |limit: usize| (random.bits() % limit as u64) as usize;
         let dtype = [DType::Float, DType::Double, DType::Half, DType::BFloat16][below(4)];
-        // Mostly shapes that fit each other.
+        // Most shapes are equal, so that many chains fit.
         let usual = SHAPES[below(SHAPES.len())];
         let count = 1 + below(4);
         let shapes: Vec<&[usize]> =

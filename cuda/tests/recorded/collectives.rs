@@ -1,4 +1,4 @@
-//! Collectives of several GPUs: who waits for whom, what is enqueued, and how they end when something fails.
+//! Collectives of several GPUs: joining, the enqueued work, and errors.
 
 use super::Fallible;
 use super::streams::{DEADLINE, Gpu};
@@ -22,7 +22,7 @@ fn sum(members: i64) -> Fallible<Node> {
     Ok(node.with_attr("num_devices", members).with_attr("shared_name", "all"))
 }
 
-/// Starts a GPU's part of a sum.
+/// Starts one GPU's part of a sum, and returns the receiver of its result.
 fn join(gpu: &Gpu, step: &Arc<Step>, members: i64, value: Value) -> Fallible<Receiver<Result<Value>>> {
     let node = sum(members)?;
     let Kernel::Async(start) = make_kernel(&gpu.device, &node)? else {
@@ -39,9 +39,9 @@ fn join(gpu: &Gpu, step: &Arc<Step>, members: i64, value: Value) -> Fallible<Rec
     Ok(receiver)
 }
 
-/// Streams are numbered as the GPUs are opened: 0 to 4, 5 to 9.
+/// Opens GPUs; streams are numbered in the order of opening: 0 to 4, 5 to 9.
 fn opened(count: usize) -> Fallible<Vec<Gpu>> {
-    let gpus = Gpu::together(1 << 20, &vec![true; count - 1])?;
+    let gpus = Gpu::group(1 << 20, &vec![true; count - 1])?;
     for gpu in &gpus {
         drop(gpu.upload(Tensor::try_from([0i64])?)?);
     }
@@ -56,13 +56,13 @@ fn check_clean(gpus: &[Gpu]) {
 }
 
 #[test]
-fn each_gpu_gets_the_sum_when_all_have_come() -> Fallible {
+fn all_reduce_gives_each_gpu_the_sum() -> Fallible {
     let gpus = opened(2)?;
     let first = gpus[0].upload(Tensor::try_from([1.0f32, 2.0])?)?;
     let second = gpus[1].upload(Tensor::try_from([10.0f32, 20.0])?)?;
     gpus[0].driver.log();
     let step = step();
-    // The order of coming is not that of the parts.
+    // The GPUs join in another order than that of the parts.
     let waits = join(&gpus[1], &step, 2, second)?;
     assert!(waits.try_recv().is_err());
     assert_eq!(gpus[0].driver.log(), Vec::<String>::new());
@@ -77,7 +77,7 @@ fn each_gpu_gets_the_sum_when_all_have_come() -> Fallible {
             "Sum of 2 float on GPUs [0, 1]",
             "mark 4",
             "mark 9",
-            // Nobody has the shares any more: they are freed behind their readers.
+            // The inputs have no other holder: they are freed behind the collective that reads them.
             "wait 4",
             "free 8 on 4",
             "wait 9",
@@ -93,7 +93,7 @@ fn each_gpu_gets_the_sum_when_all_have_come() -> Fallible {
 }
 
 #[test]
-fn kernels_wait_for_the_sum_and_what_was_summed_is_not_changed_before() -> Fallible {
+fn kernels_wait_for_the_all_reduce_before_using_results_or_changing_inputs() -> Fallible {
     let gpus = opened(2)?;
     let shares = [gpus[0].upload(Tensor::try_from([1.0f32])?)?, gpus[1].upload(Tensor::try_from([2.0f32])?)?];
     let step = step();
@@ -103,7 +103,7 @@ fn kernels_wait_for_the_sum_and_what_was_summed_is_not_changed_before() -> Falli
     for (gpu, (receiver, share)) in gpus.iter().zip([first, second].into_iter().zip(shares)) {
         let total = receiver.recv_timeout(DEADLINE)??;
         drop(run_node_on(&gpu.device, &exp, vec![total])?);
-        // The only holder now: its memory becomes the result's.
+        // The input's only holder, so its memory is reused for the result.
         drop(run_node_on(&gpu.device, &exp, vec![share])?);
     }
     check_clean(&gpus);
@@ -111,7 +111,7 @@ fn kernels_wait_for_the_sum_and_what_was_summed_is_not_changed_before() -> Falli
 }
 
 #[test]
-fn a_step_that_is_cancelled_ends_who_waits_and_who_comes_later() -> Fallible {
+fn cancelled_step_fails_waiting_and_later_participants() -> Fallible {
     let gpus = opened(3)?;
     let step = step();
     let share = |gpu: &Gpu| gpu.upload(Tensor::try_from([1.0f32])?);
@@ -125,7 +125,7 @@ fn a_step_that_is_cancelled_ends_who_waits_and_who_comes_later() -> Fallible {
             (Code::Cancelled, true, "enough")
         );
     }
-    // Another step is another meeting.
+    // Another step has another barrier.
     let step = self::step();
     let waits = join(&gpus[0], &step, 3, share(&gpus[0])?)?;
     assert!(waits.try_recv().is_err());
@@ -136,7 +136,7 @@ fn a_step_that_is_cancelled_ends_who_waits_and_who_comes_later() -> Fallible {
 }
 
 #[test]
-fn gpus_that_do_not_agree_fail_together() -> Fallible {
+fn mismatched_collectives_fail_on_all_gpus() -> Fallible {
     let gpus = opened(2)?;
     let step = step();
     let first = join(&gpus[0], &step, 2, gpus[0].upload(Tensor::try_from([1.0f32])?)?)?;
@@ -154,7 +154,7 @@ fn gpus_that_do_not_agree_fail_together() -> Fallible {
 }
 
 #[test]
-fn a_library_that_fails_or_memory_that_is_short_fails_all_and_nothing_is_kept() -> Fallible {
+fn nccl_failure_or_missing_memory_fails_all_participants_without_leaks() -> Fallible {
     let gpus = opened(2)?;
     gpus[0].driver.fail_collectives(Error::new(Code::Unavailable, "no libnccl.so"));
     let large = |gpu: &Gpu| gpu.upload(Tensor::zeros(DType::Float, Shape::new(&[100_000])?)?);
@@ -179,7 +179,7 @@ fn a_library_that_fails_or_memory_that_is_short_fails_all_and_nothing_is_kept() 
 }
 
 #[test]
-fn what_is_of_one_gpu_or_empty_needs_no_library() -> Fallible {
+fn single_gpu_or_empty_tensor_needs_no_nccl() -> Fallible {
     let gpus = opened(2)?;
     gpus[0].driver.fail_collectives(Error::internal("it was called"));
     let alone = Tensor::try_from([3.0f32])?;
@@ -199,7 +199,7 @@ fn what_is_of_one_gpu_or_empty_needs_no_library() -> Fallible {
 }
 
 #[test]
-fn partitions_meet_step_after_step_without_races() -> Fallible {
+fn repeated_collectives_between_partitions_have_no_races() -> Fallible {
     let gpus = opened(2)?;
     let pool = Pool::new(2)?;
     let mut executors = Vec::new();
@@ -240,7 +240,7 @@ fn partitions_meet_step_after_step_without_races() -> Fallible {
 }
 
 #[test]
-fn a_partition_that_waits_ends_with_its_step() -> Fallible {
+fn waiting_partition_ends_with_its_step() -> Fallible {
     let gpus = opened(2)?;
     let scope = Scope::new().device("/job:localhost/replica:0/task:0/device:GPU:0");
     let count = scope.constant_vector(&[4i32]);

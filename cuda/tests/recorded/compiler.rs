@@ -1,4 +1,4 @@
-//! NVIDIA's compiler, as the program will find it, which needs no GPU; and what it makes of our kernels as PTX.
+//! NVIDIA's compiler, found as the program finds it, without a GPU; it compiles our kernels to PTX.
 
 use super::{Fallible, environment, kernels};
 use anabranch_cuda::engine::{Program, compile, library};
@@ -8,22 +8,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// The oldest compiler of those that the bindings are for.
+/// The oldest compiler version that the bindings support.
 const COMPILER: &str = "nvidia-cuda-nvrtc==13.0.88";
 
-/// Brings the compiler into the process, from where it is found by its name.
+/// Loads the compiler into the process, where the program then finds it by name.
 pub(crate) fn loaded() -> Fallible {
     let python = environment::made("nvrtc", &[COMPILER])?;
     let root = python.parent().and_then(Path::parent).ok_or("an interpreter in no folder")?.join("lib");
     let mut files = Vec::new();
     find(&root, &mut files)?;
-    // What the compiler itself opens by name comes first.
+    // The library that the compiler itself opens by name is loaded first.
     files.sort_by_key(|file| !file.to_string_lossy().contains("builtins"));
     if files.len() < 2 {
         return Err(format!("{COMPILER} has no libraries under {}", root.display()).into());
     }
     for file in files {
-        // SAFETY: NVIDIA's compiler, whose initialisation is sound in any process.
+        // SAFETY: this is NVIDIA's compiler, whose initialisation is sound in any process.
         std::mem::forget(unsafe { libloading::Library::new(&file) }?);
     }
     library::COMPILER.check()?;
@@ -43,8 +43,8 @@ fn find(folder: &Path, found: &mut Vec<PathBuf>) -> Fallible {
     Ok(())
 }
 
-/// The functions that all rows of the kernel table together ask for, by file and text: chains have texts of their own, all
-/// under one file's name.
+/// Returns the functions of all kernels in the kernel table, by file name and text. Fused chains have texts of
+/// their own under one file name.
 pub(crate) fn texts() -> Fallible<BTreeMap<(&'static str, String), Vec<String>>> {
     let mut texts = BTreeMap::<_, Vec<String>>::new();
     for program in kernels::programs()? {
@@ -53,7 +53,7 @@ pub(crate) fn texts() -> Fallible<BTreeMap<(&'static str, String), Vec<String>>>
     Ok(texts)
 }
 
-/// The kernel that a program is, as PTX. All that a file has are compiled together, once.
+/// Returns the kernel of a program as PTX. All functions of a file are compiled together, once.
 pub(crate) fn kernel(program: &Program) -> Result<Kernel> {
     static COMPILED: Mutex<Option<HashMap<(String, String), Kernel>>> = Mutex::new(None);
     static TEXTS: OnceLock<BTreeMap<(&str, String), Vec<String>>> = OnceLock::new();

@@ -1,20 +1,21 @@
-//! Every kernel of the table, without a GPU, on every case that GPUs are compared with CPUs by: its PTX computes what the
-//! CPU's kernel does, what it enqueues is in order and stays within memory that is there, and all memory is given back.
+//! Each kernel of the table, executed without a GPU on all cases by which GPUs are compared with CPUs: its PTX
+//! computes the CPU kernel's result, its work is ordered and within allocated memory, and all memory is freed.
 
 use super::Fallible;
 use super::compared::{compare, cpu};
-use super::recording::Recording;
+use super::recording::RecordingDriver;
 use super::streams::Gpu;
 use super::walk::{is_whole, walk};
-use anabranch_device::gpu_options::GpuOptions;
+use device::gpu_options::GpuOptions;
 
 #[test]
-fn every_kernel_computes_what_the_cpu_does() -> Fallible {
+fn every_kernel_agrees_with_the_cpu() -> Fallible {
     let options = GpuOptions { tf32: false, poison: true, ..GpuOptions::default() };
-    let gpu = |driver| Gpu::over(driver, 0, &options);
-    // A grid as large as the work wants, and one that walks it; of little memory, which some work is cut into parts by.
-    let wide = gpu(Recording::new(1 << 30).that_computes())?;
-    let narrow = gpu(Recording::new(1 << 22).that_computes().with_one_block())?;
+    let gpu = |driver| Gpu::with_driver(driver, 0, &options);
+    // One GPU runs grids of the requested size; the other runs one block that iterates over the grid, and has
+    // little memory, so that some work is divided.
+    let wide = gpu(RecordingDriver::new(1 << 30).executing_ptx())?;
+    let narrow = gpu(RecordingDriver::new(1 << 22).executing_ptx().with_one_block())?;
     let cpu = cpu();
     let count = walk(|case| {
         let mut wrong = Vec::new();

@@ -1,14 +1,14 @@
-//! Programs of branches and loops that nobody wrote: with graphs they do what they do without.
+//! Random programs of branches and loops: CUDA graphs do not change their results.
 
 use super::Fallible;
 use super::partition::Partition;
-use super::recording::Recording;
+use super::recording::RecordingDriver;
 use super::streams::Gpu;
-use anabranch_device::gpu_options::GpuOptions;
+use device::gpu_options::GpuOptions;
 use graph::{Shape, Tensor};
 use std::fmt::Write;
 
-/// Numbers that follow from a seed.
+/// A sequence of pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// A program in the making.
+/// A program under construction.
 struct Program {
     random: Random,
     text: String,
@@ -31,7 +31,7 @@ struct Program {
 }
 
 impl Program {
-    /// What is fed are vectors, a truth value and how often loops turn.
+    /// Makes a program from a seed. Its feeds are vectors, a boolean, and the number of loop iterations.
     fn new(seed: u64) -> Program {
         let mut program =
             Program { random: Random(seed), text: String::new(), names: 0, fetched: Vec::new() };
@@ -66,7 +66,7 @@ impl Program {
         self.fetched.push(name);
     }
 
-    /// Adds something that works with `values`, whose values become some of them.
+    /// Adds a random construct that uses `values`, and adds its results to them.
     fn some(&mut self, values: &mut Vec<String>, choice: &str) {
         match self.random.below(5) {
             0 | 1 => self.chain(values),
@@ -85,7 +85,7 @@ impl Program {
         }
     }
 
-    /// One of two ways.
+    /// Adds a conditional.
     fn branch(&mut self, values: &mut Vec<String>, choice: &str) {
         let mut ends = Vec::new();
         let mut switches = Vec::new();
@@ -104,7 +104,8 @@ impl Program {
         values.push(name);
     }
 
-    /// A loop in which two values change and all others stay; what it makes in its turns is kept in a list.
+    /// Adds a loop in which two values change and the others are loop invariants; the results of its iterations
+    /// are collected in a list.
     fn turns(&mut self, values: &mut Vec<String>, choice: &str) {
         let name = self.name();
         let frame = format!("frame_name=\"{name}\", parallel_iterations={}", 1 + self.random.below(4));
@@ -153,7 +154,7 @@ impl Program {
         values.push(format!("{name}/sum"));
         for var in ["a", "b"] {
             let (next, dampened) = (inner[inner.len() - 1 - self.random.below(2)].clone(), self.name());
-            // Values stay small, and there is none in the last turn.
+            // Minimum keeps the values small; in the last iteration the dead input has no value.
             self.line(&format!("{dampened} = Minimum[T=float]({next}, {name}/{var}/switch:1)"));
             self.line(&format!("{name}/{var}/next = NextIteration[T=float]({dampened})"));
             self.line(&format!("{name}/{var}/exit = Exit[T=float]({name}/{var}/switch)"));
@@ -161,11 +162,12 @@ impl Program {
         }
     }
 
-    /// What some steps give, and what the GPU has run in each; how many graphs were launched.
-    fn run(&self, graphs: bool, computes: bool) -> Fallible<(Vec<Tensor>, Vec<Vec<String>>, usize)> {
+    /// Runs some steps. Returns their results, the kernels that the GPU ran in each, and the number of graph
+    /// launches.
+    fn run(&self, graphs: bool, executes: bool) -> Fallible<(Vec<Tensor>, Vec<Vec<String>>, usize)> {
         let options = GpuOptions { memory_fraction: 1.0, graphs, ..GpuOptions::default() };
-        let driver = Recording::new(1 << 20);
-        let gpu = Gpu::over(if computes { driver.that_computes() } else { driver }, 0, &options)?;
+        let driver = RecordingDriver::new(1 << 20);
+        let gpu = Gpu::with_driver(if executes { driver.executing_ptx() } else { driver }, 0, &options)?;
         let partition = Partition::of_text(&self.text, &gpu.device)?;
         let fetched: Vec<&str> = self.fetched.iter().map(String::as_str).collect();
         let (mut given, mut ran, mut launched) = (Vec::new(), Vec::new(), 0);
@@ -190,16 +192,16 @@ impl Program {
 }
 
 #[test]
-fn programs_do_with_graphs_what_they_do_without() -> Fallible {
+fn random_programs_agree_with_and_without_graphs() -> Fallible {
     let mut launched = 0;
     for seed in 0..150 {
         let program = Program::new(seed);
-        let computes = seed % 10 == 0;
-        let (with, without) = (program.run(true, computes), program.run(false, computes));
+        let executes = seed % 10 == 0;
+        let (with, without) = (program.run(true, executes), program.run(false, executes));
         let at = |error| format!("seed {seed}: {error}\n{}", program.text);
         let ((with, ran_with, graphs), (without, ran_without, _)) = (with.map_err(at)?, without.map_err(at)?);
         assert_eq!(ran_with, ran_without, "seed {seed}:\n{}", program.text);
-        assert!(!computes || with == without, "seed {seed}:\n{}", program.text);
+        assert!(!executes || with == without, "seed {seed}:\n{}", program.text);
         launched += graphs;
     }
     assert!(launched > 250, "only {launched}");

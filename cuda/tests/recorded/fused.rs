@@ -1,14 +1,14 @@
-//! What a GPU computes as one: which nodes become one, and what that enqueues.
+//! Fusion on a GPU: the nodes that are fused, and the work that a fused node enqueues.
 
 use super::Fallible;
 use super::cases::Random;
 use super::partition::{Partition, transferring};
-use super::recording::Recording;
+use super::recording::RecordingDriver;
 use super::streams::Gpu;
 use super::training::run;
-use anabranch_device::gpu_options::GpuOptions;
 use device::Device;
 use device::Value;
+use device::gpu_options::GpuOptions;
 use executor::fuse;
 use expect_test::{Expect, expect};
 use graph::{AttrList, AttrValue, DType, Graph, Node, Shape, Tensor};
@@ -32,7 +32,8 @@ fn product(then: &[&'static str], biases: i64) -> Fallible<Node> {
     Ok(node("_FusedMatMul")?.with_attr("num_args", biases).with_attr("fused_ops", texts(then)))
 }
 
-/// Runs a node on tensors of these shapes; gives its output's shape, and the work that was enqueued, but for copies.
+/// Runs a node on zeros of these shapes; returns the output's shape and the enqueued work, without waits and
+/// frees.
 fn enqueued(gpu: &Gpu, node: &Node, shapes: &[&[usize]]) -> Fallible<(Shape, Vec<String>)> {
     let mut inputs = Vec::new();
     for dims in shapes {
@@ -57,7 +58,7 @@ fn check(node: &Node, shapes: &[&[usize]], dims: &[usize], expected: &[&str]) ->
 }
 
 #[test]
-fn a_chain_is_one_kernel_in_the_memory_of_a_whole_operand() -> Fallible {
+fn chain_is_one_kernel_and_reuses_operand_memory() -> Fallible {
     let three = chain(2, &["AddV2", "Relu", "Mul"], &[0, 1, 2, 3, 1])?;
     check(&three, &[&[3, 5], &[3, 5]], &[3, 5], &["chain<Chain, float, false> on 0"])?;
     check(&three, &[&[3, 5], &[]], &[3, 5], &["chain<Chain, float, false> on 0"])?;
@@ -68,13 +69,13 @@ fn a_chain_is_one_kernel_in_the_memory_of_a_whole_operand() -> Fallible {
 }
 
 #[test]
-fn a_value_that_is_smaller_than_the_result_is_no_kernel_of_its_own() -> Fallible {
+fn broadcast_values_need_no_separate_kernel() -> Fallible {
     let exp = chain(2, &["Exp", "AddV2"], &[0, 2, 1])?;
     check(&exp, &[&[5], &[3, 5]], &[3, 5], &["chain<Chain, float, true> on 0"])
 }
 
 #[test]
-fn memory_of_an_operand_that_others_hold_is_not_written() -> Fallible {
+fn shared_operand_memory_is_not_overwritten() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let x = gpu.upload(Tensor::try_from([1.0f32, 2.0])?)?;
     let twice = chain(2, &["Neg", "AddV2"], &[0, 2, 1])?;
@@ -87,12 +88,12 @@ fn memory_of_an_operand_that_others_hold_is_not_written() -> Fallible {
 }
 
 #[test]
-fn ops_whose_shapes_fit_in_no_chain_run_one_by_one() -> Fallible {
-    // As many elements, which is enough for the op by itself.
+fn unfusable_shapes_run_as_separate_kernels() -> Fallible {
+    // Shapes with equal numbers of elements, which the op alone accepts.
     let gradient = chain(2, &["TanhGrad", "Neg"], &[0, 1, 2])?;
     let apart = ["zip<TanhGrad, float, float> on 0", "map<Neg, float, float> on 0"];
     check(&gradient, &[&[6], &[2, 3]], &[6], &apart)?;
-    // More ways to repeat than a chain has.
+    // More broadcast patterns than a chain supports.
     let five = node("_FusedElementwise")?
         .with_attr("N", 6i64)
         .with_attr("ops", texts(&["AddV2"; 5]))
@@ -103,7 +104,7 @@ fn ops_whose_shapes_fit_in_no_chain_run_one_by_one() -> Fallible {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_an_error_of_the_op() -> Fallible {
+fn incompatible_shapes_are_an_error_of_their_op() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let error = enqueued(&gpu, &chain(2, &["Neg", "AddV2"], &[0, 2, 1])?, &[&[2], &[3]]).err();
     let message = error.ok_or("no error")?.to_string();
@@ -117,7 +118,7 @@ fn shapes_that_do_not_fit_are_an_error_of_the_op() -> Fallible {
 const FACTORS_AND_BIAS: &[&[usize]] = &[&[2, 4], &[4, 3], &[3]];
 
 #[test]
-fn a_product_is_one_call_with_its_bias_and_relu() -> Fallible {
+fn product_with_bias_and_relu_is_one_call() -> Fallible {
     let of = |then: &[&'static str], rest: &[&str]| {
         let node = product(then, 1)?;
         check(&node, FACTORS_AND_BIAS, &[2, 3], &[&["allocate 24 on 0"], rest].concat())
@@ -136,13 +137,13 @@ fn a_product_is_one_call_with_its_bias_and_relu() -> Fallible {
 }
 
 #[test]
-fn what_no_library_does_in_the_products_call_are_kernels_in_its_memory() -> Fallible {
+fn unsupported_epilogue_ops_run_as_kernels_in_place() -> Fallible {
     let options = GpuOptions { memory_fraction: 1.0, ..GpuOptions::default() };
-    let gpu = Gpu::over(Recording::new(1 << 20).without_epilogues(), 0, &options)?;
+    let gpu = Gpu::with_driver(RecordingDriver::new(1 << 20).without_epilogues(), 0, &options)?;
     let (_, log) = enqueued(&gpu, &product(&["BiasAdd", "Relu"], 1)?, FACTORS_AND_BIAS)?;
     let product_ = "product 2 3 4 x 1 [false, false] [8, 12, 6] on 0";
     assert_eq!(log, ["allocate 24 on 0", product_, "add_bias<float> on 0", "map<Relu, float, float> on 0"]);
-    // Of factors without elements there is no product, and all of the rest.
+    // A product of matrices without elements makes no call, but its bias and activation run.
     let (shape, log) = enqueued(&gpu, &product(&["BiasAdd", "Relu"], 1)?, &[&[2, 0], &[0, 3], &[3]])?;
     assert_eq!(shape, Shape::new(&[2, 3])?);
     assert_eq!(log[log.len() - 2..], ["add_bias<float> on 0", "map<Relu, float, float> on 0"]);
@@ -150,7 +151,7 @@ fn what_no_library_does_in_the_products_call_are_kernels_in_its_memory() -> Fall
 }
 
 #[test]
-fn a_bias_that_does_not_fit_its_product_is_an_error_of_the_bias() -> Fallible {
+fn incompatible_bias_is_an_error_of_the_bias_op() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let error = enqueued(&gpu, &product(&["BiasAdd"], 1)?, &[&[2, 4], &[4, 3], &[2]]).err();
     let message = error.ok_or("no error")?.to_string();
@@ -168,7 +169,7 @@ fn check_fused(text: &str, expected: Expect) -> Fallible {
 }
 
 #[test]
-fn products_are_fused_before_chains_and_what_is_on_the_host_is_in_neither() -> Fallible {
+fn products_are_fused_before_chains_and_host_ops_are_not_fused() -> Fallible {
     check_fused(
         r#"
         x = Const[dtype=float, value=float<2,2>{1.0, 2.0, 3.0, 4.0}]
@@ -195,7 +196,7 @@ fn products_are_fused_before_chains_and_what_is_on_the_host_is_in_neither() -> F
 }
 
 #[test]
-fn a_fused_partition_runs_as_two_pieces_of_work_without_races() -> Fallible {
+fn fused_partition_runs_as_two_calls_without_races() -> Fallible {
     let text = r#"
         x = Const[dtype=float, value=float<2,2>{1.0, 2.0, 3.0, 4.0}]
         b = Const[dtype=float, value=float<2>{1.0, 2.0}]
@@ -221,7 +222,7 @@ fn norm(op: &str, activation: &'static str) -> Fallible<Node> {
 }
 
 #[test]
-fn a_norm_is_one_pass_with_a_sum_and_an_activation() -> Fallible {
+fn normalization_with_sum_and_activation_is_one_pass() -> Fallible {
     let passes = |op: &str, sides: i64, shapes: &[&[usize]]| -> Fallible<Vec<String>> {
         let node = norm(op, "Relu")?.with_attr("num_side_inputs", sides).with_attr("is_training", false);
         let (shape, mut log) = enqueued(&Gpu::new(1 << 20)?, &node, shapes)?;
@@ -244,7 +245,7 @@ fn a_norm_is_one_pass_with_a_sum_and_an_activation() -> Fallible {
     Ok(())
 }
 
-/// The end of a block of a residual network, forward and back, of images `x` and what is beside them.
+/// The end of a residual network's block, forward and backward, on images `x`.
 const BLOCK: &str = "
     x <- T
     scale <- float
@@ -273,13 +274,13 @@ const BLOCK: &str = "
 ";
 
 #[test]
-fn a_block_of_a_residual_network_gives_the_same_bits_with_fewer_passes() -> Fallible {
+fn fused_residual_block_is_bitwise_equal_with_fewer_passes() -> Fallible {
     let fetches = ["end", "through", "second_1", "second_2", "back_second_1", "back_x_1", "back_x_2"];
     let run = |dtype: DType, fuses: bool| -> Fallible<(Vec<Tensor>, usize)> {
         let graph =
             transferring(&BLOCK.replace("=T", &format!("={dtype}")).replace(" T\n", &format!(" {dtype}\n")))?;
         let options = GpuOptions { graphs: false, memory_fraction: 1.0, ..GpuOptions::default() };
-        let gpu = Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)?;
+        let gpu = Gpu::with_driver(RecordingDriver::new(1 << 20).executing_ptx(), 0, &options)?;
         let partition = Partition::new(&if fuses { fuse(graph, &*gpu.device)? } else { graph }, &gpu.device)?;
         let mut random = Random(1);
         let images = |random: &mut Random| random.tensor(dtype, &[2, 3, 3, 4]);
@@ -302,9 +303,9 @@ fn a_block_of_a_residual_network_gives_the_same_bits_with_fewer_passes() -> Fall
     Ok(())
 }
 
-/// Whoever adds an op to one device's chains adds it to the other's.
+/// Compares the ops that each device fuses, which must be the same.
 #[test]
-fn chains_of_cpus_and_gpus_have_the_same_ops() -> Fallible {
+fn cpu_and_gpu_chains_accept_the_same_ops() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let cpu = lone_device();
     let mut count = 0;

@@ -1,13 +1,14 @@
-//! Segments that repeat: when they are captured and launched, and that they overwrite nothing that is still read.
+//! Repeated segments: when they are captured and replayed, and that a replay overwrites no memory that is still
+//! read.
 
 use super::Fallible;
 use super::cases::{Random, inputs};
 use super::op_nodes::rows;
 use super::partition::{Partition, four_of};
-use super::recording::Recording;
+use super::recording::RecordingDriver;
 use super::streams::{DEADLINE, Gpu};
-use anabranch_device::gpu_options::GpuOptions;
 use device::Value;
+use device::gpu_options::GpuOptions;
 use device::kernel::{Kernel, KernelDef};
 use device::repeat::Capture;
 use device::variable::Variable;
@@ -24,10 +25,10 @@ fn gpu(memory: u64) -> Fallible<Gpu> {
 }
 
 fn computing(graphs: bool) -> Fallible<Gpu> {
-    Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options(graphs))
+    Gpu::with_driver(RecordingDriver::new(1 << 20).executing_ptx(), 0, &options(graphs))
 }
 
-/// Four kernels: products write where a copy out may still read.
+/// Four kernels; the products overwrite memory that a download may still read.
 const PRODUCTS: &str = "
     x <- float
     a = MatMul[T=float](x, x)
@@ -41,17 +42,19 @@ fn square(size: usize) -> Fallible<Tensor> {
     Ok(Tensor::full(0.5f32, Shape::new(&[size, size])?)?)
 }
 
-/// What a step has run on the GPU, whether one by one or as a graph.
+/// Returns the kernels that the GPU ran, one by one or in a graph.
 fn kernels(log: &[String]) -> Vec<String> {
     let is_kernel = |line: &&String| line.starts_with("product") || line.starts_with("map<");
     log.iter().filter(is_kernel).cloned().collect()
 }
 
+/// Returns the number of graph launches.
 fn launches(log: &[String]) -> usize {
     log.iter().filter(|line| line.starts_with("graph of")).count()
 }
 
-/// Waits until the GPU holds so many bytes: the thread that ended a step may still hold some.
+/// Waits until `used` bytes of GPU memory are in use, because the thread that ended a step may still hold
+/// memory.
 fn settle(gpu: &Gpu, used: u64) -> Fallible {
     let deadline = Instant::now() + DEADLINE;
     while gpu.driver.used() != used && Instant::now() < deadline {
@@ -62,7 +65,7 @@ fn settle(gpu: &Gpu, used: u64) -> Fallible {
 }
 
 #[test]
-fn a_segment_is_captured_in_its_third_run_and_does_the_same_as_before() -> Fallible {
+fn segment_is_captured_in_its_third_run_with_equal_results() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
     let mut logs = Vec::new();
@@ -83,7 +86,7 @@ fn a_segment_is_captured_in_its_third_run_and_does_the_same_as_before() -> Falli
 }
 
 #[test]
-fn nothing_is_captured_where_kernels_are_to_be_launched_by_themselves() -> Fallible {
+fn nothing_is_captured_with_graphs_disabled() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
     for _ in 0..5 {
@@ -94,7 +97,7 @@ fn nothing_is_captured_where_kernels_are_to_be_launched_by_themselves() -> Falli
 }
 
 #[test]
-fn other_shapes_are_captured_for_themselves() -> Fallible {
+fn each_shape_has_its_own_graph() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
     let mut launched = Vec::new();
@@ -108,7 +111,7 @@ fn other_shapes_are_captured_for_themselves() -> Fallible {
 }
 
 #[test]
-fn a_graph_waits_for_the_copy_out_of_what_it_gave_last() -> Fallible {
+fn replay_waits_for_the_download_of_its_previous_output() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
     for _ in 0..3 {
@@ -119,7 +122,8 @@ fn a_graph_waits_for_the_copy_out_of_what_it_gave_last() -> Fallible {
     let log = gpu.driver.log();
     let before: Vec<&str> =
         log.iter().map(String::as_str).take_while(|line| !line.starts_with("graph")).collect();
-    // The copy in is waited for, then copied to where the graph reads; then the copy out of the last step.
+    // The graph waits for the upload, which is copied to the graph's input, and then for the download of the
+    // last step.
     assert_eq!(
         before,
         ["allocate 64 on 1", "copy in 64 on 1", "mark 1", "wait 0", "copy 64 on 0", "wait 0"],
@@ -129,7 +133,7 @@ fn a_graph_waits_for_the_copy_out_of_what_it_gave_last() -> Fallible {
     Ok(())
 }
 
-/// A segment whose output is held until `late` comes.
+/// A segment whose output is held until `late` arrives.
 const HELD: &str = "
     x <- float
     late <- float
@@ -142,7 +146,7 @@ const HELD: &str = "
 ";
 
 #[test]
-fn a_step_whose_outputs_are_held_is_not_overwritten_by_the_next() -> Fallible {
+fn held_outputs_are_not_overwritten_by_the_next_step() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let partition = Partition::of_text(HELD, &gpu.device)?;
     for _ in 0..3 {
@@ -154,7 +158,7 @@ fn a_step_whose_outputs_are_held_is_not_overwritten_by_the_next() -> Fallible {
     for step in [&one, &two, &three] {
         let before = kernels(&gpu.driver.log()).len();
         step.feed("x", Some(square(4)?))?;
-        // The segment is through when its kernels have been enqueued.
+        // The segment has run when its kernels have been enqueued.
         let (deadline, mut log) = (Instant::now() + DEADLINE, Vec::new());
         while kernels(&log).len() < 4 && Instant::now() < deadline {
             log.extend(gpu.driver.log());
@@ -163,14 +167,14 @@ fn a_step_whose_outputs_are_held_is_not_overwritten_by_the_next() -> Fallible {
         assert_eq!((before, kernels(&log).len()), (0, 4), "{log:#?}");
         launched.push(launches(&log));
     }
-    // The first holds what the graph gave, so that the second runs one by one, and so does the third.
+    // The first step holds the graph's output, so the second and the third run kernel by kernel.
     assert_eq!(launched, [1, 0, 0]);
     for step in [&one, &two, &three] {
         step.feed("late", Some(square(4)?))?;
         step.end()?;
         assert!(step.fetch("sum")?.is_some());
     }
-    // From now on outputs are copied out, and steps do not hinder each other.
+    // From here on outputs are copied out, and steps do not delay each other.
     gpu.driver.log();
     let (one, two) = (partition.begin(false), partition.begin(false));
     for step in [&one, &two] {
@@ -184,7 +188,7 @@ fn a_step_whose_outputs_are_held_is_not_overwritten_by_the_next() -> Fallible {
 }
 
 #[test]
-fn a_segment_finds_what_another_gives_without_a_copy() -> Fallible {
+fn output_of_one_graph_is_input_of_another_without_a_copy() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let partition = Partition::of_text(
         "
@@ -209,14 +213,14 @@ fn a_segment_finds_what_another_gives_without_a_copy() -> Fallible {
     partition.step(&[("x", square(4)?), ("y", square(4)?)], &["h"])?;
     let log = gpu.driver.log();
     let copies = log.iter().filter(|line| line.starts_with("copy 64 on 0")).count();
-    // Of x and y.
+    // Copies of x and y.
     assert_eq!((launches(&log), copies), (2, 2), "{log:#?}");
     drop(partition);
     settle(&gpu, 0)
 }
 
 #[test]
-fn a_graph_that_copies_as_often_as_it_has_kernels_is_given_up() -> Fallible {
+fn graph_with_as_many_copies_as_kernels_is_rejected() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let text = "
         x <- float, _origin=\"in\"
@@ -237,13 +241,13 @@ fn a_graph_that_copies_as_often_as_it_has_kernels_is_given_up() -> Fallible {
         }
         Ok(launches(&gpu.driver.log()))
     };
-    // With all four copied in, and with three.
+    // Graphs with four and with three copied inputs.
     assert_eq!((run("w")?, run("z")?), (8, 18));
     Ok(())
 }
 
 #[test]
-fn a_dead_tensor_passes_a_segment_by() -> Fallible {
+fn segment_with_dead_inputs_is_skipped() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
     for _ in 0..4 {
@@ -259,7 +263,7 @@ fn a_dead_tensor_passes_a_segment_by() -> Fallible {
 }
 
 #[test]
-fn kernels_that_outlive_a_dead_tensor_run() -> Fallible {
+fn kernels_independent_of_dead_inputs_run() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let partition = Partition::of_text(
         "
@@ -291,7 +295,7 @@ fn kernels_that_outlive_a_dead_tensor_run() -> Fallible {
 }
 
 #[test]
-fn a_traced_step_tells_of_each_kernel() -> Fallible {
+fn traced_step_reports_each_kernel() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
     for _ in 0..3 {
@@ -306,7 +310,7 @@ fn a_traced_step_tells_of_each_kernel() -> Fallible {
 }
 
 #[test]
-fn a_capture_that_fails_is_not_tried_again() -> Fallible {
+fn failed_capture_is_not_retried() -> Fallible {
     let gpu = gpu(1 << 20)?;
     gpu.driver.refuse_captures();
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
@@ -320,7 +324,7 @@ fn a_capture_that_fails_is_not_tried_again() -> Fallible {
 }
 
 #[test]
-fn the_graph_that_was_not_used_for_longest_gives_its_memory_back() -> Fallible {
+fn least_recently_used_graph_frees_its_memory() -> Fallible {
     let gpu = gpu(1 << 20)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
     let mut used = Vec::new();
@@ -340,7 +344,7 @@ fn the_graph_that_was_not_used_for_longest_gives_its_memory_back() -> Fallible {
 }
 
 #[test]
-fn memory_of_graphs_is_named_where_there_is_no_more() -> Fallible {
+fn out_of_memory_error_names_graph_memory() -> Fallible {
     let gpu = gpu(1000)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
     for _ in 0..3 {
@@ -352,8 +356,8 @@ fn memory_of_graphs_is_named_where_there_is_no_more() -> Fallible {
 }
 
 #[test]
-fn a_graph_for_which_there_is_no_memory_is_done_without() -> Fallible {
-    // The kernels one by one take no more than three tensors of 64 bytes besides the input, the graph more.
+fn segment_runs_without_a_graph_if_memory_is_short() -> Fallible {
+    // Run one by one, the kernels take three tensors of 64 bytes besides the input; the graph takes more.
     let gpu = gpu(280)?;
     let partition = Partition::of_text(PRODUCTS, &gpu.device)?;
     for _ in 0..6 {
@@ -363,7 +367,7 @@ fn a_graph_for_which_there_is_no_memory_is_done_without() -> Fallible {
     settle(&gpu, 0)
 }
 
-/// A layer that is trained: variables by handle, or by reference.
+/// Returns the text of a training step of one layer, with resource variables or reference variables.
 fn training(is_ref: bool) -> String {
     let (variables, read, update) = match is_ref {
         true => (
@@ -397,6 +401,7 @@ fn training(is_ref: bool) -> String {
     )
 }
 
+/// Returns the text that initialises the variables of [`training`].
 fn initial(is_ref: bool) -> String {
     let (make, assign) = match is_ref {
         true => ("VariableV2[dtype=float, shape=", "Assign[T=float]"),
@@ -419,7 +424,7 @@ fn initial(is_ref: bool) -> String {
 }
 
 #[test]
-fn variables_that_a_graph_changes_stay_where_they_are() -> Fallible {
+fn variables_changed_by_a_graph_keep_their_memory() -> Fallible {
     for is_ref in [true, false] {
         let gpu = gpu(1 << 20)?;
         let initialize = Partition::of_text(&initial(is_ref), &gpu.device)?;
@@ -432,11 +437,11 @@ fn variables_that_a_graph_changes_stay_where_they_are() -> Fallible {
             let log = gpu.driver.log();
             let updates = log.iter().filter(|line| line.starts_with("step<GradientDescent")).count();
             launched.push(launches(&log));
-            // In a graph both are one launch.
+            // In a graph both updates are one launch.
             assert_eq!(updates, 2 - launches(&log), "{log:#?}");
         }
         assert_eq!(launched, [0, 0, 1, 1, 1], "by reference: {is_ref}");
-        // Other memory is put in their place: the graph is of no use any more, and another is captured.
+        // The variables get other memory, so the graph cannot be launched, and another is captured.
         initialize.step(&[], &[])?;
         gpu.driver.log();
         launched.clear();
@@ -452,7 +457,8 @@ fn variables_that_a_graph_changes_stay_where_they_are() -> Fallible {
     Ok(())
 }
 
-/// One variable holds what another partition's constant is, and is only read; the other is assigned what is made of it.
+/// A step that reads variable `k`, whose memory is another partition's constant, and assigns a result to
+/// variable `m`.
 const ASSIGNED: &str = "
     k = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"k\"]()
     m = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"m\"]()
@@ -476,11 +482,11 @@ const ASSIGNED_FIRST: &str = "
 ";
 
 #[test]
-fn what_is_assigned_is_copied_to_where_a_graph_finds_the_variable() -> Fallible {
+fn assignment_copies_into_the_variables_memory() -> Fallible {
     let first = ASSIGNED_FIRST.replace("QUARTERS", &["0.25"; 16].join(", "));
     let run = |graphs: bool| -> Fallible<(Vec<usize>, Vec<Tensor>)> {
         let gpu = computing(graphs)?;
-        // It holds its constant for as long as it is there.
+        // The partition holds its constant as long as it exists.
         let initialize = Partition::of_text(&first, &gpu.device)?;
         let step = Partition::of_text(ASSIGNED, &gpu.device)?;
         initialize.step(&[], &[])?;
@@ -499,7 +505,7 @@ fn what_is_assigned_is_copied_to_where_a_graph_finds_the_variable() -> Fallible 
     Ok(())
 }
 
-/// So many variables, each changed by what comes of the first; the first is changed twice, and then read again.
+/// Number of variables, each updated by a slice of one tensor; the first is updated twice and then read.
 const CHANGED: usize = 40;
 
 fn many_changes() -> String {
@@ -530,7 +536,7 @@ fn many_changes() -> String {
 }
 
 #[test]
-fn small_changes_of_many_variables_are_a_few_launches_of_a_graph() -> Fallible {
+fn small_updates_of_many_variables_are_batched_in_a_graph() -> Fallible {
     let first: String = (1..=CHANGED)
         .map(|i| {
             format!(
@@ -575,14 +581,14 @@ fn small_changes_of_many_variables_are_a_few_launches_of_a_graph() -> Fallible {
     let ((done, with), (_, without)) = (run(true)?, run(false)?);
     assert_ne!(without[3], without[4]);
     assert_eq!(with, without);
-    // Sixteen a launch, and what changes the first again in a later one.
+    // Up to sixteen updates per launch; the second update of the first variable is in a later launch.
     assert_eq!(done[..2], [[0, 41], [0, 41]]);
     assert!(done[2..].iter().all(|&[graphs, changes]| graphs > 0 && changes <= 5), "{done:?}");
     Ok(())
 }
 
-/// A step of two segments: what the first gives leaves early. Both read what a variable was at first, which the second
-/// changes, and then gives the difference of two values.
+/// A step of two segments, because the output of the first is sent before the second runs. Both read the
+/// variable's initial value; the second changes the variable and computes a difference of two values.
 fn of_two_segments(minuend: &str) -> String {
     format!(
         "w = VarHandleOp[dtype=float, shape=<4,4>, shared_name=\"w\"]()
@@ -604,7 +610,7 @@ fn of_two_segments(minuend: &str) -> String {
 }
 
 #[test]
-fn a_variable_whose_readers_are_through_is_changed_by_a_graph_where_it_is() -> Fallible {
+fn variable_without_readers_is_updated_in_place() -> Fallible {
     let first = ASSIGNED_FIRST.replace("QUARTERS", &["0.25"; 16].join(", ")).replace("\"k\"", "\"w\"");
     let run = |graphs: bool, minuend: &str| -> Fallible<(Vec<[usize; 2]>, Vec<Tensor>)> {
         let gpu = computing(graphs)?;
@@ -620,11 +626,12 @@ fn a_variable_whose_readers_are_through_is_changed_by_a_graph_where_it_is() -> F
         assert_eq!(gpu.driver.races(), Vec::<String>::new());
         Ok((done, given))
     };
-    // Graphs and copies of each step: of `x` for each graph, and never of `w`, but for what its first memory was shared.
+    // Launches and copies of each step: a copy of `x` for each graph, and one of `w` in the first step only,
+    // whose memory is shared with a constant.
     let ((done, with), (_, without)) = (run(true, "e")?, run(false, "e")?);
     assert_ne!(without[6], without[8]);
     assert_eq!((done, with), (vec![[0, 1], [0, 0], [2, 2], [2, 2], [2, 2]], without));
-    // What was read before is wanted after: the change is in a copy, and is no graph.
+    // The value before the update is used after it, so the update is made in a copy and not in a graph.
     let ((done, with), (_, without)) = (run(true, "rw")?, run(false, "rw")?);
     let graphs: Vec<usize> = done.iter().map(|[graphs, _]| *graphs).collect();
     assert_eq!((graphs, with), (vec![0, 0, 1, 1, 1], without));
@@ -632,7 +639,7 @@ fn a_variable_whose_readers_are_through_is_changed_by_a_graph_where_it_is() -> F
 }
 
 #[test]
-fn a_graph_that_gives_nothing_keeps_the_memory_that_it_works_in() -> Fallible {
+fn graph_without_outputs_keeps_its_memory() -> Fallible {
     let gpu = gpu(1 << 20)?;
     Partition::of_text(&initial(false), &gpu.device)?.step(&[], &[])?;
     let train = Partition::of_text(
@@ -654,7 +661,7 @@ fn a_graph_that_gives_nothing_keeps_the_memory_that_it_works_in() -> Fallible {
 }
 
 #[test]
-fn a_variable_whose_snapshot_is_held_is_not_changed_by_a_graph() -> Fallible {
+fn variable_with_a_held_snapshot_is_not_changed_by_a_graph() -> Fallible {
     let gpu = gpu(1 << 20)?;
     Partition::of_text(&initial(false), &gpu.device)?.step(&[], &[])?;
     let train = Partition::of_text(&training(false), &gpu.device)?;
@@ -674,7 +681,7 @@ fn a_variable_whose_snapshot_is_held_is_not_changed_by_a_graph() -> Fallible {
     Ok(())
 }
 
-/// What keeps `d` of [`PRODUCTS`] from step to step, and what gives back what the first step kept.
+/// Ops that keep `d` of [`PRODUCTS`] across steps, and ops that return the value kept by the first step.
 const KEEPERS: [(&str, &str); 3] = [
     (
         "n = Stage[dtypes=[float], shared_name=\"area\"](d)",
@@ -695,7 +702,7 @@ const KEEPERS: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn what_is_kept_of_a_graph_holds_up_none_of_its_runs() -> Fallible {
+fn kept_outputs_do_not_prevent_replay() -> Fallible {
     for (keep, give) in KEEPERS {
         let gpu = computing(true)?;
         let text = PRODUCTS.replace("d -> float", keep);
@@ -711,7 +718,7 @@ fn what_is_kept_of_a_graph_holds_up_none_of_its_runs() -> Fallible {
         assert_eq!(launched, [0, 0, 1, 1, 1, 1], "{keep}");
         let gives = Partition::of_text(&format!("{give}\nkept -> float"), &gpu.device)?;
         let handle: Vec<_> = handle.into_iter().map(|handle| ("h", handle)).collect();
-        // Of ones: a is 4, b and c are 16, and d is 4 * 16 * 4.
+        // With x = 1, a is 4, b and c are 16, and d is 4 * 16 * 4.
         assert_eq!(gives.step(&handle, &["kept"])?, [Tensor::full(256f32, Shape::new(&[4, 4])?)?], "{keep}");
         drop((keeps, gives));
         assert_eq!(gpu.driver.races(), Vec::<String>::new());
@@ -719,8 +726,8 @@ fn what_is_kept_of_a_graph_holds_up_none_of_its_runs() -> Fallible {
     Ok(())
 }
 
-/// Which of the node's inputs are for the host's memory; `None` if one of the others is received there, as integers of 32
-/// bits are: kernels do not join over what has to be brought.
+/// Returns which inputs of the node are in host memory; `None` if one of the others is received there, like
+/// 32-bit integers, because segments contain no kernel whose input must be uploaded.
 fn fed_to_gpu(def: &KernelDef, node: &Node) -> Option<Vec<bool>> {
     let mut on_host = Vec::new();
     for arg in node.op.inputs.iter() {
@@ -733,7 +740,7 @@ fn fed_to_gpu(def: &KernelDef, node: &Node) -> Option<Vec<bool>> {
 }
 
 #[test]
-fn every_kernel_that_may_be_captured_runs_in_a_graph_as_it_does_alone() -> Fallible {
+fn every_capturable_kernel_agrees_in_a_graph() -> Fallible {
     let mut random = Random(1);
     let mut captured = 0;
     for (def, nodes) in rows("GPU")? {
@@ -746,7 +753,7 @@ fn every_kernel_that_may_be_captured_runs_in_a_graph_as_it_does_alone() -> Falli
             continue;
         };
         let Some(sets) = inputs(node, &mut random)? else { continue };
-        // The largest that is valid, and whose constants for the host lie there.
+        // The largest valid set of inputs whose host inputs can be constants on the host.
         let is_valid = |set: &Vec<Tensor>| {
             let lies_there = |(tensor, on_host): (&Tensor, &bool)| !on_host || tensor.dtype() == DType::Int32;
             set.iter().zip(&on_host).all(lies_there)
@@ -782,7 +789,7 @@ fn every_kernel_that_may_be_captured_runs_in_a_graph_as_it_does_alone() -> Falli
 }
 
 #[test]
-fn kernels_that_may_be_captured_end_when_they_return() -> Fallible {
+fn capturable_kernels_are_synchronous() -> Fallible {
     let gpu = gpu(1 << 20)?;
     for (def, nodes) in rows("GPU")? {
         for node in nodes.iter().take(1).filter(|_| def.capture != Capture::Never) {
@@ -790,7 +797,7 @@ fn kernels_that_may_be_captured_end_when_they_return() -> Fallible {
             assert!(matches!(kernel, Kernel::Sync(_)), "{def:?}");
         }
     }
-    // Those that draw numbers, and handles, are none of them.
+    // Kernels that draw random numbers, and handles, cannot be captured.
     for op in ["RandomUniform", "StatelessRandomNormal", "VarHandleOp"] {
         let rows = anabranch_cuda::kernels::table().of_op(op);
         assert!(!rows.is_empty() && rows.iter().all(|def| def.capture == Capture::Never), "{op}");

@@ -1,4 +1,4 @@
-//! The kernel table of GPUs: what each row asks of the compiler, and that it is fit for the executor.
+//! The kernel table of GPUs: the programs that each entry compiles, and the consistency of the entries.
 
 use super::Fallible;
 use super::op_nodes::rows;
@@ -8,7 +8,7 @@ use device::kernel::ALL_ARGUMENTS;
 use kernels;
 use kernels::testing::make_kernel;
 
-/// The kernels that all rows together ask for.
+/// Returns the programs of all kernels in the table.
 pub(crate) fn programs() -> Fallible<Vec<Program>> {
     let gpu = Gpu::new(1 << 20)?;
     for (def, nodes) in rows("GPU")? {
@@ -20,14 +20,14 @@ pub(crate) fn programs() -> Fallible<Vec<Program>> {
 }
 
 #[test]
-fn every_row_makes_a_kernel_for_each_of_its_types() -> Fallible {
+fn every_registration_makes_a_kernel_for_each_type() -> Fallible {
     let programs = programs()?;
     assert!(programs.len() > 500, "only {} programs", programs.len());
     Ok(())
 }
 
 #[test]
-fn every_row_names_arguments_and_types_of_its_op() -> Fallible {
+fn every_registration_names_arguments_and_types_of_its_op() -> Fallible {
     for (def, nodes) in rows("GPU")? {
         let op = nodes.first().ok_or("a row takes nothing")?.op;
         let memories = [def.host_memory, def.any_memory].into_iter().filter(|names| *names != ALL_ARGUMENTS);
@@ -48,9 +48,9 @@ fn every_row_names_arguments_and_types_of_its_op() -> Fallible {
 }
 
 #[test]
-fn every_node_of_a_row_has_a_cpu_kernel_to_compare_with() -> Fallible {
+fn every_registration_has_a_cpu_kernel() -> Fallible {
     for (def, nodes) in rows("GPU")? {
-        // Collectives are of several GPUs: `collectives` says what they give.
+        // Collectives need several GPUs; `collectives` tests their results.
         if def.op.starts_with("Nccl") {
             continue;
         }

@@ -1,18 +1,19 @@
-//! Lists of tensors on a GPU that records: elements stay in its memory, and cross where a list does.
+//! Tensor lists on the recording driver: elements stay in the GPU's memory, and are copied when a list moves
+//! between devices.
 
 use super::Fallible;
 use super::cases::Random;
 use super::compared::difference;
 use super::partition::Partition;
 use super::placed::{self, download, upload};
-use super::recording::Recording;
+use super::recording::RecordingDriver;
 use super::streams::Gpu;
-use anabranch_device::gpu_options::GpuOptions;
 use device::Value;
+use device::gpu_options::GpuOptions;
 use graph::{DType, Node, Optional, PartialShape, Shape, Tensor, TensorList, Variant};
 
-/// A loop as a function of a loop is lowered to: each turn takes a row off one list and puts what it makes of it onto another,
-/// and a loop behind it takes those off again, as gradients do.
+/// A lowered loop over lists: each iteration reads a row of one list and pushes its result onto another, and a
+/// second loop pops these, as a gradient does.
 const LOOPS: &str = "
     x <- float
     limit <- int32
@@ -79,7 +80,7 @@ const LOOPS: &str = "
     all -> float
 ";
 
-/// What some steps give of lists of three rows, and what the driver was asked for in each.
+/// Runs some steps on lists of three rows; returns the results, and the driver's log of each step.
 fn run(device: &Gpu) -> Fallible<(Vec<Tensor>, Vec<Vec<String>>)> {
     let text = LOOPS
         .replace("FORTH", "frame_name=\"forth\", parallel_iterations=10")
@@ -96,16 +97,16 @@ fn run(device: &Gpu) -> Fallible<(Vec<Tensor>, Vec<Vec<String>>)> {
 }
 
 #[test]
-fn loops_over_lists_copy_nothing_between_their_turns_and_do_what_the_cpu_does() -> Fallible {
+fn loops_over_lists_agree_with_the_cpu_without_copies() -> Fallible {
     let gpu = |graphs| {
         let options = GpuOptions { memory_fraction: 1.0, graphs, ..GpuOptions::default() };
-        Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)
+        Gpu::with_driver(RecordingDriver::new(1 << 20).executing_ptx(), 0, &options)
     };
     let ((alone, logs), (in_graphs, graph_logs)) = (run(&gpu(false)?)?, run(&gpu(true)?)?);
     let copies = |way: &str| logs[4].iter().filter(|line| line.starts_with(way)).count();
-    // The rows come, and both results go.
+    // The rows are uploaded, and both results are downloaded.
     assert_eq!((copies("copy in"), copies("copy out")), (1, 2), "{:#?}", logs[4]);
-    // A graph a turn, whose outputs the list holds.
+    // One graph per iteration; the list holds its outputs.
     let launched = graph_logs[4].iter().filter(|line| line.starts_with("graph of")).count();
     assert!(launched >= 3, "{:#?}", graph_logs[4]);
     assert_eq!(alone, in_graphs);
@@ -119,7 +120,8 @@ fn loops_over_lists_copy_nothing_between_their_turns_and_do_what_the_cpu_does() 
     Ok(())
 }
 
-/// Of floats, of integers that stay on the host, of nothing, of lists, and optionals of several.
+/// Variants with a list of floats, a list of integers that stay on the host, an empty list, no value, nested
+/// lists, and optionals.
 fn variants() -> Fallible<Tensor> {
     let mut random = Random(4);
     let mut list = |dtype, values: usize| -> Fallible<TensorList> {
@@ -149,11 +151,11 @@ fn variants() -> Fallible<Tensor> {
 }
 
 #[test]
-fn what_variants_hold_comes_to_a_gpu_and_back() -> Fallible {
+fn variant_contents_are_copied_to_a_gpu_and_back() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let all = variants()?;
     let there = upload(&gpu.device, all.clone())?;
-    // Two lists of three with floats, of which one in each is empty, and an optional.
+    // Two lists with three float elements each, one of which is empty, and an optional.
     let copies = gpu.driver.log().iter().filter(|line| line.starts_with("copy in")).count();
     assert_eq!(copies, 5);
     let back = download(&gpu.device, there.clone())?;
@@ -164,9 +166,9 @@ fn what_variants_hold_comes_to_a_gpu_and_back() -> Fallible {
 }
 
 #[test]
-fn a_list_goes_from_gpu_to_gpu() -> Fallible {
+fn lists_are_copied_between_gpus() -> Fallible {
     for is_reachable in [true, false] {
-        let gpus = Gpu::together(1 << 20, &[is_reachable])?;
+        let gpus = Gpu::group(1 << 20, &[is_reachable])?;
         let all = variants()?;
         let here = upload(&gpus[0].device, all.clone())?;
         let Value::Host(held) = &here else { return Err("variants are on the host".into()) };
@@ -183,7 +185,7 @@ fn a_list_goes_from_gpu_to_gpu() -> Fallible {
 }
 
 #[test]
-fn a_list_that_does_not_fit_leaves_nothing_behind() -> Fallible {
+fn failed_list_upload_frees_its_memory() -> Fallible {
     let gpu = Gpu::new(1 << 12)?;
     let elements = (0..4).map(|_| Ok(Some(Tensor::zeros(DType::Float, Shape::new(&[400])?)?)));
     let list = TensorList::of(DType::Float, PartialShape::unknown(), elements.collect::<Fallible<_>>()?)?;
@@ -193,11 +195,11 @@ fn a_list_that_does_not_fit_leaves_nothing_behind() -> Fallible {
     Ok(())
 }
 
-/// Of many levels, each of which has the next twice.
+/// Number of levels of nested lists, each with the next level twice.
 const LEVELS: usize = 20;
 
 #[test]
-fn what_is_held_in_many_places_crosses_once() -> Fallible {
+fn shared_list_elements_are_copied_once() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let mut tensor = Tensor::try_from([1.0f32, 2.0])?;
     let mut dtype = DType::Float;
@@ -221,7 +223,7 @@ fn what_is_held_in_many_places_crosses_once() -> Fallible {
 }
 
 #[test]
-fn what_the_cpu_refuses_is_refused_in_the_same_words() -> Fallible {
+fn errors_have_the_cpu_messages() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let cpu = super::compared::cpu();
     let any = || Tensor::scalar(-1i32);

@@ -1,15 +1,16 @@
-//! Loops on a GPU that records: arrays and stacks hold elements in its memory, and what counts turns never leaves the
-//! host.
+//! Loops on the recording driver: tensor arrays and stacks hold their elements in the GPU's memory, and loop
+//! counters stay on the host.
 
 use super::Fallible;
 use super::partition::Partition;
-use super::recording::Recording;
+use super::recording::RecordingDriver;
 use super::streams::Gpu;
 use super::training::run;
-use anabranch_device::gpu_options::GpuOptions;
+use device::gpu_options::GpuOptions;
 use graph::{Graph, Tensor};
 
-/// A recurrence over the rows of a matrix: each turn reads a row, adds it to the state, and writes the state.
+/// A recurrence over the rows of a matrix: each iteration reads a row, adds it to the state, and writes the
+/// state.
 fn recurrence(body: &str) -> Fallible<Graph> {
     let frame = "frame_name=\"loop\", parallel_iterations=10";
     let text = format!(
@@ -70,16 +71,16 @@ fn checked(graph: &Graph, kernels: &[(&str, usize)]) -> Fallible<Vec<String>> {
 }
 
 #[test]
-fn a_loop_over_arrays_copies_nothing_between_its_turns() -> Fallible {
+fn loop_over_tensor_arrays_copies_nothing_between_iterations() -> Fallible {
     let log = checked(&recurrence(STEP)?, &[("side_by_side<u32>", 1), ("zip<AddV2, float, float>", 3)])?;
-    // The two constants come over when they are made; nothing goes back.
+    // The two constants are uploaded when their kernels are made; nothing is downloaded.
     assert_eq!(log.iter().filter(|line| line.starts_with("copy in")).count(), 2, "{log:#?}");
     assert_eq!(log.iter().filter(|line| line.starts_with("copy out")).count(), 0, "{log:#?}");
     Ok(())
 }
 
 #[test]
-fn whether_a_loop_goes_on_is_decided_without_the_gpu() -> Fallible {
+fn loop_conditions_run_on_the_host() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let text = recurrence(STEP)?.to_text();
     let both = text.replace("more = LoopCond(less)", "both = LogicalAnd(less, less)\nmore = LoopCond(both)");
@@ -93,7 +94,7 @@ fn whether_a_loop_goes_on_is_decided_without_the_gpu() -> Fallible {
 }
 
 #[test]
-fn gradients_of_one_element_are_summed_where_they_are() -> Fallible {
+fn gradients_of_one_array_element_are_summed_in_place() -> Fallible {
     let graph = recurrence(
         "back = TensorArrayGradV3[source=\"gradients\"](rows/in, filled/in)
         where = Const[dtype=int32, value=int32<>{0}](^i/at)
@@ -101,13 +102,14 @@ fn gradients_of_one_element_are_summed_where_they_are() -> Fallible {
         sent = TensorArrayWriteV3[T=float](back, where, s/then, back:1)
         flow/then = Identity[T=float](flow/switch:1, ^sent)",
     )?;
-    // The first is the element, which the array of rows holds too, so that the sum begins with a copy.
+    // The first gradient is the element itself, which the array of rows also holds, so the sum starts with a
+    // copy.
     checked(&graph, &[("update<Add, float>", 2)])?;
     Ok(())
 }
 
 #[test]
-fn what_is_pushed_is_popped_without_a_copy() -> Fallible {
+fn stack_push_and_pop_copy_nothing() -> Fallible {
     let graph = recurrence(
         "pushed = StackPushV2[T=float, swap_memory=true](stack/in, s/switch:1)
         popped = StackPopV2[elem_type=float](stack/in, ^pushed)
@@ -119,8 +121,8 @@ fn what_is_pushed_is_popped_without_a_copy() -> Fallible {
     Ok(())
 }
 
-/// A recurrence of eight kernels a turn, over rows that are fed; its state leaves the loop. Two values go around, and a
-/// matrix is in every turn.
+/// A recurrence with eight kernels per iteration over fed rows, whose state leaves the loop. Two values are
+/// loop variables, and a matrix is a loop invariant.
 const CELL: &str = "
     zero = Const[dtype=int32, value=int32<>{0}]
     all = Const[dtype=int32, value=int32<3>{0, 1, 2}]
@@ -170,11 +172,11 @@ const CELL: &str = "
 ";
 
 #[test]
-fn the_kernels_of_a_turn_and_those_behind_a_loop_are_graphs() -> Fallible {
+fn kernels_in_and_after_a_loop_are_captured() -> Fallible {
     let text = CELL.replace("FRAME", "frame_name=\"loop\", parallel_iterations=10");
     let run = |graphs: bool| -> Fallible<(Vec<usize>, Vec<Tensor>)> {
         let options = GpuOptions { memory_fraction: 1.0, graphs, tf32: false, ..GpuOptions::default() };
-        let gpu = Gpu::over(Recording::new(1 << 20).that_computes(), 0, &options)?;
+        let gpu = Gpu::with_driver(RecordingDriver::new(1 << 20).executing_ptx(), 0, &options)?;
         let partition = Partition::of_text(&text, &gpu.device)?;
         let (mut launched, mut given) = (Vec::new(), Vec::new());
         for step in 0..5u8 {
@@ -193,7 +195,8 @@ fn the_kernels_of_a_turn_and_those_behind_a_loop_are_graphs() -> Fallible {
     };
     let ((launched, with), (_, without)) = (run(true)?, run(false)?);
     assert_ne!(without[3], without[4]);
-    // The first step's last turn is captured; a later turn is given what the graph gave, which is copied out from then on.
+    // The last iteration of the first step is captured. A later iteration gets the graph's previous output as
+    // input, so that output is copied out from then on.
     assert_eq!((&launched[3..], with), (&[4, 4][..], without));
     Ok(())
 }

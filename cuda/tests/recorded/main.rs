@@ -1,9 +1,8 @@
-//! GPUs without a GPU: what is enqueued in which order, what memory is taken and given back, which kernels there are,
-//! that all of them compile, and what they compute.
-#![cfg(feature = "cuda")]
+//! The GPU code without a GPU: the order of enqueued work, the use of memory, the kernel table, the compilation
+//! of all kernels, and their results.
 #![allow(unreachable_pub)]
 
-// As those call it who share files with these tests.
+// The name by which test files shared with other crates use the executor.
 extern crate anabranch_executor as executor;
 
 #[path = "../../../tests/gpu/arrays.rs"]
@@ -56,22 +55,24 @@ mod variable_cases;
 mod walk;
 mod windows;
 
-use anabranch_device::gpu_options::GpuOptions;
 use device::Device;
+use device::gpu_options::GpuOptions;
 use std::sync::Arc;
 
-/// What tests that are shared with machines that have a GPU run on here: one that computes, in software, and a small one.
+/// The device for tests that are shared with machines that have a GPU: a small GPU that executes kernels in
+/// software.
 fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<Device>>> {
-    let driver = recording::Recording::new(1 << 30).that_computes().with_one_block();
-    Ok(Some(streams::Gpu::over(driver, 0, options)?.device))
+    let driver = recording::RecordingDriver::new(1 << 30).executing_ptx().with_one_block();
+    Ok(Some(streams::Gpu::with_driver(driver, 0, options)?.device))
 }
 
-/// What whole programs run on, and where.
+/// The process and device for tests of whole programs.
 fn machine() -> Fallible<(train::Master, &'static str)> {
     Ok((trained::Machine::with_gpu(true)?.master, "/device:GPU:0"))
 }
 
-/// Elements of what is captured: few, for each is computed an instruction at a time. Sizes are tried by `computed`.
+/// Largest number of elements in graph tests: small, because PTX is executed one instruction at a time. Other
+/// sizes are tested by `computed`.
 const MOST_ELEMENTS: Option<usize> = Some(500);
 
 type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

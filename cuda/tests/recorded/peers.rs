@@ -1,4 +1,4 @@
-//! Several GPUs of one process: how tensors go from one to another, and what becomes of their memory.
+//! Several GPUs of one process: the copies between them, and the memory of copied tensors.
 
 use super::Fallible;
 use super::streams::{DEADLINE, Gpu, node};
@@ -13,17 +13,17 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-/// Nothing raced, and nothing is left.
+/// Checks that nothing raced and that all memory is freed.
 fn check_clean(gpus: &[Gpu]) {
     for gpu in gpus {
         assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));
     }
 }
 
-/// Streams of the first GPU are 0 to 4, of the second 5 to 9, if they are opened in this order: kernels, copies in,
-/// copies out, copies to others, collectives.
+/// Opens GPUs, in order, so that the first has the streams 0 to 4 and the second 5 to 9: kernels, uploads,
+/// downloads, copies to peers, collectives.
 fn opened(are_reachable: &[bool]) -> Fallible<Vec<Gpu>> {
-    let gpus = Gpu::together(1 << 20, are_reachable)?;
+    let gpus = Gpu::group(1 << 20, are_reachable)?;
     for gpu in &gpus {
         drop(gpu.upload(Tensor::try_from([0i64])?)?);
     }
@@ -32,7 +32,7 @@ fn opened(are_reachable: &[bool]) -> Fallible<Vec<Gpu>> {
 }
 
 #[test]
-fn a_tensor_is_copied_by_its_own_gpu_into_the_memory_of_the_other() -> Fallible {
+fn peer_copies_run_on_the_source_gpu() -> Fallible {
     let gpus = opened(&[true])?;
     let tensor = Tensor::try_from([1.0f32, 2.0])?;
     let here = gpus[0].upload(tensor.clone())?;
@@ -41,7 +41,8 @@ fn a_tensor_is_copied_by_its_own_gpu_into_the_memory_of_the_other() -> Fallible 
     assert_eq!(
         gpus[0].driver.log(),
         [
-            // Memory there, and the source's own stream waits for it and for what fills the tensor.
+            // Memory is allocated on the target, and a stream of the source waits for the allocation and for
+            // the tensor's upload.
             "allocate 8 on 6",
             "mark 6",
             "wait 3",
@@ -50,7 +51,7 @@ fn a_tensor_is_copied_by_its_own_gpu_into_the_memory_of_the_other() -> Fallible 
             "mark 3"
         ]
     );
-    // Kernels there wait for the copy, once.
+    // Kernels on the target wait for the copy, once.
     let exp = node("Exp", DType::Float)?;
     let first = run_node_on(&gpus[1].device, &exp, vec![there.clone()])?;
     assert_eq!(gpus[0].driver.log(), ["allocate 8 on 5", "wait 5", "map<Exp, float, float> on 5"]);
@@ -63,7 +64,7 @@ fn a_tensor_is_copied_by_its_own_gpu_into_the_memory_of_the_other() -> Fallible 
 }
 
 #[test]
-fn memory_that_a_copy_to_a_peer_reads_is_freed_behind_it() -> Fallible {
+fn source_memory_is_freed_after_the_peer_copy() -> Fallible {
     let gpus = opened(&[true])?;
     let x = gpus[0].upload(Tensor::try_from([1.0f32, 2.0])?)?;
     let y = run_node_on(&gpus[0].device, &node("Exp", DType::Float)?, vec![x])?.remove(0);
@@ -71,7 +72,7 @@ fn memory_that_a_copy_to_a_peer_reads_is_freed_behind_it() -> Fallible {
     gpus[0].driver.log();
     drop(y);
     assert_eq!(gpus[0].driver.log(), ["mark 0", "wait 3", "free 8 on 3"]);
-    // What came and was not used is freed behind its copy too.
+    // A copy that was not used is freed behind the copy as well.
     drop(there);
     assert_eq!(gpus[0].driver.log(), ["wait 6", "free 8 on 6"]);
     check_clean(&gpus);
@@ -79,12 +80,12 @@ fn memory_that_a_copy_to_a_peer_reads_is_freed_behind_it() -> Fallible {
 }
 
 #[test]
-fn a_kernel_that_changes_what_a_copy_to_a_peer_reads_waits_for_the_copy() -> Fallible {
+fn kernel_that_overwrites_a_peer_copy_source_waits() -> Fallible {
     let gpus = opened(&[true])?;
     let x = gpus[0].upload(Tensor::try_from([1.0f32, 2.0])?)?;
     let there = gpus[1].adopt(&x)?;
     gpus[0].driver.log();
-    // The only holder: its memory becomes the result's.
+    // The input's only holder, so its memory is reused for the result.
     let y = run_node_on(&gpus[0].device, &node("Exp", DType::Float)?, vec![x])?;
     assert_eq!(gpus[0].driver.log(), ["wait 0", "wait 0", "map<Exp, float, float> on 0"]);
     drop((y, there));
@@ -93,7 +94,7 @@ fn a_kernel_that_changes_what_a_copy_to_a_peer_reads_waits_for_the_copy() -> Fal
 }
 
 #[test]
-fn what_a_gpu_has_already_stays_where_it_is() -> Fallible {
+fn tensor_on_the_same_gpu_is_not_copied() -> Fallible {
     let gpus = opened(&[true])?;
     let x = gpus[0].upload(Tensor::try_from([1.0f32])?)?;
     gpus[0].driver.log();
@@ -107,7 +108,7 @@ fn what_a_gpu_has_already_stays_where_it_is() -> Fallible {
 }
 
 #[test]
-fn a_gpu_out_of_reach_is_reached_through_the_host() -> Fallible {
+fn gpus_without_peer_access_copy_through_the_host() -> Fallible {
     let gpus = opened(&[false])?;
     let tensor = Tensor::try_from([1.0f32, 2.0])?;
     let here = gpus[0].upload(tensor.clone())?;
@@ -122,7 +123,7 @@ fn a_gpu_out_of_reach_is_reached_through_the_host() -> Fallible {
 }
 
 #[test]
-fn an_empty_tensor_needs_no_copy() -> Fallible {
+fn empty_tensors_are_not_copied() -> Fallible {
     let gpus = opened(&[true])?;
     let empty = Tensor::zeros(DType::Int64, graph::Shape::new(&[0, 3])?)?;
     let there = gpus[1].adopt(&gpus[0].upload(empty.clone())?)?;
@@ -133,7 +134,7 @@ fn an_empty_tensor_needs_no_copy() -> Fallible {
 }
 
 #[test]
-fn a_gpu_without_room_for_what_comes_is_an_error_and_frees_nothing_twice() -> Fallible {
+fn peer_copy_without_memory_is_an_error_without_double_free() -> Fallible {
     let gpus = opened(&[true])?;
     let large = || Tensor::zeros(DType::Float, graph::Shape::new(&[150_000])?);
     let here = gpus[0].upload(large()?)?;
@@ -145,12 +146,12 @@ fn a_gpu_without_room_for_what_comes_is_an_error_and_frees_nothing_twice() -> Fa
     Ok(())
 }
 
-/// The name of a GPU for nodes.
+/// Returns the device name of a GPU.
 fn gpu(id: usize) -> String {
     format!("/job:localhost/replica:0/task:0/device:GPU:{id}")
 }
 
-/// The ends of an edge between two devices.
+/// Adds the attributes of an edge between two devices.
 fn edge<'a>(op: Call<'a>, from: &str, to: &str, name: &str) -> Call<'a> {
     op.attr("tensor_name", name)
         .attr("send_device", from)
@@ -158,7 +159,7 @@ fn edge<'a>(op: Call<'a>, from: &str, to: &str, name: &str) -> Call<'a> {
         .attr("send_device_incarnation", 1i64)
 }
 
-/// A partition that gives a tensor to its peer, changes its own, and squares what the peer gives.
+/// Returns a partition that sends a tensor to its peer, keeps using it, and squares the peer's tensor.
 fn exchanging(own: usize, other: usize) -> Fallible<Graph> {
     let (here, there) = (gpu(own), gpu(other));
     let scope = Scope::new().device(&here);
@@ -173,7 +174,7 @@ fn exchanging(own: usize, other: usize) -> Fallible<Graph> {
     Ok(scope.finish()?)
 }
 
-/// Runs a step of both partitions, some times.
+/// Runs some steps of both partitions.
 fn exchange(gpus: &[Gpu], steps: i64) -> Fallible {
     let pool = Pool::new(2)?;
     let executors: Vec<Arc<Executor>> = [(0, 1), (1, 0)]
@@ -199,9 +200,9 @@ fn exchange(gpus: &[Gpu], steps: i64) -> Fallible {
 }
 
 #[test]
-fn partitions_exchange_tensors_without_the_host_and_without_races() -> Fallible {
+fn partitions_exchange_tensors_by_peer_copies_without_races() -> Fallible {
     for reachable in [true, false] {
-        let gpus = Gpu::together(1 << 20, &[reachable])?;
+        let gpus = Gpu::group(1 << 20, &[reachable])?;
         exchange(&gpus, 20)?;
         let log = gpus[0].driver.log();
         let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();

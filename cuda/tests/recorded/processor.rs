@@ -1,15 +1,17 @@
-//! What work makes of memory, where a GPU in the tests' place computes: kernels as their PTX says, and what NVIDIA's
-//! libraries are asked for by plain loops.
+//! Execution of work for the recording driver: kernels by their PTX, and calls of NVIDIA's libraries by plain
+//! loops.
 
-use super::recording::{Memories, part, part_of};
+use super::recording::{Memories, slice, slice_mut};
 use anabranch_cuda::engine::Arguments;
-use anabranch_cuda::engine::driver::{Address, Convolution, ConvolutionAt, Direction, Grid, Image, Product};
+use anabranch_cuda::engine::driver::{
+    Address, Convolution, ConvolutionMemory, Direction, Grid, Image, Product,
+};
 use graph::DType;
 use half::{bf16, f16};
 use num_complex::Complex;
 use ptx::{Kernel, Memory};
 
-/// What is wrong with some work.
+/// The error of a piece of work.
 type Outcome = Result<(), String>;
 
 pub(crate) fn launch(kernel: &Kernel, grid: Grid, arguments: &Arguments, memories: &mut Memories) -> Outcome {
@@ -50,7 +52,7 @@ pub(crate) fn product(product: &Product, memories: &mut Memories) -> Outcome {
     write_complex(memories, dtype, product.c, &c)
 }
 
-/// Where an element is in a batch of images, or of filters.
+/// Returns the index of an element in a batch of images or filters.
 fn place([_, channels, height, width]: [usize; 4], is_last: bool, [n, c, h, w]: [usize; 4]) -> usize {
     if is_last {
         ((n * height + h) * width + w) * channels + c
@@ -59,7 +61,11 @@ fn place([_, channels, height, width]: [usize; 4], is_last: bool, [n, c, h, w]: 
     }
 }
 
-pub(crate) fn convolve(convolution: &Convolution, at: &ConvolutionAt, memories: &mut Memories) -> Outcome {
+pub(crate) fn convolve(
+    convolution: &Convolution,
+    at: &ConvolutionMemory,
+    memories: &mut Memories,
+) -> Outcome {
     let Convolution { direction, dtype, input, filter, output, padding, strides, dilations, groups, .. } =
         *convolution;
     let count = |sizes: [usize; 4]| sizes.iter().product::<usize>();
@@ -108,7 +114,7 @@ pub(crate) fn convolve(convolution: &Convolution, at: &ConvolutionAt, memories: 
     }
 }
 
-/// The type of the parts of complex numbers.
+/// Returns the dtype of the parts of a complex dtype.
 fn part_type(dtype: DType) -> Option<DType> {
     match dtype {
         DType::Complex64 => Some(DType::Float),
@@ -144,7 +150,7 @@ fn write_complex(memories: &mut Memories, dtype: DType, at: Address, values: &[C
 
 fn read(memories: &Memories, dtype: DType, at: Address, count: usize) -> Result<Vec<f64>, String> {
     let size = dtype.size().unwrap_or(1);
-    let bytes = part_of(memories, at.0, count * size)?;
+    let bytes = slice(memories, at.0, count * size)?;
     let values = bytes.chunks_exact(size).map(|bytes| match (dtype, bytes) {
         (DType::Float, &[a, b, c, d]) => Ok(f64::from(f32::from_ne_bytes([a, b, c, d]))),
         (DType::Double, _) => Ok(bytes.try_into().map_or(f64::NAN, f64::from_ne_bytes)),
@@ -165,6 +171,6 @@ fn write(memories: &mut Memories, dtype: DType, at: Address, values: &[f64]) -> 
             _ => value.to_ne_bytes().to_vec(),
         })
         .collect();
-    part(memories, at.0, bytes.len())?.copy_from_slice(&bytes);
+    slice_mut(memories, at.0, bytes.len())?.copy_from_slice(&bytes);
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Every kernel of every `.cu` file compiles, for each architecture that there is code for, with the compiler that the
-//! program will find: NVIDIA's own, which needs no GPU.
+//! Compiles all kernels of all `.cu` files for each supported architecture with NVIDIA's compiler, which needs
+//! no GPU.
 
 use super::compiler::{self, loaded, texts};
 use super::{Fallible, kernels};
@@ -20,18 +20,18 @@ fn check(architecture: &str, magic: &[u8]) -> Fallible {
 }
 
 #[test]
-fn all_compile_for_sm_80() -> Fallible {
+fn all_sources_compile_for_sm_80() -> Fallible {
     check("sm_80", b"\x7fELF")
 }
 
 #[test]
-fn all_compile_for_sm_90() -> Fallible {
+fn all_sources_compile_for_sm_90() -> Fallible {
     check("sm_90", b"\x7fELF")
 }
 
-/// And is known there, each instruction of it.
+/// Compiles all kernels to PTX that the test's interpreter can execute.
 #[test]
-fn all_compile_to_ptx() -> Fallible {
+fn all_sources_compile_to_ptx() -> Fallible {
     for program in kernels::programs()? {
         compiler::kernel(&program).map_err(|error| format!("{}: {error}", program.function))?;
     }
@@ -39,7 +39,7 @@ fn all_compile_to_ptx() -> Fallible {
 }
 
 #[test]
-fn the_compiler_is_told_of_with_its_version() -> Fallible {
+fn compiler_report_has_the_version() -> Fallible {
     loaded()?;
     let found = library::COMPILER.report().found?;
     assert!(found.starts_with("libnvrtc.so") && found.ends_with(" 13.0"), "{found}");
@@ -47,7 +47,7 @@ fn the_compiler_is_told_of_with_its_version() -> Fallible {
 }
 
 #[test]
-fn what_does_not_compile_is_an_error_that_says_why() -> Fallible {
+fn compile_errors_include_the_log() -> Fallible {
     loaded()?;
     let error = compile("wrong.cu", "__global__ void f() { nonsense; }", &[], "sm_80").err();
     let message = error.map(|e| e.to_string()).unwrap_or_default();

@@ -1,12 +1,12 @@
-//! GPUs in the tests' place: they write down what they are asked for, keep memory in vectors of the host, and watch that
-//! no stream touches memory that another one may still be writing, reading, or has given back. GPUs of one machine share
-//! a log and their streams' clocks. What is captured is watched whenever it runs. Some compute, too: work is done when it
-//! is enqueued, and what a kernel must not do is written down with what else went wrong.
+//! A GPU driver for tests, which records its calls and keeps device memory in host vectors. The driver checks
+//! that no stream uses memory that another stream may still write or read, or that has been freed. GPUs of one
+//! machine share a log and their streams' clocks. A captured graph is checked at each launch. A driver can also
+//! execute work, at the time of the call; invalid accesses of a kernel are recorded as races.
 
 use super::{compiler, processor};
 use anabranch_cuda::engine::driver::{
-    Address, AllReduce, Convolution, ConvolutionAt, Direction, EventId, FunctionId, GraphId, Grid, Part,
-    Pinned, Product, Shared, StreamId, WorkspaceBytes,
+    Address, AllReduce, AllReducePart, Convolution, ConvolutionMemory, Direction, EventId, FunctionId,
+    GraphId, Grid, IpcMemory, PinnedMemory, Product, StreamId, WorkspaceBytes,
 };
 use anabranch_cuda::engine::{Arguments, Driver, Program};
 use device::{Error, Result};
@@ -17,72 +17,77 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How far each stream had come.
+/// The number of operations of each stream that have completed.
 type Clock = BTreeMap<u64, u64>;
 
 #[derive(Debug)]
-pub(crate) struct Recording {
+pub(crate) struct RecordingDriver {
     total: u64,
-    /// Its number on the machine.
+    /// Number of the GPU on the machine.
     gpu: usize,
-    /// Whether others reach its memory, and it theirs.
+    /// True if other GPUs have peer access to this one.
     is_reachable: bool,
-    /// As a driver whose libraries have none.
+    /// True to behave like a driver whose libraries support no epilogues.
     lacks_epilogues: bool,
-    computes: bool,
-    /// What a convolution wants to work in, bytes.
+    /// True to execute the work.
+    executes: bool,
+    /// Preferred workspace of a convolution, in bytes.
     workspace: usize,
-    /// Kernels run in so many blocks at most, whatever is asked for: each walks all its work in any number.
+    /// Largest number of blocks of a launch; kernels work with any number of blocks.
     most_blocks: u32,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<RecordingState>>,
 }
 
+/// The state shared by the GPUs of one machine.
 #[derive(Debug, Default)]
-struct State {
+struct RecordingState {
     log: Vec<String>,
-    /// What went wrong: a kernel cannot say so.
+    /// Descriptions of errors, such as races, which an asynchronous call cannot return.
     races: Vec<String>,
     next: u64,
-    /// By GPU.
+    /// Bytes in use, by GPU.
     used: Vec<u64>,
-    /// What was freed and the driver keeps for reuse, by GPU.
+    /// Freed bytes that the driver keeps for reuse, by GPU.
     kept: Vec<u64>,
-    /// What each stream knows of the others' work, its own included.
+    /// For each stream, the operations of each stream that precede its next one.
     streams: BTreeMap<u64, Clock>,
-    /// Which GPU's a stream or event is.
-    owners: HashMap<Owned, usize>,
+    /// The GPU of each stream and event.
+    owners: HashMap<OwnedObject, usize>,
     events: HashMap<u64, Clock>,
-    /// Why collectives fail.
+    /// The error that collectives fail with.
     collectives_failure: Option<Error>,
-    /// The GPUs that use each other's memory.
+    /// Pairs of GPUs with peer access enabled.
     reached: BTreeSet<[usize; 2]>,
     memory: Memories,
-    /// Memory that processes share: the GPUs by which each has mapped it.
+    /// Memory shared between processes: the GPUs that have it mapped.
     shared: BTreeMap<u64, Vec<usize>>,
-    /// How far each stream had come at marks that somebody has waited for.
+    /// The operations of each stream that the host has waited for.
     waited: Clock,
-    pinned: HashMap<usize, Hosted>,
+    pinned: HashMap<usize, HostMemory>,
     programs: Vec<Program>,
-    /// Those of GPUs that compute.
+    /// The loaded kernels, if the GPU executes them.
     kernels: HashMap<u64, Kernel>,
     synchronized: usize,
-    /// The stream that captures, and what it was given since.
-    capture: Option<(u64, Vec<Work>)>,
-    graphs: BTreeMap<u64, Vec<Work>>,
-    /// How many graphs were made.
+    /// The stream that captures, and the work captured so far.
+    capture: Option<(u64, Vec<RecordedWork>)>,
+    graphs: BTreeMap<u64, Vec<RecordedWork>>,
+    /// Number of graphs captured.
     captured: usize,
     refuses_captures: bool,
 }
 
-/// Work on memory, as it is run or captured.
+/// A piece of work on memory.
 #[derive(Clone, Debug)]
-struct Work {
-    /// What the log says of it.
+struct RecordedWork {
+    /// Its line in the log.
     what: String,
-    touches: Vec<(u64, Use)>,
+    /// The memory that the work uses.
+    touches: Vec<(u64, AccessKind)>,
+    /// The execution of the work.
     effect: Effect,
 }
 
+/// The execution of a piece of work.
 #[derive(Clone, Debug)]
 enum Effect {
     Unknown,
@@ -90,72 +95,75 @@ enum Effect {
     Fill { to: u64, byte: u8, bytes: usize },
     Kernel(Kernel, Grid, Arguments),
     Product(Product),
-    Convolution(Box<Convolution>, ConvolutionAt),
+    Convolution(Box<Convolution>, ConvolutionMemory),
 }
 
-/// Memory of the host that GPUs read and write.
+/// Host memory that GPUs read and write.
 #[derive(Debug)]
-enum Hosted {
+enum HostMemory {
     Own(Box<[u8]>),
-    /// It was there, and was pinned.
-    Pinned(Pinned),
+    /// Existing memory that was pinned.
+    Registered(PinnedMemory),
 }
 
-impl Hosted {
+impl HostMemory {
     fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
-            Hosted::Own(bytes) => bytes,
-            // SAFETY: whoever pinned it keeps it until it is unpinned, and leaves it to the GPU during copies.
-            Hosted::Pinned(memory) => unsafe {
+            HostMemory::Own(bytes) => bytes,
+            // SAFETY: the memory's owner keeps it until it is unpinned, and does not use it during copies.
+            HostMemory::Registered(memory) => unsafe {
                 std::slice::from_raw_parts_mut(memory.address as *mut u8, memory.len)
             },
         }
     }
 }
 
-/// What belongs to one GPU.
+/// An object that belongs to one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Owned {
+enum OwnedObject {
     Stream(u64),
     Event(u64),
 }
 
-/// By where each begins.
+/// Device memory by start address.
 pub(crate) type Memories = BTreeMap<u64, Memory>;
 
+/// One allocation of device memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) bytes: Vec<u8>,
-    /// Whose it is.
+    /// The GPU whose memory this is.
     gpu: usize,
     /// The last use by each stream.
     uses: Clock,
-    /// The last write: by which stream, and when.
+    /// The last write: stream and time.
     written: (u64, u64),
 }
 
-/// What work does with memory. Of a kernel's argument nobody knows: what comes later waits for it as for a write.
+/// The kind of access to memory. `Either` is an argument of a kernel that may read or write it; later work must
+/// wait for it like for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum AccessKind {
     Read,
     Write,
     Either,
 }
 
-impl State {
+impl RecordingState {
+    /// Returns a new number.
     fn fresh(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// Memory of the host that is no longer pinned.
-    fn take_back(&mut self, memory: Pinned, is_right: impl Fn(&Hosted) -> bool) {
+    /// Removes pinned host memory, checking its kind.
+    fn remove_pinned(&mut self, memory: PinnedMemory, is_right: impl Fn(&HostMemory) -> bool) {
         if !self.pinned.remove(&memory.address).is_some_and(|hosted| is_right(&hosted)) {
             self.races.push(format!("{memory:?} is given back as what it is not"));
         }
     }
 
-    /// One more piece of work in a stream; gives its time.
+    /// Counts one more operation of a stream; returns its time.
     fn step(&mut self, stream: u64) -> u64 {
         let clock = self.streams.entry(stream).or_default();
         let now = clock.entry(stream).or_default();
@@ -163,20 +171,21 @@ impl State {
         *now
     }
 
-    /// Who is asked with a stream or event must be its GPU.
-    fn check(&mut self, what: &str, gpu: usize, owned: Owned) {
+    /// Records an error if the stream or event does not belong to the GPU.
+    fn check(&mut self, what: &str, gpu: usize, owned: OwnedObject) {
         if self.owners.get(&owned) != Some(&gpu) {
             self.races.push(format!("{what}: {owned:?} is not of GPU {gpu}"));
         }
     }
 
-    /// Whether work that the stream is given now comes after `time` of `of`.
-    fn comes_after(&self, stream: u64, of: u64, time: u64) -> bool {
+    /// Returns whether the stream's next operation comes after the operation `time` of stream `of`.
+    fn happens_before(&self, stream: u64, of: u64, time: u64) -> bool {
         self.streams.get(&stream).and_then(|clock| clock.get(&of)).copied().unwrap_or(0) >= time
     }
 
-    /// A use of memory by a stream: it must come after the last write, and if it writes, after all uses.
-    fn touch(&mut self, what: &str, address: u64, stream: u64, how: Use) {
+    /// Checks and records an access by a stream: it must come after the last write, and a write also after all
+    /// other uses.
+    fn touch(&mut self, what: &str, address: u64, stream: u64, how: AccessKind) {
         let Some((&start, memory)) = self.memory.range(..=address).next_back() else {
             self.races.push(format!("{what}: {address:#x} is no memory"));
             return;
@@ -187,21 +196,22 @@ impl State {
         }
         let (uses, written, of) = (memory.uses.clone(), memory.written, memory.gpu);
         let sharers = self.shared.get(&start);
-        match self.owners.get(&Owned::Stream(stream)) {
+        match self.owners.get(&OwnedObject::Stream(stream)) {
             Some(&gpu) if gpu == of || self.reached.contains(&pair(gpu, of)) => {}
             Some(gpu) if sharers.is_some_and(|gpus| gpus.contains(gpu)) => {}
             other => {
                 self.races.push(format!("{what} on stream {stream} of {other:?} uses memory of GPU {of}"))
             }
         }
-        // Who knows of shared memory only through its owner knows what that has waited for.
-        let is_told = |of: &u64, time: u64| sharers.is_some() && self.waited.get(of) >= Some(&time);
-        let comes_after = |of: u64, time: u64| self.comes_after(stream, of, time) || is_told(&of, time);
-        let is_early = !comes_after(written.0, written.1);
-        let late = |(&of, &time): (&u64, &u64)| (!comes_after(of, time)).then_some(of);
+        // A peer process orders its accesses by the events that the host has waited for.
+        let is_waited_for = |of: &u64, time: u64| sharers.is_some() && self.waited.get(of) >= Some(&time);
+        let happens_before =
+            |of: u64, time: u64| self.happens_before(stream, of, time) || is_waited_for(&of, time);
+        let is_early = !happens_before(written.0, written.1);
+        let late = |(&of, &time): (&u64, &u64)| (!happens_before(of, time)).then_some(of);
         let unwaited: Vec<u64> = match how {
-            Use::Write => uses.iter().filter_map(late).collect(),
-            Use::Read | Use::Either => Vec::new(),
+            AccessKind::Write => uses.iter().filter_map(late).collect(),
+            AccessKind::Read | AccessKind::Either => Vec::new(),
         };
         if is_early {
             self.races
@@ -213,23 +223,24 @@ impl State {
         let now = self.step(stream);
         if let Some(memory) = self.memory.get_mut(&start) {
             memory.uses.insert(stream, now);
-            if how != Use::Read {
+            if how != AccessKind::Read {
                 memory.written = (stream, now);
             }
         }
     }
 }
 
-impl State {
-    /// Runs work, or writes it down if the stream captures.
-    fn enqueue(&mut self, work: Work, stream: u64) {
+impl RecordingState {
+    /// Runs a piece of work, or captures it if the stream captures.
+    fn enqueue(&mut self, work: RecordedWork, stream: u64) {
         match &mut self.capture {
             Some((capturing, works)) if *capturing == stream => works.push(work),
             _ => self.run(&work, stream),
         }
     }
 
-    fn run(&mut self, work: &Work, stream: u64) {
+    /// Runs a piece of work.
+    fn run(&mut self, work: &RecordedWork, stream: u64) {
         for &(address, how) in &work.touches {
             self.touch(&work.what, address, stream, how);
         }
@@ -237,7 +248,7 @@ impl State {
         let outcome = match &work.effect {
             Effect::Unknown => Ok(()),
             &Effect::Copy { to, from, bytes } => copy(memory, to, from, bytes),
-            &Effect::Fill { to, byte, bytes } => part(memory, to, bytes).map(|part| part.fill(byte)),
+            &Effect::Fill { to, byte, bytes } => slice_mut(memory, to, bytes).map(|part| part.fill(byte)),
             Effect::Kernel(kernel, grid, arguments) => processor::launch(kernel, *grid, arguments, memory),
             Effect::Product(product) => processor::product(product, memory),
             Effect::Convolution(convolution, at) => processor::convolve(convolution, at, memory),
@@ -246,7 +257,7 @@ impl State {
         self.log.push(format!("{} on {stream}", work.what));
     }
 
-    /// What is no work on memory has no place in a capture.
+    /// Records an error for a call that must not be captured.
     fn forbid_in_capture(&mut self, what: &str, stream: u64) {
         if self.capture.as_ref().is_some_and(|(capturing, _)| *capturing == stream) {
             self.races.push(format!("{what} on stream {stream}, which captures"));
@@ -254,8 +265,8 @@ impl State {
     }
 }
 
-/// A part of what is there.
-pub(crate) fn part(memories: &mut Memories, address: u64, bytes: usize) -> Result<&mut [u8], String> {
+/// Returns the bytes at an address.
+pub(crate) fn slice_mut(memories: &mut Memories, address: u64, bytes: usize) -> Result<&mut [u8], String> {
     let found = memories.range_mut(..=address).next_back().and_then(|(start, memory)| {
         let at = (address - start) as usize;
         memory.bytes.get_mut(at..at + bytes)
@@ -263,7 +274,8 @@ pub(crate) fn part(memories: &mut Memories, address: u64, bytes: usize) -> Resul
     found.ok_or_else(|| format!("{bytes} bytes at {address:#x} are not in memory"))
 }
 
-pub(crate) fn part_of(memories: &Memories, address: u64, bytes: usize) -> Result<&[u8], String> {
+/// Returns the bytes at an address.
+pub(crate) fn slice(memories: &Memories, address: u64, bytes: usize) -> Result<&[u8], String> {
     let found = memories.range(..=address).next_back().and_then(|(start, memory)| {
         let at = (address - start) as usize;
         memory.bytes.get(at..at + bytes)
@@ -271,130 +283,136 @@ pub(crate) fn part_of(memories: &Memories, address: u64, bytes: usize) -> Result
     found.ok_or_else(|| format!("{bytes} bytes at {address:#x} are not in memory"))
 }
 
+/// Copies bytes within device memory.
 fn copy(memories: &mut Memories, to: u64, from: u64, bytes: usize) -> Result<(), String> {
-    let source = part_of(memories, from, bytes)?.to_vec();
-    part(memories, to, bytes)?.copy_from_slice(&source);
+    let source = slice(memories, from, bytes)?.to_vec();
+    slice_mut(memories, to, bytes)?.copy_from_slice(&source);
     Ok(())
 }
 
-/// What a convolution needs to work in, bytes.
+/// The minimum workspace of a convolution, in bytes.
 const WORKSPACE: usize = 256;
 
-impl Recording {
-    /// The first GPU of a machine, with so many bytes of memory.
-    pub(crate) fn new(total: u64) -> Recording {
-        let state = State { used: vec![0], kept: vec![0], ..State::default() };
-        Recording {
+impl RecordingDriver {
+    /// Returns the first GPU of a machine, with `total` bytes of memory.
+    pub(crate) fn new(total: u64) -> RecordingDriver {
+        let state = RecordingState { used: vec![0], kept: vec![0], ..RecordingState::default() };
+        RecordingDriver {
             total,
             gpu: 0,
             is_reachable: true,
             lacks_epilogues: false,
-            computes: false,
+            executes: false,
             workspace: WORKSPACE,
             most_blocks: u32::MAX,
             state: Arc::new(Mutex::new(state)),
         }
     }
 
-    /// One more GPU of the same machine.
-    pub(crate) fn beside(&self, is_reachable: bool) -> Recording {
+    /// Returns another GPU of the same machine.
+    pub(crate) fn another_gpu(&self, is_reachable: bool) -> RecordingDriver {
         let mut state = self.state();
         state.used.push(0);
         state.kept.push(0);
         let gpu = state.used.len() - 1;
-        Recording { gpu, is_reachable, state: self.state.clone(), ..*self }
+        RecordingDriver { gpu, is_reachable, state: self.state.clone(), ..*self }
     }
 
-    /// The same, which multiplies and does nothing more.
-    pub(crate) fn without_epilogues(self) -> Recording {
-        Recording { lacks_epilogues: true, ..self }
+    /// Returns the driver without support for epilogues.
+    pub(crate) fn without_epilogues(self) -> RecordingDriver {
+        RecordingDriver { lacks_epilogues: true, ..self }
     }
 
-    /// The same, which computes.
-    pub(crate) fn that_computes(self) -> Recording {
-        Recording { computes: true, ..self }
+    /// Returns the driver with execution of kernels by their PTX.
+    pub(crate) fn executing_ptx(self) -> RecordingDriver {
+        RecordingDriver { executes: true, ..self }
     }
 
-    /// The same, whose convolutions want so many bytes to work in.
-    pub(crate) fn wanting_workspace(self, bytes: usize) -> Recording {
-        Recording { workspace: bytes, ..self }
+    /// Returns the driver with convolutions that prefer a workspace of `bytes`.
+    pub(crate) fn with_workspace(self, bytes: usize) -> RecordingDriver {
+        RecordingDriver { workspace: bytes, ..self }
     }
 
-    /// The same, of so few processors that all work is one block's.
-    pub(crate) fn with_one_block(self) -> Recording {
-        Recording { most_blocks: 1, ..self }
+    /// Returns the driver with launches of one block each.
+    pub(crate) fn with_one_block(self) -> RecordingDriver {
+        RecordingDriver { most_blocks: 1, ..self }
     }
 
-    /// From now on collectives fail.
+    /// Makes collectives fail from now on.
     pub(crate) fn fail_collectives(&self, error: Error) {
         self.state().collectives_failure = Some(error);
     }
 
-    fn of(driver: &dyn Driver) -> Result<&Recording> {
+    /// Casts a driver to this type.
+    fn of(driver: &dyn Driver) -> Result<&RecordingDriver> {
         let any: &dyn Any = driver;
         any.downcast_ref().ok_or_else(|| Error::internal("a driver that does not record"))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    /// Locks the shared state.
+    fn state(&self) -> MutexGuard<'_, RecordingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enqueue(&self, work: Work, stream: StreamId) -> Result<()> {
+    /// Enqueues a piece of work.
+    fn enqueue(&self, work: RecordedWork, stream: StreamId) -> Result<()> {
         let mut state = self.state();
         state.enqueue(work, stream.0);
         self.outcome(&state)
     }
 
-    /// Who computes fails once anything went wrong, for tests that know nothing of this driver; who only records goes on.
-    fn outcome(&self, state: &State) -> Result<()> {
+    /// Returns the first recorded error if the driver executes work, so that shared tests see it; a driver that
+    /// only records ignores errors here.
+    fn outcome(&self, state: &RecordingState) -> Result<()> {
         match state.races.first() {
-            Some(race) if self.computes => Err(Error::internal(race.clone())),
+            Some(race) if self.executes => Err(Error::internal(race.clone())),
             _ => Ok(()),
         }
     }
 
-    /// What was asked since the last time.
+    /// Takes the log since the last call.
     pub(crate) fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.state().log)
     }
 
+    /// Returns the errors recorded so far.
     pub(crate) fn races(&self) -> Vec<String> {
         self.state().races.clone()
     }
 
-    /// The races since the last time, which are forgotten.
+    /// Takes the errors since the last call.
     pub(crate) fn take_races(&self) -> Vec<String> {
         std::mem::take(&mut self.state().races)
     }
 
-    /// Bytes that are not given back.
+    /// Returns the bytes that are not freed.
     pub(crate) fn used(&self) -> u64 {
         self.state().used[self.gpu]
     }
 
-    /// How often all was waited for.
+    /// Returns the number of calls of `synchronize`.
     pub(crate) fn synchronized(&self) -> usize {
         self.state().synchronized
     }
 
-    /// How many graphs were captured, and how many of them are left.
+    /// Returns the number of graphs captured, and the number that still exist.
     pub(crate) fn graphs(&self) -> (usize, usize) {
         let state = self.state();
         (state.captured, state.graphs.len())
     }
 
-    /// From now on no capture succeeds.
+    /// Makes captures fail from now on.
     pub(crate) fn refuse_captures(&self) {
         self.state().refuses_captures = true;
     }
 
-    /// The kernels that were loaded.
+    /// Returns the loaded programs.
     pub(crate) fn programs(&self) -> Vec<Program> {
         self.state().programs.clone()
     }
 }
 
-/// What another process finds memory by: a file that says where it is.
+/// Returns a file that contains an address, as the descriptor of shared memory.
 fn descriptor_of(address: u64) -> Result<OwnedFd> {
     let made = rustix::fs::memfd_create("recording", rustix::fs::MemfdFlags::CLOEXEC).and_then(|file| {
         rustix::io::pwrite(&file, &address.to_le_bytes(), 0)?;
@@ -403,7 +421,8 @@ fn descriptor_of(address: u64) -> Result<OwnedFd> {
     made.map_err(|error| Error::internal(error.to_string()))
 }
 
-fn found_by(descriptor: BorrowedFd<'_>) -> Result<u64> {
+/// Returns the address in a descriptor.
+fn address_in(descriptor: BorrowedFd<'_>) -> Result<u64> {
     let mut address = [0; 8];
     match rustix::io::pread(descriptor, &mut address, 0) {
         Ok(8) => Ok(u64::from_le_bytes(address)),
@@ -411,29 +430,29 @@ fn found_by(descriptor: BorrowedFd<'_>) -> Result<u64> {
     }
 }
 
-/// Two GPUs, in whichever order.
+/// Returns an unordered pair of GPUs.
 fn pair(one: usize, other: usize) -> [usize; 2] {
     [one.min(other), one.max(other)]
 }
 
-impl Driver for Recording {
+impl Driver for RecordingDriver {
     fn memory(&self) -> Result<(u64, u64)> {
         Ok((self.total - self.used(), self.total))
     }
 
     fn create_stream(&self) -> Result<StreamId> {
         let mut state = self.state();
-        // Streams are numbered in the order in which they are made.
+        // Streams are numbered in the order of creation.
         let id = state.streams.len() as u64;
         state.streams.insert(id, Clock::new());
-        state.owners.insert(Owned::Stream(id), self.gpu);
+        state.owners.insert(OwnedObject::Stream(id), self.gpu);
         Ok(StreamId(id))
     }
 
     fn create_event(&self) -> Result<EventId> {
         let mut state = self.state();
         let id = state.fresh();
-        state.owners.insert(Owned::Event(id), self.gpu);
+        state.owners.insert(OwnedObject::Event(id), self.gpu);
         Ok(EventId(id))
     }
 
@@ -443,8 +462,8 @@ impl Driver for Recording {
 
     fn record(&self, event: EventId, stream: StreamId) -> Result<()> {
         let mut state = self.state();
-        state.check("mark", self.gpu, Owned::Event(event.0));
-        state.check("mark", self.gpu, Owned::Stream(stream.0));
+        state.check("mark", self.gpu, OwnedObject::Event(event.0));
+        state.check("mark", self.gpu, OwnedObject::Stream(stream.0));
         state.forbid_in_capture("a mark", stream.0);
         let clock = state.streams.get(&stream.0).cloned().unwrap_or_default();
         state.events.insert(event.0, clock);
@@ -454,7 +473,7 @@ impl Driver for Recording {
 
     fn wait(&self, stream: StreamId, event: EventId) -> Result<()> {
         let mut state = self.state();
-        state.check("wait", self.gpu, Owned::Stream(stream.0));
+        state.check("wait", self.gpu, OwnedObject::Stream(stream.0));
         state.forbid_in_capture("a wait", stream.0);
         let reached = state.events.get(&event.0).cloned().unwrap_or_default();
         let clock = state.streams.entry(stream.0).or_default();
@@ -466,7 +485,7 @@ impl Driver for Recording {
         Ok(())
     }
 
-    fn wait_here(&self, event: EventId) -> Result<()> {
+    fn wait_on_host(&self, event: EventId) -> Result<()> {
         let mut state = self.state();
         let reached = state.events.get(&event.0).cloned().unwrap_or_default();
         for (of, time) in reached {
@@ -490,12 +509,12 @@ impl Driver for Recording {
         }
         state.used[self.gpu] += bytes as u64;
         state.kept[self.gpu] = state.kept[self.gpu].saturating_sub(bytes as u64);
-        state.check("allocate", self.gpu, Owned::Stream(stream.0));
-        // Addresses are never used twice: a late use of freed memory shows.
+        state.check("allocate", self.gpu, OwnedObject::Stream(stream.0));
+        // Addresses are never reused, so that a late use of freed memory is found.
         let address = state.fresh() << 32;
         let now = state.step(stream.0);
         let uses = Clock::from([(stream.0, now)]);
-        // What it held before is nobody's: kernels that read it unwritten show in their results.
+        // The content is arbitrary, so that a read of unwritten memory changes the result.
         let memory = Memory { bytes: vec![0xcd; bytes], gpu: self.gpu, uses, written: (stream.0, now) };
         state.memory.insert(address, memory);
         state.log.push(format!("allocate {bytes} on {}", stream.0));
@@ -507,9 +526,9 @@ impl Driver for Recording {
             return;
         }
         let mut state = self.state();
-        state.check("free", self.gpu, Owned::Stream(stream.0));
+        state.check("free", self.gpu, OwnedObject::Stream(stream.0));
         state.forbid_in_capture("memory given back", stream.0);
-        state.touch("free", address.0, stream.0, Use::Write);
+        state.touch("free", address.0, stream.0, AccessKind::Write);
         match state.memory.remove(&address.0) {
             Some(memory) => {
                 state.used[memory.gpu] -= memory.bytes.len() as u64;
@@ -528,7 +547,7 @@ impl Driver for Recording {
         Ok(())
     }
 
-    fn share(&self, bytes: usize) -> Result<Option<Shared>> {
+    fn share(&self, bytes: usize) -> Result<Option<IpcMemory>> {
         let mut state = self.state();
         if state.used[self.gpu] + state.kept[self.gpu] + bytes as u64 > self.total {
             state.log.push(format!("no room to share {bytes}"));
@@ -536,17 +555,17 @@ impl Driver for Recording {
         }
         state.used[self.gpu] += bytes as u64;
         let address = state.fresh() << 32;
-        // Nobody has written it: whoever does comes after nothing.
+        // The memory has not been written, so the first use has nothing to wait for.
         let (uses, written) = (Clock::new(), (0, 0));
         state.memory.insert(address, Memory { bytes: vec![0xcd; bytes], gpu: self.gpu, uses, written });
         state.shared.insert(address, vec![self.gpu]);
         state.log.push(format!("share {bytes}"));
-        Ok(Some(Shared { address: Address(address), descriptor: descriptor_of(address)? }))
+        Ok(Some(IpcMemory { address: Address(address), descriptor: descriptor_of(address)? }))
     }
 
     fn map(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Address> {
         let mut state = self.state();
-        let address = found_by(descriptor)?;
+        let address = address_in(descriptor)?;
         let is_long = state.memory.get(&address).is_some_and(|memory| memory.bytes.len() >= bytes);
         match state.shared.get_mut(&address) {
             Some(gpus) if is_long && self.is_reachable => gpus.push(self.gpu),
@@ -578,43 +597,43 @@ impl Driver for Recording {
         }
     }
 
-    fn allocate_pinned(&self, bytes: usize) -> Result<Pinned> {
+    fn allocate_pinned(&self, bytes: usize) -> Result<PinnedMemory> {
         let mut memory = vec![0u8; bytes].into_boxed_slice();
         let address = memory.as_mut_ptr() as usize;
-        self.state().pinned.insert(address, Hosted::Own(memory));
-        Ok(Pinned { address, len: bytes })
+        self.state().pinned.insert(address, HostMemory::Own(memory));
+        Ok(PinnedMemory { address, len: bytes })
     }
 
-    fn free_pinned(&self, memory: Pinned) {
-        self.state().take_back(memory, |hosted| matches!(hosted, Hosted::Own(_)));
+    fn free_pinned(&self, memory: PinnedMemory) {
+        self.state().remove_pinned(memory, |hosted| matches!(hosted, HostMemory::Own(_)));
     }
 
-    fn pin(&self, memory: Pinned) -> Result<()> {
-        self.state().pinned.insert(memory.address, Hosted::Pinned(memory));
+    fn pin(&self, memory: PinnedMemory) -> Result<()> {
+        self.state().pinned.insert(memory.address, HostMemory::Registered(memory));
         Ok(())
     }
 
-    fn unpin(&self, memory: Pinned) {
-        self.state().take_back(memory, |hosted| matches!(hosted, Hosted::Pinned(_)));
+    fn unpin(&self, memory: PinnedMemory) {
+        self.state().remove_pinned(memory, |hosted| matches!(hosted, HostMemory::Registered(_)));
     }
 
-    fn copy_in(&self, to: Address, from: Pinned, bytes: usize, stream: StreamId) -> Result<()> {
+    fn copy_in(&self, to: Address, from: PinnedMemory, bytes: usize, stream: StreamId) -> Result<()> {
         let mut state = self.state();
         state.forbid_in_capture("a copy in", stream.0);
-        state.touch("copy in", to.0, stream.0, Use::Write);
+        state.touch("copy in", to.0, stream.0, AccessKind::Write);
         let source = state.pinned.get_mut(&from.address).map(|memory| memory.bytes_mut()[..bytes].to_vec());
         let source = source.ok_or_else(|| Error::internal("a copy from memory that is not pinned"))?;
-        let outcome = part(&mut state.memory, to.0, bytes).map(|part| part.copy_from_slice(&source));
+        let outcome = slice_mut(&mut state.memory, to.0, bytes).map(|part| part.copy_from_slice(&source));
         state.races.extend(outcome.err());
         state.log.push(format!("copy in {bytes} on {}", stream.0));
         Ok(())
     }
 
-    fn copy_out(&self, to: Pinned, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
+    fn copy_out(&self, to: PinnedMemory, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
         let mut state = self.state();
         state.forbid_in_capture("a copy out", stream.0);
-        state.touch("copy out", from.0, stream.0, Use::Read);
-        let source = part_of(&state.memory, from.0, bytes).map_err(Error::internal)?.to_vec();
+        state.touch("copy out", from.0, stream.0, AccessKind::Read);
+        let source = slice(&state.memory, from.0, bytes).map_err(Error::internal)?.to_vec();
         let target = state.pinned.get_mut(&to.address);
         let target = target.ok_or_else(|| Error::internal("a copy to memory that is not pinned"))?;
         target.bytes_mut()[..bytes].copy_from_slice(&source);
@@ -623,16 +642,16 @@ impl Driver for Recording {
     }
 
     fn copy(&self, to: Address, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
-        let work = Work {
+        let work = RecordedWork {
             what: format!("copy {bytes}"),
-            touches: vec![(from.0, Use::Read), (to.0, Use::Write)],
+            touches: vec![(from.0, AccessKind::Read), (to.0, AccessKind::Write)],
             effect: Effect::Copy { to: to.0, from: from.0, bytes },
         };
         self.enqueue(work, stream)
     }
 
-    fn reach(&self, peer: &dyn Driver) -> Result<bool> {
-        let peer = Recording::of(peer)?;
+    fn enable_peer_access(&self, peer: &dyn Driver) -> Result<bool> {
+        let peer = RecordingDriver::of(peer)?;
         let can = self.is_reachable && peer.is_reachable && Arc::ptr_eq(&self.state, &peer.state);
         if can {
             self.state().reached.insert(pair(self.gpu, peer.gpu));
@@ -640,7 +659,7 @@ impl Driver for Recording {
         Ok(can)
     }
 
-    fn copy_to(
+    fn copy_to_peer(
         &self,
         peer: &dyn Driver,
         to: Address,
@@ -648,30 +667,30 @@ impl Driver for Recording {
         bytes: usize,
         stream: StreamId,
     ) -> Result<()> {
-        let peer = Recording::of(peer)?.gpu;
+        let peer = RecordingDriver::of(peer)?.gpu;
         let mut state = self.state();
-        state.check("copy to a peer", self.gpu, Owned::Stream(stream.0));
-        state.touch("copy to a peer", from.0, stream.0, Use::Read);
-        state.touch("copy to a peer", to.0, stream.0, Use::Write);
+        state.check("copy to a peer", self.gpu, OwnedObject::Stream(stream.0));
+        state.touch("copy to a peer", from.0, stream.0, AccessKind::Read);
+        state.touch("copy to a peer", to.0, stream.0, AccessKind::Write);
         let outcome = copy(&mut state.memory, to.0, from.0, bytes);
         state.races.extend(outcome.err());
         state.log.push(format!("copy {bytes} to GPU {peer} on {}", stream.0));
         Ok(())
     }
 
-    /// Sums of `float` alone are computed.
-    fn all_reduce(&self, what: &AllReduce, parts: &[Part<'_>]) -> Result<()> {
+    /// Computes sums of `float`; other collectives are only recorded.
+    fn all_reduce(&self, operation: &AllReduce, parts: &[AllReducePart<'_>]) -> Result<()> {
         let gpus: Vec<usize> =
-            parts.iter().map(|part| Ok(Recording::of(part.driver)?.gpu)).collect::<Result<_>>()?;
+            parts.iter().map(|part| Ok(RecordingDriver::of(part.driver)?.gpu)).collect::<Result<_>>()?;
         let mut state = self.state();
         if let Some(error) = &state.collectives_failure {
             return Err(error.clone());
         }
-        let mut sum = vec![0.0f32; what.count];
+        let mut sum = vec![0.0f32; operation.count];
         for (part, &gpu) in parts.iter().zip(&gpus) {
-            state.check("all-reduce", gpu, Owned::Stream(part.stream.0));
-            state.touch("all-reduce", part.from.0, part.stream.0, Use::Read);
-            state.touch("all-reduce", part.to.0, part.stream.0, Use::Write);
+            state.check("all-reduce", gpu, OwnedObject::Stream(part.stream.0));
+            state.touch("all-reduce", part.from.0, part.stream.0, AccessKind::Read);
+            state.touch("all-reduce", part.to.0, part.stream.0, AccessKind::Write);
             let bytes = state.memory.get(&part.from.0).map_or(&[][..], |memory| &memory.bytes);
             for (sum, bytes) in sum.iter_mut().zip(bytes.as_chunks::<4>().0) {
                 *sum += f32::from_ne_bytes(*bytes);
@@ -683,21 +702,24 @@ impl Driver for Recording {
                 memory.bytes.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
             }
         }
-        state.log.push(format!("{:?} of {} {} on GPUs {gpus:?}", what.reduction, what.count, what.dtype));
+        state.log.push(format!(
+            "{:?} of {} {} on GPUs {gpus:?}",
+            operation.reduction, operation.count, operation.dtype
+        ));
         Ok(())
     }
 
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()> {
-        let work = Work {
+        let work = RecordedWork {
             what: format!("fill {bytes}"),
-            touches: vec![(to.0, Use::Write)],
+            touches: vec![(to.0, AccessKind::Write)],
             effect: Effect::Fill { to: to.0, byte, bytes },
         };
         self.enqueue(work, stream)
     }
 
     fn load(&self, program: &Program) -> Result<FunctionId> {
-        let kernel = self.computes.then(|| compiler::kernel(program)).transpose()?;
+        let kernel = self.executes.then(|| compiler::kernel(program)).transpose()?;
         let mut state = self.state();
         let id = state.programs.len() as u64;
         state.programs.push(program.clone());
@@ -705,7 +727,7 @@ impl Driver for Recording {
         Ok(FunctionId(id))
     }
 
-    /// A kernel may write all memory whose address it is given.
+    /// Enqueues a kernel, which may access all memory whose address is among its arguments.
     fn launch(
         &self,
         function: FunctionId,
@@ -721,18 +743,18 @@ impl Driver for Recording {
         let addresses: Vec<u64> =
             arguments.iter().flatten().copied().filter(|word| *word >= 1 << 32 && *word < 1 << 60).collect();
         let last = addresses.len().saturating_sub(1);
-        // Element-wise kernels write where their last address is; of others nobody knows.
+        // Element-wise kernels write to their last address; of others the access is unknown.
         let is_elementwise = ["map<", "zip<", "zip_axes<"].iter().any(|kind| name.starts_with(kind));
         let how = |at: usize| match is_elementwise {
-            true if at == last => Use::Write,
-            true => Use::Read,
-            false => Use::Either,
+            true if at == last => AccessKind::Write,
+            true => AccessKind::Read,
+            false => AccessKind::Either,
         };
         let touches = addresses.iter().enumerate().map(|(at, address)| (*address, how(at)));
         let kernel = state.kernels.get(&function.0).cloned();
         let grid = Grid { blocks: grid.blocks.min(self.most_blocks), ..grid };
         let effect = kernel.map_or(Effect::Unknown, |kernel| Effect::Kernel(kernel, grid, arguments.clone()));
-        let work = Work { what: name, touches: touches.collect(), effect };
+        let work = RecordedWork { what: name, touches: touches.collect(), effect };
         drop(state);
         self.enqueue(work, stream)
     }
@@ -746,33 +768,38 @@ impl Driver for Recording {
         let relu = epilogue.is_some_and(|epilogue| epilogue.relu);
         let then = [bias.map(|_| " + bias"), relu.then_some(" > relu")];
         let then: String = then.into_iter().flatten().collect();
-        let mut touches = vec![(product.a.0, Use::Read), (product.b.0, Use::Read), (product.c.0, Use::Write)];
-        touches.extend(bias.map(|bias| (bias.0, Use::Read)));
-        let work = Work {
+        let mut touches = vec![
+            (product.a.0, AccessKind::Read),
+            (product.b.0, AccessKind::Read),
+            (product.c.0, AccessKind::Write),
+        ];
+        touches.extend(bias.map(|bias| (bias.0, AccessKind::Read)));
+        let work = RecordedWork {
             what: format!("product {m} {n} {k} x {count} {flips:?} {steps:?}{then}"),
             touches,
-            effect: if self.computes { Effect::Product(product.clone()) } else { Effect::Unknown },
+            effect: if self.executes { Effect::Product(product.clone()) } else { Effect::Unknown },
         };
         self.enqueue(work, stream)
     }
 
-    /// As cuDNN, which has no gradients of dilated convolutions of doubles whose channels come last.
+    /// Supports the same convolutions as cuDNN, which has no gradients of dilated convolutions of doubles with
+    /// channels last.
     fn convolution_workspace(&self, of: &Convolution, _: StreamId) -> Result<Option<WorkspaceBytes>> {
         let is_lacking = of.direction != Direction::Forward
             && of.dtype == DType::Double
             && of.dilations != [1, 1]
             && of.input.channels_last;
-        Ok((!is_lacking).then_some(WorkspaceBytes { wanted: self.workspace, needed: WORKSPACE }))
+        Ok((!is_lacking).then_some(WorkspaceBytes { preferred: self.workspace, minimum: WORKSPACE }))
     }
 
-    fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {
+    fn convolve(&self, convolution: &Convolution, at: &ConvolutionMemory, stream: StreamId) -> Result<()> {
         let used = [at.input, at.filter, at.output].into_iter().chain(at.workspace.map(|space| space.0));
         let Convolution { direction, input, filter, output, padding, .. } = convolution;
         let (x, y, bytes) = (input.sizes, output.sizes, at.workspace.map_or(0, |(_, bytes)| bytes));
-        let work = Work {
+        let work = RecordedWork {
             what: format!("{direction:?} {x:?} {filter:?} {y:?} {padding:?} in {bytes} bytes"),
-            touches: used.map(|address| (address.0, Use::Either)).collect(),
-            effect: if self.computes {
+            touches: used.map(|address| (address.0, AccessKind::Either)).collect(),
+            effect: if self.executes {
                 Effect::Convolution(Box::new(convolution.clone()), *at)
             } else {
                 Effect::Unknown

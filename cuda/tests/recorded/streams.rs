@@ -1,10 +1,10 @@
-//! In what order work is enqueued, and when memory is taken and given back.
+//! The order of enqueued work, and the allocation of memory.
 
 use super::Fallible;
-use super::recording::Recording;
-use anabranch_cuda::engine::device_over;
-use anabranch_device::gpu_options::GpuOptions;
+use super::recording::RecordingDriver;
+use anabranch_cuda::engine::device_with_driver;
 use device::Value;
+use device::gpu_options::GpuOptions;
 use device::{Device, DeviceTensor};
 use graph::{AttrList, AttrValue, Code, DType, DeviceName, Node, TaskName, Tensor};
 use kernels::testing::run_node_on;
@@ -12,48 +12,55 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// All memory may be taken, and each kernel is launched by itself.
+/// Options under which all memory may be used and kernels are launched one by one.
 pub(crate) fn launching() -> GpuOptions {
     GpuOptions { memory_fraction: 1.0, graphs: false, ..GpuOptions::default() }
 }
 
-/// A GPU that records.
+/// A GPU with the recording driver.
 pub(crate) struct Gpu {
-    pub(crate) driver: Arc<Recording>,
+    pub(crate) driver: Arc<RecordingDriver>,
     pub(crate) device: Arc<Device>,
 }
 
 impl Gpu {
+    /// Returns a GPU with this much memory, without graphs.
     pub(crate) fn new(memory: u64) -> Fallible<Gpu> {
         Gpu::with(memory, &launching())
     }
 
+    /// Returns a GPU with this much memory.
     pub(crate) fn with(memory: u64, options: &GpuOptions) -> Fallible<Gpu> {
-        Gpu::over(Recording::new(memory), 0, options)
+        Gpu::with_driver(RecordingDriver::new(memory), 0, options)
     }
 
-    /// Number `id` of its task.
-    pub(crate) fn over(driver: Recording, id: u32, options: &GpuOptions) -> Fallible<Gpu> {
+    /// Returns a GPU with this driver, number `id` of its task.
+    pub(crate) fn with_driver(driver: RecordingDriver, id: u32, options: &GpuOptions) -> Fallible<Gpu> {
         let driver = Arc::new(driver);
         let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", id);
-        let device = Arc::new(device_over(driver.clone(), name, options)?);
+        let device = Arc::new(engine_of::with_driver(driver.clone(), name, options)?);
         Ok(Gpu { driver, device })
     }
 
-    /// GPUs of one task: the first, and others that it reaches or not.
-    pub(crate) fn together(memory: u64, are_reachable: &[bool]) -> Fallible<Vec<Gpu>> {
+    /// Returns GPUs of one task: the first, and others with or without peer access to it.
+    pub(crate) fn group(memory: u64, are_reachable: &[bool]) -> Fallible<Vec<Gpu>> {
         let options = launching();
-        let first = Recording::new(memory);
-        let others: Vec<Recording> = are_reachable.iter().map(|&can| first.beside(can)).collect();
-        (0..).zip([first].into_iter().chain(others)).map(|(id, gpu)| Gpu::over(gpu, id, &options)).collect()
+        let first = RecordingDriver::new(memory);
+        let others: Vec<RecordingDriver> = are_reachable.iter().map(|&can| first.another_gpu(can)).collect();
+        (0..)
+            .zip([first].into_iter().chain(others))
+            .map(|(id, gpu)| Gpu::with_driver(gpu, id, &options))
+            .collect()
     }
 
+    /// Uploads a tensor.
     pub(crate) fn upload(&self, tensor: Tensor) -> Fallible<Value> {
         let (sender, receiver) = channel();
         self.device.processor().upload(tensor, Box::new(move |value| drop(sender.send(value))));
         Ok(receiver.recv_timeout(DEADLINE)??)
     }
 
+    /// Downloads a value, and drops it before the download completes.
     pub(crate) fn download(&self, value: Value) -> Fallible<Tensor> {
         let tensor = on_gpu(&value)?;
         drop(value);
@@ -62,14 +69,14 @@ impl Gpu {
         Ok(receiver.recv_timeout(DEADLINE)??)
     }
 
-    /// Takes over what another GPU holds.
+    /// Copies a value from another GPU.
     pub(crate) fn adopt(&self, value: &Value) -> Fallible<Value> {
         let (sender, receiver) = channel();
         self.device.processor().adopt(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
         Ok(receiver.recv_timeout(DEADLINE)??)
     }
 
-    /// What was logged, up to a line that begins so: another thread may be at it.
+    /// Returns the log up to a line with the prefix `last`, waiting for other threads to write it.
     pub(crate) fn log_until(&self, last: &str) -> Fallible<Vec<String>> {
         let (mut log, end) = (Vec::new(), Instant::now() + DEADLINE);
         while !log.iter().any(|line: &String| line.starts_with(last)) {
@@ -82,6 +89,7 @@ impl Gpu {
         Ok(log)
     }
 
+    /// Copies a value into an IPC buffer.
     pub(crate) fn lend(&self, value: &Value) -> Fallible<Value> {
         let (sender, receiver) = channel();
         self.device.processor().export(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
@@ -98,13 +106,14 @@ fn on_gpu(value: &Value) -> Fallible<DeviceTensor> {
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Returns a node of an op for a dtype.
 pub(crate) fn node(op: &str, dtype: DType) -> Fallible<Node> {
     let op = graph::ops::lookup(op).ok_or_else(|| format!("no op {op}"))?;
     Ok(Node::new("n", op).with_attr("T", dtype))
 }
 
 #[test]
-fn a_gpu_is_opened_when_it_is_first_used() -> Fallible {
+fn gpu_is_opened_on_first_use() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     gpu.device.processor().synchronize()?;
     assert_eq!(gpu.device.attributes().memory_limit, 1 << 20);
@@ -117,7 +126,7 @@ fn a_gpu_is_opened_when_it_is_first_used() -> Fallible {
 }
 
 #[test]
-fn what_is_brought_over_comes_back() -> Fallible {
+fn uploaded_tensors_are_downloaded_unchanged() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let tensor = Tensor::try_from([[1.0f32, 2.0], [3.0, 4.0]])?;
     let value = gpu.upload(tensor.clone())?;
@@ -131,9 +140,10 @@ fn what_is_brought_over_comes_back() -> Fallible {
     Ok(())
 }
 
-/// Of more pieces than may be under way, the last of which is smaller; what comes back lies in pinned memory already.
+/// The first upload has more chunks than may be in flight, the last of which is smaller; a downloaded tensor is
+/// in pinned memory already.
 #[test]
-fn a_large_tensor_is_brought_over_in_pieces_and_one_that_came_back_as_it_is() -> Fallible {
+fn large_uploads_are_chunked_unless_already_pinned() -> Fallible {
     const MEBIBYTE: usize = 1 << 20;
     let gpu = Gpu::new(1 << 28)?;
     let numbers: Vec<i64> = (0..(60 * MEBIBYTE / 8) as i64).collect();
@@ -155,7 +165,7 @@ fn a_large_tensor_is_brought_over_in_pieces_and_one_that_came_back_as_it_is() ->
 }
 
 #[test]
-fn a_kernel_waits_for_the_copy_of_its_input_and_later_ones_do_not() -> Fallible {
+fn first_kernel_waits_for_the_upload_of_its_input() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let x = gpu.upload(Tensor::try_from([1.0f32, 2.0])?)?;
     assert_eq!(gpu.driver.log(), ["allocate 8 on 1", "copy in 8 on 1", "mark 1"]);
@@ -170,7 +180,7 @@ fn a_kernel_waits_for_the_copy_of_its_input_and_later_ones_do_not() -> Fallible 
 }
 
 #[test]
-fn memory_that_a_copy_out_reads_is_freed_behind_it_and_kernels_do_not_wait() -> Fallible {
+fn memory_is_freed_after_its_download_without_blocking_kernels() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let x = gpu.upload(Tensor::try_from([1.0f32, 2.0])?)?;
     let y = run_node_on(&gpu.device, &node("Exp", DType::Float)?, vec![x])?.remove(0);
@@ -185,12 +195,12 @@ fn memory_that_a_copy_out_reads_is_freed_behind_it_and_kernels_do_not_wait() -> 
 }
 
 #[test]
-fn a_kernel_that_changes_what_a_copy_out_reads_waits_for_the_copy() -> Fallible {
+fn kernel_that_overwrites_a_download_source_waits() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let x = gpu.upload(Tensor::try_from([1.0f32, 2.0])?)?;
     gpu.download(x.clone())?;
     gpu.driver.log();
-    // The only holder: its memory becomes the result's.
+    // The input's only holder, so its memory is reused for the result.
     let y = run_node_on(&gpu.device, &node("Exp", DType::Float)?, vec![x])?;
     assert_eq!(gpu.driver.log(), ["wait 0", "wait 0", "map<Exp, float, float> on 0"]);
     drop(y);
@@ -199,7 +209,7 @@ fn a_kernel_that_changes_what_a_copy_out_reads_waits_for_the_copy() -> Fallible 
 }
 
 #[test]
-fn memory_that_others_hold_is_not_written() -> Fallible {
+fn shared_memory_is_not_written_in_place() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
     let x = gpu.upload(Tensor::try_from([1.0f32, 2.0])?)?;
     let same = run_node_on(&gpu.device, &node("AddV2", DType::Float)?, vec![x.clone(), x.clone()])?;
@@ -214,7 +224,7 @@ fn memory_that_others_hold_is_not_written() -> Fallible {
 }
 
 #[test]
-fn too_much_memory_is_an_error_that_names_who_asks_and_who_holds() -> Fallible {
+fn out_of_memory_error_names_requester_and_holders() -> Fallible {
     let gpu = Gpu::new(1000)?;
     let large = gpu.upload(Tensor::zeros(DType::Float, graph::Shape::new(&[150])?)?)?;
     let exp = node("Exp", DType::Float)?;
@@ -226,7 +236,7 @@ fn too_much_memory_is_an_error_that_names_who_asks_and_who_holds() -> Fallible {
          /job:localhost/replica:0/task:0/device:GPU:0: 600 bytes, with 600 of 1000 in use; most is held by what these \
          nodes made: tensors from the host (600)"
     );
-    // What is given back can be taken again.
+    // Freed memory can be allocated again.
     drop(large);
     let large = gpu.upload(Tensor::zeros(DType::Float, graph::Shape::new(&[240])?)?)?;
     let result = run_node_on(&gpu.device, &exp, vec![large])?;
@@ -236,12 +246,12 @@ fn too_much_memory_is_an_error_that_names_who_asks_and_who_holds() -> Fallible {
 }
 
 #[test]
-fn a_convolution_works_in_as_much_memory_as_is_wanted_or_else_as_is_needed() -> Fallible {
+fn convolution_falls_back_to_the_minimum_workspace() -> Fallible {
     let strides = AttrValue::List(AttrList::Int(vec![1; 4]));
     let convolution =
         node("Conv2D", DType::Float)?.with_attr("strides", strides).with_attr("padding", "SAME");
     for (wanted, taken) in [(4096, 4096), (1 << 20, 256)] {
-        let gpu = Gpu::over(Recording::new(1 << 16).wanting_workspace(wanted), 0, &launching())?;
+        let gpu = Gpu::with_driver(RecordingDriver::new(1 << 16).with_workspace(wanted), 0, &launching())?;
         let image = gpu.upload(Tensor::zeros(DType::Float, graph::Shape::new(&[2, 6, 6, 3])?)?)?;
         let filter = gpu.upload(Tensor::zeros(DType::Float, graph::Shape::new(&[3, 3, 3, 4])?)?)?;
         run_node_on(&gpu.device, &convolution, vec![image, filter])?;
@@ -254,12 +264,12 @@ fn a_convolution_works_in_as_much_memory_as_is_wanted_or_else_as_is_needed() -> 
 }
 
 #[test]
-fn a_driver_without_memory_is_asked_again_after_all_has_ended() -> Fallible {
-    // The limit is more than there is.
-    let driver = Arc::new(Recording::new(1000));
+fn failed_allocation_is_retried_after_synchronize_and_trim() -> Fallible {
+    // The limit exceeds the memory that the driver has left.
+    let driver = Arc::new(RecordingDriver::new(1000));
     let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", 0);
     let options = launching();
-    let device: Arc<Device> = Arc::new(device_over(driver.clone(), name, &options)?);
+    let device: Arc<Device> = Arc::new(engine_of::with_driver(driver.clone(), name, &options)?);
     let gpu = Gpu { driver, device };
     let other = graph::Shape::new(&[200])?;
     let held = anabranch_cuda::engine::Driver::allocate(
@@ -276,7 +286,7 @@ fn a_driver_without_memory_is_asked_again_after_all_has_ended() -> Fallible {
 }
 
 #[test]
-fn all_memory_can_be_taken_at_once() -> Fallible {
+fn all_memory_can_be_reserved_at_start() -> Fallible {
     let options = GpuOptions { memory_fraction: 0.5, allow_growth: false, ..GpuOptions::default() };
     let gpu = Gpu::with(1 << 20, &options)?;
     drop(gpu.upload(Tensor::try_from([1i64])?)?);
@@ -286,8 +296,7 @@ fn all_memory_can_be_taken_at_once() -> Fallible {
 }
 
 #[test]
-fn poisoned_memory_is_filled_before_a_kernel_gets_it_and_tensors_from_the_host_are_as_they_were() -> Fallible
-{
+fn poison_fills_new_memory_but_not_uploads() -> Fallible {
     let options = GpuOptions { memory_fraction: 1.0, poison: true, ..GpuOptions::default() };
     let gpu = Gpu::with(1 << 20, &options)?;
     let tensor = Tensor::try_from([1.0f32, 2.0])?;
@@ -296,7 +305,7 @@ fn poisoned_memory_is_filled_before_a_kernel_gets_it_and_tensors_from_the_host_a
     let y = run_node_on(&gpu.device, &node("Exp", DType::Float)?, vec![x.clone()])?.remove(0);
     let wanted = ["allocate 8 on 0", "fill 8 on 0", "wait 0", "map<Exp, float, float> on 0"];
     assert_eq!(gpu.driver.log(), wanted);
-    // Nobody computes here: the output is what memory was before.
+    // The kernel is not executed, so the output is the memory's content before it.
     assert!(gpu.download(y)?.values::<f32>()?.iter().all(|value| value.is_nan()));
     assert_eq!(gpu.download(x)?, tensor);
     assert_eq!((gpu.driver.used(), gpu.driver.races()), (0, vec![]));

@@ -1,23 +1,23 @@
-//! Whole programs on a GPU that computes in software: they train as on the CPU.
+//! Whole programs on a GPU that executes kernels in software: they train as on the CPU.
 
 use super::folder::Folder;
 use super::models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
-use super::recording::Recording;
+use super::recording::RecordingDriver;
 use super::{Fallible, elements, saved};
-use anabranch_cuda::engine::device_over;
-use anabranch_device::gpu_options::GpuOptions;
+use anabranch_cuda::engine::device_with_driver;
 use client::{Server, ServerConfig, Session, SessionOptions};
 use device::Device;
+use device::gpu_options::GpuOptions;
 use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, Tensor};
 use kernels;
 use std::sync::Arc;
 use train::{Averaging, Master, Optimizer, Strategy, Variables};
 
-/// A process by itself, with a GPU or without.
+/// A single process, with or without GPUs.
 pub(crate) struct Machine {
     pub(crate) master: Master,
-    /// They share a log.
-    gpus: Vec<Arc<Recording>>,
+    /// The drivers, which share a log.
+    gpus: Vec<Arc<RecordingDriver>>,
 }
 
 impl Machine {
@@ -25,35 +25,36 @@ impl Machine {
         Machine::of(Vec::new(), false)
     }
 
-    /// One whose kernels are launched in graphs, or one by one.
+    /// Returns a process with a GPU, with or without CUDA graphs.
     pub(crate) fn with_gpu(graphs: bool) -> Fallible<Machine> {
         Machine::of(vec![Arc::new(gpu())], graphs)
     }
 
-    /// GPUs that use each other's memory.
+    /// Returns a process with two GPUs that have peer access.
     fn with_two_gpus() -> Fallible<Machine> {
         let first = gpu();
-        let second = first.beside(true);
+        let second = first.another_gpu(true);
         Machine::of(vec![Arc::new(first), Arc::new(second)], true)
     }
 
-    fn of(gpus: Vec<Arc<Recording>>, graphs: bool) -> Fallible<Machine> {
+    fn of(gpus: Vec<Arc<RecordingDriver>>, graphs: bool) -> Fallible<Machine> {
         let config = ServerConfig { threads: 2, ..ServerConfig::default() };
         let name = |kind: &str, id: u32| DeviceName::new(&config.task, kind, id);
         let mut devices: Vec<Arc<Device>> = vec![Arc::new(cpu::device(name("CPU", 0), 1, 1 << 30))];
         let options = GpuOptions { graphs, ..GpuOptions::default() };
         for (id, gpu) in (0..).zip(&gpus) {
-            devices.push(Arc::new(device_over(gpu.clone(), name("GPU", id), &options)?));
+            devices.push(Arc::new(engine_of::with_driver(gpu.clone(), name("GPU", id), &options)?));
         }
         Ok(Machine { master: Master::InProcess(Arc::new(Server::with_devices(config, devices)?)), gpus })
     }
 
+    /// Opens a session on a graph.
     fn session(&self, graph: Graph) -> Fallible<Session> {
         let Master::InProcess(server) = &self.master else { return Err("another process's".into()) };
         Ok(Session::on(server, graph, SessionOptions::default())?)
     }
 
-    /// What the GPUs were asked for; nothing may have touched memory that was another's.
+    /// Takes the log of the GPUs, and checks that nothing raced.
     fn log(&self) -> Vec<String> {
         let Some(gpu) = self.gpus.first() else { return Vec::new() };
         assert_eq!(gpu.races(), Vec::<String>::new());
@@ -61,17 +62,18 @@ impl Machine {
     }
 }
 
-/// One that computes.
-fn gpu() -> Recording {
-    Recording::new(1 << 26).that_computes().with_one_block()
+/// Returns a driver that executes kernels.
+fn gpu() -> RecordingDriver {
+    RecordingDriver::new(1 << 26).executing_ptx().with_one_block()
 }
 
+/// Returns whether the log line is a graph launch.
 fn is_graph(line: &str) -> bool {
     line.starts_with("graph of")
 }
 
 #[test]
-fn a_program_trains_on_a_gpu_as_on_the_cpu() -> Fallible {
+fn program_trains_on_a_gpu_as_on_the_cpu() -> Fallible {
     let (with, without, steps) = (Machine::with_gpu(true)?, Machine::without_gpu()?, 12);
     let (on_gpu, on_cpu) = (Folder::new("gpu")?, Folder::new("cpu")?);
     let ours = saved::train(&with.master, "/device:GPU:0", on_gpu.path(), steps)?;
@@ -81,7 +83,7 @@ fn a_program_trains_on_a_gpu_as_on_the_cpu() -> Fallible {
     Ok(())
 }
 
-/// What a model's variables hold after some steps, each behind its name.
+/// Trains a model for some steps; returns its variables with their names.
 fn trained(model: &Model, machine: &Machine, steps: i64) -> Fallible<Vec<(String, Tensor)>> {
     let session = machine.session(model.graph.clone())?;
     session.run(&[], &[], &[model.training.initialize])?;
@@ -94,7 +96,7 @@ fn trained(model: &Model, machine: &Machine, steps: i64) -> Fallible<Vec<(String
     Ok(names.zip(session.run(&[], &values, &[])?).collect())
 }
 
-/// As far as sums in another order make them.
+/// Checks that tensors are equal up to the rounding of sums in another order.
 fn assert_close(ours: &Tensor, theirs: &Tensor, name: &str) -> Fallible {
     if ours.dtype() != DType::Float {
         assert_eq!(ours, theirs, "{name}");
@@ -109,7 +111,7 @@ fn assert_close(ours: &Tensor, theirs: &Tensor, name: &str) -> Fallible {
 }
 
 fn models(device: &str) -> Fallible<Vec<Model>> {
-    // Small steps: a network that learns fast makes much of the last bit.
+    // A small learning rate keeps differences in the last bit from growing.
     let momentum = Optimizer::momentum(1e-3, 0.9);
     let build = |shape: &[usize], examples: usize, scores: &dyn Fn(&Layers<'_>, Output) -> Output| {
         Model::build(device, Batch { shape, examples, classes: 3 }, &momentum, scores)
@@ -127,14 +129,15 @@ fn models(device: &str) -> Fallible<Vec<Model>> {
     ])
 }
 
-/// Bits would part further with each step, wherever an activation is all but 0.
+/// Steps that are compared with the CPU: few, because differences grow with each step where an activation is
+/// near 0.
 const COMPARED: i64 = 2;
 
-/// More than are launched one by one.
+/// Steps that suffice for a capture and a replay.
 const REPEATED: i64 = 4;
 
 #[test]
-fn models_become_on_a_gpu_what_they_become_on_the_cpu_and_the_same_in_graphs() -> Fallible {
+fn models_train_equally_on_cpu_and_gpu_and_with_graphs() -> Fallible {
     let on_cpu = models("/device:CPU:0")?;
     for (on_gpu, on_cpu) in models("/device:GPU:0")?.iter().zip(&on_cpu) {
         let [graphs, launches] = [true, false].map(Machine::with_gpu);
@@ -154,9 +157,9 @@ fn models_become_on_a_gpu_what_they_become_on_the_cpu_and_the_same_in_graphs() -
     Ok(())
 }
 
-/// Integers of 32 bits arrive on the host. Rows are picked by them on the GPU, and on the host they become those of an update.
+/// Feeds 32-bit integers, which stay on the host. They are indices of a gather on the GPU and of an update.
 #[test]
-fn indices_that_are_fed_are_taken_on_the_gpu_and_on_the_host() -> Fallible {
+fn fed_indices_are_usable_on_gpu_and_host() -> Fallible {
     let scope = Scope::new().device("/device:GPU:0");
     let ids = scope.placeholder("ids", DType::Int32, PartialShape::from([Some(2), None]));
     let handle = scope.var_handle("table", DType::Float, [4usize, 3]);
@@ -164,7 +167,7 @@ fn indices_that_are_fed_are_taken_on_the_gpu_and_on_the_host() -> Fallible {
         scope.assign_variable(handle, scope.constant(Tensor::zeros(DType::Float, [4, 3].try_into()?)?));
     let rows = scope.reshape(scope.resource_gather(handle, ids, DType::Float), &[-1, 3]);
     let same = scope.constant(Tensor::try_from([[1f32, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])?);
-    // Enough for a graph.
+    // Enough kernels for a graph.
     let rows = (0..4).fold(rows, |rows, _| scope.matmul(rows, same));
     let more = scope.add(rows, scope.constant(1f32));
     let flat = scope.reshape(ids, &[-1]);
@@ -186,7 +189,7 @@ fn indices_that_are_fed_are_taken_on_the_gpu_and_on_the_host() -> Fallible {
     Ok(())
 }
 
-/// What a program computes with integers of 32 bits, all of it asked for on a device.
+/// Returns a graph of ops on 32-bit integers that are all placed on a device, and its outputs.
 fn integers(device: &str) -> Fallible<(Graph, Vec<Output>)> {
     let scope = Scope::new().device(device);
     let int = |value: i32| scope.constant(value);
@@ -212,9 +215,9 @@ fn integers(device: &str) -> Fallible<(Graph, Vec<Output>)> {
     Ok((scope.finish()?, outputs))
 }
 
-/// Nothing may go elsewhere than it is asked for.
+/// Runs the ops with explicit placement, where no op may move to another device.
 #[test]
-fn integers_of_32_bits_are_computed_with_where_a_gpu_is_asked_for() -> Fallible {
+fn int32_ops_run_where_a_gpu_is_requested() -> Fallible {
     let run = |machine: &Machine, device: &str| -> Fallible<Vec<Tensor>> {
         let (graph, outputs) = integers(device)?;
         Ok(machine.session(graph)?.run(&[], &outputs, &[])?)
@@ -224,7 +227,7 @@ fn integers_of_32_bits_are_computed_with_where_a_gpu_is_asked_for() -> Fallible 
     Ok(())
 }
 
-/// A layer that towers train on a batch in halves, on these devices; its weights after some steps.
+/// Trains a layer with towers on halves of a batch; returns the weights after some steps.
 fn towers(machine: &Machine, devices: [&str; 2], variables: &str, averaging: Averaging) -> Fallible<Tensor> {
     let devices = devices.map(str::to_owned).to_vec();
     let strategy = Strategy::Towers { devices, variables: variables.to_owned(), averaging };
@@ -244,7 +247,7 @@ fn towers(machine: &Machine, devices: [&str; 2], variables: &str, averaging: Ave
 }
 
 #[test]
-fn towers_on_two_gpus_train_what_towers_on_the_cpu_do() -> Fallible {
+fn towers_on_two_gpus_train_as_on_the_cpu() -> Fallible {
     let besides = Averaging::BesideVariables;
     let expected = towers(&Machine::without_gpu()?, ["/device:CPU:0"; 2], "/device:CPU:0", besides)?;
     for averaging in [besides, Averaging::Nccl] {
@@ -260,7 +263,7 @@ fn towers_on_two_gpus_train_what_towers_on_the_cpu_do() -> Fallible {
 }
 
 #[test]
-fn elements_come_to_a_gpu_once_each() -> Fallible {
+fn dataset_elements_are_copied_to_a_gpu_once() -> Fallible {
     let machine = Machine::with_gpu(true)?;
     elements::copied(&machine.master, "/device:GPU:0", "/device:GPU:0")?;
     let log = machine.log();
@@ -269,7 +272,7 @@ fn elements_come_to_a_gpu_once_each() -> Fallible {
 }
 
 #[test]
-fn elements_are_dealt_out_to_two_gpus() -> Fallible {
+fn dataset_elements_are_distributed_to_two_gpus() -> Fallible {
     let machine = Machine::with_two_gpus()?;
     elements::dealt(&machine.master, ["/device:GPU:0", "/device:GPU:1"])?;
     machine.log();
@@ -277,7 +280,7 @@ fn elements_are_dealt_out_to_two_gpus() -> Fallible {
 }
 
 #[test]
-fn elements_of_one_gpu_come_to_an_iterator_of_another_and_not_to_one_of_the_cpu() -> Fallible {
+fn gpu_elements_reach_iterators_of_other_gpus_but_not_of_the_cpu() -> Fallible {
     let machine = Machine::with_two_gpus()?;
     elements::copied(&machine.master, "/device:GPU:1", "/device:GPU:0")?;
     machine.log();

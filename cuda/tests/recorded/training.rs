@@ -1,5 +1,5 @@
-//! Whole partitions on a GPU that records: steps that train, with copies in and out, race with nothing and leave nothing
-//! behind.
+//! Whole partitions on the recording driver: training steps with uploads and downloads have no races and free
+//! all memory.
 
 use super::Fallible;
 use super::streams::{DEADLINE, Gpu};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-/// A device's name for nodes.
+/// The device name of the GPU.
 const GPU: &str = "/job:localhost/replica:0/task:0/device:GPU:0";
 
-/// Runs a graph, all of which is on the GPU, some times.
+/// Runs a graph on the GPU for some steps.
 pub(crate) fn run(gpu: &Gpu, graph: &Graph, steps: i64) -> Fallible {
     let pool = Pool::new(2)?;
     let executor = Arc::new(Executor::new(graph, gpu.device.clone(), pool, &KernelCache::new())?);
@@ -28,7 +28,7 @@ pub(crate) fn run(gpu: &Gpu, graph: &Graph, steps: i64) -> Fallible {
     Ok(())
 }
 
-/// A layer trained by one optimizer or another; `is_ref` says in which kind of variables.
+/// Returns a training step of one layer, with reference variables or resource variables.
 fn layer(is_ref: bool) -> Fallible<Graph> {
     let scope = Scope::new().device(GPU);
     let (variable, assign, apply) = if is_ref {
@@ -82,7 +82,7 @@ fn layer(is_ref: bool) -> Fallible<Graph> {
 }
 
 #[test]
-fn a_layer_trains_without_races_and_gives_its_memory_back() -> Fallible {
+fn layer_trains_without_races_or_leaks() -> Fallible {
     for is_ref in [true, false] {
         let gpu = Gpu::new(1 << 20)?;
         run(&gpu, &layer(is_ref)?, 3)?;
@@ -107,7 +107,7 @@ fn a_layer_trains_without_races_and_gives_its_memory_back() -> Fallible {
     Ok(())
 }
 
-/// A table whose rows an optimizer steps, and then single slices of which are changed.
+/// Returns a graph that updates rows of a table with an optimizer, and then single slices.
 fn table(is_ref: bool) -> Fallible<Graph> {
     let scope = Scope::new().device(GPU);
     let (variable, assign, prefix) =
@@ -145,7 +145,7 @@ fn table(is_ref: bool) -> Fallible<Graph> {
 }
 
 #[test]
-fn rows_of_a_table_are_stepped_behind_locks_without_races() -> Fallible {
+fn sparse_updates_use_row_locks_without_races() -> Fallible {
     for is_ref in [true, false] {
         let gpu = Gpu::new(1 << 20)?;
         run(&gpu, &table(is_ref)?, 2)?;
@@ -154,7 +154,7 @@ fn rows_of_a_table_are_stepped_behind_locks_without_races() -> Fallible {
             let found = log.iter().filter(|line| line.starts_with(kernel)).count();
             assert_eq!(found, 2, "{kernel}: {log:#?}");
         }
-        // Locks are open when a step begins.
+        // The locks are cleared before the step.
         let at = log.iter().position(|line| line.starts_with("sparse_step")).unwrap_or(0);
         let is_opened = log[..at].iter().any(|line| line.starts_with("fill 16384"));
         assert!(is_opened, "{log:#?}");

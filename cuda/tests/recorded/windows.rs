@@ -1,11 +1,11 @@
-//! What is lent to another process's GPU, and what is read by others where it was brought from a GPU. The other process is
-//! another GPU of the same recorder, which finds memory by descriptors alone.
+//! Tensors lent to GPUs of other processes, and downloaded tensors that other processes read. The other process
+//! is another GPU of the same recording driver, which finds memory only by its descriptor.
 
 use super::Fallible;
-use super::recording::Recording;
+use super::recording::RecordingDriver;
 use super::streams::{DEADLINE, Gpu, launching, node};
-use anabranch_device::gpu_options::GpuOptions;
 use device::DeviceTensor;
+use device::gpu_options::GpuOptions;
 use device::shared_block::{Freed, Place, SharedBlock};
 use device::shared_memory;
 use device::shared_memory::{PeerMemory, SharedMemory};
@@ -16,27 +16,28 @@ use kernels::testing::run_node_on;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Least length of a window.
+/// Smallest size of an IPC buffer.
 const WINDOW: u64 = 2 << 20;
 
 const MEMORY: u64 = 64 << 20;
 
 /// Two GPUs, each of a process of its own.
-struct Pair {
+struct ProcessPair {
     lender: Gpu,
     borrower: Gpu,
 }
 
-impl Pair {
-    fn new(is_visible: bool) -> Fallible<Pair> {
-        let first = Recording::new(MEMORY);
-        let second = first.beside(is_visible);
-        let (lender, borrower) = (Gpu::over(first, 0, &launching())?, Gpu::over(second, 0, &launching())?);
+impl ProcessPair {
+    fn new(is_visible: bool) -> Fallible<ProcessPair> {
+        let first = RecordingDriver::new(MEMORY);
+        let second = first.another_gpu(is_visible);
+        let (lender, borrower) =
+            (Gpu::with_driver(first, 0, &launching())?, Gpu::with_driver(second, 0, &launching())?);
         for gpu in [&lender, &borrower] {
             drop(gpu.upload(Tensor::try_from([0i64])?)?);
         }
         lender.driver.log();
-        Ok(Pair { lender, borrower })
+        Ok(ProcessPair { lender, borrower })
     }
 
     fn check_clean(&self) {
@@ -44,7 +45,7 @@ impl Pair {
     }
 }
 
-/// As the other process has it: what was lent, by its block's descriptor.
+/// A lent tensor as the other process sees it, by its block's descriptor.
 struct Borrowed {
     tensor: DeviceTensor,
     window: Arc<PeerWindow>,
@@ -52,28 +53,31 @@ struct Borrowed {
     is_unseen: Arc<AtomicBool>,
 }
 
-struct Told {
+/// The loan of a test, which records its end.
+struct TestLoan {
     returned: Arc<AtomicBool>,
     unseen: Arc<AtomicBool>,
 }
 
-impl Loan for Told {
+impl Loan for TestLoan {
     fn tell_unseen(&self) {
         self.unseen.store(true, Ordering::Release);
     }
 }
 
-impl Drop for Told {
+impl Drop for TestLoan {
     fn drop(&mut self) {
         self.returned.store(true, Ordering::Release);
     }
 }
 
+/// Returns the shared block of a lent tensor.
 fn block(lent: &Value) -> Fallible<&dyn SharedBlock> {
     let Value::Device(lent) = lent else { return Err(format!("{lent:?} is not on a GPU").into()) };
     Ok(lent.memory.shared_block().ok_or("nobody else sees it")?)
 }
 
+/// Returns a lent tensor as the other process sees it.
 fn borrowed(lent: &Value) -> Fallible<Borrowed> {
     let block = block(lent)?;
     assert_eq!(block.place(), Place::Device);
@@ -81,10 +85,11 @@ fn borrowed(lent: &Value) -> Fallible<Borrowed> {
     borrowed_from(&window, lent)
 }
 
+/// Returns a tensor in an IPC buffer that the other process has mapped already.
 fn borrowed_from(window: &Arc<PeerWindow>, lent: &Value) -> Fallible<Borrowed> {
     let Value::Device(DeviceTensor { dtype, shape, memory }) = lent else { return Err("not a GPU's".into()) };
     let (is_returned, is_unseen) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
-    let loan = Box::new(Told { returned: is_returned.clone(), unseen: is_unseen.clone() });
+    let loan = Box::new(TestLoan { returned: is_returned.clone(), unseen: is_unseen.clone() });
     let memory = BorrowedMemory::new(window.clone(), memory.len(), loan).ok_or("it is longer")?;
     let tensor = DeviceTensor { dtype: *dtype, shape: shape.clone(), memory: Arc::new(memory) };
     Ok(Borrowed { tensor, window: window.clone(), is_returned, is_unseen })
@@ -95,7 +100,7 @@ fn numbers(from: f32) -> Fallible<Tensor> {
     Ok(Tensor::vector(&numbers)?)
 }
 
-/// Until the thread that waits for copies has let go of what they read.
+/// Waits until the thread that waits for copies has released their source.
 fn wait_for(flag: &AtomicBool) -> Fallible {
     let end = std::time::Instant::now() + DEADLINE;
     while !flag.load(Ordering::Acquire) {
@@ -108,8 +113,8 @@ fn wait_for(flag: &AtomicBool) -> Fallible {
 }
 
 #[test]
-fn a_gpu_of_another_process_copies_what_is_lent_into_its_own_memory() -> Fallible {
-    let pair = Pair::new(true)?;
+fn other_process_copies_a_lent_tensor_into_its_memory() -> Fallible {
+    let pair = ProcessPair::new(true)?;
     let tensor = numbers(1.0)?;
     let here = pair.lender.upload(tensor.clone())?;
     pair.lender.driver.log();
@@ -131,7 +136,7 @@ fn a_gpu_of_another_process_copies_what_is_lent_into_its_own_memory() -> Fallibl
     drop(borrowed);
     wait_for(&is_returned)?;
     assert_eq!(pair.borrower.download(there)?, tensor);
-    // What was lent is the lender's to change meanwhile: others see a copy.
+    // The lender may change the tensor meanwhile, because the borrower reads a copy.
     let exp = run_node_on(&pair.lender.device, &node("Neg", DType::Float)?, vec![here])?;
     drop((exp, lent));
     assert_eq!((pair.lender.driver.used(), pair.borrower.driver.used()), (WINDOW, 0));
@@ -140,8 +145,8 @@ fn a_gpu_of_another_process_copies_what_is_lent_into_its_own_memory() -> Fallibl
 }
 
 #[test]
-fn a_window_is_used_again_once_it_is_returned_and_mapped_once() -> Fallible {
-    let pair = Pair::new(true)?;
+fn returned_ipc_buffer_is_reused_and_mapped_once() -> Fallible {
+    let pair = ProcessPair::new(true)?;
     let mut known: Option<(u64, Arc<PeerWindow>)> = None;
     for turn in 0..20u8 {
         let tensor = numbers(f32::from(turn))?;
@@ -172,22 +177,22 @@ fn a_window_is_used_again_once_it_is_returned_and_mapped_once() -> Fallible {
 }
 
 #[test]
-fn what_is_lent_comes_to_the_host_where_it_is_wanted_there() -> Fallible {
-    let pair = Pair::new(true)?;
+fn lent_tensor_can_be_downloaded_by_the_borrower() -> Fallible {
+    let pair = ProcessPair::new(true)?;
     let tensor = numbers(7.0)?;
     let lent = pair.lender.lend(&pair.lender.upload(tensor.clone())?)?;
     let Borrowed { tensor: there, is_returned, .. } = borrowed(&lent)?;
     assert_eq!(pair.borrower.download(there.into())?, tensor);
     wait_for(&is_returned)?;
-    // Its own process may want it too, where a receiver asks for it by other ways.
+    // The lender itself may read the lent tensor too, for a receiver over another transport.
     assert_eq!(pair.lender.download(lent)?, tensor);
     pair.check_clean();
     Ok(())
 }
 
 #[test]
-fn a_gpu_that_cannot_map_a_window_says_so() -> Fallible {
-    let pair = Pair::new(false)?;
+fn unmappable_ipc_buffer_is_reported() -> Fallible {
+    let pair = ProcessPair::new(false)?;
     let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
     let borrowed = borrowed(&lent)?;
     assert!(!pair.borrower.device.processor().can_access(&borrowed.window));
@@ -196,26 +201,26 @@ fn a_gpu_that_cannot_map_a_window_says_so() -> Fallible {
     assert!(error.contains("no memory to be mapped"), "{error}");
     assert!(borrowed.is_unseen.load(Ordering::Acquire), "its lender goes on lending");
     assert_eq!(pair.borrower.driver.used(), 0);
-    // Nor does one see what is shorter than it is said to be.
-    let pair = Pair::new(true)?;
+    // A buffer that is shorter than announced cannot be mapped.
+    let pair = ProcessPair::new(true)?;
     let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
     let window = PeerWindow::new(block(&lent)?.descriptor()?.into(), 2 * WINDOW as usize);
     assert!(!pair.borrower.device.processor().can_access(&window));
     let Value::Device(DeviceTensor { memory, .. }) = &lent else { return Err("not a GPU's".into()) };
-    let told = Told { returned: Arc::default(), unseen: Arc::default() };
-    assert!(BorrowedMemory::new(window, 2 * WINDOW as usize + memory.len(), Box::new(told)).is_none());
+    let loan = TestLoan { returned: Arc::default(), unseen: Arc::default() };
+    assert!(BorrowedMemory::new(window, 2 * WINDOW as usize + memory.len(), Box::new(loan)).is_none());
     Ok(())
 }
 
 #[test]
-fn windows_give_way_to_tensors_and_without_room_tensors_go_by_the_host() -> Fallible {
-    let driver = Recording::new(MEMORY);
-    let gpu = Gpu::over(driver, 0, &launching())?;
+fn idle_ipc_buffers_are_freed_for_tensors_and_full_memory_uses_the_host() -> Fallible {
+    let driver = RecordingDriver::new(MEMORY);
+    let gpu = Gpu::with_driver(driver, 0, &launching())?;
     let limit = gpu.device.attributes().memory_limit;
     let tensor = numbers(1.0)?;
     drop(gpu.lend(&gpu.upload(tensor.clone())?)?);
     assert_eq!(gpu.driver.used(), WINDOW, "kept for the next");
-    // All but less than a window.
+    // Leaves less memory than an IPC buffer needs.
     let rest = usize::try_from(limit - WINDOW / 2)?;
     let large = gpu.upload(Tensor::zeros(DType::UInt8, [rest].try_into()?)?)?;
     assert_eq!(gpu.driver.used(), rest as u64);
@@ -227,21 +232,21 @@ fn windows_give_way_to_tensors_and_without_room_tensors_go_by_the_host() -> Fall
     Ok(())
 }
 
-/// Who was given a descriptor.
-struct Knows;
+/// A reader that has a descriptor of the block.
+struct DescriptorReader;
 
-impl Freed for Knows {
+impl Freed for DescriptorReader {
     fn freed(&self, _: u64) {}
 }
 
 #[test]
-fn a_tensor_waits_a_moment_for_memory_of_a_closed_window_that_its_borrower_still_has() -> Fallible {
-    let pair = Pair::new(true)?;
+fn allocation_waits_briefly_for_a_closed_ipc_buffer() -> Fallible {
+    let pair = ProcessPair::new(true)?;
     let all = Tensor::zeros(DType::UInt8, [usize::try_from(MEMORY)?].try_into()?)?;
-    let knows: Arc<dyn Freed> = Arc::new(Knows);
+    let reader: Arc<dyn Freed> = Arc::new(DescriptorReader);
     let look = || -> Fallible<Arc<PeerWindow>> {
         let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
-        block(&lent)?.sharing().tell(Arc::downgrade(&knows));
+        block(&lent)?.sharing().tell(Arc::downgrade(&reader));
         let window = borrowed(&lent)?.window;
         assert!(pair.borrower.device.processor().can_access(&window));
         pair.lender.driver.log();
@@ -250,18 +255,18 @@ fn a_tensor_waits_a_moment_for_memory_of_a_closed_window_that_its_borrower_still
     let window = look()?;
     std::thread::scope(|scope| -> Fallible {
         let uploaded = scope.spawn(|| pair.lender.upload(all.clone()).map(drop).map_err(|e| e.to_string()));
-        // It is tried again and again, with nothing else to be had.
+        // The allocation is retried several times while the borrower has the buffer mapped.
         (0..3).try_for_each(|_| pair.lender.log_until("no room for").map(drop))?;
         drop(window);
         Ok(uploaded.join().map_err(|_| "it panicked")??)
     })?;
-    // A thread that has links to hear waits for nobody.
+    // A thread of the worker's shared pool does not wait.
     let window = look()?;
     let refused = Pool::lend_thread(|| pair.lender.upload(all.clone()).is_err());
     let log = pair.lender.driver.log();
     assert_eq!((refused, log.iter().filter(|line| line.starts_with("no room for")).count()), (true, 2));
     drop(window);
-    // Nor does another for ever.
+    // The wait ends after a timeout.
     let window = look()?;
     let error = pair.lender.upload(all).err().ok_or("there is no room")?.to_string();
     assert!(error.contains("OOM"), "{error}");
@@ -271,8 +276,8 @@ fn a_tensor_waits_a_moment_for_memory_of_a_closed_window_that_its_borrower_still
 }
 
 #[test]
-fn a_window_takes_memory_that_is_kept_for_reuse_but_not_what_was_taken_at_once() -> Fallible {
-    let gpu = Gpu::over(Recording::new(MEMORY), 0, &launching())?;
+fn ipc_buffer_uses_trimmed_memory_but_not_reserved_memory() -> Fallible {
+    let gpu = Gpu::with_driver(RecordingDriver::new(MEMORY), 0, &launching())?;
     let most = usize::try_from(MEMORY - WINDOW / 2)?;
     drop(gpu.upload(Tensor::zeros(DType::UInt8, [most].try_into()?)?)?);
     let here = gpu.upload(numbers(1.0)?)?;
@@ -280,8 +285,12 @@ fn a_window_takes_memory_that_is_kept_for_reuse_but_not_what_was_taken_at_once()
     assert!(matches!(gpu.lend(&here)?, Value::Device(_)));
     let log = gpu.driver.log();
     assert_eq!(log[..3], ["no room to share 2097152", "trim", "share 2097152"]);
-    // That it is not to be had is not found out again and again.
-    let gpu = Gpu::over(Recording::new(MEMORY), 0, &GpuOptions { allow_growth: false, ..launching() })?;
+    // A failed attempt is not repeated at once.
+    let gpu = Gpu::with_driver(
+        RecordingDriver::new(MEMORY),
+        0,
+        &GpuOptions { allow_growth: false, ..launching() },
+    )?;
     let here = gpu.upload(numbers(1.0)?)?;
     gpu.driver.log();
     for _ in 0..3 {
@@ -294,15 +303,15 @@ fn a_window_takes_memory_that_is_kept_for_reuse_but_not_what_was_taken_at_once()
 }
 
 #[test]
-fn windows_take_no_more_than_a_share_of_the_memory() -> Fallible {
-    let gpu = Gpu::over(Recording::new(MEMORY), 0, &launching())?;
+fn ipc_buffers_are_limited_to_a_share_of_the_memory() -> Fallible {
+    let gpu = Gpu::with_driver(RecordingDriver::new(MEMORY), 0, &launching())?;
     let room = gpu.device.attributes().memory_limit / 8 / WINDOW;
     let here = gpu.upload(numbers(1.0)?)?;
     let lent: Vec<Value> = (0..room + 2).map(|_| gpu.lend(&here)).collect::<Fallible<_>>()?;
     let on_device = lent.iter().filter(|value| matches!(value, Value::Device(_))).count();
     assert_eq!((on_device as u64, gpu.driver.used()), (room, room * WINDOW + LEAST as u64));
     drop(lent);
-    // A larger one takes the place of idle ones.
+    // A larger buffer takes the memory of idle ones.
     let large = gpu.upload(Tensor::zeros(DType::UInt8, [2 * WINDOW as usize].try_into()?)?)?;
     assert!(matches!(gpu.lend(&large)?, Value::Device(_)));
     drop((large, here));
@@ -312,8 +321,8 @@ fn windows_take_no_more_than_a_share_of_the_memory() -> Fallible {
 }
 
 #[test]
-fn what_was_given_up_is_not_lent_again_and_stays_for_who_reads_it() -> Fallible {
-    let pair = Pair::new(true)?;
+fn abandoned_ipc_buffer_is_not_reused_and_stays_readable() -> Fallible {
+    let pair = ProcessPair::new(true)?;
     let tensor = numbers(3.0)?;
     let lent = pair.lender.lend(&pair.lender.upload(tensor.clone())?)?;
     let borrowed = borrowed(&lent)?;
@@ -334,9 +343,9 @@ fn what_was_given_up_is_not_lent_again_and_stays_for_who_reads_it() -> Fallible 
 }
 
 #[test]
-fn what_comes_from_a_gpu_is_read_by_other_processes_where_it_came() -> Fallible {
+fn downloads_are_readable_by_other_processes_in_place() -> Fallible {
     shared_memory::install();
-    let gpu = Gpu::over(Recording::new(MEMORY), 0, &launching())?;
+    let gpu = Gpu::with_driver(RecordingDriver::new(MEMORY), 0, &launching())?;
     let tensor = numbers(5.0)?;
     let on_host = gpu.download(gpu.upload(tensor.clone())?)?;
     let region = |tensor: &Tensor| -> Fallible<(u64, PeerMemory)> {
@@ -348,17 +357,17 @@ fn what_comes_from_a_gpu_is_read_by_other_processes_where_it_came() -> Fallible 
     };
     let (id, peer) = region(&on_host)?;
     assert_eq!(&peer.bytes()[..tensor.num_bytes()], tensor.bytes()?);
-    // It is copied from there as pinned memory is, and used again.
+    // The tensor is uploaded from its pinned memory, which is then reused.
     assert_eq!(gpu.download(gpu.upload(on_host.clone())?)?, tensor);
     drop(on_host);
     let on_host = loop {
-        // The thread that waits for the copy back holds it for a moment.
+        // The thread that waits for the upload holds the memory for a moment.
         let on_host = gpu.download(gpu.upload(tensor.clone())?)?;
         if region(&on_host)?.0 == id {
             break on_host;
         }
     };
-    // A reader that has vanished may still read: what is brought next lies elsewhere.
+    // A reader that has vanished may still read, so the next download uses other memory.
     let buffer = on_host.buffer().ok_or("no buffer")?;
     buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?.sharing().give_up();
     drop((buffer, on_host));
@@ -366,7 +375,7 @@ fn what_comes_from_a_gpu_is_read_by_other_processes_where_it_came() -> Fallible 
         assert_ne!(region(&gpu.download(gpu.upload(numbers(6.0)?)?)?)?.0, id);
     }
     assert_eq!(&peer.bytes()[..tensor.num_bytes()], tensor.bytes()?);
-    // Small ones come as before.
+    // Small tensors use ordinary pinned memory.
     let small = gpu.download(gpu.upload(Tensor::vector(&[1.0f32; 16])?)?)?;
     let buffer = small.buffer().ok_or("no buffer")?;
     assert!(buffer.region().and_then(SharedMemory::of).is_none());

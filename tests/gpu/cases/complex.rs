@@ -1,4 +1,4 @@
-//! Inputs of complex numbers: of what transforms them, and of arithmetic.
+//! Inputs of complex numbers, for Fourier transforms and arithmetic.
 
 use super::{Fallible, Random, TWO, numbers};
 use graph::{DType, Tensor};
@@ -22,7 +22,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 &[3, 0, 2, 4],
                 &[2, 1, 1, 64],
             ] {
-                // The innermost axes alone, and some lines of them.
+                // The innermost axes alone, and with batch axes.
                 all.push(vec![random.tensor(t, &dims[dims.len() - axes..])?]);
                 all.push(vec![random.tensor(t, dims)?]);
             }

@@ -1,4 +1,4 @@
-//! Inputs for ops of images.
+//! Inputs for image ops.
 
 use super::{Fallible, Random, numbers};
 use graph::{DType, Tensor};
@@ -55,7 +55,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 }
                 let [boxes, scores] = overlapping(t, count, random)?;
                 let mut set = vec![boxes, scores, Tensor::scalar(most)];
-                // How much they overlap, the least score, and how wide overlaps lower scores.
+                // The overlap threshold, the score threshold, and the width by which overlaps lower scores.
                 for (&dtype, value) in types[3..].iter().zip([0.25, -2.0, sigma]) {
                     set.push(random.cast(&Tensor::scalar(value), dtype)?);
                 }
@@ -72,13 +72,14 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
     }))
 }
 
-/// Within an image, beyond its edges, and upside down.
+/// Returns boxes inside an image, beyond its edges, and upside down.
 fn boxes() -> Fallible<Tensor> {
     let sides = [0.1f32, 0.2, 0.8, 0.9, -0.3, 0.0, 1.2, 1.0, 0.9, 0.7, 0.1, 0.3];
     Ok(Tensor::from_slice(&sides, graph::Shape::new(&[3, 4])?)?)
 }
 
-/// Boxes of which many overlap, with corners in any order, some of which are no number, and scores of which many are equal.
+/// Returns boxes of which many overlap, with unordered corners and some NaN, and scores of which many are
+/// equal.
 fn overlapping(t: DType, count: usize, random: &mut Random) -> Fallible<[Tensor; 2]> {
     let mut boxes = random.tensor(DType::Double, &[count, 4])?;
     for sides in boxes.values_mut::<f64>()?.chunks_exact_mut(4).skip(9).step_by(17) {

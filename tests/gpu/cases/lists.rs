@@ -1,9 +1,9 @@
-//! Inputs for ops of lists and optionals.
+//! Inputs for ops on tensor lists and optionals.
 
 use super::{Fallible, Random, WithInt, numbers};
 use graph::{DType, Node, Optional, PartialShape, Shape, Tensor, TensorList, Variant};
 
-/// The shape of every element.
+/// The shape of each element.
 const ELEMENT: [usize; 2] = [2, 3];
 
 pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
@@ -43,12 +43,12 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 vec![tensor(t, &[0, 2, 3], random)?, element],
                 vec![tensor(t, &[5], random)?, any.clone()],
                 vec![tensor(t, &[1, 16], random)?, any.clone()],
-                // More than one launch moves.
+                // More rows than one launch moves.
                 vec![tensor(t, &[35, 4], random)?, any],
             ]
         }
         "TensorListStack" => {
-            // Attribute `num_elements` is of two.
+            // The attribute `num_elements` is 2.
             let two = list(t, &[true, true], random)?;
             vec![vec![two, any], vec![list(t, &[false, true], random)?, element]]
         }
@@ -114,7 +114,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     }))
 }
 
-/// Of variants, lists of a tensor each.
+/// Returns a random tensor; for variants, each element is a list.
 fn tensor(dtype: DType, dims: &[usize], random: &mut Random) -> Fallible<Tensor> {
     if dtype != DType::Variant {
         return random.tensor(dtype, dims);
@@ -128,12 +128,13 @@ fn tensor(dtype: DType, dims: &[usize], random: &mut Random) -> Fallible<Tensor>
     Ok(Tensor::variants(variants, shape)?)
 }
 
-/// A list of elements of one shape, some of which have a value.
+/// Returns a list of elements of one shape, some of them without a value.
 fn list(dtype: DType, has_value: &[bool], random: &mut Random) -> Fallible<Tensor> {
     let shapes: Vec<Option<&[usize]>> = has_value.iter().map(|&has| has.then_some(&ELEMENT[..])).collect();
     list_of(dtype, &shapes, &ELEMENT.map(Some), random)
 }
 
+/// Returns a list of elements of the given shapes, with a partial element shape.
 fn list_of(
     dtype: DType,
     elements: &[Option<&[usize]>],
@@ -146,7 +147,7 @@ fn list_of(
     Ok(Tensor::variant(TensorList::of(dtype, shape, elements)?))
 }
 
-/// What is added and made zeros of.
+/// Returns the variants for addition and `ZerosLike`.
 fn of_many_types(random: &mut Random) -> Fallible<Vec<Tensor>> {
     let mut all = Vec::new();
     for dtype in [DType::Float, DType::Half, DType::Int64, DType::UInt8, DType::Int32, DType::Variant] {

@@ -4,10 +4,10 @@ use super::{Fallible, Random};
 use graph::{DType, Shape, Tensor};
 use kernels::testing::run_op;
 
-/// None, one of one, some of none, some, and a larger one.
+/// Shapes of square matrices: an empty batch, a 1x1 matrix, empty matrices, a batch, and a larger matrix.
 const SQUARES: &[&[usize]] = &[&[0, 3, 3], &[1, 1], &[2, 0, 0], &[2, 3, 4, 4], &[19, 19]];
 
-/// The same, wide and tall.
+/// Shapes of other matrices, wide and tall.
 const OBLONG: &[&[usize]] =
     &[&[0, 3, 2], &[1, 1], &[2, 0, 3], &[3, 0], &[2, 3, 5, 3], &[3, 5], &[19, 12], &[6, 37]];
 
@@ -18,7 +18,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
         "Cholesky" => {
             for dims in SQUARES {
                 all.push(vec![positive(t, dims, random)?]);
-                // Most of these have no factor.
+                // Most of these have no Cholesky decomposition.
                 all.push(vec![random.tensor(t, dims)?]);
             }
         }
@@ -62,7 +62,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             for dims in OBLONG {
                 all.push(vec![random.tensor(t, dims)?]);
             }
-            // Of lower rank than they are long.
+            // Matrices of lower rank than their shorter side.
             all.push(vec![Tensor::zeros(t, Shape::new(&[3, 2])?)?]);
             let factors = [random.tensor(t, &[2, 5, 2])?, random.tensor(t, &[2, 2, 4])?];
             all.push(run_op("BatchMatMulV2", &factors, &[("T", t.into())])?);
@@ -72,12 +72,12 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
     Ok(Some(all))
 }
 
-/// The sizes of right sides with so many columns.
+/// Returns the shape of right-hand sides with this many columns.
 fn right(dims: &[usize], columns: usize) -> Vec<usize> {
     [&dims[..dims.len() - 1], &[columns]].concat()
 }
 
-/// Positive definite matrices.
+/// Returns positive definite matrices.
 fn positive(t: DType, dims: &[usize], random: &mut Random) -> Fallible<Tensor> {
     let factor = random.tensor(DType::Double, dims)?;
     let attrs = [("T", DType::Double.into()), ("adj_y", true.into())];

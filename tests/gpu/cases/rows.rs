@@ -1,4 +1,4 @@
-//! Inputs for ops of rows: segments, slices, running sums, products of sparse matrices, the largest elements.
+//! Inputs for ops on rows: segments, scatter updates, cumulative sums, sparse matrices, largest elements.
 
 use super::{Fallible, Random, WithInt, numbers};
 use graph::{DType, Shape, Tensor};
@@ -38,7 +38,8 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
                 (&[], &[], 4),
                 (&[0, 1], &[0, 1], 0),
             ] {
-                // Where there are no rows, those that do not come to them must not be looked at.
+                // An output without rows is only valid for V2, because other versions have indices of rows that
+                // do not exist.
                 if rows == 0 && !name.ends_with("V2") {
                     continue;
                 }
@@ -101,10 +102,10 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
             for (dims, axis) in
                 [(&[7][..], 0), (&[3, 5], -1), (&[1, 300, 2], 1), (&[0, 3], 0), (&[1, 1000], 1)]
             {
-                // Products of many numbers are beyond every float.
+                // Products of many numbers overflow each floating-point dtype.
                 let x = match name {
                     "Cumprod" if dims.contains(&300) || dims.contains(&1000) => continue,
-                    // Sums of so many are compared where they do not come near zero again.
+                    // Long sums must not cancel, because the comparison is relative.
                     _ if dims.contains(&1000) => random.positive(t, dims)?,
                     _ => random.tensor(t, dims)?,
                 };
@@ -204,7 +205,7 @@ pub(super) fn inputs(name: &str, types: &[DType], random: &mut Random) -> Fallib
     }))
 }
 
-/// Places of elements of a matrix, and its sizes.
+/// Returns the indices of a sparse 3x4 matrix, and its dense shape.
 fn sparse(places: &[i64]) -> Fallible<[Tensor; 2]> {
     let indices = Tensor::from_slice(places, Shape::new(&[places.len() / 2, 2])?)?;
     Ok([indices, Tensor::vector(&[3i64, 4])?])

@@ -1,4 +1,4 @@
-//! Inputs for ops of windows over images and volumes: pools and convolutions, in each order of axes.
+//! Inputs for ops with windows over images and volumes: pooling and convolution, in each data format.
 
 use super::super::op_nodes::in_format;
 use super::{Fallible, Random};
@@ -7,7 +7,7 @@ use graph::ops::morphology::Dilation;
 use graph::ops::pool::Pool;
 use graph::{DType, Node, Shape, Tensor};
 
-/// Sizes of an input in a node's format: images or volumes.
+/// Returns the shape of an input in the node's data format.
 fn input(node: &Node, channels: usize) -> Fallible<Vec<usize>> {
     Ok(match node.attr::<String>("data_format").unwrap_or_default().as_str() {
         "NCDHW" => vec![2, channels, 4, 5, 3],
@@ -17,7 +17,7 @@ fn input(node: &Node, channels: usize) -> Fallible<Vec<usize>> {
     })
 }
 
-/// A shape as an input.
+/// Returns a shape as an input tensor.
 fn sizes(shape: &[usize]) -> Fallible<Tensor> {
     let sizes: Vec<i32> = shape.iter().map(|&size| size as i32).collect();
     Ok(Tensor::vector(&sizes)?)
@@ -34,7 +34,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
                 let output = conv.output_shape(&conv.sizes(&input, &filter)?)?;
                 convolution(node, random, [&input, &filter, &output])
             };
-            // Of one pixel too: without strides and padding that is a product.
+            // The second filter is 1x1: without strides and padding that convolution is a matrix product.
             return Ok(Some(vec![set([3, 2, 3, 4])?, set([1, 1, 3, 4])?]));
         }
         name if name.starts_with("Conv3D") => {
@@ -56,7 +56,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
             set
         }
         name if name.starts_with("DepthwiseConv2dNative") => {
-            // Strides over rows and columns are one.
+            // Strides over rows and columns must be equal.
             let (input, filter) = (input(node, 3)?, [3, 2, 3, 2]);
             let conv = Conv::of_images(node)?;
             let output = conv.output_shape(&conv.depthwise_sizes(&input, &filter)?)?;
@@ -67,7 +67,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     Ok(Some(vec![set]))
 }
 
-/// What poolings by some windows take: those of the node's attributes, or those that are inputs.
+/// Returns inputs of a pooling op with some windows, which are the node's attributes or inputs.
 fn pools(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     let is_by_inputs = node.op.name().ends_with("V2");
     let windows = if is_by_inputs {
@@ -78,7 +78,7 @@ fn pools(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     };
     let mut all = Vec::new();
     for [ksize, strides] in &windows {
-        // Channels that cross memory one by one, and by eights.
+        // Numbers of channels that are and are not a multiple of a pack.
         for channels in [3, 8] {
             let mut inputs = pool(node, [ksize, strides], &input(node, channels)?, random)?;
             if is_by_inputs {
@@ -92,6 +92,7 @@ fn pools(node: &Node, random: &mut Random) -> Fallible<Vec<Vec<Tensor>>> {
     Ok(all)
 }
 
+/// Returns inputs of a pooling op with these windows.
 fn pool(
     node: &Node,
     [ksize, strides]: [&Vec<i64>; 2],
@@ -102,7 +103,7 @@ fn pool(
     let is_of_volumes = name.contains("3D");
     let pool = if is_of_volumes { Pool::of_volumes(node)? } else { Pool::with(node, ksize, strides)? };
     let output: Shape = pool.output_shape(&pool.sizes(input)?)?;
-    // What an op that pools in the same way makes of data.
+    // Runs another pooling op with the same windows on `x`.
     let pooled = |op: &str, x: &Tensor| -> Fallible<Vec<Tensor>> {
         let mut attrs =
             vec![("T", t.into()), ("ksize", ksize.clone().into()), ("strides", strides.clone().into())];
@@ -112,13 +113,13 @@ fn pool(
         }
         Ok(kernels::testing::run_op(op, std::slice::from_ref(x), &attrs)?)
     };
-    // Few numbers: several under a window are its largest.
+    // Small integers, so that several elements under a window are its maximum.
     let x = random.tensor(DType::Int64, input)?;
     let x = random.cast(&x, t)?;
     let mut of = |dims: &[usize]| random.tensor(t, dims);
     Ok(match name {
         "MaxPool3DGrad" => {
-            // What counts is equal to the pooled.
+            // The gradient goes to the elements that equal the pooled value.
             let x = of(input)?;
             let pooled = pooled("MaxPool3D", &x)?.remove(0);
             vec![x, pooled, of(&output)?]
@@ -138,7 +139,7 @@ fn pool(
     })
 }
 
-/// What a convolution, or the gradient of its input or filter, takes.
+/// Returns inputs of a convolution, or of the gradient of its input or filter.
 fn convolution(node: &Node, random: &mut Random, shapes: [&[usize]; 3]) -> Fallible<Vec<Tensor>> {
     let [input, filter, output] = shapes;
     let t = node.attr("T")?;

@@ -1,23 +1,25 @@
-//! The threads of a block, with the memory they share.
+//! The threads of a block and their shared memory.
 
 use crate::launch::Grid;
-use crate::marks::{How, Touch};
+use crate::marks::{Access, AccessKind};
 use crate::memory::Memory;
 use crate::module::{GLOBALS, Program};
-use crate::thread::{Stop, Thread, UNWRITTEN};
-use crate::watched::{Watched, value_of};
+use crate::thread::{StopReason, Thread, UNWRITTEN};
+use crate::watched::{CheckedBytes, value_of};
 
-/// A block while its threads run.
+/// A block that is running.
 #[derive(Debug)]
 pub(crate) struct Block<'a, 'm> {
     pub(crate) memory: &'a mut Memory<'m>,
-    /// Whether it holds a lock, with all its threads.
+    /// True while the block, with all its threads, holds a lock.
     pub(crate) is_locked: bool,
     grid: Grid,
     number: u32,
-    /// Barriers so far.
+    /// Number of barriers passed.
     epoch: u32,
-    shared: Watched<Vec<u8>>,
+    /// The block's shared memory.
+    shared: CheckedBytes<Vec<u8>>,
+    /// Instructions left until the launch counts as endless.
     steps_left: &'a mut u64,
 }
 
@@ -35,41 +37,46 @@ impl<'a, 'm> Block<'a, 'm> {
             grid,
             number,
             epoch: 0,
-            shared: Watched::new(vec![UNWRITTEN; shared]),
+            shared: CheckedBytes::new(vec![UNWRITTEN; shared]),
             steps_left,
         }
     }
 
-    /// What the special registers of one of its threads hold.
+    /// Returns the values of a thread's special registers.
     pub(crate) fn specials(&self, thread: u32) -> [u64; 4] {
         [thread, self.grid.threads, self.number, self.grid.blocks].map(u64::from)
     }
 
+    /// Counts an instruction.
     pub(crate) fn step(&mut self) -> Result<(), String> {
         *self.steps_left = self.steps_left.checked_sub(1).ok_or("it does not end")?;
         Ok(())
     }
 
-    fn touch(&self, thread: u32, how: How) -> Touch {
+    /// Returns an access by a thread of the block.
+    fn access(&self, thread: u32, kind: AccessKind) -> Access {
         let thread = self.number * self.grid.threads + thread + 1;
-        Touch { thread, block: self.number, epoch: self.epoch, how }
+        Access { thread, block: self.number, epoch: self.epoch, kind }
     }
 
-    pub(crate) fn atomic(&self, thread: u32) -> Touch {
-        self.touch(thread, How::Atomic)
+    /// Returns an atomic access by a thread.
+    pub(crate) fn atomic(&self, thread: u32) -> Access {
+        self.access(thread, AccessKind::Atomic)
     }
 
-    fn plain(&self, thread: u32, is_volatile: bool) -> Touch {
-        self.touch(
+    /// Returns a plain access by a thread; a volatile one counts as atomic.
+    fn plain(&self, thread: u32, is_volatile: bool) -> Access {
+        self.access(
             thread,
             match (is_volatile, self.is_locked) {
-                (true, _) => How::Atomic,
-                (false, true) => How::Locked,
-                (false, false) => How::Plain,
+                (true, _) => AccessKind::Atomic,
+                (false, true) => AccessKind::Locked,
+                (false, false) => AccessKind::Plain,
             },
         )
     }
 
+    /// Reads global memory or the module's data.
     pub(crate) fn read_global(
         &mut self,
         program: &Program,
@@ -83,10 +90,11 @@ impl<'a, 'm> Block<'a, 'm> {
             let data = program.data.get(at..at + bytes);
             return data.map(value_of).ok_or_else(|| format!("{at:#x} is not in the module's data"));
         }
-        let touch = self.plain(thread, is_volatile);
-        self.memory.read(at, bytes, touch)
+        let access = self.plain(thread, is_volatile);
+        self.memory.read(at, bytes, access)
     }
 
+    /// Writes global memory.
     pub(crate) fn write_global(
         &mut self,
         at: u64,
@@ -95,10 +103,11 @@ impl<'a, 'm> Block<'a, 'm> {
         thread: u32,
         is_volatile: bool,
     ) -> Result<(), String> {
-        let touch = self.plain(thread, is_volatile);
-        self.memory.write(at, bytes, value, touch)
+        let access = self.plain(thread, is_volatile);
+        self.memory.write(at, bytes, value, access)
     }
 
+    /// Reads shared memory.
     pub(crate) fn read_shared(
         &mut self,
         at: u64,
@@ -106,10 +115,11 @@ impl<'a, 'm> Block<'a, 'm> {
         thread: u32,
         is_volatile: bool,
     ) -> Result<u64, String> {
-        let touch = self.plain(thread, is_volatile);
-        self.shared.read(at as usize, bytes, touch).map_err(|what| format!("shared: {what}"))
+        let access = self.plain(thread, is_volatile);
+        self.shared.read(at as usize, bytes, access).map_err(|what| format!("shared: {what}"))
     }
 
+    /// Writes shared memory.
     pub(crate) fn write_shared(
         &mut self,
         at: u64,
@@ -118,14 +128,14 @@ impl<'a, 'm> Block<'a, 'm> {
         thread: u32,
         is_volatile: bool,
     ) -> Result<(), String> {
-        let touch = self.plain(thread, is_volatile);
-        self.shared.write(at as usize, bytes, value, touch).map_err(|what| format!("shared: {what}"))
+        let access = self.plain(thread, is_volatile);
+        self.shared.write(at as usize, bytes, value, access).map_err(|what| format!("shared: {what}"))
     }
 
-    /// Runs all its threads to their ends.
+    /// Runs all threads of the block to their ends.
     ///
     /// # Errors
-    /// Which thread, at which instruction, does what it must not.
+    /// The thread, the instruction, and a description of the invalid action.
     pub(crate) fn run(
         &mut self,
         threads: &mut [Thread<'_>],
@@ -137,16 +147,16 @@ impl<'a, 'm> Block<'a, 'm> {
         loop {
             let mut reached = None;
             for (number, thread) in (0..).zip(&mut *threads) {
-                let stop = thread.run(self).map_err(|what| (number, thread.place(), what))?;
+                let stop = thread.run(self).map_err(|what| (number, thread.position(), what))?;
                 let first = *reached.get_or_insert(stop);
                 if stop != first {
                     let what = format!("it stops at {stop:?}, and the threads before it at {first:?}");
-                    return Err((number, thread.place(), what));
+                    return Err((number, thread.position(), what));
                 }
             }
             match reached {
-                Some(Stop::Barrier(_)) => self.epoch += 1,
-                Some(Stop::End) | None => return Ok(()),
+                Some(StopReason::Barrier(_)) => self.epoch += 1,
+                Some(StopReason::End) | None => return Ok(()),
             }
         }
     }

@@ -4,27 +4,29 @@ use crate::number::{Float, Integer};
 use crate::rule::Rule::{self, One};
 use half::f16;
 
-/// `cvt.rni.s32.f32`: how, to what, from what.
-pub(crate) fn rule(how: &[&str], from: &str) -> Option<Rule> {
-    let (to, how) = how.split_last()?;
+/// Returns the rule of a conversion, such as `cvt.rni.s32.f32`: `modifiers` is the rounding and the target type,
+/// `from` the source type.
+pub(crate) fn rule(modifiers: &[&str], from: &str) -> Option<Rule> {
+    let (to, modifiers) = modifiers.split_last()?;
     match from {
-        "u8" => of_integer::<u8>(how, to),
-        "s8" => of_integer::<i8>(how, to),
-        "u16" => of_integer::<u16>(how, to),
-        "s16" => of_integer::<i16>(how, to),
-        "u32" => of_integer::<u32>(how, to),
-        "s32" => of_integer::<i32>(how, to),
-        "u64" => of_integer::<u64>(how, to),
-        "s64" => of_integer::<i64>(how, to),
-        "f16" => of_float::<f16>(how, to),
-        "f32" => of_float::<f32>(how, to),
-        "f64" => of_float::<f64>(how, to),
+        "u8" => of_integer::<u8>(modifiers, to),
+        "s8" => of_integer::<i8>(modifiers, to),
+        "u16" => of_integer::<u16>(modifiers, to),
+        "s16" => of_integer::<i16>(modifiers, to),
+        "u32" => of_integer::<u32>(modifiers, to),
+        "s32" => of_integer::<i32>(modifiers, to),
+        "u64" => of_integer::<u64>(modifiers, to),
+        "s64" => of_integer::<i64>(modifiers, to),
+        "f16" => of_float::<f16>(modifiers, to),
+        "f32" => of_float::<f32>(modifiers, to),
+        "f64" => of_float::<f64>(modifiers, to),
         _ => None,
     }
 }
 
-fn of_integer<S: Integer>(how: &[&str], to: &str) -> Option<Rule> {
-    match (how, to) {
+/// Conversions from an integer type.
+fn of_integer<S: Integer>(modifiers: &[&str], to: &str) -> Option<Rule> {
+    match (modifiers, to) {
         ([], "u8") => cut::<S, u8>(),
         ([], "s8") => cut::<S, i8>(),
         ([], "u16") => cut::<S, u16>(),
@@ -40,39 +42,43 @@ fn of_integer<S: Integer>(how: &[&str], to: &str) -> Option<Rule> {
     }
 }
 
+/// Truncation to another integer type.
 fn cut<S: Integer, D: Integer>() -> Option<Rule> {
     Some(One(|a| D::cut(S::of(a).wide()).bits()))
 }
 
+/// Conversion of an integer to the nearest float.
 fn nearest<S: Integer, D: Float>() -> Option<Rule> {
     Some(One(|a| D::of_integer(S::of(a).wide()).bits()))
 }
 
-fn of_float<S: Float>(how: &[&str], to: &str) -> Option<Rule> {
+/// Conversions from a float type.
+fn of_float<S: Float>(modifiers: &[&str], to: &str) -> Option<Rule> {
     match to {
-        "f16" => to_float::<S, f16>(how),
-        "f32" => to_float::<S, f32>(how),
-        "f64" => to_float::<S, f64>(how),
-        "u8" => to_integer::<S, u8>(how),
-        "s8" => to_integer::<S, i8>(how),
-        "u16" => to_integer::<S, u16>(how),
-        "s16" => to_integer::<S, i16>(how),
-        "u32" => to_integer::<S, u32>(how),
-        "s32" => to_integer::<S, i32>(how),
-        "u64" => to_integer::<S, u64>(how),
-        "s64" => to_integer::<S, i64>(how),
+        "f16" => to_float::<S, f16>(modifiers),
+        "f32" => to_float::<S, f32>(modifiers),
+        "f64" => to_float::<S, f64>(modifiers),
+        "u8" => to_integer::<S, u8>(modifiers),
+        "s8" => to_integer::<S, i8>(modifiers),
+        "u16" => to_integer::<S, u16>(modifiers),
+        "s16" => to_integer::<S, i16>(modifiers),
+        "u32" => to_integer::<S, u32>(modifiers),
+        "s32" => to_integer::<S, i32>(modifiers),
+        "u64" => to_integer::<S, u64>(modifiers),
+        "s64" => to_integer::<S, i64>(modifiers),
         _ => None,
     }
 }
 
-fn to_float<S: Float, D: Float>(how: &[&str]) -> Option<Rule> {
-    Some(One(match how {
+/// Conversions between float types.
+fn to_float<S: Float, D: Float>(modifiers: &[&str]) -> Option<Rule> {
+    Some(One(match modifiers {
         ["rn"] | [] => |a| D::narrow(S::of(a).wide()).bits(),
         ["rni"] => |a| D::narrow(S::of(a).wide().round_ties_even()).bits(),
         ["rzi"] => |a| D::narrow(S::of(a).wide().trunc()).bits(),
         ["rmi"] => |a| D::narrow(S::of(a).wide().floor()).bits(),
         ["rpi"] => |a| D::narrow(S::of(a).wide().ceil()).bits(),
-        // From 0 to 1; what is no number is 0.
+        // Saturates to the range from 0 to 1; NaN becomes 0.
         ["sat"] => |a| {
             let x = S::of(a).wide();
             D::narrow(if x.is_nan() { 0.0 } else { x.clamp(0.0, 1.0) }).bits()
@@ -81,8 +87,9 @@ fn to_float<S: Float, D: Float>(how: &[&str]) -> Option<Rule> {
     }))
 }
 
-fn to_integer<S: Float, D: Integer>(how: &[&str]) -> Option<Rule> {
-    Some(One(match how {
+/// Conversions of a float to an integer type.
+fn to_integer<S: Float, D: Integer>(modifiers: &[&str]) -> Option<Rule> {
+    Some(One(match modifiers {
         ["rni"] => |a| integer::<S, D>(a, f64::round_ties_even),
         ["rzi"] => |a| integer::<S, D>(a, f64::trunc),
         ["rmi"] => |a| integer::<S, D>(a, f64::floor),
@@ -91,7 +98,7 @@ fn to_integer<S: Float, D: Integer>(how: &[&str]) -> Option<Rule> {
     }))
 }
 
-/// The nearest that there is. What is no number is 0, or the highest bit where one of both has 64.
+/// Returns the nearest integer in range. NaN becomes 0, or, if one of the types has 64 bits, the highest bit.
 fn integer<S: Float, D: Integer>(bits: u64, round: fn(f64) -> f64) -> u64 {
     let x = S::of(bits).wide();
     if x.is_nan() {

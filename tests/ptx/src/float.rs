@@ -1,14 +1,15 @@
-//! Floating-point numbers. What the hardware approximates is computed to the last bit here.
+//! Floating-point instructions. Instructions that the hardware approximates are computed to the last bit here.
 
 use crate::number::Float;
 use crate::rule::Rule::{self, One, Three, Two};
 
-pub(crate) fn rule<T: Float>(operation: &str, how: &[&str]) -> Option<Rule> {
-    // Results below the normal numbers become 0, and so do operands.
-    if how.contains(&"ftz") {
+/// Returns the rule of an operation with its modifiers.
+pub(crate) fn rule<T: Float>(operation: &str, modifiers: &[&str]) -> Option<Rule> {
+    // With `ftz`, subnormal operands and results become 0.
+    if modifiers.contains(&"ftz") {
         return flushed::<T>(operation);
     }
-    Some(match (operation, how) {
+    Some(match (operation, modifiers) {
         ("mov", []) => One(|a| a),
         ("add", ["rn"] | []) => Two(|a, b| rounded::<T>(a, b, |a, b| a + b)),
         ("sub", ["rn"] | []) => Two(|a, b| rounded::<T>(a, b, |a, b| a - b)),
@@ -30,7 +31,7 @@ pub(crate) fn rule<T: Float>(operation: &str, how: &[&str]) -> Option<Rule> {
         ("neg", []) => One(|a| a ^ sign::<T>()),
         ("abs", []) => One(|a| a & !sign::<T>()),
         ("copysign", []) => Two(|a, b| a & sign::<T>() | b & !sign::<T>()),
-        // A number rather than none.
+        // If one operand is NaN, the other is the result.
         ("max", []) => Two(|a, b| T::narrow(T::of(a).wide().max(T::of(b).wide())).bits()),
         ("min", []) => Two(|a, b| T::narrow(T::of(a).wide().min(T::of(b).wide())).bits()),
         ("selp", []) => Three(|a, b, is_first| if is_first != 0 { a } else { b }),
@@ -39,6 +40,7 @@ pub(crate) fn rule<T: Float>(operation: &str, how: &[&str]) -> Option<Rule> {
     })
 }
 
+/// Operations with `ftz`.
 fn flushed<T: Float>(operation: &str) -> Option<Rule> {
     Some(match operation {
         "div" => Two(|a, b| flush::<T>(T::narrow(flush::<T>(a).wide() / flush::<T>(b).wide()).bits()).bits()),
@@ -50,7 +52,7 @@ fn flushed<T: Float>(operation: &str) -> Option<Rule> {
     })
 }
 
-/// Comparisons whose name ends with `u` are true of what is no number.
+/// Comparisons; those whose name ends with `u` are true for NaN operands.
 fn compared<T: Float>(comparison: &str) -> Option<Rule> {
     Some(Two(match comparison {
         "eq" => |a, b| u64::from(T::of(a) == T::of(b)),
@@ -71,15 +73,18 @@ fn compared<T: Float>(comparison: &str) -> Option<Rule> {
     }))
 }
 
+/// Returns whether an operand is NaN.
 fn are_unordered<T: Float>(a: u64, b: u64) -> bool {
     T::of(a).partial_cmp(&T::of(b)).is_none()
 }
 
+/// The sign bit.
 fn sign<T: Float>() -> u64 {
     1 << (T::BITS - 1)
 }
 
-/// Twice the bits are enough for a sum, a difference, a product or a quotient to be rounded twice and still be right.
+/// Computes in f64 and rounds. Twice the precision makes the double rounding of a sum, difference, product or
+/// quotient exact.
 fn rounded<T: Float>(a: u64, b: u64, of: fn(f64, f64) -> f64) -> u64 {
     T::narrow(of(T::of(a).wide(), T::of(b).wide())).bits()
 }
@@ -88,10 +93,10 @@ fn toward_zero(result: f64) -> bool {
     result > 0.0
 }
 
-/// `a + b` rounded down, where `is_down` says so of the result, or up.
+/// Returns `a + b`, rounded down if `is_down` returns true for the sum, or up.
 fn directed<T: Float>(a: f64, b: f64, is_down: fn(f64) -> bool) -> u64 {
     let sum = a + b;
-    // What the sum has lost (Knuth, 1969).
+    // The rounding error of the sum (Knuth, 1969).
     let part = sum - a;
     let lost = (a - (sum - part)) + (b - part);
     let nearest = T::narrow(sum);
@@ -121,6 +126,7 @@ fn directed<T: Float>(a: f64, b: f64, is_down: fn(f64) -> bool) -> u64 {
     }
 }
 
+/// Replaces a subnormal number by 0.
 fn flush<T: Float>(bits: u64) -> T {
     let exponents = match T::BITS {
         32 => 0xff << 23,

@@ -1,49 +1,55 @@
-//! A function as it is run: instructions over numbered registers.
+//! A function in executable form: instructions on numbered registers.
 
 use crate::rule::Rule;
 
-/// Its number in a thread's registers. Constants, and what a thread is called, have registers too.
+/// The index of a register of a thread. Constants and special registers are registers too.
 pub(crate) type Register = u32;
 
-/// The registers that are the same in each function: a thread's number, of how many; its block's, of how many.
+/// The special registers, the first in each function: index of the thread, threads per block, index of the
+/// block, number of blocks.
 pub(crate) const SPECIALS: [&str; 4] = ["%tid.x", "%ntid.x", "%ctaid.x", "%nctaid.x"];
 
+/// A function of a module.
 #[derive(Debug, Default)]
 pub(crate) struct Function {
     pub(crate) name: String,
-    /// Where its parameters are in its frame, one after the other, and how many bytes each has.
+    /// The positions of the parameters in the frame.
     pub(crate) parameters: Vec<Span>,
+    /// The position of the result in the frame.
     pub(crate) result: Option<Span>,
-    /// Bytes of its frame: parameters, and those of the functions that it calls.
+    /// Size of the frame in bytes: parameters of this function and of the functions that it calls.
     pub(crate) frame: usize,
-    /// What registers hold at first.
+    /// Initial values of the registers.
     pub(crate) registers: Vec<u64>,
-    /// Those that hold addresses of its own part of local memory, from 0 on.
+    /// The registers that hold addresses in local memory, relative to the function's own part.
     pub(crate) depots: Vec<Register>,
     /// Bytes of local memory.
     pub(crate) local: usize,
-    /// Bytes of its block's shared memory.
+    /// Bytes of the block's shared memory.
     pub(crate) shared: usize,
     pub(crate) instructions: Vec<Instruction>,
 }
 
-/// A part of memory.
+/// A range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: usize,
     pub(crate) bytes: usize,
 }
 
+/// One instruction.
 #[derive(Debug)]
 pub(crate) struct Instruction {
-    /// It is only carried out where this register is so.
+    /// The instruction is executed only if this register has this truth value.
     pub(crate) guard: Option<(Register, bool)>,
     pub(crate) action: Action,
-    /// Where it is in the text, and what it is called there.
+    /// Line of the instruction in the text.
     pub(crate) line: usize,
+    /// Opcode as written in the text.
     pub(crate) opcode: String,
 }
 
+/// The action of an instruction.
 #[derive(Debug)]
 pub(crate) enum Action {
     Compute {
@@ -51,7 +57,7 @@ pub(crate) enum Action {
         to: Register,
         from: [Register; 4],
     },
-    /// The bits of one register in several, from the lowest on, so many in each.
+    /// Splits a register into several of `bits` bits each, from the lowest on.
     Split {
         to: Vec<Register>,
         from: Register,
@@ -63,46 +69,47 @@ pub(crate) enum Action {
         bits: u32,
     },
     Load {
-        from: Place,
+        from: MemoryOperand,
         to: Vec<Register>,
         is_signed: bool,
         is_volatile: bool,
     },
     Store {
-        to: Place,
+        to: MemoryOperand,
         from: Vec<Register>,
         is_volatile: bool,
     },
-    /// What was there before goes into a register.
+    /// The old value goes to register `to`.
     Atomic {
-        change: Change,
-        at: Place,
+        op: AtomicOp,
+        at: MemoryOperand,
         to: Register,
         from: [Register; 2],
     },
     Branch(usize),
-    /// Arguments and the result are places in the caller's frame.
+    /// The positions of the arguments and of the result are in the caller's frame.
     Call {
         function: usize,
         arguments: Vec<usize>,
         result: Option<usize>,
     },
     Barrier,
-    /// What the thread has written, others see from now on.
+    /// Makes the thread's writes visible to other threads.
     Fence,
     Return,
 }
 
-/// Memory that an instruction names.
+/// The memory operand of an instruction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct MemoryOperand {
     pub(crate) space: Space,
     pub(crate) base: Register,
     pub(crate) offset: i64,
-    /// Of one element.
+    /// Bytes of one element.
     pub(crate) bytes: usize,
 }
 
+/// An address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Space {
     Parameters,
@@ -111,11 +118,12 @@ pub(crate) enum Space {
     Local,
 }
 
+/// The operation of an atomic instruction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Change {
-    /// With an operand.
+pub(crate) enum AtomicOp {
+    /// An operation of the old value and an operand.
     Of(Rule),
     Exchange,
-    /// By the second operand, where there is what the first one says.
+    /// Writes the second operand if the old value equals the first.
     CompareAndSwap,
 }

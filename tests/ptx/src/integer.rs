@@ -1,10 +1,11 @@
-//! Integers, and bits.
+//! Integer and bit instructions.
 
 use crate::number::Integer;
 use crate::rule::Rule::{self, Carried, Four, One, Three, Two};
 
-pub(crate) fn rule<T: Integer>(operation: &str, how: &[&str]) -> Option<Rule> {
-    Some(match (operation, how) {
+/// Returns the rule of an operation with its modifiers.
+pub(crate) fn rule<T: Integer>(operation: &str, modifiers: &[&str]) -> Option<Rule> {
+    Some(match (operation, modifiers) {
         ("mov", ["volatile"] | []) => One(|a| a),
         ("add", []) => Two(|a, b| T::cut(T::of(a).wide() + T::of(b).wide()).bits()),
         ("sub", []) => Two(|a, b| T::cut(T::of(a).wide() - T::of(b).wide()).bits()),
@@ -13,7 +14,7 @@ pub(crate) fn rule<T: Integer>(operation: &str, how: &[&str]) -> Option<Rule> {
         ("mul", ["wide"]) => Two(|a, b| twice::<T>(product::<T>(a, b))),
         ("mad", ["lo"]) => Three(|a, b, c| T::cut(product::<T>(a, b).wrapping_add(T::of(c).wide())).bits()),
         ("mad", ["wide"]) => Three(|a, b, c| twice::<T>(product::<T>(a, b).wrapping_add(i128::from(c)))),
-        // What the hardware gives for a divisor of 0.
+        // The hardware's result for a divisor of 0.
         ("div", []) => {
             Two(|a, b| T::of(a).wide().checked_div(T::of(b).wide()).map_or(ones::<T>(), |x| T::cut(x).bits()))
         }
@@ -28,7 +29,7 @@ pub(crate) fn rule<T: Integer>(operation: &str, how: &[&str]) -> Option<Rule> {
         ("or", []) => Two(|a, b| T::of(a | b).bits()),
         ("xor", []) => Two(|a, b| T::of(a ^ b).bits()),
         ("not", []) => One(|a| T::of(!a).bits()),
-        // More than all bits are as many as there are.
+        // Shift counts beyond the width act like the width.
         ("shl", []) => Two(|a, b| T::cut(T::of(a).wide() << u64::from(b as u32).min(64)).bits()),
         ("shr", []) => Two(|a, b| T::cut(T::of(a).wide() >> u64::from(b as u32).min(64)).bits()),
         ("clz", []) => One(|a| u64::from(T::of(a).bits().leading_zeros() - (64 - T::BITS))),
@@ -60,7 +61,7 @@ pub(crate) fn rule<T: Integer>(operation: &str, how: &[&str]) -> Option<Rule> {
     })
 }
 
-/// Of truth values, which are 0 and 1; written out as numbers they are 0 and -1.
+/// Returns the rule of an operation on predicates, which are 0 and 1.
 pub(crate) fn truth(operation: &str) -> Option<Rule> {
     Some(match operation {
         "mov" => One(|a| a & 1),
@@ -72,6 +73,7 @@ pub(crate) fn truth(operation: &str) -> Option<Rule> {
     })
 }
 
+/// Comparisons.
 fn compared<T: Integer>(comparison: &str) -> Option<Rule> {
     Some(Two(match comparison {
         "eq" => |a, b| u64::from(T::of(a) == T::of(b)),
@@ -84,39 +86,44 @@ fn compared<T: Integer>(comparison: &str) -> Option<Rule> {
     }))
 }
 
-/// All of it that is asked for: of two unsigned numbers of 64 bits the highest bit is where a sign would be.
+/// Returns the product; for unsigned 64-bit operands its highest bit is the sign bit of i128, which callers do
+/// not use.
 fn product<T: Integer>(a: u64, b: u64) -> i128 {
     T::of(a).wide().wrapping_mul(T::of(b).wide())
 }
 
+/// The low half of the product.
 fn low<T: Integer>(a: u64, b: u64) -> i128 {
     T::cut(product::<T>(a, b)).wide()
 }
 
+/// The high half of the product.
 fn high<T: Integer>(a: u64, b: u64) -> i128 {
     T::cut(product::<T>(a, b) >> T::BITS).wide()
 }
 
-/// Cut to twice the width.
+/// Truncates to twice the width.
 fn twice<T: Integer>(wide: i128) -> u64 {
     wide as u64 & low_bits(u64::from(2 * T::BITS))
 }
 
+/// A number of all ones.
 fn ones<T: Integer>() -> u64 {
     low_bits(u64::from(T::BITS))
 }
 
+/// A mask of the lowest bits.
 fn low_bits(count: u64) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// With whether it went over, or below 0.
+/// Returns the sum, and whether it overflows or is below 0.
 fn sum<T: Integer>(a: i128, b: i128, carry: bool) -> (u64, bool) {
     let sum = a + b + i128::from(carry);
     (T::cut(sum).bits(), sum < 0 || sum > T::MOST)
 }
 
-/// Four of eight bytes, each chosen by four bits, the highest of which spreads the byte's sign.
+/// Selects four of eight bytes, each by four bits, the highest of which replicates the byte's sign.
 fn permuted(a: u64, b: u64, selector: u64) -> u64 {
     let bytes = (b << 32) | u64::from(a as u32);
     (0..4).fold(0, |result, i| {

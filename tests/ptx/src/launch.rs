@@ -1,37 +1,40 @@
-//! A kernel in all its threads.
+//! Launches of a kernel with all its threads.
 
 use crate::block::Block;
 use crate::memory::Memory;
 use crate::module::Kernel;
 use crate::thread::{Thread, UNWRITTEN};
 
-/// How many blocks of how many threads, along one axis.
+/// The launch dimensions along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
+    /// Number of blocks.
     pub blocks: u32,
+    /// Number of threads per block.
     pub threads: u32,
 }
 
-/// What a kernel does that it must not.
+/// An invalid action of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kernel}, thread {thread} of block {block}, {place}: {what}")]
 pub struct Fault {
     pub kernel: String,
     pub block: u32,
     pub thread: u32,
-    /// The instruction: its line in the text, and its name.
+    /// The instruction, by line and opcode.
     pub place: String,
     pub what: String,
 }
 
-/// After so many instructions of all threads a kernel has no end.
+/// Number of instructions of all threads after which a kernel counts as endless.
 const MOST_STEPS: u64 = 4_000_000_000;
 
 impl Kernel {
-    /// Runs it in all its threads. Each argument is words of 8 bytes, as many as the kernel says.
+    /// Runs the kernel in all its threads. Each argument consists of 64-bit words, as many as the kernel
+    /// declares.
     ///
     /// # Errors
-    /// The first thing that it does and must not; memory is as it was left then.
+    /// The first invalid action; memory keeps the state of that moment.
     pub fn run(&self, grid: Grid, arguments: &[&[u64]], memory: &mut Memory<'_>) -> Result<(), Fault> {
         let function = self.function();
         let fault = |(thread, place, what), block| Fault {
@@ -52,7 +55,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// The bytes of its parameters.
+    /// Returns the bytes of the parameters.
     fn frame(&self, arguments: &[&[u64]]) -> Result<Vec<u8>, String> {
         let parameters = &self.function().parameters;
         if parameters.len() != arguments.len() {

@@ -1,12 +1,12 @@
-//! Kernels of NVIDIA's GPUs run without a GPU, for tests: their PTX is carried out thread by thread, as the compiler wrote
-//! it, and watched as a sanitizer would: addresses where there is no memory or that are not aligned, threads that touch
-//! the same memory in no order, barriers that not all reach, kernels that do not end. What an instruction means is of
-//! NVIDIA's "PTX ISA", 9.0. What is not needed yet is not there, and is named when a text that has it is read.
+//! An interpreter for kernels of NVIDIA GPUs, for tests without a GPU. PTX from the compiler is executed thread
+//! by thread, and checked like by a sanitizer: invalid and unaligned addresses, races between threads, barriers
+//! that not all threads reach, and kernels that do not end. The semantics are those of NVIDIA's "PTX ISA", 9.0.
+//! Unsupported instructions are reported when the text is parsed.
 //!
-//! A [`Module`] is a text that was read; its [`Kernel`]s run on [`Memory`].
+//! A [`Module`] is a parsed text; its [`Kernel`]s run on [`Memory`].
 //!
-//! Threads of a block run one after the other from barrier to barrier, and blocks one after the other: what depends on
-//! another order is found by the watch, not by chance.
+//! The threads of a block run one after the other from barrier to barrier, and blocks one after the other. A
+//! dependence on another order is found by the race detection, not by chance.
 
 mod block;
 mod convert;
@@ -28,4 +28,4 @@ mod watched;
 pub use launch::{Fault, Grid};
 pub use memory::Memory;
 pub use module::{Kernel, Module};
-pub use text::Wrong;
+pub use text::ParseError;

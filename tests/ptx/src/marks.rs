@@ -1,66 +1,70 @@
-//! Who has touched which byte of a memory in a launch, and whether in an order.
+//! Race detection: the accesses to each byte of a memory in a launch.
 
-/// A touch of memory: by which thread of which block, after how many barriers of that block.
+/// An access to memory: by a thread of a block, after a number of the block's barriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Touch {
-    /// Counted over all blocks, from 1 on; 0 is nobody.
+pub(crate) struct Access {
+    /// Numbered over all blocks, from 1 on; 0 means no access.
     pub(crate) thread: u32,
     pub(crate) block: u32,
     pub(crate) epoch: u32,
-    pub(crate) how: How,
+    pub(crate) kind: AccessKind,
 }
 
-/// What orders touches beside barriers: the weakest first.
+/// The kind of access, which may order accesses besides barriers: the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum How {
+pub(crate) enum AccessKind {
     Plain,
-    /// By a block that holds a lock.
+    /// Made while the thread's block holds a lock.
     Locked,
     Atomic,
 }
 
-const NOBODY: Touch = Touch { thread: 0, block: 0, epoch: 0, how: How::Atomic };
+const NO_ACCESS: Access = Access { thread: 0, block: 0, epoch: 0, kind: AccessKind::Atomic };
 
-impl Touch {
-    /// Whether another touch by a thread of its own, of which one may write, is in no order with this one.
-    fn races(self, other: Touch) -> bool {
+impl Access {
+    /// Returns whether two accesses, of which at least one writes, race: they are by different threads and have
+    /// no order.
+    fn races(self, other: Access) -> bool {
         if other.thread == 0 || self.thread == other.thread {
             return false;
         }
         if self.block == other.block {
-            return self.epoch == other.epoch && (self.how != How::Atomic || other.how != How::Atomic);
+            return self.epoch == other.epoch
+                && (self.kind != AccessKind::Atomic || other.kind != AccessKind::Atomic);
         }
-        self.how == How::Plain || other.how == How::Plain
+        self.kind == AccessKind::Plain || other.kind == AccessKind::Plain
     }
 }
 
-/// Of one byte: the last write, the last read, and one by another thread that the last read is in no order with.
+/// The accesses to one byte: the last write, the last read, and a read by another thread that has no order with
+/// the last one.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    written: Touch,
-    read: Touch,
-    also_read: Touch,
+    written: Access,
+    read: Access,
+    also_read: Access,
 }
 
-const UNTOUCHED: Mark = Mark { written: NOBODY, read: NOBODY, also_read: NOBODY };
+const UNTOUCHED: Mark = Mark { written: NO_ACCESS, read: NO_ACCESS, also_read: NO_ACCESS };
 
-/// Of each byte, once one is touched.
+/// The marks of all bytes, allocated at the first access.
 #[derive(Debug, Default)]
 pub(crate) struct Marks(Vec<Mark>);
 
 impl Marks {
-    /// Notes a touch of some of the memory's `all` bytes. A write that changes nothing races with no other.
+    /// Records an access to some of the memory's `all` bytes. A write that does not change the value races with
+    /// no other write.
     ///
     /// # Errors
-    /// With whom it races.
+    /// The access that races with this one.
     pub(crate) fn note(
         &mut self,
         all: usize,
         bytes: std::ops::Range<usize>,
-        touch: Touch,
+        access: Access,
         is_write: bool,
         is_change: bool,
-    ) -> Result<(), Touch> {
+    ) -> Result<(), Access> {
         if self.0.is_empty() {
             self.0.resize(all, UNTOUCHED);
         }
@@ -71,20 +75,20 @@ impl Marks {
                 (true, false) => &against[1..],
                 (false, _) => &against[..1],
             };
-            if let Some(&other) = against.iter().find(|&&other| touch.races(other)) {
+            if let Some(&other) = against.iter().find(|&&other| access.races(other)) {
                 return Err(other);
             }
             if is_write {
-                mark.written = touch;
+                mark.written = access;
             } else {
-                // Of three readers in no order two are enough to find a writer that is none of them.
-                if mark.read.thread != touch.thread && mark.read.thread != 0 {
-                    let keeps = mark.also_read.thread != 0 && mark.also_read.how < mark.read.how;
+                // Two of three concurrent readers suffice to find a writer that is a third thread.
+                if mark.read.thread != access.thread && mark.read.thread != 0 {
+                    let keeps = mark.also_read.thread != 0 && mark.also_read.kind < mark.read.kind;
                     if !keeps {
                         mark.also_read = mark.read;
                     }
                 }
-                mark.read = touch;
+                mark.read = access;
             }
         }
         Ok(())
@@ -95,24 +99,24 @@ impl Marks {
 mod tests {
     use super::*;
 
-    fn by(thread: u32, block: u32, epoch: u32, how: How) -> Touch {
-        Touch { thread, block, epoch, how }
+    fn by(thread: u32, block: u32, epoch: u32, kind: AccessKind) -> Access {
+        Access { thread, block, epoch, kind }
     }
 
-    /// Whether the last of some touches, each a write or not, races.
-    fn race(touches: &[(Touch, bool)]) -> bool {
+    /// Returns whether the last of some accesses, each a write or not, races.
+    fn race(accesses: &[(Access, bool)]) -> bool {
         let mut marks = Marks::default();
         let mut last = Ok(());
-        for &(touch, is_write) in touches {
+        for &(access, is_write) in accesses {
             assert!(last.is_ok(), "earlier than the last: {last:?}");
-            last = marks.note(8, 4..8, touch, is_write, true);
+            last = marks.note(8, 4..8, access, is_write, true);
         }
         last.is_err()
     }
 
     #[test]
-    fn barriers_order_what_a_block_does() {
-        use How::Plain;
+    fn barriers_order_accesses_of_one_block() {
+        use AccessKind::Plain;
         let (one, other) = (by(1, 0, 0, Plain), by(2, 0, 0, Plain));
         assert!(race(&[(one, true), (other, true)]));
         assert!(race(&[(one, true), (other, false)]));
@@ -125,22 +129,22 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_atomics_and_locks_orders_blocks() {
-        use How::{Atomic, Locked, Plain};
-        let here = |how| by(1, 0, 0, how);
-        let there = |how| by(300, 1, 5, how);
+    fn only_atomics_and_locks_order_blocks() {
+        use AccessKind::{Atomic, Locked, Plain};
+        let here = |kind| by(1, 0, 0, kind);
+        let there = |kind| by(300, 1, 5, kind);
         assert!(race(&[(here(Plain), true), (there(Plain), true)]));
         assert!(race(&[(here(Plain), false), (there(Atomic), true)]));
         assert!(!race(&[(here(Atomic), true), (there(Atomic), true)]));
         assert!(!race(&[(here(Locked), true), (there(Locked), true)]));
-        // Within a block a lock is held by all threads.
+        // Within a block all threads hold the lock, so it orders none of them.
         assert!(race(&[(here(Locked), true), (by(2, 0, 0, Locked), true)]));
     }
 
     #[test]
-    fn a_write_of_what_is_there_races_with_readers_alone() {
+    fn write_of_the_same_value_races_only_with_reads() {
         let mut marks = Marks::default();
-        let (one, other) = (by(1, 0, 0, How::Plain), by(2, 0, 0, How::Plain));
+        let (one, other) = (by(1, 0, 0, AccessKind::Plain), by(2, 0, 0, AccessKind::Plain));
         assert_eq!(marks.note(4, 0..4, one, true, true), Ok(()));
         assert_eq!(marks.note(4, 0..4, other, true, false), Ok(()));
         assert_eq!(marks.note(4, 0..4, other, true, true), Ok(()));

@@ -1,30 +1,33 @@
-//! The memory that a launch may use: no byte of it is anywhere else.
+//! The memory of a launch; accesses to other addresses are errors.
 
-use crate::marks::Touch;
-use crate::watched::Watched;
+use crate::marks::Access;
+use crate::watched::CheckedBytes;
 
-/// Parts of a GPU's memory, by where they begin.
+/// The allocations of a GPU's memory, by start address.
 #[derive(Debug, Default)]
 pub struct Memory<'a> {
     parts: Vec<Part<'a>>,
-    /// The part that was used last: it is often the next, too.
+    /// The index of the allocation used last, which often is used next.
     last: usize,
 }
 
+/// One allocation.
 #[derive(Debug)]
 struct Part<'a> {
     start: u64,
-    bytes: Watched<&'a mut [u8]>,
+    bytes: CheckedBytes<&'a mut [u8]>,
 }
 
 impl<'a> Memory<'a> {
+    /// Returns a memory of allocations, given by start address and bytes.
     pub fn new(parts: impl IntoIterator<Item = (u64, &'a mut [u8])>) -> Memory<'a> {
-        let part = |(start, bytes)| Part { start, bytes: Watched::new(bytes) };
+        let part = |(start, bytes)| Part { start, bytes: CheckedBytes::new(bytes) };
         let mut parts: Vec<Part<'a>> = parts.into_iter().map(part).collect();
         parts.sort_by_key(|part| part.start);
         Memory { parts, last: 0 }
     }
 
+    /// Finds the allocation of an access, and the offset in it.
     fn find(&mut self, address: u64, bytes: usize) -> Result<(&mut Part<'a>, usize), String> {
         let is_there = |part: &Part<'_>| {
             address >= part.start && address + bytes as u64 <= part.start + part.bytes.len() as u64
@@ -47,19 +50,21 @@ impl<'a> Memory<'a> {
         }
     }
 
-    pub(crate) fn read(&mut self, address: u64, bytes: usize, touch: Touch) -> Result<u64, String> {
+    /// Reads up to eight bytes.
+    pub(crate) fn read(&mut self, address: u64, bytes: usize, access: Access) -> Result<u64, String> {
         let (part, at) = self.find(address, bytes)?;
-        part.bytes.read(at, bytes, touch).map_err(|what| format!("of {:#x}: {what}", part.start))
+        part.bytes.read(at, bytes, access).map_err(|what| format!("of {:#x}: {what}", part.start))
     }
 
+    /// Writes up to eight bytes.
     pub(crate) fn write(
         &mut self,
         address: u64,
         bytes: usize,
         value: u64,
-        touch: Touch,
+        access: Access,
     ) -> Result<(), String> {
         let (part, at) = self.find(address, bytes)?;
-        part.bytes.write(at, bytes, value, touch).map_err(|what| format!("of {:#x}: {what}", part.start))
+        part.bytes.write(at, bytes, value, access).map_err(|what| format!("of {:#x}: {what}", part.start))
     }
 }

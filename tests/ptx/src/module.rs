@@ -1,31 +1,32 @@
-//! A text that was read.
+//! A parsed PTX module.
 
 use crate::function::Function;
 use crate::parser::Parser;
-use crate::text::Wrong;
+use crate::text::ParseError;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a module's own data is: above all memory that it is lent.
+/// The address of a module's own data, beyond all memory of a launch.
 pub(crate) const GLOBALS: u64 = 1 << 62;
 
+/// A parsed text with its kernels.
 #[derive(Debug, Default)]
 pub struct Module {
     program: Arc<Program>,
-    /// By name.
+    /// Indices of kernels by name.
     kernels: HashMap<String, usize>,
 }
 
-/// What kernels of a module share.
+/// The functions and data of a module.
 #[derive(Debug, Default)]
 pub(crate) struct Program {
     pub(crate) functions: Vec<Function>,
-    /// From [`GLOBALS`] on.
+    /// The module's data, at address [`GLOBALS`].
     pub(crate) data: Vec<u8>,
 }
 
-/// What a GPU can be told to run.
+/// A kernel that can be launched.
 #[derive(Clone)]
 pub struct Kernel {
     pub(crate) program: Arc<Program>,
@@ -33,16 +34,16 @@ pub struct Kernel {
 }
 
 impl Module {
-    /// Reads what the compiler wrote.
+    /// Parses the compiler's output.
     ///
     /// # Errors
-    /// What it does not know, and where.
-    pub fn parse(text: &str) -> Result<Module, Wrong> {
+    /// The first construct that the parser does not support, with its line.
+    pub fn parse(text: &str) -> Result<Module, ParseError> {
         let (program, kernels) = Parser::new(text).module()?;
         Ok(Module { program: Arc::new(program), kernels })
     }
 
-    /// The kernel of this name, as the compiler spells it.
+    /// Returns the kernel of this mangled name.
     pub fn kernel(&self, name: &str) -> Option<Kernel> {
         let &function = self.kernels.get(name)?;
         Some(Kernel { program: self.program.clone(), function })

@@ -2,27 +2,30 @@
 
 use half::f16;
 
+/// A type of numbers in registers.
 pub(crate) trait Number: Copy + PartialOrd {
     fn of(bits: u64) -> Self;
     fn bits(self) -> u64;
 }
 
+/// An integer type.
 pub(crate) trait Integer: Number {
     const BITS: u32;
     const LEAST: i128;
     const MOST: i128;
     fn wide(self) -> i128;
-    /// Its lowest bits.
+    /// Returns the lowest bits.
     fn cut(wide: i128) -> Self;
 }
 
+/// A floating-point type.
 pub(crate) trait Float: Number {
     const BITS: u32;
     fn wide(self) -> f64;
-    /// To the nearest, halves to even.
+    /// Rounds to nearest, ties to even.
     fn narrow(wide: f64) -> Self;
     fn of_integer(integer: i128) -> Self;
-    /// `a * b + c`, rounded once.
+    /// Returns `a * b + c`, rounded once.
     fn fused(a: Self, b: Self, c: Self) -> Self;
 }
 

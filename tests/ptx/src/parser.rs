@@ -1,42 +1,47 @@
-//! Reads a module: what it holds, and its functions.
+//! The parser of a module: its data and functions.
 
-use crate::function::{Action, Change, Function, Instruction, Place, Register, SPECIALS, Space, Span};
+use crate::function::{
+    Action, AtomicOp, Function, Instruction, MemoryOperand, Register, SPECIALS, Space, Span,
+};
 use crate::module::{GLOBALS, Program};
 use crate::rule::Rule;
-use crate::scope::{Named, Scopes};
-use crate::text::{Words, Wrong, number};
+use crate::scope::{Scopes, Symbol};
+use crate::text::{ParseError, Tokens, number};
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 
+/// The state of the parser.
 #[derive(Debug)]
 pub(crate) struct Parser<'a> {
-    words: Words<'a>,
+    tokens: Tokens<'a>,
     data: Vec<u8>,
-    globals: FxHashMap<&'a str, Named>,
-    /// Bytes of shared memory that no function declares by itself.
+    globals: FxHashMap<&'a str, Symbol>,
+    /// Bytes of shared memory that is declared outside functions.
     shared: usize,
     functions: Vec<Function>,
     numbers: HashMap<&'a str, usize>,
     kernels: HashMap<String, usize>,
 }
 
-/// A function that is being read.
+/// A function that is being parsed.
 #[derive(Debug, Default)]
 struct Body<'a> {
     function: Function,
     scopes: Scopes<'a>,
     constants: FxHashMap<u64, Register>,
     labels: FxHashMap<&'a str, usize>,
-    /// Instructions that branch, and where to.
+    /// Branch instructions with their labels.
     branches: Vec<(usize, &'a str)>,
 }
 
 impl Body<'_> {
+    /// Adds a register with an initial value.
     fn register(&mut self, value: u64) -> Register {
         self.function.registers.push(value);
         self.function.registers.len() as Register - 1
     }
 
+    /// Returns the register of a constant.
     fn constant(&mut self, value: u64) -> Register {
         if let Some(&register) = self.constants.get(&value) {
             return register;
@@ -47,7 +52,7 @@ impl Body<'_> {
     }
 }
 
-/// A variable: how many bytes, and to a multiple of how many.
+/// A variable: name, size and alignment in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Variable<'a> {
     name: &'a str,
@@ -56,7 +61,7 @@ struct Variable<'a> {
 }
 
 impl Variable<'_> {
-    /// Takes room from what is used so far.
+    /// Allocates the variable behind the `used` bytes.
     fn take(&self, used: &mut usize) -> Span {
         let start = used.next_multiple_of(self.align);
         *used = start + self.bytes;
@@ -67,7 +72,7 @@ impl Variable<'_> {
 impl<'a> Parser<'a> {
     pub(crate) fn new(text: &'a str) -> Parser<'a> {
         Parser {
-            words: Words::new(text),
+            tokens: Tokens::new(text),
             data: Vec::new(),
             globals: FxHashMap::default(),
             shared: 0,
@@ -77,11 +82,11 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Everything, and which functions are kernels.
-    pub(crate) fn module(mut self) -> Result<(Program, HashMap<String, usize>), Wrong> {
-        while self.words.peek().is_some() {
-            match self.words.word()? {
-                ".version" | ".target" | ".address_size" => drop(self.words.word()?),
+    /// Parses the module; returns the program, and the indices of the kernels by name.
+    pub(crate) fn module(mut self) -> Result<(Program, HashMap<String, usize>), ParseError> {
+        while self.tokens.peek().is_some() {
+            match self.tokens.word()? {
+                ".version" | ".target" | ".address_size" => drop(self.tokens.word()?),
                 ".weak" | ".visible" | ".extern" => {}
                 ".entry" => self.function(true)?,
                 ".func" => self.function(false)?,
@@ -89,58 +94,58 @@ impl<'a> Parser<'a> {
                 ".shared" => {
                     let variable = self.variable()?;
                     let span = variable.take(&mut self.shared);
-                    self.globals.insert(variable.name, Named::Shared(span.start as u64));
-                    self.words.expect(";")?;
+                    self.globals.insert(variable.name, Symbol::Shared(span.start as u64));
+                    self.tokens.expect(";")?;
                 }
-                other => return Err(self.words.wrong(format!("{other:?} is not known here"))),
+                other => return Err(self.tokens.error(format!("{other:?} is not known here"))),
             }
         }
         Ok((Program { functions: self.functions, data: self.data }, self.kernels))
     }
 
-    /// `.align 4 .b8 name[24]`, after the word for its space.
-    fn variable(&mut self) -> Result<Variable<'a>, Wrong> {
+    /// Parses a variable such as `.align 4 .b8 name[24]`, after the word for its space.
+    fn variable(&mut self) -> Result<Variable<'a>, ParseError> {
         let mut align = 0;
-        if self.words.take(".align") {
-            align = self.words.count()?;
+        if self.tokens.take(".align") {
+            align = self.tokens.count()?;
         }
-        let size = bytes_of(self.words.word()?).ok_or_else(|| self.words.wrong("no type"))?;
-        let name = self.words.word()?;
+        let size = bytes_of(self.tokens.word()?).ok_or_else(|| self.tokens.error("no type"))?;
+        let name = self.tokens.word()?;
         let mut count = 1;
-        if self.words.take("[") {
-            count = self.words.count()?;
-            self.words.expect("]")?;
+        if self.tokens.take("[") {
+            count = self.tokens.count()?;
+            self.tokens.expect("]")?;
         }
         Ok(Variable { name, bytes: size * count, align: align.max(size) })
     }
 
-    /// `= {1, 2}` may follow, of bytes.
-    fn global(&mut self) -> Result<(), Wrong> {
+    /// Parses a global variable, with an optional initial value of bytes such as `= {1, 2}`.
+    fn global(&mut self) -> Result<(), ParseError> {
         let variable = self.variable()?;
         let mut used = self.data.len();
         let span = variable.take(&mut used);
         self.data.resize(used, 0);
-        self.globals.insert(variable.name, Named::Global(GLOBALS + span.start as u64));
-        if self.words.take("=") {
-            self.words.expect("{")?;
+        self.globals.insert(variable.name, Symbol::Global(GLOBALS + span.start as u64));
+        if self.tokens.take("=") {
+            self.tokens.expect("{")?;
             for at in span.start.. {
-                let value = self.words.word()?;
+                let value = self.tokens.word()?;
                 let byte = number(value).and_then(|value| u8::try_from(value).ok());
                 let place = self.data.get_mut(at);
                 match (byte, place) {
                     (Some(byte), Some(place)) => *place = byte,
-                    _ => return Err(self.words.wrong(format!("{value:?} is no byte of {}", variable.name))),
+                    _ => return Err(self.tokens.error(format!("{value:?} is no byte of {}", variable.name))),
                 }
-                if self.words.take("}") {
+                if self.tokens.take("}") {
                     break;
                 }
-                self.words.expect(",")?;
+                self.tokens.expect(",")?;
             }
         }
-        self.words.expect(";")
+        self.tokens.expect(";")
     }
 
-    /// The number of a function that may come later.
+    /// Returns the index of a function, which may be defined later.
     fn number(&mut self, name: &'a str) -> usize {
         let fresh = self.functions.len();
         let number = *self.numbers.entry(name).or_insert(fresh);
@@ -150,7 +155,8 @@ impl<'a> Parser<'a> {
         number
     }
 
-    fn function(&mut self, is_kernel: bool) -> Result<(), Wrong> {
+    /// Parses a function or its declaration.
+    fn function(&mut self, is_kernel: bool) -> Result<(), ParseError> {
         let mut body = Body::default();
         body.scopes.open();
         for (name, &named) in &self.globals {
@@ -159,25 +165,25 @@ impl<'a> Parser<'a> {
         body.function.shared = self.shared;
         for name in SPECIALS {
             let register = body.register(0);
-            body.scopes.name(name, Named::Register(register));
+            body.scopes.name(name, Symbol::Register(register));
         }
-        if !is_kernel && self.words.peek() == Some("(") {
+        if !is_kernel && self.tokens.peek() == Some("(") {
             body.function.result = self.parameters(&mut body)?.pop();
         }
-        let name = self.words.word()?;
+        let name = self.tokens.word()?;
         name.clone_into(&mut body.function.name);
-        if self.words.peek() == Some("(") {
+        if self.tokens.peek() == Some("(") {
             body.function.parameters = self.parameters(&mut body)?;
         }
         let number = self.number(name);
-        if self.words.take(";") {
+        if self.tokens.take(";") {
             return Ok(());
         }
-        while !self.words.take("{") {
-            // `.maxntid 256, 1, 1`: what the launch keeps to.
-            self.words.word()?;
+        while !self.tokens.take("{") {
+            // Directives such as `.maxntid 256, 1, 1` limit the launch, which keeps to them.
+            self.tokens.word()?;
         }
-        // Within the scope of its parameters.
+        // The body's scope is within the scope of the parameters.
         body.scopes.open();
         while body.scopes.depth() > 1 {
             self.statement(&mut body)?;
@@ -186,7 +192,7 @@ impl<'a> Parser<'a> {
             let &target = body
                 .labels
                 .get(label)
-                .ok_or_else(|| self.words.wrong(format!("{name} has no label {label}")))?;
+                .ok_or_else(|| self.tokens.error(format!("{name} has no label {label}")))?;
             body.function.instructions[at].action = Action::Branch(target);
         }
         self.functions[number] = body.function;
@@ -196,58 +202,60 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `(.param .u64 a, .param .align 8 .b8 b[32])`.
-    fn parameters(&mut self, body: &mut Body<'a>) -> Result<Vec<Span>, Wrong> {
+    /// Parses parameters such as `(.param .u64 a, .param .align 8 .b8 b[32])`.
+    fn parameters(&mut self, body: &mut Body<'a>) -> Result<Vec<Span>, ParseError> {
         let mut spans = Vec::new();
-        self.words.expect("(")?;
-        while !self.words.take(")") {
-            self.words.expect(".param")?;
+        self.tokens.expect("(")?;
+        while !self.tokens.take(")") {
+            self.tokens.expect(".param")?;
             spans.push(self.parameter(body)?);
-            self.words.take(",");
+            self.tokens.take(",");
         }
         Ok(spans)
     }
 
-    fn parameter(&mut self, body: &mut Body<'a>) -> Result<Span, Wrong> {
+    /// Parses one parameter.
+    fn parameter(&mut self, body: &mut Body<'a>) -> Result<Span, ParseError> {
         let variable = self.variable()?;
         let span = variable.take(&mut body.function.frame);
-        body.scopes.name(variable.name, Named::Parameter(span.start));
+        body.scopes.name(variable.name, Symbol::Parameter(span.start));
         Ok(span)
     }
 
-    fn statement(&mut self, body: &mut Body<'a>) -> Result<(), Wrong> {
-        match self.words.word()? {
+    /// Parses a statement of a function.
+    fn statement(&mut self, body: &mut Body<'a>) -> Result<(), ParseError> {
+        match self.tokens.word()? {
             "{" => body.scopes.open(),
             "}" => body.scopes.close(),
             ";" => {}
             ".reg" => self.registers(body)?,
             ".param" => {
                 self.parameter(body)?;
-                self.words.expect(";")?;
+                self.tokens.expect(";")?;
             }
             ".local" => {
                 let variable = self.variable()?;
                 let span = variable.take(&mut body.function.local);
-                body.scopes.name(variable.name, Named::Local(span.start as u64));
-                self.words.expect(";")?;
+                body.scopes.name(variable.name, Symbol::Local(span.start as u64));
+                self.tokens.expect(";")?;
             }
             ".shared" => {
                 let variable = self.variable()?;
                 let span = variable.take(&mut body.function.shared);
-                body.scopes.name(variable.name, Named::Shared(span.start as u64));
-                self.words.expect(";")?;
+                body.scopes.name(variable.name, Symbol::Shared(span.start as u64));
+                self.tokens.expect(";")?;
             }
             ".pragma" => {
-                self.words.word()?;
-                self.words.expect(";")?;
+                self.tokens.word()?;
+                self.tokens.expect(";")?;
             }
             "@" => {
-                let is_so = !self.words.take("!");
+                let is_so = !self.tokens.take("!");
                 let register = self.register(body)?;
-                let opcode = self.words.word()?;
+                let opcode = self.tokens.word()?;
                 self.instruction(body, opcode, Some((register, is_so)))?;
             }
-            label if self.words.take(":") => {
+            label if self.tokens.take(":") => {
                 body.labels.insert(label, body.function.instructions.len());
             }
             opcode => self.instruction(body, opcode, None)?,
@@ -255,14 +263,15 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `.b32 %r<246>, %SP`, after `.reg`. Whatever their type, they are of 64 bits here.
-    fn registers(&mut self, body: &mut Body<'a>) -> Result<(), Wrong> {
-        self.words.word()?;
+    /// Parses registers such as `.b32 %r<246>, %SP`, after `.reg`. All have 64 bits here, regardless of their
+    /// type.
+    fn registers(&mut self, body: &mut Body<'a>) -> Result<(), ParseError> {
+        self.tokens.word()?;
         loop {
-            let name = self.words.word()?;
-            if self.words.take("<") {
-                let count = self.words.count()? as u32;
-                self.words.expect(">")?;
+            let name = self.tokens.word()?;
+            if self.tokens.take("<") {
+                let count = self.tokens.count()? as u32;
+                self.tokens.expect(">")?;
                 let first = body.function.registers.len() as Register;
                 for _ in 0..count {
                     body.register(0);
@@ -270,50 +279,51 @@ impl<'a> Parser<'a> {
                 body.scopes.row(name, first, count);
             } else {
                 let register = body.register(0);
-                body.scopes.name(name, Named::Register(register));
+                body.scopes.name(name, Symbol::Register(register));
             }
-            if self.words.take(";") {
+            if self.tokens.take(";") {
                 return Ok(());
             }
-            self.words.expect(",")?;
+            self.tokens.expect(",")?;
         }
     }
 
+    /// Parses an instruction after its opcode.
     fn instruction(
         &mut self,
         body: &mut Body<'a>,
         opcode: &'a str,
         guard: Option<(Register, bool)>,
-    ) -> Result<(), Wrong> {
-        let line = self.words.line();
+    ) -> Result<(), ParseError> {
+        let line = self.tokens.line();
         let parts: Vec<&str> = opcode.split('.').collect();
         let action = match *parts {
             ["bra", ..] => {
-                let label = self.words.word()?;
+                let label = self.tokens.word()?;
                 body.branches.push((body.function.instructions.len(), label));
                 Action::Branch(usize::MAX)
             }
             ["call", ..] => self.call(body)?,
             ["ret" | "exit"] => Action::Return,
             ["bar" | "barrier", "sync", ..] => {
-                self.words.expect("0")?;
+                self.tokens.expect("0")?;
                 Action::Barrier
             }
             ["membar" | "fence", ..] => Action::Fence,
             ["ld", .., dtype] => self.load(body, &parts, dtype)?,
             ["st", .., dtype] => self.store(body, &parts, dtype)?,
-            ["atom", "global", change, dtype] => self.atomic(body, change, dtype)?,
-            ["mov", dtype] if self.words.peek() == Some("{") => {
+            ["atom", "global", op, dtype] => self.atomic(body, op, dtype)?,
+            ["mov", dtype] if self.tokens.peek() == Some("{") => {
                 let to = self.list(body)?;
-                self.words.expect(",")?;
+                self.tokens.expect(",")?;
                 let bits = self.share(dtype, to.len())?;
                 Action::Split { to, from: self.operand(body)?, bits }
             }
             _ => {
                 let to = self.register(body)?;
-                self.words.expect(",")?;
+                self.tokens.expect(",")?;
                 match *parts {
-                    ["mov", dtype] if self.words.peek() == Some("{") => {
+                    ["mov", dtype] if self.tokens.peek() == Some("{") => {
                         let from = self.list(body)?;
                         let bits = self.share(dtype, from.len())?;
                         Action::Join { to, from, bits }
@@ -322,21 +332,22 @@ impl<'a> Parser<'a> {
                 }
             }
         };
-        self.words.expect(";")?;
+        self.tokens.expect(";")?;
         let opcode = opcode.to_owned();
         body.function.instructions.push(Instruction { guard, action, line, opcode });
         Ok(())
     }
 
-    fn compute(&mut self, body: &mut Body<'a>, opcode: &str, to: Register) -> Result<Action, Wrong> {
-        let rule = Rule::of(opcode).ok_or_else(|| self.words.wrong(format!("{opcode} is not known")))?;
+    /// Parses the operands of an instruction that computes a value.
+    fn compute(&mut self, body: &mut Body<'a>, opcode: &str, to: Register) -> Result<Action, ParseError> {
+        let rule = Rule::of(opcode).ok_or_else(|| self.tokens.error(format!("{opcode} is not known")))?;
         let mut from = [0; 4];
         let mut count = 0;
         loop {
             let operand = self.operand(body)?;
-            *from.get_mut(count).ok_or_else(|| self.words.wrong("more than four operands"))? = operand;
+            *from.get_mut(count).ok_or_else(|| self.tokens.error("more than four operands"))? = operand;
             count += 1;
-            if !self.words.take(",") {
+            if !self.tokens.take(",") {
                 break;
             }
         }
@@ -350,79 +361,83 @@ impl<'a> Parser<'a> {
         if is_right {
             Ok(Action::Compute { rule, to, from })
         } else {
-            Err(self.words.wrong(format!("{opcode} of {count} operands")))
+            Err(self.tokens.error(format!("{opcode} of {count} operands")))
         }
     }
 
-    /// `(retval0), function, (param0, param1)`, or `function, (param0)`.
-    fn call(&mut self, body: &mut Body<'a>) -> Result<Action, Wrong> {
+    /// Parses a call such as `(retval0), function, (param0, param1)` or `function, (param0)`.
+    fn call(&mut self, body: &mut Body<'a>) -> Result<Action, ParseError> {
         let mut result = None;
-        if self.words.peek() == Some("(") {
+        if self.tokens.peek() == Some("(") {
             result = self.places(body)?.pop();
-            self.words.expect(",")?;
+            self.tokens.expect(",")?;
         }
-        let name = self.words.word()?;
+        let name = self.tokens.word()?;
         let function = self.number(name);
         let mut arguments = Vec::new();
-        if self.words.take(",") {
+        if self.tokens.take(",") {
             arguments = self.places(body)?;
         }
         Ok(Action::Call { function, arguments, result })
     }
 
-    /// Places in the frame.
-    fn places(&mut self, body: &Body<'a>) -> Result<Vec<usize>, Wrong> {
+    /// Parses a list of positions in the frame.
+    fn places(&mut self, body: &Body<'a>) -> Result<Vec<usize>, ParseError> {
         let mut places = Vec::new();
-        self.words.expect("(")?;
-        while !self.words.take(")") {
-            let name = self.words.word()?;
+        self.tokens.expect("(")?;
+        while !self.tokens.take(")") {
+            let name = self.tokens.word()?;
             match body.scopes.find(name) {
-                Some(Named::Parameter(place)) => places.push(place),
-                other => return Err(self.words.wrong(format!("{name} is {other:?}, no parameter"))),
+                Some(Symbol::Parameter(place)) => places.push(place),
+                other => return Err(self.tokens.error(format!("{name} is {other:?}, no parameter"))),
             }
-            self.words.take(",");
+            self.tokens.take(",");
         }
         Ok(places)
     }
 
-    fn load(&mut self, body: &mut Body<'a>, parts: &[&str], dtype: &str) -> Result<Action, Wrong> {
-        let to = if self.words.peek() == Some("{") { self.list(body)? } else { vec![self.register(body)?] };
-        self.words.expect(",")?;
+    /// Parses a load.
+    fn load(&mut self, body: &mut Body<'a>, parts: &[&str], dtype: &str) -> Result<Action, ParseError> {
+        let to = if self.tokens.peek() == Some("{") { self.list(body)? } else { vec![self.register(body)?] };
+        self.tokens.expect(",")?;
         let from = self.place(body, self.space(parts)?, dtype)?;
         let is_volatile = parts.contains(&"volatile");
         Ok(Action::Load { from, to, is_signed: dtype.starts_with('s'), is_volatile })
     }
 
-    fn store(&mut self, body: &mut Body<'a>, parts: &[&str], dtype: &str) -> Result<Action, Wrong> {
+    /// Parses a store.
+    fn store(&mut self, body: &mut Body<'a>, parts: &[&str], dtype: &str) -> Result<Action, ParseError> {
         let to = self.place(body, self.space(parts)?, dtype)?;
-        self.words.expect(",")?;
-        let from = if self.words.peek() == Some("{") { self.list(body)? } else { vec![self.operand(body)?] };
+        self.tokens.expect(",")?;
+        let from = if self.tokens.peek() == Some("{") { self.list(body)? } else { vec![self.operand(body)?] };
         Ok(Action::Store { to, from, is_volatile: parts.contains(&"volatile") })
     }
 
-    fn atomic(&mut self, body: &mut Body<'a>, change: &str, dtype: &str) -> Result<Action, Wrong> {
+    /// Parses an atomic instruction.
+    fn atomic(&mut self, body: &mut Body<'a>, op: &str, dtype: &str) -> Result<Action, ParseError> {
         let to = self.register(body)?;
-        self.words.expect(",")?;
+        self.tokens.expect(",")?;
         let at = self.place(body, Space::Global, dtype)?;
-        self.words.expect(",")?;
+        self.tokens.expect(",")?;
         let mut from = [self.operand(body)?, 0];
-        let change = match change {
-            "exch" => Change::Exchange,
+        let op = match op {
+            "exch" => AtomicOp::Exchange,
             "cas" => {
-                self.words.expect(",")?;
+                self.tokens.expect(",")?;
                 from[1] = self.operand(body)?;
-                Change::CompareAndSwap
+                AtomicOp::CompareAndSwap
             }
             other => {
                 let how = if dtype.starts_with('f') { "rn." } else { "" };
                 let rule = Rule::of(&format!("{other}.{how}{dtype}"));
-                Change::Of(rule.ok_or_else(|| self.words.wrong(format!("atom.{other} is not known")))?)
+                AtomicOp::Of(rule.ok_or_else(|| self.tokens.error(format!("atom.{other} is not known")))?)
             }
         };
-        Ok(Action::Atomic { change, at, to, from })
+        Ok(Action::Atomic { op, at, to, from })
     }
 
-    fn space(&self, parts: &[&str]) -> Result<Space, Wrong> {
+    /// Returns the address space among the parts of an opcode.
+    fn space(&self, parts: &[&str]) -> Result<Space, ParseError> {
         let of = |part: &&str| match *part {
             "param" => Some(Space::Parameters),
             "global" | "const" => Some(Space::Global),
@@ -430,69 +445,70 @@ impl<'a> Parser<'a> {
             "local" => Some(Space::Local),
             _ => None,
         };
-        parts.iter().find_map(of).ok_or_else(|| self.words.wrong("memory of no space"))
+        parts.iter().find_map(of).ok_or_else(|| self.tokens.error("memory of no space"))
     }
 
-    /// `[%rd5+-8]`.
-    fn place(&mut self, body: &mut Body<'a>, space: Space, dtype: &str) -> Result<Place, Wrong> {
-        let bytes = bytes_of(dtype).ok_or_else(|| self.words.wrong(format!("{dtype} is no type")))?;
-        self.words.expect("[")?;
+    /// Parses a memory operand such as `[%rd5+-8]`.
+    fn place(&mut self, body: &mut Body<'a>, space: Space, dtype: &str) -> Result<MemoryOperand, ParseError> {
+        let bytes = bytes_of(dtype).ok_or_else(|| self.tokens.error(format!("{dtype} is no type")))?;
+        self.tokens.expect("[")?;
         let base = self.operand(body)?;
         let mut offset = 0;
-        if self.words.take("+") {
-            let word = self.words.word()?;
-            offset = number(word).ok_or_else(|| self.words.wrong(format!("{word} is no offset")))? as i64;
+        if self.tokens.take("+") {
+            let word = self.tokens.word()?;
+            offset = number(word).ok_or_else(|| self.tokens.error(format!("{word} is no offset")))? as i64;
         }
-        self.words.expect("]")?;
-        Ok(Place { space, base, offset, bytes })
+        self.tokens.expect("]")?;
+        Ok(MemoryOperand { space, base, offset, bytes })
     }
 
-    /// `{%r1, %r2}`.
-    fn list(&mut self, body: &mut Body<'a>) -> Result<Vec<Register>, Wrong> {
+    /// Parses registers such as `{%r1, %r2}`.
+    fn list(&mut self, body: &mut Body<'a>) -> Result<Vec<Register>, ParseError> {
         let mut all = Vec::new();
-        self.words.expect("{")?;
-        while !self.words.take("}") {
+        self.tokens.expect("{")?;
+        while !self.tokens.take("}") {
             all.push(self.operand(body)?);
-            self.words.take(",");
+            self.tokens.take(",");
         }
         Ok(all)
     }
 
-    /// Bits of each of so many that make up a type.
-    fn share(&self, dtype: &str, count: usize) -> Result<u32, Wrong> {
+    /// Returns the bits of each of `count` parts of a type.
+    fn share(&self, dtype: &str, count: usize) -> Result<u32, ParseError> {
         let bits = bytes_of(dtype).map(|bytes| 8 * bytes).filter(|bits| count > 0 && bits % count == 0);
-        bits.map(|bits| (bits / count) as u32).ok_or_else(|| self.words.wrong(format!("{count} in {dtype}")))
+        bits.map(|bits| (bits / count) as u32).ok_or_else(|| self.tokens.error(format!("{count} in {dtype}")))
     }
 
-    fn register(&mut self, body: &Body<'a>) -> Result<Register, Wrong> {
-        let name = self.words.word()?;
+    /// Parses a register.
+    fn register(&mut self, body: &Body<'a>) -> Result<Register, ParseError> {
+        let name = self.tokens.word()?;
         match body.scopes.find(name) {
-            Some(Named::Register(register)) => Ok(register),
-            other => Err(self.words.wrong(format!("{name} is {other:?}, no register"))),
+            Some(Symbol::Register(register)) => Ok(register),
+            other => Err(self.tokens.error(format!("{name} is {other:?}, no register"))),
         }
     }
 
-    /// A register, a number, or an address.
-    fn operand(&mut self, body: &mut Body<'a>) -> Result<Register, Wrong> {
-        let word = self.words.word()?;
+    /// Parses a register, a number, or an address; returns the register that holds the value.
+    fn operand(&mut self, body: &mut Body<'a>) -> Result<Register, ParseError> {
+        let word = self.tokens.word()?;
         if let Some(value) = number(word) {
             return Ok(body.constant(value));
         }
         match body.scopes.find(word) {
-            Some(Named::Register(register)) => Ok(register),
-            Some(Named::Parameter(place)) => Ok(body.constant(place as u64)),
-            Some(Named::Shared(address) | Named::Global(address)) => Ok(body.constant(address)),
-            Some(Named::Local(address)) => {
+            Some(Symbol::Register(register)) => Ok(register),
+            Some(Symbol::Parameter(place)) => Ok(body.constant(place as u64)),
+            Some(Symbol::Shared(address) | Symbol::Global(address)) => Ok(body.constant(address)),
+            Some(Symbol::Local(address)) => {
                 let register = body.register(address);
                 body.function.depots.push(register);
                 Ok(register)
             }
-            None => Err(self.words.wrong(format!("{word} is not known"))),
+            None => Err(self.tokens.error(format!("{word} is not known"))),
         }
     }
 }
 
-/// Of a type: `.u64` or `u64`.
+/// Returns the size of a type such as `.u64` or `u64` in bytes.
 fn bytes_of(dtype: &str) -> Option<usize> {
     match dtype.trim_start_matches('.') {
         "b8" | "u8" | "s8" => Some(1),

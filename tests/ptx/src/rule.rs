@@ -1,36 +1,37 @@
-//! What an instruction computes of its operands: functions of bits, found by the instruction's name. What is not here the
-//! emulator does not know, and says so.
+//! The rules by which instructions compute their results: functions of bits, found by the instruction's name.
+//! An instruction without a rule is not supported.
 
 use crate::{convert, float, integer};
 
+/// The function of an instruction, by its number of operands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rule {
     One(fn(u64) -> u64),
     Two(fn(u64, u64) -> u64),
     Three(fn(u64, u64, u64) -> u64),
     Four(fn(u64, u64, u64, u64) -> u64),
-    /// Of two operands or three, and the carry of the instruction before; gives the carry for the next.
+    /// A function of two or three operands and the carry flag, which also returns the new carry flag.
     Carried(fn([u64; 3], bool) -> (u64, bool)),
 }
 
 impl Rule {
-    /// `add.rn.f32`: an operation, how it is done, and the type.
+    /// Returns the rule of an instruction such as `add.rn.f32`: operation, modifiers, and type.
     pub(crate) fn of(name: &str) -> Option<Rule> {
         let parts: Vec<&str> = name.split('.').collect();
-        let [operation, how @ .., dtype] = &*parts else { return None };
+        let [operation, modifiers @ .., dtype] = &*parts else { return None };
         match (*operation, *dtype) {
-            ("cvt", _) => convert::rule(how, dtype),
-            // All addresses of global memory are the same in both spaces.
+            ("cvt", _) => convert::rule(modifiers, dtype),
+            // Generic and global addresses are the same here.
             ("cvta", _) => Some(Rule::One(|a| a)),
             (_, "pred") => integer::truth(operation),
-            (_, "f32") => float::rule::<f32>(operation, how),
-            (_, "f64") => float::rule::<f64>(operation, how),
-            (_, "u16" | "b16") => integer::rule::<u16>(operation, how),
-            (_, "u32" | "b32") => integer::rule::<u32>(operation, how),
-            (_, "u64" | "b64") => integer::rule::<u64>(operation, how),
-            (_, "s16") => integer::rule::<i16>(operation, how),
-            (_, "s32") => integer::rule::<i32>(operation, how),
-            (_, "s64") => integer::rule::<i64>(operation, how),
+            (_, "f32") => float::rule::<f32>(operation, modifiers),
+            (_, "f64") => float::rule::<f64>(operation, modifiers),
+            (_, "u16" | "b16") => integer::rule::<u16>(operation, modifiers),
+            (_, "u32" | "b32") => integer::rule::<u32>(operation, modifiers),
+            (_, "u64" | "b64") => integer::rule::<u64>(operation, modifiers),
+            (_, "s16") => integer::rule::<i16>(operation, modifiers),
+            (_, "s32") => integer::rule::<i32>(operation, modifiers),
+            (_, "s64") => integer::rule::<i64>(operation, modifiers),
             _ => None,
         }
     }
@@ -52,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_wrap_and_are_cut_to_their_width() {
+    fn integers_wrap_at_their_width() {
         let minus = |x: i64| x as u64;
         assert_eq!(run("add.s32", &[u64::from(u32::MAX), 1]), 0);
         assert_eq!(run("sub.s32", &[0, 1]), u64::from(u32::MAX));
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn carries_go_from_one_to_the_next() {
+    fn carry_flag_is_passed_on() {
         let Some(Rule::Carried(add)) = Rule::of("add.cc.u32") else { panic!("none") };
         assert_eq!(add([u64::from(u32::MAX), 1, 0], false), (0, true));
         assert_eq!(run("addc.u32", &[1, 1, 0]), 3);
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_rounded_as_they_are_told() {
+    fn floats_follow_the_rounding_modifier() {
         let bits = |x: f32| u64::from(x.to_bits());
         assert_eq!(run("add.rn.f32", &[bits(1.0), bits(2.0)]), bits(3.0));
         let (big, small) = (bits(16_777_216.0), bits(0.5));
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn conversions_stay_within_what_they_give() {
+    fn conversions_saturate_at_the_target_range() {
         let bits = |x: f32| u64::from(x.to_bits());
         assert_eq!(run("cvt.rzi.s32.f32", &[bits(-1.9)]) as i32, -1);
         assert_eq!(run("cvt.rni.s32.f32", &[bits(2.5)]), 2);
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_none() {
+    fn unknown_opcodes_have_no_rule() {
         for name in ["add", "tanh.approx.f32", "add.f128", "setp.odd.s32", "cvt.f32", "mul.s32"] {
             assert!(Rule::of(name).is_none(), "{name}");
         }

@@ -1,69 +1,78 @@
-//! What names stand for within a function.
+//! The names within a function.
 
 use crate::function::Register;
 use rustc_hash::FxHashMap;
 
+/// An object that a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Named {
+pub(crate) enum Symbol {
     Register(Register),
-    /// A place in the function's frame.
+    /// A position in the function's frame.
     Parameter(usize),
-    /// Offsets in local and shared memory.
+    /// An offset in local memory.
     Local(u64),
+    /// An offset in shared memory.
     Shared(u64),
-    /// The address of what the module holds.
+    /// The address of a variable in the module's data.
     Global(u64),
 }
 
-/// Names, those of inner blocks before those of outer ones.
+/// Nested scopes of names; inner names hide outer ones.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes<'a>(Vec<Scope<'a>>);
 
+/// One scope.
 #[derive(Debug, Default)]
 struct Scope<'a> {
-    names: FxHashMap<&'a str, Named>,
-    /// `%r<246>`: registers `%r0` to `%r245`, whose first is this one.
+    names: FxHashMap<&'a str, Symbol>,
+    /// Rows of registers by prefix: `%r<246>` declares `%r0` to `%r245`; the value is the index of `%r0` and
+    /// the count.
     rows: FxHashMap<&'a str, (Register, u32)>,
 }
 
 impl<'a> Scopes<'a> {
+    /// Opens a scope.
     pub(crate) fn open(&mut self) {
         self.0.push(Scope::default());
     }
 
+    /// Closes the innermost scope.
     pub(crate) fn close(&mut self) {
         self.0.pop();
     }
 
-    /// How many are open.
+    /// Returns the number of open scopes.
     pub(crate) fn depth(&self) -> usize {
         self.0.len()
     }
 
-    pub(crate) fn name(&mut self, name: &'a str, named: Named) {
+    /// Adds a name to the innermost scope.
+    pub(crate) fn name(&mut self, name: &'a str, symbol: Symbol) {
         if let Some(scope) = self.0.last_mut() {
-            scope.names.insert(name, named);
+            scope.names.insert(name, symbol);
         }
     }
 
+    /// Adds a row of registers to the innermost scope.
     pub(crate) fn row(&mut self, prefix: &'a str, first: Register, count: u32) {
         if let Some(scope) = self.0.last_mut() {
             scope.rows.insert(prefix, (first, count));
         }
     }
 
-    pub(crate) fn find(&self, name: &str) -> Option<Named> {
+    /// Finds a name, from the innermost scope on.
+    pub(crate) fn find(&self, name: &str) -> Option<Symbol> {
         self.0.iter().rev().find_map(|scope| scope.find(name))
     }
 }
 
 impl Scope<'_> {
-    fn find(&self, name: &str) -> Option<Named> {
+    fn find(&self, name: &str) -> Option<Symbol> {
         let in_row = || {
             let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
             let &(first, count) = self.rows.get(prefix)?;
             let number: u32 = name[prefix.len()..].parse().ok()?;
-            (number < count).then(|| Named::Register(first + number))
+            (number < count).then(|| Symbol::Register(first + number))
         };
         self.names.get(name).copied().or_else(in_row)
     }
@@ -74,19 +83,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inner_names_come_before_outer_ones() {
+    fn inner_names_shadow_outer_names() {
         let mut scopes = Scopes::default();
         scopes.open();
         scopes.row("%r", 10, 3);
-        scopes.name("%SP", Named::Register(7));
+        scopes.name("%SP", Symbol::Register(7));
         scopes.open();
-        scopes.name("%r1", Named::Register(99));
-        assert_eq!(scopes.find("%r1"), Some(Named::Register(99)));
-        assert_eq!(scopes.find("%r2"), Some(Named::Register(12)));
+        scopes.name("%r1", Symbol::Register(99));
+        assert_eq!(scopes.find("%r1"), Some(Symbol::Register(99)));
+        assert_eq!(scopes.find("%r2"), Some(Symbol::Register(12)));
         assert_eq!(scopes.find("%r3"), None);
         scopes.close();
-        assert_eq!(scopes.find("%r1"), Some(Named::Register(11)));
-        assert_eq!(scopes.find("%SP"), Some(Named::Register(7)));
+        assert_eq!(scopes.find("%r1"), Some(Symbol::Register(11)));
+        assert_eq!(scopes.find("%SP"), Some(Symbol::Register(7)));
         assert_eq!(scopes.depth(), 1);
     }
 }

@@ -1,54 +1,59 @@
-//! A text as words and signs.
+//! The tokens of a PTX text.
 
 use std::iter::Peekable;
 use std::str::CharIndices;
 
-/// What is wrong with a text.
+/// An error in a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("PTX, line {line}: {what}")]
-pub struct Wrong {
+pub struct ParseError {
     pub line: usize,
     pub what: String,
 }
 
-/// The words of a text, and signs of one character. Numbers, names with their dots, and opcodes are words.
+/// The tokens of a text: words, and signs of one character. Numbers, names with their dots, and opcodes are
+/// words.
 #[derive(Debug)]
-pub(crate) struct Words<'a> {
+pub(crate) struct Tokens<'a> {
     text: &'a str,
-    places: Peekable<CharIndices<'a>>,
+    characters: Peekable<CharIndices<'a>>,
     line: usize,
     next: Option<&'a str>,
 }
 
-impl<'a> Words<'a> {
-    pub(crate) fn new(text: &'a str) -> Words<'a> {
-        let mut words = Words { text, places: text.char_indices().peekable(), line: 1, next: None };
-        words.next = words.read();
-        words
+impl<'a> Tokens<'a> {
+    pub(crate) fn new(text: &'a str) -> Tokens<'a> {
+        let mut tokens = Tokens { text, characters: text.char_indices().peekable(), line: 1, next: None };
+        tokens.next = tokens.read();
+        tokens
     }
 
-    /// The next word, which stays.
+    /// Returns the next token without taking it.
     pub(crate) fn peek(&self) -> Option<&'a str> {
         self.next
     }
 
+    /// Returns the current line.
     pub(crate) fn line(&self) -> usize {
         self.line
     }
 
-    pub(crate) fn wrong(&self, what: impl Into<String>) -> Wrong {
-        Wrong { line: self.line, what: what.into() }
+    /// Returns an error at the current line.
+    pub(crate) fn error(&self, what: impl Into<String>) -> ParseError {
+        ParseError { line: self.line, what: what.into() }
     }
 
+    /// Takes the next token.
+    ///
     /// # Errors
-    /// At the end.
-    pub(crate) fn word(&mut self) -> Result<&'a str, Wrong> {
-        let next = self.next.ok_or_else(|| self.wrong("the text ends early"))?;
+    /// At the end of the text.
+    pub(crate) fn word(&mut self) -> Result<&'a str, ParseError> {
+        let next = self.next.ok_or_else(|| self.error("the text ends early"))?;
         self.next = self.read();
         Ok(next)
     }
 
-    /// The next word, if it is this one.
+    /// Takes the next token if it is `word`; returns whether it was.
     pub(crate) fn take(&mut self, word: &str) -> bool {
         let is_next = self.next == Some(word);
         if is_next {
@@ -57,36 +62,41 @@ impl<'a> Words<'a> {
         is_next
     }
 
+    /// Takes the next token, which must be `word`.
+    ///
     /// # Errors
-    /// If another word is next.
-    pub(crate) fn expect(&mut self, word: &str) -> Result<(), Wrong> {
-        if self.take(word) { Ok(()) } else { Err(self.wrong(format!("{:?} is not {word:?}", self.next))) }
+    /// If another token is next.
+    pub(crate) fn expect(&mut self, word: &str) -> Result<(), ParseError> {
+        if self.take(word) { Ok(()) } else { Err(self.error(format!("{:?} is not {word:?}", self.next))) }
     }
 
+    /// Takes the next token, which must be a number.
+    ///
     /// # Errors
     /// If no number is next.
-    pub(crate) fn count(&mut self) -> Result<usize, Wrong> {
+    pub(crate) fn count(&mut self) -> Result<usize, ParseError> {
         let word = self.word()?;
-        word.parse().map_err(|_| self.wrong(format!("{word:?} is no count")))
+        word.parse().map_err(|_| self.error(format!("{word:?} is no count")))
     }
 
+    /// Reads a token from the text.
     fn read(&mut self) -> Option<&'a str> {
         loop {
-            let (start, first) = self.places.next()?;
+            let (start, first) = self.characters.next()?;
             match first {
                 '\n' => self.line += 1,
                 '/' if self.text[start..].starts_with("//") => {
-                    while self.places.next_if(|&(_, c)| c != '\n').is_some() {}
+                    while self.characters.next_if(|&(_, c)| c != '\n').is_some() {}
                 }
                 '"' => {
-                    while self.places.next_if(|&(_, c)| c != '"').is_some() {}
-                    let end = self.places.next()?.0;
+                    while self.characters.next_if(|&(_, c)| c != '"').is_some() {}
+                    let end = self.characters.next()?.0;
                     return Some(&self.text[start..=end]);
                 }
                 c if c.is_whitespace() || c == '\0' => {}
                 c if is_part(c) || c == '-' => {
-                    while self.places.next_if(|&(_, c)| is_part(c)).is_some() {}
-                    let end = self.places.peek().map_or(self.text.len(), |&(end, _)| end);
+                    while self.characters.next_if(|&(_, c)| is_part(c)).is_some() {}
+                    let end = self.characters.peek().map_or(self.text.len(), |&(end, _)| end);
                     return Some(&self.text[start..end]);
                 }
                 c => return Some(&self.text[start..start + c.len_utf8()]),
@@ -95,11 +105,12 @@ impl<'a> Words<'a> {
     }
 }
 
+/// Returns whether the character is part of a word.
 fn is_part(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '.' | '$' | '%')
 }
 
-/// What a number stands for in a register: of integers the bits of 64, of `0f3F800000` those of a `float`.
+/// Returns the bits of a number in a register: an integer with 64 bits, or a float such as `0f3F800000`.
 pub(crate) fn number(word: &str) -> Option<u64> {
     let hexadecimal = |digits| u64::from_str_radix(digits, 16).ok();
     match word.as_bytes() {
@@ -114,21 +125,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_told_from_signs_and_comments() -> Result<(), Wrong> {
-        let mut words = Words::new("@!%p1 bra $L_2; // there\n[%rd5+-8],{1}\"a b\"");
+    fn tokens_are_separated_from_punctuation_and_comments() -> Result<(), ParseError> {
+        let mut tokens = Tokens::new("@!%p1 bra $L_2; // there\n[%rd5+-8],{1}\"a b\"");
         let mut all = Vec::new();
-        while words.peek().is_some() {
-            all.push(words.word()?);
+        while tokens.peek().is_some() {
+            all.push(tokens.word()?);
         }
         let expected =
             ["@", "!", "%p1", "bra", "$L_2", ";", "[", "%rd5", "+", "-8", "]", ",", "{", "1", "}", "\"a b\""];
         assert_eq!(all, expected);
-        assert_eq!(words.word(), Err(Wrong { line: 2, what: "the text ends early".into() }));
+        assert_eq!(tokens.word(), Err(ParseError { line: 2, what: "the text ends early".into() }));
         Ok(())
     }
 
     #[test]
-    fn numbers_are_bits() {
+    fn numbers_are_parsed_to_bits() {
         assert_eq!(number("0f3F800000"), Some(u64::from(1f32.to_bits())));
         assert_eq!(number("0d3FF0000000000000"), Some(1f64.to_bits()));
         assert_eq!(number("-1"), Some(u64::MAX));

@@ -1,32 +1,34 @@
 //! One thread of a kernel.
 
 use crate::block::Block;
-use crate::function::{Action, Change, Function, Instruction, Place, Register, SPECIALS, Space};
+use crate::function::{Action, AtomicOp, Function, Instruction, MemoryOperand, Register, SPECIALS, Space};
 use crate::module::Program;
 use crate::rule::Rule;
 use crate::watched::value_of;
 
-/// Where a thread stops.
+/// The reason why a thread stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// At the barrier that this instruction is.
+pub(crate) enum StopReason {
+    /// It is at the barrier instruction of this index.
     Barrier(usize),
     End,
 }
 
-/// A thread, or what it does within a function that it has called.
+/// A thread, or its execution of a called function.
 #[derive(Debug)]
 pub(crate) struct Thread<'a> {
     program: &'a Program,
     function: &'a Function,
-    /// Its number in its block.
+    /// Index in the block.
     number: u32,
     registers: Vec<u64>,
-    /// Parameters, its own and those of the functions that it calls.
+    /// Parameters of the function and of the functions that it calls.
     frame: Vec<u8>,
-    /// Its local memory, from the first function's on.
+    /// Local memory of the thread, from the outermost function's on.
     local: Vec<u8>,
+    /// Index of the next instruction.
     next: usize,
+    /// The carry flag.
     carry: bool,
 }
 
@@ -44,7 +46,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Makes it this thread of the block, before its first instruction.
+    /// Resets the thread to a thread of the block before its first instruction.
     pub(crate) fn start(&mut self, number: u32, block: &Block<'_, '_>, arguments: &[u8]) {
         self.number = number;
         let Function { registers, frame, local, .. } = self.function;
@@ -59,23 +61,23 @@ impl<'a> Thread<'a> {
         self.carry = false;
     }
 
-    /// The instruction that it is at.
-    pub(crate) fn place(&self) -> String {
+    /// Returns a description of the current instruction.
+    pub(crate) fn position(&self) -> String {
         match self.function.instructions.get(self.next.saturating_sub(1)) {
             Some(Instruction { line, opcode, .. }) => format!("line {line}, {opcode}"),
             None => "its end".to_owned(),
         }
     }
 
-    /// Goes on until it stops.
+    /// Runs until the thread stops.
     ///
     /// # Errors
-    /// What is wrong with the instruction that it is at.
-    pub(crate) fn run(&mut self, block: &mut Block<'_, '_>) -> Result<Stop, String> {
+    /// A description of the current instruction's error.
+    pub(crate) fn run(&mut self, block: &mut Block<'_, '_>) -> Result<StopReason, String> {
         loop {
             let at = self.next;
             let Some(Instruction { guard, action, .. }) = self.function.instructions.get(at) else {
-                return Ok(Stop::End);
+                return Ok(StopReason::End);
             };
             self.next += 1;
             block.step()?;
@@ -83,13 +85,14 @@ impl<'a> Thread<'a> {
                 continue;
             }
             match action {
-                Action::Barrier => return Ok(Stop::Barrier(at)),
-                Action::Return => return Ok(Stop::End),
+                Action::Barrier => return Ok(StopReason::Barrier(at)),
+                Action::Return => return Ok(StopReason::End),
                 action => self.act(action, block)?,
             }
         }
     }
 
+    /// Executes an action.
     fn act(&mut self, action: &Action, block: &mut Block<'_, '_>) -> Result<(), String> {
         match action {
             Action::Compute { rule, to, from } => {
@@ -124,23 +127,24 @@ impl<'a> Thread<'a> {
                     self.write(to, address + i * to.bytes as u64, value, *is_volatile, block)?;
                 }
             }
-            Action::Atomic { change, at, to, from } => {
+            Action::Atomic { op, at, to, from } => {
                 let address = self.address(at, 1)?;
                 let [one, other] = from.map(|register| self.of(register));
                 let touch = block.atomic(self.number);
                 let old = block.memory.read(address, at.bytes, touch)?;
-                let new = match *change {
-                    Change::Of(Rule::Two(f)) => f(old, one),
-                    Change::Of(rule) => return Err(format!("an atomic change by {rule:?}")),
-                    Change::Exchange => one,
-                    Change::CompareAndSwap if (old ^ one) << (64 - 8 * at.bytes) == 0 => other,
-                    Change::CompareAndSwap => old,
+                let new = match *op {
+                    AtomicOp::Of(Rule::Two(f)) => f(old, one),
+                    AtomicOp::Of(rule) => return Err(format!("an atomic change by {rule:?}")),
+                    AtomicOp::Exchange => one,
+                    AtomicOp::CompareAndSwap if (old ^ one) << (64 - 8 * at.bytes) == 0 => other,
+                    AtomicOp::CompareAndSwap => old,
                 };
                 block.memory.write(address, at.bytes, new, touch)?;
-                match change {
-                    // What locks of blocks are taken and given back with.
-                    Change::CompareAndSwap if (old, one, new) == (0, 0, 1) => block.is_locked = true,
-                    Change::Exchange if new == 0 => block.is_locked = false,
+                match op {
+                    // Kernels take locks with a compare-and-swap from 0 to 1, and release them with an exchange
+                    // by 0.
+                    AtomicOp::CompareAndSwap if (old, one, new) == (0, 0, 1) => block.is_locked = true,
+                    AtomicOp::Exchange if new == 0 => block.is_locked = false,
                     _ => {}
                 }
                 self.set(*to, old);
@@ -154,14 +158,17 @@ impl<'a> Thread<'a> {
         Ok(())
     }
 
+    /// Returns the value of a register.
     fn of(&self, register: Register) -> u64 {
         self.registers[register as usize]
     }
 
+    /// Sets a register.
     fn set(&mut self, register: Register, value: u64) {
         self.registers[register as usize] = value;
     }
 
+    /// Computes a rule's result.
     fn compute(&mut self, rule: Rule, [a, b, c, d]: [Register; 4]) -> u64 {
         match rule {
             Rule::One(f) => f(self.of(a)),
@@ -176,31 +183,32 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Of so many elements, which together are aligned.
-    fn address(&self, place: &Place, count: usize) -> Result<u64, String> {
-        let base = match place.space {
-            // Addresses of 32 bits.
-            Space::Shared => u64::from(self.of(place.base) as u32),
-            _ => self.of(place.base),
+    /// Returns the address of `count` elements, which must be aligned as a whole.
+    fn address(&self, operand: &MemoryOperand, count: usize) -> Result<u64, String> {
+        let base = match operand.space {
+            // Addresses of shared memory have 32 bits.
+            Space::Shared => u64::from(self.of(operand.base) as u32),
+            _ => self.of(operand.base),
         };
-        let address = base.wrapping_add_signed(place.offset);
-        let bytes = (place.bytes * count) as u64;
+        let address = base.wrapping_add_signed(operand.offset);
+        let bytes = (operand.bytes * count) as u64;
         if address % bytes == 0 {
             Ok(address)
         } else {
-            Err(format!("{bytes} bytes at {address:#x} of {:?} memory are not aligned", place.space))
+            Err(format!("{bytes} bytes at {address:#x} of {:?} memory are not aligned", operand.space))
         }
     }
 
+    /// Reads an element of memory.
     fn read(
         &mut self,
-        place: &Place,
+        operand: &MemoryOperand,
         at: u64,
         is_volatile: bool,
         block: &mut Block<'_, '_>,
     ) -> Result<u64, String> {
-        let bytes = place.bytes;
-        match place.space {
+        let bytes = operand.bytes;
+        match operand.space {
             Space::Global => block.read_global(self.program, at, bytes, self.number, is_volatile),
             Space::Shared => block.read_shared(at, bytes, self.number, is_volatile),
             Space::Parameters => part(&mut self.frame, at, bytes).map(|part| value_of(part)),
@@ -208,16 +216,17 @@ impl<'a> Thread<'a> {
         }
     }
 
+    /// Writes an element of memory.
     fn write(
         &mut self,
-        place: &Place,
+        operand: &MemoryOperand,
         at: u64,
         value: u64,
         is_volatile: bool,
         block: &mut Block<'_, '_>,
     ) -> Result<(), String> {
-        let bytes = place.bytes;
-        let memory = match place.space {
+        let bytes = operand.bytes;
+        let memory = match operand.space {
             Space::Global => return block.write_global(at, bytes, value, self.number, is_volatile),
             Space::Shared => return block.write_shared(at, bytes, value, self.number, is_volatile),
             Space::Parameters => &mut self.frame,
@@ -227,7 +236,7 @@ impl<'a> Thread<'a> {
         Ok(())
     }
 
-    /// Runs a function to its end, with memory of its own behind the caller's.
+    /// Runs a called function to its end, with local memory behind the caller's.
     fn call(
         &mut self,
         function: &'a Function,
@@ -252,8 +261,8 @@ impl<'a> Thread<'a> {
             callee.registers[register as usize] += before as u64;
         }
         let stop =
-            callee.run(block).map_err(|what| format!("{}, {}: {what}", function.name, callee.place()))?;
-        if stop != Stop::End {
+            callee.run(block).map_err(|what| format!("{}, {}: {what}", function.name, callee.position()))?;
+        if stop != StopReason::End {
             return Err(format!("{} has a barrier, and was called", function.name));
         }
         self.local = callee.local;
@@ -266,10 +275,10 @@ impl<'a> Thread<'a> {
     }
 }
 
-/// Every byte that nobody has written: no number, or -1.
+/// The value of unwritten bytes: NaN as a float, -1 as an integer.
 pub(crate) const UNWRITTEN: u8 = 0xff;
 
-/// A part of a thread's own memory.
+/// Returns a range of a thread's own memory.
 fn part(memory: &mut [u8], at: u64, bytes: usize) -> Result<&mut [u8], String> {
     let all = memory.len();
     let range = usize::try_from(at).ok().and_then(|at| Some(at..at.checked_add(bytes)?));

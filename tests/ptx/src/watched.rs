@@ -1,19 +1,21 @@
-//! Bytes of which every touch is noted.
+//! Bytes whose accesses are checked for races.
 
-use crate::marks::{Marks, Touch};
+use crate::marks::{Access, Marks};
 use std::ops::{DerefMut, Range};
 
+/// A memory with the accesses to each of its bytes.
 #[derive(Debug)]
-pub(crate) struct Watched<B> {
+pub(crate) struct CheckedBytes<B> {
     bytes: B,
     marks: Marks,
 }
 
-impl<B: DerefMut<Target = [u8]>> Watched<B> {
-    pub(crate) fn new(bytes: B) -> Watched<B> {
-        Watched { bytes, marks: Marks::default() }
+impl<B: DerefMut<Target = [u8]>> CheckedBytes<B> {
+    pub(crate) fn new(bytes: B) -> CheckedBytes<B> {
+        CheckedBytes { bytes, marks: Marks::default() }
     }
 
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -23,31 +25,40 @@ impl<B: DerefMut<Target = [u8]>> Watched<B> {
         end.map(|end| at..end).ok_or_else(|| format!("{count} bytes at {at:#x} are not in {}", self.len()))
     }
 
-    pub(crate) fn read(&mut self, at: usize, count: usize, touch: Touch) -> Result<u64, String> {
+    /// Reads up to eight bytes.
+    pub(crate) fn read(&mut self, at: usize, count: usize, access: Access) -> Result<u64, String> {
         let range = self.range(at, count)?;
         self.marks
-            .note(self.bytes.len(), range.clone(), touch, false, false)
+            .note(self.bytes.len(), range.clone(), access, false, false)
             .map_err(|other| raced("reads", at, other))?;
         Ok(value_of(&self.bytes[range]))
     }
 
-    pub(crate) fn write(&mut self, at: usize, count: usize, value: u64, touch: Touch) -> Result<(), String> {
+    /// Writes up to eight bytes.
+    pub(crate) fn write(
+        &mut self,
+        at: usize,
+        count: usize,
+        value: u64,
+        access: Access,
+    ) -> Result<(), String> {
         let (range, new) = (self.range(at, count)?, &value.to_le_bytes()[..count]);
         let is_change = &self.bytes[range.clone()] != new;
         self.marks
-            .note(self.bytes.len(), range.clone(), touch, true, is_change)
+            .note(self.bytes.len(), range.clone(), access, true, is_change)
             .map_err(|other| raced("writes", at, other))?;
         self.bytes[range].copy_from_slice(new);
         Ok(())
     }
 }
 
-fn raced(what: &str, at: usize, other: Touch) -> String {
-    let Touch { thread, block, .. } = other;
+/// Describes a race.
+fn raced(what: &str, at: usize, other: Access) -> String {
+    let Access { thread, block, .. } = other;
     format!("{what} byte {at:#x}, which thread {thread} of all (in block {block}) uses in no order with it")
 }
 
-/// Up to eight bytes, the lowest first.
+/// Returns the value of up to eight bytes, the lowest first.
 pub(crate) fn value_of(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }

@@ -1,4 +1,4 @@
-//! Products of matrices by cuBLAS.
+//! Matrix products with cuBLAS.
 
 use super::workspace::Workspace;
 use crate::engine::driver::{Product, StreamId};
@@ -13,28 +13,30 @@ use std::ffi::{c_int, c_void};
 #[derive(Debug)]
 pub(super) struct Blas {
     handle: sys::cublasHandle_t,
+    /// The stream that the handle is set to.
     stream: Option<StreamId>,
     workspace: Option<Workspace>,
 }
 
-// SAFETY: a handle may be used by any thread, one at a time.
+// SAFETY: cuBLAS lets any thread use a handle, one thread at a time.
 unsafe impl Send for Blas {}
 
 impl Blas {
-    /// In this thread's context, for a GPU of this architecture.
+    /// Creates a handle in this thread's context, for a GPU of this architecture.
     pub(super) fn open(architecture: u32) -> Result<Blas> {
         library::BLAS.check()?;
         let handle = result::create_handle().map_err(failed)?;
         Ok(Blas { handle, stream: None, workspace: Workspace::new(architecture) })
     }
 
+    /// Enqueues a product.
     pub(super) fn multiply(&mut self, product: &Product, stream: StreamId) -> Result<()> {
         if self.stream != Some(stream) {
             // SAFETY: the stream lives as long as the driver that owns this handle.
             unsafe { result::set_stream(self.handle, stream.0 as sys::cudaStream_t) }.map_err(failed)?;
             if let Some(workspace) = &self.workspace {
-                // With a new stream the library goes back to memory of its own.
-                // SAFETY: the memory is of so many bytes, and lives as long as the handle.
+                // Setting a stream resets the handle to the library's own workspace.
+                // SAFETY: the workspace has this many bytes and lives as long as the handle.
                 let set = unsafe {
                     sys::cublasSetWorkspace_v2(self.handle, workspace.address(), workspace.bytes())
                 };
@@ -53,12 +55,12 @@ impl Blas {
             true => sys::cublasOperation_t::CUBLAS_OP_T,
             false => sys::cublasOperation_t::CUBLAS_OP_N,
         };
-        // Rows of a matrix as it lies: cuBLAS thinks in columns, and so computes the transposed product of the
-        // transposed factors in turn.
+        // The leading dimensions are the row lengths in memory. cuBLAS is column-major, so it sees each matrix
+        // transposed and computes the transposed product, of the factors in reverse order.
         let (lda, ldb) = (if product.flips[0] { m } else { k }, if product.flips[1] { k } else { n });
         let (one, zero) = (Scalar::new(product.dtype, 1.0), Scalar::new(product.dtype, 0.0));
-        // SAFETY: the addresses are of matrices of these sizes, which live until the stream has passed the product;
-        // the scalars are of the type to compute in.
+        // SAFETY: the addresses are of matrices of these sizes, which live until the stream has executed the
+        // product; the scalars have the compute type.
         let status = unsafe {
             sys::cublasGemmStridedBatchedEx(
                 self.handle,
@@ -92,12 +94,12 @@ impl Blas {
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the handle any more.
+        // SAFETY: the handle has no other users.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }
 
-/// One number of the type that a product computes in: a real one, or the same with an imaginary part of 0.
+/// A number of the type that a product computes in; a complex one has an imaginary part of 0.
 enum Scalar {
     Single([f32; 2]),
     Double([f64; 2]),
@@ -119,6 +121,7 @@ impl Scalar {
     }
 }
 
+/// Returns cuBLAS's data type and compute type of a product.
 fn types(product: &Product) -> Result<(sys::cudaDataType, sys::cublasComputeType_t)> {
     use sys::cublasComputeType_t::*;
     use sys::cudaDataType_t::*;

@@ -1,7 +1,8 @@
-//! NCCL. Its functions are looked up here: cudarc looks for the library by names of which it has none.
+//! Collectives with NCCL. Its functions are looked up here, because cudarc looks for the library under names
+//! that NCCL does not have.
 
 use super::{Nvidia, library, stream_of};
-use crate::engine::driver::{AllReduce, Part, Reduction};
+use crate::engine::driver::{AllReduce, AllReducePart, Reduction};
 use cudarc::driver::sys::CUstream;
 use device::{Error, Result};
 use graph::DType;
@@ -10,19 +11,19 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-/// A GPU's place in a clique.
+/// A GPU's handle in a clique of GPUs (`ncclComm_t`).
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 struct Communicator(*mut c_void);
 
-// SAFETY: NCCL lets any thread use a communicator, one at a time.
+// SAFETY: NCCL lets any thread use a communicator, one thread at a time.
 unsafe impl Send for Communicator {}
 
-/// 0 is success.
+/// `ncclResult_t`; 0 is success.
 type Status = c_int;
 
-/// What is called of the library, with the types that its header gives: `ncclComm_t`, `ncclDataType_t`, `ncclRedOp_t`
-/// and `cudaStream_t`, which is the driver's stream.
+/// The functions that are called in NCCL. The types are those of its header: `ncclComm_t`, `ncclDataType_t`,
+/// `ncclRedOp_t` and `cudaStream_t`, which is the driver's stream.
 #[derive(Clone, Copy, Debug)]
 struct Functions {
     describe: unsafe extern "C" fn(Status) -> *const c_char,
@@ -41,34 +42,37 @@ struct Functions {
     ) -> Status,
 }
 
-/// The library, and the cliques of GPUs that have used it: they stay for as long as the process.
+/// The library, and the cliques of GPUs that have used it, which live as long as the process.
 #[derive(Debug)]
 struct Nccl {
     functions: Functions,
-    /// By the GPUs' numbers, in the order of their parts.
+    /// The communicators by the GPUs' numbers, in the order of the parts.
     cliques: BTreeMap<Vec<c_int>, Vec<Communicator>>,
 }
 
-/// Enqueues the parts. One collective is enqueued after the other: a GPU that had another one first would wait for ever.
-pub(super) fn all_reduce(what: &AllReduce, parts: &[Part<'_>]) -> Result<()> {
+/// Enqueues the parts of an all-reduce. A lock orders collectives: two GPUs that enqueued them in different
+/// orders would wait for each other forever.
+pub(super) fn all_reduce(operation: &AllReduce, parts: &[AllReducePart<'_>]) -> Result<()> {
     let gpus: Vec<&Nvidia> = parts.iter().map(|part| Nvidia::of(part.driver)).collect::<Result<_>>()?;
-    // GPUs of one process read each other's tensors where they lie, if the machine lets them: then the memory must too.
+    // Where the machine has peer access, NCCL reads tensors in the other GPU's memory, so access to the memory
+    // pool must be enabled too.
     for (i, gpu) in gpus.iter().enumerate() {
         for other in &gpus[i + 1..] {
-            gpu.peers.reach(gpu, other)?;
+            gpu.peers.enable_peer_access(gpu, other)?;
         }
     }
     let numbers: Vec<c_int> = gpus.iter().map(|gpu| gpu.number as c_int).collect();
     let mut nccl = opened()?.lock();
     let clique = nccl.clique(&numbers)?;
-    let enqueued = nccl.functions.enqueue(what, parts, &clique);
+    let enqueued = nccl.functions.enqueue(operation, parts, &clique);
     if enqueued.is_err() {
-        // Some GPUs may wait for others, which have not got their part.
+        // Some GPUs may already wait for the parts of others that were not enqueued.
         nccl.dissolve(&numbers);
     }
     enqueued
 }
 
+/// Returns NCCL, loaded on first use.
 fn opened() -> Result<&'static Mutex<Nccl>> {
     static OPENED: OnceLock<Result<Mutex<Nccl>>> = OnceLock::new();
     let opened = OPENED.get_or_init(|| {
@@ -80,12 +84,14 @@ fn opened() -> Result<&'static Mutex<Nccl>> {
 }
 
 impl Nccl {
+    /// Returns the communicators of these GPUs, created on first use.
     fn clique(&mut self, numbers: &[c_int]) -> Result<Vec<Communicator>> {
         if let Some(clique) = self.cliques.get(numbers) {
             return Ok(clique.clone());
         }
         let mut clique = vec![Communicator(std::ptr::null_mut()); numbers.len()];
-        // SAFETY: as many communicators are written as there are numbers, each of another GPU of the process.
+        // SAFETY: NCCL writes as many communicators as there are numbers, each for a different GPU of the
+        // process.
         let connected = unsafe {
             (self.functions.connect)(clique.as_mut_ptr(), numbers.len() as c_int, numbers.as_ptr())
         };
@@ -94,10 +100,10 @@ impl Nccl {
         Ok(clique)
     }
 
-    /// Ends what a clique has enqueued. The GPUs meet anew when they are asked again.
+    /// Aborts the collectives that a clique has enqueued. The clique is created anew on its next use.
     fn dissolve(&mut self, numbers: &[c_int]) {
         let Some(clique) = self.cliques.remove(numbers) else { return };
-        // SAFETY: nobody else has the communicators, nor will.
+        // SAFETY: the communicators have no other users, because the clique has been removed.
         unsafe {
             let _ = (self.functions.begin_group)();
             for communicator in clique {
@@ -109,6 +115,7 @@ impl Nccl {
 }
 
 impl Functions {
+    /// Looks up the functions.
     fn find() -> Result<Functions> {
         let (library, _) = library::COLLECTIVES.open()?;
         let missing = |error: libloading::Error| Error::internal(format!("libnccl: {error}"));
@@ -123,22 +130,30 @@ impl Functions {
                 all_reduce: *library.get(b"ncclAllReduce\0").map_err(missing)?,
             }
         };
-        // The functions are there for as long as the process.
+        // The library stays loaded as long as the process, and so do its functions.
         std::mem::forget(library);
         Ok(functions)
     }
 
-    /// Enqueues all parts at once: nothing is enqueued before the group ends, and a group that has begun must end.
-    fn enqueue(&self, what: &AllReduce, parts: &[Part<'_>], clique: &[Communicator]) -> Result<()> {
-        let (dtype, reduction) = (type_number(what.dtype)?, reduction_number(what.reduction));
-        // SAFETY: the memory and the streams are those of each communicator's GPU, and live until the streams have
-        // passed them (the contract of `Driver`); `count` elements of the type are in each.
+    /// Enqueues all parts in one NCCL group: nothing is enqueued before the group ends, and a group that has
+    /// begun must end even after an error.
+    fn enqueue(
+        &self,
+        operation: &AllReduce,
+        parts: &[AllReducePart<'_>],
+        clique: &[Communicator],
+    ) -> Result<()> {
+        let (dtype, reduction) = (type_number(operation.dtype)?, reduction_number(operation.reduction));
+        // SAFETY: the memory and the stream of each part belong to the communicator's GPU, and live until the
+        // stream has executed the part (the contract of `Driver`); each memory holds `count` elements of the
+        // dtype.
         unsafe {
             self.check("ncclGroupStart", (self.begin_group)())?;
             let enqueued = parts.iter().zip(clique).try_for_each(|(part, &communicator)| {
                 let (from, to) = (part.from.0 as *const c_void, part.to.0 as *mut c_void);
                 let stream = stream_of(part.stream);
-                let status = (self.all_reduce)(from, to, what.count, dtype, reduction, communicator, stream);
+                let status =
+                    (self.all_reduce)(from, to, operation.count, dtype, reduction, communicator, stream);
                 self.check("ncclAllReduce", status)
             });
             let ended = self.check("ncclGroupEnd", (self.end_group)());
@@ -150,18 +165,18 @@ impl Functions {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: gives a text that is the library's own, whatever the number.
+        // SAFETY: the function returns a string that the library owns, for any number.
         let text = unsafe { (self.describe)(status) };
         let text = match text.is_null() {
             true => format!("error {status}").into(),
-            // SAFETY: the text ends with 0 and stays.
+            // SAFETY: the string ends with 0 and is static.
             false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
         };
         Err(Error::internal(format!("{call} failed: {text}")))
     }
 }
 
-/// `ncclDataType_t`.
+/// Returns the number of an `ncclDataType_t`.
 fn type_number(dtype: DType) -> Result<c_int> {
     Ok(match dtype {
         DType::Int32 => 2,
@@ -173,7 +188,7 @@ fn type_number(dtype: DType) -> Result<c_int> {
     })
 }
 
-/// `ncclRedOp_t`.
+/// Returns the number of an `ncclRedOp_t`.
 fn reduction_number(reduction: Reduction) -> c_int {
     match reduction {
         Reduction::Sum => 0,

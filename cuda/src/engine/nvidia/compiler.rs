@@ -1,4 +1,4 @@
-//! Compiles kernels when they are first used, and keeps what came out in a folder, by its contents.
+//! Compiles kernels with NVRTC on first use, and caches the code in a folder by the hash of its source.
 
 use crate::engine::library;
 use crate::engine::program::Program;
@@ -13,15 +13,15 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Image {
     pub(super) code: Vec<u8>,
-    /// What the kernel is called in it.
+    /// The mangled name of the kernel in the code.
     pub(super) name: CString,
 }
 
-/// Compiles some functions of one source text together; gives the code and each one's name in it. Of `sm_90` the code is
-/// for that architecture alone, of `compute_90` it is PTX with a 0 behind it.
+/// Compiles some functions of one source text together; returns the code and the mangled name of each function.
+/// For `sm_90` the code is a cubin of that architecture, for `compute_90` it is PTX with a 0 behind it.
 ///
 /// # Errors
-/// `Unavailable` without the compiler; `Internal` with what the compiler says.
+/// `Unavailable` without the compiler; `Internal` with the compiler's message.
 pub fn compile(
     file: &str,
     source: &str,
@@ -43,7 +43,7 @@ pub fn compile(
     Ok((code, names))
 }
 
-/// A program in the compiler's hands.
+/// A program of NVRTC.
 struct Compiling(sys::nvrtcProgram);
 
 impl Compiling {
@@ -56,7 +56,7 @@ impl Compiling {
             // SAFETY: the program lives as long as this value; the text ends with 0 and is copied.
             unsafe { sys::nvrtcAddNameExpression(self.0, expression.as_ptr()) }.result()?;
         }
-        // No contraction of a * b + c: sums and products are rounded as on the CPU.
+        // Multiplications and additions are not contracted to fma, so that they are rounded as on the CPU.
         let options =
             [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "--fmad=false".into()];
         // SAFETY: the program lives as long as this value.
@@ -72,7 +72,7 @@ impl Compiling {
             (sys::nvrtcGetPTXSize, sys::nvrtcGetPTX)
         };
         let mut len = 0;
-        // SAFETY: the program was compiled, and the memory is as long as the compiler says it must be.
+        // SAFETY: the program was compiled, and the memory has the size that the compiler asks for.
         unsafe {
             size(self.0, &raw mut len).result()?;
             let mut code = vec![0; len];
@@ -81,6 +81,7 @@ impl Compiling {
         }
     }
 
+    /// Returns the mangled name of a function.
     fn name_of(&self, expression: &CString) -> Result<CString, NvrtcError> {
         let mut name = std::ptr::null();
         // SAFETY: the program was compiled with this expression; the name is copied while the program lives.
@@ -90,6 +91,7 @@ impl Compiling {
         }
     }
 
+    /// Returns the compiler's messages.
     fn log(&self) -> String {
         // SAFETY: the program lives as long as this value.
         let log = unsafe { result::get_program_log(self.0) }.unwrap_or_default();
@@ -100,12 +102,12 @@ impl Compiling {
 
 impl Drop for Compiling {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the program any more.
+        // SAFETY: the program has no other users.
         let _ = unsafe { result::destroy_program(self.0) };
     }
 }
 
-/// The kernel of a program, from the folder where such are kept if it is there.
+/// Returns the compiled kernel of a program, from the cache folder if it is there.
 pub(super) fn compile_cached(program: &Program, architecture: &str) -> Result<Image> {
     let source = program.source();
     let file = folder().map(|folder| {
@@ -124,8 +126,8 @@ pub(super) fn compile_cached(program: &Program, architecture: &str) -> Result<Im
     let name = names.pop().ok_or_else(|| Error::internal("a kernel has no name"))?;
     let image = Image { code, name };
     if let Some(file) = file {
-        // Another process may do the same: each writes a file of its own, and puts it in place whole. A folder that
-        // cannot be written only costs the next process time.
+        // Several processes may write the same entry, so each writes a file of its own and renames it. A folder
+        // that cannot be written only costs the next process time.
         let own = file.with_extension(format!("{}.part", std::process::id()));
         let bytes = [image.name.as_bytes_with_nul(), &image.code].concat();
         let _ = std::fs::write(&own, bytes).and_then(|()| std::fs::rename(&own, &file));
@@ -133,7 +135,7 @@ pub(super) fn compile_cached(program: &Program, architecture: &str) -> Result<Im
     Ok(image)
 }
 
-/// The name, a 0, and the code.
+/// Parses a cache entry: the name, a 0, and the code.
 fn parse(mut bytes: Vec<u8>) -> Option<Image> {
     let end = bytes.iter().position(|&b| b == 0)?;
     let code = bytes.split_off(end + 1);
@@ -142,7 +144,8 @@ fn parse(mut bytes: Vec<u8>) -> Option<Image> {
     is_whole.then_some(Image { code, name: CString::new(bytes).ok()? })
 }
 
-/// `ANABRANCH_CUDA_CACHE`, or a folder of the user's; `None` if there is neither, or it cannot be made.
+/// Returns the cache folder: `ANABRANCH_CUDA_CACHE`, or a folder of the user's; `None` if neither is set or the
+/// folder cannot be created.
 fn folder() -> Option<PathBuf> {
     let of = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let folder = of("ANABRANCH_CUDA_CACHE")
@@ -152,11 +155,12 @@ fn folder() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// The compiler's version: its successor may do better.
+/// Returns the compiler's version, which is part of the cache key because another version may generate other
+/// code.
 fn version() -> String {
     let (mut major, mut minor): (c_int, c_int) = (0, 0);
     if library::COMPILER.check().is_ok() {
-        // SAFETY: writes two numbers.
+        // SAFETY: the function writes two numbers.
         let _ = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
     }
     format!("{major}.{minor}")
@@ -167,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_read_back_and_rubbish_is_not() {
+    fn cached_binaries_are_parsed_and_corrupt_ones_rejected() {
         let image = Image { code: b"\x7fELF\0more".to_vec(), name: c"_Z3fooIfE".to_owned() };
         let bytes = [image.name.as_bytes_with_nul(), &image.code].concat();
         assert_eq!(parse(bytes), Some(image));

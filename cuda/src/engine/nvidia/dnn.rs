@@ -1,7 +1,7 @@
-//! Convolutions by cuDNN.
+//! Convolutions with cuDNN.
 
-use super::ways::Ways;
-use crate::engine::driver::{Convolution, ConvolutionAt, Direction, Image, StreamId, WorkspaceBytes};
+use super::ways::Candidates;
+use crate::engine::driver::{Convolution, ConvolutionMemory, Direction, Image, StreamId, WorkspaceBytes};
 use crate::engine::library;
 use cudarc::cudnn::sys;
 use device::{Error, Result};
@@ -9,31 +9,34 @@ use graph::DType;
 use rustc_hash::FxHashMap;
 use std::ffi::{c_int, c_void};
 
-/// cuDNN on one GPU, with what it has been told of each convolution.
+/// cuDNN on one GPU, with the descriptors and algorithms of each convolution.
 #[derive(Debug)]
 pub(super) struct Dnn {
     handle: sys::cudnnHandle_t,
+    /// The stream that the handle is set to.
     stream: Option<StreamId>,
-    /// `None` for those that it has no algorithm for.
-    known: FxHashMap<Convolution, Option<Prepared>>,
+    /// The prepared convolutions; `None` for those without an algorithm.
+    cache: FxHashMap<Convolution, Option<Prepared>>,
 }
 
-// SAFETY: a handle, and descriptors, may be used by any thread, one at a time.
+// SAFETY: cuDNN lets any thread use a handle or descriptor, one thread at a time.
 unsafe impl Send for Dnn {}
 
-/// Shapes come and go: beyond so many the next starts anew.
-const MOST_KNOWN: usize = 4096;
+/// Largest number of cached convolutions; the cache is cleared when it is full, because shapes may keep
+/// changing.
+const MAX_CACHED: usize = 4096;
 
-/// An algorithm that needs more memory beside its tensors than this is not tried, bytes.
-const MOST_WORKSPACE: usize = 1 << 30;
+/// Largest workspace, in bytes, of an algorithm that is considered, unless all need more.
+const MAX_WORKSPACE: usize = 1 << 30;
 
-/// A convolution as cuDNN knows it, and how it may be computed.
+/// The descriptors of a convolution and its candidate algorithms.
 #[derive(Debug)]
 struct Prepared {
     descriptors: Descriptors,
-    ways: Ways<Way>,
+    candidates: Candidates<Candidate>,
 }
 
+/// The descriptors of a convolution and its tensors.
 #[derive(Debug)]
 struct Descriptors {
     input: Tensor,
@@ -42,13 +45,15 @@ struct Descriptors {
     convolution: Description,
 }
 
+/// One algorithm for a convolution.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Candidate {
     algorithm: Algorithm,
-    /// Bytes.
+    /// Bytes of workspace.
     workspace: usize,
 }
 
+/// An algorithm of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     Forward(sys::cudnnConvolutionFwdAlgo_t),
@@ -56,6 +61,7 @@ enum Algorithm {
     Filter(sys::cudnnConvolutionBwdFilterAlgo_t),
 }
 
+/// Declares descriptor types, each of which destroys its descriptor when dropped.
 macro_rules! descriptors {
     ($($name:ident: $type:ident, $create:ident, $destroy:ident;)*) => {$(
         #[derive(Debug)]
@@ -64,7 +70,7 @@ macro_rules! descriptors {
         impl $name {
             fn new() -> Result<$name> {
                 let mut descriptor = std::ptr::null_mut();
-                // SAFETY: writes the new descriptor's address.
+                // SAFETY: the call writes the new descriptor's address.
                 check(stringify!($create), unsafe { sys::$create(&raw mut descriptor) })?;
                 Ok($name(descriptor))
             }
@@ -72,7 +78,7 @@ macro_rules! descriptors {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: nobody uses the descriptor any more.
+                // SAFETY: the descriptor has no other users.
                 let _ = unsafe { sys::$destroy(self.0) };
             }
         }
@@ -85,11 +91,13 @@ descriptors! {
     Description: cudnnConvolutionDescriptor_t, cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor;
 }
 
+/// Turns a failed call's status into an error.
 fn check(call: &str, status: sys::cudnnStatus_t) -> Result<()> {
     status.result().map_err(|error| Error::internal(format!("cuDNN: {call} failed: {:?}", error.0)))
 }
 
-/// Whether cuDNN says that it does not do this, rather than that something went wrong: its codes are in thousands.
+/// Returns whether the status means that cuDNN does not support the call, rather than that the call failed.
+/// Statuses are grouped by thousands.
 fn is_refusal(status: sys::cudnnStatus_t) -> bool {
     let thousands = |status: sys::cudnnStatus_t| status as u32 / 1000;
     [sys::cudnnStatus_t::CUDNN_STATUS_BAD_PARAM, sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED]
@@ -97,6 +105,7 @@ fn is_refusal(status: sys::cudnnStatus_t) -> bool {
         .contains(&thousands(status))
 }
 
+/// Converts a size to cuDNN's type.
 fn int(n: usize) -> Result<c_int> {
     c_int::try_from(n).map_err(|_| Error::invalid(format!("a convolution with a size of {n} is too large")))
 }
@@ -112,6 +121,7 @@ fn data_type(dtype: DType) -> Result<sys::cudnnDataType_t> {
 }
 
 impl Tensor {
+    /// Returns the descriptor of a batch of images.
     fn of(image: &Image, dtype: DType) -> Result<Tensor> {
         let tensor = Tensor::new()?;
         let [n, c, h, w] = image.sizes;
@@ -123,7 +133,7 @@ impl Tensor {
         for i in 0..4 {
             (sizes[i], steps[i]) = (int([n, c, h, w][i])?, int(strides[i])?);
         }
-        // SAFETY: both arrays are of the four numbers that are announced.
+        // SAFETY: both arrays have the four elements that the call is told of.
         let status = unsafe {
             sys::cudnnSetTensorNdDescriptor(tensor.0, data_type(dtype)?, 4, sizes.as_ptr(), steps.as_ptr())
         };
@@ -133,7 +143,7 @@ impl Tensor {
 }
 
 impl Prepared {
-    /// `None` if cuDNN has no algorithm.
+    /// Prepares a convolution; returns `None` if cuDNN has no algorithm.
     fn new(handle: sys::cudnnHandle_t, of: &Convolution) -> Result<Option<Prepared>> {
         let dtype = data_type(of.dtype)?;
         let input = Tensor::of(&of.input, of.dtype)?;
@@ -153,7 +163,7 @@ impl Prepared {
             _ => sys::cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
         };
         let ([pad_h, pad_w], [step_h, step_w], [dilate_h, dilate_w]) = (of.padding, of.strides, of.dilations);
-        // SAFETY: the descriptors are this function's own; all else is numbers.
+        // SAFETY: the descriptors are local to this function; the other arguments are numbers.
         unsafe {
             let set =
                 sys::cudnnSetFilter4dDescriptor(filter.0, dtype, format, int(k)?, int(c)?, int(h)?, int(w)?);
@@ -176,24 +186,25 @@ impl Prepared {
             )?;
             check("cudnnSetConvolutionMathType", sys::cudnnSetConvolutionMathType(convolution.0, math))?;
         }
-        let ways = ways(handle, of.direction, [input.0, output.0], filter.0, convolution.0)?;
+        let candidates = candidates(handle, of.direction, [input.0, output.0], filter.0, convolution.0)?;
         let descriptors = Descriptors { input, filter, output, convolution };
-        Ok(Ways::new(ways).map(|ways| Prepared { descriptors, ways }))
+        Ok(Candidates::new(candidates).map(|candidates| Prepared { descriptors, candidates }))
     }
 }
 
 impl Descriptors {
-    /// What cuDNN says to the convolution when it is asked to enqueue it this way, with a workspace of its bytes.
+    /// Calls cuDNN to enqueue the convolution with one algorithm, whose workspace `at` provides, and returns
+    /// the status.
     fn enqueue(
         &self,
         handle: sys::cudnnHandle_t,
         dtype: DType,
-        way: &Way,
-        at: &ConvolutionAt,
+        candidate: &Candidate,
+        at: &ConvolutionMemory,
     ) -> sys::cudnnStatus_t {
         let (x, w, y) = (at.input.0 as *mut c_void, at.filter.0 as *mut c_void, at.output.0 as *mut c_void);
         let space = at.workspace.map_or(std::ptr::null_mut(), |(address, _)| address.0 as *mut c_void);
-        let bytes = way.workspace;
+        let bytes = candidate.workspace;
         let ((one, zero), (one_double, zero_double)) = ((1f32, 0f32), (1f64, 0f64));
         let (alpha, beta): (*const c_void, *const c_void) = match dtype {
             DType::Double => ((&raw const one_double).cast(), (&raw const zero_double).cast()),
@@ -201,10 +212,10 @@ impl Descriptors {
         };
         let (input, filter, output) = (self.input.0, self.filter.0, self.output.0);
         let description = self.convolution.0;
-        // SAFETY: the addresses are of tensors that the descriptors describe, and of as many bytes as are said, which
-        // live until the stream has passed the convolution; the scalars are of the type to compute in.
+        // SAFETY: the addresses are of tensors that the descriptors describe and of a workspace of at least
+        // `bytes`, which live until the stream has executed the convolution; the scalars have the compute type.
         unsafe {
-            match way.algorithm {
+            match candidate.algorithm {
                 Algorithm::Forward(algorithm) => sys::cudnnConvolutionForward(
                     handle,
                     alpha,
@@ -255,20 +266,21 @@ impl Descriptors {
     }
 }
 
-/// The algorithms that cuDNN has from `x` to `y` or back, the one that it expects to be the fastest first.
-fn ways(
+/// Returns cuDNN's algorithms for one direction, in the order of expected speed.
+fn candidates(
     handle: sys::cudnnHandle_t,
     direction: Direction,
     [x, y]: [sys::cudnnTensorDescriptor_t; 2],
     w: sys::cudnnFilterDescriptor_t,
     convolution: sys::cudnnConvolutionDescriptor_t,
-) -> Result<Vec<Way>> {
-    const ASKED: usize = 8;
+) -> Result<Vec<Candidate>> {
+    const MAX_ALGORITHMS: usize = 8;
     let mut count: c_int = 0;
     macro_rules! ask {
         ($call:ident, $kind:ident, $answer:ident, $first:expr, $second:expr, $third:expr) => {{
-            let mut found = [std::mem::MaybeUninit::<sys::$answer>::uninit(); ASKED];
-            // SAFETY: there is room for as many answers as are asked for, and as many are read as came.
+            let mut found = [std::mem::MaybeUninit::<sys::$answer>::uninit(); MAX_ALGORITHMS];
+            // SAFETY: the array has room for the number of answers asked for, and only answers that cuDNN wrote
+            // are read.
             unsafe {
                 let status = sys::$call(
                     handle,
@@ -276,14 +288,14 @@ fn ways(
                     $second,
                     convolution,
                     $third,
-                    ASKED as c_int,
+                    MAX_ALGORITHMS as c_int,
                     &raw mut count,
                     found.as_mut_ptr().cast(),
                 );
                 check(stringify!($call), status)?;
-                let came = found.iter().take(usize::try_from(count).unwrap_or(0)).map(|f| f.assume_init());
-                came.filter(|f| f.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS)
-                    .map(|f| Way { algorithm: Algorithm::$kind(f.algo), workspace: f.memory })
+                let returned = found.iter().take(usize::try_from(count).unwrap_or(0)).map(|f| f.assume_init());
+                returned.filter(|f| f.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS)
+                    .map(|f| Candidate { algorithm: Algorithm::$kind(f.algo), workspace: f.memory })
                     .collect::<Vec<_>>()
             }
         }};
@@ -309,61 +321,64 @@ fn ways(
             w
         ),
     };
-    // One comes once for each kind of arithmetic, of which the descriptor decides.
-    let mut ways: Vec<Way> = Vec::new();
-    for way in found {
-        match ways.iter_mut().find(|known| known.algorithm == way.algorithm) {
-            Some(known) => known.workspace = known.workspace.max(way.workspace),
-            None => ways.push(way),
+    // cuDNN lists an algorithm once for each math type, but the descriptor fixes the math type, so duplicates
+    // are merged.
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for candidate in found {
+        match candidates.iter_mut().find(|same| same.algorithm == candidate.algorithm) {
+            Some(same) => same.workspace = same.workspace.max(candidate.workspace),
+            None => candidates.push(candidate),
         }
     }
-    let least = ways.iter().map(|way| way.workspace).min().unwrap_or(0);
-    ways.retain(|way| way.workspace <= least.max(MOST_WORKSPACE));
-    Ok(ways)
+    let least = candidates.iter().map(|candidate| candidate.workspace).min().unwrap_or(0);
+    candidates.retain(|candidate| candidate.workspace <= least.max(MAX_WORKSPACE));
+    Ok(candidates)
 }
 
 impl Dnn {
-    /// In this thread's context.
+    /// Creates a handle in this thread's context.
     pub(super) fn open() -> Result<Dnn> {
         library::DNN.check()?;
         let mut handle = std::ptr::null_mut();
-        // SAFETY: writes the new handle.
+        // SAFETY: the call writes the new handle.
         check("cudnnCreate", unsafe { sys::cudnnCreate(&raw mut handle) })?;
-        Ok(Dnn { handle, stream: None, known: FxHashMap::default() })
+        Ok(Dnn { handle, stream: None, cache: FxHashMap::default() })
     }
 
+    /// Returns the prepared convolution, cached; `None` if cuDNN has no algorithm.
     fn prepared(&mut self, convolution: &Convolution) -> Result<Option<&mut Prepared>> {
-        if !self.known.contains_key(convolution) {
-            if self.known.len() >= MOST_KNOWN {
-                self.known.clear();
+        if !self.cache.contains_key(convolution) {
+            if self.cache.len() >= MAX_CACHED {
+                self.cache.clear();
             }
             let prepared = Prepared::new(self.handle, convolution)?;
-            self.known.insert(convolution.clone(), prepared);
+            self.cache.insert(convolution.clone(), prepared);
         }
-        Ok(self.known.get_mut(convolution).and_then(Option::as_mut))
+        Ok(self.cache.get_mut(convolution).and_then(Option::as_mut))
     }
 
-    /// For all of its algorithms, if they may be tried now and have not been, or else for the first.
+    /// Returns the workspace of a convolution. The preferred size suffices for all algorithms if they are still
+    /// to be timed, or else for the fastest.
     pub(super) fn workspace(
         &mut self,
         convolution: &Convolution,
-        may_try: bool,
+        may_time: bool,
     ) -> Result<Option<WorkspaceBytes>> {
         let Some(prepared) = self.prepared(convolution)? else { return Ok(None) };
-        let mut bytes = prepared.ways.iter().map(|way| way.workspace);
+        let mut bytes = prepared.candidates.iter().map(|candidate| candidate.workspace);
         let Some(first) = bytes.next() else { return Ok(None) };
         let (least, most) = bytes.fold((first, first), |(least, most), n| (least.min(n), most.max(n)));
-        let wanted = if may_try && !prepared.ways.are_tried() { most } else { first };
-        Ok(Some(WorkspaceBytes { wanted, needed: least }))
+        let preferred = if may_time && !prepared.candidates.are_timed() { most } else { first };
+        Ok(Some(WorkspaceBytes { preferred, minimum: least }))
     }
 
-    /// In the fastest way, if it may be tried in the stream.
+    /// Enqueues a convolution with the fastest algorithm, found by timing in `timing_stream` if that is given.
     pub(super) fn convolve(
         &mut self,
         convolution: &Convolution,
-        at: &ConvolutionAt,
+        at: &ConvolutionMemory,
         stream: StreamId,
-        trying: Option<StreamId>,
+        timing_stream: Option<StreamId>,
     ) -> Result<()> {
         if self.stream != Some(stream) {
             // SAFETY: the stream lives as long as the driver that owns this handle.
@@ -372,14 +387,14 @@ impl Dnn {
             self.stream = Some(stream);
         }
         let handle = self.handle;
-        let Some(Prepared { descriptors, ways }) = self.prepared(convolution)? else {
+        let Some(Prepared { descriptors, candidates }) = self.prepared(convolution)? else {
             return Err(Error::unimplemented("cuDNN has no algorithm for this convolution"));
         };
         let bytes = at.workspace.map_or(0, |(_, bytes)| bytes);
         let mut said = Ok(());
-        let fits = |way: &Way| way.workspace <= bytes;
-        let is_enqueued = ways.enqueue(trying, fits, |way| {
-            let status = descriptors.enqueue(handle, convolution.dtype, way, at);
+        let fits = |candidate: &Candidate| candidate.workspace <= bytes;
+        let is_enqueued = candidates.enqueue(timing_stream, fits, |candidate| {
+            let status = descriptors.enqueue(handle, convolution.dtype, candidate, at);
             let asked = check("a convolution", status);
             if is_refusal(status) {
                 said = asked;
@@ -396,8 +411,8 @@ impl Dnn {
 
 impl Drop for Dnn {
     fn drop(&mut self) {
-        self.known.clear();
-        // SAFETY: nobody uses the handle any more.
+        self.cache.clear();
+        // SAFETY: the handle has no other users.
         let _ = unsafe { sys::cudnnDestroy(self.handle) };
     }
 }

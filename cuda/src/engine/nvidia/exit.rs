@@ -1,6 +1,7 @@
-//! The end of the process. The libraries take themselves down when `main` has returned, whatever other threads are at: one
-//! that is in a call, or makes one then, because it waits for a copy or has held the last session, crashes. So none is made
-//! from then on, and those that are under way are waited for.
+//! The end of the process. NVIDIA's libraries shut down in exit handlers when `main` has returned, while other
+//! threads may still run. A thread that is in a CUDA call, or makes one then (because it waits for a copy, or
+//! drops the last session), crashes. So this module refuses calls once the process ends, and makes the exit
+//! handler wait for calls in progress.
 
 use crate::engine::library::Library;
 use device::{Error, Result};
@@ -10,27 +11,28 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-static ENDS: AtomicBool = AtomicBool::new(false);
+/// Set when the exit handlers run.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Held for reading by who is in a call.
+/// Read-locked by each thread in a call.
 static CALLS: RwLock<()> = RwLock::new(());
 
-/// A process ends even if a call does not.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest time that the exit handler waits for calls.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For as long as it lives, calls may be made.
-pub(super) struct Entered {
+/// A guard for the duration of a thread's calls.
+pub(super) struct CallGuard {
     _call: RwLockReadGuard<'static, ()>,
 }
 
-/// Before a thread makes calls: it may have entered already.
+/// Allows the calling thread to make calls, until the guard is dropped. May be nested.
 ///
 /// # Errors
-/// `Unavailable` if the process ends.
-pub(super) fn enter() -> Result<Entered> {
-    let entered = Entered { _call: CALLS.read_recursive() };
-    match ENDS.load(Ordering::SeqCst) {
-        false => Ok(entered),
+/// `Unavailable` once the process ends.
+pub(super) fn enter() -> Result<CallGuard> {
+    let guard = CallGuard { _call: CALLS.read_recursive() };
+    match IS_ENDING.load(Ordering::SeqCst) {
+        false => Ok(guard),
         true => Err(Error::new(Code::Unavailable, "no call to a GPU is made any more: the process ends")),
     }
 }
@@ -39,20 +41,22 @@ unsafe extern "C" {
     fn atexit(handler: extern "C" fn()) -> c_int;
 }
 
+/// The exit handler: refuses new calls and waits for those in progress.
 extern "C" fn end() {
-    // Of several handlers the first has waited.
-    if !ENDS.swap(true, Ordering::SeqCst) {
-        drop(CALLS.try_write_for(PATIENCE));
+    // The handler is registered once per library; only its first run waits.
+    if !IS_ENDING.swap(true, Ordering::SeqCst) {
+        drop(CALLS.try_write_for(CALL_TIMEOUT));
     }
 }
 
-/// A library that is loaded does not go before this: handlers run from the last one that was registered to the first.
-pub(super) fn prepare(library: &Library) {
-    static PREPARED: Mutex<Vec<&str>> = Mutex::new(Vec::new());
-    let mut prepared = PREPARED.lock();
-    if !prepared.contains(&library.name) {
-        prepared.push(library.name);
-        // SAFETY: the handler is a function of this process, and takes nothing.
+/// Registers the exit handler after a library has been loaded. Handlers run in reverse order of registration,
+/// so this one runs before the library's own.
+pub(super) fn register_exit_handler(library: &Library) {
+    static REGISTERED: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    let mut registered = REGISTERED.lock();
+    if !registered.contains(&library.name) {
+        registered.push(library.name);
+        // SAFETY: the handler is a function of this process without arguments.
         let _ = unsafe { atexit(end) };
     }
 }
@@ -64,20 +68,20 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn nobody_begins_a_call_once_the_process_ends_and_who_is_in_one_is_waited_for() {
-        let entered = enter();
-        assert!(entered.is_ok() && enter().is_ok());
+    fn exit_waits_for_running_calls_and_refuses_new_ones() {
+        let guard = enter();
+        assert!(guard.is_ok() && enter().is_ok());
         let ender = thread::spawn(|| end());
-        let deadline = Instant::now() + PATIENCE;
-        // Until it waits for this thread's call.
+        let deadline = Instant::now() + CALL_TIMEOUT;
+        // Until the handler waits for this thread's call.
         while CALLS.try_read().is_some() && Instant::now() < deadline {
             thread::yield_now();
         }
         assert!(CALLS.try_read().is_none() && !ender.is_finished());
         assert_eq!(enter().err().map(|error| error.code()), Some(Code::Unavailable));
-        drop(entered);
+        drop(guard);
         assert!(ender.join().is_ok());
         assert_eq!(enter().err().map(|error| error.code()), Some(Code::Unavailable));
-        ENDS.store(false, Ordering::SeqCst);
+        IS_ENDING.store(false, Ordering::SeqCst);
     }
 }

@@ -1,6 +1,6 @@
-//! Products by cuBLASLt, which adds a bias and applies an activation while it writes them, if it is asked to.
+//! Matrix products with cuBLASLt, which can add a bias and apply an activation in the same kernel.
 
-use super::ways::Ways;
+use super::ways::Candidates;
 use super::workspace::Workspace;
 use crate::engine::driver::{Epilogue, Product, StreamId};
 use crate::engine::library;
@@ -12,29 +12,29 @@ use graph::DType;
 use rustc_hash::FxHashMap;
 use std::ffi::{c_int, c_void};
 
-/// cuBLASLt on one GPU, with what was prepared of each kind of product: `None` where it has no algorithm.
+/// cuBLASLt on one GPU, with the prepared products of each kind; `None` for kinds without an algorithm.
 #[derive(Debug)]
-pub(super) struct Light {
+pub(super) struct BlasLt {
     handle: sys::cublasLtHandle_t,
     workspace: Option<Workspace>,
-    known: FxHashMap<Kind, Option<(Prepared, Ways<Way>)>>,
+    cache: FxHashMap<ProductKey, Option<(Prepared, Candidates<Candidate>)>>,
 }
 
-// SAFETY: a handle, and descriptors, may be used by any thread, one at a time.
-unsafe impl Send for Light {}
+// SAFETY: cuBLASLt lets any thread use a handle or descriptor, one thread at a time.
+unsafe impl Send for BlasLt {}
 
-/// Shapes come and go: beyond so many the next starts anew.
-const MOST_KNOWN: usize = 4096;
+/// Largest number of cached kinds; the cache is cleared when it is full, because shapes may keep changing.
+const MAX_CACHED: usize = 4096;
 
-/// How many algorithms are asked for.
-const ASKED: usize = 8;
+/// Number of algorithms that the heuristic is asked for.
+const MAX_ALGORITHMS: usize = 8;
 
-/// The library takes it for granted that all that it is given begins at multiples of this.
+/// The alignment that the library assumes for all addresses.
 const ALIGNMENT: u64 = 256;
 
-/// What an algorithm is chosen for.
+/// The properties of a product by which its algorithm is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Kind {
+struct ProductKey {
     dtype: DType,
     tf32: bool,
     m: usize,
@@ -45,8 +45,8 @@ struct Kind {
     relu: bool,
 }
 
-/// A kind of product as cuBLASLt knows it. It thinks in columns, and so computes the transposed product of the
-/// transposed factors in turn: rows of a matrix as it lies are its columns, and `b` comes first.
+/// The descriptors of a kind of product. cuBLASLt is column-major, so it computes the transposed product, of
+/// the factors in reverse order: the rows of a matrix in memory are its columns, and `b` comes first.
 #[derive(Debug)]
 struct Prepared {
     description: Description,
@@ -55,15 +55,15 @@ struct Prepared {
     c: Layout,
 }
 
-/// How it may be computed.
+/// One algorithm for a product.
 #[derive(Debug)]
-struct Way {
+struct Candidate {
     algorithm: sys::cublasLtMatmulAlgo_t,
-    /// Bytes.
+    /// Bytes of workspace.
     workspace: usize,
 }
 
-/// Descriptors, each destroyed when it is dropped.
+/// Declares descriptor types, each of which destroys its descriptor when dropped.
 macro_rules! descriptors {
     ($($name:ident: $type:ident, $destroy:ident;)*) => {$(
         #[derive(Debug)]
@@ -71,7 +71,7 @@ macro_rules! descriptors {
 
         impl Drop for $name {
             fn drop(&mut self) {
-                // SAFETY: nobody uses the descriptor any more.
+                // SAFETY: the descriptor has no other users.
                 let _ = unsafe { sys::$destroy(self.0) };
             }
         }
@@ -84,45 +84,46 @@ descriptors! {
     Preference: cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy;
 }
 
-impl Light {
-    /// In this thread's context, for a GPU of this architecture.
-    pub(super) fn open(architecture: u32) -> Result<Light> {
-        library::LIGHT_BLAS.check()?;
+impl BlasLt {
+    /// Creates a handle in this thread's context, for a GPU of this architecture.
+    pub(super) fn open(architecture: u32) -> Result<BlasLt> {
+        library::BLAS_LT.check()?;
         let mut handle = std::ptr::null_mut();
-        // SAFETY: writes the new handle.
+        // SAFETY: the call writes the new handle.
         check("cublasLtCreate", unsafe { sys::cublasLtCreate(&raw mut handle) })?;
-        Ok(Light { handle, workspace: Workspace::new(architecture), known: FxHashMap::default() })
+        Ok(BlasLt { handle, workspace: Workspace::new(architecture), cache: FxHashMap::default() })
     }
 
-    /// Enqueues a product with what follows it, in the fastest way, if it may be tried in the stream. `false`, and nothing
-    /// is enqueued, if the library has no way to do it, or of complex numbers, which are left to cuBLAS.
+    /// Enqueues a product and its epilogue with the fastest algorithm, found by timing in `timing_stream` if that is
+    /// given. Returns `false`, without enqueueing anything, if the library has no algorithm; batches, unaligned
+    /// addresses and complex numbers are left to cuBLAS.
     pub(super) fn multiply(
         &mut self,
         product: &Product,
         stream: StreamId,
-        trying: Option<StreamId>,
+        timing_stream: Option<StreamId>,
     ) -> Result<bool> {
         let bias = product.epilogue.as_ref().and_then(|epilogue| epilogue.bias);
-        let places = [product.a, product.b, product.c, bias.unwrap_or(product.c)];
-        let is_aligned = places.iter().all(|place| place.0 % ALIGNMENT == 0);
+        let addresses = [product.a, product.b, product.c, bias.unwrap_or(product.c)];
+        let is_aligned = addresses.iter().all(|address| address.0 % ALIGNMENT == 0);
         if product.count != 1 || !is_aligned || product.dtype.is_complex() {
             return Ok(false);
         }
         let (handle, workspace) = (self.handle, self.workspace.as_ref());
-        let kind = Kind::of(product);
-        if !self.known.contains_key(&kind) {
-            if self.known.len() >= MOST_KNOWN {
-                self.known.clear();
+        let key = ProductKey::of(product);
+        if !self.cache.contains_key(&key) {
+            if self.cache.len() >= MAX_CACHED {
+                self.cache.clear();
             }
-            let prepared = Prepared::new(handle, &kind, workspace.map_or(0, Workspace::bytes))?;
-            self.known.insert(kind, prepared);
+            let prepared = Prepared::new(handle, &key, workspace.map_or(0, Workspace::bytes))?;
+            self.cache.insert(key, prepared);
         }
-        let Some(Some((prepared, ways))) = self.known.get_mut(&kind) else { return Ok(false) };
-        ways.enqueue(
-            trying,
+        let Some(Some((prepared, candidates))) = self.cache.get_mut(&key) else { return Ok(false) };
+        candidates.enqueue(
+            timing_stream,
             |_| true,
-            |way| {
-                let status = prepared.enqueue(handle, way, workspace, product, stream)?;
+            |candidate| {
+                let status = prepared.enqueue(handle, candidate, workspace, product, stream)?;
                 match status.result() {
                     Ok(()) => Ok(true),
                     Err(error) if is_refusal(error) => Ok(false),
@@ -133,22 +134,22 @@ impl Light {
     }
 }
 
-impl Drop for Light {
+impl Drop for BlasLt {
     fn drop(&mut self) {
-        self.known.clear();
-        // SAFETY: nobody uses the handle any more.
+        self.cache.clear();
+        // SAFETY: the handle has no other users.
         let _ = unsafe { sys::cublasLtDestroy(self.handle) };
     }
 }
 
-impl Kind {
-    fn of(product: &Product) -> Kind {
+impl ProductKey {
+    fn of(product: &Product) -> ProductKey {
         let Product { dtype, tf32, m, n, k, flips, epilogue, .. } = *product;
         let Epilogue { bias, relu } = epilogue.unwrap_or(Epilogue { bias: None, relu: false });
-        Kind { dtype, tf32, m, n, k, flips, has_bias: bias.is_some(), relu }
+        ProductKey { dtype, tf32, m, n, k, flips, has_bias: bias.is_some(), relu }
     }
 
-    /// How elements are stored, and what they are multiplied in; `None` for those of other types.
+    /// Returns the types of storage and arithmetic; `None` for dtypes that are not supported.
     fn types(&self) -> Option<(sys::cudaDataType, sys::cublasComputeType_t)> {
         use sys::cublasComputeType_t::*;
         use sys::cudaDataType_t::*;
@@ -173,17 +174,18 @@ impl Kind {
 }
 
 impl Prepared {
-    /// With the ways in which the library expects it to be the fastest; `None` if it has none.
+    /// Prepares a kind of product, with its algorithms in the order of expected speed; returns `None` if there
+    /// are none.
     fn new(
         handle: sys::cublasLtHandle_t,
-        kind: &Kind,
+        key: &ProductKey,
         workspace: usize,
-    ) -> Result<Option<(Prepared, Ways<Way>)>> {
+    ) -> Result<Option<(Prepared, Candidates<Candidate>)>> {
         use sys::cublasLtMatmulDescAttributes_t::*;
-        let Some((dtype, compute)) = kind.types() else { return Ok(None) };
+        let Some((dtype, compute)) = key.types() else { return Ok(None) };
         let description = Description::new(compute)?;
         for (attribute, flip) in
-            [(CUBLASLT_MATMUL_DESC_TRANSA, kind.flips[1]), (CUBLASLT_MATMUL_DESC_TRANSB, kind.flips[0])]
+            [(CUBLASLT_MATMUL_DESC_TRANSA, key.flips[1]), (CUBLASLT_MATMUL_DESC_TRANSB, key.flips[0])]
         {
             let operation = match flip {
                 true => cublasOperation_t::CUBLAS_OP_T,
@@ -191,15 +193,16 @@ impl Prepared {
             };
             description.set(attribute, &(operation as i32))?;
         }
-        description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, &(kind.epilogue() as u32))?;
-        let Kind { m, n, k, flips, .. } = *kind;
+        description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, &(key.epilogue() as u32))?;
+        let ProductKey { m, n, k, flips, .. } = *key;
         let b = if flips[1] { Layout::new(dtype, k, n)? } else { Layout::new(dtype, n, k)? };
         let a = if flips[0] { Layout::new(dtype, m, k)? } else { Layout::new(dtype, k, m)? };
         let c = Layout::new(dtype, n, m)?;
         let preference = Preference::new(workspace)?;
-        let mut found = [std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); ASKED];
+        let mut found =
+            [std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed(); MAX_ALGORITHMS];
         let mut count: c_int = 0;
-        // SAFETY: all descriptors live; there is room for as many answers as are asked for.
+        // SAFETY: all descriptors are alive, and the array has room for the number of answers asked for.
         let status = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 handle,
@@ -209,7 +212,7 @@ impl Prepared {
                 c.0,
                 c.0,
                 preference.0,
-                ASKED as c_int,
+                MAX_ALGORITHMS as c_int,
                 found.as_mut_ptr().cast(),
                 &raw mut count,
             )
@@ -219,20 +222,22 @@ impl Prepared {
             Err(error) if is_refusal(error) => return Ok(None),
             Err(error) => return Err(failed("cublasLtMatmulAlgoGetHeuristic", error)),
         }
-        // SAFETY: the library has written as many answers as it says.
-        let came = found.iter().take(usize::try_from(count).unwrap_or(0)).map(|f| unsafe { f.assume_init() });
-        let ways = came
+        // SAFETY: the library has written `count` answers.
+        let returned =
+            found.iter().take(usize::try_from(count).unwrap_or(0)).map(|f| unsafe { f.assume_init() });
+        let candidates = returned
             .filter(|found| found.state.result().is_ok() && found.workspaceSize <= workspace)
-            .map(|found| Way { algorithm: found.algo, workspace: found.workspaceSize })
+            .map(|found| Candidate { algorithm: found.algo, workspace: found.workspaceSize })
             .collect();
-        Ok(Ways::new(ways).map(|ways| (Prepared { description, b, a, c }, ways)))
+        Ok(Candidates::new(candidates).map(|candidates| (Prepared { description, b, a, c }, candidates)))
     }
 
-    /// Gives the call's status: one that is a refusal says that nothing was enqueued.
+    /// Enqueues the product with one algorithm and returns the call's status; on a refusal nothing was
+    /// enqueued.
     fn enqueue(
         &self,
         handle: sys::cublasLtHandle_t,
-        way: &Way,
+        candidate: &Candidate,
         workspace: Option<&Workspace>,
         product: &Product,
         stream: StreamId,
@@ -243,9 +248,9 @@ impl Prepared {
         }
         let (one, zero) = (1f32, 0f32);
         let c = product.c.0 as *mut c_void;
-        // SAFETY: the addresses are of matrices of these layouts, and of a bias of the product's columns, which live
-        // until the stream has passed the product, as the workspace does, which is as large as the algorithm needs; the
-        // scalars are of the type that all these products are scaled in.
+        // SAFETY: the addresses are of matrices of these layouts and of a bias of the product's columns. These
+        // and the workspace, which has the size that the algorithm needs, live until the stream has executed
+        // the product. The scalars have the scale type of these products, float32.
         Ok(unsafe {
             sys::cublasLtMatmul(
                 handle,
@@ -260,9 +265,9 @@ impl Prepared {
                 self.c.0,
                 c,
                 self.c.0,
-                &raw const way.algorithm,
+                &raw const candidate.algorithm,
                 workspace.map_or(std::ptr::null_mut(), Workspace::address),
-                way.workspace,
+                candidate.workspace,
                 stream.0 as sys::cudaStream_t,
             )
         })
@@ -270,31 +275,31 @@ impl Prepared {
 }
 
 impl Description {
-    /// Of a product that is scaled in float32.
+    /// Creates the descriptor of a product that is scaled in float32.
     fn new(compute: sys::cublasComputeType_t) -> Result<Description> {
         let mut description = std::ptr::null_mut();
         let scale = sys::cudaDataType_t::CUDA_R_32F;
-        // SAFETY: writes the new descriptor's address.
+        // SAFETY: the call writes the new descriptor's address.
         let status = unsafe { sys::cublasLtMatmulDescCreate(&raw mut description, compute, scale) };
         check("cublasLtMatmulDescCreate", status)?;
         Ok(Description(description))
     }
 
-    /// `value` is of the type that NVIDIA's documents name for the attribute.
+    /// Sets an attribute; `value` must have the type that NVIDIA documents for the attribute.
     fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<()> {
         let (from, size) = ((&raw const *value).cast(), size_of::<T>());
-        // SAFETY: the value is read, in its size, before the call returns.
+        // SAFETY: the call reads the value, of the given size, before it returns.
         let status = unsafe { sys::cublasLtMatmulDescSetAttribute(self.0, attribute, from, size) };
         check("cublasLtMatmulDescSetAttribute", status)
     }
 }
 
 impl Layout {
-    /// Of a matrix whose columns follow each other without gaps.
+    /// Creates the descriptor of a matrix whose columns follow each other without gaps.
     fn new(dtype: sys::cudaDataType, rows: usize, columns: usize) -> Result<Layout> {
         let mut layout = std::ptr::null_mut();
         let (rows, columns) = (rows as u64, columns as u64);
-        // SAFETY: writes the new descriptor's address.
+        // SAFETY: the call writes the new descriptor's address.
         let status =
             unsafe { sys::cublasLtMatrixLayoutCreate(&raw mut layout, dtype, rows, columns, rows as i64) };
         check("cublasLtMatrixLayoutCreate", status)?;
@@ -303,16 +308,16 @@ impl Layout {
 }
 
 impl Preference {
-    /// Of algorithms that need no more memory than this.
+    /// Creates a preference for algorithms with at most this workspace, in bytes.
     fn new(workspace: usize) -> Result<Preference> {
         let mut preference = std::ptr::null_mut();
-        // SAFETY: writes the new descriptor's address.
+        // SAFETY: the call writes the new descriptor's address.
         let status = unsafe { sys::cublasLtMatmulPreferenceCreate(&raw mut preference) };
         check("cublasLtMatmulPreferenceCreate", status)?;
         let preference = Preference(preference);
         let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
         let bytes = workspace as u64;
-        // SAFETY: the number is read, in its size, before the call returns.
+        // SAFETY: the call reads the number, of the given size, before it returns.
         let status = unsafe {
             let from = (&raw const bytes).cast();
             sys::cublasLtMatmulPreferenceSetAttribute(preference.0, attribute, from, size_of::<u64>())
@@ -322,7 +327,8 @@ impl Preference {
     }
 }
 
-/// Whether the library says that it does not do this, rather than that something went wrong.
+/// Returns whether the error means that the library does not support the product, rather than that the call
+/// failed.
 fn is_refusal(error: CublasError) -> bool {
     use sys::cublasStatus_t::*;
     matches!(error.0, CUBLAS_STATUS_NOT_SUPPORTED | CUBLAS_STATUS_INVALID_VALUE | CUBLAS_STATUS_ARCH_MISMATCH)

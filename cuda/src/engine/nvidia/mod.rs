@@ -1,4 +1,4 @@
-//! CUDA, by cudarc's bindings. Every library is checked before the first call into it.
+//! The CUDA driver, called through cudarc's bindings. Each library is checked before the first call into it.
 
 mod blas;
 mod collectives;
@@ -16,8 +16,8 @@ pub use compiler::compile;
 
 use super::arguments::Arguments;
 use super::driver::{
-    Address, AllReduce, Convolution, ConvolutionAt, Driver, EventId, FunctionId, GraphId, Grid, Part, Pinned,
-    Product, Shared, StreamId, WorkspaceBytes,
+    Address, AllReduce, AllReducePart, Convolution, ConvolutionMemory, Driver, EventId, FunctionId, GraphId,
+    Grid, IpcMemory, PinnedMemory, Product, StreamId, WorkspaceBytes,
 };
 use super::library;
 use super::machine::Gpu;
@@ -28,7 +28,7 @@ use cudarc::driver::sys;
 use device::{Error, Result};
 use dnn::Dnn;
 use graph::Code;
-use light::Light;
+use light::BlasLt;
 use parking_lot::Mutex;
 use peers::Peers;
 use smallvec::SmallVec;
@@ -37,10 +37,10 @@ use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
-/// The machine's GPUs.
+/// Returns the machine's GPUs.
 ///
 /// # Errors
-/// `Unavailable`: the driver has none.
+/// `Unavailable` if the driver finds none.
 pub(super) fn list() -> Result<Vec<Gpu>> {
     let none = |error: DriverError| Error::new(Code::Unavailable, format!("the driver says {}", name(error)));
     result::init().map_err(none)?;
@@ -51,13 +51,14 @@ pub(super) fn list() -> Result<Vec<Gpu>> {
     (0..count).map(|number| describe(number).map_err(none)).collect()
 }
 
+/// Returns the properties of a GPU.
 fn describe(number: c_int) -> Result<Gpu, DriverError> {
     use sys::CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
     };
     let device = result::device::get(number)?;
     let mut bus = [0; 32];
-    // SAFETY: `device` is one that the driver has just named, and `bus` is as long as is said.
+    // SAFETY: `device` comes from the driver, and the driver is told the length of `bus`.
     let (memory, major, minor) = unsafe {
         sys::cuDeviceGetPCIBusId(bus.as_mut_ptr(), bus.len() as c_int - 1, device).result()?;
         (
@@ -66,7 +67,7 @@ fn describe(number: c_int) -> Result<Gpu, DriverError> {
             result::device::get_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         )
     };
-    // SAFETY: the last byte is still 0.
+    // SAFETY: the last byte of `bus` is not written and still 0.
     let bus = unsafe { CStr::from_ptr(bus.as_ptr()) }.to_string_lossy().to_lowercase();
     Ok(Gpu {
         number: number as u32,
@@ -77,35 +78,37 @@ fn describe(number: c_int) -> Result<Gpu, DriverError> {
     })
 }
 
-/// The name of a failure, as CUDA's documents have it.
+/// Returns CUDA's name of an error.
 fn name(error: DriverError) -> String {
     error.error_name().map_or_else(|_| format!("error {:?}", error.0), |n| n.to_string_lossy().into_owned())
 }
 
-/// One GPU by way of CUDA. Its context is that of the whole process for the GPU.
+/// One GPU, driven by CUDA in its primary context, which the whole process shares.
 #[derive(Debug)]
 pub(super) struct Nvidia {
     device: sys::CUdevice,
     context: Context,
-    /// `90`.
+    /// Compute capability as two digits: `90`.
     architecture: u32,
-    /// What the GPU's own name adds to failures: `GPU 0`.
+    /// Number of the GPU on the machine, for error messages.
     number: u32,
-    owned: Mutex<Owned>,
+    owned: Mutex<OwnedObjects>,
     peers: Peers,
-    /// Whether the libraries' algorithms are tried, and the fastest taken.
+    /// True if the libraries' algorithms are timed to find the fastest.
     autotunes: bool,
-    /// Opened at the first product that cuBLASLt has no way for, the first product, and the first convolution.
+    /// cuBLAS, opened for the first product that cuBLASLt does not support.
     blas: OnceLock<Result<Mutex<Blas>>>,
-    light: OnceLock<Result<Mutex<Light>>>,
+    /// cuBLASLt, opened for the first product.
+    blas_lt: OnceLock<Result<Mutex<BlasLt>>>,
+    /// cuDNN, opened for the first convolution.
     dnn: OnceLock<Result<Mutex<Dnn>>>,
 }
 
-/// What is destroyed with the context.
+/// The objects that are destroyed with the context.
 #[derive(Debug, Default)]
-struct Owned {
+struct OwnedObjects {
     streams: Vec<u64>,
-    /// Those of them in which work has been captured: they run none themselves.
+    /// The streams in which work has been captured; these never run work themselves.
     capturing: Vec<u64>,
     modules: Vec<u64>,
 }
@@ -113,14 +116,16 @@ struct Owned {
 #[derive(Clone, Copy, Debug)]
 struct Context(sys::CUcontext);
 
-// SAFETY: CUDA contexts may be used by any thread, each of which makes them its current one first.
+// SAFETY: any thread may use a CUDA context after making it current.
 unsafe impl Send for Context {}
-// SAFETY: as above; the driver locks what it must.
+// SAFETY: as above; the driver locks internally.
 unsafe impl Sync for Context {}
 
 impl Nvidia {
+    /// Opens a GPU.
+    ///
     /// # Errors
-    /// `Unavailable` without the driver, and the driver's own.
+    /// `Unavailable` if the driver is missing or cannot open the GPU; `Internal` for other failed calls.
     pub(super) fn open(number: u32, autotunes: bool) -> Result<Nvidia> {
         library::DRIVER.check()?;
         let failed = |what: &'static str| {
@@ -130,7 +135,7 @@ impl Nvidia {
         };
         result::init().map_err(failed("cuInit"))?;
         let device = result::device::get(number as c_int).map_err(failed("cuDeviceGet"))?;
-        // SAFETY: the device is the driver's; the context is released when this value is dropped.
+        // SAFETY: the device comes from the driver; the context is released when this value is dropped.
         let context = unsafe { result::primary_ctx::retain(device) };
         let context = Context(context.map_err(failed("cuDevicePrimaryCtxRetain"))?);
         let found = describe(number as c_int).map_err(failed("its description"))?;
@@ -143,13 +148,13 @@ impl Nvidia {
             peers: Peers::default(),
             autotunes,
             blas: OnceLock::new(),
-            light: OnceLock::new(),
+            blas_lt: OnceLock::new(),
             dnn: OnceLock::new(),
         };
-        let _entered = gpu.enter()?;
-        exit::prepare(&library::DRIVER);
-        // What is freed is kept for reuse, until `trim`.
-        // SAFETY: the pool is the device's own; the value is of the type that the attribute has.
+        let _guard = gpu.enter()?;
+        exit::register_exit_handler(&library::DRIVER);
+        // The pool keeps freed memory for reuse until `trim`.
+        // SAFETY: the pool belongs to the device; the value has the attribute's type.
         unsafe {
             let pool = gpu.pool()?;
             let mut keep = u64::MAX;
@@ -160,36 +165,37 @@ impl Nvidia {
         Ok(gpu)
     }
 
-    /// A GPU that is driven by CUDA, as all of a process are.
+    /// Casts a driver to this type, which all drivers of a process have outside tests.
     fn of(driver: &dyn Driver) -> Result<&Nvidia> {
         let any: &dyn Any = driver;
         any.downcast_ref().ok_or_else(|| Error::internal(format!("{driver:?} is no GPU of NVIDIA")))
     }
 
-    /// What its memory is taken from.
+    /// Returns the memory pool that allocations come from.
     fn pool(&self) -> Result<sys::CUmemoryPool> {
-        // SAFETY: the device is the driver's.
+        // SAFETY: the device comes from the driver.
         let pool = unsafe { result::device::get_default_mem_pool(self.device) };
         self.check("cuDeviceGetDefaultMemPool", pool)
     }
 
+    /// Returns the description of this GPU as a location of memory.
     fn location(&self) -> sys::CUmemLocation {
         let type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
         sys::CUmemLocation { type_, id: self.number as c_int }
     }
 
-    /// That this GPU may use some memory.
+    /// Returns the description of read and write access by this GPU.
     fn access(&self) -> sys::CUmemAccessDesc {
         let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         sys::CUmemAccessDesc { location: self.location(), flags }
     }
 
-    /// Makes the GPU's context this thread's, for calls that are through before the process ends.
-    fn enter(&self) -> Result<exit::Entered> {
-        let entered = exit::enter()?;
+    /// Makes the GPU's context current in this thread. The process does not end while the guard lives.
+    fn enter(&self) -> Result<exit::CallGuard> {
+        let guard = exit::enter()?;
         // SAFETY: the context lives as long as this value.
         self.check("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.context.0) })?;
-        Ok(entered)
+        Ok(guard)
     }
 
     fn check<T>(&self, call: &str, result: Result<T, DriverError>) -> Result<T> {
@@ -197,8 +203,8 @@ impl Nvidia {
             .map_err(|error| Error::internal(format!("GPU {}: {call} failed: {}", self.number, name(error))))
     }
 
-    /// The stream, if work that it is given may be tried there: if it runs.
-    fn trying(&self, stream: StreamId) -> Option<StreamId> {
+    /// Returns the stream if algorithms may be timed in it: a stream that captures does not run its work.
+    fn timing_stream(&self, stream: StreamId) -> Option<StreamId> {
         (self.autotunes && !self.owned.lock().capturing.contains(&stream.0)).then_some(stream)
     }
 
@@ -207,8 +213,8 @@ impl Nvidia {
         opened.as_ref().map_err(Error::clone)
     }
 
-    fn light(&self) -> Result<&Mutex<Light>> {
-        let opened = self.light.get_or_init(|| opened(&library::LIGHT_BLAS, Light::open(self.architecture)));
+    fn blas_lt(&self) -> Result<&Mutex<BlasLt>> {
+        let opened = self.blas_lt.get_or_init(|| opened(&library::BLAS_LT, BlasLt::open(self.architecture)));
         opened.as_ref().map_err(Error::clone)
     }
 
@@ -218,9 +224,9 @@ impl Nvidia {
     }
 }
 
-/// A library's handle, for calls until the process ends.
+/// Wraps a library's handle and registers the exit handler for the library.
 fn opened<T>(library: &library::Library, handle: Result<T>) -> Result<Mutex<T>> {
-    exit::prepare(library);
+    exit::register_exit_handler(library);
     handle.map(Mutex::new)
 }
 
@@ -232,17 +238,17 @@ fn event_of(event: EventId) -> sys::CUevent {
     event.0 as sys::CUevent
 }
 
-// SAFETY of the calls below: streams, events, functions, graphs and memory are what this driver gave out, and whoever
-// calls keeps them alive until the streams have passed their use (the contract of `Driver`).
+// SAFETY of the calls below: streams, events, functions, graphs and memory were created by this driver, and the
+// caller keeps them alive until the streams have passed their use (the contract of `Driver`).
 impl Driver for Nvidia {
     fn memory(&self) -> Result<(u64, u64)> {
-        let _entered = self.enter()?;
+        let _guard = self.enter()?;
         let (free, total) = self.check("cuMemGetInfo", result::mem_get_info())?;
         Ok((free as u64, total as u64))
     }
 
     fn create_stream(&self) -> Result<StreamId> {
-        let _entered = self.enter()?;
+        let _guard = self.enter()?;
         let kind = result::stream::StreamKind::NonBlocking;
         let stream = self.check("cuStreamCreate", result::stream::create(kind))? as u64;
         self.owned.lock().streams.push(stream);
@@ -250,53 +256,53 @@ impl Driver for Nvidia {
     }
 
     fn create_event(&self) -> Result<EventId> {
-        let _entered = self.enter()?;
-        // Waiting threads sleep; nobody asks an event for its time.
+        let _guard = self.enter()?;
+        // Waiting threads sleep, and no timing is recorded.
         let flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32
             | sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         let mut event = std::ptr::null_mut();
-        // SAFETY: writes the new event's handle.
+        // SAFETY: the call writes the new event's handle.
         self.check("cuEventCreate", unsafe { sys::cuEventCreate(&raw mut event, flags) }.result())?;
         Ok(EventId(event as u64))
     }
 
     fn destroy_event(&self, event: EventId) {
-        if let Ok(_entered) = self.enter() {
-            // SAFETY: see above the block.
+        if let Ok(_guard) = self.enter() {
+            // SAFETY: see the comment before the impl block.
             let _ = unsafe { result::event::destroy(event_of(event)) };
         }
     }
 
     fn record(&self, event: EventId, stream: StreamId) -> Result<()> {
-        let _entered = self.enter()?;
-        // SAFETY: see above the block.
+        let _guard = self.enter()?;
+        // SAFETY: see the comment before the impl block.
         self.check("cuEventRecord", unsafe { result::event::record(event_of(event), stream_of(stream)) })
     }
 
     fn wait(&self, stream: StreamId, event: EventId) -> Result<()> {
-        let _entered = self.enter()?;
+        let _guard = self.enter()?;
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: see above the block.
+        // SAFETY: see the comment before the impl block.
         let waits = unsafe { result::stream::wait_event(stream_of(stream), event_of(event), flags) };
         self.check("cuStreamWaitEvent", waits)
     }
 
-    fn wait_here(&self, event: EventId) -> Result<()> {
-        let _entered = self.enter()?;
-        // SAFETY: see above the block.
+    fn wait_on_host(&self, event: EventId) -> Result<()> {
+        let _guard = self.enter()?;
+        // SAFETY: see the comment before the impl block.
         self.check("cuEventSynchronize", unsafe { result::event::synchronize(event_of(event)) })
     }
 
     fn synchronize(&self) -> Result<()> {
-        let _entered = self.enter()?;
-        // While a stream captures, neither it nor the context as a whole may be waited for.
+        let _guard = self.enter()?;
+        // During a capture CUDA allows waiting neither for the capturing stream nor for the whole context.
         let streams = {
             let owned = self.owned.lock();
             let runs = |stream: &u64| !owned.capturing.contains(stream);
             owned.streams.iter().copied().filter(runs).collect::<SmallVec<[u64; 4]>>()
         };
         for stream in streams {
-            // SAFETY: see above the block.
+            // SAFETY: see the comment before the impl block.
             let waited = unsafe { result::stream::synchronize(stream as sys::CUstream) };
             self.check("cuStreamSynchronize", waited)?;
         }
@@ -304,8 +310,8 @@ impl Driver for Nvidia {
     }
 
     fn allocate(&self, bytes: usize, stream: StreamId) -> Result<Option<Address>> {
-        let _entered = self.enter()?;
-        // SAFETY: see above the block.
+        let _guard = self.enter()?;
+        // SAFETY: see the comment before the impl block.
         match unsafe { result::malloc_async(stream_of(stream), bytes) } {
             Ok(address) => Ok(Some(Address(address))),
             Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => Ok(None),
@@ -314,101 +320,102 @@ impl Driver for Nvidia {
     }
 
     fn free(&self, address: Address, stream: StreamId) {
-        // A context that is broken takes its memory along.
+        // An error is ignored: the memory of a broken context is gone with the context.
         if address.0 != 0
-            && let Ok(_entered) = self.enter()
+            && let Ok(_guard) = self.enter()
         {
-            // SAFETY: see above the block.
+            // SAFETY: see the comment before the impl block.
             let _ = unsafe { result::free_async(address.0, stream_of(stream)) };
         }
     }
 
     fn trim(&self) -> Result<()> {
-        let _entered = self.enter()?;
-        // SAFETY: the pool is the device's own.
+        let _guard = self.enter()?;
+        // SAFETY: the pool belongs to the device.
         unsafe {
             let pool = self.pool()?;
             self.check("cuMemPoolTrimTo", result::mem_pool::trim_to(pool, 0))
         }
     }
 
-    fn share(&self, bytes: usize) -> Result<Option<Shared>> {
-        let _entered = self.enter()?;
+    fn share(&self, bytes: usize) -> Result<Option<IpcMemory>> {
+        let _guard = self.enter()?;
         shares::share(self, bytes)
     }
 
     fn map(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Address> {
-        let _entered = self.enter()?;
+        let _guard = self.enter()?;
         shares::map(self, descriptor, bytes)
     }
 
     fn unmap(&self, address: Address, bytes: usize) {
-        if let Ok(_entered) = self.enter() {
+        if let Ok(_guard) = self.enter() {
             shares::unmap(address, bytes);
         }
     }
 
-    fn allocate_pinned(&self, bytes: usize) -> Result<Pinned> {
-        let _entered = self.enter()?;
-        // SAFETY: the memory is given back by `free_pinned`.
+    fn allocate_pinned(&self, bytes: usize) -> Result<PinnedMemory> {
+        let _guard = self.enter()?;
+        // SAFETY: `free_pinned` frees the memory.
         let memory = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
         let memory = self.check("cuMemHostAlloc", memory)?.cast::<u8>();
-        // SAFETY: of so many bytes. Memory that is read before it is written must still hold something.
+        // SAFETY: the allocation has `bytes` bytes. They are initialised because safe code may read them before
+        // it writes them.
         unsafe { memory.write_bytes(0, bytes) };
-        Ok(Pinned { address: memory as usize, len: bytes })
+        Ok(PinnedMemory { address: memory as usize, len: bytes })
     }
 
-    fn free_pinned(&self, memory: Pinned) {
-        if let Ok(_entered) = self.enter() {
-            // SAFETY: see above the block.
+    fn free_pinned(&self, memory: PinnedMemory) {
+        if let Ok(_guard) = self.enter() {
+            // SAFETY: see the comment before the impl block.
             let _ = unsafe { result::free_host(memory.address as *mut c_void) };
         }
     }
 
-    fn pin(&self, memory: Pinned) -> Result<()> {
-        let _entered = self.enter()?;
+    fn pin(&self, memory: PinnedMemory) -> Result<()> {
+        let _guard = self.enter()?;
         let address = memory.address as *mut c_void;
-        // SAFETY: the memory stays where it is until `unpin`.
+        // SAFETY: the memory is not moved or freed before `unpin`.
         let pinned =
             unsafe { sys::cuMemHostRegister_v2(address, memory.len, sys::CU_MEMHOSTREGISTER_PORTABLE) };
         self.check("cuMemHostRegister", pinned.result())
     }
 
-    fn unpin(&self, memory: Pinned) {
-        if let Ok(_entered) = self.enter() {
-            // SAFETY: see above the block.
+    fn unpin(&self, memory: PinnedMemory) {
+        if let Ok(_guard) = self.enter() {
+            // SAFETY: see the comment before the impl block.
             let _ = unsafe { sys::cuMemHostUnregister(memory.address as *mut c_void) };
         }
     }
 
-    fn copy_in(&self, to: Address, from: Pinned, bytes: usize, stream: StreamId) -> Result<()> {
-        let _entered = self.enter()?;
+    fn copy_in(&self, to: Address, from: PinnedMemory, bytes: usize, stream: StreamId) -> Result<()> {
+        let _guard = self.enter()?;
         let from = from.address as *const c_void;
-        // SAFETY: see above the block.
+        // SAFETY: see the comment before the impl block.
         let copied = unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, from, bytes, stream_of(stream)) };
         self.check("cuMemcpyHtoDAsync", copied.result())
     }
 
-    fn copy_out(&self, to: Pinned, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
-        let _entered = self.enter()?;
+    fn copy_out(&self, to: PinnedMemory, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
+        let _guard = self.enter()?;
         let to = to.address as *mut c_void;
-        // SAFETY: see above the block.
+        // SAFETY: see the comment before the impl block.
         let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from.0, bytes, stream_of(stream)) };
         self.check("cuMemcpyDtoHAsync", copied.result())
     }
 
     fn copy(&self, to: Address, from: Address, bytes: usize, stream: StreamId) -> Result<()> {
-        let _entered = self.enter()?;
-        // SAFETY: see above the block.
+        let _guard = self.enter()?;
+        // SAFETY: see the comment before the impl block.
         let copied = unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, stream_of(stream)) };
         self.check("cuMemcpyDtoDAsync", copied)
     }
 
-    fn reach(&self, peer: &dyn Driver) -> Result<bool> {
-        self.peers.reach(self, Nvidia::of(peer)?)
+    fn enable_peer_access(&self, peer: &dyn Driver) -> Result<bool> {
+        self.peers.enable_peer_access(self, Nvidia::of(peer)?)
     }
 
-    fn copy_to(
+    fn copy_to_peer(
         &self,
         peer: &dyn Driver,
         to: Address,
@@ -417,31 +424,31 @@ impl Driver for Nvidia {
         stream: StreamId,
     ) -> Result<()> {
         let there = Nvidia::of(peer)?.context.0;
-        let _entered = self.enter()?;
-        // SAFETY: see above the block; both contexts live as long as their drivers.
+        let _guard = self.enter()?;
+        // SAFETY: see the comment before the impl block; both contexts live as long as their drivers.
         let copied = unsafe {
             result::memcpy_peer_async(there, to.0, self.context.0, from.0, bytes, stream_of(stream))
         };
         self.check("cuMemcpyPeerAsync", copied)
     }
 
-    fn all_reduce(&self, what: &AllReduce, parts: &[Part<'_>]) -> Result<()> {
-        let _entered = exit::enter()?;
-        collectives::all_reduce(what, parts)
+    fn all_reduce(&self, operation: &AllReduce, parts: &[AllReducePart<'_>]) -> Result<()> {
+        let _guard = exit::enter()?;
+        collectives::all_reduce(operation, parts)
     }
 
     fn fill(&self, to: Address, byte: u8, bytes: usize, stream: StreamId) -> Result<()> {
-        let _entered = self.enter()?;
-        // SAFETY: see above the block.
+        let _guard = self.enter()?;
+        // SAFETY: see the comment before the impl block.
         let filled = unsafe { result::memset_d8_async(to.0, byte, bytes, stream_of(stream)) };
         self.check("cuMemsetD8Async", filled)
     }
 
     fn load(&self, program: &Program) -> Result<FunctionId> {
         let compiled = compiler::compile_cached(program, &format!("sm_{}", self.architecture))?;
-        let _entered = self.enter()?;
+        let _guard = self.enter()?;
         let mut module = std::ptr::null_mut();
-        // SAFETY: the image is whole, and the driver copies it.
+        // SAFETY: the image is complete, and the driver copies it.
         let loaded = unsafe { sys::cuModuleLoadData(&raw mut module, compiled.code.as_ptr().cast()) };
         self.check("cuModuleLoadData", loaded.result())?;
         self.owned.lock().modules.push(module as u64);
@@ -459,11 +466,11 @@ impl Driver for Nvidia {
         arguments: &Arguments,
         stream: StreamId,
     ) -> Result<()> {
-        let _entered = self.enter()?;
+        let _guard = self.enter()?;
         let mut addresses: SmallVec<[*mut c_void; 12]> =
             arguments.iter().map(|words| words.as_ptr().cast_mut().cast()).collect();
-        // SAFETY: see above the block; the driver reads each argument, in the size that the kernel declares, before
-        // it returns.
+        // SAFETY: see the comment before the impl block; the driver reads each argument, in the size that the
+        // kernel declares, before it returns.
         let launched = unsafe {
             result::launch_kernel(
                 function.0 as sys::CUfunction,
@@ -478,11 +485,11 @@ impl Driver for Nvidia {
     }
 
     fn product(&self, product: &Product, stream: StreamId) -> Result<()> {
-        let _entered = self.enter()?;
-        let trying = self.trying(stream);
+        let _guard = self.enter()?;
+        let timing_stream = self.timing_stream(stream);
         let cannot = |why: &str| Error::unimplemented(format!("a product with what follows it: {why}"));
-        let done = match self.light() {
-            Ok(light) => light.lock().multiply(product, stream, trying)?,
+        let done = match self.blas_lt() {
+            Ok(blas_lt) => blas_lt.lock().multiply(product, stream, timing_stream)?,
             Err(error) if product.epilogue.is_some() => return Err(cannot(&error.to_string())),
             Err(_) => false,
         };
@@ -498,39 +505,40 @@ impl Driver for Nvidia {
         convolution: &Convolution,
         stream: StreamId,
     ) -> Result<Option<WorkspaceBytes>> {
-        let _entered = self.enter()?;
-        self.dnn()?.lock().workspace(convolution, self.trying(stream).is_some())
+        let _guard = self.enter()?;
+        self.dnn()?.lock().workspace(convolution, self.timing_stream(stream).is_some())
     }
 
-    fn convolve(&self, convolution: &Convolution, at: &ConvolutionAt, stream: StreamId) -> Result<()> {
-        let _entered = self.enter()?;
-        self.dnn()?.lock().convolve(convolution, at, stream, self.trying(stream))
+    fn convolve(&self, convolution: &Convolution, at: &ConvolutionMemory, stream: StreamId) -> Result<()> {
+        let _guard = self.enter()?;
+        self.dnn()?.lock().convolve(convolution, at, stream, self.timing_stream(stream))
     }
 
     fn begin_capture(&self, stream: StreamId) -> Result<()> {
-        let _entered = self.enter()?;
+        let _guard = self.enter()?;
         {
             let mut owned = self.owned.lock();
             if !owned.capturing.contains(&stream.0) {
                 owned.capturing.push(stream.0);
             }
         }
-        // Relaxed: meanwhile this thread takes memory, and others load kernels and open what they need.
+        // In relaxed mode this thread may allocate memory during the capture, and other threads may load
+        // kernels and open libraries.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: see above the block.
+        // SAFETY: see the comment before the impl block.
         self.check("cuStreamBeginCapture", unsafe { result::stream::begin_capture(stream_of(stream), mode) })
     }
 
     fn end_capture(&self, stream: StreamId) -> Result<GraphId> {
-        let _entered = self.enter()?;
-        // SAFETY: see above the block; a capture that has failed ends as well, and leaves no graph.
+        let _guard = self.enter()?;
+        // SAFETY: see the comment before the impl block; a failed capture ends as well and leaves no graph.
         let graph =
             self.check("cuStreamEndCapture", unsafe { result::stream::end_capture(stream_of(stream)) })?;
         if graph.is_null() {
             return Err(Error::internal(format!("GPU {}: nothing was captured", self.number)));
         }
         let mut executable = std::ptr::null_mut();
-        // SAFETY: the graph is the driver's own, and this call's: it is copied, then destroyed.
+        // SAFETY: the graph was created by this call; it is instantiated, then destroyed.
         let made = unsafe {
             let made = sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0);
             let _ = result::graph::destroy(graph);
@@ -541,15 +549,15 @@ impl Driver for Nvidia {
     }
 
     fn launch_graph(&self, graph: GraphId, stream: StreamId) -> Result<()> {
-        let _entered = self.enter()?;
-        // SAFETY: see above the block; whoever launches a graph has it alone.
+        let _guard = self.enter()?;
+        // SAFETY: see the comment before the impl block; the caller has exclusive use of the graph.
         let launched = unsafe { result::graph::launch(graph.0 as sys::CUgraphExec, stream_of(stream)) };
         self.check("cuGraphLaunch", launched)
     }
 
     fn destroy_graph(&self, graph: GraphId) {
-        if let Ok(_entered) = self.enter() {
-            // SAFETY: see above the block; a graph that is running is destroyed when it has run.
+        if let Ok(_guard) = self.enter() {
+            // SAFETY: see the comment before the impl block; CUDA destroys a running graph when it has run.
             let _ = unsafe { result::graph::exec_destroy(graph.0 as sys::CUgraphExec) };
         }
     }
@@ -557,14 +565,14 @@ impl Driver for Nvidia {
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
-        // A process that ends takes everything along.
-        let Ok(_entered) = self.enter() else { return };
-        // The libraries' handles go before what they use.
+        // At the end of the process the driver frees everything.
+        let Ok(_guard) = self.enter() else { return };
+        // The libraries' handles are destroyed before the streams and the context that they use.
         self.blas.take();
-        self.light.take();
+        self.blas_lt.take();
         self.dnn.take();
         let owned = std::mem::take(&mut *self.owned.lock());
-        // SAFETY: nobody has them any more; the context is this value's own claim on it.
+        // SAFETY: the objects have no other users; `release` drops this value's reference to the context.
         unsafe {
             for stream in owned.streams {
                 let _ = result::stream::destroy(stream as sys::CUstream);

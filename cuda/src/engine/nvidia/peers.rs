@@ -1,4 +1,4 @@
-//! Which GPUs use each other's memory.
+//! Peer access between GPUs.
 
 use super::Nvidia;
 use cudarc::driver::sys::{self, CUresult};
@@ -7,20 +7,21 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 
-/// What one GPU knows of the others, by their numbers: each is asked once.
+/// The GPUs to which one GPU has or lacks peer access, by number; each is asked once.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<BTreeMap<u32, Result<bool>>>);
 
 impl Peers {
-    /// Lets two GPUs use each other's memory; whether the machine lets them.
-    pub(super) fn reach(&self, own: &Nvidia, peer: &Nvidia) -> Result<bool> {
-        // Who asks while another thread opens the way waits for it.
-        let mut known = self.0.lock();
-        known.entry(peer.number).or_insert_with(|| connect(own, peer)).clone()
+    /// Enables peer access between two GPUs, and returns whether the machine supports it.
+    pub(super) fn enable_peer_access(&self, own: &Nvidia, peer: &Nvidia) -> Result<bool> {
+        // The lock is held during the call, so that concurrent callers wait for the result.
+        let mut results = self.0.lock();
+        results.entry(peer.number).or_insert_with(|| connect(own, peer)).clone()
     }
 }
 
-/// Both ways, for whoever copies may read or write, and sums over GPUs do both.
+/// Enables access in both directions, because either GPU may run a copy, and collectives read and write both
+/// ways.
 fn connect(own: &Nvidia, peer: &Nvidia) -> Result<bool> {
     if own.number == peer.number {
         return Ok(true);
@@ -33,8 +34,9 @@ fn connect(own: &Nvidia, peer: &Nvidia) -> Result<bool> {
     Ok(true)
 }
 
+/// Returns whether `from` supports access to the memory of `to`.
 fn can_access(from: &Nvidia, to: &Nvidia) -> Result<bool> {
-    let _entered = from.enter()?;
+    let _guard = from.enter()?;
     let mut can: c_int = 0;
     // SAFETY: both devices are the driver's; the call writes one number.
     let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, from.device, to.device) };
@@ -42,21 +44,21 @@ fn can_access(from: &Nvidia, to: &Nvidia) -> Result<bool> {
     Ok(can != 0)
 }
 
-/// Lets `to` use the memory of `of`. What comes from a pool, which is all that tensors lie in, has an access of its own;
-/// that of contexts is for everything else, and for the way that copies take.
+/// Gives `to` access to the memory of `of`. Memory pools, where all tensors are, have access rights of their
+/// own; the access between contexts is for all other memory, and lets copies take the direct path.
 fn grant(of: &Nvidia, to: &Nvidia) -> Result<()> {
-    let _entered = of.enter()?;
+    let _guard = of.enter()?;
     let access = to.access();
-    // SAFETY: the pool is the device's own, which it keeps; the call reads one description.
+    // SAFETY: the pool belongs to the device and is not destroyed; the call reads one description.
     unsafe {
         let pool = of.pool()?;
         of.check("cuMemPoolSetAccess", sys::cuMemPoolSetAccess(pool, &raw const access, 1).result())?;
     }
-    let _entered = to.enter()?;
+    let _guard = to.enter()?;
     // SAFETY: the context lives as long as `of`; the flags must be 0.
     match unsafe { sys::cuCtxEnablePeerAccess(of.context.0, 0) } {
-        // Another part of the process may have been first. There may be no more room for peers among contexts, which
-        // pools do not need.
+        // Access may have been enabled by other code of the process. The limit of peers per context does not
+        // apply to pools, so reaching it is not an error.
         CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED | CUresult::CUDA_ERROR_TOO_MANY_PEERS => Ok(()),
         enabled => to.check("cuCtxEnablePeerAccess", enabled.result()),
     }

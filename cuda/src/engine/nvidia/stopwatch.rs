@@ -1,4 +1,4 @@
-//! How long a GPU takes for work, by the host's clock.
+//! Measures the time that a GPU takes for enqueued work, by the host's clock.
 
 use crate::engine::driver::StreamId;
 use cudarc::driver::result::stream;
@@ -6,26 +6,27 @@ use cudarc::driver::sys;
 use device::{Error, Result};
 use std::time::{Duration, Instant};
 
-/// Work is enqueued as often, one after the other, as takes about as long, but not more often than [`MOST_RUNS`]: to wait
-/// for it takes some time as well.
-const WINDOW: Duration = Duration::from_micros(300);
-const MOST_RUNS: u32 = 16;
+/// Target length of a sample. Work is enqueued repeatedly to fill it, at most [`MAX_RUNS`] times, so that the
+/// time of waiting for the stream hardly counts.
+const SAMPLE_TIME: Duration = Duration::from_micros(300);
+const MAX_RUNS: u32 = 16;
 
-/// The best of so many windows counts: what else the GPU does only adds to them.
-const WINDOWS: usize = 3;
+/// Number of samples, of which the fastest counts, because other work of the GPU only adds time.
+const SAMPLES: usize = 3;
 
-/// The time of work that may be enqueued over and over, once it has been warmed up, in a stream of this thread's context
-/// that runs it; `None` if `enqueue` says that it has not enqueued it. Waits for it.
+/// Measures the time of repeatable work in a stream of this thread's context that is not capturing. Blocks
+/// until the work has run, after a warm-up. Returns `None` if `enqueue` returns `false`, which means that it
+/// enqueued nothing.
 ///
 /// # Errors
 /// Those of `enqueue`, and the driver's.
 pub(super) fn time(at: StreamId, mut enqueue: impl FnMut() -> Result<bool>) -> Result<Option<Duration>> {
-    // What the stream was given before, and code that is loaded when it first runs.
+    // The warm-up waits for earlier work of the stream and loads code that is loaded on first use.
     if !enqueue()? {
         return Ok(None);
     }
     wait(at)?;
-    let mut window = |runs: u32| -> Result<Option<Duration>> {
+    let mut sample = |runs: u32| -> Result<Option<Duration>> {
         let start = Instant::now();
         for _ in 0..runs {
             if !enqueue()? {
@@ -35,17 +36,17 @@ pub(super) fn time(at: StreamId, mut enqueue: impl FnMut() -> Result<bool>) -> R
         wait(at)?;
         Ok(Some(start.elapsed() / runs))
     };
-    let Some(mut best) = window(1)? else { return Ok(None) };
-    let runs = WINDOW.div_duration_f32(best.max(WINDOW / MOST_RUNS)).ceil() as u32;
-    for _ in 0..WINDOWS {
-        let Some(took) = window(runs)? else { return Ok(None) };
+    let Some(mut best) = sample(1)? else { return Ok(None) };
+    let runs = SAMPLE_TIME.div_duration_f32(best.max(SAMPLE_TIME / MAX_RUNS)).ceil() as u32;
+    for _ in 0..SAMPLES {
+        let Some(took) = sample(runs)? else { return Ok(None) };
         best = best.min(took);
     }
     Ok(Some(best))
 }
 
 fn wait(at: StreamId) -> Result<()> {
-    // SAFETY: the stream lives as long as the driver whose call this is.
+    // SAFETY: the stream lives as long as the driver that made this call.
     unsafe { stream::synchronize(at.0 as sys::CUstream) }
         .map_err(|error| Error::internal(format!("cuStreamSynchronize failed: {}", super::name(error))))
 }

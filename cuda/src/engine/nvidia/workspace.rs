@@ -1,8 +1,9 @@
-//! Memory that NVIDIA's libraries compute products in.
+//! The workspace of NVIDIA's libraries for matrix products.
 
 use std::ffi::c_void;
 
-/// One library's, whose products all run in one stream: captured ones find it where it was, and take none themselves.
+/// The workspace of one library, whose products all run in one stream. Its address never changes, so captured
+/// products can use it without allocating.
 #[derive(Debug)]
 pub(super) struct Workspace {
     address: u64,
@@ -10,10 +11,11 @@ pub(super) struct Workspace {
 }
 
 impl Workspace {
-    /// In this thread's context, as much as NVIDIA recommends for the architecture; `None` if that is not there.
+    /// Allocates the size that NVIDIA recommends for the architecture, in this thread's context; returns `None`
+    /// if there is not enough memory.
     pub(super) fn new(architecture: u32) -> Option<Workspace> {
         let bytes = if architecture >= 90 { 32 << 20 } else { 4 << 20 };
-        // SAFETY: memory in this thread's context, given back when this value is dropped.
+        // SAFETY: the memory belongs to this thread's context and is freed when this value is dropped.
         let address = unsafe { cudarc::driver::result::malloc_sync(bytes) }.ok()?;
         Some(Workspace { address, bytes })
     }
@@ -29,7 +31,7 @@ impl Workspace {
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the memory has no other users.
         let _ = unsafe { cudarc::driver::result::free_sync(self.address) };
     }
 }

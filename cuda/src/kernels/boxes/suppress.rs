@@ -1,7 +1,8 @@
-//! Non-maximum suppression. How many boxes are left is known when it has been done: unless the answer is padded, it waits
-//! for the GPU, no thread does.
+//! Non-maximum suppression. The number of selected boxes is known only when the GPU has run the kernel; unless
+//! the outputs are padded, the kernel completes asynchronously with a download of that number, so that no
+//! thread waits.
 
-use crate::engine::{Arguments, Function, Lane, Source};
+use crate::engine::{Arguments, Function, KernelStream, Source};
 use crate::kernels::support::{function, read, type_name, write};
 use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
 use device::value::Value;
@@ -35,29 +36,30 @@ pub(in crate::kernels) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// What is chosen: numbers of boxes and their scores, both as long as there may be any, and how many there are.
-struct Chosen {
+/// The selected boxes: their numbers and scores, both of the largest possible length, and their count.
+struct Selection {
     numbers: DeviceTensor,
     scores: DeviceTensor,
     count: DeviceTensor,
 }
 
+/// Makes the kernel; `is_padded` means that the outputs have their largest length.
 fn suppress(init: &KernelInit<'_>, is_padded: bool) -> Result<Kernel> {
     let dtype = init.input_type(1);
     let outputs = init.outputs.len();
     let choose = function(init, &SOURCE, format!("choose<{}>", type_name(dtype)?))?;
     Kernel::asynchronous(move |ctx| {
-        let chosen = enqueue(&ctx, &choose, dtype, is_padded);
+        let selection = enqueue(&ctx, &choose, dtype, is_padded);
         let AsyncContext { node, device, done, .. } = ctx;
-        match chosen {
-            Ok(chosen) if is_padded || chosen.numbers.shape.num_elements() == 0 => {
-                done(Ok(chosen.into_outputs(outputs)));
+        match selection {
+            Ok(selection) if is_padded || selection.numbers.shape.num_elements() == 0 => {
+                done(Ok(selection.into_outputs(outputs)));
             }
-            Ok(chosen) => {
-                let (count, on) = (chosen.count.clone(), device.clone());
+            Ok(selection) => {
+                let (count, on) = (selection.count.clone(), device.clone());
                 let answer = move |count: Result<graph::Tensor>| {
                     let count: i32 = count?.item()?;
-                    Ok(chosen.first(&*on, &node, count as usize)?.into_outputs(outputs))
+                    Ok(selection.truncated(&*on, &node, count as usize)?.into_outputs(outputs))
                 };
                 device.processor().download(count, Box::new(move |count| done(answer(count))));
             }
@@ -66,14 +68,15 @@ fn suppress(init: &KernelInit<'_>, is_padded: bool) -> Result<Kernel> {
     })
 }
 
-fn enqueue(ctx: &AsyncContext, choose: &Function, dtype: DType, is_padded: bool) -> Result<Chosen> {
+/// Enqueues the selection.
+fn enqueue(ctx: &AsyncContext, choose: &Function, dtype: DType, is_padded: bool) -> Result<Selection> {
     let [boxes, scores] = [device_input(ctx, 0)?, device_input(ctx, 1)?];
-    let given = (2..ctx.inputs.len()).map(|i| ctx.input(i)).collect::<Result<SmallVec<[_; 4]>>>()?;
-    let rules = Rules::of(dtype, &given)?;
+    let parameters = (2..ctx.inputs.len()).map(|i| ctx.input(i)).collect::<Result<SmallVec<[_; 4]>>>()?;
+    let rules = Rules::of(dtype, &parameters)?;
     let n = among(&boxes.shape, &scores.shape)?;
     let length = if is_padded { rules.most } else { rules.most.min(n) };
-    let lane = Lane::of(&*ctx.device)?;
-    let allocate = |dtype, dims: &[usize]| lane.allocate(&ctx.node.name, dtype, Shape::new(dims)?);
+    let stream = KernelStream::of(&*ctx.device)?;
+    let allocate = |dtype, dims: &[usize]| stream.allocate(&ctx.node.name, dtype, Shape::new(dims)?);
     let (left, known) = (allocate(DType::Float, &[n])?, allocate(DType::Int32, &[n])?);
     let numbers = allocate(DType::Int32, &[length])?;
     let scores_left = allocate(dtype, &[length])?;
@@ -90,10 +93,11 @@ fn enqueue(ctx: &AsyncContext, choose: &Function, dtype: DType, is_padded: bool)
         .count(n)
         .count(length)
         .structure([rules.most as i64].into_iter().chain(reals));
-    lane.launch_blocks(choose, 1, &arguments)?;
-    Ok(Chosen { numbers, scores: scores_left, count })
+    stream.launch_blocks(choose, 1, &arguments)?;
+    Ok(Selection { numbers, scores: scores_left, count })
 }
 
+/// Returns an input that is in the GPU's memory.
 fn device_input(ctx: &AsyncContext, i: usize) -> Result<&DeviceTensor> {
     match ctx.inputs.get(i) {
         Some(Value::Device(tensor)) => Ok(tensor),
@@ -101,24 +105,25 @@ fn device_input(ctx: &AsyncContext, i: usize) -> Result<&DeviceTensor> {
     }
 }
 
-impl Chosen {
-    /// The first so many.
-    fn first(self, device: &Device, node: &Arc<Node>, count: usize) -> Result<Chosen> {
-        let lane = Lane::of(device)?;
-        let first = |of: DeviceTensor| {
+impl Selection {
+    /// Returns the selection with the first `count` elements only.
+    fn truncated(self, device: &Device, node: &Arc<Node>, count: usize) -> Result<Selection> {
+        let stream = KernelStream::of(device)?;
+        let truncate = |of: DeviceTensor| {
             if of.shape.num_elements() == count {
                 return Ok(of);
             }
-            let out = lane.allocate(&node.name, of.dtype, Shape::new(&[count])?)?;
-            lane.copy(&out, &of)?;
+            let out = stream.allocate(&node.name, of.dtype, Shape::new(&[count])?)?;
+            stream.copy(&out, &of)?;
             Ok::<_, Error>(out)
         };
-        Ok(Chosen { numbers: first(self.numbers)?, scores: first(self.scores)?, count: self.count })
+        Ok(Selection { numbers: truncate(self.numbers)?, scores: truncate(self.scores)?, count: self.count })
     }
 
-    /// Numbers alone, or with their count, or with scores between them.
+    /// Returns the outputs of the op's version: the numbers; the numbers and their count; or numbers, scores
+    /// and count.
     fn into_outputs(self, outputs: usize) -> SmallVec<[Value; 4]> {
-        let Chosen { numbers, scores, count } = self;
+        let Selection { numbers, scores, count } = self;
         let all = [(1, numbers), (3, scores), (2, count)];
         all.into_iter().filter(|(least, _)| outputs >= *least).map(|(_, tensor)| tensor.into()).collect()
     }

@@ -1,9 +1,9 @@
 //! Depthwise convolutions and their gradients: each input channel has filters of its own.
 
 use super::super::moved::zeros;
-use super::super::reduce::{Reduction, WORTH_A_PART, parts_of};
-use super::super::support::{allocate, function, lane, launch, read, type_name, write};
-use super::Given;
+use super::super::reduce::{MIN_PER_PART, Reduction, part_count};
+use super::super::support::{allocate, function, kernel_stream, launch, read, type_name, write};
+use super::ConvShapes;
 use crate::engine::driver::Direction;
 use crate::engine::{Arguments, Source};
 use device::Result;
@@ -14,6 +14,7 @@ use graph::ops::window::{DataFormat, Window};
 
 static SOURCE: Source = Source { file: "conv.cu", text: include_str!("../conv.cu") };
 
+/// Makes a kernel of a depthwise convolution.
 pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
     let (conv, dtype) = (Conv::of_gradient_of_images(init.node)?, init.output_type(0));
     let name = match direction {
@@ -27,19 +28,19 @@ pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel
         _ => None,
     };
     Kernel::sync(move |ctx| {
-        let given = Given::of(ctx, &conv, direction)?;
+        let shapes = ConvShapes::of(ctx, &conv, direction)?;
         let nothing = |ctx: &mut KernelContext<'_>, shape: &Shape| -> Result<()> {
             let out = zeros(ctx, dtype, shape.clone())?;
             ctx.set_output(0, out);
             Ok(())
         };
-        if direction == Direction::Filter && given.filter.num_elements() == 0 {
-            return nothing(ctx, &given.filter);
+        if direction == Direction::Filter && shapes.filter.num_elements() == 0 {
+            return nothing(ctx, &shapes.filter);
         }
-        let sizes = conv.depthwise_sizes(&given.input, &given.filter)?;
-        let output = given.output(ctx, &conv, &sizes)?;
-        let result = given.result(&output);
-        if given.is_empty(&output) {
+        let sizes = conv.depthwise_sizes(&shapes.input, &shapes.filter)?;
+        let output = shapes.output(ctx, &conv, &sizes)?;
+        let result = shapes.result(&output);
+        if shapes.is_empty(&output) {
             return nothing(ctx, result);
         }
         let (a, b) = match direction {
@@ -56,7 +57,11 @@ pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel
                 let sums = sum.memory(ctx, n, parts)?;
                 let arguments = inputs.address(write(&sums)?).count(sizes.batch).count(width).count(parts);
                 let taps = sizes.rows.filter * sizes.columns.filter;
-                lane(ctx)?.launch_blocks(&function, taps * blocks * parts, &arguments.structure(words))?;
+                kernel_stream(ctx)?.launch_blocks(
+                    &function,
+                    taps * blocks * parts,
+                    &arguments.structure(words),
+                )?;
                 sum.add_up(ctx, sums, &out, [sizes.batch, parts])?;
             }
             None => launch(ctx, &function, n, inputs.address(write(&out)?).count(n).structure(words))?,
@@ -66,7 +71,8 @@ pub(super) fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel
     })
 }
 
-/// How the gradient of a filter is cut: channels of a block, blocks for all channels of a tap, and parts of each.
+/// Divides the gradient of a filter into work: channels per block, blocks for all channels of a tap, and
+/// partial sums of each.
 fn cut(conv: &Conv, sizes: &ConvSizes) -> [usize; 3] {
     let width = match conv.format {
         DataFormat::Nhwc => sizes.out_channels.next_power_of_two().min(32),
@@ -75,10 +81,10 @@ fn cut(conv: &Conv, sizes: &ConvSizes) -> [usize; 3] {
     let blocks = sizes.out_channels.div_ceil(width);
     let taps = sizes.rows.filter * sizes.columns.filter;
     let pixels = sizes.batch * sizes.rows.output * sizes.columns.output;
-    [width, blocks, parts_of(pixels, taps * blocks, WORTH_A_PART / width)]
+    [width, blocks, part_count(pixels, taps * blocks, MIN_PER_PART / width)]
 }
 
-/// `Depthwise` of the `.cu` file.
+/// Returns the `Depthwise` structure of the `.cu` file.
 fn words(conv: &Conv, sizes: &ConvSizes) -> Vec<i64> {
     let of_axes = |of: fn(&Window) -> usize| [of(&sizes.rows), of(&sizes.columns)];
     let steps = |[h, w]: [usize; 2], c: usize| match conv.format {

@@ -1,12 +1,12 @@
-//! Convolutions over volumes, and their gradients, as products of matrices: some volumes at a time, so that their patches
-//! take a bounded part of memory.
+//! Convolutions over volumes, and their gradients, as matrix products of patches. A few volumes are processed
+//! at a time, so that their patches take bounded memory.
 
 use super::super::moved::{Mover, zeros};
 use super::super::support::{allocate, function, launch, read, type_name, wide, write};
 use super::super::{binary, cast};
-use super::{Given, product};
+use super::{ConvShapes, product};
 use crate::engine::driver::{Address, Direction};
-use crate::engine::{Arguments, Function, Lane, Source};
+use crate::engine::{Arguments, Function, KernelStream, Source};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -34,17 +34,17 @@ pub(in crate::kernels) const KERNELS: &[KernelDef] = &[
     },
 ];
 
-/// What share of the GPU's memory patches take, but for those of one volume.
+/// Patches take at most this fraction of the GPU's memory, except those of a single volume.
 const SHARE: u64 = 256;
 
 /// The kernels of one node.
 struct Convolver {
     conv: Conv,
     dtype: DType,
-    /// What is computed in.
+    /// The dtype of sums.
     wide: DType,
     direction: Direction,
-    /// Bytes of patches at a time.
+    /// Largest size of the patches at a time, in bytes.
     most: usize,
     mover: Mover,
     patches: Arc<Function>,
@@ -53,6 +53,7 @@ struct Convolver {
     add: Arc<Function>,
 }
 
+/// Makes a kernel for volumes.
 fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let of = |named: &str| function(init, &SOURCE, format!("{named}<{}>", type_name(dtype)?));
@@ -61,7 +62,7 @@ fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
         dtype,
         wide: wide(dtype),
         direction,
-        most: (Lane::of(&**init.device)?.driver().memory()?.1 / SHARE) as usize,
+        most: (KernelStream::of(&**init.device)?.driver().memory()?.1 / SHARE) as usize,
         mover: Mover::new(init, dtype)?,
         patches: of("patches")?,
         of_patches: of("of_patches")?,
@@ -75,78 +76,81 @@ fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
     })
 }
 
-/// The work of one call.
-struct Work<'a> {
+/// The sizes of one call.
+struct CallSizes<'a> {
     sizes: ConvSizes,
-    /// Elements of a row of patches, and rows of a volume.
+    /// Elements in a patch, one row of the product.
     taps: usize,
+    /// Patches in a volume, rows of the product.
     positions: usize,
-    /// `Volumes` of the `.cu` file.
+    /// The `Volumes` structure of the `.cu` file.
     words: &'a [i64],
 }
 
 impl Convolver {
     fn run(&self, ctx: &KernelContext<'_>) -> Result<DeviceTensor> {
-        let given = Given::of(ctx, &self.conv, self.direction)?;
-        let sizes = self.conv.sizes(&given.input, &given.filter)?;
-        let output = given.output(ctx, &self.conv, &sizes)?;
-        if given.is_empty(&output) {
-            return zeros(ctx, self.dtype, given.result(&output).clone());
+        let shapes = ConvShapes::of(ctx, &self.conv, self.direction)?;
+        let sizes = self.conv.sizes(&shapes.input, &shapes.filter)?;
+        let output = shapes.output(ctx, &self.conv, &sizes)?;
+        if shapes.is_empty(&output) {
+            return zeros(ctx, self.dtype, shapes.result(&output).clone());
         }
         let windows = [&sizes.planes, &sizes.rows, &sizes.columns];
-        let work = Work {
+        let call = CallSizes {
             sizes,
             taps: windows.iter().map(|window| window.filter).product::<usize>() * sizes.in_channels,
             positions: windows.iter().map(|window| window.output).product(),
             words: &words(self.conv.format, sizes.in_channels, windows).collect::<Vec<_>>(),
         };
         match self.direction {
-            Direction::Forward => self.forward(ctx, &work, output),
-            Direction::Input => self.input(ctx, &work, given.input),
-            Direction::Filter => self.filter(ctx, &work, given.filter),
+            Direction::Forward => self.forward(ctx, &call, output),
+            Direction::Input => self.input(ctx, &call, shapes.input),
+            Direction::Filter => self.filter(ctx, &call, shapes.filter),
         }
     }
 
-    /// Calls with each run of volumes, the number of the first and how many, and memory for their patches of a type.
-    fn each_run(
+    /// Calls `run` for each group of volumes that is processed at a time, with the number of the first volume,
+    /// the number of volumes, and memory for their patches.
+    fn for_each_chunk(
         &self,
         ctx: &KernelContext<'_>,
-        work: &Work<'_>,
+        call: &CallSizes<'_>,
         dtype: DType,
         mut run: impl FnMut(usize, usize, &DeviceTensor) -> Result<()>,
     ) -> Result<()> {
-        let volume = work.positions * work.taps;
+        let volume = call.positions * call.taps;
         let bytes = volume * dtype.size().unwrap_or(1);
-        let most = (self.most / bytes).clamp(1, work.sizes.batch);
+        let most = (self.most / bytes).clamp(1, call.sizes.batch);
         let patches = allocate(ctx, dtype, Shape::new(&[most * volume])?)?;
-        for first in (0..work.sizes.batch).step_by(most) {
-            run(first, most.min(work.sizes.batch - first), &patches)?;
+        for first in (0..call.sizes.batch).step_by(most) {
+            run(first, most.min(call.sizes.batch - first), &patches)?;
         }
         Ok(())
     }
 
-    /// Takes the patches of some volumes out of an input.
-    fn take(
+    /// Enqueues the copy of some volumes' patches from an input.
+    fn extract_patches(
         &self,
         ctx: &KernelContext<'_>,
-        work: &Work<'_>,
+        call: &CallSizes<'_>,
         x: &DeviceTensor,
         (first, count): (usize, usize),
         patches: &DeviceTensor,
     ) -> Result<()> {
-        let n = count * work.positions * work.taps;
+        let n = count * call.positions * call.taps;
         let arguments = Arguments::new().address(read(x)?).address(write(patches)?).count(n).count(first);
-        launch(ctx, &self.patches, n, arguments.structure(work.words.iter().copied()))
+        launch(ctx, &self.patches, n, arguments.structure(call.words.iter().copied()))
     }
 
-    fn forward(&self, ctx: &KernelContext<'_>, work: &Work<'_>, shape: Shape) -> Result<DeviceTensor> {
+    /// Computes the output.
+    fn forward(&self, ctx: &KernelContext<'_>, call: &CallSizes<'_>, shape: Shape) -> Result<DeviceTensor> {
         let (x, filter) = (ctx.device_input(0)?, ctx.device_input(1)?);
-        let depth = work.sizes.out_channels;
+        let depth = call.sizes.out_channels;
         let y = allocate(ctx, self.dtype, self.channels_last(&shape)?)?;
-        self.each_run(ctx, work, self.dtype, |first, count, patches| {
-            self.take(ctx, work, x, (first, count), patches)?;
-            let rows = element(write(&y)?, self.dtype, first * work.positions * depth);
-            let sizes = [count * work.positions, work.taps, depth];
+        self.for_each_chunk(ctx, call, self.dtype, |first, count, patches| {
+            self.extract_patches(ctx, call, x, (first, count), patches)?;
+            let rows = element(write(&y)?, self.dtype, first * call.positions * depth);
+            let sizes = [count * call.positions, call.taps, depth];
             product(ctx, self.dtype, sizes, [false; 2], [read(patches)?, read(filter)?, rows])
         })?;
         match self.conv.format {
@@ -161,32 +165,35 @@ impl Convolver {
         }
     }
 
-    fn input(&self, ctx: &KernelContext<'_>, work: &Work<'_>, shape: Shape) -> Result<DeviceTensor> {
-        // What patches give is summed before it is rounded.
-        let (filter, dy) = (self.widen(ctx, ctx.device_input(1)?)?, self.widen(ctx, &self.slopes(ctx)?)?);
-        let (depth, volume) = (work.sizes.out_channels, shape.num_elements() / work.sizes.batch);
+    /// Computes the gradient with respect to the input.
+    fn input(&self, ctx: &KernelContext<'_>, call: &CallSizes<'_>, shape: Shape) -> Result<DeviceTensor> {
+        // The contributions of the patches are summed before they are rounded.
+        let (filter, dy) =
+            (self.widen(ctx, ctx.device_input(1)?)?, self.widen(ctx, &self.output_gradient(ctx)?)?);
+        let (depth, volume) = (call.sizes.out_channels, shape.num_elements() / call.sizes.batch);
         let dx = allocate(ctx, self.dtype, shape)?;
-        self.each_run(ctx, work, self.wide, |first, count, patches| {
-            let rows = element(read(&dy)?, self.wide, first * work.positions * depth);
-            let sizes = [count * work.positions, depth, work.taps];
+        self.for_each_chunk(ctx, call, self.wide, |first, count, patches| {
+            let rows = element(read(&dy)?, self.wide, first * call.positions * depth);
+            let sizes = [count * call.positions, depth, call.taps];
             product(ctx, self.wide, sizes, [false, true], [rows, read(&filter)?, write(patches)?])?;
             let n = count * volume;
             let arguments =
                 Arguments::new().address(read(patches)?).address(write(&dx)?).count(n).count(first);
-            launch(ctx, &self.of_patches, n, arguments.structure(work.words.iter().copied()))
+            launch(ctx, &self.of_patches, n, arguments.structure(call.words.iter().copied()))
         })?;
         Ok(dx)
     }
 
-    fn filter(&self, ctx: &KernelContext<'_>, work: &Work<'_>, shape: Shape) -> Result<DeviceTensor> {
-        let (x, dy) = (ctx.device_input(0)?, self.slopes(ctx)?);
-        let depth = work.sizes.out_channels;
+    /// Computes the gradient with respect to the filter.
+    fn filter(&self, ctx: &KernelContext<'_>, call: &CallSizes<'_>, shape: Shape) -> Result<DeviceTensor> {
+        let (x, dy) = (ctx.device_input(0)?, self.output_gradient(ctx)?);
+        let depth = call.sizes.out_channels;
         let (sum, n) = (allocate(ctx, self.dtype, shape.clone())?, shape.num_elements());
-        self.each_run(ctx, work, self.dtype, |first, count, patches| {
-            self.take(ctx, work, x, (first, count), patches)?;
-            let rows = element(read(&dy)?, self.dtype, first * work.positions * depth);
-            let sizes = [work.taps, count * work.positions, depth];
-            // What the first run gives the others are added to.
+        self.for_each_chunk(ctx, call, self.dtype, |first, count, patches| {
+            self.extract_patches(ctx, call, x, (first, count), patches)?;
+            let rows = element(read(&dy)?, self.dtype, first * call.positions * depth);
+            let sizes = [call.taps, count * call.positions, depth];
+            // The result of the first group is the sum to which the others are added.
             let part = match first {
                 0 => sum.clone(),
                 _ => allocate(ctx, self.dtype, shape.clone())?,
@@ -201,8 +208,8 @@ impl Convolver {
         Ok(sum)
     }
 
-    /// What comes back to the outputs, in input 2, with channels last.
-    fn slopes(&self, ctx: &KernelContext<'_>) -> Result<DeviceTensor> {
+    /// Returns the incoming gradient (input 2), copied to channels-last order if necessary.
+    fn output_gradient(&self, ctx: &KernelContext<'_>) -> Result<DeviceTensor> {
         let dy = ctx.device_input(2)?;
         match self.conv.format {
             DataFormat::Nhwc => Ok(dy.clone()),
@@ -215,6 +222,7 @@ impl Convolver {
         }
     }
 
+    /// Returns a shape in channels-last order.
     fn channels_last(&self, shape: &Shape) -> Result<Shape> {
         Ok(match (shape.dims(), self.conv.format) {
             (&[n, c, d, h, w], DataFormat::Nchw) => Shape::new(&[n, d, h, w, c])?,
@@ -222,7 +230,7 @@ impl Convolver {
         })
     }
 
-    /// The same numbers in the type that is computed in.
+    /// Returns the tensor in the wider dtype of sums.
     fn widen(&self, ctx: &KernelContext<'_>, x: &DeviceTensor) -> Result<DeviceTensor> {
         if self.wide == self.dtype {
             return Ok(x.clone());
@@ -233,12 +241,13 @@ impl Convolver {
     }
 }
 
-/// Where an element of a tensor is.
+/// Returns the address of an element of a tensor.
 fn element(start: Address, dtype: DType, number: usize) -> Address {
     Address(start.0 + (number * dtype.size().unwrap_or(1)) as u64)
 }
 
-/// `Volumes` of the `.cu` file: how a filter lies over planes, rows and columns.
+/// Returns the `Volumes` structure of the `.cu` file, which describes how a filter moves over planes, rows and
+/// columns.
 pub(in crate::kernels) fn words(
     format: DataFormat,
     channels: usize,

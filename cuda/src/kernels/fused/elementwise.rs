@@ -1,9 +1,9 @@
-//! A chain of element-wise ops as one kernel, whose text is made of the ops' functions: operands and the result cross
-//! memory once. Each op rounds to the elements' type as it does by itself: the bits are the same.
+//! A chain of element-wise ops as one generated kernel, composed of the ops' functions: operands and the result
+//! cross memory once. Each op rounds to the dtype as it does by itself, so the result has the same bits.
 //!
-//! Operands are whole, single or spread, as on the CPU; a value between ops that repeats is computed for each element
-//! anew. Where shapes fit in no such way the ops run one by one, each as its own kernel: so do those whose shapes do not
-//! fit at all, and the error is that of the op.
+//! An operand is whole, single or spread, as on the CPU; an intermediate value that broadcasts is computed anew
+//! for each element. If the shapes do not fit these cases, the ops run one by one as their own kernels. This
+//! includes invalid shapes, so the error is that of the op.
 
 use super::functions::{Function, function};
 use crate::engine::driver::Address;
@@ -21,12 +21,14 @@ use std::fmt::Write;
 
 static KERNEL: Source = Source { file: "fused.cu", text: include_str!("../fused.cu") };
 
-/// How many ways to repeat operands of one chain may have.
-const PATTERNS: usize = 4;
+/// Largest number of broadcast patterns of a chain's operands.
+const MAX_PATTERNS: usize = 4;
 
-/// A thread keeps more than one element of each operand in registers for chains of so many ops and operands at most.
-const SHORT: usize = 16;
+/// Largest number of ops and operands of a chain of which a thread computes several elements, because it needs
+/// registers for each element.
+const MAX_SHORT: usize = 16;
 
+/// Makes the kernel of a chain.
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let chain = Chain::new(init, function)?;
@@ -37,45 +39,49 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
         engine_of(&**init.device)?.function(program)
     };
     let (flat, spread) = (load(false)?, load(true)?);
-    let lanes = if is_short(&chain) { 16 / dtype.size().unwrap_or(16) } else { 1 };
+    let lanes = if has_packed_reads(&chain) { 16 / dtype.size().unwrap_or(16) } else { 1 };
     Kernel::sync(move |ctx| {
-        let Some(fit) = Fit::of(&chain, ctx) else { return chain.one_by_one(ctx) };
+        let Some(layout) = ChainLayout::of(&chain, ctx) else { return chain.one_by_one(ctx) };
         let mut inputs: SmallVec<[DeviceTensor; 8]> = SmallVec::new();
         for i in 0..chain.inputs {
             inputs.push(ctx.take_device_input(i)?);
         }
-        // The result may take the place of an operand: each element of that is read before it is written.
-        let is_free = |i: &usize| fit.places[*i] == Place::Whole && is_unique(&mut inputs[*i]);
+        // The result may be in the memory of a whole operand, because each thread reads an element before it
+        // writes it.
+        let is_free = |i: &usize| layout.operands[*i] == OperandLayout::Whole && is_unique(&mut inputs[*i]);
         let in_place = (0..chain.inputs).find(is_free);
         let out = match in_place.map(|i| inputs[i].memory.clone()) {
-            Some(memory) => DeviceTensor { dtype, shape: fit.shape.clone(), memory },
-            None => allocate(ctx, dtype, fit.shape.clone())?,
+            Some(memory) => DeviceTensor { dtype, shape: layout.shape.clone(), memory },
+            None => allocate(ctx, dtype, layout.shape.clone())?,
         };
         let addresses = inputs.iter().map(read).collect::<Result<SmallVec<[Address; 8]>>>()?;
         let n = out.shape.num_elements();
-        let operands =
-            addresses.iter().map(|at| at.0 as i64).chain(fit.places.iter().map(|place| place.code()));
-        // Elements that a thread computes together are of one row, where rows matter.
-        let are_in_rows = !fit.has_patterns || fit.axes.innermost() % lanes == 0;
+        let operands = addresses
+            .iter()
+            .map(|at| at.0 as i64)
+            .chain(layout.operands.iter().map(|operand| operand.code()));
+        // With patterns, a thread's elements must be in one row.
+        let are_in_rows = !layout.has_patterns || layout.axes.innermost() % lanes == 0;
         let width = if are_in_rows { lanes } else { 1 };
         let arguments = Arguments::new()
             .structure(operands)
             .address(write(&out)?)
             .count(n)
             .count(width)
-            .structure(fit.axes.words());
-        let kernel = if fit.has_patterns { &spread } else { &flat };
+            .structure(layout.axes.words());
+        let kernel = if layout.has_patterns { &spread } else { &flat };
         launch(ctx, kernel, n.div_ceil(width), arguments)?;
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
-fn is_short(chain: &Chain<Function>) -> bool {
-    chain.ops.len() + chain.inputs <= SHORT
+/// Returns whether a thread may compute several elements of the chain.
+fn has_packed_reads(chain: &Chain<Function>) -> bool {
+    chain.ops.len() + chain.inputs <= MAX_SHORT
 }
 
-/// The files that the chain's functions are in, each once, the chain, and the kernel.
+/// Returns the kernel's source: the files of the chain's functions, the chain, and the kernel.
 fn text(chain: &Chain<Function>) -> Result<String> {
     let mut sources: SmallVec<[&Source; 4]> = SmallVec::new();
     for op in &chain.ops {
@@ -86,7 +92,7 @@ fn text(chain: &Chain<Function>) -> Result<String> {
     sources.sort_by_key(|source| source.file);
     let mut text = String::new();
     for source in sources {
-        // Each file has macros of its own under these names.
+        // Each file defines macros of these names.
         text += source.text;
         text += "#undef MAP\n#undef ZIP\n";
     }
@@ -95,11 +101,12 @@ fn text(chain: &Chain<Function>) -> Result<String> {
     Ok(text)
 }
 
-/// The structure that the kernel takes: a line an op. All but the last round to the elements' type.
+/// Writes the structure `Chain` of the kernel, one line per op. All values except the last are rounded to the
+/// dtype.
 fn write_chain(chain: &Chain<Function>, to: &mut String) -> std::fmt::Result {
     writeln!(to, "struct Chain {{")?;
     writeln!(to, "    static const int operands = {};", chain.inputs)?;
-    writeln!(to, "    static const bool is_short = {};", is_short(chain))?;
+    writeln!(to, "    static const bool is_short = {};", has_packed_reads(chain))?;
     writeln!(
         to,
         "    template <class T> static __device__ inline Wide<T> apply(const Wide<T> (&x)[operands]) {{"
@@ -120,76 +127,80 @@ fn write_chain(chain: &Chain<Function>, to: &mut String) -> std::fmt::Result {
     writeln!(to, "    }}\n}};\n")
 }
 
-/// How an operand lies along the result.
+/// How an operand broadcasts to the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum OperandLayout {
+    /// An element for each element of the result.
     Whole,
+    /// One element for all.
     Single,
-    /// By the pattern of this number.
+    /// Repeated by the pattern of this index.
     Spread(usize),
 }
 
-impl Place {
-    /// The kernel's number for it.
+impl OperandLayout {
+    /// Returns the kernel's number for the layout.
     fn code(self) -> i64 {
         match self {
-            Place::Whole => 0,
-            Place::Single => 1,
-            Place::Spread(pattern) => 2 + pattern as i64,
+            OperandLayout::Whole => 0,
+            OperandLayout::Single => 1,
+            OperandLayout::Spread(pattern) => 2 + pattern as i64,
         }
     }
 }
 
-/// How the shapes of a chain's operands fit the result's.
-struct Fit {
+/// How the operands of a chain broadcast to the result.
+struct ChainLayout {
     shape: Shape,
-    places: SmallVec<[Place; 8]>,
+    operands: SmallVec<[OperandLayout; 8]>,
     has_patterns: bool,
-    /// Where the elements of each pattern are.
-    axes: Axes<PATTERNS>,
+    /// The strides of each pattern.
+    axes: Axes<MAX_PATTERNS>,
 }
 
-impl Fit {
-    /// `None` where shapes do not fit, or repeat in more ways than kernels walk.
-    fn of(chain: &Chain<Function>, ctx: &KernelContext<'_>) -> Option<Fit> {
-        let given = chain.given(ctx)?;
-        if chain.takes_as_one_shape(&given) {
-            let (shape, places) = (given[0].clone(), given.iter().map(|_| Place::Whole).collect());
-            return Some(Fit { shape, places, has_patterns: false, axes: Axes::new([]).ok()? });
+impl ChainLayout {
+    /// Returns the layout; `None` if the shapes do not fit, or broadcast in more patterns than the kernel
+    /// supports.
+    fn of(chain: &Chain<Function>, ctx: &KernelContext<'_>) -> Option<ChainLayout> {
+        let input_shapes = chain.given(ctx)?;
+        if chain.takes_as_one_shape(&input_shapes) {
+            let (shape, operands) =
+                (input_shapes[0].clone(), input_shapes.iter().map(|_| OperandLayout::Whole).collect());
+            return Some(ChainLayout { shape, operands, has_patterns: false, axes: Axes::new([]).ok()? });
         }
-        let shapes = chain.shapes(&given)?;
+        let shapes = chain.shapes(&input_shapes)?;
         let whole = shapes.last()?;
-        let fits = |shape: &Shape| shape == whole || spreads(shape, whole);
-        if !shapes.iter().all(fits) || !given.iter().all(|shape| fits(shape)) {
+        let fits = |shape: &Shape| shape == whole || broadcasts_to(shape, whole);
+        if !shapes.iter().all(fits) || !input_shapes.iter().all(|shape| fits(shape)) {
             return None;
         }
-        let mut patterns: SmallVec<[SmallVec<[isize; 6]>; PATTERNS]> = SmallVec::new();
-        let mut place = |shape: &Shape| {
+        let mut patterns: SmallVec<[SmallVec<[isize; 6]>; MAX_PATTERNS]> = SmallVec::new();
+        let mut layout_of = |shape: &Shape| {
             if shape.num_elements() == whole.num_elements() {
-                return Place::Whole;
+                return OperandLayout::Whole;
             }
             if shape.num_elements() == 1 {
-                return Place::Single;
+                return OperandLayout::Single;
             }
             let pattern = repeated(shape, whole);
             let known = patterns.iter().position(|known| *known == pattern);
-            Place::Spread(known.unwrap_or_else(|| {
+            OperandLayout::Spread(known.unwrap_or_else(|| {
                 patterns.push(pattern);
                 patterns.len() - 1
             }))
         };
-        let places = given.iter().map(|shape| place(shape)).collect();
-        if patterns.len() > PATTERNS {
+        let operands = input_shapes.iter().map(|shape| layout_of(shape)).collect();
+        if patterns.len() > MAX_PATTERNS {
             return None;
         }
         let step = |pattern: usize, axis: usize| patterns.get(pattern).map_or(0, |steps| steps[axis]);
         let axes = (0..whole.rank()).map(|axis| (whole[axis], std::array::from_fn(|p| step(p, axis))));
         let axes = Axes::new(axes).ok()?;
-        Some(Fit { shape: whole.clone(), places, has_patterns: !patterns.is_empty(), axes })
+        Some(ChainLayout { shape: whole.clone(), operands, has_patterns: !patterns.is_empty(), axes })
     }
 }
 
-/// Whether a tensor of one shape, repeated, is one of the other.
-fn spreads(shape: &Shape, whole: &Shape) -> bool {
+/// Returns whether a tensor of shape `shape` broadcasts to shape `whole`.
+fn broadcasts_to(shape: &Shape, whole: &Shape) -> bool {
     matches!(Plan::fit(whole, shape), Ok(Some(plan)) if plan.shape() == whole)
 }

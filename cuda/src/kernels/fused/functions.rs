@@ -1,22 +1,25 @@
-//! Element-wise ops as functions of the `.cu` files, for chains of them: the same functions as in their kernels.
+//! The element-wise ops as functions of the `.cu` files, used both in their own kernels and in fused chains.
 
 use crate::engine::Source;
 use crate::kernels::{activation, binary, unary};
 use kernels::fused::chain::{Form, Pairing};
 
-/// One op's function.
+/// The function of one op.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function {
+    /// The file that defines the function.
     pub(super) source: &'static Source,
+    /// The structure's name in the file.
     pub(super) name: &'static str,
 }
 
-/// Whether the op has a function.
+/// Returns whether the op has a function.
 pub(in crate::kernels) fn has_function(op: &str) -> bool {
     function(op).is_some()
 }
 
-/// The op's function, if chains have it; `BiasAdd` is that of `NHWC`, `AddN` that of two.
+/// Returns the op's function and arity, if chains support the op; `BiasAdd` must be `NHWC`, and `AddN` have two
+/// inputs.
 pub(super) fn function(op: &str) -> Option<(Form, Function)> {
     let (source, name, form) = match op {
         "Inv" => (&unary::SOURCE, "Reciprocal", Form::Map),
@@ -24,7 +27,7 @@ pub(super) fn function(op: &str) -> Option<(Form, Function)> {
         "Add" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Broadcast)),
         "AddN" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Equal)),
         "BiasAdd" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Bias)),
-        // Those whose functions have their names.
+        // Ops whose functions have the op's name.
         op => {
             let (source, form, names) = TABLE.iter().find(|(_, _, names)| names.contains(&op))?;
             (*source, *names.iter().find(|name| **name == op)?, *form)

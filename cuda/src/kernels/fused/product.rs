@@ -1,38 +1,39 @@
-//! A product with what follows it. What the library does while it writes the product is a part of that call, and rounds
-//! with it; the rest are kernels of their own, in the product's memory.
+//! A product with the ops after it. An epilogue that the library supports is part of the product's call and
+//! rounded once with it; the other ops run as kernels of their own, in the product's memory.
 
 use crate::engine::engine_of;
-use crate::kernels::matmul::{Flips, Then, multiply};
+use crate::kernels::matmul::{EpilogueInputs, Flips, multiply};
 use device::Result;
 use device::kernel::{Kernel, KernelInit};
 use kernels::fused::{Link, follow, fused_ops};
 use kernels::matmul::single;
 
+/// Makes the kernel of a fused product.
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let flips = Flips::transposed(init.attr("transpose_a")?, init.attr("transpose_b")?);
     let ops = fused_ops(init, FACTORS)?;
-    let (then, in_call) = in_call(&ops);
-    // A device that cannot be opened says so when the graph is registered.
+    let (inputs, in_call) = in_call(&ops);
+    // Opening the GPU here makes an error appear when the graph is registered, not in a step.
     engine_of(&**init.device)?;
     Kernel::sync(move |ctx| {
-        let (out, has_all) = multiply(ctx, flips, single, then)?;
+        let (out, has_all) = multiply(ctx, flips, single, inputs)?;
         ctx.set_output(0, out);
-        match (has_all, then.and_then(|then| then.bias)) {
+        match (has_all, inputs.and_then(|inputs| inputs.bias)) {
             (false, _) => follow(ctx, &ops, FACTORS),
             (true, bias) => follow(ctx, &ops[in_call..], bias.map_or(FACTORS, |bias| bias + 1)),
         }
     })
 }
 
-/// Inputs of the product itself.
+/// Inputs of the product.
 const FACTORS: usize = 2;
 
-/// What of the ops a library may do in the product's call, and how many of them that is: a bias, a `Relu`, or both in
-/// this order.
-fn in_call(ops: &[Link]) -> (Option<Then>, usize) {
+/// Returns the epilogue that a library may compute in the product's call, and the number of ops in it: a bias,
+/// a `Relu`, or both in this order.
+fn in_call(ops: &[Link]) -> (Option<EpilogueInputs>, usize) {
     let is = |at: usize, op: &str| ops.get(at).is_some_and(|link| link.node.op.name() == op);
     let bias = is(0, "BiasAdd").then_some(FACTORS);
     let relu = is(usize::from(bias.is_some()), "Relu");
     let count = usize::from(bias.is_some()) + usize::from(relu);
-    ((count > 0).then_some(Then { bias, relu }), count)
+    ((count > 0).then_some(EpilogueInputs { bias, relu }), count)
 }

@@ -1,9 +1,10 @@
-//! Factors of matrices: orthogonal and triangular ones, eigenvectors and eigenvalues, singular vectors and values.
+//! Matrix decompositions: QR, eigenvalues and eigenvectors of self-adjoint matrices, and singular values and
+//! vectors.
 
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Source};
 use crate::kernels::moved::zeros;
-use crate::kernels::support::{allocate, function, lane, read, type_name, write};
+use crate::kernels::support::{allocate, function, kernel_stream, read, type_name, write};
 use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -21,17 +22,19 @@ pub(in crate::kernels) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Svd", TYPES, svd),
 ];
 
-/// Memory for so many entries for each of the matrices while they are worked on.
+/// Allocates working memory: for each of `count` matrices, arrays of the given sizes.
 fn work(ctx: &KernelContext<'_>, dtype: DType, count: usize, entries: &[[usize; 2]]) -> Result<DeviceTensor> {
     let dtype = if dtype.is_complex() { Complex128 } else { Double };
     let each = entries.iter().fold(0usize, |sum, [a, b]| sum.saturating_add(a.saturating_mul(*b)));
     allocate(ctx, dtype, Shape::new(&[count, each])?)
 }
 
+/// Returns the shape of a batch of results.
 fn shape(batch: &[usize], inner: &[usize]) -> Result<Shape> {
     Ok(Shape::new(&[batch, inner].concat())?)
 }
 
+/// Makes the kernel of `Qr`.
 fn qr(init: &KernelInit<'_>) -> Result<Kernel> {
     let (dtype, is_full) = (init.output_type(0), init.attr::<bool>("full_matrices")?);
     let qr = function(init, &SOURCE, format!("qr<{}>", type_name(dtype)?))?;
@@ -52,13 +55,14 @@ fn qr(init: &KernelInit<'_>) -> Result<Kernel> {
             .count(columns)
             .count(inner)
             .address(write(&work)?);
-        lane(ctx)?.launch_blocks(&qr, count, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&qr, count, &arguments)?;
         ctx.set_output(0, q);
         ctx.set_output(1, r);
         Ok(())
     })
 }
 
+/// Makes the kernel of `SelfAdjointEigV2`.
 fn self_adjoint(init: &KernelInit<'_>) -> Result<Kernel> {
     let (dtype, has_vectors) = (init.output_type(0), init.attr::<bool>("compute_v")?);
     let self_adjoint = function(init, &SOURCE, format!("self_adjoint<{}>", type_name(dtype)?))?;
@@ -83,13 +87,14 @@ fn self_adjoint(init: &KernelInit<'_>) -> Result<Kernel> {
             .count(count)
             .count(size)
             .address(write(&work)?);
-        lane(ctx)?.launch_blocks(&self_adjoint, count, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&self_adjoint, count, &arguments)?;
         ctx.set_output(0, values);
         ctx.set_output(1, vectors);
         Ok(())
     })
 }
 
+/// Makes the kernel of `Svd`.
 fn svd(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let (has_vectors, is_full): (bool, bool) = (init.attr("compute_uv")?, init.attr("full_matrices")?);
@@ -98,7 +103,7 @@ fn svd(init: &KernelInit<'_>) -> Result<Kernel> {
         let x = ctx.device_input(0)?;
         let (batch, [rows, columns]) = matrices(&x.shape)?;
         let (count, size, length) = (batch.iter().product(), rows.min(columns), rows.max(columns));
-        // Vectors of the longer side; the shorter one has as many as it is long.
+        // The number of vectors of the longer side; the shorter side has as many vectors as its length.
         let longer = match (has_vectors, is_full) {
             (false, _) => 0,
             (true, true) => length,
@@ -123,7 +128,7 @@ fn svd(init: &KernelInit<'_>) -> Result<Kernel> {
             .count(longer)
             .flag(has_vectors)
             .address(write(&work)?);
-        lane(ctx)?.launch_blocks(&singular, count, &arguments)?;
+        kernel_stream(ctx)?.launch_blocks(&singular, count, &arguments)?;
         ctx.set_output(0, values);
         ctx.set_output(1, u);
         ctx.set_output(2, v);

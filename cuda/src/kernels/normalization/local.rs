@@ -1,4 +1,4 @@
-//! Local response normalisation: each pixel's channels by the squares of their neighbours.
+//! Local response normalisation: each channel of a pixel is scaled by the squares of its neighbours.
 
 use super::super::support::{allocate, function, launch, read, type_name, write};
 use super::SOURCE;
@@ -7,14 +7,15 @@ use device::Result;
 use device::kernel::{Kernel, KernelInit};
 use kernels::normalization::local::{Neighbours, channels, common_channels};
 
-/// `Neighbours` of the `.cu` file.
+/// Returns the `Neighbours` structure of the `.cu` file.
 fn words(near: &Neighbours, channels: usize) -> [i64; 5] {
     let real = |value: f32| f64::from(value).to_bits() as i64;
-    // What is further than all channels is as far as they are many.
+    // A radius greater than the number of channels has the same effect as that number, which cannot overflow.
     let radius = near.radius.min(channels);
     [channels as i64, radius as i64, real(near.bias), real(near.alpha), real(near.beta)]
 }
 
+/// Makes the kernel of `LRN`.
 pub(super) fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
     let (near, dtype) = (Neighbours::of(init)?, init.output_type(0));
     let kernel = function(init, &SOURCE, format!("local_response<{}>", type_name(dtype)?))?;
@@ -29,6 +30,7 @@ pub(super) fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel of `LRNGrad`.
 pub(super) fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
     let (near, dtype) = (Neighbours::of(init)?, init.output_type(0));
     let kernel = function(init, &SOURCE, format!("local_response_gradient<{}>", type_name(dtype)?))?;
