@@ -9,7 +9,7 @@ mod models;
 
 use client::{Callable, ServerConfig, Session, SessionOptions};
 use cuda::gpus;
-use cuda::gpus::{GpuOptions, Visible};
+use device::gpu_options::{GpuOptions, Visible};
 use graph::{DType, Graph, NodeId, Output, PartialShape, Scope, Shape, Tensor};
 use models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
 use proto::pb;

@@ -6,7 +6,6 @@ mod support;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};
 use graph::ops::{self, Gradient};
 use graph::{DType, Op, OpDef, Role};
-use kernels;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
@@ -85,7 +84,7 @@ fn document() -> Fallible<String> {
 }
 
 fn has_kernel(device_type: &str, op: &Op) -> bool {
-    kernels::table_of(device_type).is_some_and(|table| table.has_op(op))
+    worker::kernel_table(device_type).is_some_and(|table| table.has_op(op))
 }
 
 fn code(lines: &[&str]) -> String {
@@ -97,7 +96,7 @@ fn kernels_on(device_type: &str, op: &Op) -> String {
     if op.role() != Role::Compute {
         return "executor".to_owned();
     }
-    let of_op = kernels::table_of(device_type).map_or(&[][..], |table| table.of_op(op.name()));
+    let of_op = worker::kernel_table(device_type).map_or(&[][..], |table| table.of_op(op.name()));
     let all = of_op.iter().filter(|kernel| kernel.mark.is_none());
     // A row that is on the host as a whole says so; the others speak of types.
     let (hosted, kernels): (Vec<&KernelDef>, Vec<&KernelDef>) =

@@ -9,7 +9,6 @@ use device::{Error, LocalRendezvous, Pool, Result};
 use graph::ops::spec::{Arg, ArgType};
 use graph::ops::{OpDef, Traits};
 use graph::{DType, Graph, Node, NodeId, Op, Output, Tensor};
-use kernels;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,6 @@ use device::cancel::Cancellation;
 use device::kernel::Step;
 use device::{Error, LocalRendezvous, Pool, Result};
 use graph::Graph;
-use kernels;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 

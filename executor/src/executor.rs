@@ -8,6 +8,11 @@
 //! Where kernels only enqueue, those that may be enqueued as one are a [`segment`]: which they are [`segments`] decides, by
 //! what [`arrivals`] says of when there is what they wait for, and [`segmented`] lays them out.
 
+#[cfg(test)]
+mod control_flow_tests;
+#[cfg(test)]
+mod tests;
+
 use crate::frames::Framed;
 use crate::kernel_cache::KernelCache;
 use crate::library_functions::LibraryFunctions;

@@ -2,8 +2,6 @@
 
 mod action;
 mod arrivals;
-#[cfg(test)]
-mod control_flow_tests;
 mod evaluate;
 mod executor;
 mod flow;
@@ -23,8 +21,6 @@ mod segmented;
 mod segments;
 mod state;
 mod straight;
-#[cfg(test)]
-mod tests;
 mod trace;
 
 pub use evaluate::HostEvaluator;

@@ -2,7 +2,6 @@
 //! fit, values out of range. It must answer, well or with an error; never panic, and never take memory that the
 //! input does not justify.
 
-use anabranch_executor as executor;
 use anabranch_kernels::testing::{lone_device, make_kernel, run_node_on};
 use device::Device;
 use device::kernel::Kernel;

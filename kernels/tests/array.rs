@@ -1,6 +1,5 @@
 //! The array ops against `array.txt`, and the table of CPU kernels against the table of ops.
 
-use anabranch_executor as executor;
 use anabranch_kernels::testing::run_op;
 use graph::ops::spec::AttrKind;
 use graph::{AttrList, AttrValue, DType, PartialShape, Shape, Tensor};

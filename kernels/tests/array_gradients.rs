@@ -1,6 +1,5 @@
 //! The gradients of the array ops against finite differences, with shapes known and unknown while building.
 
-use anabranch_executor as executor;
 use anabranch_kernels::testing::run_node;
 use device::Value;
 use graph::{AttrValue, DType, Graph, Output, PartialShape, Scope, Shape, Tensor, Topology};

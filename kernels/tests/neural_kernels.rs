@@ -1,7 +1,6 @@
 //! Every op of the neural-network and random families has a CPU kernel for each element type that TensorFlow
 //! 2.21's CPU has one for (complex types aside), and each kernel can be made.
 
-use anabranch_kernels;
 use anabranch_kernels::testing::lone_device;
 use device::Device;
 use device::kernel::KernelInit;
@@ -81,7 +80,7 @@ fn every_type_has_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
             node.attrs.set(attr, dtype);
             op.check_attrs(&node.attrs)?;
             let what = || format!("{} {attr}={dtype}", op.name());
-            let def = kernels::table().find(&node).ok_or_else(what)?;
+            let def = anabranch_kernels::table().find(&node).ok_or_else(what)?;
             let (inputs, outputs) = (node.input_types()?, node.output_types()?);
             let init = KernelInit {
                 node: &node,

@@ -1,6 +1,5 @@
 //! Objects behind handles of either kind, as nodes see them: who makes them, who finds them, when they go.
 
-use anabranch_executor as executor;
 use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel, run_node_on};
 use device::Device;
 use device::{Error, Result, Value};

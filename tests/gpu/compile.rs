@@ -12,7 +12,7 @@ fn every_kernel_compiles_and_loads() -> Fallible {
     if crate::first_gpu(&GpuOptions::default())?.is_none() {
         return Ok(());
     }
-    let rows = rows("GPU")?;
+    let rows = rows(cuda::table())?;
     let next = AtomicUsize::new(0);
     // Each thread has a device of its own, because a device loads one kernel at a time.
     let compile = || -> Result<(), String> {

@@ -66,7 +66,7 @@ impl Case {
 pub(crate) fn shared_rows() -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
     let (share, shares) = share()?;
     let asked = std::env::var(OP).unwrap_or_default();
-    let rows = rows("GPU")?.into_iter().skip(share - 1).step_by(shares);
+    let rows = rows(cuda::table())?.into_iter().skip(share - 1).step_by(shares);
     Ok(rows.filter(|(def, _)| def.op.contains(&asked)).collect())
 }
 

@@ -1,15 +1,14 @@
 //! Nodes for every row of a kernel table.
 
 use super::Fallible;
+use device::KernelTable;
 use device::kernel::KernelDef;
 use graph::ops::spec::AttrKind;
 use graph::{AttrList, AttrValue, DType, Node, Op, PartialShape, Tensor};
-use kernels;
 
 /// Every row of a device type's table with a node for each choice of types that it takes. Ops that call functions are nothing
 /// without a graph that has these: `flows` and `trained` are about whole ones.
-pub fn rows(device_type: &str) -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
-    let table = kernels::table_of(device_type).ok_or("no such device type")?;
+pub fn rows(table: &KernelTable) -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
     let mut rows = Vec::new();
     let calls = |op: &&'static Op| op.attrs.iter().any(|spec| matches!(spec.kind, AttrKind::Func));
     for op in graph::ops::all().iter().filter(|op| !calls(op)) {

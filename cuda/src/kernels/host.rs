@@ -6,7 +6,6 @@ use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit, ON_HOST};
 use device::repeat::Capture;
 use device::{Error, Result};
 use graph::DType;
-use kernels;
 
 /// Returns the definition of a kernel that is the CPU's, with these arguments in host memory.
 pub(super) const fn same_as_cpu(

@@ -3,8 +3,8 @@
 
 use super::Fallible;
 use super::placed::{download, upload};
-use super::recording::RecordingDriver;
-use super::streams::{Gpu, launching};
+use super::software::gpu::{Gpu, launching};
+use super::software::recording::RecordingDriver;
 use device::Value;
 use graph::{AttrValue, DType, Node, PartialShape, Tensor};
 use kernels::testing::run_node_on;

@@ -3,7 +3,7 @@
 
 use super::Fallible;
 use super::cases::Random;
-use super::streams::Gpu;
+use super::software::gpu::Gpu;
 use device::Value;
 use graph::{AttrList, AttrValue, Code, DType, Node, Shape, Tensor};
 use kernels::testing::{run_node, run_node_on};

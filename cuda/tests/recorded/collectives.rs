@@ -1,7 +1,7 @@
 //! Collectives of several GPUs: joining, the enqueued work, and errors.
 
 use super::Fallible;
-use super::streams::{DEADLINE, Gpu};
+use super::software::gpu::{DEADLINE, Gpu};
 use device::cancel::Cancellation;
 use device::kernel::{AsyncContext, Kernel, Step};
 use device::{Error, LocalRendezvous, Pool, Result, Value};

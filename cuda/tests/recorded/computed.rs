@@ -3,8 +3,8 @@
 
 use super::Fallible;
 use super::compared::{compare, cpu};
-use super::recording::RecordingDriver;
-use super::streams::Gpu;
+use super::software::gpu::Gpu;
+use super::software::recording::RecordingDriver;
 use super::walk::{is_whole, walk};
 use device::gpu_options::GpuOptions;
 

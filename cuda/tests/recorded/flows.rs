@@ -2,8 +2,8 @@
 
 use super::Fallible;
 use super::partition::Partition;
-use super::recording::RecordingDriver;
-use super::streams::Gpu;
+use super::software::gpu::Gpu;
+use super::software::recording::RecordingDriver;
 use device::gpu_options::GpuOptions;
 use graph::{Shape, Tensor};
 use std::fmt::Write;

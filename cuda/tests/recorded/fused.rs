@@ -3,8 +3,8 @@
 use super::Fallible;
 use super::cases::Random;
 use super::partition::{Partition, transferring};
-use super::recording::RecordingDriver;
-use super::streams::Gpu;
+use super::software::gpu::Gpu;
+use super::software::recording::RecordingDriver;
 use super::training::run;
 use device::Device;
 use device::Value;

@@ -5,8 +5,8 @@ use super::Fallible;
 use super::cases::{Random, inputs};
 use super::op_nodes::rows;
 use super::partition::{Partition, four_of};
-use super::recording::RecordingDriver;
-use super::streams::{DEADLINE, Gpu};
+use super::software::gpu::{DEADLINE, Gpu};
+use super::software::recording::RecordingDriver;
 use device::Value;
 use device::gpu_options::GpuOptions;
 use device::kernel::{Kernel, KernelDef};
@@ -743,7 +743,7 @@ fn fed_to_gpu(def: &KernelDef, node: &Node) -> Option<Vec<bool>> {
 fn every_capturable_kernel_agrees_in_a_graph() -> Fallible {
     let mut random = Random(1);
     let mut captured = 0;
-    for (def, nodes) in rows("GPU")? {
+    for (def, nodes) in rows(cuda::table())? {
         // A constant does not run.
         if def.capture != Capture::Work || def.op == "Const" {
             continue;
@@ -791,7 +791,7 @@ fn every_capturable_kernel_agrees_in_a_graph() -> Fallible {
 #[test]
 fn capturable_kernels_are_synchronous() -> Fallible {
     let gpu = gpu(1 << 20)?;
-    for (def, nodes) in rows("GPU")? {
+    for (def, nodes) in rows(cuda::table())? {
         for node in nodes.iter().take(1).filter(|_| def.capture != Capture::Never) {
             let kernel = make_kernel(&gpu.device, node).map_err(|e| format!("{def:?}: {e}"))?;
             assert!(matches!(kernel, Kernel::Sync(_)), "{def:?}");
@@ -799,7 +799,7 @@ fn capturable_kernels_are_synchronous() -> Fallible {
     }
     // Kernels that draw random numbers, and handles, cannot be captured.
     for op in ["RandomUniform", "StatelessRandomNormal", "VarHandleOp"] {
-        let rows = anabranch_cuda::kernels::table().of_op(op);
+        let rows = cuda::kernels::table().of_op(op);
         assert!(!rows.is_empty() && rows.iter().all(|def| def.capture == Capture::Never), "{op}");
     }
     Ok(())

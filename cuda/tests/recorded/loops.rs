@@ -3,8 +3,8 @@
 
 use super::Fallible;
 use super::partition::Partition;
-use super::recording::RecordingDriver;
-use super::streams::Gpu;
+use super::software::gpu::Gpu;
+use super::software::recording::RecordingDriver;
 use super::training::run;
 use device::gpu_options::GpuOptions;
 use graph::{Graph, Tensor};

@@ -1,7 +1,8 @@
 //! Several GPUs of one process: the copies between them, and the memory of copied tensors.
 
 use super::Fallible;
-use super::streams::{DEADLINE, Gpu, node};
+use super::software::gpu::{DEADLINE, Gpu};
+use super::streams::node;
 use device::cancel::Cancellation;
 use device::kernel::Step;
 use device::{LocalRendezvous, Pool, Value};

@@ -1,9 +1,10 @@
 //! Compiles all kernels of all `.cu` files for each supported architecture with NVIDIA's compiler, which needs
 //! no GPU.
 
-use super::compiler::{self, loaded, texts};
-use super::{Fallible, kernels};
-use anabranch_cuda::engine::{compile, library};
+use super::Fallible;
+use super::software::compiler::{self, loaded, texts};
+use super::software::gpu;
+use cuda::engine::{compile, library};
 
 fn check(architecture: &str, magic: &[u8]) -> Fallible {
     loaded()?;
@@ -32,7 +33,7 @@ fn all_sources_compile_for_sm_90() -> Fallible {
 /// Compiles all kernels to PTX that the test's interpreter can execute.
 #[test]
 fn all_sources_compile_to_ptx() -> Fallible {
-    for program in kernels::programs()? {
+    for program in gpu::programs()? {
         compiler::kernel(&program).map_err(|error| format!("{}: {error}", program.function))?;
     }
     Ok(())

@@ -1,110 +1,15 @@
 //! The order of enqueued work, and the allocation of memory.
 
 use super::Fallible;
-use super::recording::RecordingDriver;
-use anabranch_cuda::engine::device_with_driver;
+use super::software::gpu::{Gpu, launching};
+use super::software::recording::RecordingDriver;
+use cuda::engine::device_with_driver;
+use device::Device;
 use device::Value;
 use device::gpu_options::GpuOptions;
-use device::{Device, DeviceTensor};
 use graph::{AttrList, AttrValue, Code, DType, DeviceName, Node, TaskName, Tensor};
 use kernels::testing::run_node_on;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
-
-/// Options under which all memory may be used and kernels are launched one by one.
-pub(crate) fn launching() -> GpuOptions {
-    GpuOptions { memory_fraction: 1.0, graphs: false, ..GpuOptions::default() }
-}
-
-/// A GPU with the recording driver.
-pub(crate) struct Gpu {
-    pub(crate) driver: Arc<RecordingDriver>,
-    pub(crate) device: Arc<Device>,
-}
-
-impl Gpu {
-    /// Returns a GPU with this much memory, without graphs.
-    pub(crate) fn new(memory: u64) -> Fallible<Gpu> {
-        Gpu::with(memory, &launching())
-    }
-
-    /// Returns a GPU with this much memory.
-    pub(crate) fn with(memory: u64, options: &GpuOptions) -> Fallible<Gpu> {
-        Gpu::with_driver(RecordingDriver::new(memory), 0, options)
-    }
-
-    /// Returns a GPU with this driver, number `id` of its task.
-    pub(crate) fn with_driver(driver: RecordingDriver, id: u32, options: &GpuOptions) -> Fallible<Gpu> {
-        let driver = Arc::new(driver);
-        let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", id);
-        let device = Arc::new(engine_of::with_driver(driver.clone(), name, options)?);
-        Ok(Gpu { driver, device })
-    }
-
-    /// Returns GPUs of one task: the first, and others with or without peer access to it.
-    pub(crate) fn group(memory: u64, are_reachable: &[bool]) -> Fallible<Vec<Gpu>> {
-        let options = launching();
-        let first = RecordingDriver::new(memory);
-        let others: Vec<RecordingDriver> = are_reachable.iter().map(|&can| first.another_gpu(can)).collect();
-        (0..)
-            .zip([first].into_iter().chain(others))
-            .map(|(id, gpu)| Gpu::with_driver(gpu, id, &options))
-            .collect()
-    }
-
-    /// Uploads a tensor.
-    pub(crate) fn upload(&self, tensor: Tensor) -> Fallible<Value> {
-        let (sender, receiver) = channel();
-        self.device.processor().upload(tensor, Box::new(move |value| drop(sender.send(value))));
-        Ok(receiver.recv_timeout(DEADLINE)??)
-    }
-
-    /// Downloads a value, and drops it before the download completes.
-    pub(crate) fn download(&self, value: Value) -> Fallible<Tensor> {
-        let tensor = on_gpu(&value)?;
-        drop(value);
-        let (sender, receiver) = channel();
-        self.device.processor().download(tensor, Box::new(move |tensor| drop(sender.send(tensor))));
-        Ok(receiver.recv_timeout(DEADLINE)??)
-    }
-
-    /// Copies a value from another GPU.
-    pub(crate) fn adopt(&self, value: &Value) -> Fallible<Value> {
-        let (sender, receiver) = channel();
-        self.device.processor().adopt(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
-        Ok(receiver.recv_timeout(DEADLINE)??)
-    }
-
-    /// Returns the log up to a line with the prefix `last`, waiting for other threads to write it.
-    pub(crate) fn log_until(&self, last: &str) -> Fallible<Vec<String>> {
-        let (mut log, end) = (Vec::new(), Instant::now() + DEADLINE);
-        while !log.iter().any(|line: &String| line.starts_with(last)) {
-            if Instant::now() > end {
-                return Err(format!("no {last:?} in {log:?}").into());
-            }
-            log.extend(self.driver.log());
-            std::thread::yield_now();
-        }
-        Ok(log)
-    }
-
-    /// Copies a value into an IPC buffer.
-    pub(crate) fn lend(&self, value: &Value) -> Fallible<Value> {
-        let (sender, receiver) = channel();
-        self.device.processor().export(on_gpu(value)?, Box::new(move |value| drop(sender.send(value))));
-        Ok(receiver.recv_timeout(DEADLINE)??)
-    }
-}
-
-fn on_gpu(value: &Value) -> Fallible<DeviceTensor> {
-    match value {
-        Value::Device(tensor) => Ok(tensor.clone()),
-        _ => Err(format!("{value:?} is not on a GPU").into()),
-    }
-}
-
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Returns a node of an op for a dtype.
 pub(crate) fn node(op: &str, dtype: DType) -> Fallible<Node> {
@@ -269,14 +174,10 @@ fn failed_allocation_is_retried_after_synchronize_and_trim() -> Fallible {
     let driver = Arc::new(RecordingDriver::new(1000));
     let name = DeviceName::new(&TaskName::new("localhost", 0), "GPU", 0);
     let options = launching();
-    let device: Arc<Device> = Arc::new(engine_of::with_driver(driver.clone(), name, &options)?);
+    let device: Arc<Device> = Arc::new(device_with_driver(driver.clone(), name, &options)?);
     let gpu = Gpu { driver, device };
     let other = graph::Shape::new(&[200])?;
-    let held = anabranch_cuda::engine::Driver::allocate(
-        &*gpu.driver,
-        500,
-        anabranch_cuda::engine::driver::StreamId(0),
-    )?;
+    let held = cuda::engine::Driver::allocate(&*gpu.driver, 500, cuda::engine::driver::StreamId(0))?;
     assert!(held.is_some());
     let error = gpu.upload(Tensor::zeros(DType::Float, other)?).err().ok_or("no error")?;
     assert!(error.to_string().contains("OOM when allocating"), "{error}");

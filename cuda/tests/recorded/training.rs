@@ -2,7 +2,7 @@
 //! all memory.
 
 use super::Fallible;
-use super::streams::{DEADLINE, Gpu};
+use super::software::gpu::{DEADLINE, Gpu};
 use device::cancel::Cancellation;
 use device::kernel::Step;
 use device::{LocalRendezvous, Pool};

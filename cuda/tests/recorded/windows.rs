@@ -2,8 +2,9 @@
 //! is another GPU of the same recording driver, which finds memory only by its descriptor.
 
 use super::Fallible;
-use super::recording::RecordingDriver;
-use super::streams::{DEADLINE, Gpu, launching, node};
+use super::software::gpu::{DEADLINE, Gpu, launching};
+use super::software::recording::RecordingDriver;
+use super::streams::node;
 use device::DeviceTensor;
 use device::gpu_options::GpuOptions;
 use device::shared_block::{Freed, Place, SharedBlock};

@@ -1,13 +1,9 @@
 //! A store that follows another.
 
 use super::*;
-use crate::cancel::Cancellation;
 use crate::resource::ResourceStore;
 use crate::variable::{RefVariable, Variable, VariableSlices};
 use graph::{Code, DType, PartialShape, Tensor};
-use kernels::objects::accumulator::{Accumulator, Gradient, Reduction};
-use kernels::objects::queue::{Element, Kind, Queue, QueueSpec};
-use smallvec::smallvec;
 use std::any::Any;
 use std::sync::atomic::AtomicI64;
 use std::thread;
@@ -123,84 +119,6 @@ fn a_reference_and_a_resource_of_one_name_are_two() -> Result<()> {
     pair.take()?;
     let followed = pair.follower.lookup::<RefVariable>("c", "v")?;
     assert_eq!((followed.0.read(), pair.followed("v")), (by_reference.0.read(), Some(floats(&[2.0])?)));
-    Ok(())
-}
-
-#[test]
-fn queues_and_accumulators_are_followed() -> Result<()> {
-    let pair = Pair::new()?;
-    let step = Arc::new(Cancellation::new());
-    for kind in [Kind::Fifo, Kind::Priority] {
-        let (types, shapes) = (vec![DType::Int64], vec![PartialShape::scalar()]);
-        let spec = QueueSpec { kind, capacity: 100, types, shapes };
-        let name = format!("{kind:?}");
-        let queue = pair.own.lookup_or_create("", &name, || Ok(Queue::new((&*name).into(), spec)))?;
-        for number in [5i64, 3, 9, 3, 1] {
-            queue.enqueue(&step, smallvec![Tensor::from(number).into()], Box::new(drop));
-        }
-        queue.dequeue(&step, Box::new(drop));
-        pair.take()?;
-        queue.close(&step, false, Box::new(drop));
-        assert_eq!(pair.take()?, [&*name]);
-        let followed = pair.follower.lookup::<Queue>("", &name)?;
-        assert!(followed.is_closed() && followed.len() == 4);
-        let drain = |queue: &Queue| {
-            let all = Arc::new(Mutex::new(Vec::new()));
-            let into = all.clone();
-            let keep = move |elements: Result<Vec<_>>| into.lock().extend(elements.into_iter().flatten());
-            queue.dequeue_many(&step, 4, false, Box::new(keep));
-            let all: Vec<Element> = std::mem::take(&mut *all.lock());
-            all.iter().flatten().map(|tensor| tensor.tensor().cloned()).collect::<Result<Vec<Tensor>>>()
-        };
-        assert_eq!(drain(&followed)?, drain(&queue)?);
-    }
-
-    let shape = PartialShape::from([1usize]);
-    let sum = pair.own.lookup_or_create("", "sum", || {
-        Ok(Accumulator::new("sum".into(), DType::Float, shape, Reduction::Mean, false))
-    })?;
-    sum.set_global_step(3);
-    sum.apply(2, Gradient::Dense(floats(&[100.0])?))?;
-    for gradient in [1.0, 4.0] {
-        sum.apply(3, Gradient::Dense(floats(&[gradient])?))?;
-    }
-    pair.take()?;
-    let followed = pair.follower.lookup::<Accumulator>("", "sum")?;
-    assert_eq!((followed.count(), followed.dropped()), (2, 1));
-    let mean = Arc::new(Mutex::new(None));
-    let into = mean.clone();
-    followed.take(&step, 2, Box::new(move |taken| *into.lock() = taken.ok()));
-    let Some(Gradient::Dense(mean)) = mean.lock().take() else {
-        return Err(Error::internal("no mean"));
-    };
-    assert_eq!(mean, floats(&[2.5])?);
-    // Who waits for what is not there changes nothing, and is not there either.
-    assert_eq!(followed.count(), 0);
-    Ok(())
-}
-
-#[test]
-fn what_a_dequeue_has_set_aside_is_in_the_queue_still() -> Result<()> {
-    let pair = Pair::new()?;
-    let step = Arc::new(Cancellation::new());
-    let (types, shapes) = (vec![DType::Int64], vec![PartialShape::scalar()]);
-    let spec = QueueSpec { kind: Kind::Fifo, capacity: 100, types, shapes };
-    let queue = pair.own.lookup_or_create("", "q", || Ok(Queue::new("q".into(), spec)))?;
-    for number in [1i64, 2] {
-        queue.enqueue(&step, smallvec![Tensor::from(number).into()], Box::new(drop));
-    }
-    queue.dequeue_many(&step, 3, false, Box::new(drop));
-    // Who waits behind it has nothing to give back.
-    let second = Arc::new(Cancellation::new());
-    queue.dequeue_many(&second, 3, false, Box::new(drop));
-    second.cancel(Error::internal("over"));
-    pair.take()?;
-    let followed = pair.follower.lookup::<Queue>("", "q")?;
-    assert_eq!((queue.len(), followed.len()), (0, 2));
-    step.cancel(Error::internal("over"));
-    assert_eq!(queue.len(), 2);
-    pair.take()?;
-    assert_eq!(followed.len(), 2);
     Ok(())
 }
 

@@ -1,7 +1,6 @@
 //! Each op of these families has a kernel for each type that its signature and TensorFlow's CPU kernels allow.
 
 use DType::*;
-use anabranch_kernels;
 use graph::{AttrValue, DType, Node};
 
 const FLOATS: &[DType] = &[BFloat16, Half, Float, Double];
@@ -52,12 +51,12 @@ fn every_op_has_its_kernels() {
     for (names, types) in OPS {
         for name in *names {
             let Some(op) = graph::ops::lookup(name) else { panic!("no op {name}") };
-            assert!(!kernels::table().of_op(name).is_empty(), "{name}");
+            assert!(!anabranch_kernels::table().of_op(name).is_empty(), "{name}");
             for &dtype in *types {
                 let node = Node::new("test", op).with_attr("T", dtype);
                 let spec = op.attr_spec("T").map(|s| s.check(&AttrValue::Type(dtype)));
                 assert_eq!(spec, Some(Ok(())), "{name} of {dtype}");
-                assert!(kernels::table().find(&node).is_some(), "{name} of {dtype}");
+                assert!(anabranch_kernels::table().find(&node).is_some(), "{name} of {dtype}");
             }
         }
     }

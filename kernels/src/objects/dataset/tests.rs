@@ -343,7 +343,7 @@ fn a_cache_is_filled_once_for_each_pipeline() -> Result<()> {
         Ok(Tensor::scalar(i))
     });
     let mapped = map::map(range(3)?, count, integers(), true)?;
-    let cached = cpu_cache::cache(mapped, cpu_cache::CacheSource::Own(PerPipeline::default()))?;
+    let cached = cache::cache(mapped, cache::CacheSource::Own(PerPipeline::default()))?;
     let epochs = transform::repeat(cached, 3)?;
     assert_eq!(numbers(&epochs)?, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
     assert_eq!(calls.load(Ordering::Relaxed), 3);

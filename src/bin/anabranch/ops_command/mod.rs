@@ -3,7 +3,6 @@
 use crate::output;
 use clap::Args;
 use graph::ops;
-use kernels;
 use std::collections::BTreeMap;
 use std::io;
 
@@ -26,7 +25,7 @@ pub(crate) fn run(flags: &OpsFlags) -> io::Result<()> {
     let here: BTreeMap<&str, Vec<&str>> = ops::all()
         .iter()
         .map(|op| {
-            let tables = kernels::tables().into_iter().filter(|table| table.has_op(op));
+            let tables = worker::kernel_tables().into_iter().filter(|table| table.has_op(op));
             (op.name(), tables.map(|table| table.device_type).collect::<Vec<&str>>())
         })
         .filter(|(_, devices)| !devices.is_empty())

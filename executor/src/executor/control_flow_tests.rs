@@ -1,7 +1,8 @@
 //! Branches and loops, as graphs in textual form with the CPU's kernels.
 
-use super::action::Action;
 use super::*;
+use crate::action::Action;
+use device::Error;
 use device::cancel::Cancellation;
 use device::rendezvous::{LocalRendezvous, RendezvousKey, Sent};
 use device::value::Value;

@@ -4,9 +4,10 @@ mod bench;
 
 use self::bench::*;
 use super::*;
+use device::Error;
 use device::value::Value;
 use graph::ops::Traits;
-use graph::{Code, DType, Op, Role};
+use graph::{Code, DType, Node, Op, Role};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 

@@ -8,10 +8,10 @@ use device::rendezvous::{LocalRendezvous, RendezvousKey, Sent};
 use device::resource::{Resource, ResourceStore};
 use device::value::Value;
 use device::variable::Variable;
-use device::{Device, DeviceAttributes, DeviceMemory, DeviceTensor, Processor, Transfer};
+use device::{Device, DeviceAttributes, DeviceMemory, DeviceTensor, Error, Processor, Transfer};
 use graph::ops::spec::{Arg, ArgType, AttrKind, AttrSpec};
 use graph::ops::{OpDef, Traits};
-use graph::{DType, NodeId, Op, Output, PartialShape, Role, Tensor};
+use graph::{DType, Node, NodeId, Op, Output, PartialShape, Role, Tensor};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! NVIDIA's compiler, found as the program finds it, without a GPU; it compiles our kernels to PTX.
 
-use super::{Fallible, environment, kernels};
-use anabranch_cuda::engine::{Program, compile, library};
+use super::super::{Fallible, environment};
+use super::gpu::programs;
+use cuda::engine::{Program, compile, library};
 use device::{Error, Result};
 use ptx::{Kernel, Module};
 use std::collections::{BTreeMap, HashMap};
@@ -47,7 +48,7 @@ fn find(folder: &Path, found: &mut Vec<PathBuf>) -> Fallible {
 /// their own under one file name.
 pub(crate) fn texts() -> Fallible<BTreeMap<(&'static str, String), Vec<String>>> {
     let mut texts = BTreeMap::<_, Vec<String>>::new();
-    for program in kernels::programs()? {
+    for program in programs()? {
         texts.entry((program.file, program.source())).or_default().push(program.function);
     }
     Ok(texts)

@@ -4,11 +4,11 @@
 //! execute work, at the time of the call; invalid accesses of a kernel are recorded as races.
 
 use super::{compiler, processor};
-use anabranch_cuda::engine::driver::{
+use cuda::engine::driver::{
     Address, AllReduce, AllReducePart, Convolution, ConvolutionMemory, Direction, EventId, FunctionId,
     GraphId, Grid, IpcMemory, PinnedMemory, Product, StreamId, WorkspaceBytes,
 };
-use anabranch_cuda::engine::{Arguments, Driver, Program};
+use cuda::engine::{Arguments, Driver, Program};
 use device::{Error, Result};
 use graph::DType;
 use ptx::Kernel;

@@ -2,10 +2,8 @@
 //! loops.
 
 use super::recording::{Memories, slice, slice_mut};
-use anabranch_cuda::engine::Arguments;
-use anabranch_cuda::engine::driver::{
-    Address, Convolution, ConvolutionMemory, Direction, Grid, Image, Product,
-};
+use cuda::engine::Arguments;
+use cuda::engine::driver::{Address, Convolution, ConvolutionMemory, Direction, Grid, Image, Product};
 use graph::DType;
 use half::{bf16, f16};
 use num_complex::Complex;

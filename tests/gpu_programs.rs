@@ -1,20 +1,33 @@
 //! Whole programs on a GPU that executes kernels in software: they train as on the CPU.
 
-use super::folder::Folder;
-use super::models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
-use super::recording::RecordingDriver;
-use super::{Fallible, elements, saved};
-use anabranch_cuda::engine::device_with_driver;
+#![cfg(feature = "cuda")]
+#![allow(unreachable_pub)]
+
+#[path = "gpu/elements.rs"]
+mod elements;
+#[path = "../examples/models/mod.rs"]
+mod models;
+#[path = "gpu/saved.rs"]
+mod saved;
+#[allow(dead_code)]
+#[path = "../cuda/tests/recorded/software/mod.rs"]
+mod software;
+mod support;
+
 use client::{Server, ServerConfig, Session, SessionOptions};
+use cuda::engine::device_with_driver;
 use device::Device;
 use device::gpu_options::GpuOptions;
 use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, Tensor};
-use kernels;
+use models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
+use software::recording::RecordingDriver;
 use std::sync::Arc;
+use support::folder::Folder;
+use support::{Fallible, environment, folder, op_nodes};
 use train::{Averaging, Master, Optimizer, Strategy, Variables};
 
 /// A single process, with or without GPUs.
-pub(crate) struct Machine {
+struct Machine {
     pub(crate) master: Master,
     /// The drivers, which share a log.
     gpus: Vec<Arc<RecordingDriver>>,
@@ -40,10 +53,10 @@ impl Machine {
     fn of(gpus: Vec<Arc<RecordingDriver>>, graphs: bool) -> Fallible<Machine> {
         let config = ServerConfig { threads: 2, ..ServerConfig::default() };
         let name = |kind: &str, id: u32| DeviceName::new(&config.task, kind, id);
-        let mut devices: Vec<Arc<Device>> = vec![Arc::new(cpu::device(name("CPU", 0), 1, 1 << 30))];
+        let mut devices: Vec<Arc<Device>> = vec![Arc::new(kernels::device(name("CPU", 0), 1, 1 << 30))];
         let options = GpuOptions { graphs, ..GpuOptions::default() };
         for (id, gpu) in (0..).zip(&gpus) {
-            devices.push(Arc::new(engine_of::with_driver(gpu.clone(), name("GPU", id), &options)?));
+            devices.push(Arc::new(device_with_driver(gpu.clone(), name("GPU", id), &options)?));
         }
         Ok(Machine { master: Master::InProcess(Arc::new(Server::with_devices(config, devices)?)), gpus })
     }
@@ -288,4 +301,9 @@ fn gpu_elements_reach_iterators_of_other_gpus_but_not_of_the_cpu() -> Fallible {
     let error = refused.err().ok_or("the CPU reads a GPU's memory")?.to_string();
     assert!(error.contains("ask for it there"), "{error}");
     Ok(())
+}
+
+/// The process and device for tests of whole programs.
+fn machine() -> Fallible<(Master, &'static str)> {
+    Ok((Machine::with_gpu(true)?.master, "/device:GPU:0"))
 }

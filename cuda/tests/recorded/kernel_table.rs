@@ -2,22 +2,8 @@
 
 use super::Fallible;
 use super::op_nodes::rows;
-use super::streams::Gpu;
-use anabranch_cuda::engine::Program;
+use super::software::gpu::programs;
 use device::kernel::ALL_ARGUMENTS;
-use kernels;
-use kernels::testing::make_kernel;
-
-/// Returns the programs of all kernels in the table.
-pub(crate) fn programs() -> Fallible<Vec<Program>> {
-    let gpu = Gpu::new(1 << 20)?;
-    for (def, nodes) in rows("GPU")? {
-        for node in nodes {
-            make_kernel(&gpu.device, &node).map_err(|e| format!("{def:?} for {:?}: {e}", node.attrs))?;
-        }
-    }
-    Ok(gpu.driver.programs())
-}
 
 #[test]
 fn every_registration_makes_a_kernel_for_each_type() -> Fallible {
@@ -28,7 +14,7 @@ fn every_registration_makes_a_kernel_for_each_type() -> Fallible {
 
 #[test]
 fn every_registration_names_arguments_and_types_of_its_op() -> Fallible {
-    for (def, nodes) in rows("GPU")? {
+    for (def, nodes) in rows(cuda::table())? {
         let op = nodes.first().ok_or("a row takes nothing")?.op;
         let memories = [def.host_memory, def.any_memory].into_iter().filter(|names| *names != ALL_ARGUMENTS);
         for argument in memories.flatten() {
@@ -49,7 +35,7 @@ fn every_registration_names_arguments_and_types_of_its_op() -> Fallible {
 
 #[test]
 fn every_registration_has_a_cpu_kernel() -> Fallible {
-    for (def, nodes) in rows("GPU")? {
+    for (def, nodes) in rows(cuda::table())? {
         // Collectives need several GPUs; `collectives` tests their results.
         if def.op.starts_with("Nccl") {
             continue;
