@@ -24,7 +24,7 @@ const CEILINGS: &[Ceiling] = &[
     ceiling("device", 25.0, 25.0, 45.0),
     ceiling("kernels", 25.0, 25.0, 45.0),
     ceiling("cuda", 25.0, 25.0, 45.0),
-    ceiling("executor", 25.0, 25.0, 45.0),
+    ceiling("executor", 25.0, 30.0, 45.0),
     ceiling("proto", 20.0, 20.0, 35.0),
     ceiling("rpc", 25.0, 30.0, 35.0),
     ceiling("worker", 25.0, 25.0, 35.0),
@@ -172,7 +172,7 @@ fn public_functions(text: &str) -> (usize, usize) {
 fn sentences_name_their_subject_and_public_functions_have_docs() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut failures = Vec::new();
-    println!(
+    eprintln!(
         "{:<12}{:>10}{:>10}{:>10}{:>10}{:>15}",
         "folder", "sentences", "opened %", "what %", "pub fn", "undocumented %"
     );
@@ -186,7 +186,7 @@ fn sentences_name_their_subject_and_public_functions_have_docs() -> Result<(), B
         ];
         let [(_, opened, _), (_, what, _), (_, undocumented, _)] = found;
         let (sentences, functions) = (counts.sentences, counts.functions);
-        println!("{folder:<12}{sentences:>10}{opened:>10.1}{what:>10.1}{functions:>10}{undocumented:>15.1}");
+        eprintln!("{folder:<12}{sentences:>10}{opened:>10.1}{what:>10.1}{functions:>10}{undocumented:>15.1}");
         let over = found.iter().filter(|(_, share, ceiling)| share > ceiling);
         failures.extend(
             over.map(|(name, share, ceiling)| format!("{folder}: {share:.1} % {name}, over {ceiling} %")),

@@ -66,7 +66,7 @@ pub fn all_to_host(device: &Arc<Device>, values: Values, done: Transfer<Values>)
 pub fn all_to_device(device: &Arc<Device>, values: Values, done: Transfer<Values>) {
     if !device.processor().has_own_memory() {
         let is_elsewhere = values.iter().any(|value| matches!(value, Value::Device(_)));
-        return done(if is_elsewhere { Err(out_of_reach(&**device)) } else { Ok(values) });
+        return done(if is_elsewhere { Err(out_of_reach(device)) } else { Ok(values) });
     }
     let bring = |value, done: Transfer<Value>| match value {
         Value::Host(tensor) if tensor.dtype() == DType::Int32 => done(Ok(tensor.into())),

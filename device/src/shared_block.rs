@@ -48,6 +48,12 @@ pub struct Sharing {
     given_up: AtomicBool,
 }
 
+impl Default for Sharing {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Sharing {
     pub fn new() -> Sharing {
         static NEXT: AtomicU64 = AtomicU64::new(1);

@@ -49,7 +49,7 @@ impl Action {
             Role::Compute => Ok(Action::Kernel(kernels.kernel(device, node, functions)?)),
             Role::Send => {
                 let key = key(node)?;
-                let way = Way::between(&**device, &key.dst_device)?;
+                let way = Way::between(device, &key.dst_device)?;
                 Ok(Action::Send { key, way })
             }
             Role::Recv => {

@@ -138,7 +138,7 @@ fn finish_without_outputs(done: Done) -> Finish<Vec<Element>> {
 
 fn enqueue(init: &KernelInit<'_>) -> Result<Kernel> {
     transfer(init, true, |_, ctx| {
-        let element = ctx.inputs[1..].iter().map(|input| Placed::kept(input.clone(), &*ctx.device));
+        let element = ctx.inputs[1..].iter().map(|input| Placed::kept(input.clone(), &ctx.device));
         let element = element.collect::<Result<_>>()?;
         Ok(QueueTransfer::Enqueue(element))
     })

@@ -90,7 +90,7 @@ fn store_tensor(init: &KernelInit<'_>) -> Result<Kernel> {
     let (node, device) = (init.node.name.clone(), init.device.name().to_string());
     let by_resource = init.output_type(0) == DType::Resource;
     Kernel::sync(move |ctx| {
-        let value = Placed::kept(ctx.take_value(0), &**ctx.device())?;
+        let value = Placed::kept(ctx.take_value(0), ctx.device())?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let name: Arc<str> = format!("{node};{id};{device}").into();
         let dtype = value.dtype();

@@ -117,7 +117,7 @@ fn start<A>(ctx: AsyncContext, arguments: Result<A>, run: impl FnOnce(&Arc<Cance
 
 /// Returns the inputs from `first` on.
 fn tuple(ctx: &AsyncContext, first: usize) -> Result<Tuple> {
-    ctx.inputs[first..].iter().map(|input| Placed::kept(input.clone(), &*ctx.device)).collect()
+    ctx.inputs[first..].iter().map(|input| Placed::kept(input.clone(), &ctx.device)).collect()
 }
 
 fn values(tuple: Tuple) -> SmallVec<[Value; 4]> {

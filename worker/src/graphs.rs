@@ -81,7 +81,7 @@ impl RegisteredGraph {
             let graph = match fuses {
                 true => {
                     let on = session.devices.find(&device)?;
-                    fuse(part.graph, &**on).map_err(|e| crate::failure(&e))?
+                    fuse(part.graph, on).map_err(|e| crate::failure(&e))?
                 }
                 false => part.graph,
             };

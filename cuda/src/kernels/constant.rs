@@ -46,7 +46,7 @@ fn constant(init: &KernelInit<'_>) -> Result<Kernel> {
     if value.dtype() != dtype {
         device::invalid!("a Const of {dtype} has a value of {}", value.dtype());
     }
-    let value = engine_of(&**init.device)?.upload(&init.node.name, &value)?;
+    let value = engine_of(init.device)?.upload(&init.node.name, &value)?;
     Kernel::sync(move |ctx| {
         ctx.set_output(0, value.clone());
         Ok(())

@@ -40,7 +40,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 fn bucketize(init: &KernelInit<'_>) -> Result<Kernel> {
     let bounds: Vec<f64> = boundaries(init)?.into_iter().map(f64::from).collect();
     let bounds = Tensor::from_slice(&bounds, Shape::new(&[bounds.len()])?)?;
-    let bounds = engine_of(&**init.device)?.upload(&init.node.name, &bounds)?;
+    let bounds = engine_of(init.device)?.upload(&init.node.name, &bounds)?;
     let place = function(init, &SOURCE, format!("bucketize<{}>", type_name(init.input_type(0))?))?;
     Kernel::sync(move |ctx| {
         let x = ctx.device_input(0)?;

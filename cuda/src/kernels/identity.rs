@@ -27,7 +27,7 @@ fn check(init: &KernelInit<'_>, signed: bool) -> Result<Kernel> {
     Kernel::asynchronous(move |ctx| {
         let AsyncContext { node, device, mut inputs, done, .. } = ctx;
         let value = inputs.pop().unwrap_or_default();
-        let enqueued = KernelStream::of(&*device).and_then(|stream| {
+        let enqueued = KernelStream::of(&device).and_then(|stream| {
             let Value::Device(x) = &value else {
                 return Err(Error::internal(format!("{value:?} is not in the GPU's memory")));
             };

@@ -42,7 +42,7 @@ fn adjoint(init: &KernelInit<'_>) -> Result<Flips> {
 /// Makes a kernel of matrix products.
 fn make(init: &KernelInit<'_>, flips: Flips, batches: Batches) -> Result<Kernel> {
     // Opening the GPU here makes an error appear when the graph is registered, not in a step.
-    crate::engine::engine_of(&**init.device)?;
+    crate::engine::engine_of(init.device)?;
     Kernel::sync(move |ctx| {
         let (out, _) = multiply(ctx, flips, batches, None)?;
         ctx.set_output(0, out);

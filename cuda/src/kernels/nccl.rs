@@ -42,7 +42,7 @@ fn all_reduce(init: &KernelInit<'_>) -> Result<Kernel> {
     let shared_name: String = init.attr("shared_name")?;
     Kernel::asynchronous(move |ctx| {
         let AsyncContext { node, device, step, mut inputs, done } = ctx;
-        let joined = engine_of(&*device).and_then(|engine| {
+        let joined = engine_of(&device).and_then(|engine| {
             let tensor = device_tensor(inputs.get_mut(0).map(std::mem::take))?;
             let make = || Ok(Collective::default());
             let collective = step.resources.lookup_or_create_private("", &shared_name, make)?;

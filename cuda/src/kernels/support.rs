@@ -77,17 +77,17 @@ pub(super) fn moved_type_name(dtype: DType) -> Result<&'static str> {
 
 /// Loads a kernel of a file for the node's device.
 pub(super) fn function(init: &KernelInit<'_>, source: &Source, name: String) -> Result<Arc<Function>> {
-    engine_of(&**init.device)?.function(source.program(name))
+    engine_of(init.device)?.function(source.program(name))
 }
 
 /// Returns the stream that the kernel enqueues to.
 pub(super) fn kernel_stream<'a>(ctx: &KernelContext<'a>) -> Result<KernelStream<'a>> {
-    KernelStream::of(&**ctx.device())
+    KernelStream::of(ctx.device())
 }
 
 /// Uploads a tensor that the kernel has made on the host; such a kernel cannot be captured.
 pub(super) fn upload(ctx: &KernelContext<'_>, tensor: &Tensor) -> Result<DeviceTensor> {
-    engine_of(&**ctx.device())?.upload(&ctx.node().name, tensor)
+    engine_of(ctx.device())?.upload(&ctx.node().name, tensor)
 }
 
 /// Allocates memory for an output.

@@ -162,7 +162,7 @@ fn incompatible_bias_is_an_error_of_the_bias_op() -> Fallible {
 
 fn check_fused(text: &str, expected: Expect) -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
-    let fused = fuse(Graph::from_text(text)?, &*gpu.device)?;
+    let fused = fuse(Graph::from_text(text)?, &gpu.device)?;
     expected.assert_eq(&fused.to_text());
     assert_eq!(gpu.driver.log(), Vec::<String>::new(), "fusing opens no GPU");
     Ok(())
@@ -207,7 +207,7 @@ fn fused_partition_runs_as_two_calls_without_races() -> Fallible {
         moved = AddV2[T=float](scaled, b)
         "#;
     let gpu = Gpu::new(1 << 20)?;
-    run(&gpu, &fuse(Graph::from_text(text)?, &*gpu.device)?, 2)?;
+    run(&gpu, &fuse(Graph::from_text(text)?, &gpu.device)?, 2)?;
     let mut log = gpu.driver.log();
     log.retain(|line| line.starts_with("product") || line.contains('<'));
     let step =
@@ -281,7 +281,7 @@ fn fused_residual_block_is_bitwise_equal_with_fewer_passes() -> Fallible {
             transferring(&BLOCK.replace("=T", &format!("={dtype}")).replace(" T\n", &format!(" {dtype}\n")))?;
         let options = GpuOptions { graphs: false, memory_fraction: 1.0, ..GpuOptions::default() };
         let gpu = Gpu::with_driver(RecordingDriver::new(1 << 20).executing_ptx(), 0, &options)?;
-        let partition = Partition::new(&if fuses { fuse(graph, &*gpu.device)? } else { graph }, &gpu.device)?;
+        let partition = Partition::new(&if fuses { fuse(graph, &gpu.device)? } else { graph }, &gpu.device)?;
         let mut random = Random(1);
         let images = |random: &mut Random| random.tensor(dtype, &[2, 3, 3, 4]);
         let feeds = [
@@ -319,7 +319,7 @@ fn cpu_and_gpu_chains_accept_the_same_ops() -> Fallible {
             let is_fused = |device: &Device| -> Fallible<bool> {
                 Ok(fuse(graph.clone(), device)?.to_text().contains("_FusedElementwise"))
             };
-            let (on_cpu, on_gpu) = (is_fused(&cpu)?, is_fused(&*gpu.device)?);
+            let (on_cpu, on_gpu) = (is_fused(&cpu)?, is_fused(&gpu.device)?);
             assert_eq!(on_cpu, on_gpu, "{}", op.name());
             count += usize::from(on_gpu);
         }

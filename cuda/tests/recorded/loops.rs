@@ -85,7 +85,7 @@ fn loop_conditions_run_on_the_host() -> Fallible {
     let text = recurrence(STEP)?.to_text();
     let both = text.replace("more = LoopCond(less)", "both = LogicalAnd(less, less)\nmore = LoopCond(both)");
     assert_ne!(text, both);
-    let graph = executor::fuse(Graph::from_text(&both)?, &*gpu.device)?;
+    let graph = executor::fuse(Graph::from_text(&both)?, &gpu.device)?;
     run(&gpu, &graph, 1)?;
     let log = gpu.driver.log();
     let is_for_truths = |line: &&String| line.starts_with("copy out") || line.starts_with("zip<LogicalAnd");

@@ -16,7 +16,7 @@ use std::path::Path;
 pub(super) fn set_aside(init: &KernelInit<'_>) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     Kernel::sync(move |ctx| {
-        let aside = variable.get(ctx)?.set_aside(&**ctx.device())?;
+        let aside = variable.get(ctx)?.set_aside(ctx.device())?;
         ctx.set_output(0, Tensor::variant(aside));
         Ok(())
     })

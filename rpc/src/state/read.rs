@@ -267,7 +267,7 @@ impl ConnectionState {
                 match header.has_flag(frame::END_HEADERS) {
                     true => self.process_fields(header, block, events)?,
                     false => {
-                        let block = HeaderBlock { header: header, bytes: block.to_vec() };
+                        let block = HeaderBlock { header, bytes: block.to_vec() };
                         self.read_state = ReadState::ContinuationHeader(block);
                     }
                 }

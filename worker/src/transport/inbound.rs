@@ -223,7 +223,7 @@ impl Inbound {
         let found = DeviceName::parse(&pair.borrower).ok();
         let found = found.and_then(|name| worker.devices.find_local(&name).ok().cloned());
         worker.runtime.spawn_blocking(move || {
-            let has_access = found.is_some_and(|found| block.is_accessible_by(&*found));
+            let has_access = found.is_some_and(|found| block.is_accessible_by(&found));
             own.access_queries.fetch_sub(1, Ordering::Relaxed);
             own.send(&Frame::AccessAnswer { pair, has_access }, None);
         });

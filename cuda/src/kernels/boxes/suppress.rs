@@ -59,7 +59,7 @@ fn suppress(init: &KernelInit<'_>, is_padded: bool) -> Result<Kernel> {
                 let (count, on) = (selection.count.clone(), device.clone());
                 let answer = move |count: Result<graph::Tensor>| {
                     let count: i32 = count?.item()?;
-                    Ok(selection.truncated(&*on, &node, count as usize)?.into_outputs(outputs))
+                    Ok(selection.truncated(&on, &node, count as usize)?.into_outputs(outputs))
                 };
                 device.processor().download(count, Box::new(move |count| done(answer(count))));
             }
@@ -75,7 +75,7 @@ fn enqueue(ctx: &AsyncContext, choose: &Function, dtype: DType, is_padded: bool)
     let rules = Rules::of(dtype, &parameters)?;
     let n = among(&boxes.shape, &scores.shape)?;
     let length = if is_padded { rules.most } else { rules.most.min(n) };
-    let stream = KernelStream::of(&*ctx.device)?;
+    let stream = KernelStream::of(&ctx.device)?;
     let allocate = |dtype, dims: &[usize]| stream.allocate(&ctx.node.name, dtype, Shape::new(dims)?);
     let (left, known) = (allocate(DType::Float, &[n])?, allocate(DType::Int32, &[n])?);
     let numbers = allocate(DType::Int32, &[length])?;

@@ -62,7 +62,7 @@ fn make(init: &KernelInit<'_>, direction: Direction) -> Result<Kernel> {
         dtype,
         wide: wide(dtype),
         direction,
-        most: (KernelStream::of(&**init.device)?.driver().memory()?.1 / SHARE) as usize,
+        most: (KernelStream::of(init.device)?.driver().memory()?.1 / SHARE) as usize,
         mover: Mover::new(init, dtype)?,
         patches: of("patches")?,
         of_patches: of("of_patches")?,

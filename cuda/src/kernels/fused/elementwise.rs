@@ -36,7 +36,7 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let load = |has_patterns: bool| {
         let function = format!("chain<Chain, {element}, {has_patterns}>");
         let program = Program { file: KERNEL.file, text: text.clone().into(), function };
-        engine_of(&**init.device)?.function(program)
+        engine_of(init.device)?.function(program)
     };
     let (flat, spread) = (load(false)?, load(true)?);
     let lanes = if has_packed_reads(&chain) { 16 / dtype.size().unwrap_or(16) } else { 1 };

@@ -14,7 +14,7 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let ops = fused_ops(init, FACTORS)?;
     let (inputs, in_call) = in_call(&ops);
     // Opening the GPU here makes an error appear when the graph is registered, not in a step.
-    engine_of(&**init.device)?;
+    engine_of(init.device)?;
     Kernel::sync(move |ctx| {
         let (out, has_all) = multiply(ctx, flips, single, inputs)?;
         ctx.set_output(0, out);

@@ -39,7 +39,7 @@ impl ElementFunction for GraphFunction {
         self.0.call(
             &Arc::new(step),
             placed::arguments(arguments).collect(),
-            Box::new(move |result| done(result.and_then(|values| placed::element(&*device, values)))),
+            Box::new(move |result| done(result.and_then(|values| placed::element(&device, values)))),
         );
     }
 
