@@ -7,7 +7,6 @@
 
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,28 +35,6 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// Threads that take from what waits, of all pools.
 static RUNNERS: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    /// Whether this thread takes from what waits: below it on the stack there may be a kernel.
-    static IS_RUNNER: Cell<bool> = const { Cell::new(false) };
-    /// Whether this thread runs short work itself, and does not do so now.
-    static IS_LENT: Cell<bool> = const { Cell::new(false) };
-    /// Whether this thread was lent by who has other work for it, such as hearing a link, be it at short work or not.
-    static IS_OF_OTHERS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Until dropped, also by a panic, the thread is lent; then it is what it was.
-struct Lent {
-    was_lent: bool,
-    was_of_others: bool,
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        IS_LENT.set(self.was_lent);
-        IS_OF_OTHERS.set(self.was_of_others);
-    }
-}
 
 impl Pool {
     /// # Errors
@@ -103,34 +80,18 @@ impl Pool {
         !self.has_idle() && !self.shared.waiting.lock().is_empty()
     }
 
-    /// Does something on a thread, and lets it run the short work itself that this brings: that is taken up without
-    /// waking another. A compute thread is not lent: there may be kernels below.
-    pub fn lend_thread<T>(something: impl FnOnce() -> T) -> T {
-        let is_foreign = !Pool::is_compute_thread();
-        let _lent =
-            Lent { was_lent: IS_LENT.replace(is_foreign), was_of_others: IS_OF_OTHERS.replace(is_foreign) };
-        something()
+    /// Runs `work` on this thread, and lets the thread run the [short work](Pool::run_short) that results, which saves waking
+    /// another thread. A compute thread runs none, because there may be kernels below on its stack.
+    pub fn lend_thread<T>(work: impl FnOnce() -> T) -> T {
+        visit::lend(!Pool::is_compute_thread(), work)
     }
 
-    /// Whether the thread [was lent](Pool::lend_thread): what waits here keeps its owner from what may have to come first.
-    pub fn is_of_others() -> bool {
-        IS_OF_OTHERS.get()
-    }
-
-    /// Whether [`Pool::run_short`] would run work here.
-    pub fn is_lent_thread() -> bool {
-        IS_LENT.get()
-    }
-
-    /// Runs work that ends sooner than another thread would begin it: on the calling thread, if that
-    /// [was lent](Pool::lend_thread) and is not at such work already, else as [`Pool::spawn`].
+    /// Runs work that ends sooner than another thread would begin it: on this thread if it is [lent](visit::run_short), else like
+    /// [`Pool::spawn`].
     pub fn run_short(&self, work: impl FnOnce() + Send + 'static) {
-        if !IS_LENT.replace(false) {
-            return self.spawn(work);
+        if let Err(work) = visit::run_short(work) {
+            self.spawn(work);
         }
-        // The panic hook has reported it; the thread must go on.
-        let _ = catch_unwind(AssertUnwindSafe(work));
-        IS_LENT.set(true);
     }
 
     /// Runs `work` on a thread of the pool; never on the caller's stack. Work must not block.
@@ -149,13 +110,16 @@ impl Pool {
     }
 }
 
-/// Runs what waits, unless this thread is inside a kernel: then the offer goes back for another thread.
+/// Runs the waiting work, unless this thread does so already and is inside a kernel: then the offer goes to another thread.
 fn run(shared: Arc<Shared>) {
-    if IS_RUNNER.get() {
+    let queue = shared.clone();
+    if visit::run_queue(move || run_waiting(&queue)).is_none() {
         std::thread::yield_now();
-        return rayon::spawn(move || run(shared));
+        rayon::spawn(move || run(shared));
     }
-    IS_RUNNER.set(true);
+}
+
+fn run_waiting(shared: &Shared) {
     loop {
         let work = {
             let mut waiting = shared.waiting.lock();
@@ -164,14 +128,13 @@ fn run(shared: Arc<Shared>) {
                 None => {
                     shared.runners.fetch_sub(1, Ordering::Relaxed);
                     RUNNERS.fetch_sub(1, Ordering::Relaxed);
-                    break;
+                    return;
                 }
             }
         };
-        // The panic hook has reported it; the thread and the other work must go on.
+        // The panic hook has reported a panic; the thread and the other work must go on.
         let _ = catch_unwind(AssertUnwindSafe(work));
     }
-    IS_RUNNER.set(false);
 }
 
 impl fmt::Debug for Pool {
@@ -183,6 +146,7 @@ impl fmt::Debug for Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::sync::mpsc;
     use std::time::Duration;
 

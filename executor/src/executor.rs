@@ -138,7 +138,7 @@ impl Executor {
             let is_compute_thread = Pool::is_compute_thread();
             if self.plan.is_brief && !is_compute_thread {
                 run.start();
-            } else if self.is_light() && Pool::is_lent_thread() {
+            } else if self.is_light() && visit::can_run_short() {
                 self.pool.run_short(move || run.start());
             } else if self.plan.only_waits && !is_compute_thread {
                 run.start_receives();

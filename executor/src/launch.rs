@@ -3,7 +3,6 @@
 use super::flow::Flow;
 use super::run::{Local, Run};
 use crate::executor::LIGHT;
-use device::Pool;
 use device::{Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -60,7 +59,7 @@ impl<F: Flow> Run<F> {
                 *state = Landing::Waiting(Box::new(move |result| {
                     let pool = run.executor.pool.clone();
                     // Who brings a failure may be in the midst of ending the step.
-                    let runs_here = result.is_ok() && Pool::is_lent_thread();
+                    let runs_here = result.is_ok() && visit::can_run_short();
                     let is_bounded = runs_here && !run.executor.receives_lightly();
                     let work = move || {
                         run.work(|run, local| {

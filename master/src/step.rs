@@ -6,7 +6,6 @@ use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
 use proto::link::{Extent, RunGraph, RunGraphOutcome};
 use proto::{Status, pb};
-use rpc::afterwards::afterwards;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,7 +131,7 @@ impl Step {
 impl Drop for Step {
     fn drop(&mut self) {
         let (plan, step_id, runtime) = (self.plan.clone(), self.id, self.runtime.clone());
-        afterwards(move || forget(plan, step_id, &runtime));
+        visit::defer(move || forget(plan, step_id, &runtime));
     }
 }
 

@@ -2,9 +2,9 @@
 //! at once, as far as the socket accepts it.
 
 use crate::call::{Answer, Call, Incoming};
-use crate::errand::Errand;
 use crate::frame::Reason;
 use crate::hpack::Field;
+use crate::inline_task::InlineTask;
 use crate::server::Services;
 use crate::state::{ConnectionState, ReadEvents};
 use futures::FutureExt;
@@ -182,8 +182,8 @@ impl Connection {
             answer.send(&own, stream).await;
         };
         let work = match begins_here {
-            true => Errand::begin(&self.runtime, work),
-            false => Errand::begin_elsewhere(&self.runtime, work),
+            true => InlineTask::begin(&self.runtime, work),
+            false => InlineTask::begin_elsewhere(&self.runtime, work),
         };
         self.state.lock().set_work(stream, work);
     }

@@ -7,12 +7,11 @@
 
 #![forbid(unsafe_code)]
 
-pub mod afterwards;
 mod call;
 mod connection;
-pub mod errand;
 mod frame;
 mod hpack;
+pub mod inline_task;
 mod outbox;
 mod server;
 mod state;

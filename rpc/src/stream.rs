@@ -1,6 +1,6 @@
 //! The buffers of one call's HTTP/2 stream: request bytes not yet read, and answer bytes not yet sent.
 
-use crate::errand::Errand;
+use crate::inline_task::InlineTask;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Stream {
     pub(crate) request: RequestBuffer,
     pub(crate) answer: AnswerBuffer,
     /// The future that answers the call, while it waits.
-    pub(crate) work: Option<Arc<Errand>>,
+    pub(crate) work: Option<Arc<InlineTask>>,
 }
 
 /// The part of a request that the service has not yet read.

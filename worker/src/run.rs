@@ -13,7 +13,6 @@ use graph::{Code, Tensor};
 use parking_lot::Mutex;
 use proto::Status;
 use proto::link::{Extent, RunGraph, RunGraphOutcome};
-use rpc::errand::at_hand;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -235,7 +234,7 @@ impl Join {
         let answer = self.answer.lock().take();
         if let Some((answer, step_run)) = answer {
             drop(step_run);
-            drop(at_hand(|| answer.send(results)));
+            drop(visit::wake_inline(|| answer.send(results)));
         }
     }
 }

@@ -105,7 +105,7 @@ impl IpcBuffers {
 /// not sleep. Threads of the worker's shared pool must not sleep, because they may have to run the very work
 /// that is waited for.
 pub(super) fn try_wait_before(time: Instant) -> bool {
-    let waits = !device::Pool::is_of_others() && Instant::now() < time;
+    let waits = !visit::is_lent() && Instant::now() < time;
     if waits {
         std::thread::park_timeout(POLL_INTERVAL);
     }

@@ -7,9 +7,9 @@ mod read;
 mod tests;
 
 use self::read::ReadState;
-use crate::errand::Errand;
 use crate::frame::{self, Reason, kind, setting};
 use crate::hpack::{Decoder, Encoder, Field};
+use crate::inline_task::InlineTask;
 use crate::outbox::Outbox;
 use crate::stream::Stream;
 use bytes::Bytes;
@@ -69,7 +69,7 @@ pub(crate) struct ReadEvents {
     /// Streams of new calls, with their header fields.
     pub(crate) begun: Vec<(u32, Vec<Field>)>,
     /// Calls that the client has cancelled.
-    pub(crate) given_up: Vec<Arc<Errand>>,
+    pub(crate) given_up: Vec<Arc<InlineTask>>,
 }
 
 /// A part of a request's body.
@@ -121,7 +121,7 @@ impl ConnectionState {
     }
 
     /// Stores the future that answers a call, unless the call is already answered.
-    pub(crate) fn set_work(&mut self, id: u32, work: Arc<Errand>) {
+    pub(crate) fn set_work(&mut self, id: u32, work: Arc<InlineTask>) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.work = Some(work);
         }
@@ -193,7 +193,7 @@ impl ConnectionState {
     }
 
     /// Removes all streams. Returns the futures that were answering their calls.
-    pub(crate) fn remove_all(&mut self) -> Vec<Arc<Errand>> {
+    pub(crate) fn remove_all(&mut self) -> Vec<Arc<InlineTask>> {
         self.is_broken = true;
         self.out.clear();
         let streams = std::mem::take(&mut self.streams).into_values();

@@ -1,7 +1,6 @@
 //! The writing end of a link's connections. The thread that has a frame to send writes it as far as the
 //! socket accepts it; a thread of the link writes the rest, so that compute threads never wait for a peer.
 
-use super::cork;
 use super::frame::{Frame, Malformed};
 use super::outbox::{NextWrite, Outbox};
 use super::socket::Socket;
@@ -48,6 +47,16 @@ struct WriteState {
     /// Set while the link's thread is responsible for writing.
     is_handed_over: bool,
     has_thread: bool,
+}
+
+impl visit::Flush for Connection {
+    fn flush(self: Arc<Self>) {
+        Connection::flush(&self);
+    }
+
+    fn flush_now(self: Arc<Self>) {
+        Connection::flush_now(&self);
+    }
 }
 
 impl Connection {
@@ -110,9 +119,9 @@ impl Connection {
         self.state.lock().outbox.add_descriptor(frame, descriptor)
     }
 
-    /// Writes the queued frames, now or, within [`cork::corked`], at its end. Does not block.
+    /// Writes the queued frames, now or, within [`visit::cork`], at its end. Does not block.
     pub(super) fn flush(self: &Arc<Self>) {
-        if !cork::waits(self) {
+        if !visit::enqueue_if_corked(self) {
             self.flush_now();
         }
     }

@@ -40,7 +40,7 @@ impl TensorSpec {
 
 /// One message between two processes. Frames of the first group go from the sender of tensors to the
 /// receiver, those of the second group back, and the last one in either direction. [`Frame::Elements`] and
-/// [`Frame::Dead`] also go back to the sender, for [piggybacked](super::way_back) values.
+/// [`Frame::Dead`] also go back to the sender, for [piggybacked](super::piggyback) values.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {
     /// A plain tensor; the payload is its elements.

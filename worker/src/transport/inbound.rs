@@ -3,15 +3,14 @@
 use super::budget::REPORT_FRACTION;
 use super::connection::Connection;
 use super::content::{Content, tensor};
-use super::cork::corked;
 use super::frame::{Frame, Malformed, ValueId};
 use super::handoff::HandoffTable;
 use super::handshake::Caller;
 use super::outbound::PUSH_BUDGET;
 use super::peer_access::DevicePair;
 use super::peer_blocks::{PeerBlock, PeerBlocks};
+use super::piggyback;
 use super::receive::receive_all;
-use super::way_back;
 use crate::handler::Handler;
 use crate::rendezvous::to_error;
 use crate::worker::Worker;
@@ -24,8 +23,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use proto::convert::tensor_from_proto;
 use proto::{Status, pb};
-use rpc::afterwards::afterwards;
-use rpc::errand::Errand;
+use rpc::inline_task::InlineTask;
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::io;
@@ -48,7 +46,7 @@ pub(crate) struct Inbound {
     handoff: Option<Arc<HandoffTable>>,
     /// Consumed bytes that have not been reported to the sender.
     unreported: AtomicU64,
-    runs: Mutex<FxHashMap<u64, Option<Arc<Errand>>>>,
+    runs: Mutex<FxHashMap<u64, Option<Arc<InlineTask>>>>,
     /// Number of devices that test their access to blocks, or are about to.
     access_queries: AtomicUsize,
 }
@@ -186,7 +184,7 @@ impl Inbound {
             }
             (Frame::Cleanup { step_id }, _) => {
                 let worker = worker.clone();
-                afterwards(move || corked(|| worker.steps.cleanup(step_id)));
+                visit::defer(move || visit::cork(|| worker.steps.cleanup(step_id)));
             }
             (Frame::Failed { step_id, why }, _) => {
                 if let Ok(step) = worker.get_or_insert_early(step_id) {
@@ -233,7 +231,7 @@ impl Inbound {
     /// Calls `then`, which handles a message about a step, so that the step's small values can be
     /// piggybacked.
     fn with_piggyback(&self, step_id: i64, then: impl FnOnce()) {
-        way_back::open(&self.connection, self.caller.worker, step_id, then);
+        piggyback::open(&self.connection, self.caller.worker, step_id, then);
     }
 
     /// Begins a run. It executes on this thread up to its first wait, and continues on the thread on which
@@ -254,7 +252,7 @@ impl Inbound {
         let (handler, own) = (Handler::new(worker.clone()), self.clone());
         let deadline = timeout.and_then(proto::deadline::within);
         self.with_piggyback(request.step_id, || {
-            let run = Errand::begin(&worker.runtime, async move {
+            let run = InlineTask::begin(&worker.runtime, async move {
                 let outcome = handler.run_message(request, deadline).await;
                 if own.runs.lock().remove(&id).is_some() {
                     own.send_run_result(id, outcome);

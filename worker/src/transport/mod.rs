@@ -25,7 +25,7 @@
 //! or else by the link's thread. The receiver stores values in the rendezvous of their steps, which may not
 //! have started there; such steps are limited in number and time. Frames that have arrived together are
 //! handled together, and the frames sent in response leave together ([`cork`]). Small values of the same step
-//! return by the same connection, along with the answer if the frame was a run ([`way_back`]). The bytes in
+//! return by the same connection, along with the answer if the frame was a run ([`piggyback`]). The bytes in
 //! flight are limited by a [`budget`]; beyond the limit a value is offered, and sent when its receiver
 //! requests it. Piggybacked values have a small limit of their own.
 //!
@@ -40,7 +40,6 @@ mod adaptive_spin;
 mod budget;
 mod connection;
 mod content;
-mod cork;
 mod frame;
 mod handoff;
 mod handshake;
@@ -51,6 +50,7 @@ mod outbound;
 mod outbox;
 mod peer_access;
 mod peer_blocks;
+mod piggyback;
 mod ports;
 mod reader;
 mod receive;
@@ -58,7 +58,6 @@ mod route;
 mod socket;
 #[cfg(test)]
 mod testing;
-mod way_back;
 
 pub(crate) use handshake::{INVITATION_KEY, INVITATION_REQUEST_KEY};
 pub(crate) use inbound::{Inbound, pushed_bytes};

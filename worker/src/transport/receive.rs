@@ -1,14 +1,12 @@
 //! The receive loop of a link's end. Frames that have arrived together are handled together, and the frames
-//! sent in response leave together ([`cork`](super::cork)).
+//! sent in response leave together ([`visit::serve`]).
 
 use super::connection::Connection;
 use super::content::Content;
-use super::cork::corked;
 use super::frame::Frame;
 use super::reader::Reader;
 use device::Pool;
 use futures::FutureExt;
-use rpc::afterwards::answering;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,8 +24,7 @@ pub(super) async fn receive_all(
 ) -> io::Result<()> {
     let mut reader = Reader::new(connection.clone())?;
     while let Some((frame, content)) = Content::next(&mut reader).await? {
-        let batch = || corked(|| handle_batch(frame, content, &mut reader, &mut handle));
-        answering(|| Pool::lend_thread(batch))?;
+        visit::serve(!Pool::is_compute_thread(), || handle_batch(frame, content, &mut reader, &mut handle))?;
         if reader.has_frame() {
             tokio::task::yield_now().await;
         }

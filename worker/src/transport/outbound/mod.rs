@@ -1,5 +1,5 @@
 //! The sending side of a link: pushes tensors and limits their bytes, and handles the frames of the other end, such as
-//! requests, answers to runs and [piggybacked](crate::transport::way_back) values.
+//! requests, answers to runs and [piggybacked](crate::transport::piggyback) values.
 
 mod access;
 mod loans;
@@ -15,8 +15,8 @@ use crate::transport::content::{Content, tensor};
 use crate::transport::frame::{Frame, Malformed, TensorSpec, ValueId};
 use crate::transport::handoff::HandoffTable;
 use crate::transport::peer_access::{DevicePair, PeerAccessTable};
+use crate::transport::piggyback;
 use crate::transport::receive::receive_all;
-use crate::transport::way_back;
 use crate::worker::Worker;
 use bytes::Bytes;
 use device::rendezvous::Sent;
@@ -131,7 +131,7 @@ impl Outbound {
         }
         let value_id = ValueId { step_id, key: key.clone() };
         let tensor = match &sent.value {
-            _ if sent.is_dead => match way_back::take(self.worker, step_id, 0) {
+            _ if sent.is_dead => match piggyback::take(self.worker, step_id, 0) {
                 Some(way) => return post_piggybacked(&way, &Frame::Dead(value_id), None),
                 None => return post_value(&self.connection, &Frame::Dead(value_id), None),
             },
@@ -151,7 +151,7 @@ impl Outbound {
             return post_value(&self.connection, &Frame::Message(value_id), Some(message.into()));
         };
         let payload = || Some(Bytes::from_owner(Elements(buffer.clone())));
-        if let Some(way) = way_back::take(self.worker, step_id, buffer.len()) {
+        if let Some(way) = piggyback::take(self.worker, step_id, buffer.len()) {
             return post_piggybacked(&way, &Frame::Elements(value_id, spec_of(tensor)), payload());
         }
         let loan = Loan::Host(buffer.clone());
@@ -229,7 +229,7 @@ impl Outbound {
     /// Handles one frame.
     fn handle(self: &Arc<Self>, frame: Frame, content: Content, worker: &Weak<Worker>) -> io::Result<()> {
         match (frame, content) {
-            (Frame::Elements(_, spec), _) if spec.len().is_none_or(|len| len > way_back::SMALL) => {
+            (Frame::Elements(_, spec), _) if spec.len().is_none_or(|len| len > piggyback::MAX_VALUE) => {
                 return Err(Malformed("tensor: it is too large to come back").into());
             }
             (Frame::Elements(value_id, spec), Content::Elements(buffer)) => {
@@ -321,14 +321,14 @@ fn post_value(to: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> de
     Ok(true)
 }
 
-/// Queues a [piggybacked](way_back) value, and flushes.
+/// Queues a [piggybacked](piggyback) value, and flushes.
 fn post_piggybacked(way: &Arc<Connection>, frame: &Frame, payload: Option<Bytes>) -> device::Result<bool> {
     let is_posted = post_value(way, frame, payload)?;
     way.flush();
     Ok(is_posted)
 }
 
-/// Delivers a [piggybacked](way_back) value to its step's rendezvous.
+/// Delivers a [piggybacked](piggyback) value to its step's rendezvous.
 fn deliver_piggybacked(worker: &Weak<Worker>, value_id: &ValueId, sent: Sent) {
     // A step that has ended needs the value no more.
     if let Some(step) = worker.upgrade().and_then(|worker| worker.get_or_insert_early(value_id.step_id).ok())

@@ -1,12 +1,10 @@
 //! Runs of graphs at the other end of a link.
 
 use super::Outbound;
-use crate::transport::cork;
 use crate::transport::frame::Frame;
 use graph::Code;
 use prost::Message;
 use proto::{Status, pb};
-use rpc::errand::at_hand;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -47,9 +45,9 @@ impl Outbound {
         let sender = self.runs.lock().remove(&id);
         if let Some(sender) = sender {
             // The caller of the run continues on this thread, and may have much to write.
-            cork::release();
+            visit::release_cork();
             // An error means that the caller has cancelled.
-            at_hand(|| drop(sender.send(response)));
+            visit::wake_inline(|| drop(sender.send(response)));
         }
     }
 

@@ -1,62 +1,54 @@
-//! The way back: a step's small values for the process that something of the step is heard from right now, a run or a
-//! value. They take the connection by which that came, and leave with what else is said there, the answer to a run above
-//! all: in one write, for which the other end wakes once.
+//! Values that return piggybacked: a step's small values for the process whose message about the step this thread handles,
+//! a run or a value. They take the connection on which the message came, and leave together with the other frames sent there,
+//! above all the answer to a run: in one write, which wakes the other end once.
 //!
-//! Should that connection break, the step fails at the other end whether or not a value was on it: it waits there for the
-//! answer to a run, or has sent over this connection itself.
+//! If that connection breaks, the step fails at the other end even without a value on it, because the other end waits for the
+//! answer to a run there, or has sent over the connection itself.
 
 use super::connection::Connection;
-use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Larger values lie in shared memory, or are counted, bytes.
-pub(super) const SMALL: usize = 16 << 10;
-/// What follows from one frame and goes uncounted, bytes.
-const MOST: usize = 64 << 10;
-/// Nothing goes back over a connection that so much waits to be written to: the other end does not read, bytes.
-const STUCK: usize = 1 << 20;
+/// Largest value that returns piggybacked, bytes. Larger ones are in shared memory, or are flow-controlled.
+pub(super) const MAX_VALUE: usize = 16 << 10;
+/// Bytes of values that may return for one message without flow control.
+const MAX_PER_MESSAGE: usize = 64 << 10;
+/// Unwritten bytes of a connection above which no value returns on it, because the other end does not read.
+const MAX_UNWRITTEN: usize = 1 << 20;
 
-thread_local! {
-    /// While something is heard, where it came from.
-    static OPEN: RefCell<Option<WayBack>> = const { RefCell::new(None) };
-}
-
-#[derive(Debug)]
-struct WayBack {
+/// The reply of a thread that handles a message about a step.
+struct Piggyback {
     connection: Arc<Connection>,
-    /// The worker at its other end.
-    to: u64,
+    /// The worker at the other end.
+    worker: u64,
     step_id: i64,
-    left: usize,
+    /// Bytes that may still return.
+    left: AtomicUsize,
 }
 
-/// Does what follows from something of a step, heard by this connection from this worker.
-pub(super) fn open<T>(connection: &Arc<Connection>, to: u64, step_id: i64, what: impl FnOnce() -> T) -> T {
-    let way = WayBack { connection: connection.clone(), to, step_id, left: MOST };
-    let _closes = Closes(OPEN.replace(Some(way)));
-    what()
+/// Runs `handle`, which handles a message about a step that came from this worker on this connection.
+pub(super) fn open<T>(
+    connection: &Arc<Connection>,
+    worker: u64,
+    step_id: i64,
+    handle: impl FnOnce() -> T,
+) -> T {
+    let left = AtomicUsize::new(MAX_PER_MESSAGE);
+    visit::with_reply(Arc::new(Piggyback { connection: connection.clone(), worker, step_id, left }), handle)
 }
 
-/// The connection for a value of a step to this worker, if it is to go back.
-pub(super) fn take(to: u64, step_id: i64, bytes: usize) -> Option<Arc<Connection>> {
-    OPEN.with_borrow_mut(|open| {
-        let way = open.as_mut().filter(|way| way.to == to && way.step_id == step_id)?;
-        let is_small = bytes <= SMALL.min(way.left);
-        if !is_small || way.connection.is_broken() || way.connection.unwritten() > STUCK {
-            return None;
-        }
-        way.left -= bytes;
-        Some(way.connection.clone())
-    })
-}
-
-/// Puts back what was there before; after a panic too.
-struct Closes(Option<WayBack>);
-
-impl Drop for Closes {
-    fn drop(&mut self) {
-        OPEN.set(self.0.take());
+/// Returns the connection for a value of a step to this worker, if the value is to return piggybacked.
+pub(super) fn take(worker: u64, step_id: i64, bytes: usize) -> Option<Arc<Connection>> {
+    let reply = visit::reply::<Piggyback>()?;
+    let left = reply.left.load(Ordering::Relaxed);
+    let is_same = reply.worker == worker && reply.step_id == step_id;
+    let is_small = bytes <= MAX_VALUE.min(left);
+    if !is_same || !is_small || reply.connection.is_broken() || reply.connection.unwritten() > MAX_UNWRITTEN {
+        return None;
     }
+    // Only this thread has the reply.
+    reply.left.store(left - bytes, Ordering::Relaxed);
+    Some(reply.connection.clone())
 }
 
 #[cfg(test)]
@@ -101,7 +93,7 @@ mod tests {
         Ok(Sent { value: Value::Host(Tensor::vector(&vec![7u8; len])?), is_dead: false })
     }
 
-    /// As who sends it would write it.
+    /// The bytes of a frame as its sender writes them.
     fn bytes(frame: &Frame, payload: &[u8]) -> Test<Vec<u8>> {
         let mut bytes = Vec::new();
         frame.encode(payload.len(), &mut bytes)?;
@@ -110,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_link_leaves_small_values_to_the_way_back() -> Test {
+    async fn small_values_return_piggybacked() -> Test {
         let (link, by_link) = link(7)?;
         let (back, by_back) = connection()?;
         let back = Arc::new(back);
@@ -121,7 +113,7 @@ mod tests {
             Ok(pushed)
         };
         let name = || ValueId { step_id: 1, key: key.clone() };
-        let (small, large) = (sent(10)?, sent(SMALL + 1)?);
+        let (small, large) = (sent(10)?, sent(MAX_VALUE + 1)?);
         let dead = Sent::dead();
         open(&back, 7, 1, || [&small, &large, &dead].into_iter().try_for_each(|s| push(s).map(drop)))?;
         let elements = next_frame(&by_back)?.ok_or("nothing came back")?;
@@ -130,7 +122,7 @@ mod tests {
         assert_eq!(elements, (Frame::Elements(name(), spec), vec![7; 10]));
         assert_eq!(next_frame(&by_back)?, Some((Frame::Dead(name()), Vec::new())));
         assert_eq!(next_frame(&by_back)?, None);
-        assert!(next_frame(&by_link)?.is_some_and(|(_, payload)| payload.len() == SMALL + 1));
+        assert!(next_frame(&by_link)?.is_some_and(|(_, payload)| payload.len() == MAX_VALUE + 1));
         push(&small)?;
         assert!(next_frame(&by_link)?.is_some_and(|(_, payload)| payload.len() == 10));
         assert_eq!((next_frame(&by_link)?, next_frame(&by_back)?), (None, None));
@@ -138,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_follows_from_a_value_goes_back_and_the_end_of_another_step_can_wait() -> Test {
+    async fn consequences_of_a_value_return_before_another_step_is_cleaned_up() -> Test {
         let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 0), Cluster::new()))?;
         let (own, mut there) = connection()?;
         let caller = Caller { worker: 7, ..Caller::default() };
@@ -153,7 +145,7 @@ mod tests {
         run.step.rendezvous.recv_local(
             &key,
             Box::new(move |_| {
-                // The other step, whose end was heard before, is there while this is answered.
+                // The other step is still there, although its end was received before.
                 let goes =
                     steps.get(2).is_some() && pushing.push(1, &answer, &small, PushReason::Ready).is_ok();
                 assert!(goes);
@@ -186,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_back_is_found_by_its_step() -> Test {
+    async fn piggybacked_values_are_delivered_to_their_step() -> Test {
         let worker = Worker::new(WorkerConfig::new(TaskName::new("w", 0), Cluster::new()))?;
         let (link, mut there) = link(7)?;
         let of = Arc::downgrade(&worker);
@@ -214,14 +206,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_sends_back_what_only_the_sender_sends_has_lost_its_way() -> Test {
+    async fn frames_that_only_senders_send_end_the_connection() -> Test {
         let name = || ValueId { step_id: 1, key: "the key".into() };
         let form = || TensorSpec { dtype: DType::Float, shape: Shape::new(&[3]).unwrap_or_default() };
         let lent = Frame::Shared { value_id: name(), spec: form(), block: 1, loan: 1 };
-        let large = TensorSpec { dtype: DType::UInt8, shape: Shape::new(&[SMALL + 1])? };
+        let large = TensorSpec { dtype: DType::UInt8, shape: Shape::new(&[MAX_VALUE + 1])? };
         let cases = [
             (Frame::Elements(name(), form()), 11),
-            (Frame::Elements(name(), large), SMALL + 1),
+            (Frame::Elements(name(), large), MAX_VALUE + 1),
             (lent, 0),
             (Frame::Offer(name()), 0),
         ];
@@ -235,19 +227,19 @@ mod tests {
     }
 
     #[test]
-    fn small_values_of_the_step_go_back_to_whom_it_was_heard_from() -> Test {
+    fn only_small_values_of_the_same_step_and_worker_return() -> Test {
         let (connection, _there) = connection()?;
         let connection = Arc::new(connection);
         let is_taken = |to, step_id, bytes| take(to, step_id, bytes).is_some();
         assert!(!is_taken(7, 1, 0), "nothing is heard");
         open(&connection, 7, 1, || {
-            assert!(is_taken(7, 1, 0) && is_taken(7, 1, SMALL));
-            assert!(!is_taken(7, 1, SMALL + 1), "it is not small");
+            assert!(is_taken(7, 1, 0) && is_taken(7, 1, MAX_VALUE));
+            assert!(!is_taken(7, 1, MAX_VALUE + 1), "it is not small");
             assert!(!is_taken(8, 1, 0), "it is for another worker");
             assert!(!is_taken(7, 2, 0), "it is of another step");
             open(&connection, 8, 2, || assert!(is_taken(8, 2, 0) && !is_taken(7, 1, 0)));
-            let back = std::iter::repeat_with(|| is_taken(7, 1, SMALL)).take_while(|taken| *taken);
-            assert_eq!(back.count(), MOST / SMALL - 1, "what goes uncounted is bounded");
+            let back = std::iter::repeat_with(|| is_taken(7, 1, MAX_VALUE)).take_while(|taken| *taken);
+            assert_eq!(back.count(), MAX_PER_MESSAGE / MAX_VALUE - 1, "what goes uncounted is bounded");
             assert!(is_taken(7, 1, 0));
             connection.close();
             assert!(!is_taken(7, 1, 0), "it would be lost");
