@@ -5,7 +5,7 @@
 # that many rows and columns four times in each step.
 set -e
 cd "$(dirname "$0")/.."
-cargo build --release --bins
-export ANABRANCH_PROGRAMS="${CARGO_TARGET_DIR:-target}/release" ANABRANCH_SAVE_MIB="${1:-1024}"
+cargo build --profile dist --bins
+export ANABRANCH_PROGRAMS="${CARGO_TARGET_DIR:-target}/dist" ANABRANCH_SAVE_MIB="${1:-1024}"
 export ANABRANCH_SAVE_ROUNDS="${2:-10}" ANABRANCH_SAVE_PRODUCTS="${3:-0}"
 exec cargo test --test asynchronous_saves -- --nocapture

@@ -9,6 +9,7 @@ pub use {client, device, executor, graph, kernels, master, placer, proto, train,
 
 mod adaptive_spin;
 mod allocator;
+pub mod command;
 pub mod gpu_flags;
 pub mod serve;
 pub mod server_options;

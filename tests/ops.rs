@@ -18,7 +18,7 @@ fn signatures_are_those_of_the_registry() -> Fallible {
 /// What `anabranch ops --missing` compares with.
 #[test]
 fn the_list_of_the_peers_ops_is_its_registrys() -> Fallible {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bin/anabranch/ops_command/tensorflow.txt");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/command/ops_command/tensorflow.txt");
     let said = python::run(&mut python::script("tests/tensorflow/public_ops.py")?)?;
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&file, &said)?;

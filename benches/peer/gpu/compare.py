@@ -1,7 +1,7 @@
 """Run benches/gpu.rs and PyTorch on one GPU, alternately, and print the ratios.
 
     cargo bench --bench gpu --no-run                                        # prints where the binary is
-    python benches/peer/gpu/compare.py --bench target/release/deps/gpu-...   # every workload
+    python benches/peer/gpu/compare.py --bench target/dist/deps/gpu-...   # every workload
     python benches/peer/gpu/compare.py --bench ... mlp cnn                   # some workloads
     python benches/peer/gpu/compare.py --bench ... --cpu                     # small sizes on a CPU, as a functional check
 

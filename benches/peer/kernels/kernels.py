@@ -1,7 +1,7 @@
 """Compare kernels with TensorFlow's, case by case and alternately: milliseconds, and how many times faster ours is.
 
     cargo bench -p anabranch-executor --bench kernels --no-run       # prints where the binary is
-    python benches/peer/kernels/kernels.py --bench target/release/deps/kernels-... [--threads 1 2] [pattern ...]
+    python benches/peer/kernels/kernels.py --bench target/dist/deps/kernels-... [--threads 1 2] [pattern ...]
 
 TensorFlow runs each case in a graph of several consecutive copies, so that the cost of the client and of a session's
 start is negligible. Each side is a process for each number of threads, and runs for a tenth of a second at a time, so that

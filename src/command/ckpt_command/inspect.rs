@@ -1,7 +1,7 @@
 //! `anabranch ckpt inspect`: prints the tensors of a checkpoint.
 
 use super::{Fallible, bytes_text, names, open, shown};
-use crate::output;
+use crate::command::output;
 use std::path::Path;
 
 pub(super) fn run(path: &Path, values: Option<&str>, verify: bool) -> Fallible {

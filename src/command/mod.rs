@@ -1,5 +1,4 @@
-//! The command `anabranch`.
-#![forbid(unsafe_code)]
+//! The programs of this package: the command `anabranch`, and the servers of a task.
 
 mod ckpt_command;
 mod demo;
@@ -9,18 +8,15 @@ mod ops_command;
 mod output;
 mod run_command;
 
-use anabranch::serve::{self, ServeFlags};
+use crate::serve::{self, ServeFlags};
 use clap::{Parser, Subcommand};
 use std::error::Error;
 use std::process::ExitCode;
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// A distributed dataflow-graph runtime
 #[derive(Debug, Parser)]
 #[command(version)]
-struct Flags {
+struct CommandFlags {
     #[command(subcommand)]
     command: Command,
 }
@@ -43,8 +39,9 @@ enum Command {
     Worker(Box<ServeFlags>),
 }
 
-fn main() -> ExitCode {
-    let result: Result<ExitCode, Box<dyn Error + Send + Sync>> = match Flags::parse().command {
+/// Runs the command `anabranch`.
+pub fn anabranch() -> ExitCode {
+    let result: Result<ExitCode, Box<dyn Error + Send + Sync>> = match CommandFlags::parse().command {
         Command::Ckpt(flags) => {
             ckpt_command::run(&flags).map(|same| if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
@@ -65,4 +62,36 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A worker of a cluster, with a master on the same port. Its task is given by flags or by TF_CONFIG
+#[derive(Debug, Parser)]
+#[command(name = "anabranch-worker", version)]
+struct WorkerFlags {
+    #[command(flatten)]
+    serve: ServeFlags,
+}
+
+/// Runs `anabranch-worker`: a task of a cluster, which serves WorkerService and MasterService on one port, like TensorFlow's
+/// server.
+pub fn worker() -> ExitCode {
+    let flags = WorkerFlags::parse();
+    serve::log_to_stderr();
+    serve::exit_code(serve::run(&flags.serve, None))
+}
+
+/// A master of a cluster, which must name it as a task (of job "master" unless --job says otherwise)
+#[derive(Debug, Parser)]
+#[command(name = "anabranch-master", version)]
+struct MasterFlags {
+    #[command(flatten)]
+    serve: ServeFlags,
+}
+
+/// Runs `anabranch-master`: a task that only serves as a master. Sessions on its port use the workers of the cluster; its own
+/// CPU device is only used for feeds and fetches.
+pub fn master() -> ExitCode {
+    let flags = MasterFlags::parse();
+    serve::log_to_stderr();
+    serve::exit_code(serve::run(&flags.serve, Some("master")))
 }

@@ -1,7 +1,7 @@
 //! 8 x 8 images of real handwriting (see DIGITS.md), split into training and held-out images.
 
-use crate::demo::problem::Examples;
-use crate::demo::random::Sequence;
+use crate::command::demo::problem::Examples;
+use crate::command::demo::random::Sequence;
 use graph::{Shape, Tensor};
 use std::error::Error;
 

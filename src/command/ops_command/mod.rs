@@ -1,6 +1,6 @@
 //! `anabranch ops`: lists the ops that run here, and TensorFlow's ops that do not.
 
-use crate::output;
+use crate::command::output;
 use clap::Args;
 use graph::ops;
 use std::collections::BTreeMap;

@@ -139,7 +139,7 @@ fn examples(scope: &Scope, problem: &Problem, mode: Mode, worker: u32, batch: us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::digits;
+    use crate::command::demo::digits;
     use clap::ValueEnum;
 
     /// Only the requested devices can be checked in all modes, because the test machine may have no GPU.

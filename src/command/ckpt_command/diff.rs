@@ -1,7 +1,7 @@
 //! `anabranch ckpt diff`: compares two checkpoints.
 
 use super::{Fallible, names, open, shown};
-use crate::output;
+use crate::command::output;
 use graph::{DType, Tensor};
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! `anabranch graph FILE`: prints a GraphDef as text or in Graphviz's format, unchanged or as a cluster would
 //! run it.
 
-use crate::output;
+use crate::command::output;
 use clap::{Args, ValueEnum};
 use graph::passes::lower;
 use graph::{DeviceName, DeviceSpec, Graph, TaskName};

@@ -4,8 +4,8 @@
 //! its random good hours. Two numbers increase the probability of a click. The rest is chance: no model can
 //! predict more than 95 % of the clicks.
 
-use crate::demo::problem::Examples;
-use crate::demo::random::Sequence;
+use crate::command::demo::problem::Examples;
+use crate::command::demo::random::Sequence;
 use graph::{Result, Shape, Tensor};
 
 /// A column of ids.

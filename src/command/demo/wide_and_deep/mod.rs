@@ -103,10 +103,10 @@ fn embedding_rows(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::mode::{Compute, Mode};
-    use crate::demo::problem::Scores;
-    use crate::demo::replica::Replica;
-    use crate::demo::training;
+    use crate::command::demo::mode::{Compute, Mode};
+    use crate::command::demo::problem::Scores;
+    use crate::command::demo::replica::Replica;
+    use crate::command::demo::training;
 
     type Fallible<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 

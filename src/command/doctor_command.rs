@@ -1,6 +1,6 @@
 //! `anabranch doctor`: lists the libraries that GPUs need, and which of them this machine has.
 
-use crate::output;
+use crate::command::output;
 use device::gpu_options::Visible;
 use std::fmt::Write;
 use std::io;

@@ -1,7 +1,7 @@
 //! `anabranch ckpt list`: lists the checkpoints of a folder.
 
 use super::{Fallible, bytes_text};
-use crate::output;
+use crate::command::output;
 use checkpoint::bundle::Reader;
 use std::path::Path;
 use train::{CheckpointState, latest_checkpoint, step_of};
