@@ -1,4 +1,5 @@
-//! A value that steps have in turn, in the order in which they ask for it. Who waits can be cancelled.
+//! A fair lock: steps get the value in the order of their requests. A waiting request can be cancelled, and occupies
+//! no thread.
 
 use device::cancel::Cancellation;
 use device::waiting::{Tried, Waiting};
@@ -8,7 +9,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A value, and who waits for it. The value is away while somebody has it.
+/// A value and the queue of requests for it. The value is absent while a guard holds it.
 pub struct Turns<T> {
     shared: Arc<Shared<T>>,
 }
@@ -16,11 +17,12 @@ pub struct Turns<T> {
 type Shared<T> = Waiting<Option<T>, Option<T>>;
 
 impl<T: Default + Send + 'static> Turns<T> {
+    /// Returns an unlocked value.
     pub fn new(value: T) -> Turns<T> {
         Turns { shared: Arc::new(Waiting::new(Some(value), 1)) }
     }
 
-    /// Hands over the value, as soon as nobody has it.
+    /// Passes a guard of the value to `done` when it is this request's turn. Cancelling `step` withdraws the request.
     pub fn take(&self, step: &Arc<Cancellation>, done: impl FnOnce(Result<Turn<T>>) + Send + 'static) {
         let attempt = |place: &mut Option<T>| match place.take() {
             Some(value) => Tried::Over(Ok(Some(value))),
@@ -33,7 +35,8 @@ impl<T: Default + Send + 'static> Turns<T> {
         self.shared.attempt(0, step, attempt, Box::new(give));
     }
 
-    /// Does something short with the value, as soon as nobody has it: however many wait to do so, no stack grows.
+    /// Runs `act`, which must be short, on the value when it is this request's turn. Waiting requests run one after
+    /// the other without recursion, so their number does not grow the stack.
     pub fn with<R: Send + 'static>(
         &self,
         step: &Arc<Cancellation>,
@@ -63,7 +66,7 @@ impl<T: Send + 'static> fmt::Debug for Turns<T> {
     }
 }
 
-/// The value in somebody's hands; dropped, it is the next one's turn.
+/// The value of a [`FairLock`] held by one request; dropping the guard passes the value to the next request.
 pub struct Turn<T: Default + Send + 'static> {
     of: Arc<Shared<T>>,
     value: T,

@@ -1,4 +1,4 @@
-//! What is dropped, refused and waited for.
+//! Tests of gradients that are dropped or refused, and of takes that wait.
 
 use super::*;
 use graph::Code;

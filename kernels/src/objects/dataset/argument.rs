@@ -1,4 +1,4 @@
-//! Helpers by which the kernels of datasets read attributes and inputs.
+//! Helpers with which the dataset kernels read attributes and inputs.
 
 use crate::objects::dataset::function::{Captured, ElementFunction, GraphFunction};
 use crate::objects::dataset::{Dataset, DatasetVariant, ElementSpec};

@@ -10,29 +10,30 @@ use device::{Error, Result};
 use graph::{DType, Tensor};
 use std::sync::Arc;
 
-/// How records are written, and what is wanted of them.
+/// The format of the records, and the columns to read.
 pub(crate) struct Csv {
     pub(crate) delimiter: u8,
     pub(crate) has_quotes: bool,
-    /// Whether the first record of each file is none.
+    /// True if the first record of each file is a header.
     pub(crate) has_header: bool,
-    /// What stands for no value, besides nothing.
+    /// Text that, like an empty field, stands for a missing value.
     pub(crate) missing: Bytes,
     pub(crate) columns: Columns,
-    /// A value for each wanted column, of its type; no element where one is required.
+    /// Default of each selected column, with the column's dtype; an empty tensor makes the column required.
     pub(crate) defaults: Vec<Tensor>,
-    /// A field as a scalar of a type, if it is one.
+    /// Parses a field as a scalar of a dtype; returns `None` if the text is not valid for it.
     pub(crate) parse: fn(&Bytes, DType) -> Option<Tensor>,
 }
 
-/// The columns that are wanted, by their numbers, which rise.
+/// The columns to read, by ascending column numbers.
 pub(crate) enum Columns {
     All,
     Only(Vec<usize>),
     Without(Vec<usize>),
 }
 
-/// A record that is not as it should be is an error, after which the next pull goes on with the one after it.
+/// Returns the dataset of the records of `files`. An invalid record is an error of the pull, and the next pull
+/// continues with the following record.
 pub(crate) fn csv(files: Files, csv: Csv, spec: ElementSpec) -> Result<Arc<Dataset>> {
     let shared = Arc::new((files, csv));
     dataset("CSV", spec, UNKNOWN, &[], move |_| {
@@ -70,14 +71,16 @@ pub(crate) fn csv(files: Files, csv: Csv, spec: ElementSpec) -> Result<Arc<Datas
     })
 }
 
-/// What a field ended with.
+/// The separator that ended a field.
 #[derive(PartialEq, Eq)]
 enum End {
+    /// The delimiter: another field follows.
     Field,
+    /// A line end or the end of the file.
     Record,
 }
 
-/// The wanted fields of a record as they come, and what is wrong first.
+/// The values of the selected fields of one record, and the first error found in it.
 struct Record<'a> {
     csv: &'a Csv,
     values: Vec<Tensor>,
@@ -114,17 +117,17 @@ impl Record<'_> {
 }
 
 impl Csv {
-    /// Passes over the first record; what is wrong with its quotes is an error of its own.
+    /// Skips the first record. The outer error is one of the file; the inner error is a quoting error in the header.
     fn header(&self, source: &mut Source) -> Result<Option<Result<()>>> {
         let nothing =
             Csv { columns: Columns::Only(Vec::new()), defaults: Vec::new(), missing: Bytes::new(), ..*self };
         Ok(nothing.record(source)?.map(|header| header.map(|_| ())))
     }
 
-    /// The next record's values, or what is wrong with it; `None` at the end.
+    /// Reads the next record: its values or the error in it; returns `None` at the end of the file.
     ///
     /// # Errors
-    /// Those of the file, and `InvalidArgument` of one that ends within quotes.
+    /// Errors of the file, and `InvalidArgument` if the file ends within quotes.
     fn record(&self, source: &mut Source) -> Result<Option<Result<Vec<Tensor>>>> {
         if source.peek()?.is_empty() {
             return Ok(None);
@@ -154,7 +157,7 @@ impl Csv {
         Ok(Some(record.wrong.map_or(Ok(record.values), Err)))
     }
 
-    /// What a byte after a field ends, if it does.
+    /// Returns whether `byte`, which follows a field, ends the field or the record; `None` if it ends neither.
     fn end(&self, byte: u8) -> Option<End> {
         match byte {
             b'\n' | b'\r' => Some(End::Record),
@@ -163,7 +166,7 @@ impl Csv {
         }
     }
 
-    /// Passes over the byte that ended a field, and the second one of a line's end.
+    /// Consumes the separator after a field; a CR LF pair is one separator.
     fn pass(source: &mut Source, byte: u8) -> Result<()> {
         source.consume(1);
         if byte == b'\r' && source.peek()?.first() == Some(&b'\n') {

@@ -1,4 +1,4 @@
-//! Datasets of what files hold: lines, records, blocks of one length.
+//! Datasets of the content of files: text lines, TFRecords, fixed-length records.
 
 use super::transform::{dataset, from_fn};
 use super::{Dataset, Element, ElementSpec, UNKNOWN};
@@ -9,12 +9,12 @@ use graph::{Code, DType, Tensor};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The files of a dataset, in their order.
+/// The files that a dataset reads, in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(crate) paths: Vec<PathBuf>,
     pub(crate) compression: Compression,
-    /// Bytes read at once; `None`: as many as reading does by itself.
+    /// Bytes per read; `None` uses the default of [`Source::open`].
     pub(crate) buffer: Option<usize>,
 }
 
@@ -27,20 +27,20 @@ impl Files {
     }
 }
 
-/// What reads one file; `None` at its end.
+/// Reads the next string of an open file; returns `None` at the end of the file.
 type Read = Box<dyn FnMut() -> Result<Option<Bytes>> + Send>;
 
-/// Where the pull after one that found something wrong within a file goes on.
+/// The file with which a dataset continues after an error within a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AtError {
-    /// In that file.
+    /// The same file.
     Same,
-    /// In the one after it.
+    /// The next file.
     Next,
 }
 
-/// A dataset of the strings in files, one file after the other. What `open` makes for a file, with its place,
-/// reads it. A file that cannot be opened is tried again.
+/// Returns a dataset of the strings in the files, one file after the other. `open` gets the index and the path of a
+/// file and returns its reader. If a file cannot be opened, the next pull tries the same file again.
 fn strings(
     name: &'static str,
     files: Files,
@@ -76,6 +76,7 @@ fn strings(
     })
 }
 
+/// Returns the dataset of the lines of text files, without line ends.
 pub(crate) fn text_lines(files: Files) -> Result<Arc<Dataset>> {
     strings("TextLine", files, AtError::Same, |files, _, path| {
         let mut reader = LineReader::new(files.open(path)?, Returns::Dropped);
@@ -83,12 +84,13 @@ pub(crate) fn text_lines(files: Files) -> Result<Arc<Dataset>> {
     })
 }
 
-/// Records from these offsets on, one a file, or from the beginning.
+/// Returns the dataset of the TFRecords in the files. `offsets` has one byte offset per file at which reading starts,
+/// or is empty to read each file from its start.
 pub(crate) fn records(files: Files, offsets: Vec<u64>) -> Result<Arc<Dataset>> {
     if !offsets.is_empty() && offsets.len() != files.paths.len() {
         device::invalid!("`byte_offsets` must have the same size as `filenames`");
     }
-    // What is decompressed comes in pieces of one size, whatever is asked for.
+    // Decompression always returns blocks of its own size, so the buffer size applies to uncompressed files only.
     let buffer = files.buffer.filter(|_| files.compression == Compression::None);
     strings("TFRecord", Files { buffer, ..files }, AtError::Next, move |files, i, path| {
         let mut reader = RecordReader::new(files.open(path)?);
@@ -99,6 +101,7 @@ pub(crate) fn records(files: Files, offsets: Vec<u64>) -> Result<Arc<Dataset>> {
     })
 }
 
+/// Returns the dataset of the fixed-length records in the files.
 pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<Arc<Dataset>> {
     strings("FixedLengthRecord", files, AtError::Next, move |files, _, path| {
         let source = files.open(path)?;
@@ -117,7 +120,7 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
             if record.is_some() {
                 read += 1;
             } else if reader.excess() != 0 {
-                // Of a compressed file the length is known only now.
+                // The length of a compressed file's content is known only at its end.
                 let body = read.saturating_mul(format.record).saturating_add(reader.excess());
                 return Err(Error::new(Code::DataLoss, uneven(format, &path, body.into())));
             }
@@ -126,7 +129,8 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
     })
 }
 
-/// What is wrong with a file that is no whole number of records: of less than none, where header or footer are cut off.
+/// Returns the message for a file whose body is not a whole number of records. `body` is negative if the file is
+/// shorter than header and footer.
 fn uneven(format: FixedFormat, path: &Path, body: i128) -> String {
     let FixedFormat { header, record, footer, .. } = format;
     format!(

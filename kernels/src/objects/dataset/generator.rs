@@ -1,4 +1,4 @@
-//! What a function gives, as long as it gives something.
+//! The generator dataset: elements come from a function until it reports the end.
 
 use super::function::{Captured, Instance, end_or_error};
 use super::placed::spec_of;
@@ -7,7 +7,8 @@ use device::Result;
 use device::cancel::Cancellation;
 use std::sync::Arc;
 
-/// Elements of functions of a state: one makes it, one gives the next element, and one is told that there will be no more.
+/// A dataset of three functions: `init` returns a state, `next` returns the next element of the state, and `finalize`
+/// releases the state.
 #[derive(Debug)]
 pub(crate) struct Generator {
     pub(crate) init: Captured,
@@ -17,6 +18,7 @@ pub(crate) struct Generator {
 }
 
 impl Generator {
+    /// Returns the dataset of the generator.
     pub(crate) fn dataset(self) -> Result<Arc<Dataset>> {
         Dataset::new(self.spec.clone(), UNKNOWN, &[], self)
     }
@@ -46,10 +48,13 @@ struct Generating {
     state: State,
 }
 
+/// The state of a generator iterator.
 enum State {
+    /// `init` has not been called.
     Unmade,
+    /// The results of `init`.
     Made(Element),
-    /// Finalized, after the last element.
+    /// `finalize` has been started, or was not necessary.
     Over,
 }
 
@@ -79,7 +84,7 @@ impl DatasetIterator for Generating {
 }
 
 impl Generating {
-    /// Tells, once, who made the state. Nobody waits: what fails there fails no step.
+    /// Starts `finalize` once, without waiting; its error is logged, because no step depends on its result.
     fn end(&mut self) {
         if let State::Made(state) = std::mem::replace(&mut self.state, State::Over) {
             let told = |result: Result<Element>| {

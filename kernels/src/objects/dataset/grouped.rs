@@ -1,4 +1,4 @@
-//! Elements grouped by a key that a function gives: windows of each group, or one result a group.
+//! Grouping of elements by a key function: windows of each group, or one reduced element per group.
 
 use super::function::Captured;
 use super::map::{checked, given};
@@ -10,7 +10,7 @@ use graph::{DType, Tensor};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The value of a function that gives one `int64`.
+/// Returns the value of a function that must return one `int64` scalar.
 fn integer(results: &[Tensor], what: &str) -> Result<i64> {
     match results {
         [value] if value.dtype() == DType::Int64 && value.shape().rank() == 0 => Ok(value.item::<i64>()?),
@@ -18,7 +18,8 @@ fn integer(results: &[Tensor], what: &str) -> Result<i64> {
     }
 }
 
-/// Windows of elements of one key, each turned into a dataset by `reduce`.
+/// Returns the dataset of the elements of `reduce`'s datasets. `reduce` gets a key and a window: a dataset of up to
+/// `window_size` elements with that key.
 pub(crate) fn group_by_window(
     input: Arc<Dataset>,
     key: Captured,
@@ -72,7 +73,7 @@ pub(crate) fn group_by_window(
                         break;
                     }
                 }
-                // At the end of the input what is left of each group is a window too.
+                // At the end of the input, the remaining elements of each group form a window.
                 let Some(of) = full.or_else(|| groups.keys().next().copied()) else { return Ok(None) };
                 let elements = groups.remove(&of).unwrap_or_default();
                 let held = elements.iter().flatten().cloned().collect::<Vec<_>>();
@@ -95,7 +96,7 @@ pub(crate) struct Reducer {
     pub(crate) finalize: Captured,
 }
 
-/// One element for each key, in the keys' order: what the reducer makes of the key's elements.
+/// Returns the dataset with one reduced element per key, in ascending order of the keys.
 pub(crate) fn group_by_reducer(
     input: Arc<Dataset>,
     reducer: Reducer,

@@ -1,5 +1,5 @@
-//! Interleaving: the elements of several datasets at a time, a block of each in turn. In parallel, each of the
-//! datasets is pulled ahead; the order stays that of the sequential form.
+//! Interleaving: takes blocks of elements in turn from a cycle of datasets. The parallel form prefetches each dataset
+//! of the cycle and returns the elements in the order of the sequential form.
 
 use super::ahead::{Ahead, Limit};
 use super::function::{Captured, Instance};
@@ -9,22 +9,23 @@ use super::{Dataset, DatasetIterator, Element, ElementSpec, MakeContext, Pull, U
 use device::Result;
 use std::sync::Arc;
 
-/// How datasets are interleaved.
+/// The parameters of an interleaving.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interleaving {
-    /// Datasets at a time; -1: as many as there are processors.
+    /// Number of datasets in the cycle; -1 means the number of CPUs.
     pub(crate) cycle_length: i64,
-    /// Elements of one before the next.
+    /// Number of consecutive elements taken from a dataset.
     pub(crate) block_length: i64,
-    /// How the datasets are pulled ahead; `None` if they are not.
+    /// The prefetching of the datasets; `None` for the sequential form.
     pub(crate) ahead: Option<PulledAhead>,
 }
 
+/// The prefetching of a parallel interleaving.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PulledAhead {
-    /// Datasets that are pulled ahead; -1: all of the cycle.
+    /// Number of datasets that are prefetched; -1 means the whole cycle.
     pub(crate) datasets: i64,
-    /// Elements of each.
+    /// Number of elements prefetched of each dataset.
     pub(crate) elements: i64,
 }
 
@@ -48,7 +49,7 @@ impl Interleaving {
     }
 }
 
-/// The elements of the datasets that the function gives, interleaved.
+/// Returns the dataset of the interleaved elements of the datasets that the function returns.
 pub(crate) fn interleave(
     input: Arc<Dataset>,
     f: Captured,
@@ -86,13 +87,17 @@ struct Interleaved {
     input: Option<Box<dyn DatasetIterator>>,
     f: Instance,
     ctx: MakeContext,
-    /// The cycle, as far as it has been filled.
+    /// Open datasets by position in the cycle; positions beyond its end have not been filled.
     current: Vec<Option<Open>>,
+    /// Number of open datasets.
     open: usize,
-    /// How many of the open ones are pulled ahead.
+    /// Number of open datasets that are prefetched.
     ahead: usize,
+    /// Number of datasets opened so far.
     made: usize,
+    /// Current position in the cycle.
     at: usize,
+    /// Number of elements taken from the current dataset in this block.
     in_block: i64,
 }
 
@@ -102,17 +107,19 @@ struct Open {
 }
 
 impl Interleaved {
+    /// Moves to the next position in the cycle.
     fn advance(&mut self) {
         self.in_block = 0;
         self.at += 1;
-        // Without an input, places that were never filled stay empty.
+        // Once the input has ended, positions that were never filled stay empty, so the cycle ends at the last filled
+        // one.
         let end = if self.input.is_some() { self.cycle_length } else { self.current.len() };
         if self.at >= end {
             self.at = 0;
         }
     }
 
-    /// Opens the next dataset in the current place.
+    /// Opens the next dataset at the current position.
     fn open_next(&mut self, pull: &Pull) -> Result<()> {
         let Some(input) = &mut self.input else { return Ok(()) };
         let Some(element) = input.next(pull)? else {
@@ -131,7 +138,7 @@ impl Interleaved {
                 let elements = how.elements.max(self.how.block_length).max(1);
                 let limit = Limit::Fixed(usize::try_from(elements).unwrap_or(usize::MAX));
                 let mut ahead = Ahead::lazily(iterator, limit);
-                // Now and not when its turn comes: that is the point.
+                // Prefetching starts now rather than at the first pull, so that it overlaps with the other datasets.
                 ahead.start()?;
                 self.ahead += 1;
                 Open { iterator: Box::new(ahead), is_ahead: true }
@@ -143,6 +150,7 @@ impl Interleaved {
         self.current[self.at] = Some(open);
         self.open += 1;
         Ok(())
+    /// Closes the dataset at the current position.
     }
 
     fn close(&mut self) {
@@ -155,7 +163,7 @@ impl Interleaved {
 
 impl DatasetIterator for Interleaved {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
-        // In parallel the whole cycle is opened before the first element is waited for.
+        // The parallel form opens the whole cycle before it waits for the first element.
         if self.how.ahead.is_some() && self.made == 0 {
             while self.at < self.cycle_length && self.input.is_some() {
                 pull.check()?;

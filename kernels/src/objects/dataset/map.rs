@@ -1,4 +1,4 @@
-//! Functions applied to elements one at a time: map, filter, scan, flat map.
+//! Transformations that apply a function to one element at a time: map, filter, take-while, scan, flat-map.
 
 use super::function::{Captured, end_or_error, truth};
 use super::transform::{dataset, from_fn};
@@ -7,10 +7,10 @@ use device::Result;
 use graph::Tensor;
 use std::sync::Arc;
 
-/// The results as an element of this spec.
+/// Returns the element if it satisfies the spec.
 ///
 /// # Errors
-/// `InvalidArgument` if they are of other types.
+/// `InvalidArgument` if its dtypes or shapes differ.
 pub(super) fn checked(element: Element, spec: &ElementSpec) -> Result<Element> {
     if element.len() == spec.dtypes.len() && element.iter().zip(&spec.dtypes).all(|(t, d)| t.dtype() == *d) {
         return Ok(element);
@@ -19,7 +19,7 @@ pub(super) fn checked(element: Element, spec: &ElementSpec) -> Result<Element> {
     Ok(element)
 }
 
-/// The function's results for each element.
+/// Returns the dataset of the function's results for each element.
 pub(crate) fn map(
     input: Arc<Dataset>,
     f: Captured,
@@ -41,12 +41,13 @@ pub(crate) fn map(
     })
 }
 
-/// A function that may end the sequence makes a dataset whose length is not known.
+/// Returns the cardinality of a mapped dataset: unknown unless it is preserved, because the function may end the
+/// dataset.
 pub(super) fn mapped(input: i64, preserve_cardinality: bool) -> i64 {
     if preserve_cardinality { input } else { UNKNOWN }
 }
 
-/// The elements for which the predicate holds.
+/// Returns the dataset of the elements for which the predicate returns true.
 pub(crate) fn filter(input: Arc<Dataset>, predicate: Captured) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
@@ -64,7 +65,7 @@ pub(crate) fn filter(input: Arc<Dataset>, predicate: Captured) -> Result<Arc<Dat
     })
 }
 
-/// The elements whose last component is true, without it.
+/// Returns the dataset of the elements whose last component is true, without that component.
 pub(crate) fn filter_by_last_component(input: Arc<Dataset>, spec: ElementSpec) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("FilterByLastComponent", spec, UNKNOWN, &[&input], move |ctx| {
@@ -82,7 +83,7 @@ pub(crate) fn filter_by_last_component(input: Arc<Dataset>, spec: ElementSpec) -
     })
 }
 
-/// The elements before the first for which the predicate does not hold.
+/// Returns the dataset of the elements before the first one for which the predicate returns false.
 pub(crate) fn take_while(input: Arc<Dataset>, predicate: Captured) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("TakeWhile", input.spec.clone(), UNKNOWN, &[&input], move |ctx| {
@@ -100,7 +101,7 @@ pub(crate) fn take_while(input: Arc<Dataset>, predicate: Captured) -> Result<Arc
     })
 }
 
-/// A function of a state and an element that gives a new state and a result.
+/// Returns the dataset of the outputs of `f`, which maps a state and an element to a new state and an output.
 pub(crate) fn scan(
     input: Arc<Dataset>,
     initial: Element,
@@ -138,7 +139,7 @@ pub(crate) fn scan(
     })
 }
 
-/// An iterator over the dataset that a function has given.
+/// Returns an iterator over the dataset that a function returned for element `at`.
 pub(super) fn given(results: &[Tensor], ctx: &MakeContext, at: usize) -> Result<Box<dyn DatasetIterator>> {
     let [dataset] = results else {
         device::invalid!("Function must return a single scalar of dtype DT_VARIANT.");
@@ -146,7 +147,7 @@ pub(super) fn given(results: &[Tensor], ctx: &MakeContext, at: usize) -> Result<
     DatasetVariant::of(dataset)?.iterator(&ctx.element(at))
 }
 
-/// The elements of the datasets that the function gives, one dataset after the other.
+/// Returns the dataset of the elements of the datasets that the function returns, one dataset after the other.
 pub(crate) fn flat_map(input: Arc<Dataset>, f: Captured, spec: ElementSpec) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };

@@ -1,5 +1,5 @@
-//! Functions applied to several elements at a time, beside the consumer; the results are in the elements' order
-//! unless the client has waived it.
+//! Parallel map, filter and map-and-batch: a thread starts several function calls at once, ahead of the consumer.
+//! Results come in the order of the elements unless determinism is disabled.
 
 use super::ahead::Monitor;
 use super::batch::{batch_size, batched, batches, stack_elements};
@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// How a function is applied.
+/// The parallelism of a transformation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parallel {
-    /// Calls at once; -1: as many as there are processors.
+    /// Maximum number of concurrent calls; -1 means the number of CPUs.
     pub(crate) calls: i64,
-    /// `None`: as the options of the whole say.
+    /// True to keep the order of elements; `None` uses the option of the whole pipeline.
     pub(crate) deterministic: Option<bool>,
 }
 
@@ -40,7 +40,7 @@ impl Parallel {
     }
 }
 
-/// The function's results for each element, up to so many calls at a time.
+/// Returns the dataset of the function's results for each element, with concurrent calls.
 pub(crate) fn parallel_map(
     input: Arc<Dataset>,
     f: Captured,
@@ -64,7 +64,8 @@ pub(crate) fn parallel_map(
     })
 }
 
-/// Batches of the function's results. An element that fails takes its batch with it.
+/// Returns the dataset of batches of the function's results. If the call for an element fails, the whole batch is an
+/// error.
 pub(crate) fn map_and_batch(
     input: Arc<Dataset>,
     f: Captured,
@@ -83,7 +84,7 @@ pub(crate) fn map_and_batch(
     let mapped = mapped(input.cardinality, preserve_cardinality);
     let cardinality = batches(mapped, size, drop_remainder);
     let is_exact = drop_remainder || mapped == INFINITE;
-    // The spec is that of batches already.
+    // A spec that has shapes is that of batches already.
     let spec = if spec.shapes.is_empty() { batched(&spec, count, is_exact) } else { spec };
     dataset("MapAndBatch", spec, cardinality, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
@@ -113,7 +114,7 @@ pub(crate) fn map_and_batch(
     })
 }
 
-/// The elements for which the predicate holds, tested several at a time.
+/// Returns the dataset of the elements for which the predicate returns true, with concurrent calls.
 pub(crate) fn parallel_filter(
     input: Arc<Dataset>,
     predicate: Captured,
@@ -141,23 +142,26 @@ pub(crate) fn parallel_filter(
     })
 }
 
-/// Calls of a function for each element of an input, some of them under way.
+/// Concurrent calls of a function, one for each element of an input.
 struct Calls {
     shared: Arc<Monitor<State>>,
     cancellation: Arc<Cancellation>,
+    /// Maximum number of calls and results that are not yet consumed.
     most: usize,
     in_order: bool,
-    /// Whether results come after the element that they are of.
+    /// True if each result is the element followed by the function's results.
     keep_arguments: bool,
-    /// Until the thread has them.
+    /// The input and the function, until the thread takes them.
     unstarted: Option<(Box<dyn DatasetIterator>, Instance)>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By element: the results, `None` while the call is under way.
+    /// Id of an element, and the results of its call; `None` while the call runs.
     results: VecDeque<(u64, Option<Result<Element>>)>,
+    /// Id of the next element.
     next: u64,
+    /// Set when the input has ended.
     ended: bool,
 }
 
@@ -173,7 +177,9 @@ impl Calls {
         }
     }
 
-    /// The next results, the error of a call within. The outer error is that of the pull.
+    /// Waits for the results of the next call; returns `None` after the last.
+    ///
+    /// The inner error is that of the call; the outer error is that of the pull.
     fn next(&mut self, pull: &Pull) -> Result<Option<Result<Element>>> {
         if let Some((input, f)) = self.unstarted.take() {
             let (shared, most, keep) = (self.shared.clone(), self.most, self.keep_arguments);
@@ -201,7 +207,8 @@ impl Drop for Calls {
     }
 }
 
-/// Pulls elements and starts calls, as long as there is room for results.
+/// Runs on the calling thread: pulls elements and starts a call for each, while there are fewer than `max` unconsumed
+/// results.
 fn call_all(
     shared: &Arc<Monitor<State>>,
     mut input: Box<dyn DatasetIterator>,

@@ -1,5 +1,5 @@
-//! Elements that are in a device's own memory, or partly so. Datasets, which only pass them on, see one variant in place of
-//! their components.
+//! Elements with components in device memory. Datasets pass elements on without reading them, so such an element
+//! travels as one variant that holds all components.
 
 use super::{Element, ElementSpec};
 use device::Device;
@@ -8,7 +8,7 @@ use device::value::{Held, Item, Placed, Value};
 use graph::{DType, Tensor, VariantObject};
 use smallvec::{SmallVec, smallvec};
 
-/// The components of one element.
+/// The components of one element, at least one of which is in device memory.
 #[derive(Debug)]
 struct Components(Vec<Placed>);
 
@@ -18,10 +18,10 @@ impl VariantObject for Components {
     }
 }
 
-/// What a function on this device gave, as an element.
+/// Converts the results of a function on `device` into an element.
 ///
 /// # Errors
-/// Those of [`Device::keep`]; `Internal` for what is no tensor.
+/// Those of [`Device::keep`]; `Internal` for a value that is not a tensor.
 pub(super) fn element(device: &Device, values: SmallVec<[Value; 4]>) -> Result<Element> {
     if values.iter().all(|value| value.on_host().is_some()) {
         return values.into_iter().map(Tensor::of).collect();
@@ -30,7 +30,7 @@ pub(super) fn element(device: &Device, values: SmallVec<[Value; 4]>) -> Result<E
     Ok(vec![Tensor::variant(Components(kept))])
 }
 
-/// An element's components, in whichever memory each is.
+/// Returns an element's components, each in host or device memory.
 pub(crate) fn components(element: Element) -> SmallVec<[Value; 4]> {
     match held(&element) {
         Some(held) => held.0.iter().cloned().map(Value::from).collect(),
@@ -38,7 +38,8 @@ pub(crate) fn components(element: Element) -> SmallVec<[Value; 4]> {
     }
 }
 
-/// These as arguments of a function: where one is an element, its components.
+/// Returns the arguments of a function call; an element with components in device memory is expanded into its
+/// components.
 pub(super) fn arguments(elements: Element) -> impl Iterator<Item = Value> {
     elements.into_iter().flat_map(|tensor| match tensor.dtype() {
         DType::Variant => components(vec![tensor]),
@@ -46,7 +47,7 @@ pub(super) fn arguments(elements: Element) -> impl Iterator<Item = Value> {
     })
 }
 
-/// What an element is, as [`ElementSpec::of`] says it, wherever it is.
+/// Returns the spec of an element like [`ElementSpec::of`], for components in host or device memory.
 pub(crate) fn spec_of(element: &[Tensor]) -> ElementSpec {
     let Some(held) = held(element) else { return ElementSpec::of(element) };
     ElementSpec {

@@ -1,21 +1,23 @@
-//! Prefetching: elements are made while the consumer works.
+//! Prefetching: a thread produces elements while the consumer works.
 
 use super::ahead::{Ahead, Limit};
 use super::{Dataset, DatasetIterator, DatasetKind, MakeContext};
 use device::Result;
 use std::sync::Arc;
 
-/// The longest buffer where its length is ours to choose.
+/// Maximum length of a buffer whose length is tuned automatically.
 const MOST: usize = 512;
 
+/// A dataset that prefetches its input.
 #[derive(Debug)]
 pub(crate) struct Prefetch {
     input: Arc<Dataset>,
-    /// `None`: as many as turn out to be needed.
+    /// Buffer length in elements; `None` tunes it automatically.
     size: Option<usize>,
 }
 
 impl Prefetch {
+    /// Returns the dataset that prefetches `size` elements of `input`; -1 tunes the size automatically.
     pub(crate) fn dataset(input: Arc<Dataset>, size: i64) -> Result<Arc<Dataset>> {
         if size < -1 {
             device::invalid!("buffer_size must be >= 0 or set buffer_size to be -1 for auto-tuning");

@@ -1,4 +1,4 @@
-//! The elements of one dataset dealt out to several devices: the first to the first, and so on, round and round.
+//! The multi-device iterator: deals the elements of one dataset to several devices (shards) in round-robin order.
 
 use super::ahead::{Ahead, Limit, Monitor};
 use super::{Dataset, DatasetIterator, Element, ElementSpec, MakeContext, Pull};
@@ -10,32 +10,33 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// An iterator of several devices, that sessions share by its name.
+/// An iterator resource, shared by name between sessions, that deals elements to several shards.
 pub(crate) struct MultiDeviceIterator {
-    /// What every dataset that it iterates over must give.
+    /// Spec that each dataset of this iterator must satisfy.
     pub(crate) spec: ElementSpec,
     shards: usize,
     current: Mutex<Current>,
 }
 
-/// What it was last set to.
+/// The dataset that the iterator was last initialised with.
 #[derive(Default)]
 struct Current {
-    /// How often it was set, which tells who asks from who asked before.
+    /// Number of initialisations, which distinguishes requests for this dataset from those for an earlier one.
     incarnation: i64,
     hand: Option<Arc<Monitor<Hand>>>,
 }
 
-/// What is dealt.
+/// Elements dealt to the shards, and the rest of the dataset.
 struct Hand {
-    /// The elements that were dealt and not taken, by shard, with errors where they occurred.
+    /// For each shard, the elements that it has not taken; an error stands at the position where it occurred.
     dealt: Vec<VecDeque<Result<Element>>>,
-    /// Of a shard, so many wait at most.
+    /// Maximum number of untaken elements per shard.
     most: usize,
-    /// Whose the next element is.
+    /// Shard that gets the next element.
     next: usize,
-    /// The rest, unless a thread is at it.
+    /// The rest of the dataset; `None` while a thread pulls it.
     rest: Option<Box<dyn DatasetIterator>>,
+    /// Set when the dataset has ended or was replaced.
     is_over: bool,
 }
 
@@ -50,15 +51,16 @@ impl fmt::Debug for MultiDeviceIterator {
 }
 
 impl MultiDeviceIterator {
+    /// Returns an uninitialised iterator for `shards` shards.
     pub(crate) fn new(spec: ElementSpec, shards: usize) -> MultiDeviceIterator {
         MultiDeviceIterator { spec, shards, current: Mutex::default() }
     }
 
-    /// Begins to deal the elements of `dataset`, of which so many wait for each device at most. What it returns is what those
-    /// who ask for these name.
+    /// Starts to deal the elements of `dataset`, with at most `max` untaken elements per shard. Returns the
+    /// incarnation id, which requests for these elements must pass.
     ///
     /// # Errors
-    /// `InvalidArgument` if its elements are of other types or shapes.
+    /// `InvalidArgument` if the dataset's elements are of other dtypes or shapes.
     pub(crate) fn set(&self, dataset: &Dataset, most: i64) -> Result<i64> {
         self.spec.check(&dataset.spec)?;
         let most = usize::try_from(most).unwrap_or(0).max(1);
@@ -70,17 +72,18 @@ impl MultiDeviceIterator {
         current.incarnation += 1;
         let (old, incarnation) = (current.hand.replace(Monitor::new(hand)), current.incarnation);
         drop(current);
-        // Who waits for what is no longer dealt learns that there is no more.
+        // Threads that wait for an element of the replaced dataset get its end.
         if let Some(old) = old {
             old.change(|hand| hand.is_over = true);
         }
         Ok(incarnation)
     }
 
-    /// The next element of a shard, `None` after its last. Waits for it: for other shards too, whose elements come first.
+    /// Waits for a shard's next element; returns `None` after its last. The wait includes elements of other shards
+    /// that come before it.
     ///
     /// # Errors
-    /// `InvalidArgument` for a shard that there is not, or for elements that are no longer dealt.
+    /// `InvalidArgument` for a shard that does not exist, or for the incarnation id of a replaced dataset.
     pub(crate) fn next(&self, shard: i32, incarnation: i64, pull: &Pull) -> Result<Option<Element>> {
         let shard = match usize::try_from(shard) {
             Ok(known) if known < self.shards => known,
@@ -97,7 +100,7 @@ impl MultiDeviceIterator {
             let is_cancelled = pull.check();
             hand.change(|hand| {
                 hand.rest = Some(rest);
-                // Who gave up takes no element along: the pull ends before it has one.
+                // The error of a cancelled pull is not dealt, because the pull ended before it took an element.
                 if is_cancelled.is_ok() || pulled.is_ok() {
                     hand.deal(pulled);
                 }
@@ -124,11 +127,13 @@ impl MultiDeviceIterator {
     }
 }
 
-/// What who waits for a shard's next element does.
+/// The next action of a thread that waits for a shard's element.
 enum Turn {
+    /// Return the shard's next element.
     Has(Result<Element>),
+    /// Report the end.
     Over,
-    /// It gets more.
+    /// Pull an element of the rest and deal it.
     Deals(Box<dyn DatasetIterator>),
 }
 
@@ -187,7 +192,7 @@ mod tests {
         let taken: Vec<_> = (0..10).map(|i| next(&iterator, i % 2, 1)).collect::<Result<_>>()?;
         assert_eq!(taken[..7], [0, 1, 2, 3, 4, 5, 6].map(Some));
         assert_eq!(taken[7..], [None; 3]);
-        // The elements of the last time are no longer to be had.
+        // Elements of the replaced dataset are no longer returned.
         assert_eq!(iterator.set(&*numbers(2)?, 2)?, 2);
         let error = next(&iterator, 0, 1).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(error.contains("Invalid incarnation id. Provided: 1; Expected: 2"), "{error}");
@@ -212,7 +217,7 @@ mod tests {
         pull.cancellation.cancel(Error::new(Code::Cancelled, "enough"));
         let ended = waits.join().map_err(|_| Error::internal("the thread panicked"))?;
         assert_eq!(ended.err().map(|e| e.code()), Some(Code::Cancelled));
-        // Nothing got lost.
+        // No element was lost.
         assert_eq!((next(&iterator, 1, 1)?, next(&iterator, 0, 1)?), (Some(1), Some(4)));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Datasets as iterators see them. Functions are closures here.
+//! Tests of datasets through their iterators. The functions are closures.
 
 use super::function::{Captured, ElementFunction, FunctionDone};
 use super::generator::Generator;
@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 type Body = dyn Fn(Element) -> Result<Element> + Send + Sync;
 
-/// A closure as a function.
+/// A closure that acts as the function of a dataset.
 struct Closure(Arc<Body>);
 
 impl fmt::Debug for Closure {
@@ -48,7 +48,7 @@ fn function(body: impl Fn(Element) -> Result<Element> + Send + Sync + 'static) -
     Captured { function: Arc::new(Closure(Arc::new(body))), arguments: Vec::new() }
 }
 
-/// A function of one number.
+/// Returns a function of one number.
 fn of_number(body: impl Fn(i64) -> Result<Tensor> + Send + Sync + 'static) -> Captured {
     function(move |element| Ok(vec![body(element[0].item()?)?]))
 }
@@ -71,17 +71,17 @@ fn all(dataset: &Arc<Dataset>) -> Result<Vec<Element>> {
     while let Some(element) = iterator.next(&Pull::default())? {
         elements.push(element);
     }
-    // The end stays the end.
+    // After the end, the iterator keeps returning the end.
     assert_eq!(iterator.next(&Pull::default())?, None);
     Ok(elements)
 }
 
-/// The elements of a dataset of numbers.
+/// Returns the elements of a dataset of numbers.
 fn numbers(dataset: &Arc<Dataset>) -> Result<Vec<i64>> {
     all(dataset)?.iter().map(|e| Ok(e[0].item::<i64>()?)).collect()
 }
 
-/// The elements of a dataset of vectors.
+/// Returns the elements of a dataset of vectors.
 fn rows(dataset: &Arc<Dataset>) -> Result<Vec<Vec<i64>>> {
     all(dataset)?.iter().map(|e| Ok(e[0].values::<i64>()?.to_vec())).collect()
 }
@@ -159,9 +159,9 @@ fn shuffling_keeps_the_elements_and_follows_the_seeds() -> Result<()> {
     assert_eq!(numbers(&make(Seeds(3, 4), true)?)?, seeded);
     let fixed = numbers(&make(Seeds(3, 4), false)?)?;
     assert_eq!(fixed[..20], fixed[20..]);
-    // No element comes before the buffer can have held it.
+    // An element comes only after the buffer can have held it.
     assert!(first.iter().enumerate().all(|(i, e)| *e < i as i64 + 7));
-    // Iterators over one dataset draw from one generator, those over unseeded datasets from different ones.
+    // Iterators over one dataset draw from one generator; unseeded datasets have different generators.
     let shared = make(Seeds(3, 4), true)?;
     assert_eq!(numbers(&shared)?, seeded);
     assert_ne!(numbers(&shared)?, seeded);
@@ -209,7 +209,7 @@ fn padding_fills_inner_dimensions() -> Result<()> {
     Ok(())
 }
 
-/// `n` times the number `n`.
+/// Returns a function of `n` whose dataset is the number `n`, `n` times.
 fn times() -> Captured {
     of_number(|n| {
         let row = Elements::tensors(vec![Tensor::scalar(n)])?;
@@ -228,7 +228,7 @@ fn interleaving_in_parallel_keeps_the_order() -> Result<()> {
         let parallel = interleave(input()?, times(), integers(), Interleaving { ahead, ..how })?;
         assert_eq!(numbers(&parallel)?, sequential);
     }
-    // A cycle far longer than the input takes no memory of that size.
+    // A cycle far longer than the input does not allocate its full length.
     let long = Interleaving { cycle_length: i64::MAX, block_length: 1, ahead: None };
     let mut spread = numbers(&interleave(input()?, times(), integers(), long)?)?;
     spread.sort_unstable();
@@ -239,7 +239,7 @@ fn interleaving_in_parallel_keeps_the_order() -> Result<()> {
     Ok(())
 }
 
-/// A function that fails for these numbers.
+/// Returns a function that fails for these numbers.
 fn failing(at: &'static [i64]) -> Captured {
     of_number(
         move |i| {
@@ -352,7 +352,7 @@ fn a_cache_is_filled_once_for_each_pipeline() -> Result<()> {
     Ok(())
 }
 
-/// Calls of a function that wait until they are let through.
+/// Function calls that block until the gate opens.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -395,7 +395,7 @@ fn elements_are_made_ahead_but_no_more_than_there_is_room_for() -> Result<()> {
     let mut iterator = iterate(&Prefetch::dataset(mapped, 4)?)?;
     assert_eq!(made.arrived.load(Ordering::SeqCst), 0);
     assert_eq!(iterator.next(&Pull::default())?, Some(vec![Tensor::scalar(0i64)]));
-    // One was taken, four fill the buffer, and without room nothing more is begun.
+    // One element is consumed and four fill the buffer; without room, no further call starts.
     made.wait_for(5);
     assert_eq!(made.arrived.load(Ordering::SeqCst), 5);
     Ok(())
@@ -444,13 +444,13 @@ fn a_request_that_is_cancelled_is_withdrawn_and_others_go_on() -> Result<()> {
     iterator.set(&*Prefetch::dataset(map::map(range(9)?, gate.function(), integers(), true)?, 1)?)?;
     let answers = [&first, &second, &third].map(|cancellation| ask(&iterator, cancellation));
     gate.wait_for(1);
-    // One that waits for its turn, and then the one that waits for an element.
+    // First a request that waits in the queue is cancelled, then the one that is being served.
     second.cancel(Error::new(Code::Cancelled, "no more"));
     assert_eq!(code(answer(&answers[1])), Some(Code::Cancelled));
     first.cancel(Error::new(Code::Cancelled, "no more"));
     assert_eq!(code(answer(&answers[0])), Some(Code::Cancelled));
     gate.open();
-    // What was being made is not lost.
+    // The element in progress is not lost.
     assert_eq!(answer(&answers[2])?, Some(0));
     assert_eq!(code(answer(&ask(&iterator, &first))), Some(Code::Cancelled));
     assert_eq!(answer(&ask(&iterator, &third))?, Some(1));
@@ -485,13 +485,13 @@ fn datasets_that_cannot_be_iterated_are_refused() -> Result<()> {
         }
     };
     assert_eq!(refused.code(), Code::InvalidArgument);
-    // As deep as may be, on a thread for datasets.
+    // A dataset of the maximum depth can be iterated on a dataset thread.
     let (sender, receiver) = mpsc::channel();
     threads::spawn(move || {
         let _ = sender.send(numbers(&deep));
     })?;
     assert_eq!(receiver.recv_timeout(DEADLINE), Ok(Ok(vec![0, 1, 2])));
-    // Datasets whose one element is the dataset before.
+    // Each dataset has the previous one as its only element.
     let mut nested = DatasetVariant::tensor(range(3)?, [])?;
     let refused = loop {
         match DatasetVariant::tensor(Elements::tensors(vec![nested.clone()])?, [&nested]) {
@@ -500,7 +500,7 @@ fn datasets_that_cannot_be_iterated_are_refused() -> Result<()> {
         }
     };
     assert_eq!(refused.code(), Code::InvalidArgument);
-    // Each is two of the last: iterators would be without number.
+    // Each dataset concatenates the previous one with itself, so the number of iterators doubles.
     let mut wide = range(1)?;
     let refused = loop {
         match transform::concatenate(wide.clone(), wide.clone()) {
@@ -523,7 +523,7 @@ fn slices_are_rows_of_tensors_with_as_many() -> Result<()> {
     Ok(())
 }
 
-/// Counts to a limit from a state that it makes; who finalizes says with which state.
+/// Returns a generator that counts from 100 to `100 + to`; finalization sends the state to `finalized`.
 fn counting(to: i64, finalized: &mpsc::Sender<i64>) -> Result<Arc<Dataset>> {
     let (count, finalized) = (AtomicI64::new(0), finalized.clone());
     let next = move |state: Element| {
@@ -560,7 +560,7 @@ fn a_generator_is_finalized_once_at_its_end_or_when_nobody_wants_more() -> Resul
         drop(iterator);
         assert_eq!(told(), Some(100));
     }
-    // One that nobody has asked has no state.
+    // An iterator that was never pulled has no state to finalize.
     drop(iterate(&counting(1, &sender)?)?);
     drop(sender);
     assert_eq!(told(), None);

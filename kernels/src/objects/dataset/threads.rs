@@ -1,6 +1,6 @@
-//! Threads on which iterators are pulled: they may wait, and so never are those of the executors. They are kept
-//! for a while and reused; more than there may be is an error and not a wait, so that iterators which wait for
-//! each other always go on.
+//! Threads on which iterators are pulled. A pull may block, so executor threads do not run it. Threads are reused
+//! after work ends. Work never waits for a thread, since it may be work that a running thread waits for: beyond the
+//! maximum number of threads, starting it is an error.
 
 use device::{Error, Result};
 use graph::Code;
@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// Threads at once in this process.
+/// Maximum number of threads in the process.
 const MOST: usize = 4096;
 
-/// How long a thread waits for more to do.
+/// Time for which an idle thread waits for work before it ends.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Bytes of stack, enough for the deepest dataset.
+/// Stack size in bytes, enough for the deepest dataset.
 const STACK: usize = 64 << 20;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -26,7 +26,7 @@ struct Threads {
 }
 
 struct State {
-    /// Taken up by threads that wait: never more than there are of these.
+    /// Work assigned to idle threads; never more items than idle threads.
     waiting: VecDeque<Work>,
     idle: usize,
     total: usize,
@@ -37,10 +37,10 @@ static THREADS: Threads = Threads {
     more: Condvar::new(),
 };
 
-/// Runs `work` at once on a thread of its own, which it may block.
+/// Runs `work` at once on a thread that it may block.
 ///
 /// # Errors
-/// `ResourceExhausted` if there is no thread to be had.
+/// `ResourceExhausted` if no thread is available.
 pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
     let work: Work = Box::new(work);
     let mut state = THREADS.state.lock();
@@ -70,7 +70,8 @@ fn exhausted(why: &str) -> Error {
 
 fn run(mut work: Work) {
     loop {
-        // The panic hook has reported it; whoever waits for the work is told by what the work drops.
+        // The panic hook has reported a panic. Dropping the work's captures wakes the threads that wait for its
+        // result.
         let _ = catch_unwind(AssertUnwindSafe(work));
         let mut state = THREADS.state.lock();
         state.idle += 1;

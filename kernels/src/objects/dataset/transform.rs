@@ -1,4 +1,4 @@
-//! Datasets that choose, repeat and combine the elements of others as they are.
+//! Transformations that select, repeat and combine elements without changing them.
 
 use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE, UNKNOWN};
 use super::{MakeContext, Pull, relaxed};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 type Boxed = Box<dyn DatasetIterator>;
 
-/// An iterator that a closure is.
+/// An iterator whose `next` is a closure.
 struct From<F>(F);
 
 impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> DatasetIterator for From<F> {
@@ -18,12 +18,12 @@ impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> DatasetIterator for From
     }
 }
 
-/// An iterator that calls `next` for each element.
+/// Returns an iterator that calls `next` for each element.
 pub(super) fn from_fn(next: impl FnMut(&Pull) -> Result<Option<Element>> + Send + 'static) -> Result<Boxed> {
     Ok(Box::new(From(next)))
 }
 
-/// A kind of dataset that is its name and how iterators over it are made.
+/// A kind of dataset given by its name and a closure that makes its iterators.
 struct Made<F> {
     name: &'static str,
     make: F,
@@ -45,7 +45,7 @@ impl<F> std::fmt::Debug for Made<F> {
     }
 }
 
-/// A dataset whose iterators `make` makes.
+/// Returns a dataset whose iterators `make` makes.
 pub(super) fn dataset(
     name: &'static str,
     spec: ElementSpec,
@@ -56,7 +56,7 @@ pub(super) fn dataset(
     Dataset::new(spec, cardinality, inputs, Made { name, make })
 }
 
-/// The input as it is, under the options of a serialised `Options` message.
+/// Returns the input with the order option of an `Options` message.
 pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Result<Arc<Dataset>> {
     let (spec, cardinality) = (input.spec.clone(), input.cardinality);
     let deterministic = deterministic.or(input.deterministic);
@@ -65,7 +65,7 @@ pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Resul
     Dataset::with_options(spec, cardinality, deterministic, &[&input], kind)
 }
 
-/// `first`, then `second`.
+/// Returns the elements of `first` followed by those of `second`.
 pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<Arc<Dataset>> {
     if first.spec.dtypes != second.spec.dtypes {
         device::invalid!(
@@ -99,7 +99,8 @@ pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<A
     })
 }
 
-/// The components of one element of each input, until one ends.
+/// Returns the dataset of tuples: each element has the components of one element of each input. The dataset ends with
+/// the shortest input.
 pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
     let spec = ElementSpec {
         dtypes: inputs.iter().flat_map(|i| i.spec.dtypes.clone()).collect(),
@@ -121,7 +122,7 @@ pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
             let mut element = Element::new();
             let mut failed = None;
             for iterator in &mut iterators {
-                // After an error the others go on by one too, so that they stay beside each other.
+                // After an error the remaining iterators advance too, so that all stay at the same index.
                 match iterator.next(pull) {
                     Ok(Some(part)) => element.extend(part),
                     Ok(None) => {
@@ -140,7 +141,7 @@ pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
     })
 }
 
-/// The number of elements of `count` repetitions, -1 without end.
+/// Returns the cardinality of `count` repetitions; a negative `count` repeats without end.
 pub(super) fn repeated(input: Cardinality, count: i64) -> Cardinality {
     match (input, count) {
         (_, 0) | (0, _) => 0,
@@ -152,14 +153,15 @@ pub(super) fn repeated(input: Cardinality, count: i64) -> Cardinality {
     }
 }
 
-/// `count` times the input; negative without end.
+/// Returns the dataset of `count` repetitions of the input; a negative `count` repeats without end.
 pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     let cardinality = repeated(input.cardinality, count);
     let inner = input.clone();
     dataset("Repeat", input.spec.clone(), cardinality, &[&input], move |ctx| {
         let (ctx, input) = (ctx.clone(), inner.clone());
         let mut left = u64::try_from(count).ok();
-        // With an end, the first turn begins with the iterator; without one, when it is asked for.
+        // With a finite count the first repetition's iterator is made together with this one; otherwise it is made at
+        // the first pull.
         let mut current: Option<Boxed> = match left {
             Some(1..) => Some(input.iterator(&ctx)?),
             _ => None,
@@ -183,7 +185,7 @@ pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
                 current = None;
                 left = left.map(|left| left - 1);
                 if is_fresh && left.is_none() {
-                    // Without end, an empty input would be asked for ever.
+                    // Repeating an empty input without end would loop forever, so the dataset ends.
                     left = Some(0);
                 }
             }
@@ -191,7 +193,7 @@ pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     })
 }
 
-/// The first `count`, all if negative.
+/// Returns the first `count` elements; all if `count` is negative.
 pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     let cardinality = match input.cardinality {
         n if count < 0 => n,
@@ -216,7 +218,7 @@ pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     })
 }
 
-/// All but the first `count`; nothing if negative.
+/// Returns the elements after the first `count`; none if `count` is negative.
 pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     let cardinality = match input.cardinality {
         _ if count < 0 => 0,
@@ -242,8 +244,8 @@ pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     })
 }
 
-/// What one of several workers takes, by TensorFlow's number of the policy. Where files could be dealt out, elements are: each
-/// worker reads all, and no element goes to two.
+/// Returns one worker's share of the input under an `AutoShardPolicy` number of TensorFlow. The automatic policy
+/// shards by elements rather than files: each worker reads the whole input, and each element goes to one worker.
 pub(crate) fn auto_shard(input: Arc<Dataset>, workers: i64, index: i64, policy: i64) -> Result<Arc<Dataset>> {
     const OFF: i64 = -1;
     const BY_FILE: i64 = 1;
@@ -262,7 +264,7 @@ pub(crate) fn auto_shard(input: Arc<Dataset>, workers: i64, index: i64, policy: 
     }
 }
 
-/// Each `shards`-th element from the one at `index` on.
+/// Returns every `shards`-th element, starting at `index`.
 pub(crate) fn shard(
     input: Arc<Dataset>,
     shards: i64,
@@ -318,7 +320,7 @@ fn too_few(elements: i64, shards: i64) -> Error {
     ))
 }
 
-/// Elements, of one component, that have not been before.
+/// Returns the elements without repetitions; elements must have a single component.
 pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     match &input.spec.dtypes[..] {
         [DType::Int32 | DType::Int64 | DType::String] => {}
@@ -346,7 +348,7 @@ pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     })
 }
 
-/// Bytes that are equal where tensors are.
+/// Returns bytes that are equal if and only if the elements are equal.
 fn identity(element: &[Tensor]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for tensor in element {
@@ -364,7 +366,7 @@ fn identity(element: &[Tensor]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Elements without those that are errors.
+/// Returns the input without the elements that are errors.
 pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     let cardinality = if input.cardinality == INFINITE { INFINITE } else { UNKNOWN };
     let inner = input.clone();
@@ -372,7 +374,7 @@ pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
         let mut input = inner.iterator(ctx)?;
         from_fn(move |pull| {
             loop {
-                // Cancellation is no element's error.
+                // A cancellation must end the pull: it is not an element's error.
                 pull.check()?;
                 if let Ok(element) = input.next(pull) {
                     return Ok(element);
@@ -382,7 +384,7 @@ pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     })
 }
 
-/// The input, which must have so many elements.
+/// Returns the input, with an error if it does not have `expected` elements.
 pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("AssertCardinality", input.spec.clone(), expected, &[&input], move |ctx| {
@@ -417,7 +419,7 @@ fn elements(n: Cardinality) -> String {
     }
 }
 
-/// Elements of `inputs` in the order of the indices that `selector` gives.
+/// Returns the elements of `inputs` in the order of the input indices that `selector` produces.
 pub(crate) fn directed_interleave(
     selector: Arc<Dataset>,
     inputs: Vec<Arc<Dataset>>,
@@ -444,7 +446,8 @@ pub(crate) fn directed_interleave(
         (UNKNOWN, _) | (_, UNKNOWN) => UNKNOWN,
         (a, b) => a.checked_add(b).unwrap_or(INFINITE),
     }) {
-        // All ending with the first one, or the selector's: how many is not known before.
+        // If all inputs are read to their ends, the cardinality is the sum; if the first end or the selector's end
+        // stops the dataset, it is unknown.
         n if !stop_on_empty && selector.cardinality == INFINITE => n,
         _ => UNKNOWN,
     };

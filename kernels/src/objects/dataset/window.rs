@@ -1,4 +1,4 @@
-//! Windows: runs of elements as datasets, or as batches.
+//! Windows: runs of consecutive elements, each a dataset or a batch.
 
 use super::batch::{batched, stack_elements};
 use super::source::Elements;
@@ -10,7 +10,7 @@ use graph::{DType, PartialShape, Tensor};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What windows hold: `size` elements, each `stride` after the last; the next window starts `shift` further on.
+/// The shape of windows: `size` elements, `stride` apart; each window starts `shift` elements after the previous one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Windowing {
     pub(crate) size: i64,
@@ -36,7 +36,7 @@ impl Windowing {
         Ok(())
     }
 
-    /// Elements from the first of a window to its last.
+    /// Returns the number of input elements from the first element of a window to its last.
     fn span(&self) -> i64 {
         (self.size - 1) * self.stride + 1
     }
@@ -60,9 +60,9 @@ impl Windowing {
 struct Moving {
     of: Windowing,
     input: Option<Box<dyn DatasetIterator>>,
-    /// From the current window's first element on.
+    /// Input elements from the first element of the current window on.
     buffer: VecDeque<Element>,
-    /// Elements between the last window and the next that are in neither.
+    /// Number of input elements to skip before the next window, if `shift` is longer than a window.
     skip: i64,
 }
 
@@ -91,7 +91,7 @@ impl Moving {
     }
 }
 
-/// Each window as one element: a dataset for each component.
+/// Returns the dataset of windows; each window is one element with a dataset per component.
 pub(crate) fn window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>> {
     of.check()?;
     let count = input.spec.dtypes.len();
@@ -114,14 +114,14 @@ pub(crate) fn window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>>
     })
 }
 
-/// A dataset of one component of elements of this spec, as a tensor.
+/// Returns a tensor of a dataset of component `i` of the elements.
 fn elements_of(spec: &ElementSpec, i: usize, elements: Vec<Element>) -> Result<Tensor> {
     let of_component = ElementSpec { dtypes: vec![spec.dtypes[i]], shapes: vec![spec.shapes[i].clone()] };
     let held = elements.iter().flatten().cloned().collect::<Vec<_>>();
     DatasetVariant::tensor(Elements::dataset("Window", of_component, elements)?, &held)
 }
 
-/// Each window as one element, its elements stacked.
+/// Returns the dataset of windows; each window is one element with its elements stacked.
 pub(crate) fn sliding_window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>> {
     of.check()?;
     let spec = batched(&input.spec, of.size as usize, of.drop_remainder);
