@@ -1,5 +1,6 @@
-//! Kernels alone, on one thread and on two: the cases of `benches/peer/kernels/cases.txt`, which
-//! `benches/peer/kernels/kernels.py` also gives to TensorFlow. It starts this with `--answer THREADS`.
+//! Benchmark of single kernels on one and two threads. The cases are in `benches/peer/kernels/cases.txt`;
+//! `benches/peer/kernels/kernels.py` runs the same cases in TensorFlow, and starts this program with `--answer
+//! THREADS`.
 
 use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel};
 use criterion::Criterion;
@@ -12,13 +13,13 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// As in the binaries.
+/// The allocator of the binaries.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const CASES: &str = include_str!("../../benches/peer/kernels/cases.txt");
 
-/// A node and what it is given.
+/// A node and its inputs.
 struct Case {
     node: Node,
     inputs: Vec<Tensor>,
@@ -102,7 +103,7 @@ fn window(size: Option<usize>, stride: usize) -> Attrs {
     attrs
 }
 
-/// Numbers from 0.5 to 1.5 without a pattern.
+/// Returns pseudo-random numbers from 0.5 to 1.5.
 fn noise(dims: &[usize]) -> Result<Tensor> {
     let shape = Shape::new(dims)?;
     let mut state = 1u32;
@@ -122,7 +123,7 @@ fn empty() -> Result<Tensor> {
     noise(&[0])
 }
 
-/// A case that is ready to run.
+/// A case with its kernel.
 struct Ready {
     case: Case,
     kernel: Kernel,
@@ -139,7 +140,7 @@ impl Ready {
         Ok(Ready { case, kernel, device })
     }
 
-    /// Seconds that a run took, on average over so many.
+    /// Returns the average seconds per run over `runs` runs.
     fn seconds(&self, runs: usize) -> Result<f64> {
         let start = Instant::now();
         for _ in 0..runs {
@@ -163,7 +164,7 @@ fn measure(criterion: &mut Criterion, line: &str, threads: usize) -> Result<()> 
     let pool = pool(threads)?;
     let mut made: Option<Result<Ready>> = None;
     criterion.bench_function(&format!("{line} @{threads}"), |bencher| {
-        // Only for the cases that are asked for.
+        // Only selected cases get here, so only they allocate their inputs.
         let Ok(ready) = made.get_or_insert_with(|| Ready::new(line)) else { return };
         assert!(ready.run().is_ok(), "{line} fails");
         pool.install(|| bencher.iter(|| ready.run()));
@@ -171,13 +172,14 @@ fn measure(criterion: &mut Criterion, line: &str, threads: usize) -> Result<()> 
     made.map_or(Ok(()), |made| made.map(drop))
 }
 
-/// How long a case runs for one answer, and for one measurement of those whose median that is: as in `kernels.py`.
+/// Duration of the measurements for one answer, and of each measurement, in seconds; the answer is their median. The
+/// values are those of `kernels.py`.
 const TURN: Duration = Duration::from_millis(100);
 const MEASUREMENT: f64 = 0.02;
 const MOST_RUNS: f64 = 50.0;
 
-/// Makes ready the case that a line of the standard input names, if it names one, and runs it for a while: answers each line with
-/// the seconds that it took.
+/// Reads lines from the standard input and answers each with the median seconds per run. A line that is not empty
+/// names a new case; an empty line measures the last case again.
 fn answer(threads: usize) -> Result<()> {
     let (pool, mut ready) = (pool(threads)?, None);
     for line in std::io::stdin().lock().lines() {

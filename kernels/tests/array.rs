@@ -1,4 +1,5 @@
-//! The array ops against `array.txt`, and the table of CPU kernels against the table of ops.
+//! Tests of the array ops against the cases in `array.txt`, of shape inference, and of the completeness of the kernel
+//! table.
 
 use anabranch_kernels::testing::run_op;
 use graph::ops::spec::AttrKind;
@@ -9,7 +10,7 @@ type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
 const CASES: &str = include_str!("array.txt");
 
-/// One case: a call, and the outputs or the message that it gives.
+/// A call of an op, with its expected outputs or error message.
 struct Case<'a> {
     text: &'a str,
     op: &'a str,
@@ -115,7 +116,7 @@ fn every_case_gives_what_tensorflow_gives() -> Fallible<()> {
     Ok(())
 }
 
-/// A graph of one op; its inputs are constants, or placeholders of which nothing but the type is known.
+/// Returns a graph of one op. Its inputs are constants, or placeholders of known dtype and unknown shape.
 fn graph_of(case: &Case<'_>, constants: bool) -> Fallible<(graph::Graph, graph::NodeId)> {
     let scope = graph::Scope::new();
     let mut inputs = Vec::new();
@@ -134,7 +135,7 @@ fn graph_of(case: &Case<'_>, constants: bool) -> Fallible<(graph::Graph, graph::
     Ok((graph, id))
 }
 
-/// Ops whose output shapes depend on values in ways that inference does not follow.
+/// Ops whose output shapes depend on input values in a way that shape inference does not model.
 const OPEN_SHAPES: &[&str] = &[
     "DynamicPartition",
     "ListDiff",
@@ -272,7 +273,7 @@ fn every_array_op_is_tabled_and_has_a_kernel() {
 
 #[test]
 fn constants_are_shared_and_placeholders_must_be_fed() -> Fallible<()> {
-    // More elements than lie inside a tensor itself.
+    // A larger tensor than those stored inline.
     let value = Tensor::try_from([1.5f32, 2.5, 3.5])?;
     let attrs = [("dtype", DType::Float.into()), ("value", value.clone().into())];
     let outputs = run_op("Const", &[], &attrs)?;

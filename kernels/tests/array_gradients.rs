@@ -1,4 +1,5 @@
-//! The gradients of the array ops against finite differences, with shapes known and unknown while building.
+//! Tests of the gradients of array ops against finite differences, with shapes known and unknown at graph
+//! construction.
 
 use anabranch_kernels::testing::run_node;
 use device::Value;
@@ -7,17 +8,20 @@ use std::collections::HashMap;
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// An op, with its inputs: a shape for one that a gradient flows to, a value for the others.
+/// An op with its inputs and attributes.
 struct Case {
     op: &'static str,
     inputs: Vec<Input>,
     attrs: Vec<(&'static str, AttrValue)>,
-    /// Whether the gradient asks for ranks while it is built.
+    /// True if building the gradient requires known ranks.
     needs_ranks: bool,
 }
 
+/// An input of a case.
 enum Input {
+    /// The shape of an input that a gradient flows to.
     Flows(&'static [usize]),
+    /// The value of an input without a gradient.
     Given(Tensor),
 }
 use Input::{Flows, Given};
@@ -126,12 +130,12 @@ fn cases() -> Fallible<Vec<Case>> {
     Ok(cases)
 }
 
-/// Values that are far from each other, from 0, and from every bound in the cases.
+/// Returns values far from each other, from 0, and from every bound in the cases.
 fn values(count: usize, salt: usize) -> Vec<f64> {
     (0..count).map(|i| ((i * 37 + salt * 17 + 5) % 101) as f64 / 50.0 - 0.995).collect()
 }
 
-/// The values of these outputs.
+/// Computes the values of the `wanted` outputs.
 fn evaluate(graph: &Graph, feeds: &HashMap<Output, Tensor>, wanted: &[Output]) -> Fallible<Vec<Tensor>> {
     let mut known: HashMap<Output, Tensor> = feeds.clone();
     for id in Topology::new(graph).order(graph)? {

@@ -1,4 +1,4 @@
-//! Objects behind handles of either kind, as nodes see them: who makes them, who finds them, when they go.
+//! Tests of resources behind both kinds of handles: creation, lookup, sharing, and removal.
 
 use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel, run_node_on};
 use device::Device;

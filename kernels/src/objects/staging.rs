@@ -1,5 +1,5 @@
-//! Staging areas: tensors put by one step and taken by another, in order (`Stage`) or by key (`MapStage`). Both
-//! may be bounded in number and in bytes; who puts too much waits until something is taken.
+//! Staging areas: one step puts tensors and another takes them, in order (`Stage`) or by key (`MapStage`). Both may
+//! be bounded in elements and bytes; a put without room waits.
 
 use device::cancel::Cancellation;
 use device::resource::Resource;
@@ -10,17 +10,20 @@ use graph::{Code, DType, Tensor};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The tensors of one element, each in the memory of the device whose area it is, or of the host.
+/// The tensors of one element, each in the memory of the area's device or of the host.
 pub type Tuple = Vec<Placed>;
 
-/// How much may be in an area; 0 is no limit.
+/// The bounds of an area; 0 means unbounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
+    /// Maximum number of elements.
     pub capacity: usize,
+    /// Maximum total bytes.
     pub bytes: usize,
 }
 
 impl Bounds {
+    /// Returns whether an element of `more` bytes fits beside `count` elements of `bytes` bytes.
     fn has_room(self, count: usize, bytes: usize, more: usize) -> bool {
         (self.capacity == 0 || count < self.capacity) && self.has_memory(bytes, more)
     }
@@ -46,17 +49,18 @@ fn size(tensors: &[Placed]) -> usize {
     tensors.iter().map(Placed::num_bytes).sum()
 }
 
-/// Who puts, and who takes or looks.
+/// Lanes of waiting operations: puts, and takes and peeks.
 const PUT: usize = 0;
 const TAKE: usize = 1;
 
-/// An area that gives out what was put first.
+/// A staging area that returns elements in the order of their puts.
 #[derive(Debug)]
 pub struct StagingArea {
     bounds: Bounds,
     waiting: Waiting<Staged, Tuple>,
 }
 
+/// The elements of a staging area, and their total bytes.
 #[derive(Default)]
 struct Staged {
     tuples: VecDeque<Tuple>,
@@ -68,23 +72,27 @@ impl Resource for StagingArea {
 }
 
 impl StagingArea {
+    /// Returns an empty area.
     pub fn new(bounds: Bounds) -> StagingArea {
         StagingArea { bounds, waiting: Waiting::in_any_order(Staged::default(), 2) }
     }
 
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.waiting.look(|staged| staged.tuples.len())
     }
 
+    /// Returns whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Removes all elements.
     pub fn clear(&self) {
         self.waiting.with(|staged| *staged = Staged::default());
     }
 
-    /// Puts a tuple, as soon as there is room.
+    /// Puts an element when there is room.
     pub fn put(&self, step: &Arc<Cancellation>, tuple: Tuple, done: Finish<Tuple>) {
         let (bounds, bytes) = (self.bounds, size(&tuple));
         if let Err(error) = bounds.check(bytes) {
@@ -102,7 +110,7 @@ impl StagingArea {
         self.waiting.attempt(PUT, step, attempt, done);
     }
 
-    /// Takes the first tuple, as soon as there is one.
+    /// Takes the first element when there is one.
     pub fn get(&self, step: &Arc<Cancellation>, done: Finish<Tuple>) {
         let attempt = |staged: &mut Staged| match staged.tuples.pop_front() {
             None => Tried::Waits,
@@ -114,7 +122,7 @@ impl StagingArea {
         self.waiting.attempt(TAKE, step, attempt, done);
     }
 
-    /// Looks at the tuple in this place, as soon as there is one.
+    /// Returns a copy of the element at `index` when there is one.
     pub fn peek(&self, step: &Arc<Cancellation>, place: usize, done: Finish<Tuple>) {
         let attempt = move |staged: &mut Staged| match staged.tuples.get(place) {
             None => Tried::Waits,
@@ -124,16 +132,17 @@ impl StagingArea {
     }
 }
 
-/// An area whose tuples are taken by key, or the one of the least key. Their tensors may be put by several steps
-/// and taken by several.
+/// A staging area whose elements are taken by key, or in order of keys. The tensors of one element may be put by
+/// several operations, and taken by several.
 #[derive(Debug)]
 pub struct StagingMap {
     bounds: Bounds,
-    /// How many tensors make a tuple.
+    /// Number of tensors of an element.
     width: usize,
     waiting: Waiting<Mapped, (i64, Tuple)>,
 }
 
+/// The elements of a staging map by key, and their total bytes.
 #[derive(Default)]
 struct Mapped {
     complete: BTreeMap<i64, Vec<Option<Placed>>>,
@@ -145,13 +154,15 @@ impl Resource for StagingMap {
     const KIND: &'static str = "StagingMap";
 }
 
-/// Which of a tuple's tensors an operation is about, in order.
+/// The indices of the tensors of an element that an operation puts or takes, in ascending order.
 #[derive(Clone, Debug)]
 pub struct Places(Vec<usize>);
 
 impl Places {
+    /// Returns the indices in a tensor.
+    ///
     /// # Errors
-    /// `InvalidArgument` unless they are strictly ordered and below `width`.
+    /// `InvalidArgument` unless they are strictly ascending and below `width`.
     pub fn of(indices: &Tensor, key: i64, width: usize) -> Result<Places> {
         let indices = indices.values::<i32>()?;
         if indices.windows(2).any(|pair| pair[0] >= pair[1]) {
@@ -166,16 +177,20 @@ impl Places {
         Ok(Places(indices.iter().map(place).collect::<Result<_>>()?))
     }
 
+    /// Returns the number of indices.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Returns whether there is no index.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Checks the tensors against the indices.
+    ///
     /// # Errors
-    /// `InvalidArgument` unless there is one tensor for each place, of the type that `types` says.
+    /// `InvalidArgument` unless there is one tensor per index, with the dtype that `types` has at that index.
     pub fn check(&self, tensors: &[Placed], types: &[DType]) -> Result<()> {
         if tensors.len() != self.len() {
             device::invalid!("{} indices do not say where {} tensors go", self.len(), tensors.len());
@@ -194,28 +209,33 @@ impl Places {
 }
 
 impl StagingMap {
+    /// Returns an empty map for elements of `width` tensors.
     pub fn new(bounds: Bounds, width: usize) -> StagingMap {
         StagingMap { bounds, width, waiting: Waiting::in_any_order(Mapped::default(), 2) }
     }
 
+    /// Returns the number of complete elements.
     pub fn len(&self) -> usize {
         self.waiting.look(|mapped| mapped.complete.len())
     }
 
+    /// Returns whether there is no complete element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Returns the number of incomplete elements.
     pub fn incomplete_len(&self) -> usize {
         self.waiting.look(|mapped| mapped.incomplete.len())
     }
 
+    /// Removes all elements.
     pub fn clear(&self) {
         self.waiting.with(|mapped| *mapped = Mapped::default());
     }
 
-    /// Puts some of a tuple's tensors, as soon as there is room. A key that is complete already keeps what it has;
-    /// a whole tuple does not meet parts of one under the same key.
+    /// Puts some tensors of an element when there is room. A key with a complete element stays unchanged. A put of
+    /// all tensors does not combine with an incomplete element of the same key.
     pub fn put(
         &self,
         step: &Arc<Cancellation>,
@@ -264,7 +284,7 @@ impl StagingMap {
         self.waiting.attempt(PUT, step, attempt, done);
     }
 
-    /// Looks at some tensors of a key's tuple, as soon as it is complete.
+    /// Returns copies of some tensors of a key's element when it is complete.
     pub fn peek(&self, step: &Arc<Cancellation>, key: i64, places: Places, done: Finish<(i64, Tuple)>) {
         let attempt = move |mapped: &mut Mapped| match mapped.complete.get(&key) {
             None => Tried::Waits,
@@ -273,7 +293,7 @@ impl StagingMap {
         self.waiting.attempt(TAKE, step, attempt, done);
     }
 
-    /// Takes some tensors of a key's tuple, as soon as it is complete: of the least key if none is given.
+    /// Takes some tensors of a key's element when it is complete; without a key, of the element with the least key.
     pub fn take(
         &self,
         step: &Arc<Cancellation>,
@@ -302,6 +322,10 @@ impl StagingMap {
     }
 }
 
+/// Returns the tensors at the indices.
+///
+/// # Errors
+/// `InvalidArgument` if one has been taken.
 fn pick(tuple: &[Option<Placed>], key: i64, places: &Places) -> Result<Tuple> {
     let tensor = |&place: &usize| {
         tuple[place].clone().ok_or_else(|| {

@@ -108,7 +108,7 @@ fn powers() -> Result<()> {
 #[test]
 fn shifts_are_clamped() -> Result<()> {
     let left = [tensor(&[4], &[1, 1, 1, -1])?, tensor(&[4], &[31, 32, -1, 4])?];
-    // A negative distance counts as none.
+    // A negative shift distance counts as 0.
     assert_eq!(values::<i32>("LeftShift", &left, &[])?, [i32::MIN, i32::MIN, 1, -16]);
     let right = [tensor(&[4], &[-8, -8, 8, 8])?, tensor(&[4], &[1, 40, 40, -1])?];
     assert_eq!(values::<i32>("RightShift", &right, &[])?, [-4, -1, 0, 8]);

@@ -1,4 +1,4 @@
-//! Each op of these families has a kernel for each type that its signature and TensorFlow's CPU kernels allow.
+//! Tests that each op has a kernel for each dtype that its signature and TensorFlow's CPU kernels allow.
 
 use DType::*;
 use graph::{AttrValue, DType, Node};

@@ -1,4 +1,5 @@
-//! Files that are written in the time that nobody else wants, so that steps which go on meanwhile lose little by it.
+//! Files written in the background by a thread of idle priority, so that steps that run meanwhile are slowed down
+//! little.
 
 use checkpoint::store::{Chunk, Pending};
 use checkpoint::{Error, Result};
@@ -9,20 +10,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Chunks that may wait to be written.
+/// Maximum number of chunks that wait to be written.
 const QUEUED: usize = 2;
 
-/// The thread rests so many times as long as it writes, each time for a moment at most: memory, disk and processors are
-/// others' meanwhile.
+/// The thread rests this many times as long as it writes, up to [`LONGEST_REST`] at a time, to leave memory
+/// bandwidth, disk and processors to the steps.
 const REST: u32 = 5;
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
-/// Bytes that are written in a second at the least, after a time of patience: on a machine that is never idle, who
-/// writes the file takes part in it.
+/// Minimum bytes written per second, after [`GRACE_PERIOD`]. On a machine that is never idle the thread may fall
+/// behind this rate; then the caller writes chunks too.
 const LEAST_RATE: u64 = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The same file, written on a thread that others go before.
+/// Returns a file whose bytes a thread of idle priority writes to `file`.
 pub fn behind(file: Box<dyn Pending>) -> Result<Box<dyn Pending>> {
     let state = State { file: Some(file), ..State::default() };
     let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
@@ -35,15 +36,17 @@ pub fn behind(file: Box<dyn Pending>) -> Result<Box<dyn Pending>> {
     Ok(Box::new(Behind::new(shared)))
 }
 
+/// The caller's side of a file written in the background.
 #[derive(Debug)]
 struct Behind {
     shared: Arc<Shared>,
     start: Instant,
-    /// What gathers to be given to the thread.
+    /// The chunk being filled; a full chunk goes to the queue.
     chunk: Chunk,
     written: u64,
 }
 
+/// The state shared by the caller and the thread.
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
@@ -52,24 +55,24 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The file, while nobody writes to it.
+    /// The file; `None` while it is being written to.
     file: Option<Box<dyn Pending>>,
     queue: VecDeque<Chunk>,
-    /// Chunks to be filled again.
+    /// Written chunks, for reuse.
     spare: Vec<Chunk>,
     failed: Option<Error>,
     is_writing: bool,
-    /// Nothing more will come.
+    /// Set when the caller drops the file: the thread ends.
     is_over: bool,
-    /// The thread has ended; it takes the file with it if it panicked.
+    /// Set when the thread has ended. If it panicked, the file may be lost with it.
     is_gone: bool,
 }
 
 impl Shared {
-    /// Writes what comes, until it is over.
+    /// Runs on the thread: writes chunks until the file is dropped.
     fn write(&self) {
         let _gone = Gone(self);
-        // Where the system has no such thing the file is written all the same.
+        // On a system without idle priority the thread writes at normal priority.
         let _ = run_when_idle();
         let mut state = self.state.lock();
         while !state.is_over {
@@ -87,7 +90,8 @@ impl Shared {
         while !state.is_over && !self.changed.wait_until(state, end).timed_out() {}
     }
 
-    /// Writes the first chunk, if there is one and nobody else writes.
+    /// Writes the first chunk of the queue if there is one and the file is not being written to. Returns whether it
+    /// wrote.
     fn write_next(&self, state: &mut MutexGuard<'_, State>) -> bool {
         if state.queue.is_empty() {
             return false;
@@ -109,6 +113,7 @@ impl Shared {
     }
 }
 
+/// Marks the thread as ended when it returns or panics.
 struct Gone<'a>(&'a Shared);
 
 impl Drop for Gone<'_> {
@@ -123,7 +128,7 @@ impl Behind {
         Behind { shared, start: Instant::now(), chunk: Chunk::default(), written: 0 }
     }
 
-    /// Gives the chunk to the thread, once there is room for it.
+    /// Moves the chunk to the queue, after waiting for room.
     fn push(&mut self) -> Result<()> {
         let mut state = self.shared.state.lock();
         while state.queue.len() >= QUEUED {
@@ -142,7 +147,7 @@ impl Behind {
         if self.chunk.is_full() { self.push() } else { Ok(()) }
     }
 
-    /// Waits for the thread, or writes in its stead if it is late.
+    /// Waits until the thread has made progress; if the thread is behind the minimum rate, writes a chunk itself.
     fn proceed(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
         let due = self.start + PATIENCE + Duration::from_secs(self.written / LEAST_RATE);
         let is_late = state.is_gone || Instant::now() >= due;
@@ -160,7 +165,7 @@ impl Behind {
         state.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// The file, when all has been written.
+    /// Waits until all bytes are written, and returns the lock on the state that holds the file.
     fn flushed(&mut self) -> Result<MutexGuard<'_, State>> {
         if !self.chunk.filled().is_empty() {
             self.push()?;
@@ -212,7 +217,7 @@ impl Pending for Behind {
 }
 
 impl Drop for Behind {
-    /// What was not committed leaves nothing behind, as soon as this is done.
+    /// Ends the thread after the write in progress, and drops the file: an uncommitted file leaves nothing on disk.
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         state.is_over = true;
@@ -229,7 +234,7 @@ impl Drop for Behind {
 mod tests {
     use super::*;
 
-    /// A file in memory; it fails when it has more bytes than this.
+    /// A file in memory that fails when it has more than `max` bytes.
     #[derive(Debug)]
     struct File {
         most: usize,
@@ -278,7 +283,7 @@ mod tests {
         (kept.clone(), Box::new(File { most, kept }))
     }
 
-    /// More than may wait, in pieces of many sizes.
+    /// Writes more bytes than may be queued, in pieces of many sizes.
     fn fill(mut written: Box<dyn Pending>, kept: &Mutex<Kept>) -> Result<()> {
         let pieces: Vec<Vec<u8>> = (0..10 * QUEUED).map(|i| vec![i as u8; i * Chunk::SIZE / 20]).collect();
         for (i, piece) in pieces.iter().enumerate() {

@@ -1,51 +1,53 @@
-//! Decompression of a file, a buffer at a time and as zlib does it for TensorFlow's readers: what is wrong with the data
-//! of a buffer is said before any byte of that buffer is given out.
+//! Decompression of a zlib or gzip file, one buffer at a time. Like zlib in TensorFlow's readers, an error in the
+//! data of a buffer is reported before any byte of that buffer is returned.
 
 use flate2::{Crc, Decompress, FlushDecompress, Status};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 
-/// The bytes of a compressed file. Where it is cut off they end.
+/// The decompressed bytes of a file. A truncated file simply ends.
 pub(super) struct Inflater {
     file: File,
     input: Box<[u8]>,
-    /// What of `input` has not been decompressed.
+    /// The part of `input` that has not been decompressed.
     waiting: std::ops::Range<usize>,
     output: Vec<u8>,
-    /// How much of `output` was read.
+    /// Number of bytes of `output` that have been consumed.
     read: usize,
     state: State,
 }
 
-/// What the next byte belongs to.
+/// The part of the compressed stream that the next input byte belongs to.
 enum State {
+    /// The only stream of a zlib file.
     Zlib(Decompress),
-    /// The head of a gzip member: what of it has come.
+    /// The header of a gzip member, as far as it has been read.
     Head(Vec<u8>),
+    /// The data of a gzip member, with its checksum so far.
     Body(Decompress, Crc),
-    /// What follows a member's data, with the checksum of these.
+    /// The trailer of a gzip member, as far as it has been read, with the checksum of the member's data.
     Tail(Vec<u8>, Crc),
-    /// After a zlib stream, whatever follows.
+    /// The end of a zlib stream; the rest of the file is ignored.
     End,
-    /// After what is wrong, which stays so.
+    /// An error in the data, which every further read reports.
     Damaged(String),
 }
 
-/// The checksum and the length of a member's data, 4 bytes each.
+/// Length of a gzip trailer: checksum and data length, 4 bytes each.
 const TAIL: usize = 8;
 
-/// A head with longer names than any program writes.
+/// Maximum length of a gzip header; larger than the names and comments that any program writes.
 const LONGEST_HEAD: usize = 1 << 20;
 
 impl Inflater {
-    /// Reads and decompresses at most `buffer` bytes at once.
+    /// Returns an inflater that reads and decompresses at most `buffer` bytes at once.
     pub(super) fn new(file: File, is_gzip: bool, buffer: usize) -> Inflater {
         let state = if is_gzip { State::Head(Vec::new()) } else { State::Zlib(Decompress::new(true)) };
         let input = vec![0; buffer].into_boxed_slice();
         Inflater { file, input, waiting: 0..0, output: Vec::with_capacity(buffer), read: 0, state }
     }
 
-    /// Bytes that have not been read; none at the end.
+    /// Returns decompressed bytes that have not been consumed; an empty slice at the end.
     ///
     /// # Errors
     /// `InvalidData` if the file is damaged.
@@ -65,11 +67,12 @@ impl Inflater {
         Ok(&self.output[self.read..])
     }
 
+    /// Marks `count` bytes of [`Inflater::peek`] as consumed.
     pub(super) fn consume(&mut self, count: usize) {
         self.read = self.output.len().min(self.read + count);
     }
 
-    /// Reads more of the file; whether there was any.
+    /// Reads more of the file. Returns whether there was any.
     fn refill(&mut self) -> io::Result<bool> {
         if matches!(self.state, State::End) {
             return Ok(false);
@@ -86,7 +89,7 @@ impl Inflater {
         }
     }
 
-    /// Decompresses what waits, until the output is full or a member ends.
+    /// Decompresses the pending input until it is used up, the output is full, or a gzip member ends.
     fn inflate(&mut self) -> io::Result<()> {
         loop {
             let input = &self.input[self.waiting.clone()];
@@ -143,7 +146,8 @@ fn damaged(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
-/// Decompresses until the output is full or the input used: how much of it was, and whether the stream has ended.
+/// Decompresses until the output is full or the input is used up. Returns the number of input bytes used, and true if
+/// the stream has ended.
 fn decompress(stream: &mut Decompress, input: &[u8], output: &mut Vec<u8>) -> io::Result<(usize, bool)> {
     let mut taken = 0;
     loop {
@@ -159,7 +163,7 @@ fn decompress(stream: &mut Decompress, input: &[u8], output: &mut Vec<u8>) -> io
     }
 }
 
-/// The length of a gzip member's head (RFC 1952); `None` while it is incomplete.
+/// Returns the length of a gzip member's header (RFC 1952), or `None` while the header is incomplete.
 fn length_of_head(head: &[u8]) -> io::Result<Option<usize>> {
     const CHECKED: u8 = 2;
     const EXTRA: u8 = 4;

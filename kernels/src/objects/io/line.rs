@@ -1,4 +1,4 @@
-//! Text files line by line.
+//! Reader of the lines of text files.
 
 use super::source::{Compression, Source};
 use bytes::Bytes;
@@ -6,16 +6,16 @@ use device::{Error, Result};
 use graph::Code;
 use std::path::Path;
 
-/// Which carriage returns are no part of a line. TensorFlow's datasets and its readers differ.
+/// The carriage returns to remove from lines; TensorFlow's datasets and readers differ in this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returns {
-    /// None is, wherever it stands.
+    /// All carriage returns.
     Dropped,
-    /// One before the line's end is not.
+    /// A carriage return at the end of a line.
     EndLines,
 }
 
-/// Reads lines one after the other, without their ends.
+/// Reads lines one after the other, without line ends.
 #[derive(Debug)]
 pub struct LineReader {
     source: Source,
@@ -23,25 +23,27 @@ pub struct LineReader {
 }
 
 impl LineReader {
+    /// Opens an uncompressed file.
     pub fn open(path: impl AsRef<Path>, returns: Returns) -> Result<LineReader> {
         Ok(LineReader::new(Source::open(path, Compression::None)?, returns))
     }
 
+    /// Returns a reader of `source`.
     pub fn new(source: Source, returns: Returns) -> LineReader {
         LineReader { source, returns }
     }
 
-    /// Where the next line starts, in decompressed bytes.
+    /// Returns the position of the next line, in decompressed bytes.
     pub fn offset(&self) -> u64 {
         self.source.position()
     }
 
-    /// Goes on at this offset.
+    /// Moves to the line that starts at `offset`.
     pub fn advance_to(&mut self, offset: u64) -> Result<()> {
         self.source.advance_to(offset)
     }
 
-    /// The next line; `None` at the end. A last line needs no end.
+    /// Returns the next line, or `None` at the end. The last line may lack a line end.
     pub fn next_line(&mut self) -> Result<Option<Bytes>> {
         let mut line = Vec::new();
         loop {

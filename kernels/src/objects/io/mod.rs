@@ -1,5 +1,5 @@
-//! Files: readers of records, lines and blocks that stream, and the threads that file operations run on, so that
-//! none blocks a thread that computes.
+//! File access: streaming readers of records, lines and fixed-length records, a writer of records, and the threads of
+//! file operations, which keep blocking calls off the compute threads.
 
 mod behind;
 mod fixed;

@@ -1,4 +1,4 @@
-//! The process's threads for file operations: a bounded number, started when they are first needed.
+//! The process's threads for file operations. Their number is bounded, and each starts when it is first needed.
 
 use device::kernel::{AsyncContext, Kernel};
 use device::value::Value;
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Files that are read or written at one time: enough for a disk and a network file system that is slow to answer.
+/// Maximum number of concurrent file operations: enough for a disk and for a network file system with high latency.
 const THREADS: usize = 8;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -30,7 +30,7 @@ static SHARED: Shared = Shared {
     arrived: Condvar::new(),
 };
 
-/// Runs work that waits for files.
+/// Runs work that may wait for files on a file thread.
 ///
 /// # Errors
 /// `ResourceExhausted` if there is no thread and none can be started.
@@ -43,7 +43,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
             Err(e) if state.threads == 0 => {
                 return Err(Error::new(Code::ResourceExhausted, format!("no thread for files: {e}")));
             }
-            // Those that are there will do it.
+            // The threads that exist will run the work.
             Err(_) => {}
         }
     }
@@ -65,12 +65,12 @@ fn run() {
                 state.idle -= 1;
             }
         };
-        // The panic hook has reported it; the thread and the other work must go on.
+        // The panic hook has reported a panic; the thread continues with other work.
         let _ = catch_unwind(AssertUnwindSafe(work));
     }
 }
 
-/// A kernel that works with files: it runs on a thread for them, and not at all in a step that is cancelled.
+/// Returns a kernel whose computation runs on a file thread, unless the step has been cancelled before.
 pub fn blocking(
     compute: impl Fn(&mut AsyncContext) -> Result<SmallVec<[Value; 4]>> + Send + Sync + 'static,
 ) -> Result<Kernel> {
@@ -84,7 +84,7 @@ pub fn blocking(
             });
             ctx.done(result);
         };
-        // Without a thread the context is dropped, which fails the node.
+        // If no thread can be started, dropping the context fails the node.
         let _ = spawn(work);
     })
 }

@@ -1,16 +1,18 @@
-//! A dequeue under way: it sets elements aside as they come, and gives them back if it cannot have all.
+//! The dequeue operation: takes elements as they arrive, and returns them to the queue if it ends unfinished.
 
 use super::{Element, State};
 use device::Error;
 use device::waiting::{Attempt, Tried};
 use graph::Code;
 
+/// A dequeue that is waiting or under way.
 pub(super) struct Taking {
-    /// The queue in messages.
+    /// Name of the queue for messages.
     queue: String,
     wanted: usize,
     up_to: bool,
-    /// How many of the elements that are set aside are its own: all of them or none, for who waits first takes alone.
+    /// Number of elements taken so far: all taken elements of the state or none, because only the first waiting
+    /// dequeue takes elements.
     taken: usize,
 }
 
@@ -19,7 +21,7 @@ impl Taking {
         Taking { queue: String::new(), wanted, up_to, taken: 0 }
     }
 
-    /// The same of a queue by this name.
+    /// Returns the operation with the queue's name.
     pub(super) fn from(self, queue: String) -> Taking {
         Taking { queue, ..self }
     }

@@ -1,4 +1,4 @@
-//! What tasks see of a queue that no client's test can make happen at will.
+//! Tests of queue behaviour that a client cannot cause at will.
 
 use super::*;
 use graph::DType;

@@ -1,49 +1,53 @@
-//! How the records of a work unit, mostly a file's name, are found.
+//! Formats of work units: how a reader finds the records of a work unit, which usually is a file name.
 
 use crate::objects::io::{Compression, FixedFormat, FixedReader, LineReader, RecordReader, Returns, path_of};
 use bytes::Bytes;
 use device::{Error, Result};
 
-/// What a reader takes work units for.
+/// The format of a reader's work units.
 #[derive(Clone, Debug)]
 pub enum Format {
-    /// Names of files that are one record each.
+    /// File names; each file is one record.
     WholeFile,
-    /// Records themselves.
+    /// Work units that are records themselves.
     Identity,
-    /// Text files, of which the first lines may be none.
+    /// Text files whose lines are records, after `skipped` header lines.
     TextLine {
         skipped: u64,
     },
+    /// Files of fixed-length records.
     FixedLength {
         format: FixedFormat,
         compression: Compression,
     },
+    /// TFRecord files.
     TfRecord {
         compression: Compression,
     },
 }
 
-/// A record and where it is from.
+/// A record, and a key that says where it is from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub key: Bytes,
     pub value: Bytes,
 }
 
-/// What there is next in a work unit.
+/// The next result of reading a work unit.
 pub(super) enum Next {
+    /// A record.
     Record(Record),
-    /// A record after which the work unit is done.
+    /// A record that completes the work unit.
     Last(Record),
+    /// The end of the work unit.
     End,
 }
 
-/// What reads a work unit.
+/// A function that returns the next result of a work unit at each call.
 pub(super) type Records = Box<dyn FnMut() -> Result<Next> + Send>;
 
 impl Format {
-    /// The kind of reader in messages.
+    /// Returns the kind of reader for messages.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Format::WholeFile => "WholeFileReader",
@@ -54,12 +58,12 @@ impl Format {
         }
     }
 
-    /// Whether a reader can be put back to where it was: only one that is never within a work unit.
+    /// Returns whether the reader's state can be restored; only formats of one record per work unit support this.
     pub(super) fn keeps_state(&self) -> bool {
         matches!(self, Format::WholeFile | Format::Identity)
     }
 
-    /// Starts with a work unit.
+    /// Opens a work unit.
     pub(super) fn open(&self, work: &Bytes) -> Result<Records> {
         let (work, path) = (work.clone(), path_of(work));
         Ok(match *self {
@@ -102,7 +106,7 @@ impl Format {
     }
 }
 
-/// Records by number, with keys `work:number`. What is wrong within a file stays wrong however often it is asked.
+/// Returns a reader of numbered records with keys `work:number`. After an error each call returns the same error.
 fn numbered(work: Bytes, mut next: impl FnMut() -> Result<Option<(u64, Bytes)>> + Send + 'static) -> Records {
     let mut failed: Option<Error> = None;
     Box::new(move || {

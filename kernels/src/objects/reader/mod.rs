@@ -1,5 +1,5 @@
-//! Readers: they take work units, mostly names of files, from a queue, and give out the records in them one after
-//! the other, to whichever step asks.
+//! Readers take work units, usually file names, from a queue, and return their records one after the other to the
+//! steps that ask.
 
 mod format;
 mod progress;
@@ -19,10 +19,10 @@ use progress::Progress;
 use std::fmt;
 use std::sync::Arc;
 
-/// A reader. Steps use it in turn: one that waits for a work unit holds up those that ask after it, until it or
-/// they are cancelled.
+/// A reader resource. A fair lock serves one step at a time: a read that waits for a work unit blocks later
+/// operations until it completes or is cancelled.
 pub struct Reader {
-    /// Its kind and node, for messages.
+    /// Kind and node name for messages.
     name: String,
     format: Format,
     progress: Turns<Progress>,
@@ -33,14 +33,14 @@ impl Resource for Reader {
 }
 
 impl Reader {
-    /// The reader of a node.
+    /// Returns the reader of a node.
     pub fn new(node: &str, format: Format) -> Reader {
         let name = format!("{} '{node}'", format.name());
         Reader { name, format, progress: Turns::new(Progress::default()) }
     }
 
-    /// Reads up to `wanted` records of one work unit, but one at least if any are wanted: where the work unit that it
-    /// is at has none left, it waits for one from the queue.
+    /// Reads up to `requested` records of one work unit, at least one if `requested` is not 0. If the current work
+    /// unit has no more records, the read waits for the next work unit from the queue.
     pub fn read(
         self: &Arc<Self>,
         step: &Arc<Cancellation>,
@@ -58,15 +58,17 @@ impl Reader {
         });
     }
 
+    /// Returns the number of records read since the reader was made or reset.
     pub fn records_produced(&self, step: &Arc<Cancellation>, done: Finish<i64>) {
         self.progress.with(step, |progress| Ok(progress.produced()), done);
     }
 
+    /// Returns the number of work units completed since the reader was made or reset.
     pub fn work_units_completed(&self, step: &Arc<Cancellation>, done: Finish<i64>) {
         self.progress.with(step, |progress| Ok(progress.finished()), done);
     }
 
-    /// Where it is, as [`Reader::restore`] takes it.
+    /// Returns the reader's state for [`Reader::restore`].
     pub fn serialize(&self, step: &Arc<Cancellation>, done: Finish<Bytes>) {
         if let Err(error) = self.check_keeps_state("SerializeState") {
             return done(Err(error));
@@ -74,7 +76,7 @@ impl Reader {
         self.progress.with(step, |progress| Ok(progress.serialize().into()), done);
     }
 
-    /// Goes where it was when this was serialised. A reader that cannot is reset, as TensorFlow's is.
+    /// Restores a serialised state. Like in TensorFlow, a reader that cannot restore the state is reset.
     pub fn restore(&self, step: &Arc<Cancellation>, state: &Bytes, done: Finish<()>) {
         let restored = self.check_keeps_state("RestoreState");
         let (new, said) = match restored.and_then(|()| Progress::restore(state, &self.name)) {
@@ -84,7 +86,7 @@ impl Reader {
         self.put(step, new, Box::new(move |put| done(put.and(said))));
     }
 
-    /// Back to where it was when it was made.
+    /// Resets the reader to its initial state.
     pub fn reset(&self, step: &Arc<Cancellation>, done: Finish<()>) {
         self.put(step, Progress::default(), done);
     }
@@ -111,7 +113,7 @@ impl fmt::Debug for Reader {
     }
 }
 
-/// A read under way: on a thread for files, or waiting for the queue.
+/// A read operation: it runs on a file thread, or waits for the queue.
 struct Reading {
     reader: Arc<Reader>,
     queue: Arc<Queue>,
@@ -134,7 +136,8 @@ impl Reading {
         queue.dequeue(&step, Box::new(begin));
     }
 
-    /// Should there be no thread, or the work panic, all is dropped: the reader is free and the node fails.
+    /// Runs `work` on a file thread. If there is no thread or the work panics, everything is dropped, which unlocks
+    /// the reader and fails the node.
     fn on_a_thread_for_files(self, work: impl FnOnce(Reading) + Send + 'static) {
         let _ = io::spawn(move || work(self));
     }
@@ -154,13 +157,13 @@ impl Reading {
     }
 
     fn end(self, result: Result<Vec<Record>>) {
-        // Before the step goes on: it may ask the reader again.
+        // The lock is released before `done` runs, because the step may use the reader again.
         drop(self.progress);
         (self.done)(result);
     }
 }
 
-/// The work unit in a queue's element.
+/// Returns the work unit in a queue element.
 fn work_unit(taken: &[Element]) -> Result<Bytes> {
     let [component] = taken.first().map(|element| &element[..]).unwrap_or_default() else {
         device::invalid!("Expected single component queue");

@@ -1,4 +1,4 @@
-//! How far a reader has come, and the message that says so.
+//! The progress of a reader, and its serialised form.
 
 use super::format::{Format, Next, Record, Records};
 use crate::objects::escape::escape;
@@ -7,32 +7,38 @@ use checkpoint::proto::{Fields, Malformed, Writer};
 use device::cancel::Cancellation;
 use device::{Error, Result};
 
-/// Where a reader is: the numbers are those since it was made or reset.
+/// The progress of a reader; the counts start when it is made or reset.
 #[derive(Default)]
 pub(super) struct Progress {
+    /// Number of work units started.
     started: i64,
+    /// Number of work units completed.
     finished: i64,
+    /// Number of records read.
     produced: i64,
-    /// The work unit that was started last.
+    /// The current or last work unit.
     work: Bytes,
-    /// What reads it; not there yet after a restore.
+    /// The open work unit; `None` before it is reopened after a restore.
     records: Option<Records>,
 }
 
 impl Progress {
+    /// Returns the number of work units completed.
     pub(super) fn finished(&self) -> i64 {
         self.finished
     }
 
+    /// Returns the number of records read.
     pub(super) fn produced(&self) -> i64 {
         self.produced
     }
 
+    /// Returns whether a work unit is in progress.
     pub(super) fn is_within_work(&self) -> bool {
         self.finished < self.started
     }
 
-    /// Starts with a work unit; one that cannot be opened is left out.
+    /// Starts a work unit. If it cannot be opened, the reader goes on without it.
     pub(super) fn begin(&mut self, format: &Format, work: Bytes) -> Result<()> {
         self.records = Some(format.open(&work)?);
         self.work = work;
@@ -40,7 +46,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Up to so many records of the work unit; fewer, or none, where it ends.
+    /// Reads up to `requested` records of the work unit; fewer, possibly none, at its end.
     pub(super) fn read(
         &mut self,
         format: &Format,
@@ -67,14 +73,14 @@ impl Progress {
         Ok(read)
     }
 
-    /// As a `ReaderBaseState`.
+    /// Returns the progress as a serialised `ReaderBaseState`.
     pub(super) fn serialize(&self) -> Vec<u8> {
         let mut state = Writer::new();
         state.int(1, self.started).int(2, self.finished).int(3, self.produced).string(4, &self.work);
         state.finish()
     }
 
-    /// What [`Progress::serialize`] wrote for a reader that messages name `name`.
+    /// Restores progress that [`Progress::serialize`] encoded; `name` is the reader's name in messages.
     pub(super) fn restore(state: &[u8], name: &str) -> Result<Progress> {
         let malformed =
             |Malformed| Error::invalid(format!("Could not parse state for {name}: {}", escape(state)));

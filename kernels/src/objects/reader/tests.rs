@@ -1,5 +1,5 @@
-//! What steps see of a reader that they share. What readers read is compared with TensorFlow's in
-//! `tests/tensorflow/synchronisation/readers.py`.
+//! Tests of a reader shared by steps. `tests/tensorflow/synchronisation/readers.py` compares the records with
+//! TensorFlow's.
 
 use super::*;
 use crate::objects::queue::{Kind, QueueSpec};
@@ -27,7 +27,7 @@ fn put(queue: &Queue, unit: impl Into<Bytes>) {
 
 type Answer = Receiver<Result<Vec<String>>>;
 
-/// Starts to read; the keys come through the channel.
+/// Starts a read; the channel receives the keys of the records.
 fn read(reader: &Arc<Reader>, queue: &Arc<Queue>, step: &Arc<Cancellation>, wanted: usize) -> Answer {
     let (sender, receiver) = mpsc::channel();
     let key = |record: &Record| String::from_utf8_lossy(&record.key).into_owned();

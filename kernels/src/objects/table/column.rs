@@ -1,16 +1,18 @@
-//! The values of a table's rows, one after another in memory.
+//! The values of a table, one row after another in memory.
 
 use bytes::Bytes;
 use device::{Error, Result};
 use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
 
+/// The values of a table's rows.
 pub(super) struct Column {
     dtype: DType,
-    /// Elements a row.
+    /// Number of tensor elements per row.
     width: usize,
     elements: Elements,
 }
 
+/// Tensor elements in the representation of their dtype.
 enum Elements {
     Plain { size: usize, bytes: Vec<u8> },
     Strings(Vec<Bytes>),
@@ -18,8 +20,8 @@ enum Elements {
     Resources(Vec<ResourceHandle>),
 }
 
-/// Runs an expression on the elements and those of a tensor, whatever they are: `$all` is the vector, `$from`
-/// the tensor's slice, `$per` how many entries of both a row has.
+/// Evaluates an expression for the column's representation: `$all` is the vector of the column, `$from` the slice of
+/// the tensor, and `$per` the number of vector items per row.
 macro_rules! each {
     ($column:expr, $tensor:expr, |$all:ident, $from:ident, $per:ident| $body:expr) => {{
         let width = $column.width;
@@ -45,6 +47,7 @@ macro_rules! each {
 }
 
 impl Column {
+    /// Returns an empty column.
     pub(super) fn new(dtype: DType, width: usize) -> Result<Column> {
         let elements = match dtype {
             DType::String => Elements::Strings(Vec::new()),
@@ -58,7 +61,7 @@ impl Column {
         Ok(Column { dtype, width, elements })
     }
 
-    /// Adds row `row` of a tensor.
+    /// Appends row `row` of a tensor.
     pub(super) fn push(&mut self, tensor: &Tensor, row: usize) -> Result<()> {
         each!(self, tensor, |all, from, per| {
             all.try_reserve(per)
@@ -68,6 +71,7 @@ impl Column {
         Ok(())
     }
 
+    /// Replaces the row at index `place` by row `row` of a tensor.
     pub(super) fn set(&mut self, place: usize, tensor: &Tensor, row: usize) -> Result<()> {
         each!(self, tensor, |all, from, per| {
             all[place * per..(place + 1) * per].clone_from_slice(&from[row * per..(row + 1) * per]);
@@ -75,7 +79,7 @@ impl Column {
         Ok(())
     }
 
-    /// Puts the last row in the place of one that goes.
+    /// Removes the row at index `place` by moving the last row there.
     pub(super) fn swap_remove(&mut self, place: usize) {
         fn remove<T: Clone>(all: &mut Vec<T>, place: usize, per: usize) {
             let last = all.len().saturating_sub(per);
@@ -92,14 +96,15 @@ impl Column {
         }
     }
 
-    /// Whether a row is equal to one of a tensor.
+    /// Returns whether the row at index `place` equals row `row` of a tensor.
     pub(super) fn is_same(&mut self, place: usize, tensor: &Tensor, row: usize) -> Result<bool> {
         Ok(each!(self, tensor, |all, from, per| {
             all[place * per..(place + 1) * per] == from[row * per..(row + 1) * per]
         }))
     }
 
-    /// The rows in these places; where there is none, the default's row of the same number, or its only one.
+    /// Returns the rows at the given indices. For a `None`, the row comes from `default`: its only row with
+    /// `one_for_all`, otherwise the row of the same number.
     pub(super) fn gather(
         &self,
         places: impl Iterator<Item = Option<usize>>,
@@ -157,7 +162,7 @@ impl Column {
         })
     }
 
-    /// All rows.
+    /// Returns all rows.
     pub(super) fn all(&self, shape: Shape) -> Result<Tensor> {
         Ok(match &self.elements {
             Elements::Plain { bytes, .. } => Tensor::from_bytes(self.dtype, shape, bytes)?,
@@ -167,7 +172,7 @@ impl Column {
         })
     }
 
-    /// A row as messages show it.
+    /// Returns the first element of a row as text for messages.
     pub(super) fn text(&self, place: usize) -> String {
         let count = match &self.elements {
             Elements::Plain { size, bytes } => bytes.len() / size.max(&1),
@@ -179,7 +184,7 @@ impl Column {
         all.map_or_else(|_| "?".to_owned(), |all| Column::text_of(&all, place * self.width))
     }
 
-    /// An element of a tensor as messages show it.
+    /// Returns an element of a tensor as text for messages.
     pub(super) fn text_of(tensor: &Tensor, element: usize) -> String {
         use crate::numeric::dispatch::dispatch;
         if let Ok(strings) = tensor.as_strings() {

@@ -1,5 +1,4 @@
-//! The rows of a table in a text file: a line is a row, keys and values are its columns, the whole line, or its
-//! number.
+//! Table rows in a text file. Each line is a row; a key or a value is a column, the whole line, or the line number.
 
 use bytes::Bytes;
 use device::{Error, Result};
@@ -7,24 +6,24 @@ use graph::{Code, DType, Shape, Tensor};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
 
-/// What of a line is a key or a value.
+/// Special column indices: the line number, and the whole line.
 const LINE_NUMBER: i64 = -1;
 const WHOLE_LINE: i64 = -2;
 
-/// How to read a file.
+/// The format of a text file.
 #[derive(Clone, Debug)]
 pub struct TextFile {
     pub key_index: i64,
     pub value_index: i64,
-    /// How many lines to read; -1 for all.
+    /// Number of lines to read; -1 for all.
     pub vocab_size: i64,
     pub delimiter: u8,
-    /// Added to line numbers.
+    /// Number added to line numbers.
     pub offset: i64,
 }
 
 impl TextFile {
-    /// The keys and the values of a file, for a table of these types.
+    /// Reads the keys and the values of a file, for a table of these dtypes.
     pub fn read(&self, path: &str, key: DType, value: DType) -> Result<(Tensor, Tensor)> {
         check_index("Key", self.key_index, "key", key)?;
         check_index("Value", self.value_index, "value", value)?;
@@ -53,6 +52,7 @@ impl TextFile {
         Ok((keys.finish()?, values.finish()?))
     }
 
+    /// Appends the cell of a line at column `index`.
     fn add(&self, cells: &mut Cells, index: i64, line: &[u8], number: i64, path: &str) -> Result<()> {
         match index {
             LINE_NUMBER => {
@@ -101,7 +101,7 @@ fn of_file(path: &str, error: &std::io::Error) -> Error {
     }
 }
 
-/// The cells of a column.
+/// The cells of a column, by dtype.
 enum Cells {
     Text(Vec<Bytes>),
     Int32(Vec<i32>),
