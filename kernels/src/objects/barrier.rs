@@ -20,22 +20,22 @@ pub struct Barrier {
     name: Arc<str>,
     types: Vec<DType>,
     shapes: Vec<PartialShape>,
-    state: Mutex<State>,
+    state: Mutex<BarrierState>,
     /// Complete tuples as queue elements: number, key, components.
     ready: Queue,
 }
 
 /// The state of a barrier.
-struct State {
+struct BarrierState {
     /// Number for the next new keys; the numbers order the complete tuples.
     next: i64,
-    incomplete: FxHashMap<Bytes, Incomplete>,
+    incomplete: FxHashMap<Bytes, IncompleteTuple>,
     is_closed: bool,
     cancels_pending: bool,
 }
 
 /// The components inserted so far under one key.
-struct Incomplete {
+struct IncompleteTuple {
     number: i64,
     components: Vec<Option<Tensor>>,
 }
@@ -57,7 +57,7 @@ impl Barrier {
             shapes: ready_shapes,
         };
         let ready = Queue::new(format!("{name}_ready").into(), spec);
-        let state = State {
+        let state = BarrierState {
             next: i64::MIN,
             incomplete: FxHashMap::default(),
             is_closed: false,
@@ -123,7 +123,7 @@ impl Barrier {
             return done(added.map(|()| Vec::new()));
         }
         self.ready.enqueue_all(step, complete, Box::new(move |result| done(added.and(result))));
-        self.close_ready_if_over(step);
+        self.close_ready_if_finished(step);
     }
 
     /// Inserts the values key by key, and appends the tuples that become complete to `complete`.
@@ -150,7 +150,7 @@ impl Barrier {
             );
         }
         let mut state = self.state.lock();
-        let State { next, incomplete, is_closed, cancels_pending } = &mut *state;
+        let BarrierState { next, incomplete, is_closed, cancels_pending } = &mut *state;
         if *is_closed && (*cancels_pending || (!keys.is_empty() && incomplete.is_empty())) {
             let message = format!(
                 "Barrier {} is closed.  Pending enqueues cancelled: {}.  Number of new insertions: {}.  Number of \
@@ -177,7 +177,7 @@ impl Barrier {
                     return Err(Error::new(Code::Cancelled, message));
                 }
                 let components = vec![None; self.types.len()];
-                incomplete.insert(key.clone(), Incomplete { number, components });
+                incomplete.insert(key.clone(), IncompleteTuple { number, components });
                 // All keys that are new in one insertion share a number.
                 *next = number.saturating_add(1);
             }
@@ -191,7 +191,7 @@ impl Barrier {
             }
             of_key.components[index] = Some(value);
             if of_key.components.iter().all(Option::is_some)
-                && let Some(Incomplete { number, components }) = incomplete.remove(key)
+                && let Some(IncompleteTuple { number, components }) = incomplete.remove(key)
             {
                 let mut element = Element::new();
                 element.push(Tensor::from(number).into());
@@ -215,15 +215,15 @@ impl Barrier {
         let state = self.state.lock();
         let mut wanted = count;
         if state.is_closed {
-            let mut there = self.ready.len();
+            let mut available = self.ready.len();
             if allow_small {
-                wanted = count.min(there);
+                wanted = count.min(available);
             } else {
-                there += state.incomplete.len();
+                available += state.incomplete.len();
             }
-            if there < wanted.max(1) {
+            if available < wanted.max(1) {
                 let message = format!(
-                    "Barrier '{}' is closed and has insufficient elements (requested {wanted}, total size {there})",
+                    "Barrier '{}' is closed and has insufficient elements (requested {wanted}, total size {available})",
                     self.name
                 );
                 drop(state);
@@ -252,18 +252,18 @@ impl Barrier {
             state.incomplete.clear();
         }
         drop(state);
-        self.close_ready_if_over(step);
+        self.close_ready_if_finished(step);
         Ok(())
     }
 
     /// Closes the queue of complete tuples once no further tuple can become complete, so that takes that wait for
     /// more fail.
-    fn close_ready_if_over(&self, step: &Arc<Cancellation>) {
-        let is_over = {
+    fn close_ready_if_finished(&self, step: &Arc<Cancellation>) {
+        let is_finished = {
             let state = self.state.lock();
             state.is_closed && state.incomplete.is_empty()
         };
-        if is_over && !self.ready.is_closed() {
+        if is_finished && !self.ready.is_closed() {
             // Another thread may have closed it in the meantime, so the result is ignored.
             self.ready.close(step, false, Box::new(|_| {}));
         }
@@ -286,15 +286,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_complete_before_a_bad_key_is_not_lost() -> Result<()> {
+    fn tuples_completed_before_a_failing_key_are_kept() -> Result<()> {
         let shapes = vec![PartialShape::scalar(), PartialShape::scalar()];
         let barrier = Barrier::new("b".into(), vec![DType::Int32, DType::Int32], shapes);
         let step = Arc::new(Cancellation::new());
         let insert = |keys: &[&'static str], index: usize| -> Result<Option<Code>> {
             let values = Tensor::zeros(DType::Int32, [keys.len()].try_into()?)?;
             let failed = Arc::new(Mutex::new(None));
-            let told = failed.clone();
-            let done = move |result: Result<Vec<Element>>| *told.lock() = result.err().map(|e| e.code());
+            let answer = failed.clone();
+            let done = move |result: Result<Vec<Element>>| *answer.lock() = result.err().map(|e| e.code());
             barrier.insert(&step, &strings(keys)?, &values, index, Box::new(done));
             let failed = failed.lock().take();
             Ok(failed)

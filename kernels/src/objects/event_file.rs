@@ -29,14 +29,14 @@ pub struct Settings {
 pub struct EventFile {
     settings: Settings,
     /// The open file; `None` before [`EventFile::open`].
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenFile>>,
 }
 
 /// The writer of an open file.
-struct Open {
+struct OpenFile {
     file: RecordWriter,
     /// Buffered events.
-    waiting: Vec<Vec<u8>>,
+    buffered: Vec<Vec<u8>>,
     /// Time of the last flush.
     flushed: Instant,
 }
@@ -69,7 +69,7 @@ impl EventFile {
         });
         file.write(&first)?;
         file.flush()?;
-        *open = Some(Open { file, waiting: Vec::new(), flushed: Instant::now() });
+        *open = Some(OpenFile { file, buffered: Vec::new(), flushed: Instant::now() });
         Ok(())
     }
 
@@ -86,18 +86,18 @@ impl EventFile {
     /// Adds an event to the buffer, and writes the buffer if a limit is reached.
     pub fn write(&self, event: Vec<u8>) -> Result<()> {
         self.with_open(|open| {
-            open.waiting.push(event);
+            open.buffered.push(event);
             let is_late = self.settings.flush_after.is_some_and(|after| open.flushed.elapsed() > after);
-            if is_late || open.waiting.len() > self.settings.max_queue { open.flush() } else { Ok(()) }
+            if is_late || open.buffered.len() > self.settings.max_queue { open.flush() } else { Ok(()) }
         })
     }
 
     /// Writes the buffered events.
     pub fn flush(&self) -> Result<()> {
-        self.with_open(Open::flush)
+        self.with_open(OpenFile::flush)
     }
 
-    fn with_open(&self, act: impl FnOnce(&mut Open) -> Result<()>) -> Result<()> {
+    fn with_open(&self, act: impl FnOnce(&mut OpenFile) -> Result<()>) -> Result<()> {
         match &mut *self.open.lock() {
             Some(open) => act(open),
             None => Err(Error::new(Code::FailedPrecondition, "Class was not properly initialized.")),
@@ -105,10 +105,10 @@ impl EventFile {
     }
 }
 
-impl Open {
+impl OpenFile {
     fn flush(&mut self) -> Result<()> {
         self.flushed = Instant::now();
-        for event in self.waiting.drain(..) {
+        for event in self.buffered.drain(..) {
             self.file.write(&event)?;
         }
         self.file.flush()

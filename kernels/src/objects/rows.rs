@@ -13,8 +13,8 @@ pub fn split(batch: &Tensor) -> Result<Vec<Tensor>> {
         device::invalid!("a scalar has no rows");
     };
     let shape = Shape::new(dims)?;
-    let each = shape.num_elements();
-    (0..count).map(|row| elements(batch, row * each, each, shape.clone())).collect()
+    let row_size = shape.num_elements();
+    (0..count).map(|row| elements(batch, row * row_size, row_size, shape.clone())).collect()
 }
 
 /// Returns `count` elements from `start` on, as a tensor of `shape`.
@@ -39,8 +39,8 @@ fn element_size(dtype: DType) -> Result<usize> {
 /// strings.
 pub fn stack(rows: &[&Tensor], dtype: DType, shape: &Shape) -> Result<Tensor> {
     let out = Shape::new(&[&[rows.len()], shape.dims()].concat())?;
-    let mut places = Vec::with_capacity(rows.len());
-    let each = shape.num_elements();
+    let mut starts = Vec::with_capacity(rows.len());
+    let row_size = shape.num_elements();
     for (i, row) in rows.iter().enumerate() {
         let fits =
             row.shape().rank() == shape.rank() && row.shape().iter().zip(shape.iter()).all(|(a, b)| a <= b);
@@ -51,9 +51,9 @@ pub fn stack(rows: &[&Tensor], dtype: DType, shape: &Shape) -> Result<Tensor> {
                 row.shape()
             );
         }
-        places.push(i * each);
+        starts.push(i * row_size);
     }
-    let runs = || rows.iter().zip(&places).flat_map(|(row, &start)| runs(row, shape, start));
+    let runs = || rows.iter().zip(&starts).flat_map(|(row, &start)| runs(row, shape, start));
     macro_rules! objects {
         ($zero:expr, $view:ident, $make:ident) => {{
             let mut all = vec![$zero; out.num_elements()];
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_a_batch_make_the_batch() -> Result<()> {
+    fn stacking_the_rows_of_a_batch_gives_the_batch() -> Result<()> {
         let batch = Tensor::try_from([[1i32, 2], [3, 4], [5, 6]])?;
         let rows = split(&batch)?;
         assert_eq!(rows[1], Tensor::try_from([3i32, 4])?);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn smaller_rows_are_filled_up() -> Result<()> {
+    fn smaller_rows_are_padded() -> Result<()> {
         let a = Tensor::from_slice(&[1i32, 2, 3, 4], Shape::new(&[2, 2, 1])?)?;
         let b = Tensor::from_slice(&[5i32, 6, 7], Shape::new(&[1, 1, 3])?)?;
         let empty = Tensor::zeros(DType::Int32, Shape::new(&[0, 2, 1])?)?;

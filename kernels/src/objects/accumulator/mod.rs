@@ -51,12 +51,12 @@ pub struct Accumulator {
     shape: PartialShape,
     reduction: Reduction,
     is_sparse: bool,
-    waiting: Waiting<State, Gradient>,
+    waiting: Waiting<AccumulatorContents, Gradient>,
 }
 
 /// The state of an accumulator between two takes.
 #[derive(Default)]
-struct State {
+struct AccumulatorContents {
     /// The accumulator's global step; gradients of earlier steps are stale.
     step: i64,
     /// Number of gradients in the sum.
@@ -89,7 +89,14 @@ impl Accumulator {
         reduction: Reduction,
         is_sparse: bool,
     ) -> Accumulator {
-        Accumulator { name, dtype, shape, reduction, is_sparse, waiting: Waiting::new(State::default(), 1) }
+        Accumulator {
+            name,
+            dtype,
+            shape,
+            reduction,
+            is_sparse,
+            waiting: Waiting::new(AccumulatorContents::default(), 1),
+        }
     }
 
     /// Checks that gradients of this dtype and form belong to the accumulator.
@@ -179,7 +186,7 @@ impl Accumulator {
             return done(Err(Error::invalid(message)));
         };
         let (reduction, shape) = (self.reduction, self.shape.clone());
-        let attempt = move |state: &mut State| {
+        let attempt = move |state: &mut AccumulatorContents| {
             if state.count < required {
                 return Tried::Waits;
             }

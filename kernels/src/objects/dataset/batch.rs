@@ -1,7 +1,7 @@
 //! Batching: combines consecutive elements into one, and splits batches into elements.
 
-use super::ahead::{Ahead, Limit};
 use super::element::{row, stack};
+use super::prefetch_iterator::{BufferLimit, PrefetchIterator};
 use super::transform::{dataset, from_fn};
 use super::{Cardinality, Dataset, Element, ElementSpec, INFINITE, Pull, UNKNOWN};
 use device::Result;
@@ -98,8 +98,8 @@ pub(crate) fn batch(
         })?;
         Ok(match ahead {
             None => batches,
-            Some(-1) => Box::new(Ahead::lazily(batches, Limit::Growing(16))),
-            Some(many) => Box::new(Ahead::lazily(batches, Limit::Fixed(many as usize))),
+            Some(-1) => Box::new(PrefetchIterator::new(batches, BufferLimit::Growing(16))),
+            Some(many) => Box::new(PrefetchIterator::new(batches, BufferLimit::Fixed(many as usize))),
         })
     })
 }

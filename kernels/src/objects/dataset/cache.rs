@@ -41,7 +41,7 @@ pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Data
     dataset("MemoryCache", input.spec.clone(), input.cardinality, &[&input], move |ctx| {
         let cache = caches.of(ctx.pipeline());
         let (inner, ctx) = (inner.clone(), ctx.clone());
-        let mut pass: Option<Pass> = None;
+        let mut pass: Option<CachePass> = None;
         from_fn(move |pull| {
             // The choice between reading and filling falls at the first element, because another iterator may fill
             // the cache before.
@@ -50,8 +50,8 @@ pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Data
                 None => {
                     let full = cache.0.lock().clone();
                     pass.insert(match full {
-                        Some(elements) => Pass::Reads(elements, 0),
-                        None => Pass::Fills(inner.iterator(&ctx)?, Vec::new()),
+                        Some(elements) => CachePass::Reads(elements, 0),
+                        None => CachePass::Fills(inner.iterator(&ctx)?, Vec::new()),
                     })
                 }
             };
@@ -61,22 +61,22 @@ pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Data
 }
 
 /// One pass of an iterator over a cached dataset.
-enum Pass {
+enum CachePass {
     /// Reads the cached elements, from the given index on.
     Reads(Arc<Vec<Element>>, usize),
     /// Reads the input and collects its elements for the cache.
     Fills(Box<dyn DatasetIterator>, Vec<Element>),
 }
 
-impl Pass {
+impl CachePass {
     fn next(&mut self, pull: &Pull, cache: &MemoryCache) -> Result<Option<Element>> {
         match self {
-            Pass::Reads(elements, next) => {
+            CachePass::Reads(elements, next) => {
                 let element = elements.get(*next).cloned();
                 *next += 1;
                 Ok(element)
             }
-            Pass::Fills(input, elements) => match input.next(pull)? {
+            CachePass::Fills(input, elements) => match input.next(pull)? {
                 Some(element) => {
                     elements.push(element.clone());
                     Ok(Some(element))
@@ -85,7 +85,7 @@ impl Pass {
                     let all = Arc::new(std::mem::take(elements));
                     let end = all.len();
                     cache.0.lock().get_or_insert_with(|| all.clone());
-                    *self = Pass::Reads(all, end);
+                    *self = CachePass::Reads(all, end);
                     Ok(None)
                 }
             },

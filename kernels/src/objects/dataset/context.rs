@@ -13,12 +13,12 @@ use std::sync::{Arc, Weak};
 /// state between elements, and through [`PerPipeline`] the state that datasets keep between epochs.
 #[derive(Debug, Default)]
 pub(crate) struct Pipeline {
-    functions: Mutex<FxHashMap<usize, Instances>>,
+    functions: Mutex<FxHashMap<usize, FunctionEntry>>,
 }
 
 /// A function and its instance. The function is held so that no other function gets its address, which is the map's
 /// key.
-type Instances = (Arc<dyn ElementFunction>, Arc<dyn ElementFunction>);
+type FunctionEntry = (Arc<dyn ElementFunction>, Arc<dyn ElementFunction>);
 
 impl Pipeline {
     /// Returns this pipeline's instance of `function`.
@@ -47,14 +47,15 @@ impl<T> Default for PerPipeline<T> {
 impl<T> PerPipeline<T> {
     /// Returns the pipeline's value, created by `make` at the first call. Values of dropped pipelines are removed.
     pub(crate) fn get(&self, pipeline: &Arc<Pipeline>, make: impl FnOnce() -> T) -> Arc<T> {
-        let mut kept = self.0.lock();
-        if let Some((_, found)) = kept.iter().find(|(of, _)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(pipeline)))
+        let mut entries = self.0.lock();
+        if let Some((_, found)) =
+            entries.iter().find(|(of, _)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(pipeline)))
         {
             return found.clone();
         }
-        kept.retain(|(of, _)| of.strong_count() > 0);
+        entries.retain(|(of, _)| of.strong_count() > 0);
         let made = Arc::new(make());
-        kept.push((Arc::downgrade(pipeline), made.clone()));
+        entries.push((Arc::downgrade(pipeline), made.clone()));
         made
     }
 }
@@ -67,7 +68,7 @@ impl<T> fmt::Debug for PerPipeline<T> {
 
 /// The path from the root of the pipeline to a dataset: the input index taken at each dataset that has several
 /// inputs.
-pub(crate) type Place = Arc<[usize]>;
+pub(crate) type DatasetPath = Arc<[usize]>;
 
 /// The context in which an iterator is made: its pipeline and the chain of iterators that contain it.
 #[derive(Clone, Debug)]
@@ -77,7 +78,7 @@ pub(crate) struct MakeContext {
     prefix: String,
     /// For each containing dataset with several inputs, the index of the input in which the iterator is, outermost
     /// first.
-    place: Place,
+    path: DatasetPath,
     /// True inside a dataset that a function returned for an element; the path does not distinguish such datasets.
     is_in_element: bool,
     /// Number of containing iterators.
@@ -92,7 +93,7 @@ impl MakeContext {
         MakeContext {
             pipeline: Arc::default(),
             prefix: "Iterator::Root".to_owned(),
-            place: Arc::default(),
+            path: Arc::default(),
             is_in_element: false,
             depth: 0,
             deterministic: deterministic.unwrap_or(true),
@@ -109,7 +110,7 @@ impl MakeContext {
         if self.is_in_element {
             return self.clone();
         }
-        MakeContext { place: self.place.iter().copied().chain([i]).collect(), ..self.clone() }
+        MakeContext { path: self.path.iter().copied().chain([i]).collect(), ..self.clone() }
     }
 
     /// Returns the context of the dataset that a function returned for element `at`.
@@ -118,8 +119,8 @@ impl MakeContext {
     }
 
     /// Returns the path of the dataset in its pipeline.
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    pub(crate) fn path(&self) -> &DatasetPath {
+        &self.path
     }
 
     /// Returns the pipeline.

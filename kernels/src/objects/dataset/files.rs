@@ -28,30 +28,30 @@ impl Files {
 }
 
 /// Reads the next string of an open file; returns `None` at the end of the file.
-type Read = Box<dyn FnMut() -> Result<Option<Bytes>> + Send>;
+type ReadFn = Box<dyn FnMut() -> Result<Option<Bytes>> + Send>;
 
 /// The file with which a dataset continues after an error within a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum AtError {
+enum ErrorPolicy {
     /// The same file.
-    Same,
+    SameFile,
     /// The next file.
-    Next,
+    NextFile,
 }
 
 /// Returns a dataset of the strings in the files, one file after the other. `open` gets the index and the path of a
 /// file and returns its reader. If a file cannot be opened, the next pull tries the same file again.
-fn strings(
+fn string_dataset(
     name: &'static str,
     files: Files,
-    at_error: AtError,
-    open: impl Fn(&Files, usize, &Path) -> Result<Read> + Send + Sync + 'static,
+    on_error: ErrorPolicy,
+    open: impl Fn(&Files, usize, &Path) -> Result<ReadFn> + Send + Sync + 'static,
 ) -> Result<Arc<Dataset>> {
     let shared = Arc::new((files, open));
     dataset(name, ElementSpec::scalars(&[DType::String]), UNKNOWN, &[], move |_| {
         let shared = shared.clone();
         let mut next = 0;
-        let mut reading: Option<Read> = None;
+        let mut reading: Option<ReadFn> = None;
         from_fn(move |pull| {
             let (files, open) = &*shared;
             loop {
@@ -61,7 +61,7 @@ fn strings(
                         Ok(Some(bytes)) => return Ok(Some(Element::from([Tensor::string(bytes)]))),
                         Ok(None) => reading = None,
                         Err(error) => {
-                            if at_error == AtError::Next {
+                            if on_error == ErrorPolicy::NextFile {
                                 reading = None;
                             }
                             return Err(error);
@@ -78,7 +78,7 @@ fn strings(
 
 /// Returns the dataset of the lines of text files, without line ends.
 pub(crate) fn text_lines(files: Files) -> Result<Arc<Dataset>> {
-    strings("TextLine", files, AtError::Same, |files, _, path| {
+    string_dataset("TextLine", files, ErrorPolicy::SameFile, |files, _, path| {
         let mut reader = LineReader::new(files.open(path)?, Returns::Dropped);
         Ok(Box::new(move || reader.next_line()))
     })
@@ -92,7 +92,7 @@ pub(crate) fn records(files: Files, offsets: Vec<u64>) -> Result<Arc<Dataset>> {
     }
     // Decompression always returns blocks of its own size, so the buffer size applies to uncompressed files only.
     let buffer = files.buffer.filter(|_| files.compression == Compression::None);
-    strings("TFRecord", Files { buffer, ..files }, AtError::Next, move |files, i, path| {
+    string_dataset("TFRecord", Files { buffer, ..files }, ErrorPolicy::NextFile, move |files, i, path| {
         let mut reader = RecordReader::new(files.open(path)?);
         if let Some(offset) = offsets.get(i) {
             reader.advance_to(*offset)?;
@@ -103,14 +103,14 @@ pub(crate) fn records(files: Files, offsets: Vec<u64>) -> Result<Arc<Dataset>> {
 
 /// Returns the dataset of the fixed-length records in the files.
 pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<Arc<Dataset>> {
-    strings("FixedLengthRecord", files, AtError::Next, move |files, _, path| {
+    string_dataset("FixedLengthRecord", files, ErrorPolicy::NextFile, move |files, _, path| {
         let source = files.open(path)?;
         let is_plain = files.compression == Compression::None;
         let length = std::fs::metadata(path).map(|m| m.len()).ok().filter(|_| is_plain);
         if let Some(length) = length {
             let body = i128::from(length) - i128::from(format.header) - i128::from(format.footer);
             if body % i128::from(format.record) != 0 {
-                return Err(Error::invalid(uneven(format, path, body)));
+                return Err(Error::invalid(uneven_message(format, path, body)));
             }
         }
         let mut reader = FixedReader::new(source, format)?;
@@ -122,7 +122,7 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
             } else if reader.excess() != 0 {
                 // The length of a compressed file's content is known only at its end.
                 let body = read.saturating_mul(format.record).saturating_add(reader.excess());
-                return Err(Error::new(Code::DataLoss, uneven(format, &path, body.into())));
+                return Err(Error::new(Code::DataLoss, uneven_message(format, &path, body.into())));
             }
             Ok(record)
         }))
@@ -131,7 +131,7 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
 
 /// Returns the message for a file whose body is not a whole number of records. `body` is negative if the file is
 /// shorter than header and footer.
-fn uneven(format: FixedFormat, path: &Path, body: i128) -> String {
+fn uneven_message(format: FixedFormat, path: &Path, body: i128) -> String {
     let FixedFormat { header, record, footer, .. } = format;
     format!(
         "Excluding the header ({header} bytes) and footer ({footer} bytes), input file \"{}\" has body length \

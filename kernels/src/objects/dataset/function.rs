@@ -1,6 +1,6 @@
 //! Functions that datasets apply to elements, with their captured arguments.
 
-use super::ahead::Monitor;
+use super::prefetch_iterator::Monitor;
 use super::{Element, MakeContext, Pull, placed};
 use device::cancel::Cancellation;
 use device::function::Function;
@@ -50,15 +50,15 @@ impl ElementFunction for GraphFunction {
 
 /// A function with captured arguments, which follow the components of the element.
 #[derive(Clone, Debug)]
-pub(crate) struct Captured {
+pub(crate) struct CapturedFunction {
     pub(crate) function: Arc<dyn ElementFunction>,
     pub(crate) arguments: Element,
 }
 
-impl Captured {
+impl CapturedFunction {
     /// Returns the function's instance in the pipeline of `ctx`.
-    pub(crate) fn instance(&self, ctx: &MakeContext) -> Result<Instance> {
-        Ok(Instance {
+    pub(crate) fn instance(&self, ctx: &MakeContext) -> Result<FunctionInstance> {
+        Ok(FunctionInstance {
             function: ctx.pipeline().instance(&self.function)?,
             captured: self.arguments.clone(),
             prefix: ctx.prefix().to_owned(),
@@ -68,37 +68,37 @@ impl Captured {
 
 /// The instance of a captured function that one iterator calls.
 #[derive(Clone, Debug)]
-pub(crate) struct Instance {
+pub(crate) struct FunctionInstance {
     function: Arc<dyn ElementFunction>,
     captured: Element,
     /// Names of the containing iterators, for error messages.
     prefix: String,
 }
 
-impl Instance {
+impl FunctionInstance {
     /// Starts a call and returns at once; an error in `done` names the iterator.
     pub(crate) fn start(&self, cancellation: &Arc<Cancellation>, mut arguments: Element, done: FunctionDone) {
         arguments.extend(self.captured.iter().cloned());
         let prefix = self.prefix.clone();
-        let end = move |result: Result<Element>| done(result.map_err(|error| blame(error, &prefix)));
+        let end = move |result: Result<Element>| done(result.map_err(|error| name_iterator(error, &prefix)));
         self.function.start(cancellation, arguments, Box::new(end));
     }
 
     /// Calls the function and waits for its results.
     pub(crate) fn call(&self, pull: &Pull, arguments: Element) -> Result<Element> {
         let ended = Monitor::<Option<Result<Element>>>::new(None);
-        let landing = ended.clone();
+        let slot = ended.clone();
         self.start(
             &pull.cancellation,
             arguments,
-            Box::new(move |result| landing.change(|state| *state = Some(result))),
+            Box::new(move |result| slot.change(|state| *state = Some(result))),
         );
         ended.wait(&pull.cancellation, Option::take)?
     }
 
     /// Calls the function as a predicate and waits for its value.
     pub(crate) fn test(&self, pull: &Pull, element: Element) -> Result<bool> {
-        truth(&self.call(pull, element)?)
+        predicate_value(&self.call(pull, element)?)
     }
 }
 
@@ -106,7 +106,7 @@ impl Instance {
 ///
 /// # Errors
 /// `InvalidArgument` unless the results are a single boolean.
-pub(crate) fn truth(results: &[Tensor]) -> Result<bool> {
+pub(crate) fn predicate_value(results: &[Tensor]) -> Result<bool> {
     match results {
         [result] if result.dtype() == DType::Bool && result.num_elements() == 1 => {
             Ok(result.item::<Bool8>()?.get())
@@ -133,9 +133,9 @@ pub(crate) fn end_or_error(error: Error, preserve_cardinality: bool) -> Result<O
 }
 
 /// Adds the name of the iterator to the message of an error from a function.
-fn blame(error: Error, prefix: &str) -> Error {
+fn name_iterator(error: Error, prefix: &str) -> Error {
     let kind = prefix.rsplit("::").next().unwrap_or(prefix);
-    let said = |message: &str| {
+    let with_prefix = |message: &str| {
         format!(
             "Error in user-defined function passed to {kind}Dataset transformation with iterator: {prefix}: \
              {message}"
@@ -145,15 +145,15 @@ fn blame(error: Error, prefix: &str) -> Error {
         // A derived error (cancellation) does not originate in the function, and a message with the prefix names its
         // iterator already.
         Error::Derived(_) => error,
-        Error::Node { code, node, message } if !message.starts_with(BLAMED) => {
-            Error::Node { code, node, message: said(&message) }
+        Error::Node { code, node, message } if !message.starts_with(FUNCTION_ERROR) => {
+            Error::Node { code, node, message: with_prefix(&message) }
         }
-        Error::Status { code, message } if !message.starts_with(BLAMED) => {
-            Error::Status { code, message: said(&message) }
+        Error::Status { code, message } if !message.starts_with(FUNCTION_ERROR) => {
+            Error::Status { code, message: with_prefix(&message) }
         }
-        Error::Graph(error) => Error::Status { code: error.code(), message: said(&error.to_string()) },
+        Error::Graph(error) => Error::Status { code: error.code(), message: with_prefix(&error.to_string()) },
         other => other,
     }
 }
 
-const BLAMED: &str = "Error in user-defined function";
+const FUNCTION_ERROR: &str = "Error in user-defined function";

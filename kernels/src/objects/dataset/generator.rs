@@ -1,6 +1,6 @@
 //! The generator dataset: elements come from a function until it reports the end.
 
-use super::function::{Captured, Instance, end_or_error};
+use super::function::{CapturedFunction, FunctionInstance, end_or_error};
 use super::placed::spec_of;
 use super::{Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, MakeContext, Pull, UNKNOWN};
 use device::Result;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 /// releases the state.
 #[derive(Debug)]
 pub(crate) struct Generator {
-    pub(crate) init: Captured,
-    pub(crate) next: Captured,
-    pub(crate) finalize: Captured,
+    pub(crate) init: CapturedFunction,
+    pub(crate) next: CapturedFunction,
+    pub(crate) finalize: CapturedFunction,
     pub(crate) spec: ElementSpec,
 }
 
@@ -30,42 +30,42 @@ impl DatasetKind for Generator {
     }
 
     fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
-        Ok(Box::new(Generating {
+        Ok(Box::new(GeneratorIterator {
             init: self.init.instance(ctx)?,
             next: self.next.instance(ctx)?,
             finalize: self.finalize.instance(ctx)?,
             spec: self.spec.clone(),
-            state: State::Unmade,
+            state: GeneratorState::Uninitialized,
         }))
     }
 }
 
-struct Generating {
-    init: Instance,
-    next: Instance,
-    finalize: Instance,
+struct GeneratorIterator {
+    init: FunctionInstance,
+    next: FunctionInstance,
+    finalize: FunctionInstance,
     spec: ElementSpec,
-    state: State,
+    state: GeneratorState,
 }
 
 /// The state of a generator iterator.
-enum State {
+enum GeneratorState {
     /// `init` has not been called.
-    Unmade,
+    Uninitialized,
     /// The results of `init`.
-    Made(Element),
+    Initialized(Element),
     /// `finalize` has been started, or was not necessary.
-    Over,
+    Finalized,
 }
 
-impl DatasetIterator for Generating {
+impl DatasetIterator for GeneratorIterator {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         let state = match &self.state {
-            State::Over => return Ok(None),
-            State::Made(state) => state.clone(),
-            State::Unmade => {
+            GeneratorState::Finalized => return Ok(None),
+            GeneratorState::Initialized(state) => state.clone(),
+            GeneratorState::Uninitialized => {
                 let state = self.init.call(pull, Element::new())?;
-                self.state = State::Made(state.clone());
+                self.state = GeneratorState::Initialized(state.clone());
                 state
             }
         };
@@ -77,28 +77,30 @@ impl DatasetIterator for Generating {
             Err(error) => end_or_error(error, false)?,
         };
         if next.is_none() {
-            self.end();
+            self.finalize_once();
         }
         Ok(next)
     }
 }
 
-impl Generating {
+impl GeneratorIterator {
     /// Starts `finalize` once, without waiting; its error is logged, because no step depends on its result.
-    fn end(&mut self) {
-        if let State::Made(state) = std::mem::replace(&mut self.state, State::Over) {
-            let told = |result: Result<Element>| {
+    fn finalize_once(&mut self) {
+        if let GeneratorState::Initialized(state) =
+            std::mem::replace(&mut self.state, GeneratorState::Finalized)
+        {
+            let log_error = |result: Result<Element>| {
                 if let Err(error) = result {
                     tracing::warn!("a generator of elements was not finalized: {error}");
                 }
             };
-            self.finalize.start(&Arc::new(Cancellation::new()), state, Box::new(told));
+            self.finalize.start(&Arc::new(Cancellation::new()), state, Box::new(log_error));
         }
     }
 }
 
-impl Drop for Generating {
+impl Drop for GeneratorIterator {
     fn drop(&mut self) {
-        self.end();
+        self.finalize_once();
     }
 }

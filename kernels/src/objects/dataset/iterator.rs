@@ -18,12 +18,12 @@ pub(crate) type Delivery = Box<dyn FnOnce(Result<Option<Element>>) + Send>;
 pub(crate) struct IteratorResource {
     /// Spec that each dataset of this iterator must satisfy.
     pub(crate) spec: ElementSpec,
-    state: Mutex<State>,
+    state: Mutex<IteratorState>,
 }
 
 #[derive(Default)]
-struct State {
-    current: Current,
+struct IteratorState {
+    current: CurrentIterator,
     /// Number of datasets that were set. A serving thread compares it to drop an iterator that was replaced during a
     /// pull.
     generation: u64,
@@ -35,13 +35,13 @@ struct State {
 }
 
 #[derive(Default)]
-enum Current {
+enum CurrentIterator {
     #[default]
     Uninitialized,
     /// The iterator, not in use.
-    Here(Box<dyn DatasetIterator>),
+    Idle(Box<dyn DatasetIterator>),
     /// The serving thread has taken the iterator.
-    Out,
+    InUse,
 }
 
 struct Request {
@@ -71,7 +71,7 @@ impl IteratorResource {
         let old = {
             let mut state = self.state.lock();
             state.generation += 1;
-            std::mem::replace(&mut state.current, Current::Here(iterator))
+            std::mem::replace(&mut state.current, CurrentIterator::Idle(iterator))
         };
         // The old iterator is dropped after the lock is released, because dropping it may take long.
         drop(old);
@@ -144,8 +144,8 @@ impl IteratorResource {
                     return;
                 };
                 let iterator = match std::mem::take(&mut state.current) {
-                    Current::Here(iterator) => {
-                        state.current = Current::Out;
+                    CurrentIterator::Idle(iterator) => {
+                        state.current = CurrentIterator::InUse;
                         Some(iterator)
                     }
                     other => {
@@ -165,7 +165,7 @@ impl IteratorResource {
             let old = {
                 let mut state = self.state.lock();
                 if state.generation == generation {
-                    state.current = Current::Here(iterator);
+                    state.current = CurrentIterator::Idle(iterator);
                     None
                 } else {
                     Some(iterator)

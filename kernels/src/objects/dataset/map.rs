@@ -1,6 +1,6 @@
 //! Transformations that apply a function to one element at a time: map, filter, take-while, scan, flat-map.
 
-use super::function::{Captured, end_or_error, truth};
+use super::function::{CapturedFunction, end_or_error, predicate_value};
 use super::transform::{dataset, from_fn};
 use super::{Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, MakeContext, UNKNOWN};
 use device::Result;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// `InvalidArgument` if its dtypes or shapes differ.
-pub(super) fn checked(element: Element, spec: &ElementSpec) -> Result<Element> {
+pub(super) fn checked_element(element: Element, spec: &ElementSpec) -> Result<Element> {
     if element.len() == spec.dtypes.len() && element.iter().zip(&spec.dtypes).all(|(t, d)| t.dtype() == *d) {
         return Ok(element);
     }
@@ -22,19 +22,19 @@ pub(super) fn checked(element: Element, spec: &ElementSpec) -> Result<Element> {
 /// Returns the dataset of the function's results for each element.
 pub(crate) fn map(
     input: Arc<Dataset>,
-    f: Captured,
+    f: CapturedFunction,
     spec: ElementSpec,
     preserve_cardinality: bool,
 ) -> Result<Arc<Dataset>> {
     let inner = input.clone();
-    let cardinality = mapped(input.cardinality, preserve_cardinality);
+    let cardinality = mapped_cardinality(input.cardinality, preserve_cardinality);
     let out = spec.clone();
     dataset("Map", spec, cardinality, &[&input], move |ctx| {
         let (mut input, f, spec) = (inner.iterator(ctx)?, f.instance(ctx)?, out.clone());
         from_fn(move |pull| {
             let Some(element) = input.next(pull)? else { return Ok(None) };
             match f.call(pull, element) {
-                Ok(results) => checked(results, &spec).map(Some),
+                Ok(results) => checked_element(results, &spec).map(Some),
                 Err(error) => end_or_error(error, preserve_cardinality),
             }
         })
@@ -43,12 +43,12 @@ pub(crate) fn map(
 
 /// Returns the cardinality of a mapped dataset: unknown unless it is preserved, because the function may end the
 /// dataset.
-pub(super) fn mapped(input: i64, preserve_cardinality: bool) -> i64 {
+pub(super) fn mapped_cardinality(input: i64, preserve_cardinality: bool) -> i64 {
     if preserve_cardinality { input } else { UNKNOWN }
 }
 
 /// Returns the dataset of the elements for which the predicate returns true.
-pub(crate) fn filter(input: Arc<Dataset>, predicate: Captured) -> Result<Arc<Dataset>> {
+pub(crate) fn filter(input: Arc<Dataset>, predicate: CapturedFunction) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
     dataset("Filter", input.spec.clone(), cardinality, &[&input], move |ctx| {
@@ -75,7 +75,7 @@ pub(crate) fn filter_by_last_component(input: Arc<Dataset>, spec: ElementSpec) -
                 pull.check()?;
                 let Some(mut element) = input.next(pull)? else { return Ok(None) };
                 let Some(last) = element.pop() else { device::invalid!("an element without components") };
-                if truth(&[last])? {
+                if predicate_value(&[last])? {
                     return Ok(Some(element));
                 }
             }
@@ -84,7 +84,7 @@ pub(crate) fn filter_by_last_component(input: Arc<Dataset>, spec: ElementSpec) -
 }
 
 /// Returns the dataset of the elements before the first one for which the predicate returns false.
-pub(crate) fn take_while(input: Arc<Dataset>, predicate: Captured) -> Result<Arc<Dataset>> {
+pub(crate) fn take_while(input: Arc<Dataset>, predicate: CapturedFunction) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("TakeWhile", input.spec.clone(), UNKNOWN, &[&input], move |ctx| {
         let (mut input, predicate) = (Some(inner.iterator(ctx)?), predicate.instance(ctx)?);
@@ -105,12 +105,12 @@ pub(crate) fn take_while(input: Arc<Dataset>, predicate: Captured) -> Result<Arc
 pub(crate) fn scan(
     input: Arc<Dataset>,
     initial: Element,
-    f: Captured,
+    f: CapturedFunction,
     spec: ElementSpec,
     preserve_cardinality: bool,
 ) -> Result<Arc<Dataset>> {
     let inner = input.clone();
-    let cardinality = mapped(input.cardinality, preserve_cardinality);
+    let cardinality = mapped_cardinality(input.cardinality, preserve_cardinality);
     let out = spec.clone();
     dataset("Scan", spec, cardinality, &[&input], move |ctx| {
         let (mut input, f, spec) = (inner.iterator(ctx)?, f.instance(ctx)?, out.clone());
@@ -134,13 +134,17 @@ pub(crate) fn scan(
                 );
             }
             state = results;
-            checked(element, &spec).map(Some)
+            checked_element(element, &spec).map(Some)
         })
     })
 }
 
 /// Returns an iterator over the dataset that a function returned for element `at`.
-pub(super) fn given(results: &[Tensor], ctx: &MakeContext, at: usize) -> Result<Box<dyn DatasetIterator>> {
+pub(super) fn iterate_result(
+    results: &[Tensor],
+    ctx: &MakeContext,
+    at: usize,
+) -> Result<Box<dyn DatasetIterator>> {
     let [dataset] = results else {
         device::invalid!("Function must return a single scalar of dtype DT_VARIANT.");
     };
@@ -148,7 +152,7 @@ pub(super) fn given(results: &[Tensor], ctx: &MakeContext, at: usize) -> Result<
 }
 
 /// Returns the dataset of the elements of the datasets that the function returns, one dataset after the other.
-pub(crate) fn flat_map(input: Arc<Dataset>, f: Captured, spec: ElementSpec) -> Result<Arc<Dataset>> {
+pub(crate) fn flat_map(input: Arc<Dataset>, f: CapturedFunction, spec: ElementSpec) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
     dataset("FlatMap", spec, cardinality, &[&input], move |ctx| {
@@ -165,7 +169,7 @@ pub(crate) fn flat_map(input: Arc<Dataset>, f: Captured, spec: ElementSpec) -> R
                     current = None;
                 }
                 let Some(element) = input.next(pull)? else { return Ok(None) };
-                current = Some(given(&f.call(pull, element)?, &ctx, count)?);
+                current = Some(iterate_result(&f.call(pull, element)?, &ctx, count)?);
                 count += 1;
             }
         })

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handles_are_read_as_they_were_written_and_rubbish_is_none() {
+    fn handles_round_trip_and_malformed_bytes_are_rejected() {
         let handle = ResourceHandle {
             device: "/job:worker/replica:0/task:0/device:CPU:0".into(),
             container: "worker".into(),
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_what_the_options_say() {
+    fn the_deterministic_option_is_decoded() {
         assert_eq!(deterministic(&[]), Some(None));
         assert_eq!(deterministic(&[8, 0]), Some(Some(false)));
         assert_eq!(deterministic(&[0x3a, 1, 7, 8, 1]), Some(Some(true)));

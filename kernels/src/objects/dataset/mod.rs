@@ -1,7 +1,6 @@
 //! Datasets, which describe sequences of elements, and the iterators that produce the elements; an element is a list
 //! of tensors. The kernels `dataset_*` and `iterator` create datasets from nodes.
 
-mod ahead;
 pub(crate) mod argument;
 pub(crate) mod batch;
 pub(crate) mod cache;
@@ -20,6 +19,7 @@ pub(crate) mod padded_batch;
 pub(crate) mod parallel_map;
 pub(crate) mod placed;
 pub(crate) mod prefetch;
+mod prefetch_iterator;
 pub(crate) mod rebatch;
 pub(crate) mod shards;
 pub(crate) mod shuffle;
@@ -28,7 +28,7 @@ pub(crate) mod threads;
 pub(crate) mod transform;
 pub(crate) mod window;
 
-pub(crate) use context::{MakeContext, PerPipeline, Pipeline, Place, Pull};
+pub(crate) use context::{DatasetPath, MakeContext, PerPipeline, Pipeline, Pull};
 
 use device::Result;
 use graph::{DType, PartialShape, Tensor, VariantObject};

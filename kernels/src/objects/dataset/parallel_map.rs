@@ -1,10 +1,10 @@
 //! Parallel map, filter and map-and-batch: a thread starts several function calls at once, ahead of the consumer.
 //! Results come in the order of the elements unless determinism is disabled.
 
-use super::ahead::Monitor;
 use super::batch::{batch_size, batched, batches, stack_elements};
-use super::function::{Captured, Instance, end_or_error};
-use super::map::{checked, mapped};
+use super::function::{CapturedFunction, FunctionInstance, end_or_error};
+use super::map::{checked_element, mapped_cardinality};
+use super::prefetch_iterator::Monitor;
 use super::threads;
 use super::transform::{dataset, from_fn};
 use super::{Dataset, DatasetIterator, Element, ElementSpec, INFINITE, Pull};
@@ -43,22 +43,22 @@ impl Parallel {
 /// Returns the dataset of the function's results for each element, with concurrent calls.
 pub(crate) fn parallel_map(
     input: Arc<Dataset>,
-    f: Captured,
+    f: CapturedFunction,
     spec: ElementSpec,
     preserve_cardinality: bool,
     how: Parallel,
 ) -> Result<Arc<Dataset>> {
     how.check()?;
     let inner = input.clone();
-    let cardinality = mapped(input.cardinality, preserve_cardinality);
+    let cardinality = mapped_cardinality(input.cardinality, preserve_cardinality);
     let out = spec.clone();
     dataset("ParallelMapV2", spec, cardinality, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
-        let mut calls = Calls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
+        let mut calls = FunctionCalls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
         let spec = out.clone();
         from_fn(move |pull| match calls.next(pull)? {
             None => Ok(None),
-            Some(Ok(results)) => checked(results, &spec).map(Some),
+            Some(Ok(results)) => checked_element(results, &spec).map(Some),
             Some(Err(error)) => end_or_error(error, preserve_cardinality),
         })
     })
@@ -68,7 +68,7 @@ pub(crate) fn parallel_map(
 /// error.
 pub(crate) fn map_and_batch(
     input: Arc<Dataset>,
-    f: Captured,
+    f: CapturedFunction,
     spec: ElementSpec,
     size: i64,
     drop_remainder: bool,
@@ -81,20 +81,20 @@ pub(crate) fn map_and_batch(
     };
     how.check()?;
     let inner = input.clone();
-    let mapped = mapped(input.cardinality, preserve_cardinality);
+    let mapped = mapped_cardinality(input.cardinality, preserve_cardinality);
     let cardinality = batches(mapped, size, drop_remainder);
     let is_exact = drop_remainder || mapped == INFINITE;
     // A spec that has shapes is that of batches already.
     let spec = if spec.shapes.is_empty() { batched(&spec, count, is_exact) } else { spec };
     dataset("MapAndBatch", spec, cardinality, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
-        let mut calls = Calls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
+        let mut calls = FunctionCalls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
         let mut has_ended = false;
         from_fn(move |pull| {
             let mut elements = Vec::new();
             let mut failed = None;
-            let mut seen = 0;
-            while seen < count && !has_ended {
+            let mut requested = 0;
+            while requested < count && !has_ended {
                 match calls.next(pull)? {
                     None => has_ended = true,
                     Some(Ok(element)) => elements.push(element),
@@ -103,7 +103,7 @@ pub(crate) fn map_and_batch(
                         Err(error) => failed = failed.or(Some(error)),
                     },
                 }
-                seen += 1;
+                requested += 1;
             }
             match failed {
                 Some(error) => Err(error),
@@ -117,14 +117,15 @@ pub(crate) fn map_and_batch(
 /// Returns the dataset of the elements for which the predicate returns true, with concurrent calls.
 pub(crate) fn parallel_filter(
     input: Arc<Dataset>,
-    predicate: Captured,
+    predicate: CapturedFunction,
     how: Parallel,
 ) -> Result<Arc<Dataset>> {
     how.check()?;
     let inner = input.clone();
     dataset("ParallelFilter", input.spec.clone(), super::UNKNOWN, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
-        let mut calls = Calls::new(inner.iterator(ctx)?, predicate.instance(ctx)?, how.calls(), in_order);
+        let mut calls =
+            FunctionCalls::new(inner.iterator(ctx)?, predicate.instance(ctx)?, how.calls(), in_order);
         calls.keep_arguments = true;
         from_fn(move |pull| {
             loop {
@@ -134,7 +135,7 @@ pub(crate) fn parallel_filter(
                 let Some(holds) = results.pop() else {
                     device::invalid!("Filter predicate `f` must return a scalar bool.");
                 };
-                if super::function::truth(&[holds])? {
+                if super::function::predicate_value(&[holds])? {
                     return Ok(Some(results));
                 }
             }
@@ -143,20 +144,20 @@ pub(crate) fn parallel_filter(
 }
 
 /// Concurrent calls of a function, one for each element of an input.
-struct Calls {
-    shared: Arc<Monitor<State>>,
+struct FunctionCalls {
+    shared: Arc<Monitor<CallsState>>,
     cancellation: Arc<Cancellation>,
     /// Maximum number of calls and results that are not yet consumed.
-    most: usize,
+    max: usize,
     in_order: bool,
     /// True if each result is the element followed by the function's results.
     keep_arguments: bool,
     /// The input and the function, until the thread takes them.
-    unstarted: Option<(Box<dyn DatasetIterator>, Instance)>,
+    unstarted: Option<(Box<dyn DatasetIterator>, FunctionInstance)>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CallsState {
     /// Id of an element, and the results of its call; `None` while the call runs.
     results: VecDeque<(u64, Option<Result<Element>>)>,
     /// Id of the next element.
@@ -165,12 +166,17 @@ struct State {
     ended: bool,
 }
 
-impl Calls {
-    fn new(input: Box<dyn DatasetIterator>, f: Instance, most: usize, in_order: bool) -> Calls {
-        Calls {
-            shared: Monitor::new(State::default()),
+impl FunctionCalls {
+    fn new(
+        input: Box<dyn DatasetIterator>,
+        f: FunctionInstance,
+        max: usize,
+        in_order: bool,
+    ) -> FunctionCalls {
+        FunctionCalls {
+            shared: Monitor::new(CallsState::default()),
             cancellation: Arc::default(),
-            most,
+            max,
             in_order,
             keep_arguments: false,
             unstarted: Some((input, f)),
@@ -182,9 +188,9 @@ impl Calls {
     /// The inner error is that of the call; the outer error is that of the pull.
     fn next(&mut self, pull: &Pull) -> Result<Option<Result<Element>>> {
         if let Some((input, f)) = self.unstarted.take() {
-            let (shared, most, keep) = (self.shared.clone(), self.most, self.keep_arguments);
+            let (shared, max, keep) = (self.shared.clone(), self.max, self.keep_arguments);
             let own = Pull { cancellation: self.cancellation.clone() };
-            threads::spawn(move || call_all(&shared, input, &f, most, keep, &own))
+            threads::spawn(move || start_calls(&shared, input, &f, max, keep, &own))
                 .inspect_err(|_| self.shared.change(|state| state.ended = true))?;
         }
         let in_order = self.in_order;
@@ -201,7 +207,7 @@ impl Calls {
     }
 }
 
-impl Drop for Calls {
+impl Drop for FunctionCalls {
     fn drop(&mut self) {
         self.cancellation.cancel(Error::new(Code::Cancelled, "the iterator is no longer there"));
     }
@@ -209,16 +215,16 @@ impl Drop for Calls {
 
 /// Runs on the calling thread: pulls elements and starts a call for each, while there are fewer than `max` unconsumed
 /// results.
-fn call_all(
-    shared: &Arc<Monitor<State>>,
+fn start_calls(
+    shared: &Arc<Monitor<CallsState>>,
     mut input: Box<dyn DatasetIterator>,
-    f: &Instance,
-    most: usize,
+    f: &FunctionInstance,
+    max: usize,
     keep_arguments: bool,
     pull: &Pull,
 ) {
     loop {
-        let has_room = |state: &mut State| (state.results.len() < most).then_some(());
+        let has_room = |state: &mut CallsState| (state.results.len() < max).then_some(());
         if shared.wait(&pull.cancellation, has_room).is_err() {
             return;
         }
@@ -246,22 +252,22 @@ fn call_all(
             state.next += 1;
             state.next - 1
         });
-        let landing = shared.clone();
-        let kept = keep_arguments.then(|| element.clone());
-        let land = move |result: Result<Element>| {
-            let result = match kept {
+        let results = shared.clone();
+        let arguments = keep_arguments.then(|| element.clone());
+        let store_result = move |result: Result<Element>| {
+            let result = match arguments {
                 Some(mut all) => result.map(|results| {
                     all.extend(results);
                     all
                 }),
                 None => result,
             };
-            landing.change(|state| {
-                if let Some((_, place)) = state.results.iter_mut().find(|(i, _)| *i == id) {
-                    *place = Some(result);
+            results.change(|state| {
+                if let Some((_, slot)) = state.results.iter_mut().find(|(i, _)| *i == id) {
+                    *slot = Some(result);
                 }
             });
         };
-        f.start(&pull.cancellation, element, Box::new(land));
+        f.start(&pull.cancellation, element, Box::new(store_result));
     }
 }

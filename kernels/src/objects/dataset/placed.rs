@@ -26,13 +26,13 @@ pub(super) fn element(device: &Device, values: SmallVec<[Value; 4]>) -> Result<E
     if values.iter().all(|value| value.on_host().is_some()) {
         return values.into_iter().map(Tensor::of).collect();
     }
-    let kept = values.into_iter().map(|value| Placed::kept(value, device)).collect::<Result<_>>()?;
-    Ok(vec![Tensor::variant(Components(kept))])
+    let placed = values.into_iter().map(|value| Placed::kept(value, device)).collect::<Result<_>>()?;
+    Ok(vec![Tensor::variant(Components(placed))])
 }
 
 /// Returns an element's components, each in host or device memory.
 pub(crate) fn components(element: Element) -> SmallVec<[Value; 4]> {
-    match held(&element) {
+    match device_components(&element) {
         Some(held) => held.0.iter().cloned().map(Value::from).collect(),
         None => element.into_iter().map(Value::Host).collect(),
     }
@@ -49,14 +49,14 @@ pub(super) fn arguments(elements: Element) -> impl Iterator<Item = Value> {
 
 /// Returns the spec of an element like [`ElementSpec::of`], for components in host or device memory.
 pub(crate) fn spec_of(element: &[Tensor]) -> ElementSpec {
-    let Some(held) = held(element) else { return ElementSpec::of(element) };
+    let Some(held) = device_components(element) else { return ElementSpec::of(element) };
     ElementSpec {
         dtypes: held.0.iter().map(Held::dtype).collect(),
         shapes: held.0.iter().map(|component| component.shape().into()).collect(),
     }
 }
 
-fn held(element: &[Tensor]) -> Option<&Components> {
+fn device_components(element: &[Tensor]) -> Option<&Components> {
     let [tensor] = element else { return None };
     let [variant] = tensor.as_variants().ok()? else { return None };
     variant.get()

@@ -1,12 +1,12 @@
 //! Prefetching: a thread produces elements while the consumer works.
 
-use super::ahead::{Ahead, Limit};
+use super::prefetch_iterator::{BufferLimit, PrefetchIterator};
 use super::{Dataset, DatasetIterator, DatasetKind, MakeContext};
 use device::Result;
 use std::sync::Arc;
 
 /// Maximum length of a buffer whose length is tuned automatically.
-const MOST: usize = 512;
+const MAX_BUFFER: usize = 512;
 
 /// A dataset that prefetches its input.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl DatasetKind for Prefetch {
         let input = self.input.iterator(ctx)?;
         Ok(match self.size {
             Some(0) => input,
-            Some(size) => Box::new(Ahead::lazily(input, Limit::Fixed(size))),
-            None => Box::new(Ahead::lazily(input, Limit::Growing(MOST))),
+            Some(size) => Box::new(PrefetchIterator::new(input, BufferLimit::Fixed(size))),
+            None => Box::new(PrefetchIterator::new(input, BufferLimit::Growing(MAX_BUFFER))),
         })
     }
 }

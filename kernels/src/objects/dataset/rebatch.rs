@@ -21,12 +21,12 @@ pub(crate) fn rebatch(
     };
     let inner = input.clone();
     dataset("RebatchV2", spec, UNKNOWN, &[&input], move |ctx| {
-        let (mut sizes, mut left) = (sizes.clone().into_iter().cycle(), Rows::default());
+        let (mut sizes, mut left) = (sizes.clone().into_iter().cycle(), BatchRest::default());
         let mut input = inner.iterator(ctx)?;
         from_fn(move |pull| {
             let mut wanted = sizes.next().unwrap_or_default();
             let (size, mut parts) = (wanted, Vec::new());
-            while left.fill(&mut *input, pull)? {
+            while left.try_fill(&mut *input, pull)? {
                 let part = left.take(wanted)?;
                 wanted -= part.count;
                 parts.push(part.element);
@@ -66,19 +66,19 @@ pub(crate) fn split(input: Arc<Dataset>, replicas: i64, spec: ElementSpec) -> Re
 
 /// The unconsumed rows of an input batch.
 #[derive(Default)]
-struct Rows {
+struct BatchRest {
     batch: Element,
     left: Range<usize>,
 }
 
-struct Part {
+struct RowSlice {
     element: Element,
     count: usize,
 }
 
-impl Rows {
+impl BatchRest {
     /// Pulls batches until there is an unconsumed row. Returns whether there is one; if not, the input has ended.
-    fn fill(&mut self, input: &mut dyn DatasetIterator, pull: &Pull) -> Result<bool> {
+    fn try_fill(&mut self, input: &mut dyn DatasetIterator, pull: &Pull) -> Result<bool> {
         while self.left.is_empty() {
             pull.check()?;
             let Some(batch) = input.next(pull)? else { return Ok(false) };
@@ -89,10 +89,10 @@ impl Rows {
     }
 
     /// Takes up to `max` of the unconsumed rows.
-    fn take(&mut self, most: usize) -> Result<Part> {
-        let end = self.left.end.min(self.left.start.saturating_add(most));
+    fn take(&mut self, max: usize) -> Result<RowSlice> {
+        let end = self.left.end.min(self.left.start.saturating_add(max));
         let taken = std::mem::replace(&mut self.left.start, end)..end;
-        Ok(Part { count: taken.len(), element: cut(&self.batch, taken)? })
+        Ok(RowSlice { count: taken.len(), element: cut(&self.batch, taken)? })
     }
 }
 

@@ -2,7 +2,7 @@
 //! Shuffle with repetition shares the buffer between epochs.
 
 use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
-use super::{MakeContext, Place, Pull};
+use super::{DatasetPath, MakeContext, Pull};
 use crate::random::philox::{Philox, Singles};
 use device::Result;
 use parking_lot::Mutex;
@@ -64,7 +64,11 @@ impl SeedGenerator {
 pub(crate) enum SeedSource {
     /// A generator for each position of the dataset in a pipeline, started from `seeds` and shared by all iterators
     /// at that position.
-    Own { seeds: Seeds, is_new_each_time: bool, generators: Mutex<FxHashMap<Place, Arc<SeedGenerator>>> },
+    Own {
+        seeds: Seeds,
+        is_new_each_time: bool,
+        generators: Mutex<FxHashMap<DatasetPath, Arc<SeedGenerator>>>,
+    },
     /// The generator of a seed generator resource, which all iterators share.
     Shared(Arc<SeedGenerator>),
 }
@@ -80,7 +84,7 @@ impl SeedSource {
         match self {
             SeedSource::Own { seeds, is_new_each_time, generators } => {
                 let make = || Arc::new(SeedGenerator::new(*seeds, *is_new_each_time));
-                generators.lock().entry(ctx.place().clone()).or_insert_with(make).clone()
+                generators.lock().entry(ctx.path().clone()).or_insert_with(make).clone()
             }
             SeedSource::Shared(generator) => generator.clone(),
         }
@@ -97,7 +101,7 @@ impl fmt::Debug for SeedSource {
 }
 
 /// Maximum number of earlier epochs with elements in the buffer, besides the epoch that fills it.
-const MOST_EPOCHS: usize = 3;
+const MAX_OLD_EPOCHS: usize = 3;
 
 /// A dataset that shuffles its input, and may repeat it.
 #[derive(Debug)]
@@ -144,7 +148,7 @@ impl DatasetKind for Shuffle {
     fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
         let generator = self.seeds.of(ctx);
         let numbers = Singles::new(generator.next().stream());
-        Ok(Box::new(Shuffled {
+        Ok(Box::new(ShuffleIterator {
             dataset: self.input.clone(),
             size: self.size,
             epochs_left: self.count,
@@ -159,7 +163,7 @@ impl DatasetKind for Shuffle {
     }
 }
 
-struct Shuffled {
+struct ShuffleIterator {
     dataset: Arc<Dataset>,
     size: Option<usize>,
     epochs_left: Option<u64>,
@@ -177,12 +181,12 @@ struct Shuffled {
 }
 
 /// Returns whether the buffer has room and the input may have another element.
-impl Shuffled {
-    fn wants_more(&self) -> bool {
+impl ShuffleIterator {
+    fn should_fill(&self) -> bool {
         if self.input.is_none() && self.epochs_left == Some(0) {
             return false;
         }
-        if self.epochs.len() > MOST_EPOCHS && !self.buffer.is_empty() {
+        if self.epochs.len() > MAX_OLD_EPOCHS && !self.buffer.is_empty() {
             return false;
         }
         self.size.is_none_or(|size| self.buffer.len() < size)
@@ -190,7 +194,7 @@ impl Shuffled {
 
     /// Fills the buffer, and starts the next epoch when the input ends.
     fn fill(&mut self, pull: &Pull) -> Result<()> {
-        while self.wants_more() {
+        while self.should_fill() {
             let input = match &mut self.input {
                 Some(input) => input,
                 None => {
@@ -225,7 +229,7 @@ impl Shuffled {
     }
 }
 
-impl DatasetIterator for Shuffled {
+impl DatasetIterator for ShuffleIterator {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         self.fill(pull)?;
         if self.buffer.is_empty() {

@@ -10,30 +10,30 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// Maximum number of threads in the process.
-const MOST: usize = 4096;
+const MAX_THREADS: usize = 4096;
 
 /// Time for which an idle thread waits for work before it ends.
-const PATIENCE: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Stack size in bytes, enough for the deepest dataset.
-const STACK: usize = 64 << 20;
+const STACK_SIZE: usize = 64 << 20;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-struct Threads {
-    state: Mutex<State>,
+struct ThreadPool {
+    state: Mutex<PoolState>,
     more: Condvar,
 }
 
-struct State {
+struct PoolState {
     /// Work assigned to idle threads; never more items than idle threads.
     waiting: VecDeque<Work>,
     idle: usize,
     total: usize,
 }
 
-static THREADS: Threads = Threads {
-    state: Mutex::new(State { waiting: VecDeque::new(), idle: 0, total: 0 }),
+static THREADS: ThreadPool = ThreadPool {
+    state: Mutex::new(PoolState { waiting: VecDeque::new(), idle: 0, total: 0 }),
     more: Condvar::new(),
 };
 
@@ -49,22 +49,22 @@ pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
         THREADS.more.notify_one();
         return Ok(());
     }
-    if state.total >= MOST {
-        return Err(exhausted(&format!("{MOST} are in use")));
+    if state.total >= MAX_THREADS {
+        return Err(exhausted_error(&format!("{MAX_THREADS} are in use")));
     }
     state.total += 1;
     drop(state);
-    let thread = std::thread::Builder::new().name("dataset".to_owned()).stack_size(STACK);
+    let thread = std::thread::Builder::new().name("dataset".to_owned()).stack_size(STACK_SIZE);
     match thread.spawn(move || run(work)) {
         Ok(_) => Ok(()),
         Err(error) => {
             THREADS.state.lock().total -= 1;
-            Err(exhausted(&error.to_string()))
+            Err(exhausted_error(&error.to_string()))
         }
     }
 }
 
-fn exhausted(why: &str) -> Error {
+fn exhausted_error(why: &str) -> Error {
     Error::new(Code::ResourceExhausted, format!("no thread for an iterator: {why}"))
 }
 
@@ -81,7 +81,7 @@ fn run(mut work: Work) {
                 work = next;
                 break;
             }
-            if THREADS.more.wait_for(&mut state, PATIENCE).timed_out() && state.waiting.is_empty() {
+            if THREADS.more.wait_for(&mut state, IDLE_TIMEOUT).timed_out() && state.waiting.is_empty() {
                 state.idle -= 1;
                 state.total -= 1;
                 return;
@@ -96,7 +96,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn work_that_waits_for_other_work_is_never_in_its_way() -> Result<()> {
+    fn blocked_work_does_not_delay_other_work() -> Result<()> {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..100).map(|_| mpsc::channel::<usize>()).unzip();
         let mut next = senders.into_iter();
         let first = next.next();

@@ -10,9 +10,9 @@ use std::sync::Arc;
 type Boxed = Box<dyn DatasetIterator>;
 
 /// An iterator whose `next` is a closure.
-struct From<F>(F);
+struct FnIterator<F>(F);
 
-impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> DatasetIterator for From<F> {
+impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> DatasetIterator for FnIterator<F> {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         (self.0)(pull)
     }
@@ -20,16 +20,16 @@ impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> DatasetIterator for From
 
 /// Returns an iterator that calls `next` for each element.
 pub(super) fn from_fn(next: impl FnMut(&Pull) -> Result<Option<Element>> + Send + 'static) -> Result<Boxed> {
-    Ok(Box::new(From(next)))
+    Ok(Box::new(FnIterator(next)))
 }
 
 /// A kind of dataset given by its name and a closure that makes its iterators.
-struct Made<F> {
+struct FnDataset<F> {
     name: &'static str,
     make: F,
 }
 
-impl<F: Fn(&MakeContext) -> Result<Boxed> + Send + Sync> DatasetKind for Made<F> {
+impl<F: Fn(&MakeContext) -> Result<Boxed> + Send + Sync> DatasetKind for FnDataset<F> {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -39,7 +39,7 @@ impl<F: Fn(&MakeContext) -> Result<Boxed> + Send + Sync> DatasetKind for Made<F>
     }
 }
 
-impl<F> std::fmt::Debug for Made<F> {
+impl<F> std::fmt::Debug for FnDataset<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
     }
@@ -53,7 +53,7 @@ pub(super) fn dataset(
     inputs: &[&Arc<Dataset>],
     make: impl Fn(&MakeContext) -> Result<Boxed> + Send + Sync + 'static,
 ) -> Result<Arc<Dataset>> {
-    Dataset::new(spec, cardinality, inputs, Made { name, make })
+    Dataset::new(spec, cardinality, inputs, FnDataset { name, make })
 }
 
 /// Returns the input with the order option of an `Options` message.
@@ -61,7 +61,7 @@ pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Resul
     let (spec, cardinality) = (input.spec.clone(), input.cardinality);
     let deterministic = deterministic.or(input.deterministic);
     let inner = input.clone();
-    let kind = Made { name: "Options", make: move |ctx: &MakeContext| inner.iterator(ctx) };
+    let kind = FnDataset { name: "Options", make: move |ctx: &MakeContext| inner.iterator(ctx) };
     Dataset::with_options(spec, cardinality, deterministic, &[&input], kind)
 }
 
@@ -291,7 +291,7 @@ pub(crate) fn shard(
                 pull.check()?;
                 let Some(element) = input.next(pull)? else {
                     if must_be_full {
-                        return Err(too_few(at, shards));
+                        return Err(too_few_error(at, shards));
                     }
                     return Ok(None);
                 };
@@ -302,7 +302,7 @@ pub(crate) fn shard(
                 while must_be_full && at < shards {
                     pull.check()?;
                     if input.next(pull)?.is_none() {
-                        return Err(too_few(at, shards));
+                        return Err(too_few_error(at, shards));
                     }
                     at += 1;
                 }
@@ -313,7 +313,7 @@ pub(crate) fn shard(
     })
 }
 
-fn too_few(elements: i64, shards: i64) -> Error {
+fn too_few_error(elements: i64, shards: i64) -> Error {
     Error::invalid(format!(
         "There aren't enough elements in this dataset for each shard to have at least one element (# elems = \
          {elements}, # shards = {shards})."
@@ -340,7 +340,7 @@ pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
             loop {
                 pull.check()?;
                 let Some(element) = input.next(pull)? else { return Ok(None) };
-                if seen.insert(identity(&element)?) {
+                if seen.insert(element_key(&element)?) {
                     return Ok(Some(element));
                 }
             }
@@ -349,7 +349,7 @@ pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
 }
 
 /// Returns bytes that are equal if and only if the elements are equal.
-fn identity(element: &[Tensor]) -> Result<Vec<u8>> {
+fn element_key(element: &[Tensor]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for tensor in element {
         bytes.extend(tensor.shape().iter().flat_map(|d| (*d as u64).to_le_bytes()));
@@ -396,8 +396,8 @@ pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<A
             let wrong = |how: &str| {
                 let message = format!(
                     "Input dataset was expected to contain {} but contained {how} {}.",
-                    elements(expected),
-                    elements(seen)
+                    elements_text(expected),
+                    elements_text(seen)
                 );
                 Err(Error::new(Code::FailedPrecondition, message))
             };
@@ -410,7 +410,7 @@ pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<A
     })
 }
 
-fn elements(n: Cardinality) -> String {
+fn elements_text(n: Cardinality) -> String {
     match n {
         INFINITE => "an infinite number of elements".to_owned(),
         UNKNOWN => "an unknown number of elements".to_owned(),

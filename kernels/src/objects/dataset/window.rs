@@ -57,8 +57,8 @@ impl Windowing {
 }
 
 /// The state of windows that move over an input.
-struct Moving {
-    of: Windowing,
+struct WindowState {
+    windowing: Windowing,
     input: Option<Box<dyn DatasetIterator>>,
     /// Input elements from the first element of the current window on.
     buffer: VecDeque<Element>,
@@ -66,9 +66,9 @@ struct Moving {
     skip: i64,
 }
 
-impl Moving {
+impl WindowState {
     fn next(&mut self, pull: &Pull) -> Result<Option<Vec<Element>>> {
-        let span = self.of.span() as usize;
+        let span = self.windowing.span() as usize;
         while let Some(input) = &mut self.input
             && (self.skip > 0 || self.buffer.len() < span)
         {
@@ -79,30 +79,31 @@ impl Moving {
                 Some(element) => self.buffer.push_back(element),
             }
         }
-        if self.buffer.is_empty() || self.of.drop_remainder && self.buffer.len() < span {
+        if self.buffer.is_empty() || self.windowing.drop_remainder && self.buffer.len() < span {
             self.buffer.clear();
             return Ok(None);
         }
-        let window = self.buffer.iter().take(span).step_by(self.of.stride as usize).cloned().collect();
-        let dropped = self.buffer.len().min(usize::try_from(self.of.shift).unwrap_or(usize::MAX));
+        let window = self.buffer.iter().take(span).step_by(self.windowing.stride as usize).cloned().collect();
+        let dropped = self.buffer.len().min(usize::try_from(self.windowing.shift).unwrap_or(usize::MAX));
         self.buffer.drain(..dropped);
-        self.skip = self.of.shift - dropped as i64;
+        self.skip = self.windowing.shift - dropped as i64;
         Ok(Some(window))
     }
 }
 
 /// Returns the dataset of windows; each window is one element with a dataset per component.
-pub(crate) fn window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>> {
-    of.check()?;
+pub(crate) fn window(input: Arc<Dataset>, windowing: Windowing) -> Result<Arc<Dataset>> {
+    windowing.check()?;
     let count = input.spec.dtypes.len();
     let spec =
         ElementSpec { dtypes: vec![DType::Variant; count], shapes: vec![PartialShape::scalar(); count] };
     let inner = input.clone();
-    dataset("Window", spec, of.cardinality(input.cardinality), &[&input], move |ctx| {
-        let mut moving = Moving { of, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
+    dataset("Window", spec, windowing.cardinality(input.cardinality), &[&input], move |ctx| {
+        let mut windows =
+            WindowState { windowing, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
         let spec = inner.spec.clone();
         from_fn(move |pull| {
-            let Some(elements) = moving.next(pull)? else { return Ok(None) };
+            let Some(elements) = windows.next(pull)? else { return Ok(None) };
             let mut datasets = Element::new();
             for i in 0..count {
                 let component: Vec<Element> =
@@ -122,13 +123,14 @@ fn elements_of(spec: &ElementSpec, i: usize, elements: Vec<Element>) -> Result<T
 }
 
 /// Returns the dataset of windows; each window is one element with its elements stacked.
-pub(crate) fn sliding_window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>> {
-    of.check()?;
-    let spec = batched(&input.spec, of.size as usize, of.drop_remainder);
+pub(crate) fn sliding_window(input: Arc<Dataset>, windowing: Windowing) -> Result<Arc<Dataset>> {
+    windowing.check()?;
+    let spec = batched(&input.spec, windowing.size as usize, windowing.drop_remainder);
     let inner = input.clone();
-    dataset("SlidingWindow", spec, of.cardinality(input.cardinality), &[&input], move |ctx| {
-        let mut moving = Moving { of, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
-        from_fn(move |pull| match moving.next(pull)? {
+    dataset("SlidingWindow", spec, windowing.cardinality(input.cardinality), &[&input], move |ctx| {
+        let mut windows =
+            WindowState { windowing, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
+        from_fn(move |pull| match windows.next(pull)? {
             Some(elements) => stack_elements(&elements).map(Some),
             None => Ok(None),
         })

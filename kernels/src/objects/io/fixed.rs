@@ -23,7 +23,7 @@ pub struct FixedReader {
     source: Source,
     format: FixedFormat,
     /// Bytes read from the source; those from `start` on are not yet returned.
-    ahead: Vec<u8>,
+    buffer: Vec<u8>,
     start: usize,
     has_skipped_header: bool,
 }
@@ -49,18 +49,18 @@ impl FixedReader {
         if format.record == 0 {
             device::invalid!("records must have at least one byte");
         }
-        Ok(FixedReader { source, format, ahead: Vec::new(), start: 0, has_skipped_header: false })
+        Ok(FixedReader { source, format, buffer: Vec::new(), start: 0, has_skipped_header: false })
     }
 
     /// Returns the position of the next record, in decompressed bytes.
     pub fn offset(&self) -> u64 {
-        let at = self.source.position() - (self.ahead.len() - self.start) as u64;
+        let at = self.source.position() - (self.buffer.len() - self.start) as u64;
         if self.has_skipped_header { at } else { at + self.format.header }
     }
 
     /// Moves to the record that starts at `offset`.
     pub fn advance_to(&mut self, offset: u64) -> Result<()> {
-        self.ahead.clear();
+        self.buffer.clear();
         self.start = 0;
         self.has_skipped_header = true;
         self.source.advance_to(offset)
@@ -88,16 +88,16 @@ impl FixedReader {
         self.skip_header()?;
         let needed = self.format.record.saturating_add(self.format.footer);
         if self.left() < needed {
-            self.ahead.drain(..self.start);
+            self.buffer.drain(..self.start);
             self.start = 0;
             // Reading a whole buffer beyond the needed bytes makes moving the bytes cheap per record.
             let spare = needed - self.left();
-            self.source.read(spare.saturating_add(READ_AHEAD), &mut self.ahead)?;
+            self.source.read(spare.saturating_add(READ_AHEAD), &mut self.buffer)?;
         }
         if self.left() < needed {
             return Ok(None);
         }
-        let (Ok(len), Some(rest)) = (usize::try_from(self.format.record), self.ahead.get(self.start..))
+        let (Ok(len), Some(rest)) = (usize::try_from(self.format.record), self.buffer.get(self.start..))
         else {
             return Ok(None);
         };
@@ -116,7 +116,7 @@ impl FixedReader {
     }
 
     fn left(&self) -> u64 {
-        (self.ahead.len() - self.start) as u64
+        (self.buffer.len() - self.start) as u64
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn header_and_footer_are_no_records() -> Result<()> {
+    fn header_and_footer_are_not_records() -> Result<()> {
         let format = FixedFormat { header: 1, record: 3, footer: 2, hop: 0 };
         assert_eq!(records(b"abcdefghij", format)?, (vec!["bcd".into(), "efg".into()], 1));
         assert_eq!(records(b"abcdefghi", format)?, (vec!["bcd".into(), "efg".into()], 0));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hop_overlaps_or_leaves_gaps() -> Result<()> {
+    fn a_hop_makes_records_overlap_or_leaves_gaps() -> Result<()> {
         let format = FixedFormat { header: 0, record: 3, footer: 1, hop: 1 };
         assert_eq!(records(b"abcdef", format)?.0, ["abc", "bcd", "cde"]);
         let format = FixedFormat { hop: 4, footer: 0, ..format };
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_goes_on_from_an_offset() -> Result<()> {
+    fn reading_continues_from_an_offset() -> Result<()> {
         let dir = TempDir::new()?;
         dir.write("fixed", b"Habcdefghi")?;
         let path = dir.path().join("fixed");

@@ -10,23 +10,23 @@ pub(super) struct Inflater {
     file: File,
     input: Box<[u8]>,
     /// The part of `input` that has not been decompressed.
-    waiting: std::ops::Range<usize>,
+    pending: std::ops::Range<usize>,
     output: Vec<u8>,
     /// Number of bytes of `output` that have been consumed.
     read: usize,
-    state: State,
+    state: StreamPart,
 }
 
 /// The part of the compressed stream that the next input byte belongs to.
-enum State {
+enum StreamPart {
     /// The only stream of a zlib file.
     Zlib(Decompress),
     /// The header of a gzip member, as far as it has been read.
-    Head(Vec<u8>),
+    Header(Vec<u8>),
     /// The data of a gzip member, with its checksum so far.
-    Body(Decompress, Crc),
+    Data(Decompress, Crc),
     /// The trailer of a gzip member, as far as it has been read, with the checksum of the member's data.
-    Tail(Vec<u8>, Crc),
+    Trailer(Vec<u8>, Crc),
     /// The end of a zlib stream; the rest of the file is ignored.
     End,
     /// An error in the data, which every further read reports.
@@ -34,17 +34,18 @@ enum State {
 }
 
 /// Length of a gzip trailer: checksum and data length, 4 bytes each.
-const TAIL: usize = 8;
+const TRAILER: usize = 8;
 
 /// Maximum length of a gzip header; larger than the names and comments that any program writes.
-const LONGEST_HEAD: usize = 1 << 20;
+const MAX_HEADER: usize = 1 << 20;
 
 impl Inflater {
     /// Returns an inflater that reads and decompresses at most `buffer` bytes at once.
     pub(super) fn new(file: File, is_gzip: bool, buffer: usize) -> Inflater {
-        let state = if is_gzip { State::Head(Vec::new()) } else { State::Zlib(Decompress::new(true)) };
+        let state =
+            if is_gzip { StreamPart::Header(Vec::new()) } else { StreamPart::Zlib(Decompress::new(true)) };
         let input = vec![0; buffer].into_boxed_slice();
-        Inflater { file, input, waiting: 0..0, output: Vec::with_capacity(buffer), read: 0, state }
+        Inflater { file, input, pending: 0..0, output: Vec::with_capacity(buffer), read: 0, state }
     }
 
     /// Returns decompressed bytes that have not been consumed; an empty slice at the end.
@@ -57,10 +58,10 @@ impl Inflater {
             self.read = 0;
             if let Err(error) = self.inflate() {
                 self.output.clear();
-                self.state = State::Damaged(error.to_string());
+                self.state = StreamPart::Damaged(error.to_string());
                 return Err(error);
             }
-            if self.output.is_empty() && self.waiting.is_empty() && !self.refill()? {
+            if self.output.is_empty() && self.pending.is_empty() && !self.refill()? {
                 break;
             }
         }
@@ -74,13 +75,13 @@ impl Inflater {
 
     /// Reads more of the file. Returns whether there was any.
     fn refill(&mut self) -> io::Result<bool> {
-        if matches!(self.state, State::End) {
+        if matches!(self.state, StreamPart::End) {
             return Ok(false);
         }
         loop {
             match self.file.read(&mut self.input) {
                 Ok(count) => {
-                    self.waiting = 0..count;
+                    self.pending = 0..count;
                     return Ok(count > 0);
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -92,48 +93,48 @@ impl Inflater {
     /// Decompresses the pending input until it is used up, the output is full, or a gzip member ends.
     fn inflate(&mut self) -> io::Result<()> {
         loop {
-            let input = &self.input[self.waiting.clone()];
+            let input = &self.input[self.pending.clone()];
             let (taken, next) = match &mut self.state {
-                State::End => {
-                    self.waiting = 0..0;
+                StreamPart::End => {
+                    self.pending = 0..0;
                     return Ok(());
                 }
-                State::Damaged(what) => return Err(damaged(what)),
-                State::Zlib(stream) => {
+                StreamPart::Damaged(what) => return Err(damaged(what)),
+                StreamPart::Zlib(stream) => {
                     let (taken, ended) = decompress(stream, input, &mut self.output)?;
-                    (taken, ended.then_some(State::End))
+                    (taken, ended.then_some(StreamPart::End))
                 }
-                State::Head(head) => {
-                    let before = head.len();
-                    head.extend_from_slice(input);
-                    match length_of_head(head)? {
+                StreamPart::Header(header) => {
+                    let before = header.len();
+                    header.extend_from_slice(input);
+                    match header_length(header)? {
                         Some(length) => {
-                            let body = State::Body(Decompress::new(false), Crc::new());
+                            let body = StreamPart::Data(Decompress::new(false), Crc::new());
                             (length - before, Some(body))
                         }
-                        None if head.len() > LONGEST_HEAD => return Err(damaged("header is too long")),
+                        None if header.len() > MAX_HEADER => return Err(damaged("header is too long")),
                         None => (input.len(), None),
                     }
                 }
-                State::Body(stream, checksum) => {
+                StreamPart::Data(stream, checksum) => {
                     let before = self.output.len();
                     let (taken, ended) = decompress(stream, input, &mut self.output)?;
                     checksum.update(&self.output[before..]);
-                    (taken, ended.then(|| State::Tail(Vec::new(), std::mem::take(checksum))))
+                    (taken, ended.then(|| StreamPart::Trailer(Vec::new(), std::mem::take(checksum))))
                 }
-                State::Tail(tail, checksum) => {
-                    let taken = input.len().min(TAIL - tail.len());
-                    tail.extend_from_slice(&input[..taken]);
-                    if tail.len() == TAIL {
-                        check_tail(tail, checksum)?;
-                        self.waiting.start += taken;
-                        self.state = State::Head(Vec::new());
+                StreamPart::Trailer(trailer, checksum) => {
+                    let taken = input.len().min(TRAILER - trailer.len());
+                    trailer.extend_from_slice(&input[..taken]);
+                    if trailer.len() == TRAILER {
+                        check_trailer(trailer, checksum)?;
+                        self.pending.start += taken;
+                        self.state = StreamPart::Header(Vec::new());
                         return Ok(());
                     }
                     (taken, None)
                 }
             };
-            self.waiting.start += taken;
+            self.pending.start += taken;
             match next {
                 Some(state) => self.state = state,
                 None => return Ok(()),
@@ -164,16 +165,16 @@ fn decompress(stream: &mut Decompress, input: &[u8], output: &mut Vec<u8>) -> io
 }
 
 /// Returns the length of a gzip member's header (RFC 1952), or `None` while the header is incomplete.
-fn length_of_head(head: &[u8]) -> io::Result<Option<usize>> {
+fn header_length(header: &[u8]) -> io::Result<Option<usize>> {
     const CHECKED: u8 = 2;
     const EXTRA: u8 = 4;
     const NAME: u8 = 8;
     const COMMENT: u8 = 16;
     const RESERVED: u8 = 0xe0;
-    if head.len() >= 2 && head[..2] != [0x1f, 0x8b] {
+    if header.len() >= 2 && header[..2] != [0x1f, 0x8b] {
         return Err(damaged("incorrect header check"));
     }
-    let Some(&[_, _, method, flags]) = head.first_chunk() else { return Ok(None) };
+    let Some(&[_, _, method, flags]) = header.first_chunk() else { return Ok(None) };
     if method != 8 {
         return Err(damaged("unknown compression method"));
     }
@@ -182,33 +183,33 @@ fn length_of_head(head: &[u8]) -> io::Result<Option<usize>> {
     }
     let mut length = 10;
     if flags & EXTRA != 0 {
-        let Some(&[low, high]) = head.get(length..length + 2) else { return Ok(None) };
+        let Some(&[low, high]) = header.get(length..length + 2) else { return Ok(None) };
         length += 2 + usize::from(u16::from_le_bytes([low, high]));
     }
     for text in [NAME, COMMENT] {
         if flags & text != 0 {
-            let rest = head.get(length..).unwrap_or_default();
+            let rest = header.get(length..).unwrap_or_default();
             let Some(end) = rest.iter().position(|&byte| byte == 0) else { return Ok(None) };
             length += end + 1;
         }
     }
     if flags & CHECKED != 0 {
-        let Some(&[low, high]) = head.get(length..length + 2) else { return Ok(None) };
+        let Some(&[low, high]) = header.get(length..length + 2) else { return Ok(None) };
         let mut checksum = Crc::new();
-        checksum.update(&head[..length]);
+        checksum.update(&header[..length]);
         if checksum.sum() as u16 != u16::from_le_bytes([low, high]) {
             return Err(damaged("header crc mismatch"));
         }
         length += 2;
     }
-    Ok((head.len() >= length).then_some(length))
+    Ok((header.len() >= length).then_some(length))
 }
 
-fn check_tail(tail: &[u8], data: &Crc) -> io::Result<()> {
-    if tail[..4] != data.sum().to_le_bytes() {
+fn check_trailer(trailer: &[u8], data: &Crc) -> io::Result<()> {
+    if trailer[..4] != data.sum().to_le_bytes() {
         return Err(damaged("incorrect data check"));
     }
-    if tail[4..] != data.amount().to_le_bytes() {
+    if trailer[4..] != data.amount().to_le_bytes() {
         return Err(damaged("incorrect length check"));
     }
     Ok(())

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn carriage_returns_within_a_line_may_stay() -> Result<()> {
+    fn carriage_returns_within_a_line_are_kept_for_readers() -> Result<()> {
         for buffer in [1, 2, 3, 1000] {
             let lines = |text: &[u8]| lines(text, buffer, Returns::EndLines);
             assert_eq!(lines(b"a\rb\r\n\r\r\n\r\nxyz\r")?, [&b"a\rb"[..], b"\r", b"", b"xyz"]);

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_those_that_tensorflow_writes() -> Result<()> {
+    fn the_format_is_that_of_tensorflow() -> Result<()> {
         let dir = TempDir::new()?;
         let path = dir.path().join("plain");
         let mut writer = RecordWriter::create(&path, Compression::None)?;
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn records_return_under_any_compression_and_from_any_offset() -> Result<()> {
+    fn records_are_read_with_any_compression_and_from_any_offset() -> Result<()> {
         let dir = TempDir::new()?;
         let records: Vec<Bytes> = (0..100usize).map(|i| vec![i as u8; i * 37].into()).collect();
         for compression in [Compression::None, Compression::Zlib, Compression::Gzip] {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_data_loss_that_names_the_place() -> Result<()> {
+    fn damaged_records_are_data_loss() -> Result<()> {
         let dir = TempDir::new()?;
         let path = dir.path().join("damaged");
         for at in 0..HELLO.len() {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named_in_tensorflows_words() -> Result<()> {
+    fn a_missing_file_gives_tensorflows_message() -> Result<()> {
         let dir = TempDir::new()?;
         let path = dir.path().join("none");
         let error =

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Default number of bytes per read.
-const BUFFER: usize = 256 << 10;
+const DEFAULT_BUFFER: usize = 256 << 10;
 
 /// The compression of a whole file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct Source {
 
 enum Stream {
     Plain(BufReader<File>),
-    Packed(Inflater),
+    Compressed(Inflater),
 }
 
 impl Source {
@@ -70,7 +70,7 @@ impl Source {
     /// # Errors
     /// `FailedPrecondition` for a folder, and the errors of opening a file.
     pub fn open(path: impl AsRef<Path>, compression: Compression) -> Result<Source> {
-        Source::with_buffer(path, compression, BUFFER)
+        Source::with_buffer(path, compression, DEFAULT_BUFFER)
     }
 
     /// Opens a file that is read `buffer` bytes at a time; otherwise like [`Source::open`].
@@ -85,7 +85,7 @@ impl Source {
         }
         let stream = match compression {
             Compression::None => Stream::Plain(BufReader::with_capacity(buffer, file)),
-            packed => Stream::Packed(Inflater::new(file, packed == Compression::Gzip, buffer)),
+            compressed => Stream::Compressed(Inflater::new(file, compressed == Compression::Gzip, buffer)),
         };
         Ok(Source { path, stream, position: 0 })
     }
@@ -104,7 +104,7 @@ impl Source {
     pub fn peek(&mut self) -> Result<&[u8]> {
         let read = match &mut self.stream {
             Stream::Plain(reader) => reader.fill_buf(),
-            Stream::Packed(reader) => reader.peek(),
+            Stream::Compressed(reader) => reader.peek(),
         };
         match read {
             Ok(bytes) => Ok(bytes),
@@ -120,7 +120,7 @@ impl Source {
     pub fn consume(&mut self, count: usize) {
         match &mut self.stream {
             Stream::Plain(reader) => reader.consume(count),
-            Stream::Packed(reader) => reader.consume(count),
+            Stream::Compressed(reader) => reader.consume(count),
         }
         self.position += count as u64;
     }

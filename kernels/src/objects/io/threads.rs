@@ -10,23 +10,23 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Maximum number of concurrent file operations: enough for a disk and for a network file system with high latency.
-const THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-struct Shared {
-    state: Mutex<State>,
+struct ThreadPool {
+    state: Mutex<PoolState>,
     arrived: Condvar,
 }
 
-struct State {
+struct PoolState {
     waiting: VecDeque<Work>,
     threads: usize,
     idle: usize,
 }
 
-static SHARED: Shared = Shared {
-    state: Mutex::new(State { waiting: VecDeque::new(), threads: 0, idle: 0 }),
+static POOL: ThreadPool = ThreadPool {
+    state: Mutex::new(PoolState { waiting: VecDeque::new(), threads: 0, idle: 0 }),
     arrived: Condvar::new(),
 };
 
@@ -35,8 +35,8 @@ static SHARED: Shared = Shared {
 /// # Errors
 /// `ResourceExhausted` if there is no thread and none can be started.
 pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
-    let mut state = SHARED.state.lock();
-    if state.idle <= state.waiting.len() && state.threads < THREADS {
+    let mut state = POOL.state.lock();
+    if state.idle <= state.waiting.len() && state.threads < MAX_THREADS {
         let started = std::thread::Builder::new().name(format!("file-{}", state.threads)).spawn(run);
         match started {
             Ok(_) => state.threads += 1,
@@ -48,20 +48,20 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
         }
     }
     state.waiting.push_back(Box::new(work));
-    SHARED.arrived.notify_one();
+    POOL.arrived.notify_one();
     Ok(())
 }
 
 fn run() {
     loop {
         let work = {
-            let mut state = SHARED.state.lock();
+            let mut state = POOL.state.lock();
             loop {
                 if let Some(work) = state.waiting.pop_front() {
                     break work;
                 }
                 state.idle += 1;
-                SHARED.arrived.wait(&mut state);
+                POOL.arrived.wait(&mut state);
                 state.idle -= 1;
             }
         };
@@ -96,9 +96,9 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn work_beyond_the_threads_waits_its_turn_and_a_panic_ends_nothing_else() -> Result<()> {
+    fn excess_work_waits_for_a_thread_and_a_panic_affects_no_other_work() -> Result<()> {
         let (sender, receiver) = mpsc::channel();
-        for i in 0..10 * THREADS {
+        for i in 0..10 * MAX_THREADS {
             let sender = sender.clone();
             spawn(move || {
                 let _ = sender.send(i);
@@ -107,15 +107,15 @@ mod tests {
                 }
             })?;
         }
-        let mut seen = Vec::new();
-        for _ in 0..10 * THREADS {
-            seen.push(
+        let mut finished = Vec::new();
+        for _ in 0..10 * MAX_THREADS {
+            finished.push(
                 receiver.recv_timeout(Duration::from_secs(60)).map_err(|e| Error::internal(e.to_string()))?,
             );
         }
-        seen.sort_unstable();
-        assert_eq!(seen, (0..10 * THREADS).collect::<Vec<_>>());
-        assert!(SHARED.state.lock().threads <= THREADS);
+        finished.sort_unstable();
+        assert_eq!(finished, (0..10 * MAX_THREADS).collect::<Vec<_>>());
+        assert!(POOL.state.lock().threads <= MAX_THREADS);
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! Queues of tuples of tensors, bounded and shared by name; operations wait in order. The four kinds share this code
 //! and differ in their [`Order`].
 
+mod dequeue;
 mod order;
 mod replica;
 mod spec;
-mod taking;
 
 pub use order::Element;
 pub use replica::QueueState;
@@ -12,6 +12,7 @@ pub use spec::{Kind, QueueSpec};
 pub(crate) use spec::{shapes_text, types_text};
 
 use crate::objects::rows;
+use dequeue::DequeueAttempt;
 use device::cancel::Cancellation;
 use device::journal::Replica;
 use device::resource::Resource;
@@ -24,7 +25,6 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use taking::Taking;
 
 /// Lanes of waiting operations: enqueues and dequeues.
 const ENQUEUE: usize = 0;
@@ -34,21 +34,21 @@ const DEQUEUE: usize = 1;
 pub struct Queue {
     name: Arc<str>,
     spec: QueueSpec,
-    waiting: Waiting<State, Vec<Element>>,
+    waiting: Waiting<QueueContents, Vec<Element>>,
 }
 
 /// The elements of a queue.
-struct State {
+struct QueueContents {
     order: Box<dyn Order>,
     /// Elements that the first waiting dequeue has taken so far.
-    aside: Vec<Element>,
+    taken_elements: Vec<Element>,
     is_closed: bool,
 }
 
-impl State {
+impl QueueContents {
     /// Returns the elements of an unfinished dequeue to the order.
-    fn put_back_aside(&mut self) {
-        while let Some(element) = self.aside.pop() {
+    fn put_back_taken(&mut self) {
+        while let Some(element) = self.taken_elements.pop() {
             self.order.put_back(element);
         }
     }
@@ -65,7 +65,7 @@ impl Resource for Queue {
 impl Queue {
     /// Returns an open, empty queue.
     pub fn new(name: Arc<str>, spec: QueueSpec) -> Queue {
-        let state = State { order: spec.new_order(), aside: Vec::new(), is_closed: false };
+        let state = QueueContents { order: spec.new_order(), taken_elements: Vec::new(), is_closed: false };
         Queue { name, spec, waiting: Waiting::new(state, 2) }
     }
 
@@ -75,8 +75,8 @@ impl Queue {
     }
 
     /// Checks that a node of op `op` with the spec `requested` may share this queue.
-    pub fn check_same(&self, wanted: &QueueSpec, op: &str) -> Result<()> {
-        self.spec.check_same(wanted, &self.name, op)
+    pub fn check_same(&self, requested: &QueueSpec, op: &str) -> Result<()> {
+        self.spec.check_same(requested, &self.name, op)
     }
 
     /// Checks that the ports of a node match this queue's components: its inputs after the handle if it `enqueues`,
@@ -116,16 +116,16 @@ impl Queue {
     /// Adds one element when there is room.
     pub fn enqueue(&self, step: &Arc<Cancellation>, element: Element, done: Finish<Vec<Element>>) {
         match self.check_element(&element) {
-            Ok(()) => self.fill(step, VecDeque::from([element]), done),
+            Ok(()) => self.start_enqueue(step, VecDeque::from([element]), done),
             Err(error) => done(Err(error)),
         }
     }
 
     /// Adds the rows of a batch one by one when there is room.
     pub fn enqueue_many(&self, step: &Arc<Cancellation>, batch: &[Tensor], done: Finish<Vec<Element>>) {
-        match self.take_apart(batch) {
+        match self.split_batch(batch) {
             Ok(elements) if elements.is_empty() => done(Ok(Vec::new())),
-            Ok(elements) => self.fill(step, elements, done),
+            Ok(elements) => self.start_enqueue(step, elements, done),
             Err(error) => done(Err(error)),
         }
     }
@@ -137,13 +137,18 @@ impl Queue {
         elements: Vec<Element>,
         done: Finish<Vec<Element>>,
     ) {
-        self.fill(step, elements.into(), done);
+        self.start_enqueue(step, elements.into(), done);
     }
 
-    fn fill(&self, step: &Arc<Cancellation>, mut elements: VecDeque<Element>, done: Finish<Vec<Element>>) {
+    fn start_enqueue(
+        &self,
+        step: &Arc<Cancellation>,
+        mut elements: VecDeque<Element>,
+        done: Finish<Vec<Element>>,
+    ) {
         let capacity = usize::try_from(self.spec.capacity).unwrap_or(0);
-        let closed = self.closed();
-        let attempt = move |state: &mut State| {
+        let closed = self.closed_error();
+        let attempt = move |state: &mut QueueContents| {
             if state.is_closed {
                 return Tried::Over(Err(closed.clone()));
             }
@@ -162,7 +167,7 @@ impl Queue {
         self.waiting.attempt(ENQUEUE, step, attempt, done);
     }
 
-    fn closed(&self) -> Error {
+    fn closed_error(&self) -> Error {
         let message = format!("{} '{}' is closed.", self.spec.kind.name_of_base(), self.name);
         Error::new(Code::Cancelled, message)
     }
@@ -178,16 +183,22 @@ impl Queue {
         if count == 0 {
             return done(Ok(Vec::new()));
         }
-        self.take(step, self.spec.kind.name(), Taking::of(count, up_to), done);
+        self.take(step, self.spec.kind.name(), DequeueAttempt::of(count, up_to), done);
     }
 
     /// Takes one element when there is one.
     pub fn dequeue(&self, step: &Arc<Cancellation>, done: Finish<Vec<Element>>) {
-        self.take(step, self.spec.kind.name_of_base(), Taking::of(1, false), done);
+        self.take(step, self.spec.kind.name_of_base(), DequeueAttempt::of(1, false), done);
     }
 
-    fn take(&self, step: &Arc<Cancellation>, kind: &str, taking: Taking, done: Finish<Vec<Element>>) {
-        self.waiting.attempt(DEQUEUE, step, taking.from(format!("{kind} '{}'", self.name)), done);
+    fn take(
+        &self,
+        step: &Arc<Cancellation>,
+        kind: &str,
+        attempt: DequeueAttempt,
+        done: Finish<Vec<Element>>,
+    ) {
+        self.waiting.attempt(DEQUEUE, step, attempt.with_queue(format!("{kind} '{}'", self.name)), done);
     }
 
     /// Closes the queue to new elements. Waiting enqueues complete first; with `cancel_pending`, they are cancelled.
@@ -198,7 +209,7 @@ impl Queue {
             return done(Ok(Vec::new()));
         }
         let name = self.name.clone();
-        let attempt = move |state: &mut State| {
+        let attempt = move |state: &mut QueueContents| {
             if state.is_closed {
                 let message = format!("Queue '{name}' is already closed.");
                 return Tried::Over(Err(Error::new(Code::Cancelled, message)));
@@ -260,7 +271,7 @@ impl Queue {
     }
 
     /// Splits a batch into its rows.
-    fn take_apart(&self, batch: &[Tensor]) -> Result<VecDeque<Element>> {
+    fn split_batch(&self, batch: &[Tensor]) -> Result<VecDeque<Element>> {
         let Some(&count) = batch.first().and_then(|first| first.shape().first()) else {
             device::invalid!("a batch needs a first axis, component 0 is a scalar");
         };

@@ -30,7 +30,7 @@ pub(super) trait Order: Send {
     }
 
     /// Returns the number of elements that must remain until the queue is closed.
-    fn kept_back(&self) -> usize {
+    fn min_remaining(&self) -> usize {
         0
     }
 
@@ -69,13 +69,17 @@ impl Order for Fifo {
 /// Elements in random order.
 pub(super) struct Shuffle {
     elements: Vec<Element>,
-    kept_back: usize,
+    min_remaining: usize,
     numbers: Singles,
 }
 
 impl Shuffle {
-    pub(super) fn new(kept_back: usize, seeds: (i64, i64)) -> Shuffle {
-        Shuffle { elements: Vec::new(), kept_back, numbers: Singles::new(Philox::seeded(seeds.0, seeds.1)) }
+    pub(super) fn new(min_remaining: usize, seeds: (i64, i64)) -> Shuffle {
+        Shuffle {
+            elements: Vec::new(),
+            min_remaining,
+            numbers: Singles::new(Philox::seeded(seeds.0, seeds.1)),
+        }
     }
 }
 
@@ -102,8 +106,8 @@ impl Order for Shuffle {
         }
     }
 
-    fn kept_back(&self) -> usize {
-        self.kept_back
+    fn min_remaining(&self) -> usize {
+        self.min_remaining
     }
 }
 
@@ -196,7 +200,7 @@ mod tests {
 
     /// Tests the order of equal priorities against that of TensorFlow 2.21.
     #[test]
-    fn equal_priorities_come_as_from_the_peer() -> Result<()> {
+    fn equal_priorities_come_in_the_order_of_tensorflow() -> Result<()> {
         let mut order = Priority::default();
         for i in 0..60 {
             order.push(element((i64::from(i) * 7919) % 5, i));
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seeded_shuffle_gives_what_the_peer_does() -> Result<()> {
+    fn a_seeded_shuffle_draws_in_the_order_of_tensorflow() -> Result<()> {
         let mut order = Shuffle::new(0, (1, 7));
         for i in 0..20 {
             order.push(element(0, i));

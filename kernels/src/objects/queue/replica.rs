@@ -22,7 +22,7 @@ impl Replicated for Queue {
     fn state(&self, _extent: &Extent) -> Box<dyn ReplicaState> {
         // A waiting dequeue ends with this process and would then return the elements it has taken.
         let (elements, is_closed) = self.waiting.look(|state| {
-            let elements = state.aside.iter().cloned().chain(state.order.elements()).collect();
+            let elements = state.taken_elements.iter().cloned().chain(state.order.elements()).collect();
             (elements, state.is_closed)
         });
         Box::new(QueueState { spec: self.spec.clone(), elements, is_closed })
@@ -35,7 +35,7 @@ impl ReplicaState for QueueState {
         let queue = store.lookup_or_create(container, name, || Ok(Queue::new(name.into(), spec)))?;
         queue.waiting.with(|state| {
             state.order = queue.spec.new_order();
-            state.aside.clear();
+            state.taken_elements.clear();
             state.is_closed = is_closed;
             elements.into_iter().for_each(|element| state.order.push(element));
         });

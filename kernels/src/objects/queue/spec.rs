@@ -13,10 +13,7 @@ pub enum Kind {
     /// First in, first out; dequeued batches pad components to one shape.
     Padding,
     /// Random order; `min_after_dequeue` elements remain until the queue is closed.
-    Shuffle {
-        min_after_dequeue: i64,
-        seeds: (i64, i64),
-    },
+    Shuffle { min_after_dequeue: i64, seeds: (i64, i64) },
     /// Ascending priorities; the first component is the priority.
     Priority,
 }
@@ -111,59 +108,59 @@ impl QueueSpec {
     }
 
     /// Checks that a node of op `op` with the spec `requested` may share the queue `name`, whose spec is this one.
-    pub(super) fn check_same(&self, wanted: &QueueSpec, name: &str, op: &str) -> Result<()> {
+    pub(super) fn check_same(&self, requested: &QueueSpec, name: &str, op: &str) -> Result<()> {
         let mine = self;
-        let same_kind = std::mem::discriminant(&mine.kind) == std::mem::discriminant(&wanted.kind);
+        let same_kind = std::mem::discriminant(&mine.kind) == std::mem::discriminant(&requested.kind);
         if !same_kind {
             device::invalid!("Expected {}, found {op}", mine.kind.name());
         }
-        if mine.capacity != wanted.capacity {
+        if mine.capacity != requested.capacity {
             device::invalid!(
                 "Shared queue '{name}' has capacity {} but requested capacity was {}",
                 mine.capacity,
-                wanted.capacity
+                requested.capacity
             );
         }
         if let (
             Kind::Shuffle { min_after_dequeue, seeds },
-            Kind::Shuffle { min_after_dequeue: wanted_min, seeds: wanted_seeds },
-        ) = (mine.kind, wanted.kind)
+            Kind::Shuffle { min_after_dequeue: requested_min, seeds: requested_seeds },
+        ) = (mine.kind, requested.kind)
         {
-            if min_after_dequeue != wanted_min {
+            if min_after_dequeue != requested_min {
                 device::invalid!(
                     "Shared queue '{name}' has min_after_dequeue {min_after_dequeue} but requested \
-                     min_after_dequeue was {wanted_min}."
+                     min_after_dequeue was {requested_min}."
                 );
             }
-            if seeds != wanted_seeds && wanted_seeds != (0, 0) {
+            if seeds != requested_seeds && requested_seeds != (0, 0) {
                 device::invalid!(
                     "Shared queue '{name}' has random seeds ({}, {}) but requested seeds are ({}, {}).",
                     seeds.0,
                     seeds.1,
-                    wanted_seeds.0,
-                    wanted_seeds.1
+                    requested_seeds.0,
+                    requested_seeds.1
                 );
             }
         }
-        if mine.types != wanted.types {
+        if mine.types != requested.types {
             device::invalid!(
                 "Shared queue '{name}' has component types {} but requested component types were {}",
                 types_text(&mine.types),
-                types_text(&wanted.types)
+                types_text(&requested.types)
             );
         }
         let fits = match mine.kind {
             Kind::Padding => {
-                mine.shapes.len() == wanted.shapes.len()
-                    && mine.shapes.iter().zip(&wanted.shapes).all(|(a, b)| a.is_compatible(b))
+                mine.shapes.len() == requested.shapes.len()
+                    && mine.shapes.iter().zip(&requested.shapes).all(|(a, b)| a.is_compatible(b))
             }
-            _ => mine.shapes == wanted.shapes,
+            _ => mine.shapes == requested.shapes,
         };
         if !fits {
             device::invalid!(
                 "Shared queue '{name}' has component shapes {} but requested component shapes were {}",
                 shapes_text(&mine.shapes),
-                shapes_text(&wanted.shapes)
+                shapes_text(&requested.shapes)
             );
         }
         Ok(())

@@ -12,18 +12,11 @@ pub enum Format {
     /// Work units that are records themselves.
     Identity,
     /// Text files whose lines are records, after `skipped` header lines.
-    TextLine {
-        skipped: u64,
-    },
+    TextLine { skipped: u64 },
     /// Files of fixed-length records.
-    FixedLength {
-        format: FixedFormat,
-        compression: Compression,
-    },
+    FixedLength { format: FixedFormat, compression: Compression },
     /// TFRecord files.
-    TfRecord {
-        compression: Compression,
-    },
+    TfRecord { compression: Compression },
 }
 
 /// A record, and a key that says where it is from.
@@ -34,7 +27,7 @@ pub struct Record {
 }
 
 /// The next result of reading a work unit.
-pub(super) enum Next {
+pub(super) enum NextRecord {
     /// A record.
     Record(Record),
     /// A record that completes the work unit.
@@ -44,7 +37,7 @@ pub(super) enum Next {
 }
 
 /// A function that returns the next result of a work unit at each call.
-pub(super) type Records = Box<dyn FnMut() -> Result<Next> + Send>;
+pub(super) type RecordsFn = Box<dyn FnMut() -> Result<NextRecord> + Send>;
 
 impl Format {
     /// Returns the kind of reader for messages.
@@ -59,20 +52,20 @@ impl Format {
     }
 
     /// Returns whether the reader's state can be restored; only formats of one record per work unit support this.
-    pub(super) fn keeps_state(&self) -> bool {
+    pub(super) fn can_restore(&self) -> bool {
         matches!(self, Format::WholeFile | Format::Identity)
     }
 
     /// Opens a work unit.
-    pub(super) fn open(&self, work: &Bytes) -> Result<Records> {
+    pub(super) fn open(&self, work: &Bytes) -> Result<RecordsFn> {
         let (work, path) = (work.clone(), path_of(work));
         Ok(match *self {
             Format::WholeFile => Box::new(move || {
                 let value = std::fs::read(&path).map_err(|e| checkpoint::Error::file(&path, &e))?;
-                Ok(Next::Last(Record { key: work.clone(), value: value.into() }))
+                Ok(NextRecord::Last(Record { key: work.clone(), value: value.into() }))
             }),
             Format::Identity => {
-                Box::new(move || Ok(Next::Last(Record { key: work.clone(), value: work.clone() })))
+                Box::new(move || Ok(NextRecord::Last(Record { key: work.clone(), value: work.clone() })))
             }
             Format::TextLine { skipped } => {
                 let mut lines = LineReader::open(path, Returns::EndLines)?;
@@ -107,17 +100,20 @@ impl Format {
 }
 
 /// Returns a reader of numbered records with keys `work:number`. After an error each call returns the same error.
-fn numbered(work: Bytes, mut next: impl FnMut() -> Result<Option<(u64, Bytes)>> + Send + 'static) -> Records {
+fn numbered(
+    work: Bytes,
+    mut next: impl FnMut() -> Result<Option<(u64, Bytes)>> + Send + 'static,
+) -> RecordsFn {
     let mut failed: Option<Error> = None;
     Box::new(move || {
         if let Some(error) = &failed {
             return Err(error.clone());
         }
         match next() {
-            Ok(None) => Ok(Next::End),
+            Ok(None) => Ok(NextRecord::End),
             Ok(Some((number, value))) => {
                 let key = [&work[..], b":", number.to_string().as_bytes()].concat();
-                Ok(Next::Record(Record { key: key.into(), value }))
+                Ok(NextRecord::Record(Record { key: key.into(), value }))
             }
             Err(error) => {
                 failed = Some(error.clone());

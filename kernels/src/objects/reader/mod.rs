@@ -6,9 +6,9 @@ mod progress;
 
 pub use format::{Format, Record};
 
+use crate::objects::fair_lock::{FairLock, FairLockGuard};
 use crate::objects::io;
 use crate::objects::queue::{Element, Queue};
-use crate::objects::turns::{Turn, Turns};
 use bytes::Bytes;
 use device::cancel::Cancellation;
 use device::resource::Resource;
@@ -25,7 +25,7 @@ pub struct Reader {
     /// Kind and node name for messages.
     name: String,
     format: Format,
-    progress: Turns<Progress>,
+    progress: FairLock<Progress>,
 }
 
 impl Resource for Reader {
@@ -36,7 +36,7 @@ impl Reader {
     /// Returns the reader of a node.
     pub fn new(node: &str, format: Format) -> Reader {
         let name = format!("{} '{node}'", format.name());
-        Reader { name, format, progress: Turns::new(Progress::default()) }
+        Reader { name, format, progress: FairLock::new(Progress::default()) }
     }
 
     /// Reads up to `requested` records of one work unit, at least one if `requested` is not 0. If the current work
@@ -45,15 +45,17 @@ impl Reader {
         self: &Arc<Self>,
         step: &Arc<Cancellation>,
         queue: &Arc<Queue>,
-        wanted: usize,
+        requested: usize,
         done: Finish<Vec<Record>>,
     ) {
-        if wanted == 0 {
+        if requested == 0 {
             return done(Ok(Vec::new()));
         }
         let (reader, queue, cancellation) = (self.clone(), queue.clone(), step.clone());
-        self.progress.take(step, move |turn| match turn {
-            Ok(progress) => Reading { reader, queue, step: cancellation, wanted, progress, done }.go_on(),
+        self.progress.lock(step, move |locked| match locked {
+            Ok(progress) => {
+                ReadOperation { reader, queue, step: cancellation, requested, progress, done }.proceed()
+            }
             Err(error) => done(Err(error)),
         });
     }
@@ -70,7 +72,7 @@ impl Reader {
 
     /// Returns the reader's state for [`Reader::restore`].
     pub fn serialize(&self, step: &Arc<Cancellation>, done: Finish<Bytes>) {
-        if let Err(error) = self.check_keeps_state("SerializeState") {
+        if let Err(error) = self.check_can_restore("SerializeState") {
             return done(Err(error));
         }
         self.progress.with(step, |progress| Ok(progress.serialize().into()), done);
@@ -78,20 +80,20 @@ impl Reader {
 
     /// Restores a serialised state. Like in TensorFlow, a reader that cannot restore the state is reset.
     pub fn restore(&self, step: &Arc<Cancellation>, state: &Bytes, done: Finish<()>) {
-        let restored = self.check_keeps_state("RestoreState");
-        let (new, said) = match restored.and_then(|()| Progress::restore(state, &self.name)) {
+        let restored = self.check_can_restore("RestoreState");
+        let (new, outcome) = match restored.and_then(|()| Progress::restore(state, &self.name)) {
             Ok(restored) => (restored, Ok(())),
             Err(error) => (Progress::default(), Err(error)),
         };
-        self.put(step, new, Box::new(move |put| done(put.and(said))));
+        self.replace(step, new, Box::new(move |put| done(put.and(outcome))));
     }
 
     /// Resets the reader to its initial state.
     pub fn reset(&self, step: &Arc<Cancellation>, done: Finish<()>) {
-        self.put(step, Progress::default(), done);
+        self.replace(step, Progress::default(), done);
     }
 
-    fn put(&self, step: &Arc<Cancellation>, mut new: Progress, done: Finish<()>) {
+    fn replace(&self, step: &Arc<Cancellation>, mut new: Progress, done: Finish<()>) {
         let put = move |progress: &mut Progress| {
             *progress = std::mem::take(&mut new);
             Ok(())
@@ -99,8 +101,8 @@ impl Reader {
         self.progress.with(step, put, done);
     }
 
-    fn check_keeps_state(&self, operation: &str) -> Result<()> {
-        match self.format.keeps_state() {
+    fn check_can_restore(&self, operation: &str) -> Result<()> {
+        match self.format.can_restore() {
             true => Ok(()),
             false => Err(Error::new(Code::Unimplemented, format!("Reader {operation}"))),
         }
@@ -114,49 +116,49 @@ impl fmt::Debug for Reader {
 }
 
 /// A read operation: it runs on a file thread, or waits for the queue.
-struct Reading {
+struct ReadOperation {
     reader: Arc<Reader>,
     queue: Arc<Queue>,
     step: Arc<Cancellation>,
-    wanted: usize,
-    progress: Turn<Progress>,
+    requested: usize,
+    progress: FairLockGuard<Progress>,
     done: Finish<Vec<Record>>,
 }
 
-impl Reading {
-    fn go_on(self) {
+impl ReadOperation {
+    fn proceed(self) {
         if self.progress.is_within_work() {
-            return self.on_a_thread_for_files(Reading::read);
+            return self.run_on_file_thread(ReadOperation::read);
         }
         let (queue, step) = (self.queue.clone(), self.step.clone());
         let begin = move |taken: Result<Vec<Element>>| match taken.and_then(|taken| work_unit(&taken)) {
-            Ok(work) => self.on_a_thread_for_files(|reading| reading.begin(work)),
-            Err(error) => self.end(Err(error)),
+            Ok(work) => self.run_on_file_thread(|read| read.begin(work)),
+            Err(error) => self.finish(Err(error)),
         };
         queue.dequeue(&step, Box::new(begin));
     }
 
     /// Runs `work` on a file thread. If there is no thread or the work panics, everything is dropped, which unlocks
     /// the reader and fails the node.
-    fn on_a_thread_for_files(self, work: impl FnOnce(Reading) + Send + 'static) {
+    fn run_on_file_thread(self, work: impl FnOnce(ReadOperation) + Send + 'static) {
         let _ = io::spawn(move || work(self));
     }
 
     fn begin(mut self, work: Bytes) {
         match self.progress.begin(&self.reader.format, work) {
             Ok(()) => self.read(),
-            Err(error) => self.end(Err(error)),
+            Err(error) => self.finish(Err(error)),
         }
     }
 
     fn read(mut self) {
-        match self.progress.read(&self.reader.format, self.wanted, &self.step) {
-            Ok(records) if records.is_empty() => self.go_on(),
-            result => self.end(result),
+        match self.progress.read(&self.reader.format, self.requested, &self.step) {
+            Ok(records) if records.is_empty() => self.proceed(),
+            result => self.finish(result),
         }
     }
 
-    fn end(self, result: Result<Vec<Record>>) {
+    fn finish(self, result: Result<Vec<Record>>) {
         // The lock is released before `done` runs, because the step may use the reader again.
         drop(self.progress);
         (self.done)(result);

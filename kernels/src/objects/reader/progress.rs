@@ -1,6 +1,6 @@
 //! The progress of a reader, and its serialised form.
 
-use super::format::{Format, Next, Record, Records};
+use super::format::{Format, NextRecord, Record, RecordsFn};
 use crate::objects::escape::escape;
 use bytes::Bytes;
 use checkpoint::proto::{Fields, Malformed, Writer};
@@ -19,7 +19,7 @@ pub(super) struct Progress {
     /// The current or last work unit.
     work: Bytes,
     /// The open work unit; `None` before it is reopened after a restore.
-    records: Option<Records>,
+    records: Option<RecordsFn>,
 }
 
 impl Progress {
@@ -50,22 +50,22 @@ impl Progress {
     pub(super) fn read(
         &mut self,
         format: &Format,
-        wanted: usize,
+        requested: usize,
         step: &Cancellation,
     ) -> Result<Vec<Record>> {
         let mut read = Vec::new();
-        while self.is_within_work() && read.len() < wanted {
+        while self.is_within_work() && read.len() < requested {
             step.check()?;
             let records = match &mut self.records {
                 Some(records) => records,
                 none => none.insert(format.open(&self.work)?),
             };
             let next = records()?;
-            if matches!(next, Next::Last(_) | Next::End) {
+            if matches!(next, NextRecord::Last(_) | NextRecord::End) {
                 self.finished = self.started;
                 self.records = None;
             }
-            if let Next::Record(record) | Next::Last(record) = next {
+            if let NextRecord::Record(record) | NextRecord::Last(record) = next {
                 self.produced = self.produced.saturating_add(1);
                 read.push(record);
             }

@@ -50,7 +50,7 @@ pub struct Table {
 struct Rows {
     is_initialized: bool,
     /// Index of each key's row.
-    places: FxHashMap<Bytes, usize>,
+    row_indices: FxHashMap<Bytes, usize>,
     keys: Vec<Bytes>,
     values: Column,
 }
@@ -58,17 +58,17 @@ struct Rows {
 impl Rows {
     fn new(layout: &Layout, is_initialized: bool) -> Result<Rows> {
         let values = Column::new(layout.value, layout.value_shape.num_elements())?;
-        Ok(Rows { is_initialized, places: FxHashMap::default(), keys: Vec::new(), values })
+        Ok(Rows { is_initialized, row_indices: FxHashMap::default(), keys: Vec::new(), values })
     }
 
     /// Inserts a row or replaces the row of the key.
     fn set(&mut self, key: Key<'_>, values: &Tensor, row: usize) -> Result<()> {
-        match self.places.get(&*key) {
-            Some(&place) => self.values.set(place, values, row),
+        match self.row_indices.get(&*key) {
+            Some(&index) => self.values.set(index, values, row),
             None => {
                 self.values.push(values, row)?;
                 let key = Bytes::from(key.into_owned());
-                self.places.insert(key.clone(), self.keys.len());
+                self.row_indices.insert(key.clone(), self.keys.len());
                 self.keys.push(key);
                 Ok(())
             }
@@ -77,11 +77,11 @@ impl Rows {
 
     /// Removes the row of the key if there is one.
     fn remove(&mut self, key: &[u8]) {
-        let Some(place) = self.places.remove(key) else { return };
-        self.keys.swap_remove(place);
-        self.values.swap_remove(place);
-        if let Some(moved) = self.keys.get(place) {
-            self.places.insert(moved.clone(), place);
+        let Some(index) = self.row_indices.remove(key) else { return };
+        self.keys.swap_remove(index);
+        self.values.swap_remove(index);
+        if let Some(moved) = self.keys.get(index) {
+            self.row_indices.insert(moved.clone(), index);
         }
     }
 }
@@ -180,8 +180,8 @@ impl Table {
         if !rows.is_initialized {
             return Err(Error::new(Code::FailedPrecondition, "Table not initialized."));
         }
-        let places = keys.iter().map(|key| rows.places.get(&**key).copied());
-        rows.values.gather(places, default, one_for_all, shape)
+        let row_indices = keys.iter().map(|key| rows.row_indices.get(&**key).copied());
+        rows.values.gather(row_indices, default, one_for_all, shape)
     }
 
     /// Inserts rows, replacing those with the same keys.
@@ -268,13 +268,13 @@ impl Table {
         }
         let mut new = Rows::new(&self.layout, true)?;
         for (row, key) in key_bytes(keys, 1)?.into_iter().enumerate() {
-            if let Some(&place) = new.places.get(&*key)
-                && !new.values.is_same(place, values, row)?
+            if let Some(&index) = new.row_indices.get(&*key)
+                && !new.values.is_same(index, values, row)?
             {
                 let message = format!(
                     "HashTable has different value for same key. Key {} has {} and trying to add value {}",
                     key_text(&key, self.layout.key),
-                    new.values.text(place),
+                    new.values.text(index),
                     Column::text_of(values, row)
                 );
                 return Err(Error::new(Code::FailedPrecondition, message));

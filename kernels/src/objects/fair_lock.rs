@@ -10,27 +10,31 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// A value and the queue of requests for it. The value is absent while a guard holds it.
-pub struct Turns<T> {
+pub struct FairLock<T> {
     shared: Arc<Shared<T>>,
 }
 
 type Shared<T> = Waiting<Option<T>, Option<T>>;
 
-impl<T: Default + Send + 'static> Turns<T> {
+impl<T: Default + Send + 'static> FairLock<T> {
     /// Returns an unlocked value.
-    pub fn new(value: T) -> Turns<T> {
-        Turns { shared: Arc::new(Waiting::new(Some(value), 1)) }
+    pub fn new(value: T) -> FairLock<T> {
+        FairLock { shared: Arc::new(Waiting::new(Some(value), 1)) }
     }
 
     /// Passes a guard of the value to `done` when it is this request's turn. Cancelling `step` withdraws the request.
-    pub fn take(&self, step: &Arc<Cancellation>, done: impl FnOnce(Result<Turn<T>>) + Send + 'static) {
-        let attempt = |place: &mut Option<T>| match place.take() {
+    pub fn lock(
+        &self,
+        step: &Arc<Cancellation>,
+        done: impl FnOnce(Result<FairLockGuard<T>>) + Send + 'static,
+    ) {
+        let attempt = |value_slot: &mut Option<T>| match value_slot.take() {
             Some(value) => Tried::Over(Ok(Some(value))),
             None => Tried::Waits,
         };
-        let of = self.shared.clone();
+        let shared = self.shared.clone();
         let give = move |value: Result<Option<T>>| {
-            done(value.map(|value| Turn { of, value: value.unwrap_or_default() }));
+            done(value.map(|value| FairLockGuard { shared, value: value.unwrap_or_default() }));
         };
         self.shared.attempt(0, step, attempt, Box::new(give));
     }
@@ -45,7 +49,7 @@ impl<T: Default + Send + 'static> Turns<T> {
     ) {
         let acted: Arc<Mutex<Option<R>>> = Arc::default();
         let slot = acted.clone();
-        let attempt = move |place: &mut Option<T>| match place {
+        let attempt = move |value_slot: &mut Option<T>| match value_slot {
             Some(value) => Tried::Over(act(value).map(|answer| {
                 *slot.lock() = Some(answer);
                 None
@@ -60,19 +64,19 @@ impl<T: Default + Send + 'static> Turns<T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for Turns<T> {
+impl<T: Send + 'static> fmt::Debug for FairLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Turns({:?})", self.shared)
+        write!(f, "FairLock({:?})", self.shared)
     }
 }
 
 /// The value of a [`FairLock`] held by one request; dropping the guard passes the value to the next request.
-pub struct Turn<T: Default + Send + 'static> {
-    of: Arc<Shared<T>>,
+pub struct FairLockGuard<T: Default + Send + 'static> {
+    shared: Arc<Shared<T>>,
     value: T,
 }
 
-impl<T: Default + Send + 'static> Deref for Turn<T> {
+impl<T: Default + Send + 'static> Deref for FairLockGuard<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -80,22 +84,22 @@ impl<T: Default + Send + 'static> Deref for Turn<T> {
     }
 }
 
-impl<T: Default + Send + 'static> DerefMut for Turn<T> {
+impl<T: Default + Send + 'static> DerefMut for FairLockGuard<T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.value
     }
 }
 
-impl<T: Default + Send + 'static> Drop for Turn<T> {
+impl<T: Default + Send + 'static> Drop for FairLockGuard<T> {
     fn drop(&mut self) {
         let value = std::mem::take(&mut self.value);
-        self.of.with(|place| *place = Some(value));
+        self.shared.with(|value_slot| *value_slot = Some(value));
     }
 }
 
-impl<T: Default + Send + 'static> fmt::Debug for Turn<T> {
+impl<T: Default + Send + 'static> fmt::Debug for FairLockGuard<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Turn")
+        f.write_str("FairLockGuard")
     }
 }
 
@@ -105,25 +109,25 @@ mod tests {
     use graph::Code;
 
     #[test]
-    fn who_asks_while_the_value_is_away_waits_and_can_be_cancelled() {
-        let (turns, step) = (Turns::new(1), Arc::new(Cancellation::new()));
-        let held: Arc<Mutex<Option<Turn<i32>>>> = Arc::default();
-        let holder = held.clone();
-        turns.take(&step, move |turn| *holder.lock() = turn.ok());
-        let said: Arc<Mutex<Vec<Result<i32>>>> = Arc::default();
+    fn requests_wait_while_a_guard_exists_and_can_be_cancelled() {
+        let (lock, step) = (FairLock::new(1), Arc::new(Cancellation::new()));
+        let held: Arc<Mutex<Option<FairLockGuard<i32>>>> = Arc::default();
+        let slot = held.clone();
+        lock.lock(&step, move |guard| *slot.lock() = guard.ok());
+        let answers: Arc<Mutex<Vec<Result<i32>>>> = Arc::default();
         let ask = |step: &Arc<Cancellation>| {
-            let said = said.clone();
-            turns.with(step, |value| Ok(*value), move |answer| said.lock().push(answer));
+            let answers = answers.clone();
+            lock.with(step, |value| Ok(*value), move |answer| answers.lock().push(answer));
         };
         let other = Arc::new(Cancellation::new());
         ask(&other);
         (0..3_000).for_each(|_| ask(&step));
-        assert!(said.lock().is_empty());
+        assert!(answers.lock().is_empty());
         other.cancel(Error::new(Code::Cancelled, "over"));
-        assert_eq!(said.lock().pop().and_then(|r| r.err()).map(|e| e.code()), Some(Code::Cancelled));
-        let turn = held.lock().take().map(|mut turn| *turn += 1);
-        assert_eq!(turn, Some(()));
-        assert_eq!(said.lock().len(), 3_000);
-        assert!(said.lock().iter().all(|answer| *answer == Ok(2)));
+        assert_eq!(answers.lock().pop().and_then(|r| r.err()).map(|e| e.code()), Some(Code::Cancelled));
+        let guard = held.lock().take().map(|mut guard| *guard += 1);
+        assert_eq!(guard, Some(()));
+        assert_eq!(answers.lock().len(), 3_000);
+        assert!(answers.lock().iter().all(|answer| *answer == Ok(2)));
     }
 }

@@ -69,7 +69,7 @@ impl<T: Send + 'static> Monitor<T> {
 
 /// The length of a prefetch buffer, in elements.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Limit {
+pub(super) enum BufferLimit {
     /// This many elements.
     Fixed(usize),
     /// Starts at one element and doubles, up to this many, when the consumer finds the buffer empty although it has
@@ -79,7 +79,7 @@ pub(super) enum Limit {
 
 /// An iterator that a thread of its own prefetches into a buffer. The thread starts at the first call of `next`, or
 /// at [`PrefetchIterator::start`]; dropping the iterator cancels the pull in progress.
-pub(super) struct Ahead {
+pub(super) struct PrefetchIterator {
     shared: Arc<Monitor<Buffer>>,
     cancellation: Arc<Cancellation>,
     /// The input, until the thread takes it.
@@ -94,22 +94,22 @@ struct Buffer {
     /// Length at which the thread pauses.
     limit: usize,
     /// Largest value to which `limit` may grow.
-    most: usize,
+    max_limit: usize,
     /// Set when the buffer has been full since the limit was last raised.
     was_full: bool,
     /// Set when the thread has ended: no element follows the buffered ones.
     ended: bool,
 }
 
-impl Ahead {
+impl PrefetchIterator {
     /// Returns a prefetching iterator over `input` whose thread has not started.
-    pub(crate) fn lazily(input: Box<dyn DatasetIterator>, limit: Limit) -> Ahead {
-        let (limit, most) = match limit {
-            Limit::Fixed(limit) => (limit.max(1), limit.max(1)),
-            Limit::Growing(most) => (1, most.max(1)),
+    pub(crate) fn new(input: Box<dyn DatasetIterator>, limit: BufferLimit) -> PrefetchIterator {
+        let (limit, max_limit) = match limit {
+            BufferLimit::Fixed(limit) => (limit.max(1), limit.max(1)),
+            BufferLimit::Growing(max_limit) => (1, max_limit.max(1)),
         };
-        let buffer = Buffer { elements: VecDeque::new(), limit, most, was_full: false, ended: false };
-        Ahead { shared: Monitor::new(buffer), cancellation: Arc::default(), input: Some(input) }
+        let buffer = Buffer { elements: VecDeque::new(), limit, max_limit, was_full: false, ended: false };
+        PrefetchIterator { shared: Monitor::new(buffer), cancellation: Arc::default(), input: Some(input) }
     }
 
     /// Starts the prefetching thread unless it has started.
@@ -119,14 +119,14 @@ impl Ahead {
     pub(crate) fn start(&mut self) -> Result<()> {
         let Some(input) = self.input.take() else { return Ok(()) };
         let (shared, pull) = (self.shared.clone(), Pull { cancellation: self.cancellation.clone() });
-        threads::spawn(move || fill(&shared, input, &pull)).inspect_err(|_| {
+        threads::spawn(move || run_prefetch(&shared, input, &pull)).inspect_err(|_| {
             self.shared.change(|buffer| buffer.ended = true);
         })
     }
 }
 
 /// Runs on the prefetching thread: pulls elements into the buffer until the input ends or the pull is cancelled.
-fn fill(shared: &Arc<Monitor<Buffer>>, mut input: Box<dyn DatasetIterator>, pull: &Pull) {
+fn run_prefetch(shared: &Arc<Monitor<Buffer>>, mut input: Box<dyn DatasetIterator>, pull: &Pull) {
     loop {
         let has_room = |b: &mut Buffer| (b.elements.len() < b.limit).then_some(());
         if shared.wait(&pull.cancellation, has_room).is_err() {
@@ -152,7 +152,7 @@ fn fill(shared: &Arc<Monitor<Buffer>>, mut input: Box<dyn DatasetIterator>, pull
     }
 }
 
-impl DatasetIterator for Ahead {
+impl DatasetIterator for PrefetchIterator {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         self.start()?;
         self.shared.wait(&pull.cancellation, |buffer| {
@@ -163,7 +163,7 @@ impl DatasetIterator for Ahead {
                 return Some(Ok(None));
             }
             if buffer.was_full {
-                buffer.limit = buffer.limit.saturating_mul(2).min(buffer.most);
+                buffer.limit = buffer.limit.saturating_mul(2).min(buffer.max_limit);
                 buffer.was_full = false;
             }
             None
@@ -171,14 +171,14 @@ impl DatasetIterator for Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for PrefetchIterator {
     fn drop(&mut self) {
         self.cancellation.cancel(Error::new(Code::Cancelled, "the iterator is no longer there"));
     }
 }
 
-impl fmt::Debug for Ahead {
+impl fmt::Debug for PrefetchIterator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ahead({:?})", self.shared)
+        write!(f, "PrefetchIterator({:?})", self.shared)
     }
 }

@@ -11,35 +11,35 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Maximum number of chunks that wait to be written.
-const QUEUED: usize = 2;
+const MAX_QUEUED: usize = 2;
 
 /// The thread rests this many times as long as it writes, up to [`LONGEST_REST`] at a time, to leave memory
 /// bandwidth, disk and processors to the steps.
-const REST: u32 = 5;
+const REST_FACTOR: u32 = 5;
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
 /// Minimum bytes written per second, after [`GRACE_PERIOD`]. On a machine that is never idle the thread may fall
 /// behind this rate; then the caller writes chunks too.
-const LEAST_RATE: u64 = 64 << 20;
-const PATIENCE: Duration = Duration::from_secs(1);
+const MIN_RATE: u64 = 64 << 20;
+const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Returns a file whose bytes a thread of idle priority writes to `file`.
-pub fn behind(file: Box<dyn Pending>) -> Result<Box<dyn Pending>> {
-    let state = State { file: Some(file), ..State::default() };
-    let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+pub fn write_behind(file: Box<dyn Pending>) -> Result<Box<dyn Pending>> {
+    let state = WriteQueue { file: Some(file), ..WriteQueue::default() };
+    let shared = Arc::new(WriteShared { state: Mutex::new(state), changed: Condvar::new() });
     let own = shared.clone();
-    let thread = std::thread::Builder::new().name("file-behind".into()).spawn(move || own.write());
+    let thread = std::thread::Builder::new().name("file-behind".into()).spawn(move || own.run());
     thread.map_err(|e| Error::Invalid {
         code: Code::ResourceExhausted,
         message: format!("no thread for a file that is written behind the steps: {e}"),
     })?;
-    Ok(Box::new(Behind::new(shared)))
+    Ok(Box::new(WriteBehind::new(shared)))
 }
 
 /// The caller's side of a file written in the background.
 #[derive(Debug)]
-struct Behind {
-    shared: Arc<Shared>,
+struct WriteBehind {
+    shared: Arc<WriteShared>,
     start: Instant,
     /// The chunk being filled; a full chunk goes to the queue.
     chunk: Chunk,
@@ -48,13 +48,13 @@ struct Behind {
 
 /// The state shared by the caller and the thread.
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct WriteShared {
+    state: Mutex<WriteQueue>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WriteQueue {
     /// The file; `None` while it is being written to.
     file: Option<Box<dyn Pending>>,
     queue: VecDeque<Chunk>,
@@ -63,36 +63,36 @@ struct State {
     failed: Option<Error>,
     is_writing: bool,
     /// Set when the caller drops the file: the thread ends.
-    is_over: bool,
+    is_dropped: bool,
     /// Set when the thread has ended. If it panicked, the file may be lost with it.
-    is_gone: bool,
+    has_ended: bool,
 }
 
-impl Shared {
+impl WriteShared {
     /// Runs on the thread: writes chunks until the file is dropped.
-    fn write(&self) {
-        let _gone = Gone(self);
+    fn run(&self) {
+        let _end = EndOnDrop(self);
         // On a system without idle priority the thread writes at normal priority.
         let _ = run_when_idle();
         let mut state = self.state.lock();
-        while !state.is_over {
+        while !state.is_dropped {
             let start = Instant::now();
-            if self.write_next(&mut state) {
-                self.rest(&mut state, start.elapsed() * REST);
+            if self.try_write_next(&mut state) {
+                self.rest(&mut state, start.elapsed() * REST_FACTOR);
             } else {
                 self.changed.wait(&mut state);
             }
         }
     }
 
-    fn rest(&self, state: &mut MutexGuard<'_, State>, time: Duration) {
+    fn rest(&self, state: &mut MutexGuard<'_, WriteQueue>, time: Duration) {
         let end = Instant::now() + time.min(LONGEST_REST);
-        while !state.is_over && !self.changed.wait_until(state, end).timed_out() {}
+        while !state.is_dropped && !self.changed.wait_until(state, end).timed_out() {}
     }
 
     /// Writes the first chunk of the queue if there is one and the file is not being written to. Returns whether it
     /// wrote.
-    fn write_next(&self, state: &mut MutexGuard<'_, State>) -> bool {
+    fn try_write_next(&self, state: &mut MutexGuard<'_, WriteQueue>) -> bool {
         if state.queue.is_empty() {
             return false;
         }
@@ -114,24 +114,24 @@ impl Shared {
 }
 
 /// Marks the thread as ended when it returns or panics.
-struct Gone<'a>(&'a Shared);
+struct EndOnDrop<'a>(&'a WriteShared);
 
-impl Drop for Gone<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().is_gone = true;
+        self.0.state.lock().has_ended = true;
         self.0.changed.notify_all();
     }
 }
 
-impl Behind {
-    fn new(shared: Arc<Shared>) -> Behind {
-        Behind { shared, start: Instant::now(), chunk: Chunk::default(), written: 0 }
+impl WriteBehind {
+    fn new(shared: Arc<WriteShared>) -> WriteBehind {
+        WriteBehind { shared, start: Instant::now(), chunk: Chunk::default(), written: 0 }
     }
 
     /// Moves the chunk to the queue, after waiting for room.
     fn push(&mut self) -> Result<()> {
         let mut state = self.shared.state.lock();
-        while state.queue.len() >= QUEUED {
+        while state.queue.len() >= MAX_QUEUED {
             self.proceed(&mut state)?;
         }
         if let Some(error) = &state.failed {
@@ -148,11 +148,11 @@ impl Behind {
     }
 
     /// Waits until the thread has made progress; if the thread is behind the minimum rate, writes a chunk itself.
-    fn proceed(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
-        let due = self.start + PATIENCE + Duration::from_secs(self.written / LEAST_RATE);
-        let is_late = state.is_gone || Instant::now() >= due;
-        if !(is_late && self.shared.write_next(state)) {
-            if state.is_gone {
+    fn proceed(&self, state: &mut MutexGuard<'_, WriteQueue>) -> Result<()> {
+        let due = self.start + GRACE_PERIOD + Duration::from_secs(self.written / MIN_RATE);
+        let is_late = state.has_ended || Instant::now() >= due;
+        if !(is_late && self.shared.try_write_next(state)) {
+            if state.has_ended {
                 let message = "the thread that wrote a file behind the steps has panicked".to_owned();
                 return Err(Error::Invalid { code: Code::Internal, message });
             }
@@ -166,7 +166,7 @@ impl Behind {
     }
 
     /// Waits until all bytes are written, and returns the lock on the state that holds the file.
-    fn flushed(&mut self) -> Result<MutexGuard<'_, State>> {
+    fn flush(&mut self) -> Result<MutexGuard<'_, WriteQueue>> {
         if !self.chunk.filled().is_empty() {
             self.push()?;
         }
@@ -178,7 +178,7 @@ impl Behind {
     }
 }
 
-impl Pending for Behind {
+impl Pending for WriteBehind {
     fn written(&self) -> u64 {
         self.written
     }
@@ -206,24 +206,24 @@ impl Pending for Behind {
     }
 
     fn sync(&mut self) -> Result<()> {
-        let mut state = self.flushed()?;
+        let mut state = self.flush()?;
         state.file.as_mut().map_or(Ok(()), |file| file.sync())
     }
 
     fn commit(mut self: Box<Self>) -> Result<()> {
-        let file = self.flushed()?.file.take();
+        let file = self.flush()?.file.take();
         file.map_or(Ok(()), |file| file.commit())
     }
 }
 
-impl Drop for Behind {
+impl Drop for WriteBehind {
     /// Ends the thread after the write in progress, and drops the file: an uncommitted file leaves nothing on disk.
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
-        state.is_over = true;
+        state.is_dropped = true;
         state.queue.clear();
         self.shared.changed.notify_all();
-        while state.is_writing && !state.is_gone {
+        while state.is_writing && !state.has_ended {
             self.shared.changed.wait(&mut state);
         }
         drop(state.file.take());
@@ -237,55 +237,56 @@ mod tests {
     /// A file in memory that fails when it has more than `max` bytes.
     #[derive(Debug)]
     struct File {
-        most: usize,
-        kept: Arc<Mutex<Kept>>,
+        max: usize,
+        content: Arc<Mutex<FileContent>>,
     }
 
     #[derive(Debug, Default, PartialEq, Eq)]
-    struct Kept {
+    struct FileContent {
         bytes: Vec<u8>,
-        told: Vec<&'static str>,
+        calls: Vec<&'static str>,
     }
 
     impl Pending for File {
         fn written(&self) -> u64 {
-            self.kept.lock().bytes.len() as u64
+            self.content.lock().bytes.len() as u64
         }
 
         fn write(&mut self, bytes: &[u8]) -> Result<()> {
-            let mut kept = self.kept.lock();
-            kept.bytes.extend_from_slice(bytes);
-            if kept.bytes.len() > self.most {
+            let mut content = self.content.lock();
+            content.bytes.extend_from_slice(bytes);
+            if content.bytes.len() > self.max {
                 return Err(Error::invalid("the disk is full"));
             }
             Ok(())
         }
 
         fn sync(&mut self) -> Result<()> {
-            self.kept.lock().told.push("sync");
+            self.content.lock().calls.push("sync");
             Ok(())
         }
 
         fn commit(self: Box<Self>) -> Result<()> {
-            self.kept.lock().told.push("commit");
+            self.content.lock().calls.push("commit");
             Ok(())
         }
     }
 
     impl Drop for File {
         fn drop(&mut self) {
-            self.kept.lock().told.push("drop");
+            self.content.lock().calls.push("drop");
         }
     }
 
-    fn file(most: usize) -> (Arc<Mutex<Kept>>, Box<dyn Pending>) {
-        let kept = Arc::new(Mutex::new(Kept::default()));
-        (kept.clone(), Box::new(File { most, kept }))
+    fn file(max: usize) -> (Arc<Mutex<FileContent>>, Box<dyn Pending>) {
+        let content = Arc::new(Mutex::new(FileContent::default()));
+        (content.clone(), Box::new(File { max, content }))
     }
 
     /// Writes more bytes than may be queued, in pieces of many sizes.
-    fn fill(mut written: Box<dyn Pending>, kept: &Mutex<Kept>) -> Result<()> {
-        let pieces: Vec<Vec<u8>> = (0..10 * QUEUED).map(|i| vec![i as u8; i * Chunk::SIZE / 20]).collect();
+    fn fill(mut written: Box<dyn Pending>, content: &Mutex<FileContent>) -> Result<()> {
+        let pieces: Vec<Vec<u8>> =
+            (0..10 * MAX_QUEUED).map(|i| vec![i as u8; i * Chunk::SIZE / 20]).collect();
         for (i, piece) in pieces.iter().enumerate() {
             if i % 2 == 0 {
                 written.write(piece)?;
@@ -300,38 +301,38 @@ mod tests {
             })?;
         }
         written.sync()?;
-        assert!(kept.lock().bytes == pieces.concat());
+        assert!(content.lock().bytes == pieces.concat());
         assert_eq!(written.written(), pieces.concat().len() as u64);
         written.commit()
     }
 
     #[test]
-    fn all_is_written_in_order() -> Result<()> {
-        let (kept, file) = file(usize::MAX);
-        fill(behind(file)?, &kept)?;
-        assert_eq!(kept.lock().told, ["sync", "commit", "drop"]);
+    fn all_bytes_are_written_in_order() -> Result<()> {
+        let (content, file) = file(usize::MAX);
+        fill(write_behind(file)?, &content)?;
+        assert_eq!(content.lock().calls, ["sync", "commit", "drop"]);
         Ok(())
     }
 
     #[test]
-    fn who_finds_the_thread_late_writes_in_its_stead() -> Result<()> {
-        let (kept, file) = file(usize::MAX);
-        let state = State { file: Some(file), is_gone: true, ..State::default() };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        fill(Box::new(Behind::new(shared)), &kept)?;
-        assert_eq!(kept.lock().told, ["sync", "commit", "drop"]);
+    fn the_caller_writes_if_the_thread_is_behind() -> Result<()> {
+        let (content, file) = file(usize::MAX);
+        let state = WriteQueue { file: Some(file), has_ended: true, ..WriteQueue::default() };
+        let shared = Arc::new(WriteShared { state: Mutex::new(state), changed: Condvar::new() });
+        fill(Box::new(WriteBehind::new(shared)), &content)?;
+        assert_eq!(content.lock().calls, ["sync", "commit", "drop"]);
         Ok(())
     }
 
     #[test]
-    fn a_file_that_fails_says_so_and_is_gone_when_it_is_dropped() -> Result<()> {
-        let (kept, file) = file(100);
-        let mut written = behind(file)?;
+    fn a_write_error_is_returned_and_the_file_is_dropped() -> Result<()> {
+        let (content, file) = file(100);
+        let mut written = write_behind(file)?;
         let result =
-            (0..10 * QUEUED).try_for_each(|_| written.write(&[0; 99_999])).and_then(|()| written.sync());
+            (0..10 * MAX_QUEUED).try_for_each(|_| written.write(&[0; 99_999])).and_then(|()| written.sync());
         assert_eq!(result, Err(Error::invalid("the disk is full")));
         drop(written);
-        assert_eq!(kept.lock().told, ["drop"]);
+        assert_eq!(content.lock().calls, ["drop"]);
         Ok(())
     }
 }
