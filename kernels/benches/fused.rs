@@ -93,16 +93,16 @@ fn node(op: &str) -> Result<Node> {
     Ok(Node::new("case", op).with_attr("T", DType::Float))
 }
 
-struct Made {
+struct PreparedKernel {
     device: Arc<Device>,
     node: Node,
     kernel: Kernel,
 }
 
-impl Made {
-    fn new(node: Node) -> Result<Made> {
+impl PreparedKernel {
+    fn new(node: Node) -> Result<PreparedKernel> {
         let device: Arc<Device> = Arc::new(lone_device());
-        Ok(Made { kernel: make_kernel(&device, &node)?, device, node })
+        Ok(PreparedKernel { kernel: make_kernel(&device, &node)?, device, node })
     }
 
     fn run(&self, inputs: Vec<Tensor>) -> Result<Tensor> {
@@ -115,11 +115,11 @@ impl Made {
 }
 
 /// Runs each op with its own kernel. An intermediate value is moved to its last reader, which may reuse its memory.
-fn one_by_one(case: &Case, kernels: &[Made], inputs: &[Tensor]) -> Result<()> {
+fn one_by_one(case: &Case, kernels: &[PreparedKernel], inputs: &[Tensor]) -> Result<()> {
     let mut values: Vec<Option<Tensor>> = inputs.iter().cloned().map(Some).collect();
     let mut at = 0;
-    for made in kernels {
-        let count = made.node.op.inputs.len();
+    for kernel in kernels {
+        let count = kernel.node.op.inputs.len();
         let mut taken = Vec::new();
         for operand in &case.operands[at..at + count] {
             let operand = *operand as usize;
@@ -128,7 +128,7 @@ fn one_by_one(case: &Case, kernels: &[Made], inputs: &[Tensor]) -> Result<()> {
             taken.extend(value);
         }
         at += count;
-        values.push(Some(made.run(taken)?));
+        values.push(Some(kernel.run(taken)?));
     }
     Ok(())
 }
@@ -154,8 +154,8 @@ fn seconds(work: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
 
 fn measure(case: &Case) -> Result<[f64; 3]> {
     let inputs = case.inputs()?;
-    let fused = Made::new(case.fused()?)?;
-    let apart = case.ops.iter().map(|op| Made::new(node(op)?)).collect::<Result<Vec<_>>>()?;
+    let fused = PreparedKernel::new(case.fused()?)?;
+    let apart = case.ops.iter().map(|op| PreparedKernel::new(node(op)?)).collect::<Result<Vec<_>>>()?;
     let matrices = case.inputs.iter().zip(&inputs).filter(|(input, _)| **input == Matrix);
     let matrices = matrices.map(|(_, tensor)| tensor.values::<f32>()).collect::<graph::Result<Vec<_>>>()?;
     let mut out = vec![1f32; ROWS * COLUMNS];

@@ -124,20 +124,20 @@ fn empty() -> Result<Tensor> {
 }
 
 /// A case with its kernel.
-struct Ready {
+struct PreparedCase {
     case: Case,
     kernel: Kernel,
     device: Arc<Device>,
 }
 
-impl Ready {
-    fn new(line: &str) -> Result<Ready> {
+impl PreparedCase {
+    fn new(line: &str) -> Result<PreparedCase> {
         let (op, numbers) = line.split_once(' ').unwrap_or((line, ""));
         let numbers: Vec<usize> = numbers.split(' ').filter_map(|n| n.parse().ok()).collect();
         let device: Arc<Device> = Arc::new(lone_device());
         let case = case(op, &numbers)?;
         let kernel = make_kernel(&device, &case.node)?;
-        Ok(Ready { case, kernel, device })
+        Ok(PreparedCase { case, kernel, device })
     }
 
     /// Returns the average seconds per run over `runs` runs.
@@ -162,10 +162,10 @@ fn pool(threads: usize) -> Result<ThreadPool> {
 
 fn measure(criterion: &mut Criterion, line: &str, threads: usize) -> Result<()> {
     let pool = pool(threads)?;
-    let mut made: Option<Result<Ready>> = None;
+    let mut made: Option<Result<PreparedCase>> = None;
     criterion.bench_function(&format!("{line} @{threads}"), |bencher| {
         // Only selected cases get here, so only they allocate their inputs.
-        let Ok(ready) = made.get_or_insert_with(|| Ready::new(line)) else { return };
+        let Ok(ready) = made.get_or_insert_with(|| PreparedCase::new(line)) else { return };
         assert!(ready.run().is_ok(), "{line} fails");
         pool.install(|| bencher.iter(|| ready.run()));
     });
@@ -174,9 +174,9 @@ fn measure(criterion: &mut Criterion, line: &str, threads: usize) -> Result<()> 
 
 /// Duration of the measurements for one answer, and of each measurement, in seconds; the answer is their median. The
 /// values are those of `kernels.py`.
-const TURN: Duration = Duration::from_millis(100);
+const ANSWER_TIME: Duration = Duration::from_millis(100);
 const MEASUREMENT: f64 = 0.02;
-const MOST_RUNS: f64 = 50.0;
+const MAX_RUNS: f64 = 50.0;
 
 /// Reads lines from the standard input and answers each with the median seconds per run. A line that is not empty
 /// names a new case; an empty line measures the last case again.
@@ -185,19 +185,19 @@ fn answer(threads: usize) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|e| Error::internal(e.to_string()))?;
         if !line.is_empty() {
-            ready = Some(Ready::new(&line)?);
+            ready = Some(PreparedCase::new(&line)?);
         }
         let ready = ready.as_ref().ok_or_else(|| Error::invalid("no case was named"))?;
-        let seconds = pool.install(|| turn(ready))?;
+        let seconds = pool.install(|| median_seconds(ready))?;
         writeln!(std::io::stdout(), "RESULT {seconds}").map_err(|e| Error::internal(e.to_string()))?;
     }
     Ok(())
 }
 
-fn turn(ready: &Ready) -> Result<f64> {
-    let runs = (MEASUREMENT / ready.seconds(1)?).clamp(1.0, MOST_RUNS) as usize;
+fn median_seconds(ready: &PreparedCase) -> Result<f64> {
+    let runs = (MEASUREMENT / ready.seconds(1)?).clamp(1.0, MAX_RUNS) as usize;
     let (start, mut times) = (Instant::now(), Vec::new());
-    while start.elapsed() < TURN || times.len() < 3 {
+    while start.elapsed() < ANSWER_TIME || times.len() < 3 {
         times.push(ready.seconds(runs)?);
     }
     times.sort_by(f64::total_cmp);

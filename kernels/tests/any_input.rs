@@ -23,12 +23,12 @@ const ROUNDS: u64 = 1500;
 const MEMORY: usize = 64 << 20;
 
 /// The system's allocator, which records the size of the largest request.
-struct Watched;
+struct RecordingAllocator;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: each request is passed unchanged to the system's allocator, which meets the contract.
-unsafe impl GlobalAlloc for Watched {
+unsafe impl GlobalAlloc for RecordingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller guarantees the contract of `alloc`, which is the same here.
@@ -54,7 +54,7 @@ unsafe impl GlobalAlloc for Watched {
 }
 
 #[global_allocator]
-static ALLOCATOR: Watched = Watched;
+static ALLOCATOR: RecordingAllocator = RecordingAllocator;
 
 /// The random number generator SplitMix64 (Steele, Lea and Flood, 2014).
 struct Random(Cell<u64>);
@@ -351,11 +351,11 @@ fn handle(device: &Arc<Device>, i: usize, value: Tensor) -> Result<Value> {
 }
 
 /// Ops that write their inputs to the standard error stream.
-const LOUD: [&str; 2] = ["Print", "PrintV2"];
+const PRINTING_OPS: [&str; 2] = ["Print", "PrintV2"];
 
 /// Suffix of ops that sample until they have enough different values, which may take any time; only cancelling the
 /// step stops them.
-const PATIENT: &str = "CandidateSampler";
+const SAMPLER_SUFFIX: &str = "CandidateSampler";
 
 /// Message and location of the last panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());
@@ -373,8 +373,9 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
     }));
     let mut wrong: BTreeMap<String, (usize, String)> = BTreeMap::new();
     let mut never_right = BTreeSet::new();
-    let quiet =
-        graph::ops::all().iter().filter(|op| !LOUD.contains(&op.name()) && !op.name().ends_with(PATIENT));
+    let quiet = graph::ops::all()
+        .iter()
+        .filter(|op| !PRINTING_OPS.contains(&op.name()) && !op.name().ends_with(SAMPLER_SUFFIX));
     for op in quiet {
         let mut right = 0usize;
         let mut tried = 0usize;

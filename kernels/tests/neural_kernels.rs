@@ -60,7 +60,7 @@ const TABLE: &[(&str, &str, &[DType])] = &[
 ];
 
 #[test]
-fn every_type_has_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
+fn every_dtype_has_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
     let device: Arc<Device> = Arc::new(lone_device());
     for (op, attr, types) in TABLE {
         let op = graph::ops::lookup(op).ok_or(*op)?;

@@ -41,7 +41,7 @@ fn floats(values: &[f32]) -> Result<Tensor> {
 }
 
 #[test]
-fn queues_and_accumulators_are_followed() -> Result<()> {
+fn queues_and_accumulators_are_replicated() -> Result<()> {
     let pair = Pair::new()?;
     let step = Arc::new(Cancellation::new());
     for kind in [Kind::Fifo, Kind::Priority] {

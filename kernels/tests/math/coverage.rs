@@ -47,7 +47,7 @@ const OPS: &[(&[&str], &[DType])] = &[
 ];
 
 #[test]
-fn every_op_has_its_kernels() {
+fn every_op_has_a_kernel_for_each_dtype() {
     for (names, types) in OPS {
         for name in *names {
             let Some(op) = graph::ops::lookup(name) else { panic!("no op {name}") };
