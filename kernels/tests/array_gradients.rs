@@ -135,8 +135,8 @@ fn values(count: usize, salt: usize) -> Vec<f64> {
     (0..count).map(|i| ((i * 37 + salt * 17 + 5) % 101) as f64 / 50.0 - 0.995).collect()
 }
 
-/// Computes the values of the `wanted` outputs.
-fn evaluate(graph: &Graph, feeds: &HashMap<Output, Tensor>, wanted: &[Output]) -> Fallible<Vec<Tensor>> {
+/// Computes the values of the outputs `fetches`.
+fn evaluate(graph: &Graph, feeds: &HashMap<Output, Tensor>, fetches: &[Output]) -> Fallible<Vec<Tensor>> {
     let mut known: HashMap<Output, Tensor> = feeds.clone();
     for id in Topology::new(graph).order(graph)? {
         if known.contains_key(&Output::new(id, 0)) {
@@ -152,7 +152,7 @@ fn evaluate(graph: &Graph, feeds: &HashMap<Output, Tensor>, wanted: &[Output]) -
             };
         }
     }
-    Ok(wanted.iter().map(|o| known[o].clone()).collect())
+    Ok(fetches.iter().map(|o| known[o].clone()).collect())
 }
 
 fn check(case: &Case, known_shapes: bool) -> Fallible<()> {

@@ -213,17 +213,17 @@ impl Barrier {
         done: Finish<Vec<Element>>,
     ) {
         let state = self.state.lock();
-        let mut wanted = count;
+        let mut requested = count;
         if state.is_closed {
             let mut available = self.ready.len();
             if allow_small {
-                wanted = count.min(available);
+                requested = count.min(available);
             } else {
                 available += state.incomplete.len();
             }
-            if available < wanted.max(1) {
+            if available < requested.max(1) {
                 let message = format!(
-                    "Barrier '{}' is closed and has insufficient elements (requested {wanted}, total size {available})",
+                    "Barrier '{}' is closed and has insufficient elements (requested {requested}, total size {available})",
                     self.name
                 );
                 drop(state);
@@ -231,7 +231,7 @@ impl Barrier {
             }
         }
         drop(state);
-        self.ready.dequeue_many(step, wanted, allow_small, done);
+        self.ready.dequeue_many(step, requested, allow_small, done);
     }
 
     /// Returns the numbers, the keys and the components of taken tuples, each as a batch.

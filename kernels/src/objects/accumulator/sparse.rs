@@ -89,7 +89,7 @@ fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialS
             }
         }
     }
-    let wanted: Vec<Option<usize>> = match sum {
+    let expected: Vec<Option<usize>> = match sum {
         Some(sum) if sum.values.shape().rank() != dims.len() => device::invalid!(
             "Shape mismatch: expected values rank {}, got {}",
             sum.values.shape().rank(),
@@ -103,7 +103,7 @@ fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialS
         ),
         None => declared.to_vec(),
     };
-    for (i, (want, got)) in wanted.iter().zip(dims).enumerate().skip(1) {
+    for (i, (want, got)) in expected.iter().zip(dims).enumerate().skip(1) {
         if let Some(want) = want
             && want != got
         {

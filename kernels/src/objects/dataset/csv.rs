@@ -139,21 +139,21 @@ impl Csv {
                 Some(b'"') if self.has_quotes => self.read_quoted(source, &mut record)?,
                 _ => self.read_plain(source, &mut record)?,
             };
-            let is_wanted = match &self.columns {
+            let is_selected = match &self.columns {
                 Columns::All => true,
-                Columns::Only(wanted) => wanted.binary_search(&number).is_ok(),
+                Columns::Only(selected) => selected.binary_search(&number).is_ok(),
                 Columns::Without(left) => left.binary_search(&number).is_err(),
             };
-            if is_wanted {
+            if is_selected {
                 record.push(field);
             }
             if end == Separator::Record {
                 break;
             }
         }
-        let (wanted, given) = (self.defaults.len(), record.values.len());
-        if given < wanted {
-            record.set_error(format!("Expect {wanted} fields but have {given} in record"));
+        let (selected, given) = (self.defaults.len(), record.values.len());
+        if given < selected {
+            record.set_error(format!("Expect {selected} fields but have {given} in record"));
         }
         Ok(Some(record.error.map_or(Ok(record.values), Err)))
     }

@@ -2,7 +2,9 @@
 
 use super::transform::{dataset, from_fn};
 use super::{Dataset, Element, ElementSpec, UNKNOWN};
-use crate::objects::io::{Compression, FixedFormat, FixedReader, LineReader, RecordReader, Returns, Source};
+use crate::objects::io::{
+    CarriageReturns, Compression, FixedFormat, FixedReader, LineReader, RecordReader, Source,
+};
 use bytes::Bytes;
 use device::{Error, Result};
 use graph::{Code, DType, Tensor};
@@ -79,7 +81,7 @@ fn string_dataset(
 /// Returns the dataset of the lines of text files, without line ends.
 pub(crate) fn text_lines(files: Files) -> Result<Arc<Dataset>> {
     string_dataset("TextLine", files, ErrorPolicy::SameFile, |files, _, path| {
-        let mut reader = LineReader::new(files.open(path)?, Returns::Dropped);
+        let mut reader = LineReader::new(files.open(path)?, CarriageReturns::Remove);
         Ok(Box::new(move || reader.next_line()))
     })
 }

@@ -24,17 +24,17 @@ pub(crate) fn rebatch(
         let (mut sizes, mut left) = (sizes.clone().into_iter().cycle(), BatchRest::default());
         let mut input = inner.iterator(ctx)?;
         from_fn(move |pull| {
-            let mut wanted = sizes.next().unwrap_or_default();
-            let (size, mut parts) = (wanted, Vec::new());
+            let mut missing = sizes.next().unwrap_or_default();
+            let (size, mut parts) = (missing, Vec::new());
             while left.try_fill(&mut *input, pull)? {
-                let part = left.take(wanted)?;
-                wanted -= part.count;
+                let part = left.take(missing)?;
+                missing -= part.count;
                 parts.push(part.element);
-                if wanted == 0 {
+                if missing == 0 {
                     return join(&parts).map(Some);
                 }
             }
-            let has_rest = size > wanted;
+            let has_rest = size > missing;
             if has_rest && !drop_remainder { join(&parts).map(Some) } else { Ok(None) }
         })
     })

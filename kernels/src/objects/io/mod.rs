@@ -10,7 +10,7 @@ mod threads;
 mod write_behind;
 
 pub use fixed::{FixedFormat, FixedReader};
-pub use line::{LineReader, Returns};
+pub use line::{CarriageReturns, LineReader};
 pub use record::{RecordReader, RecordWriter};
 pub use source::{Compression, Source, path_of};
 pub use threads::{blocking, spawn};

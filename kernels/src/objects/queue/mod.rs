@@ -1,5 +1,5 @@
 //! Queues of tuples of tensors, bounded and shared by name; operations wait in order. The four kinds share this code
-//! and differ in their [`Order`].
+//! and differ in the order of their elements.
 
 mod dequeue;
 mod order;

@@ -1,6 +1,8 @@
 //! Formats of work units: how a reader finds the records of a work unit, which usually is a file name.
 
-use crate::objects::io::{Compression, FixedFormat, FixedReader, LineReader, RecordReader, Returns, path_of};
+use crate::objects::io::{
+    CarriageReturns, Compression, FixedFormat, FixedReader, LineReader, RecordReader, path_of,
+};
 use bytes::Bytes;
 use device::{Error, Result};
 
@@ -68,7 +70,7 @@ impl Format {
                 Box::new(move || Ok(NextRecord::Last(Record { key: work.clone(), value: work.clone() })))
             }
             Format::TextLine { skipped } => {
-                let mut lines = LineReader::open(path, Returns::EndLines)?;
+                let mut lines = LineReader::open(path, CarriageReturns::RemoveAtLineEnd)?;
                 let mut number = 0;
                 while number < skipped && lines.next_line()?.is_some() {
                     number += 1;
