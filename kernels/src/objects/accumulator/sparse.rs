@@ -113,7 +113,8 @@ fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialS
     Ok(indices)
 }
 
-/// Merges both lists of rows, which are sorted by index, into one; rows with equal indices are added.
+/// Merges both lists of rows as if they were sorted by index, which is not checked; rows with equal indices are added
+/// where the merge meets them.
 fn merge<T: Stored>(sum: &SparseSum, indices: &[i64], values: &Tensor) -> Result<SparseSum> {
     let row: usize = values.shape()[1..].iter().product();
     let (old, new) = (sum.values.values::<T>()?, values.values::<T>()?);
