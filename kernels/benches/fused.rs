@@ -1,5 +1,5 @@
-//! Chains of element-wise ops in one pass over memory, against the same ops one by one and against what memory gives: a
-//! loop that reads as many large tensors and writes one, on as many threads.
+//! Benchmark of fused chains of element-wise ops, against the same ops run separately, and against the speed of
+//! memory: a loop that reads as many large tensors and writes one, on as many threads.
 
 use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel};
 use device::Device;
@@ -11,7 +11,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// As in the binaries.
+/// The allocator of the binaries.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -19,7 +19,7 @@ const ROWS: usize = 16 << 10;
 const COLUMNS: usize = 1 << 10;
 const ROUNDS: usize = 15;
 
-/// A chain: what it takes, its ops, and their operands as `_FusedElementwise` counts them.
+/// A chain: its inputs, its ops, and their operands in the numbering of `_FusedElementwise`.
 struct Case {
     name: &'static str,
     inputs: &'static [Input],
@@ -93,16 +93,16 @@ fn node(op: &str) -> Result<Node> {
     Ok(Node::new("case", op).with_attr("T", DType::Float))
 }
 
-struct Made {
+struct PreparedKernel {
     device: Arc<Device>,
     node: Node,
     kernel: Kernel,
 }
 
-impl Made {
-    fn new(node: Node) -> Result<Made> {
+impl PreparedKernel {
+    fn new(node: Node) -> Result<PreparedKernel> {
         let device: Arc<Device> = Arc::new(lone_device());
-        Ok(Made { kernel: make_kernel(&device, &node)?, device, node })
+        Ok(PreparedKernel { kernel: make_kernel(&device, &node)?, device, node })
     }
 
     fn run(&self, inputs: Vec<Tensor>) -> Result<Tensor> {
@@ -114,12 +114,12 @@ impl Made {
     }
 }
 
-/// Each op by its own kernel, in the memory of the one before where nobody else reads that.
-fn one_by_one(case: &Case, kernels: &[Made], inputs: &[Tensor]) -> Result<()> {
+/// Runs each op with its own kernel. An intermediate value is moved to its last reader, which may reuse its memory.
+fn one_by_one(case: &Case, kernels: &[PreparedKernel], inputs: &[Tensor]) -> Result<()> {
     let mut values: Vec<Option<Tensor>> = inputs.iter().cloned().map(Some).collect();
     let mut at = 0;
-    for made in kernels {
-        let count = made.node.op.inputs.len();
+    for kernel in kernels {
+        let count = kernel.node.op.inputs.len();
         let mut taken = Vec::new();
         for operand in &case.operands[at..at + count] {
             let operand = *operand as usize;
@@ -128,12 +128,12 @@ fn one_by_one(case: &Case, kernels: &[Made], inputs: &[Tensor]) -> Result<()> {
             taken.extend(value);
         }
         at += count;
-        values.push(Some(made.run(taken)?));
+        values.push(Some(kernel.run(taken)?));
     }
     Ok(())
 }
 
-/// The sum of the matrices, or a multiple of the only one, into memory that has been written before.
+/// Writes the sum of two matrices, or a multiple of one, into memory that has been written before.
 fn memory(matrices: &[&[f32]], out: &mut [f32]) {
     let size = out.len().div_ceil(2 * rayon::current_num_threads());
     out.par_chunks_mut(size).enumerate().for_each(|(i, out)| {
@@ -154,8 +154,8 @@ fn seconds(work: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
 
 fn measure(case: &Case) -> Result<[f64; 3]> {
     let inputs = case.inputs()?;
-    let fused = Made::new(case.fused()?)?;
-    let apart = case.ops.iter().map(|op| Made::new(node(op)?)).collect::<Result<Vec<_>>>()?;
+    let fused = PreparedKernel::new(case.fused()?)?;
+    let apart = case.ops.iter().map(|op| PreparedKernel::new(node(op)?)).collect::<Result<Vec<_>>>()?;
     let matrices = case.inputs.iter().zip(&inputs).filter(|(input, _)| **input == Matrix);
     let matrices = matrices.map(|(_, tensor)| tensor.values::<f32>()).collect::<graph::Result<Vec<_>>>()?;
     let mut out = vec![1f32; ROWS * COLUMNS];

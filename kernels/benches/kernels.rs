@@ -1,5 +1,6 @@
-//! Kernels alone, on one thread and on two: the cases of `benches/peer/kernels/cases.txt`, which
-//! `benches/peer/kernels/kernels.py` also gives to TensorFlow. It starts this with `--answer THREADS`.
+//! Benchmark of single kernels on one and two threads. The cases are in `benches/peer/kernels/cases.txt`;
+//! `benches/peer/kernels/kernels.py` runs the same cases in TensorFlow, and starts this program with `--answer
+//! THREADS`.
 
 use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel};
 use criterion::Criterion;
@@ -12,13 +13,13 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// As in the binaries.
+/// The allocator of the binaries.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const CASES: &str = include_str!("../../benches/peer/kernels/cases.txt");
 
-/// A node and what it is given.
+/// A node and its inputs.
 struct Case {
     node: Node,
     inputs: Vec<Tensor>,
@@ -102,7 +103,7 @@ fn window(size: Option<usize>, stride: usize) -> Attrs {
     attrs
 }
 
-/// Numbers from 0.5 to 1.5 without a pattern.
+/// Returns pseudo-random numbers from 0.5 to 1.5.
 fn noise(dims: &[usize]) -> Result<Tensor> {
     let shape = Shape::new(dims)?;
     let mut state = 1u32;
@@ -122,24 +123,24 @@ fn empty() -> Result<Tensor> {
     noise(&[0])
 }
 
-/// A case that is ready to run.
-struct Ready {
+/// A case with its kernel.
+struct PreparedCase {
     case: Case,
     kernel: Kernel,
     device: Arc<Device>,
 }
 
-impl Ready {
-    fn new(line: &str) -> Result<Ready> {
+impl PreparedCase {
+    fn new(line: &str) -> Result<PreparedCase> {
         let (op, numbers) = line.split_once(' ').unwrap_or((line, ""));
         let numbers: Vec<usize> = numbers.split(' ').filter_map(|n| n.parse().ok()).collect();
         let device: Arc<Device> = Arc::new(lone_device());
         let case = case(op, &numbers)?;
         let kernel = make_kernel(&device, &case.node)?;
-        Ok(Ready { case, kernel, device })
+        Ok(PreparedCase { case, kernel, device })
     }
 
-    /// Seconds that a run took, on average over so many.
+    /// Returns the average seconds per run over `runs` runs.
     fn seconds(&self, runs: usize) -> Result<f64> {
         let start = Instant::now();
         for _ in 0..runs {
@@ -161,41 +162,42 @@ fn pool(threads: usize) -> Result<ThreadPool> {
 
 fn measure(criterion: &mut Criterion, line: &str, threads: usize) -> Result<()> {
     let pool = pool(threads)?;
-    let mut made: Option<Result<Ready>> = None;
+    let mut made: Option<Result<PreparedCase>> = None;
     criterion.bench_function(&format!("{line} @{threads}"), |bencher| {
-        // Only for the cases that are asked for.
-        let Ok(ready) = made.get_or_insert_with(|| Ready::new(line)) else { return };
+        // Only selected cases get here, so only they allocate their inputs.
+        let Ok(ready) = made.get_or_insert_with(|| PreparedCase::new(line)) else { return };
         assert!(ready.run().is_ok(), "{line} fails");
         pool.install(|| bencher.iter(|| ready.run()));
     });
     made.map_or(Ok(()), |made| made.map(drop))
 }
 
-/// How long a case runs for one answer, and for one measurement of those whose median that is: as in `kernels.py`.
-const TURN: Duration = Duration::from_millis(100);
+/// Duration of the measurements for one answer, and of each measurement, in seconds; the answer is their median. The
+/// values are those of `kernels.py`.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
 const MEASUREMENT: f64 = 0.02;
-const MOST_RUNS: f64 = 50.0;
+const MAX_RUNS: f64 = 50.0;
 
-/// Makes ready the case that a line of the standard input names, if it names one, and runs it for a while: answers each line with
-/// the seconds that it took.
+/// Reads lines from the standard input and answers each with the median seconds per run. A line that is not empty
+/// names a new case; an empty line measures the last case again.
 fn answer(threads: usize) -> Result<()> {
     let (pool, mut ready) = (pool(threads)?, None);
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|e| Error::internal(e.to_string()))?;
         if !line.is_empty() {
-            ready = Some(Ready::new(&line)?);
+            ready = Some(PreparedCase::new(&line)?);
         }
         let ready = ready.as_ref().ok_or_else(|| Error::invalid("no case was named"))?;
-        let seconds = pool.install(|| turn(ready))?;
+        let seconds = pool.install(|| median_seconds(ready))?;
         writeln!(std::io::stdout(), "RESULT {seconds}").map_err(|e| Error::internal(e.to_string()))?;
     }
     Ok(())
 }
 
-fn turn(ready: &Ready) -> Result<f64> {
-    let runs = (MEASUREMENT / ready.seconds(1)?).clamp(1.0, MOST_RUNS) as usize;
+fn median_seconds(ready: &PreparedCase) -> Result<f64> {
+    let runs = (MEASUREMENT / ready.seconds(1)?).clamp(1.0, MAX_RUNS) as usize;
     let (start, mut times) = (Instant::now(), Vec::new());
-    while start.elapsed() < TURN || times.len() < 3 {
+    while start.elapsed() < ANSWER_TIME || times.len() < 3 {
         times.push(ready.seconds(runs)?);
     }
     times.sort_by(f64::total_cmp);

@@ -3,7 +3,7 @@
 use super::dataset_memory::anonymous;
 use super::iterator::dataset_thread_kernel;
 use crate::objects::dataset::argument::{count, dataset, dataset_kernel, function, spec};
-use crate::objects::dataset::function::Captured;
+use crate::objects::dataset::function::CapturedFunction;
 use crate::objects::dataset::{DatasetVariant, ElementSpec, MakeContext, Pull};
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::resource::Resource;
@@ -81,7 +81,7 @@ fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
         let dataset = DatasetVariant::of(ctx.input(0)?)?;
         let root = MakeContext::root(dataset.deterministic);
         let mut iterator = dataset.iterator(&root)?;
-        let f = Captured { function: f.clone(), arguments }.instance(&root.within("Reduce"))?;
+        let f = CapturedFunction { function: f.clone(), arguments }.instance(&root.within("Reduce"))?;
         let pull = Pull { cancellation: ctx.step.cancellation.clone() };
         while let Some(element) = iterator.next(&pull)? {
             pull.check()?;

@@ -1,7 +1,7 @@
 //! Kernels of mutexes shared by steps: a lock is a variant tensor, and the mutex is released when the last copy of
 //! the lock is dropped.
 
-use crate::objects::turns::{Turn, Turns};
+use crate::objects::fair_lock::{FairLock, FairLockGuard};
 use device::Result;
 use device::handle::{HandleInput, ObjectName, Owner};
 use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
@@ -12,7 +12,8 @@ use smallvec::smallvec;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("MutexV2", &[], |init: &KernelInit<'_>| {
-        Owner::new(init, ObjectName::of(init, true)?).kernel(|_, _| Ok(Mutex(Turns::new(()))), |_, _| Ok(()))
+        Owner::new(init, ObjectName::of(init, true)?)
+            .kernel(|_, _| Ok(Mutex(FairLock::new(()))), |_, _| Ok(()))
     }),
     KernelDef::of("MutexLock", &[], lock),
     KernelDef::of("ConsumeMutexLock", &[], |_| {
@@ -28,7 +29,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 #[derive(Debug)]
-struct Mutex(Turns<()>);
+struct Mutex(FairLock<()>);
 
 impl Resource for Mutex {
     const KIND: &'static str = "Mutex";
@@ -37,7 +38,7 @@ impl Resource for Mutex {
 /// A lock on a mutex, stored in a variant; dropping the last copy releases the mutex.
 #[derive(Debug)]
 struct LockVariant {
-    _turn: Turn<()>,
+    _turn: FairLockGuard<()>,
 }
 
 impl VariantObject for LockVariant {
@@ -54,7 +55,7 @@ fn lock(_: &KernelInit<'_>) -> Result<Kernel> {
         let AsyncContext { step, done, .. } = ctx;
         match found {
             Err(error) => done(Err(error)),
-            Ok(mutex) => mutex.0.take(&step.cancellation, |turn| {
+            Ok(mutex) => mutex.0.lock(&step.cancellation, |turn| {
                 done(turn.map(|turn| smallvec![Value::Host(Tensor::variant(LockVariant { _turn: turn }))]));
             }),
         }

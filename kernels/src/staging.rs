@@ -1,6 +1,6 @@
 //! Kernels of staging areas.
 
-use crate::objects::staging::{Bounds, Places, StagingArea, StagingMap, Tuple};
+use crate::objects::staging::{Bounds, StagingArea, StagingMap, Tuple, TupleIndices};
 use device::Result;
 use device::cancel::Cancellation;
 use device::handle::{ObjectName, Owner};
@@ -151,7 +151,7 @@ fn map_stage(init: &KernelInit<'_>) -> Result<Kernel> {
     let types = init.attr::<Vec<DType>>("dtypes")?;
     operation(init, map(init)?, move |map, ctx| {
         let arguments = key(&ctx).and_then(|key| {
-            let places = Places::of(ctx.input(1)?, key, types.len())?;
+            let places = TupleIndices::of(ctx.input(1)?, key, types.len())?;
             let tuple = tuple(&ctx, 2)?;
             places.check(&tuple, &types)?;
             Ok((key, places, tuple))
@@ -163,7 +163,7 @@ fn map_stage(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// An operation on the tuple of a key.
-type OnTuple = fn(&StagingMap, &Arc<Cancellation>, i64, Places, Finish<(i64, Tuple)>);
+type OnTuple = fn(&StagingMap, &Arc<Cancellation>, i64, TupleIndices, Finish<(i64, Tuple)>);
 
 fn by_key(init: &KernelInit<'_>, run: OnTuple) -> Result<Kernel> {
     let width = init.attr::<Vec<DType>>("dtypes")?.len();
@@ -174,8 +174,8 @@ fn by_key(init: &KernelInit<'_>, run: OnTuple) -> Result<Kernel> {
     })
 }
 
-fn picked(indices: &Tensor, key: i64, width: usize, outputs: usize) -> Result<Places> {
-    let places = Places::of(indices, key, width)?;
+fn picked(indices: &Tensor, key: i64, width: usize, outputs: usize) -> Result<TupleIndices> {
+    let places = TupleIndices::of(indices, key, width)?;
     if places.len() != outputs {
         device::invalid!("{} indices do not pick {outputs} outputs", places.len());
     }

@@ -1,4 +1,4 @@
-//! Runs one op on the CPU without a graph, for kernel tests in this crate and others.
+//! Runs single ops on the CPU without a graph, for kernel tests in this crate and others.
 
 use device::Device;
 use device::kernel::{AsyncContext, Kernel};
@@ -8,16 +8,16 @@ use device::{Error, Result};
 use graph::{Node, Tensor};
 use std::sync::Arc;
 
-/// A CPU device outside any cluster.
+/// Returns a CPU device outside any cluster.
 pub use crate::lone_device;
 
-/// Runs a node's CPU kernel on these inputs.
+/// Runs a node's synchronous CPU kernel on these inputs.
 pub fn run_node(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
     single_node::run(&Arc::new(crate::lone_device()), node, inputs)
 }
 
-/// As [`run_node`], on a device whose resources persist between calls; of a kernel that answers later, the answer is
-/// waited for.
+/// Runs a node's CPU kernel on a device whose resources persist between calls, and waits for the answer of an
+/// asynchronous kernel.
 pub fn run_node_on(device: &Arc<Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
     let kernel = make_kernel(device, node)?;
     let Kernel::Async(start) = &kernel else { return run_kernel(&kernel, device, node, inputs) };
@@ -34,12 +34,12 @@ pub fn run_node_on(device: &Arc<Device>, node: &Node, inputs: Vec<Value>) -> Res
     answer.map_err(|e| Error::internal(format!("{}: {e}", node.op.name())))?.map(|outputs| outputs.into_vec())
 }
 
-/// Makes a node's CPU kernel.
+/// Returns a node's CPU kernel.
 pub fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
     single_node::make_kernel(device, node)
 }
 
-/// Runs a kernel that was made for this node: one that keeps state between runs shows it.
+/// Runs a kernel that was made for `node`; calls with the same kernel share its state.
 pub fn run_kernel(
     kernel: &Kernel,
     device: &Arc<Device>,
@@ -52,13 +52,14 @@ pub fn run_kernel(
 #[cfg(test)]
 pub(crate) use single_node::step as lone_step;
 
-/// A folder for the files of one test, removed with what is in it.
+/// A folder for the files of one test, removed when dropped.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct TempDir(std::path::PathBuf);
 
 #[cfg(test)]
 impl TempDir {
+    /// Creates the folder.
     pub(crate) fn new() -> Result<TempDir> {
         use std::sync::atomic::{AtomicUsize, Ordering};
         static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -72,7 +73,7 @@ impl TempDir {
         &self.0
     }
 
-    /// Writes a file of the folder.
+    /// Writes a file in the folder.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.0.join(name);
         Ok(std::fs::write(&path, bytes).map_err(|e| checkpoint::Error::file(&path, &e))?)
@@ -86,15 +87,15 @@ impl Drop for TempDir {
     }
 }
 
-/// As [`run_node`]; of a kernel that answers later, the answer is waited for.
+/// Runs a node's CPU kernel on a new device, and waits for the answer of an asynchronous kernel.
 pub fn run_to_end(node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
     run_node_on(&Arc::new(crate::lone_device()), node, inputs)
 }
 
-/// A kernel that has not answered by then never will.
+/// Maximum time for an asynchronous kernel to answer.
 const DEADLINE: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Runs an op by name: inputs and attributes as given, outputs as host tensors.
+/// Runs an op by name with host tensors as inputs, and returns its outputs as host tensors.
 pub fn run_op(op: &str, inputs: &[Tensor], attrs: &[(&str, graph::AttrValue)]) -> Result<Vec<Tensor>> {
     let op = graph::ops::lookup(op).ok_or_else(|| Error::invalid(format!("no op {op}")))?;
     let mut node = Node::new("test", op);

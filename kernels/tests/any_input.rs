@@ -1,6 +1,6 @@
-//! Every op with a CPU kernel, given inputs of the right types and otherwise anything: wrong ranks, sizes that do not
-//! fit, values out of range. It must answer, well or with an error; never panic, and never take memory that the
-//! input does not justify.
+//! Fuzz test of every op that has a CPU kernel: inputs have the right dtypes but otherwise random ranks, sizes and
+//! values, including out-of-range ones. Each kernel must return outputs or an error, must not panic, and must not
+//! allocate memory out of proportion to its inputs.
 
 use anabranch_kernels::testing::{lone_device, make_kernel, run_node_on};
 use device::Device;
@@ -16,47 +16,47 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Inputs of each op.
+/// Number of random nodes per op.
 const ROUNDS: u64 = 1500;
 
-/// Large tensors may take this much altogether, and any one allocation as much, bytes.
+/// Limit in bytes of the memory of large tensors together, and of each single allocation.
 const MEMORY: usize = 64 << 20;
 
-/// The system's allocator, which notes the largest request.
-struct Watched;
+/// The system's allocator, which records the size of the largest request.
+struct RecordingAllocator;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: it hands each request through as it is.
-unsafe impl GlobalAlloc for Watched {
+// SAFETY: each request is passed unchanged to the system's allocator, which meets the contract.
+unsafe impl GlobalAlloc for RecordingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the contract of `alloc`, which is the same here.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the contract of `alloc_zeroed`, which is the same here.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the contract of `dealloc`, and all memory comes from `System`.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         LARGEST.fetch_max(size, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the contract of `realloc`, and all memory comes from `System`.
         unsafe { System.realloc(at, layout, size) }
     }
 }
 
 #[global_allocator]
-static ALLOCATOR: Watched = Watched;
+static ALLOCATOR: RecordingAllocator = RecordingAllocator;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
+/// The random number generator SplitMix64 (Steele, Lea and Flood, 2014).
 struct Random(Cell<u64>);
 
 impl Random {
@@ -80,7 +80,8 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// Mostly a number that could be an axis, a size or an index; now and then an extreme.
+    /// Returns, in 11 of 12 cases, a small number that could be an axis, a size or an index; otherwise an extreme
+    /// one.
     fn integer(&self) -> i64 {
         const EXTREMES: [i64; 12] = [
             i64::MIN,
@@ -113,7 +114,8 @@ impl Random {
         Ok(Shape::new(&dims)?)
     }
 
-    /// The shape that an argument of this name usually has, where the others have `common`; now and then another.
+    /// Returns the usual shape of an argument with this name when the other arguments have the shape `common`. Some
+    /// names have several usual shapes, chosen at random.
     fn usual_shape(&self, name: &str, common: &Shape) -> Result<Shape> {
         let rank = common.rank();
         let first = common.first().copied().unwrap_or(1);
@@ -152,7 +154,7 @@ impl Random {
 
     fn tensor(&self, dtype: DType, shape: Shape) -> Result<Tensor> {
         let n = shape.num_elements();
-        // Values that agree with each other come to kernels' insides more often.
+        // Small values agree with each other more often, so that more inputs get past the checks of a kernel.
         let small = !self.one_in(3);
         let integer = || if small { self.below(3) as i64 } else { self.integer() };
         macro_rules! of {
@@ -190,7 +192,7 @@ impl Random {
             return one();
         }
         if spec.kind == AttrKind::Int && self.one_in(2) {
-            // What windows have: nothing of batch and channels.
+            // Window attributes have 1 for batch and channels.
             let [rows, columns] = [0; 2].map(|_| if self.one_in(2) { 1 } else { self.below(3) as i64 + 1 });
             return Some(vec![1, rows, columns, 1].into());
         }
@@ -257,7 +259,7 @@ const PLAIN: &[DType] = &[
     DType::String,
 ];
 
-/// A node with attributes that its op allows, mostly their defaults where there are some.
+/// Returns a node with random attributes that its op allows; a third of the attributes with defaults keep them.
 fn node(random: &Random, op: &'static graph::Op) -> Option<Node> {
     let mut node = Node::new("test", op);
     for spec in &op.attrs {
@@ -273,7 +275,7 @@ fn node(random: &Random, op: &'static graph::Op) -> Option<Node> {
         let drawn = (0..20).find_map(|_| random.attr(spec, &types).filter(|v| spec.check(v).is_ok()));
         let is_count = op.inputs.iter().chain(&op.outputs).any(|arg| arg.number_attr == Some(spec.name));
         let value = match drawn {
-            // As many inputs take the harness's own memory.
+            // The value is a number of inputs, whose tensors this test would have to allocate, so it is kept small.
             Some(AttrValue::Int(n)) if is_count => AttrValue::Int(n.clamp(spec.minimum.unwrap_or(0), 4)),
             Some(value) => value,
             None if spec.default.is_some() => continue,
@@ -284,9 +286,9 @@ fn node(random: &Random, op: &'static graph::Op) -> Option<Node> {
     Some(node)
 }
 
-/// The values of a node's inputs.
+/// Returns random inputs for a node.
 fn inputs(random: &Random, device: &Arc<Device>, node: &Node, types: &[PortType]) -> Result<Vec<Value>> {
-    // Mostly as they should be, or all but one: what is wrong is then found late.
+    // Most inputs are valid in all or nearly all arguments, so that kernels detect errors late.
     let has_windows = node.op.attrs.iter().any(|a| a.name == "strides" || a.name == "block_size");
     let common = if has_windows { random.shape_of_rank(4)? } else { random.shape()? };
     let is_usual = !random.one_in(4);
@@ -294,7 +296,7 @@ fn inputs(random: &Random, device: &Arc<Device>, node: &Node, types: &[PortType]
     let names: Vec<&str> = node.op.inputs.iter().map(|a| a.name).collect();
     let mut values = Vec::new();
     for (i, port) in types.iter().enumerate() {
-        // Lists of inputs come first or last; the names matter for the others.
+        // A list of inputs is either the first or the last argument, and its elements share the argument's name.
         let name = match () {
             _ if names.len() == types.len() => names[i],
             _ if node.op.inputs[0].number_attr.is_some() => {
@@ -315,7 +317,7 @@ fn inputs(random: &Random, device: &Arc<Device>, node: &Node, types: &[PortType]
         };
         let is_size = ["input_sizes", "filter_sizes", "orig_input_shape"].contains(&name);
         let tensor = if is_usual && is_size && dtype == DType::Int32 {
-            // Of a 1x1 window, which leaves the image's shape as it is.
+            // The sizes of a 1x1 window, which keeps the image's shape.
             let channels = common.last().copied().unwrap_or(1);
             let dims = if name == "filter_sizes" { vec![1, 1, channels, channels] } else { common.to_vec() };
             Tensor::vector(&dims.iter().map(|&d| d as i32).collect::<Vec<_>>())?
@@ -335,7 +337,7 @@ fn inputs(random: &Random, device: &Arc<Device>, node: &Node, types: &[PortType]
     Ok(values)
 }
 
-/// A handle of a new variable with this value.
+/// Returns a handle of a new variable with this value.
 fn handle(device: &Arc<Device>, i: usize, value: Tensor) -> Result<Value> {
     let op = |name| graph::ops::lookup(name).ok_or_else(|| Error::invalid(format!("no op {name}")));
     let make = Node::new("handle", op("VarHandleOp")?)
@@ -348,13 +350,14 @@ fn handle(device: &Arc<Device>, i: usize, value: Tensor) -> Result<Value> {
     Ok(handle)
 }
 
-/// Ops that write what they are given to the standard error stream.
-const LOUD: [&str; 2] = ["Print", "PrintV2"];
+/// Ops that write their inputs to the standard error stream.
+const PRINTING_OPS: [&str; 2] = ["Print", "PrintV2"];
 
-/// Ops that draw until enough is different, however long chance takes: only a cancelled step stops them.
-const PATIENT: &str = "CandidateSampler";
+/// Suffix of ops that sample until they have enough different values, which may take any time; only cancelling the
+/// step stops them.
+const SAMPLER_SUFFIX: &str = "CandidateSampler";
 
-/// What the last panic said and where it was.
+/// Message and location of the last panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
 fn describe(node: &Node, inputs: &[Value]) -> String {
@@ -370,12 +373,13 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
     }));
     let mut wrong: BTreeMap<String, (usize, String)> = BTreeMap::new();
     let mut never_right = BTreeSet::new();
-    let quiet =
-        graph::ops::all().iter().filter(|op| !LOUD.contains(&op.name()) && !op.name().ends_with(PATIENT));
+    let quiet = graph::ops::all()
+        .iter()
+        .filter(|op| !PRINTING_OPS.contains(&op.name()) && !op.name().ends_with(SAMPLER_SUFFIX));
     for op in quiet {
         let mut right = 0usize;
         let mut tried = 0usize;
-        // By the name: an op added elsewhere changes nothing here.
+        // The seed depends on the op's name only, so that a new op does not change the inputs of others.
         let seed: u64 =
             op.name().bytes().fold(7u64, |seed, byte| ((seed * 31) ^ u64::from(byte)) & 0xffff_ffff);
         for round in 0..ROUNDS {
@@ -387,7 +391,7 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
             }
             let Ok(types) = node.input_types() else { continue };
             let Ok(inputs) = inputs(&random, &device, &node, &types) else { continue };
-            // Those wait for others or for files; their own tests are elsewhere.
+            // Asynchronous kernels wait for other kernels or for files, and have their own tests.
             if matches!(make_kernel(&device, &node), Ok(Kernel::Async(_))) {
                 continue;
             }
@@ -414,8 +418,8 @@ fn no_input_makes_a_kernel_panic() -> Result<()> {
     let wrong: Vec<String> =
         wrong.iter().map(|(what, (n, how))| format!("{what} ({n} times)\n    {how}")).collect();
     assert!(wrong.is_empty(), "{}\n{} kinds", wrong.join("\n"), wrong.len());
-    // An op that chance made work must still do so, or inputs have become too wrong. That the others work, the
-    // comparison with TensorFlow shows.
+    // Each op outside this list must succeed at least once; otherwise the random inputs have become too invalid to
+    // test it. The comparison with TensorFlow tests that the listed ops work.
     let never_right: String = never_right.iter().map(|name| format!("{name}\n")).collect();
     expect_test::expect_file!["never_right.txt"].assert_eq(&never_right);
     Ok(())

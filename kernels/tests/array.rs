@@ -1,4 +1,5 @@
-//! The array ops against `array.txt`, and the table of CPU kernels against the table of ops.
+//! Tests of the array ops against the cases in `array.txt`, of shape inference, and of the completeness of the kernel
+//! table.
 
 use anabranch_kernels::testing::run_op;
 use graph::ops::spec::AttrKind;
@@ -9,7 +10,7 @@ type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
 const CASES: &str = include_str!("array.txt");
 
-/// One case: a call, and the outputs or the message that it gives.
+/// A call of an op, with its expected outputs or error message.
 struct Case<'a> {
     text: &'a str,
     op: &'a str,
@@ -97,7 +98,7 @@ fn tensor(text: &str) -> Fallible<Tensor> {
 }
 
 #[test]
-fn every_case_gives_what_tensorflow_gives() -> Fallible<()> {
+fn every_case_matches_tensorflow() -> Fallible<()> {
     let mut wrong = Vec::new();
     let cases = cases()?;
     for case in &cases {
@@ -115,7 +116,7 @@ fn every_case_gives_what_tensorflow_gives() -> Fallible<()> {
     Ok(())
 }
 
-/// A graph of one op; its inputs are constants, or placeholders of which nothing but the type is known.
+/// Returns a graph of one op. Its inputs are constants, or placeholders of known dtype and unknown shape.
 fn graph_of(case: &Case<'_>, constants: bool) -> Fallible<(graph::Graph, graph::NodeId)> {
     let scope = graph::Scope::new();
     let mut inputs = Vec::new();
@@ -134,7 +135,7 @@ fn graph_of(case: &Case<'_>, constants: bool) -> Fallible<(graph::Graph, graph::
     Ok((graph, id))
 }
 
-/// Ops whose output shapes depend on values in ways that inference does not follow.
+/// Ops whose output shapes depend on input values in a way that shape inference does not model.
 const OPEN_SHAPES: &[&str] = &[
     "DynamicPartition",
     "ListDiff",
@@ -152,7 +153,7 @@ const OPEN_SHAPES: &[&str] = &[
 ];
 
 #[test]
-fn inference_knows_the_shapes_that_come_out() -> Fallible<()> {
+fn inferred_shapes_match_the_outputs() -> Fallible<()> {
     for case in cases()? {
         let Ok(outputs) = &case.expected else { continue };
         for constants in [true, false] {
@@ -171,7 +172,7 @@ fn inference_knows_the_shapes_that_come_out() -> Fallible<()> {
 }
 
 #[test]
-fn what_inference_refuses_the_kernel_refuses_too() -> Fallible<()> {
+fn kernels_refuse_the_cases_that_inference_refuses() -> Fallible<()> {
     let mut refused = 0;
     for case in cases()? {
         let (graph, _) = graph_of(&case, true)?;
@@ -263,7 +264,7 @@ const OPS: &[&str] = &[
 ];
 
 #[test]
-fn every_array_op_is_tabled_and_has_a_kernel() {
+fn every_array_op_is_in_the_op_table_and_has_a_kernel() {
     for op in OPS {
         assert!(graph::ops::lookup(op).is_some(), "{op} is no op");
         assert!(!anabranch_kernels::table().of_op(op).is_empty(), "{op} has no CPU kernel");
@@ -272,7 +273,7 @@ fn every_array_op_is_tabled_and_has_a_kernel() {
 
 #[test]
 fn constants_are_shared_and_placeholders_must_be_fed() -> Fallible<()> {
-    // More elements than lie inside a tensor itself.
+    // A larger tensor than those stored inline.
     let value = Tensor::try_from([1.5f32, 2.5, 3.5])?;
     let attrs = [("dtype", DType::Float.into()), ("value", value.clone().into())];
     let outputs = run_op("Const", &[], &attrs)?;
@@ -292,7 +293,7 @@ fn constants_are_shared_and_placeholders_must_be_fed() -> Fallible<()> {
 }
 
 #[test]
-fn the_same_elements_are_not_copied() -> Fallible<()> {
+fn ops_that_keep_all_elements_share_the_input_buffer() -> Fallible<()> {
     let x = Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0], Shape::new(&[1, 4])?)?;
     let calls = [
         ("Reshape", vec![x.clone(), Tensor::try_from([2i32, 2])?], vec![]),
@@ -312,7 +313,7 @@ fn the_same_elements_are_not_copied() -> Fallible<()> {
 }
 
 #[test]
-fn sizes_beyond_memory_are_refused_before_it_is_taken() -> Fallible<()> {
+fn outputs_beyond_memory_are_refused_before_allocation() -> Fallible<()> {
     let huge = Tensor::try_from([1i64 << 45])?;
     let calls = [
         ("Fill", vec![huge.clone(), Tensor::scalar(1f32)], vec![("index_type", DType::Int64.into())]),

@@ -1,5 +1,5 @@
-//! Every op of the neural-network and random families has a CPU kernel for each element type that TensorFlow
-//! 2.21's CPU has one for (complex types aside), and each kernel can be made.
+//! Tests that every neural-network and random op has a CPU kernel for each dtype for which TensorFlow 2.21's CPU has
+//! one, except complex dtypes, and that each kernel can be created.
 
 use anabranch_kernels::testing::lone_device;
 use device::Device;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const FLOATS: &[DType] = &[Half, BFloat16, Float, Double];
 const REALS: &[DType] =
     &[Half, BFloat16, Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64];
-/// [`REALS`] without what MaxPool's op definition leaves out.
+/// [`REALS`] without the dtypes that MaxPool's op definition excludes.
 const POOLED: &[DType] = &[Half, BFloat16, Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16];
 const ANY: &[DType] = &[
     Half, BFloat16, Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64, Bool, String,
@@ -60,7 +60,7 @@ const TABLE: &[(&str, &str, &[DType])] = &[
 ];
 
 #[test]
-fn every_type_has_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
+fn every_dtype_has_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
     let device: Arc<Device> = Arc::new(lone_device());
     for (op, attr, types) in TABLE {
         let op = graph::ops::lookup(op).ok_or(*op)?;
@@ -70,7 +70,7 @@ fn every_type_has_a_kernel() -> Result<(), Box<dyn std::error::Error>> {
                 match spec.name {
                     "strides" | "ksize" => node.attrs.set(spec.name, vec![1i64; 4]),
                     "padding" => node.attrs.set("padding", "VALID"),
-                    // The other type attributes: any that they allow.
+                    // The other type attributes get any allowed value.
                     name => node.attrs.set(name, spec.allowed.last().cloned().unwrap_or(Float.into())),
                 }
             }

@@ -1,4 +1,4 @@
-//! Objects behind handles of either kind, as nodes see them: who makes them, who finds them, when they go.
+//! Tests of resources behind both kinds of handles: creation, lookup, sharing, and removal.
 
 use anabranch_kernels::testing::{lone_device, make_kernel, run_kernel, run_node_on};
 use device::Device;
@@ -39,7 +39,7 @@ const TYPES: [(&str, AttrValue); 2] =
     [("Tin", AttrValue::Type(DType::String)), ("Tout", AttrValue::Type(DType::Int64))];
 
 #[test]
-fn an_object_without_a_shared_name_goes_with_its_kernel() -> Result<()> {
+fn an_unshared_resource_is_removed_with_its_kernel() -> Result<()> {
     let device: Arc<Device> = Arc::new(lone_device());
     let maker = node("MutableHashTableV2", &table(""))?;
     let kernel = make_kernel(&device, &maker)?;
@@ -58,7 +58,7 @@ fn an_object_without_a_shared_name_goes_with_its_kernel() -> Result<()> {
 }
 
 #[test]
-fn a_shared_object_is_found_by_its_name_and_by_either_kind_of_handle() -> Result<()> {
+fn a_shared_resource_is_found_by_name_and_by_both_kinds_of_handles() -> Result<()> {
     let device: Arc<Device> = Arc::new(lone_device());
     let by_resource = run_node_on(&device, &node("MutableHashTableV2", &table("t"))?, vec![])?.swap_remove(0);
     let by_reference = run_node_on(&device, &node("MutableHashTable", &table("t"))?, vec![])?.swap_remove(0);
@@ -76,7 +76,7 @@ fn a_shared_object_is_found_by_its_name_and_by_either_kind_of_handle() -> Result
 }
 
 #[test]
-fn a_handle_of_any_kind_can_be_destroyed() -> Result<()> {
+fn a_resource_can_be_destroyed_once() -> Result<()> {
     let device: Arc<Device> = Arc::new(lone_device());
     let handle = run_node_on(&device, &node("MutableHashTableV2", &table("t"))?, vec![])?.swap_remove(0);
     let strict = [("ignore_lookup_error", AttrValue::Bool(false))];
@@ -88,7 +88,7 @@ fn a_handle_of_any_kind_can_be_destroyed() -> Result<()> {
 }
 
 #[test]
-fn rows_that_go_leave_the_others_where_they_are_found() -> Result<()> {
+fn removing_rows_keeps_the_other_rows() -> Result<()> {
     let device: Arc<Device> = Arc::new(lone_device());
     let handle = run_node_on(&device, &node("MutableHashTableV2", &table("t"))?, vec![])?.swap_remove(0);
     let keys = words(&["a", "b", "c", "d"])?;
@@ -101,7 +101,7 @@ fn rows_that_go_leave_the_others_where_they_are_found() -> Result<()> {
 }
 
 #[test]
-fn wrong_handles_are_refused() -> Result<()> {
+fn invalid_handles_are_refused() -> Result<()> {
     let device: Arc<Device> = Arc::new(lone_device());
     let three = words(&["a", "b", "c"])?;
     let refused = run(&device, "LookupTableSize", &[three], &[]).map_err(|e| (e.code(), e.to_string()));

@@ -1,4 +1,4 @@
-//! Queues and accumulators whose state another store follows, as a standby's store does.
+//! Tests of queues and accumulators that are replicated to another store, like to a standby's.
 
 use anabranch_kernels::objects::accumulator::{Accumulator, Gradient, Reduction};
 use anabranch_kernels::objects::queue::{Element, Kind, Queue, QueueSpec};
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use smallvec::smallvec;
 use std::sync::Arc;
 
-/// A store, its journal, and a store that follows.
+/// A store, its journal, and the store to which the journal's changes are applied.
 #[derive(Default)]
 struct Pair {
     journal: Arc<Journal>,
@@ -41,7 +41,7 @@ fn floats(values: &[f32]) -> Result<Tensor> {
 }
 
 #[test]
-fn queues_and_accumulators_are_followed() -> Result<()> {
+fn queues_and_accumulators_are_replicated() -> Result<()> {
     let pair = Pair::new()?;
     let step = Arc::new(Cancellation::new());
     for kind in [Kind::Fifo, Kind::Priority] {
@@ -88,7 +88,7 @@ fn queues_and_accumulators_are_followed() -> Result<()> {
         return Err(Error::internal("no mean"));
     };
     assert_eq!(mean, floats(&[2.5])?);
-    // The waiting take changed nothing, and waits in its own process only.
+    // The take has emptied the replica.
     assert_eq!(followed.count(), 0);
     Ok(())
 }
@@ -104,7 +104,7 @@ fn elements_of_a_waiting_dequeue_stay_in_the_replica() -> Result<()> {
         queue.enqueue(&step, smallvec![Tensor::from(number).into()], Box::new(drop));
     }
     queue.dequeue_many(&step, 3, false, Box::new(drop));
-    // The dequeue behind it has taken no elements.
+    // A dequeue that is not the first waiting one takes no elements.
     let second = Arc::new(Cancellation::new());
     queue.dequeue_many(&second, 3, false, Box::new(drop));
     second.cancel(Error::internal("over"));

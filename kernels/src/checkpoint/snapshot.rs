@@ -1,7 +1,7 @@
 //! Kernels that take snapshots of variables, and save them while the variables continue to change.
 
 use super::{prefix, write};
-use crate::objects::io::{behind, blocking};
+use crate::objects::io::{blocking, write_behind};
 use checkpoint::bundle;
 use checkpoint::store::Store;
 use device::handle::{ObjectName, Owner};
@@ -51,7 +51,7 @@ pub(super) fn save(init: &KernelInit<'_>) -> Result<Kernel> {
         let writes_behind = ctx.input(3)?.item::<Bool8>()?.get();
         let create = |store: &dyn Store, path: &Path| {
             let file = store.create_direct(path)?;
-            if writes_behind { behind(file) } else { Ok(file) }
+            if writes_behind { write_behind(file) } else { Ok(file) }
         };
         write(ctx, values, || bundle::Writer::create_with(prefix, create))?;
         Ok(SmallVec::new())

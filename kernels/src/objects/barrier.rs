@@ -1,5 +1,5 @@
-//! Barriers: tuples whose components are inserted under a key by different steps, and taken when they are
-//! complete, in the order in which their keys were first seen.
+//! Barriers: steps insert the components of a tuple under a key, one at a time; complete tuples are taken in the
+//! order in which their keys first occurred.
 
 use crate::objects::queue::{Element, Kind, Queue, QueueSpec, shapes_text, types_text};
 use crate::objects::rows;
@@ -15,25 +15,27 @@ use rustc_hash::FxHashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A barrier.
+/// A barrier resource.
 pub struct Barrier {
     name: Arc<str>,
     types: Vec<DType>,
     shapes: Vec<PartialShape>,
-    state: Mutex<State>,
-    /// What is complete: its number, its key, its components.
+    state: Mutex<BarrierState>,
+    /// Complete tuples as queue elements: number, key, components.
     ready: Queue,
 }
 
-struct State {
-    /// What keys that are seen for the first time are numbered.
+/// The state of a barrier.
+struct BarrierState {
+    /// Number for the next new keys; the numbers order the complete tuples.
     next: i64,
-    incomplete: FxHashMap<Bytes, Incomplete>,
+    incomplete: FxHashMap<Bytes, IncompleteTuple>,
     is_closed: bool,
     cancels_pending: bool,
 }
 
-struct Incomplete {
+/// The components inserted so far under one key.
+struct IncompleteTuple {
     number: i64,
     components: Vec<Option<Tensor>>,
 }
@@ -43,6 +45,7 @@ impl Resource for Barrier {
 }
 
 impl Barrier {
+    /// Returns an open, empty barrier for tuples of these components.
     pub fn new(name: Arc<str>, types: Vec<DType>, shapes: Vec<PartialShape>) -> Barrier {
         let prefix = [(DType::Int64, PartialShape::scalar()), (DType::String, PartialShape::scalar())];
         let components = types.iter().copied().zip(shapes.iter().cloned());
@@ -54,7 +57,7 @@ impl Barrier {
             shapes: ready_shapes,
         };
         let ready = Queue::new(format!("{name}_ready").into(), spec);
-        let state = State {
+        let state = BarrierState {
             next: i64::MIN,
             incomplete: FxHashMap::default(),
             is_closed: false,
@@ -63,12 +66,15 @@ impl Barrier {
         Barrier { name, types, shapes, state: Mutex::new(state), ready }
     }
 
+    /// Returns the dtypes of the components.
     pub fn types(&self) -> &[DType] {
         &self.types
     }
 
+    /// Checks that a node with these components may share this barrier.
+    ///
     /// # Errors
-    /// `InvalidArgument` if a node that asks for these components may not have this barrier.
+    /// `InvalidArgument` if the dtypes or shapes differ.
     pub fn check_same(&self, types: &[DType], shapes: &[PartialShape]) -> Result<()> {
         let name = &self.name;
         if self.types != types {
@@ -88,19 +94,21 @@ impl Barrier {
         Ok(())
     }
 
+    /// Returns the number of complete tuples.
     pub fn ready_size(&self) -> usize {
         self.ready.len()
     }
 
+    /// Returns the number of keys with incomplete tuples.
     pub fn incomplete_size(&self) -> usize {
         self.state.lock().incomplete.len()
     }
 
-    /// Inserts component `index` of the tuples under these keys, row by row.
+    /// Inserts component `index` of the tuples under these keys: row `i` of `values` belongs to key `i`.
     ///
     /// # Errors
-    /// `InvalidArgument` if a key has the component already; `Cancelled` if the barrier is closed and a key is
-    /// new. What was inserted before the key that failed stays.
+    /// `InvalidArgument` if a key has the component already; `Cancelled` if the barrier is closed and a key is new.
+    /// Values inserted before the failing key stay.
     pub fn insert(
         &self,
         step: &Arc<Cancellation>,
@@ -115,10 +123,10 @@ impl Barrier {
             return done(added.map(|()| Vec::new()));
         }
         self.ready.enqueue_all(step, complete, Box::new(move |result| done(added.and(result))));
-        self.close_ready_if_over(step);
+        self.close_ready_if_finished(step);
     }
 
-    /// Inserts key by key; what becomes complete goes to `complete`.
+    /// Inserts the values key by key, and appends the tuples that become complete to `complete`.
     fn add(&self, keys: &Tensor, values: &Tensor, index: usize, complete: &mut Vec<Element>) -> Result<()> {
         if keys.shape().rank() != 1 {
             device::invalid!("keys must be a vector, got shape {}", keys.shape());
@@ -134,7 +142,7 @@ impl Barrier {
         let values = rows::split(values)?;
         let declared = &self.shapes[index];
         if let Some(value) = values.iter().find(|value| !declared.accepts(value.shape())) {
-            // The components follow the number and the key.
+            // The queue's elements have the number and the key before the components.
             device::invalid!(
                 "Shape mismatch in tuple component {}. Expected {declared}, got {}",
                 index + 2,
@@ -142,7 +150,7 @@ impl Barrier {
             );
         }
         let mut state = self.state.lock();
-        let State { next, incomplete, is_closed, cancels_pending } = &mut *state;
+        let BarrierState { next, incomplete, is_closed, cancels_pending } = &mut *state;
         if *is_closed && (*cancels_pending || (!keys.is_empty() && incomplete.is_empty())) {
             let message = format!(
                 "Barrier {} is closed.  Pending enqueues cancelled: {}.  Number of new insertions: {}.  Number of \
@@ -169,7 +177,7 @@ impl Barrier {
                     return Err(Error::new(Code::Cancelled, message));
                 }
                 let components = vec![None; self.types.len()];
-                incomplete.insert(key.clone(), Incomplete { number, components });
+                incomplete.insert(key.clone(), IncompleteTuple { number, components });
                 // All keys that are new in one insertion share a number.
                 *next = number.saturating_add(1);
             }
@@ -183,7 +191,7 @@ impl Barrier {
             }
             of_key.components[index] = Some(value);
             if of_key.components.iter().all(Option::is_some)
-                && let Some(Incomplete { number, components }) = incomplete.remove(key)
+                && let Some(IncompleteTuple { number, components }) = incomplete.remove(key)
             {
                 let mut element = Element::new();
                 element.push(Tensor::from(number).into());
@@ -195,8 +203,8 @@ impl Barrier {
         Ok(())
     }
 
-    /// Takes `count` complete tuples as soon as they are there; of a closed barrier, with `allow_small`, those
-    /// that are left.
+    /// Takes `count` complete tuples when there are enough. With `allow_small`, a closed barrier returns its
+    /// remaining tuples.
     pub fn take(
         &self,
         step: &Arc<Cancellation>,
@@ -205,17 +213,17 @@ impl Barrier {
         done: Finish<Vec<Element>>,
     ) {
         let state = self.state.lock();
-        let mut wanted = count;
+        let mut requested = count;
         if state.is_closed {
-            let mut there = self.ready.len();
+            let mut available = self.ready.len();
             if allow_small {
-                wanted = count.min(there);
+                requested = count.min(available);
             } else {
-                there += state.incomplete.len();
+                available += state.incomplete.len();
             }
-            if there < wanted.max(1) {
+            if available < requested.max(1) {
                 let message = format!(
-                    "Barrier '{}' is closed and has insufficient elements (requested {wanted}, total size {there})",
+                    "Barrier '{}' is closed and has insufficient elements (requested {requested}, total size {available})",
                     self.name
                 );
                 drop(state);
@@ -223,15 +231,15 @@ impl Barrier {
             }
         }
         drop(state);
-        self.ready.dequeue_many(step, wanted, allow_small, done);
+        self.ready.dequeue_many(step, requested, allow_small, done);
     }
 
-    /// The numbers, the keys and the components of what was taken.
+    /// Returns the numbers, the keys and the components of taken tuples, each as a batch.
     pub fn batch(&self, elements: &[Element]) -> Result<impl Iterator<Item = Tensor> + use<>> {
         Ok(self.ready.batch(elements)?.into_iter())
     }
 
-    /// No new key is taken from now on; with `cancel_pending`, what is incomplete is dropped.
+    /// Closes the barrier for new keys; `cancel_pending` also drops the incomplete tuples.
     pub fn close(&self, step: &Arc<Cancellation>, cancel_pending: bool) -> Result<()> {
         let mut state = self.state.lock();
         if state.is_closed && (state.cancels_pending || !cancel_pending) {
@@ -244,18 +252,19 @@ impl Barrier {
             state.incomplete.clear();
         }
         drop(state);
-        self.close_ready_if_over(step);
+        self.close_ready_if_finished(step);
         Ok(())
     }
 
-    /// Once nothing can become complete any more, who waits for more than there is learns it.
-    fn close_ready_if_over(&self, step: &Arc<Cancellation>) {
-        let is_over = {
+    /// Closes the queue of complete tuples once no further tuple can become complete, so that takes that wait for
+    /// more fail.
+    fn close_ready_if_finished(&self, step: &Arc<Cancellation>) {
+        let is_finished = {
             let state = self.state.lock();
             state.is_closed && state.incomplete.is_empty()
         };
-        if is_over && !self.ready.is_closed() {
-            // It may have been closed in between.
+        if is_finished && !self.ready.is_closed() {
+            // Another thread may have closed it in the meantime, so the result is ignored.
             self.ready.close(step, false, Box::new(|_| {}));
         }
     }
@@ -277,15 +286,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_complete_before_a_bad_key_is_not_lost() -> Result<()> {
+    fn tuples_completed_before_a_failing_key_are_kept() -> Result<()> {
         let shapes = vec![PartialShape::scalar(), PartialShape::scalar()];
         let barrier = Barrier::new("b".into(), vec![DType::Int32, DType::Int32], shapes);
         let step = Arc::new(Cancellation::new());
         let insert = |keys: &[&'static str], index: usize| -> Result<Option<Code>> {
             let values = Tensor::zeros(DType::Int32, [keys.len()].try_into()?)?;
             let failed = Arc::new(Mutex::new(None));
-            let told = failed.clone();
-            let done = move |result: Result<Vec<Element>>| *told.lock() = result.err().map(|e| e.code());
+            let answer = failed.clone();
+            let done = move |result: Result<Vec<Element>>| *answer.lock() = result.err().map(|e| e.code());
             barrier.insert(&step, &strings(keys)?, &values, index, Box::new(done));
             let failed = failed.lock().take();
             Ok(failed)

@@ -1,6 +1,6 @@
-//! Bytes in messages.
+//! Escaping of bytes for messages.
 
-/// As a C string literal would have it.
+/// Returns the bytes as printable ASCII with the escapes of a C string literal.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for &b in bytes {

@@ -1,4 +1,4 @@
-//! Event files: what steps' summary writers write, and TensorBoard reads. A record is an `Event` message.
+//! Event files: written by summary writers and read by TensorBoard. Each record is an `Event` message.
 
 use crate::objects::io::{Compression, RecordWriter};
 use checkpoint::proto::Writer;
@@ -12,28 +12,32 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Where an event file goes, and how long events may wait to be written.
+/// The location of an event file, and the limits on buffered events.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Folder of the file.
     pub folder: PathBuf,
-    /// After what makes the name its own.
+    /// Suffix of the file name, after the part that makes the name unique.
     pub suffix: String,
-    /// More events than this do not wait.
+    /// Maximum number of buffered events.
     pub max_queue: usize,
-    /// Nor longer than this; `None` means as long as it takes.
+    /// Maximum time between flushes; `None` is unlimited.
     pub flush_after: Option<Duration>,
 }
 
-/// An event file that steps write to. It is written to its end when it is dropped.
+/// An event file that steps write to; dropping it writes the buffered events.
 pub struct EventFile {
     settings: Settings,
-    /// Not there until the file has been opened.
-    open: Mutex<Option<Open>>,
+    /// The open file; `None` before [`EventFile::open`].
+    open: Mutex<Option<OpenFile>>,
 }
 
-struct Open {
+/// The writer of an open file.
+struct OpenFile {
     file: RecordWriter,
-    waiting: Vec<Vec<u8>>,
+    /// Buffered events.
+    buffered: Vec<Vec<u8>>,
+    /// Time of the last flush.
     flushed: Instant,
 }
 
@@ -41,16 +45,17 @@ impl Resource for EventFile {
     const KIND: &'static str = "SummaryWriter";
 }
 
-/// What stands in a file's first event.
+/// Content of the first event: the file version and the name of the writer.
 const VERSION: &[u8] = b"brain.Event:2";
 const WRITER: &[u8] = b"tensorflow.core.util.events_writer";
 
 impl EventFile {
+    /// Returns an event file that is not yet open.
     pub fn new(settings: Settings) -> EventFile {
         EventFile { settings, open: Mutex::default() }
     }
 
-    /// Makes the file and its folder, unless they have been made.
+    /// Creates the folder and the file unless the file is open.
     pub fn open(&self) -> Result<()> {
         let mut open = self.open.lock();
         if open.is_some() {
@@ -64,11 +69,11 @@ impl EventFile {
         });
         file.write(&first)?;
         file.flush()?;
-        *open = Some(Open { file, waiting: Vec::new(), flushed: Instant::now() });
+        *open = Some(OpenFile { file, buffered: Vec::new(), flushed: Instant::now() });
         Ok(())
     }
 
-    /// A name that no other writer gives, on this machine or another.
+    /// Returns a file name that is unique across writers, processes and machines.
     fn file_name(&self) -> String {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let host = fs::read_to_string("/proc/sys/kernel/hostname");
@@ -78,21 +83,21 @@ impl EventFile {
         format!("events.out.tfevents.{seconds:010}.{host}.{process}.{number}{}", self.settings.suffix)
     }
 
-    /// Adds an event, which may wait to be written.
+    /// Adds an event to the buffer, and writes the buffer if a limit is reached.
     pub fn write(&self, event: Vec<u8>) -> Result<()> {
         self.with_open(|open| {
-            open.waiting.push(event);
+            open.buffered.push(event);
             let is_late = self.settings.flush_after.is_some_and(|after| open.flushed.elapsed() > after);
-            if is_late || open.waiting.len() > self.settings.max_queue { open.flush() } else { Ok(()) }
+            if is_late || open.buffered.len() > self.settings.max_queue { open.flush() } else { Ok(()) }
         })
     }
 
-    /// Writes the events that wait.
+    /// Writes the buffered events.
     pub fn flush(&self) -> Result<()> {
-        self.with_open(Open::flush)
+        self.with_open(OpenFile::flush)
     }
 
-    fn with_open(&self, act: impl FnOnce(&mut Open) -> Result<()>) -> Result<()> {
+    fn with_open(&self, act: impl FnOnce(&mut OpenFile) -> Result<()>) -> Result<()> {
         match &mut *self.open.lock() {
             Some(open) => act(open),
             None => Err(Error::new(Code::FailedPrecondition, "Class was not properly initialized.")),
@@ -100,10 +105,10 @@ impl EventFile {
     }
 }
 
-impl Open {
+impl OpenFile {
     fn flush(&mut self) -> Result<()> {
         self.flushed = Instant::now();
-        for event in self.waiting.drain(..) {
+        for event in self.buffered.drain(..) {
             self.file.write(&event)?;
         }
         self.file.flush()
@@ -112,7 +117,7 @@ impl Open {
 
 impl Drop for EventFile {
     fn drop(&mut self) {
-        // Nobody is left to be told of a failure; who wants to know flushes before.
+        // A failure cannot be reported here; callers that need to know it flush before.
         if let Some(open) = self.open.get_mut() {
             let _ = open.flush();
         }
@@ -129,7 +134,7 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// An `Event` of this time.
+/// Returns an `Event` message with the current time, whose other fields `write` adds.
 pub fn event(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut event = Writer::new();
     event.double(1, now().as_secs_f64());

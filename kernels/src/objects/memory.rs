@@ -11,6 +11,7 @@ use std::ops::AddAssign;
 /// Creates, joins, cuts and adds tensors in one memory space. All elements of one array or list are in the same
 /// memory space.
 pub trait Memory: Send + Sync + 'static {
+    /// Returns a tensor of zeros.
     fn zeros(&self, ctx: &KernelContext<'_>, dtype: DType, shape: Shape) -> Result<Value>;
 
     /// Adds a tensor of the same type and shape to `sum`.

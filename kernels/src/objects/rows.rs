@@ -1,23 +1,23 @@
-//! Rows of tensors of any type: a batch taken apart along its first axis, and rows put together into a batch.
+//! Rows of tensors of any dtype: splits a batch along its first axis, and stacks rows into a batch.
 
 use bytes::Bytes;
 use device::{Error, Result};
 use graph::{DType, ResourceHandle, Shape, Tensor, Variant};
 
-/// The rows of a tensor, each with storage of its own.
+/// Returns the rows of a tensor, each in its own buffer.
 ///
 /// # Errors
-/// `InvalidArgument` for a scalar, which has none.
+/// `InvalidArgument` for a scalar, which has no rows.
 pub fn split(batch: &Tensor) -> Result<Vec<Tensor>> {
     let Some((&count, dims)) = batch.shape().split_first() else {
         device::invalid!("a scalar has no rows");
     };
     let shape = Shape::new(dims)?;
-    let each = shape.num_elements();
-    (0..count).map(|row| elements(batch, row * each, each, shape.clone())).collect()
+    let row_size = shape.num_elements();
+    (0..count).map(|row| elements(batch, row * row_size, row_size, shape.clone())).collect()
 }
 
-/// `count` elements from `start` on, under this shape.
+/// Returns `count` elements from `start` on, as a tensor of `shape`.
 fn elements(of: &Tensor, start: usize, count: usize, shape: Shape) -> Result<Tensor> {
     let range = start..start + count;
     Ok(match of.dtype() {
@@ -35,12 +35,12 @@ fn element_size(dtype: DType) -> Result<usize> {
     dtype.size().ok_or_else(|| Error::unimplemented(format!("elements of {dtype} have no size")))
 }
 
-/// The rows as one tensor of shape `[rows.len()] + shape`; rows that are smaller are filled up with zeros or
-/// empty strings.
+/// Stacks the rows into one tensor of shape `[rows.len()] + shape`; smaller rows are padded with zeros or empty
+/// strings.
 pub fn stack(rows: &[&Tensor], dtype: DType, shape: &Shape) -> Result<Tensor> {
     let out = Shape::new(&[&[rows.len()], shape.dims()].concat())?;
-    let mut places = Vec::with_capacity(rows.len());
-    let each = shape.num_elements();
+    let mut starts = Vec::with_capacity(rows.len());
+    let row_size = shape.num_elements();
     for (i, row) in rows.iter().enumerate() {
         let fits =
             row.shape().rank() == shape.rank() && row.shape().iter().zip(shape.iter()).all(|(a, b)| a <= b);
@@ -51,9 +51,9 @@ pub fn stack(rows: &[&Tensor], dtype: DType, shape: &Shape) -> Result<Tensor> {
                 row.shape()
             );
         }
-        places.push(i * each);
+        starts.push(i * row_size);
     }
-    let runs = || rows.iter().zip(&places).flat_map(|(row, &start)| runs(row, shape, start));
+    let runs = || rows.iter().zip(&starts).flat_map(|(row, &start)| runs(row, shape, start));
     macro_rules! objects {
         ($zero:expr, $view:ident, $make:ident) => {{
             let mut all = vec![$zero; out.num_elements()];
@@ -84,15 +84,15 @@ pub fn stack(rows: &[&Tensor], dtype: DType, shape: &Shape) -> Result<Tensor> {
     }
 }
 
-/// Where adjacent elements of `row` go in a block of `shape` that starts at `start`: the row, the first element
-/// here and there, and how many.
+/// Returns the contiguous runs of elements of `row` in a block of `shape` that starts at `start`: the row, the run's
+/// first element in the row and in the block, and its length.
 fn runs<'a>(
     row: &'a Tensor,
     shape: &Shape,
     start: usize,
 ) -> impl Iterator<Item = (&'a Tensor, usize, usize, usize)> + use<'a> {
     let rank = shape.rank();
-    // The axes from here on are as long in both, so what they span is adjacent in both.
+    // Trailing axes of equal size are contiguous in both, and so is the axis before them.
     let same = (0..rank).rev().take_while(|&axis| row.shape()[axis] == shape[axis]).count();
     let outer = rank - same;
     let split = outer.saturating_sub(1);
@@ -112,7 +112,7 @@ fn runs<'a>(
     })
 }
 
-/// The least shape that every row fits into.
+/// Returns the smallest shape into which every row fits.
 pub fn bounds(rows: &[&Tensor]) -> Result<Shape> {
     let mut dims: Vec<usize> = rows.first().map(|row| row.shape().dims().to_vec()).unwrap_or_default();
     for row in rows {
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_a_batch_make_the_batch() -> Result<()> {
+    fn stacking_the_rows_of_a_batch_gives_the_batch() -> Result<()> {
         let batch = Tensor::try_from([[1i32, 2], [3, 4], [5, 6]])?;
         let rows = split(&batch)?;
         assert_eq!(rows[1], Tensor::try_from([3i32, 4])?);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn smaller_rows_are_filled_up() -> Result<()> {
+    fn smaller_rows_are_padded() -> Result<()> {
         let a = Tensor::from_slice(&[1i32, 2, 3, 4], Shape::new(&[2, 2, 1])?)?;
         let b = Tensor::from_slice(&[5i32, 6, 7], Shape::new(&[1, 1, 3])?)?;
         let empty = Tensor::zeros(DType::Int32, Shape::new(&[0, 2, 1])?)?;

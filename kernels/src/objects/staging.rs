@@ -1,5 +1,5 @@
-//! Staging areas: tensors put by one step and taken by another, in order (`Stage`) or by key (`MapStage`). Both
-//! may be bounded in number and in bytes; who puts too much waits until something is taken.
+//! Staging areas: one step puts tensors and another takes them, in order (`Stage`) or by key (`MapStage`). Both may
+//! be bounded in elements and bytes; a put without room waits.
 
 use device::cancel::Cancellation;
 use device::resource::Resource;
@@ -10,17 +10,20 @@ use graph::{Code, DType, Tensor};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The tensors of one element, each in the memory of the device whose area it is, or of the host.
+/// The tensors of one element, each in the memory of the area's device or of the host.
 pub type Tuple = Vec<Placed>;
 
-/// How much may be in an area; 0 is no limit.
+/// The bounds of an area; 0 means unbounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
+    /// Maximum number of elements.
     pub capacity: usize,
+    /// Maximum total bytes.
     pub bytes: usize,
 }
 
 impl Bounds {
+    /// Returns whether an element of `more` bytes fits beside `count` elements of `bytes` bytes.
     fn has_room(self, count: usize, bytes: usize, more: usize) -> bool {
         (self.capacity == 0 || count < self.capacity) && self.has_memory(bytes, more)
     }
@@ -42,23 +45,24 @@ impl Bounds {
     }
 }
 
-fn size(tensors: &[Placed]) -> usize {
+fn num_bytes(tensors: &[Placed]) -> usize {
     tensors.iter().map(Placed::num_bytes).sum()
 }
 
-/// Who puts, and who takes or looks.
+/// Lanes of waiting operations: puts, and takes and peeks.
 const PUT: usize = 0;
 const TAKE: usize = 1;
 
-/// An area that gives out what was put first.
+/// A staging area that returns elements in the order of their puts.
 #[derive(Debug)]
 pub struct StagingArea {
     bounds: Bounds,
-    waiting: Waiting<Staged, Tuple>,
+    waiting: Waiting<StagedTuples, Tuple>,
 }
 
+/// The elements of a staging area, and their total bytes.
 #[derive(Default)]
-struct Staged {
+struct StagedTuples {
     tuples: VecDeque<Tuple>,
     bytes: usize,
 }
@@ -68,30 +72,34 @@ impl Resource for StagingArea {
 }
 
 impl StagingArea {
+    /// Returns an empty area.
     pub fn new(bounds: Bounds) -> StagingArea {
-        StagingArea { bounds, waiting: Waiting::in_any_order(Staged::default(), 2) }
+        StagingArea { bounds, waiting: Waiting::in_any_order(StagedTuples::default(), 2) }
     }
 
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.waiting.look(|staged| staged.tuples.len())
     }
 
+    /// Returns whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Removes all elements.
     pub fn clear(&self) {
-        self.waiting.with(|staged| *staged = Staged::default());
+        self.waiting.with(|staged| *staged = StagedTuples::default());
     }
 
-    /// Puts a tuple, as soon as there is room.
+    /// Puts an element when there is room.
     pub fn put(&self, step: &Arc<Cancellation>, tuple: Tuple, done: Finish<Tuple>) {
-        let (bounds, bytes) = (self.bounds, size(&tuple));
+        let (bounds, bytes) = (self.bounds, num_bytes(&tuple));
         if let Err(error) = bounds.check(bytes) {
             return done(Err(error));
         }
         let mut tuple = Some(tuple);
-        let attempt = move |staged: &mut Staged| {
+        let attempt = move |staged: &mut StagedTuples| {
             if !bounds.has_room(staged.tuples.len(), staged.bytes, bytes) {
                 return Tried::Waits;
             }
@@ -102,21 +110,21 @@ impl StagingArea {
         self.waiting.attempt(PUT, step, attempt, done);
     }
 
-    /// Takes the first tuple, as soon as there is one.
+    /// Takes the first element when there is one.
     pub fn get(&self, step: &Arc<Cancellation>, done: Finish<Tuple>) {
-        let attempt = |staged: &mut Staged| match staged.tuples.pop_front() {
+        let attempt = |staged: &mut StagedTuples| match staged.tuples.pop_front() {
             None => Tried::Waits,
             Some(tuple) => {
-                staged.bytes -= size(&tuple);
+                staged.bytes -= num_bytes(&tuple);
                 Tried::Over(Ok(tuple))
             }
         };
         self.waiting.attempt(TAKE, step, attempt, done);
     }
 
-    /// Looks at the tuple in this place, as soon as there is one.
-    pub fn peek(&self, step: &Arc<Cancellation>, place: usize, done: Finish<Tuple>) {
-        let attempt = move |staged: &mut Staged| match staged.tuples.get(place) {
+    /// Returns a copy of the element at `index` when there is one.
+    pub fn peek(&self, step: &Arc<Cancellation>, index: usize, done: Finish<Tuple>) {
+        let attempt = move |staged: &mut StagedTuples| match staged.tuples.get(index) {
             None => Tried::Waits,
             Some(tuple) => Tried::Over(Ok(tuple.clone())),
         };
@@ -124,18 +132,19 @@ impl StagingArea {
     }
 }
 
-/// An area whose tuples are taken by key, or the one of the least key. Their tensors may be put by several steps
-/// and taken by several.
+/// A staging area whose elements are taken by key, or in order of keys. The tensors of one element may be put by
+/// several operations, and taken by several.
 #[derive(Debug)]
 pub struct StagingMap {
     bounds: Bounds,
-    /// How many tensors make a tuple.
+    /// Number of tensors of an element.
     width: usize,
-    waiting: Waiting<Mapped, (i64, Tuple)>,
+    waiting: Waiting<MappedTuples, (i64, Tuple)>,
 }
 
+/// The elements of a staging map by key, and their total bytes.
 #[derive(Default)]
-struct Mapped {
+struct MappedTuples {
     complete: BTreeMap<i64, Vec<Option<Placed>>>,
     incomplete: BTreeMap<i64, Vec<Option<Placed>>>,
     bytes: usize,
@@ -145,47 +154,53 @@ impl Resource for StagingMap {
     const KIND: &'static str = "StagingMap";
 }
 
-/// Which of a tuple's tensors an operation is about, in order.
+/// The indices of the tensors of an element that an operation puts or takes, in ascending order.
 #[derive(Clone, Debug)]
-pub struct Places(Vec<usize>);
+pub struct TupleIndices(Vec<usize>);
 
-impl Places {
+impl TupleIndices {
+    /// Returns the indices in a tensor.
+    ///
     /// # Errors
-    /// `InvalidArgument` unless they are strictly ordered and below `width`.
-    pub fn of(indices: &Tensor, key: i64, width: usize) -> Result<Places> {
+    /// `InvalidArgument` unless they are strictly ascending and below `width`.
+    pub fn of(indices: &Tensor, key: i64, width: usize) -> Result<TupleIndices> {
         let indices = indices.values::<i32>()?;
         if indices.windows(2).any(|pair| pair[0] >= pair[1]) {
             device::invalid!("Indices are not strictly ordered");
         }
-        let place = |&index: &i32| {
-            usize::try_from(index).ok().filter(|&place| place < width).ok_or_else(|| {
+        let index = |&index: &i32| {
+            usize::try_from(index).ok().filter(|&index| index < width).ok_or_else(|| {
                 let unsigned = i64::from(index) as u64;
                 Error::invalid(format!("Index '{unsigned}' for key '{key}' was out of bounds '{width}'."))
             })
         };
-        Ok(Places(indices.iter().map(place).collect::<Result<_>>()?))
+        Ok(TupleIndices(indices.iter().map(index).collect::<Result<_>>()?))
     }
 
+    /// Returns the number of indices.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
+    /// Returns whether there is no index.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Checks the tensors against the indices.
+    ///
     /// # Errors
-    /// `InvalidArgument` unless there is one tensor for each place, of the type that `types` says.
+    /// `InvalidArgument` unless there is one tensor per index, with the dtype that `types` has at that index.
     pub fn check(&self, tensors: &[Placed], types: &[DType]) -> Result<()> {
         if tensors.len() != self.len() {
             device::invalid!("{} indices do not say where {} tensors go", self.len(), tensors.len());
         }
-        for (&place, tensor) in self.0.iter().zip(tensors) {
-            if tensor.dtype() != types[place] {
+        for (&index, tensor) in self.0.iter().zip(tensors) {
+            if tensor.dtype() != types[index] {
                 device::invalid!(
-                    "the tensor for index {place} is of {}, not of {}",
+                    "the tensor for index {index} is of {}, not of {}",
                     tensor.dtype(),
-                    types[place]
+                    types[index]
                 );
             }
         }
@@ -194,56 +209,61 @@ impl Places {
 }
 
 impl StagingMap {
+    /// Returns an empty map for elements of `width` tensors.
     pub fn new(bounds: Bounds, width: usize) -> StagingMap {
-        StagingMap { bounds, width, waiting: Waiting::in_any_order(Mapped::default(), 2) }
+        StagingMap { bounds, width, waiting: Waiting::in_any_order(MappedTuples::default(), 2) }
     }
 
+    /// Returns the number of complete elements.
     pub fn len(&self) -> usize {
         self.waiting.look(|mapped| mapped.complete.len())
     }
 
+    /// Returns whether there is no complete element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Returns the number of incomplete elements.
     pub fn incomplete_len(&self) -> usize {
         self.waiting.look(|mapped| mapped.incomplete.len())
     }
 
+    /// Removes all elements.
     pub fn clear(&self) {
-        self.waiting.with(|mapped| *mapped = Mapped::default());
+        self.waiting.with(|mapped| *mapped = MappedTuples::default());
     }
 
-    /// Puts some of a tuple's tensors, as soon as there is room. A key that is complete already keeps what it has;
-    /// a whole tuple does not meet parts of one under the same key.
+    /// Puts some tensors of an element when there is room. A key with a complete element stays unchanged. A put of
+    /// all tensors does not combine with an incomplete element of the same key.
     pub fn put(
         &self,
         step: &Arc<Cancellation>,
         key: i64,
-        places: Places,
+        indices: TupleIndices,
         tensors: Tuple,
         done: Finish<(i64, Tuple)>,
     ) {
-        let (bounds, width, bytes) = (self.bounds, self.width, size(&tensors));
+        let (bounds, width, bytes) = (self.bounds, self.width, num_bytes(&tensors));
         if let Err(error) = bounds.check(bytes) {
             return done(Err(error));
         }
         let mut tensors = Some(tensors);
-        let attempt = move |mapped: &mut Mapped| {
+        let attempt = move |mapped: &mut MappedTuples| {
             if mapped.complete.contains_key(&key) {
                 return Tried::Over(Ok((key, Tuple::new())));
             }
-            let there = if places.len() < width { mapped.incomplete.get(&key) } else { None };
-            if let Some(place) =
-                places.0.iter().find(|&&place| there.is_some_and(|tuple| tuple[place].is_some()))
+            let present = if indices.len() < width { mapped.incomplete.get(&key) } else { None };
+            if let Some(index) =
+                indices.0.iter().find(|&&index| present.is_some_and(|tuple| tuple[index].is_some()))
             {
                 let message = format!(
-                    "The tensor for index '{place}' for key '{key}' was already initialized '{width}'."
+                    "The tensor for index '{index}' for key '{key}' was already initialized '{width}'."
                 );
                 return Tried::Over(Err(Error::invalid(message)));
             }
-            let missing = there.map_or(width, |tuple| tuple.iter().filter(|t| t.is_none()).count());
-            let completes = missing == places.len();
+            let missing = present.map_or(width, |tuple| tuple.iter().filter(|t| t.is_none()).count());
+            let completes = missing == indices.len();
             let has_room = match completes {
                 true => bounds.has_room(mapped.complete.len(), mapped.bytes, bytes),
                 false => bounds.has_memory(mapped.bytes, bytes),
@@ -251,10 +271,10 @@ impl StagingMap {
             if !has_room {
                 return Tried::Waits;
             }
-            let parts = if places.len() < width { mapped.incomplete.remove(&key) } else { None };
-            let mut tuple = parts.unwrap_or_else(|| vec![None; width]);
-            for (&place, tensor) in places.0.iter().zip(tensors.take().unwrap_or_default()) {
-                tuple[place] = Some(tensor);
+            let incomplete = if indices.len() < width { mapped.incomplete.remove(&key) } else { None };
+            let mut tuple = incomplete.unwrap_or_else(|| vec![None; width]);
+            for (&index, tensor) in indices.0.iter().zip(tensors.take().unwrap_or_default()) {
+                tuple[index] = Some(tensor);
             }
             mapped.bytes += bytes;
             let to = if completes { &mut mapped.complete } else { &mut mapped.incomplete };
@@ -264,51 +284,61 @@ impl StagingMap {
         self.waiting.attempt(PUT, step, attempt, done);
     }
 
-    /// Looks at some tensors of a key's tuple, as soon as it is complete.
-    pub fn peek(&self, step: &Arc<Cancellation>, key: i64, places: Places, done: Finish<(i64, Tuple)>) {
-        let attempt = move |mapped: &mut Mapped| match mapped.complete.get(&key) {
+    /// Returns copies of some tensors of a key's element when it is complete.
+    pub fn peek(
+        &self,
+        step: &Arc<Cancellation>,
+        key: i64,
+        indices: TupleIndices,
+        done: Finish<(i64, Tuple)>,
+    ) {
+        let attempt = move |mapped: &mut MappedTuples| match mapped.complete.get(&key) {
             None => Tried::Waits,
-            Some(tuple) => Tried::Over(pick(tuple, key, &places).map(|picked| (key, picked))),
+            Some(tuple) => Tried::Over(pick(tuple, key, &indices).map(|picked| (key, picked))),
         };
         self.waiting.attempt(TAKE, step, attempt, done);
     }
 
-    /// Takes some tensors of a key's tuple, as soon as it is complete: of the least key if none is given.
+    /// Takes some tensors of a key's element when it is complete; without a key, of the element with the least key.
     pub fn take(
         &self,
         step: &Arc<Cancellation>,
         key: Option<i64>,
-        places: Places,
+        indices: TupleIndices,
         done: Finish<(i64, Tuple)>,
     ) {
-        let attempt = move |mapped: &mut Mapped| {
+        let attempt = move |mapped: &mut MappedTuples| {
             let found = match key {
                 Some(key) => mapped.complete.get_mut(&key).map(|tuple| (key, tuple)),
                 None => mapped.complete.iter_mut().next().map(|(&key, tuple)| (key, tuple)),
             };
             let Some((key, tuple)) = found else { return Tried::Waits };
-            let picked = match pick(tuple, key, &places) {
+            let picked = match pick(tuple, key, &indices) {
                 Ok(picked) => picked,
                 Err(error) => return Tried::Over(Err(error)),
             };
-            places.0.iter().for_each(|&place| tuple[place] = None);
+            indices.0.iter().for_each(|&index| tuple[index] = None);
             if tuple.iter().all(Option::is_none) {
                 mapped.complete.remove(&key);
             }
-            mapped.bytes -= size(&picked);
+            mapped.bytes -= num_bytes(&picked);
             Tried::Over(Ok((key, picked)))
         };
         self.waiting.attempt(TAKE, step, attempt, done);
     }
 }
 
-fn pick(tuple: &[Option<Placed>], key: i64, places: &Places) -> Result<Tuple> {
-    let tensor = |&place: &usize| {
-        tuple[place].clone().ok_or_else(|| {
-            Error::invalid(format!("Tensor at index '{place}' for key '{key}' has already been removed."))
+/// Returns the tensors at the indices.
+///
+/// # Errors
+/// `InvalidArgument` if one has been taken.
+fn pick(tuple: &[Option<Placed>], key: i64, indices: &TupleIndices) -> Result<Tuple> {
+    let tensor = |&index: &usize| {
+        tuple[index].clone().ok_or_else(|| {
+            Error::invalid(format!("Tensor at index '{index}' for key '{key}' has already been removed."))
         })
     };
-    places.0.iter().map(tensor).collect()
+    indices.0.iter().map(tensor).collect()
 }
 
 #[cfg(test)]
@@ -319,7 +349,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<Result<Vec<Tensor>>>>>;
 
-    fn told(log: &Log) -> Finish<Tuple> {
+    fn record(log: &Log) -> Finish<Tuple> {
         let log = log.clone();
         let on_host = |tuple: Tuple| tuple.into_iter().map(|tensor| Tensor::of(tensor.into())).collect();
         Box::new(move |result| log.lock().push(result.and_then(on_host)))
@@ -330,28 +360,28 @@ mod tests {
     }
 
     #[test]
-    fn who_puts_waits_for_room_and_who_looks_ahead_holds_nobody_up() -> Result<()> {
+    fn puts_wait_for_room_and_peeks_do_not_block_takes() -> Result<()> {
         let area = StagingArea::new(Bounds { capacity: 2, bytes: 8 });
         let (step, put, peek, get) = (Arc::default(), Log::default(), Log::default(), Log::default());
         let pair = |a: f32, b: f32| Ok::<_, Error>(vec![Tensor::try_from([a, b])?]);
-        area.put(&step, tuple(pair(1.0, 2.0)?), told(&put));
-        area.put(&step, tuple(vec![Tensor::from(3.0f32)]), told(&put));
+        area.put(&step, tuple(pair(1.0, 2.0)?), record(&put));
+        area.put(&step, tuple(vec![Tensor::from(3.0f32)]), record(&put));
         assert_eq!((put.lock().len(), area.len()), (1, 1), "both are too many bytes");
-        area.peek(&step, 1, told(&peek));
-        area.get(&step, told(&get));
+        area.peek(&step, 1, record(&peek));
+        area.get(&step, record(&get));
         assert_eq!(*get.lock(), [Ok(pair(1.0, 2.0)?)]);
         assert_eq!((put.lock().len(), peek.lock().len()), (2, 0));
-        area.put(&step, tuple(vec![Tensor::from(4.0f32)]), told(&put));
+        area.put(&step, tuple(vec![Tensor::from(4.0f32)]), record(&put));
         assert_eq!(*peek.lock(), [Ok(vec![Tensor::from(4.0f32)])]);
         let large = Tensor::zeros(graph::DType::Float, [3].try_into()?)?;
-        area.put(&step, tuple(vec![large]), told(&put));
+        area.put(&step, tuple(vec![large]), record(&put));
         let refused = put.lock().pop().and_then(Result::err).map(|error| error.code());
         assert_eq!(refused, Some(Code::ResourceExhausted));
         Ok(())
     }
 
     #[test]
-    fn a_wait_for_one_key_does_not_hold_up_another() -> Result<()> {
+    fn a_wait_for_one_key_does_not_block_another() -> Result<()> {
         let map = StagingMap::new(Bounds { capacity: 0, bytes: 0 }, 2);
         let log: Arc<Mutex<Vec<i64>>> = Arc::default();
         let keys = || -> Finish<(i64, Tuple)> {
@@ -359,14 +389,14 @@ mod tests {
             Box::new(move |result| log.lock().extend(result.map(|(key, _)| key)))
         };
         let (step, none) = (Arc::new(Cancellation::new()), Box::new(|_| {}));
-        let places = |indices: &[i32]| Places::of(&Tensor::vector(indices)?, 0, 2);
-        map.take(&step, Some(9), places(&[0, 1])?, keys());
-        map.take(&step, None, places(&[0, 1])?, keys());
-        map.put(&step, 5, places(&[1])?, tuple(vec![Tensor::from(1i32)]), none.clone());
+        let indices = |indices: &[i32]| TupleIndices::of(&Tensor::vector(indices)?, 0, 2);
+        map.take(&step, Some(9), indices(&[0, 1])?, keys());
+        map.take(&step, None, indices(&[0, 1])?, keys());
+        map.put(&step, 5, indices(&[1])?, tuple(vec![Tensor::from(1i32)]), none.clone());
         assert_eq!((map.len(), map.incomplete_len()), (0, 1));
-        map.put(&step, 5, places(&[0])?, tuple(vec![Tensor::from(2i32)]), none);
+        map.put(&step, 5, indices(&[0])?, tuple(vec![Tensor::from(2i32)]), none);
         assert_eq!(*log.lock(), [5]);
-        assert!(places(&[1, 0]).is_err() && places(&[-1]).is_err() && places(&[2]).is_err());
+        assert!(indices(&[1, 0]).is_err() && indices(&[-1]).is_err() && indices(&[2]).is_err());
         Ok(())
     }
 }

@@ -1,3 +1,5 @@
+//! Tests of the binary element-wise ops.
+
 use super::*;
 use half::{bf16, f16};
 
@@ -5,7 +7,7 @@ const NAN: f32 = f32::NAN;
 const INF: f32 = f32::INFINITY;
 
 #[test]
-fn shapes_broadcast_in_every_way() -> Result<()> {
+fn inputs_broadcast() -> Result<()> {
     let x = counting(&[2, 3])?;
     let row = tensor(&[3], &[10.0f32, 20.0, 30.0])?;
     let column = tensor(&[2, 1], &[100.0f32, 200.0])?;
@@ -26,7 +28,7 @@ fn shapes_broadcast_in_every_way() -> Result<()> {
 }
 
 #[test]
-fn long_tensors_of_every_width_agree_with_short_ones() -> Result<()> {
+fn long_tensors_are_computed_correctly() -> Result<()> {
     let count = (1 << 20) + 77;
     let x: Vec<f32> = (0..count).map(|i| (i % 251) as f32).collect();
     let out = run("Mul", &[tensor(&[count], &x)?, 3f32.into()], &[])?;
@@ -38,14 +40,14 @@ fn long_tensors_of_every_width_agree_with_short_ones() -> Result<()> {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_refused() -> Result<()> {
+fn incompatible_shapes_are_refused() -> Result<()> {
     let result = run("AddV2", &[counting(&[2])?, counting(&[3])?], &[]);
     assert_fails(result, Code::InvalidArgument, "Incompatible shapes: [2] vs. [3]");
     Ok(())
 }
 
 #[test]
-fn integers_divide_by_their_rules() -> Result<()> {
+fn integer_division_rounds_and_fails_like_tensorflow() -> Result<()> {
     let inputs = [tensor(&[4], &[-7, 7, -7, 6])?, tensor(&[4], &[2, -2, -2, -3])?];
     for (op, expected) in [
         ("Div", [-3, -3, 3, -2]),
@@ -73,7 +75,7 @@ fn integers_divide_by_their_rules() -> Result<()> {
 }
 
 #[test]
-fn floats_divide_by_their_rules() -> Result<()> {
+fn float_floor_division_handles_signs_and_infinities() -> Result<()> {
     let x = tensor(&[7], &[-7.0, 7.0, -7.5, 1.0, 0.0, -1.0, INF])?;
     let y = tensor(&[7], &[2.0f32, -2.0, -2.0, 0.0, 0.0, 0.0, 2.0])?;
     let out = values::<f32>("FloorDiv", &[x, y], &[])?;
@@ -86,7 +88,7 @@ fn floats_divide_by_their_rules() -> Result<()> {
 }
 
 #[test]
-fn extremes_pass_nan_on() -> Result<()> {
+fn maximum_and_minimum_propagate_nan() -> Result<()> {
     let inputs = [tensor(&[3], &[NAN, 1.0, 5.0])?, tensor(&[3], &[1.0, NAN, 7.0])?];
     assert_near(&values::<f32>("Maximum", &inputs, &[])?, &[NAN, NAN, 7.0], 0.0);
     assert_near(&values::<f32>("Minimum", &inputs, &[])?, &[NAN, NAN, 5.0], 0.0);
@@ -94,7 +96,7 @@ fn extremes_pass_nan_on() -> Result<()> {
 }
 
 #[test]
-fn powers() -> Result<()> {
+fn powers_of_integers_and_floats() -> Result<()> {
     let inputs = [tensor(&[5], &[2, 3, -2, 0, 2])?, tensor(&[5], &[10, 3, 3, 0, 31])?];
     assert_eq!(values::<i32>("Pow", &inputs, &[])?, [1024, 27, -8, 1, i32::MIN]);
     assert_eq!(values::<i8>("Pow", &[3i8.into(), 6i8.into()], &[])?, [-39]);
@@ -106,9 +108,9 @@ fn powers() -> Result<()> {
 }
 
 #[test]
-fn shifts_are_clamped() -> Result<()> {
+fn shift_distances_are_clamped() -> Result<()> {
     let left = [tensor(&[4], &[1, 1, 1, -1])?, tensor(&[4], &[31, 32, -1, 4])?];
-    // A negative distance counts as none.
+    // A negative shift distance counts as 0.
     assert_eq!(values::<i32>("LeftShift", &left, &[])?, [i32::MIN, i32::MIN, 1, -16]);
     let right = [tensor(&[4], &[-8, -8, 8, 8])?, tensor(&[4], &[1, 40, 40, -1])?];
     assert_eq!(values::<i32>("RightShift", &right, &[])?, [-4, -1, 0, 8]);
@@ -119,7 +121,7 @@ fn shifts_are_clamped() -> Result<()> {
 }
 
 #[test]
-fn zero_wins_over_nan_where_the_name_says_so() -> Result<()> {
+fn no_nan_ops_return_zero_instead_of_nan() -> Result<()> {
     let run = |op, x: [f32; 3], y: [f32; 3]| values::<f32>(op, &[tensor(&[3], &x)?, tensor(&[3], &y)?], &[]);
     assert_near(&run("DivNoNan", [1.0, NAN, 6.0], [0.0, 0.0, 2.0])?, &[0.0, 0.0, 3.0], 0.0);
     assert_near(&run("MulNoNan", [NAN, INF, 0.0], [0.0, 0.0, NAN])?, &[0.0, 0.0, NAN], 0.0);
@@ -139,7 +141,7 @@ fn sixteen_bit_floats_round_once() -> Result<()> {
 }
 
 #[test]
-fn strings_are_joined() -> Result<()> {
+fn add_concatenates_strings() -> Result<()> {
     let x = Tensor::strings(vec!["a".into(), "b".into()], Shape::new(&[2])?)?;
     let out = run("Add", &[x, "z".into()], &[])?;
     assert_eq!(out.as_strings()?, ["az", "bz"]);
@@ -147,7 +149,7 @@ fn strings_are_joined() -> Result<()> {
 }
 
 #[test]
-fn sums_of_many() -> Result<()> {
+fn add_n_sums_any_number_of_inputs() -> Result<()> {
     for count in [1, 2, 3, 7] {
         let inputs = vec![counting(&[3, 700])?; count];
         let out = run("AddN", &inputs, &[attr("N", count as i64)])?;

@@ -1,3 +1,5 @@
+//! Tests of Cast and Bitcast.
+
 use super::*;
 use DType::*;
 use graph::Bool8;
@@ -9,7 +11,7 @@ fn cast<T: Element>(x: Tensor) -> Result<Vec<T>> {
 }
 
 #[test]
-fn floats_to_integers_as_the_processor_converts() -> Result<()> {
+fn float_to_integer_casts_overflow_like_the_processor() -> Result<()> {
     let x = tensor(&[8], &[300.7, -300.7, 1e10, 1e20, f32::NAN, f32::INFINITY, -1.5, 255.9])?;
     let out_of_i32 = i32::MIN;
     assert_eq!(cast::<i32>(x.clone())?, [300, -300, out_of_i32, out_of_i32, out_of_i32, out_of_i32, -1, 255]);
@@ -25,7 +27,7 @@ fn floats_to_integers_as_the_processor_converts() -> Result<()> {
 }
 
 #[test]
-fn between_other_types() -> Result<()> {
+fn casts_between_other_dtypes() -> Result<()> {
     assert_eq!(cast::<u8>(tensor(&[2], &[300i64, -1])?)?, [44, 255]);
     assert_eq!(cast::<f32>(Tensor::bools(&[true, false], Shape::new(&[2])?)?)?, [1.0, 0.0]);
     assert_eq!(cast::<f16>(tensor(&[2], &[1.0f64, 70000.0])?)?, [f16::ONE, f16::INFINITY]);
@@ -61,7 +63,7 @@ fn strings_are_not_cast() {
 }
 
 #[test]
-fn bits() -> Result<()> {
+fn bitcast_reinterprets_bytes() -> Result<()> {
     let bitcast = |x: Tensor, to: DType| run("Bitcast", &[x], &[dtype("type", to)]);
     let bytes = bitcast(tensor(&[2], &[1, 2])?, UInt8)?;
     assert_eq!(bytes, tensor(&[2, 4], &[1u8, 0, 0, 0, 2, 0, 0, 0])?);

@@ -1,3 +1,5 @@
+//! Tests of the comparisons and logical ops.
+
 use super::*;
 use graph::Bool8;
 
@@ -6,7 +8,7 @@ fn bools(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)]) -> Result<Vec
 }
 
 #[test]
-fn orders() -> Result<()> {
+fn comparisons_of_numbers() -> Result<()> {
     let inputs = [tensor(&[4], &[1.0, 2.0, 3.0, f32::NAN])?, 2f32.into()];
     for (op, expected) in [
         ("Less", [true, false, false, false]),
@@ -35,7 +37,7 @@ fn equality_of_strings_and_bools() -> Result<()> {
 }
 
 #[test]
-fn shapes_that_do_not_fit_are_unequal_if_allowed() -> Result<()> {
+fn incompatible_shapes_are_unequal_if_allowed() -> Result<()> {
     let inputs = [counting(&[2])?, counting(&[3])?];
     let lenient = [attr("incompatible_shape_error", false)];
     assert_eq!(run("Equal", &inputs, &lenient)?, false.into());
@@ -45,7 +47,7 @@ fn shapes_that_do_not_fit_are_unequal_if_allowed() -> Result<()> {
 }
 
 #[test]
-fn near_values() -> Result<()> {
+fn approximate_equal_uses_the_tolerance() -> Result<()> {
     let x = tensor(&[4], &[1.0, 1.0, f32::NAN, f32::INFINITY])?;
     let y = tensor(&[4], &[1.000_001, 1.1, f32::NAN, f32::INFINITY])?;
     assert_eq!(bools("ApproximateEqual", &[x.clone(), y.clone()], &[])?, [true, false, false, false]);
@@ -58,7 +60,7 @@ fn near_values() -> Result<()> {
 }
 
 #[test]
-fn logic() -> Result<()> {
+fn logical_ops() -> Result<()> {
     let x = Tensor::bools(&[true, true, false, false], Shape::new(&[4])?)?;
     let y = Tensor::bools(&[true, false, true, false], Shape::new(&[4])?)?;
     assert_eq!(bools("LogicalAnd", &[x.clone(), y.clone()], &[])?, [true, false, false, false]);

@@ -1,4 +1,4 @@
-//! Each op of these families has a kernel for each type that its signature and TensorFlow's CPU kernels allow.
+//! Tests that each op has a kernel for each dtype that its signature and TensorFlow's CPU kernels allow.
 
 use DType::*;
 use graph::{AttrValue, DType, Node};
@@ -47,7 +47,7 @@ const OPS: &[(&[&str], &[DType])] = &[
 ];
 
 #[test]
-fn every_op_has_its_kernels() {
+fn every_op_has_a_kernel_for_each_dtype() {
     for (names, types) in OPS {
         for name in *names {
             let Some(op) = graph::ops::lookup(name) else { panic!("no op {name}") };

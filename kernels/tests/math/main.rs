@@ -1,5 +1,5 @@
-//! The CPU kernels of arithmetic, comparisons, casts, reductions and matrix products: values as TensorFlow
-//! computes them, and errors as it words them.
+//! Tests of the CPU kernels of arithmetic, comparisons, casts, reductions and matrix products against TensorFlow's
+//! values and error messages.
 
 mod binary;
 mod cast;
@@ -13,8 +13,8 @@ use anabranch_kernels::testing::run_node;
 use device::{Error, Result, Value};
 use graph::{AttrValue, Code, DType, Element, Node, Shape, Tensor};
 
-/// The output of an op whose attribute `T` is its first input's type. Runs twice, with inputs that others read
-/// and with inputs that it may overwrite: both must give the same.
+/// Returns the output of an op whose attribute `T` is the first input's dtype. The op runs twice and must give equal
+/// outputs: with inputs that are shared, and with inputs whose memory it may overwrite.
 fn run(op: &str, inputs: &[Tensor], attrs: &[(&str, AttrValue)]) -> Result<Tensor> {
     let op = graph::ops::lookup(op).ok_or_else(|| Error::invalid(format!("no op {op}")))?;
     let mut node = Node::new("test", op);
@@ -55,7 +55,7 @@ fn tensor<T: Element>(dims: &[usize], values: &[T]) -> Result<Tensor> {
     Ok(Tensor::from_slice(values, Shape::new(dims)?)?)
 }
 
-/// The numbers 0, 1, 2, … in this shape.
+/// Returns the numbers 0, 1, 2, … in this shape.
 fn counting(dims: &[usize]) -> Result<Tensor> {
     let shape = Shape::new(dims)?;
     let values: Vec<f32> = (0..shape.num_elements()).map(|i| i as f32).collect();
@@ -69,7 +69,7 @@ fn assert_fails(result: Result<Tensor>, code: Code, message: &str) {
     }
 }
 
-/// Equal but for rounding; NaN equals NaN.
+/// Asserts that the values are equal up to rounding; NaN equals NaN.
 fn assert_near(got: &[f32], expected: &[f32], tolerance: f32) {
     assert_eq!(got.len(), expected.len());
     for (i, (&g, &e)) in got.iter().zip(expected).enumerate() {

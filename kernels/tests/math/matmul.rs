@@ -1,3 +1,5 @@
+//! Tests of the matrix products.
+
 use super::*;
 use half::f16;
 
@@ -22,7 +24,7 @@ fn products_with_either_side_transposed() -> Result<()> {
 }
 
 #[test]
-fn every_type() -> Result<()> {
+fn products_of_every_dtype() -> Result<()> {
     fn check<T: Element>(of: fn(u8) -> T) -> Result<()> {
         let (a, b) = (tensor(&[1, 2], &[of(1), of(2)])?, tensor(&[2, 1], &[of(3), of(4)])?);
         assert_eq!(run("MatMul", &[a, b], &[])?, tensor(&[1, 1], &[of(11)])?);
@@ -37,7 +39,7 @@ fn every_type() -> Result<()> {
 }
 
 #[test]
-fn empty_sides() -> Result<()> {
+fn products_with_empty_dimensions() -> Result<()> {
     let out = run("MatMul", &[tensor::<f32>(&[2, 0], &[])?, tensor::<f32>(&[0, 3], &[])?], &[])?;
     assert_eq!(out, tensor(&[2, 3], &[0f32; 6])?);
     let out = run("MatMul", &[tensor::<f32>(&[0, 2], &[])?, counting(&[2, 3])?], &[])?;
@@ -70,7 +72,7 @@ fn large_products_agree_with_small_ones() -> Result<()> {
 }
 
 #[test]
-fn sizes_that_do_not_fit_are_refused() -> Result<()> {
+fn incompatible_sizes_are_refused() -> Result<()> {
     let run = |op, a: &[usize], b: &[usize]| run(op, &[counting(a)?, counting(b)?], &[]);
     let invalid = Code::InvalidArgument;
     let message = "Matrix size-incompatible: In[0]: [2,3], In[1]: [2,3]";

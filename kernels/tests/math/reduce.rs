@@ -1,3 +1,5 @@
+//! Tests of the reductions, ArgMax and ArgMin, and cumulative ops.
+
 use super::*;
 use graph::Bool8;
 use half::f16;
@@ -7,7 +9,7 @@ fn reduce(op: &str, x: &Tensor, axes: &[i32], keep_dims: bool) -> Result<Tensor>
 }
 
 #[test]
-fn along_every_set_of_axes() -> Result<()> {
+fn sums_along_every_set_of_axes() -> Result<()> {
     let dims = [2, 3, 4, 5];
     let x = counting(&dims)?;
     for set in 0..16usize {
@@ -32,7 +34,7 @@ fn along_every_set_of_axes() -> Result<()> {
 }
 
 #[test]
-fn axes_are_checked() -> Result<()> {
+fn invalid_axes_are_refused() -> Result<()> {
     let x = counting(&[2, 3])?;
     let message = "Invalid reduction arguments: Axes contains duplicate dimension: 0";
     assert_fails(reduce("Sum", &x, &[0, -2], false), Code::InvalidArgument, message);
@@ -46,7 +48,7 @@ fn axes_are_checked() -> Result<()> {
 }
 
 #[test]
-fn nothing_reduces_to_the_neutral_element() -> Result<()> {
+fn empty_inputs_reduce_to_the_neutral_element() -> Result<()> {
     for (op, float, int) in [
         ("Sum", 0.0, 0),
         ("Prod", 1.0, 1),
@@ -75,7 +77,7 @@ fn integers_wrap_but_means_do_not() -> Result<()> {
 }
 
 #[test]
-fn extremes_pass_nan_on() -> Result<()> {
+fn max_and_min_propagate_nan() -> Result<()> {
     let mut long = vec![3f32; 100];
     long[57] = f32::NAN;
     for op in ["Max", "Min"] {
@@ -109,7 +111,7 @@ fn long_sums_stay_exact() -> Result<()> {
 }
 
 #[test]
-fn logic() -> Result<()> {
+fn all_and_any() -> Result<()> {
     let x = Tensor::bools(&[true, true, true, false], Shape::new(&[2, 2])?)?;
     assert_eq!(reduce("All", &x, &[1], false)?, tensor(&[2], &[Bool8::TRUE, Bool8::FALSE])?);
     assert_eq!(reduce("Any", &x, &[1], false)?, tensor(&[2], &[Bool8::TRUE, Bool8::TRUE])?);
@@ -117,7 +119,7 @@ fn logic() -> Result<()> {
 }
 
 #[test]
-fn positions_of_extremes() -> Result<()> {
+fn arg_max_and_arg_min() -> Result<()> {
     let x = tensor(&[2, 3], &[1f32, 5.0, 5.0, 9.0, 2.0, 3.0])?;
     assert_eq!(values::<i64>("ArgMax", &[x.clone(), 1i32.into()], &[])?, [1, 0]);
     assert_eq!(values::<i64>("ArgMax", &[x.clone(), (-2i32).into()], &[])?, [1, 0, 0]);
@@ -136,7 +138,7 @@ fn positions_of_extremes() -> Result<()> {
 }
 
 #[test]
-fn scans() -> Result<()> {
+fn cumulative_sums_and_products() -> Result<()> {
     let x = tensor(&[2, 3], &[1f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
     let scan = |op, axis: i32, exclusive: bool, reverse: bool| {
         values::<f32>(

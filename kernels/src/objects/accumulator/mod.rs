@@ -1,5 +1,5 @@
-//! Accumulators of gradients: what several replicas push is taken as one, their mean or sum, once enough is
-//! there. Gradients of an earlier step than the accumulator's are dropped, and counted.
+//! Gradient accumulators: collect the gradients of several replicas, and return their mean or sum once enough have
+//! been applied. Gradients of a step before the accumulator's step are dropped and counted.
 
 mod replica;
 mod sparse;
@@ -19,7 +19,7 @@ use sparse::SparseSum;
 use std::fmt;
 use std::sync::Arc;
 
-/// How gradients are put together.
+/// The combination of the applied gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     Mean,
@@ -27,7 +27,7 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// By the name that attributes give it.
+    /// Returns the reduction that an attribute names.
     pub fn of(name: &str) -> Result<Reduction> {
         match name {
             "MEAN" => Ok(Reduction::Mean),
@@ -37,32 +37,36 @@ impl Reduction {
     }
 }
 
-/// A gradient on its way in or out.
+/// A gradient that is applied or taken.
 #[derive(Clone, Debug)]
 pub enum Gradient {
     Dense(Tensor),
     Sparse(SparseGradient),
 }
 
-/// An accumulator.
+/// A resource that accumulates gradients.
 pub struct Accumulator {
     name: Arc<str>,
     dtype: DType,
     shape: PartialShape,
     reduction: Reduction,
     is_sparse: bool,
-    waiting: Waiting<State, Gradient>,
+    waiting: Waiting<AccumulatorContents, Gradient>,
 }
 
+/// The state of an accumulator between two takes.
 #[derive(Default)]
-struct State {
-    /// Gradients of earlier steps are stale.
+struct AccumulatorContents {
+    /// The accumulator's global step; gradients of earlier steps are stale.
     step: i64,
+    /// Number of gradients in the sum.
     count: usize,
     sum: Option<Sum>,
+    /// Number of stale gradients dropped.
     dropped: u64,
 }
 
+/// The sum of the gradients applied since the last take.
 enum Sum {
     Dense(Tensor),
     Sparse(SparseSum),
@@ -77,6 +81,7 @@ impl Resource for Accumulator {
 }
 
 impl Accumulator {
+    /// Returns an empty accumulator at step 0.
     pub fn new(
         name: Arc<str>,
         dtype: DType,
@@ -84,11 +89,20 @@ impl Accumulator {
         reduction: Reduction,
         is_sparse: bool,
     ) -> Accumulator {
-        Accumulator { name, dtype, shape, reduction, is_sparse, waiting: Waiting::new(State::default(), 1) }
+        Accumulator {
+            name,
+            dtype,
+            shape,
+            reduction,
+            is_sparse,
+            waiting: Waiting::new(AccumulatorContents::default(), 1),
+        }
     }
 
+    /// Checks that gradients of this dtype and form belong to the accumulator.
+    ///
     /// # Errors
-    /// `InvalidArgument` if gradients of the accumulator are of another type or form.
+    /// `InvalidArgument` if the dtype or the form differs.
     pub fn check(&self, dtype: DType, is_sparse: bool) -> Result<()> {
         if dtype != self.dtype {
             device::invalid!("Accumulator {} holds gradients of {}, not of {dtype}", self.name, self.dtype);
@@ -101,22 +115,23 @@ impl Accumulator {
         Ok(())
     }
 
-    /// How many gradients there are.
+    /// Returns the number of gradients applied since the last take.
     pub fn count(&self) -> usize {
         self.waiting.look(|state| state.count)
     }
 
-    /// How many stale gradients have been dropped.
+    /// Returns the number of stale gradients dropped.
     pub fn dropped(&self) -> u64 {
         self.waiting.look(|state| state.dropped)
     }
 
+    /// Sets the accumulator's step.
     pub fn set_global_step(&self, step: i64) {
         self.waiting.with(|state| state.step = step);
     }
 
-    /// Adds a gradient, in the order in which they come; one that was computed at an earlier step than the
-    /// accumulator's is dropped.
+    /// Adds a gradient to the sum, in the order of the calls. A gradient computed at a step before the accumulator's
+    /// is dropped.
     pub fn apply(&self, local_step: i64, gradient: Gradient) -> Result<()> {
         if matches!(gradient, Gradient::Sparse(_)) != self.is_sparse {
             device::invalid!("Accumulator {} takes no gradients of this form", self.name);
@@ -163,15 +178,15 @@ impl Accumulator {
         Ok(())
     }
 
-    /// Takes what has been added, as soon as it is `required` gradients or more; the accumulator's step is then
-    /// the next.
+    /// Takes the mean or the sum of the gradients when at least `required` have been applied, and advances the
+    /// accumulator's step.
     pub fn take(&self, step: &Arc<Cancellation>, required: i32, done: Finish<Gradient>) {
         let Some(required) = usize::try_from(required).ok().filter(|&n| n > 0) else {
             let message = format!("Argument num_required must be positive, but was {required}");
             return done(Err(Error::invalid(message)));
         };
         let (reduction, shape) = (self.reduction, self.shape.clone());
-        let attempt = move |state: &mut State| {
+        let attempt = move |state: &mut AccumulatorContents| {
             if state.count < required {
                 return Tried::Waits;
             }
@@ -190,7 +205,7 @@ impl Accumulator {
     }
 }
 
-/// The sum, and whether the gradient is in it.
+/// Adds `gradient` to `sum`. Returns the sum, unchanged if the result is an error.
 fn add_dense(mut sum: Tensor, gradient: &Tensor) -> (Tensor, Result<()>) {
     if sum.shape() != gradient.shape() {
         let message = format!("Shape mismatch: expected {}, got {}", sum.shape(), gradient.shape());

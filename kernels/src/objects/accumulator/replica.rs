@@ -1,4 +1,4 @@
-//! The state in which a standby's store receives an accumulator.
+//! Replication of accumulators: the state that a standby receives.
 
 use super::sparse::SparseSum;
 use super::{Accumulator, Reduction, Sum};
@@ -7,7 +7,7 @@ use device::journal::{Extent, Record, ReplicaState, Replicated};
 use device::resource::ResourceStore;
 use graph::{DType, PartialShape, Tensor};
 
-/// An accumulator with the gradients of its step so far.
+/// A copy of an accumulator, with the gradients applied since the last take.
 #[derive(Clone, Debug)]
 pub struct AccumulatorState {
     pub dtype: DType,
@@ -20,14 +20,14 @@ pub struct AccumulatorState {
     pub sum: Option<GradientSum>,
 }
 
-/// The sum of the gradients that an accumulator has been given.
+/// The sum of the gradients applied to an accumulator.
 #[derive(Clone, Debug)]
 pub enum GradientSum {
     Dense(Tensor),
     Sparse {
         indices: Vec<i64>,
         values: Tensor,
-        /// The number of gradients that had each row.
+        /// For each row, the number of gradients that had it.
         counts: Vec<usize>,
     },
 }

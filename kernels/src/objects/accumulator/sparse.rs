@@ -1,4 +1,5 @@
-//! Sparse gradients: rows of a variable by their index. Each row is divided by how many gradients had it.
+//! Sparse gradients: rows of a variable, given by index. The mean divides each row by the number of gradients that
+//! had it.
 
 use super::Reduction;
 use crate::numeric::dispatch::dispatch;
@@ -6,24 +7,27 @@ use crate::numeric::scalar::{Arithmetic as _, Stored};
 use device::{Error, Result};
 use graph::{PartialShape, Shape, Tensor};
 
-/// A gradient of some rows.
+/// A gradient of some rows of a variable.
 #[derive(Clone, Debug)]
 pub struct SparseGradient {
-    /// `int64`, one a row.
+    /// `int64` vector of row indices.
     pub indices: Tensor,
+    /// The rows, one per index.
     pub values: Tensor,
-    /// `int64`: the shape of the whole, -1 where it is not known; where it comes in, `None` if it is not given.
+    /// `int64` shape of the whole gradient, -1 for an unknown dimension; `None` if an applied gradient has no shape.
     pub shape: Option<Tensor>,
 }
 
+/// The sum of sparse gradients.
 pub(super) struct SparseSum {
     pub(super) indices: Vec<i64>,
     pub(super) values: Tensor,
-    /// For each row, how many gradients had it.
+    /// For each row, the number of gradients that had it.
     pub(super) counts: Vec<usize>,
 }
 
-/// The sum, and whether the gradient is in it.
+/// Adds `gradient` to `sum`. Returns the sum, unchanged if the result is an error. `declared` is the accumulator's
+/// shape.
 pub(super) fn add(
     sum: Option<SparseSum>,
     gradient: SparseGradient,
@@ -43,6 +47,7 @@ pub(super) fn add(
     }
 }
 
+/// Checks a gradient against the sum and the declared shape, and returns its indices.
 fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialShape) -> Result<Vec<i64>> {
     let SparseGradient { indices, values, shape } = gradient;
     if indices.shape().rank() != 1 {
@@ -84,7 +89,7 @@ fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialS
             }
         }
     }
-    let wanted: Vec<Option<usize>> = match sum {
+    let expected: Vec<Option<usize>> = match sum {
         Some(sum) if sum.values.shape().rank() != dims.len() => device::invalid!(
             "Shape mismatch: expected values rank {}, got {}",
             sum.values.shape().rank(),
@@ -98,7 +103,7 @@ fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialS
         ),
         None => declared.to_vec(),
     };
-    for (i, (want, got)) in wanted.iter().zip(dims).enumerate().skip(1) {
+    for (i, (want, got)) in expected.iter().zip(dims).enumerate().skip(1) {
         if let Some(want) = want
             && want != got
         {
@@ -108,7 +113,8 @@ fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialS
     Ok(indices)
 }
 
-/// Both lists of rows as one, as if both were sorted; rows of one index are added up.
+/// Merges both lists of rows as if they were sorted by index, which is not checked; rows with equal indices are added
+/// where the merge meets them.
 fn merge<T: Stored>(sum: &SparseSum, indices: &[i64], values: &Tensor) -> Result<SparseSum> {
     let row: usize = values.shape()[1..].iter().product();
     let (old, new) = (sum.values.values::<T>()?, values.values::<T>()?);
@@ -144,6 +150,7 @@ fn merge<T: Stored>(sum: &SparseSum, indices: &[i64], values: &Tensor) -> Result
 }
 
 impl SparseSum {
+    /// Returns the reduced gradient.
     pub(super) fn finish(mut self, reduction: Reduction, declared: &PartialShape) -> Result<SparseGradient> {
         if reduction == Reduction::Mean {
             let row: usize = self.values.shape()[1..].iter().product();

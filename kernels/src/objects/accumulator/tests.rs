@@ -1,4 +1,4 @@
-//! What is dropped, refused and waited for.
+//! Tests of gradients that are dropped or refused, and of takes that wait.
 
 use super::*;
 use graph::Code;
@@ -12,14 +12,14 @@ fn dense(values: &[f32]) -> Result<Gradient> {
 
 fn take(accumulator: &Accumulator, required: i32, step: &Arc<Cancellation>) -> Log {
     let log = Log::default();
-    let told = log.clone();
-    let keep = move |taken: Result<Gradient>| {
-        told.lock().push(taken.map(|gradient| match gradient {
+    let answers = log.clone();
+    let record = move |taken: Result<Gradient>| {
+        answers.lock().push(taken.map(|gradient| match gradient {
             Gradient::Dense(tensor) => tensor,
             Gradient::Sparse(sparse) => sparse.values,
         }));
     };
-    accumulator.take(step, required, Box::new(keep));
+    accumulator.take(step, required, Box::new(record));
     log
 }
 
@@ -39,7 +39,7 @@ fn stale_gradients_are_dropped_and_counted() -> Result<()> {
 }
 
 #[test]
-fn a_take_waits_for_enough_and_leaves_all_when_its_step_ends() -> Result<()> {
+fn a_take_waits_for_enough_gradients_and_takes_none_when_cancelled() -> Result<()> {
     let a = Accumulator::new("a".into(), DType::Float, PartialShape::unknown(), Reduction::Sum, false);
     let step = Arc::new(Cancellation::new());
     let cancelled = take(&a, 2, &step);
@@ -55,7 +55,7 @@ fn a_take_waits_for_enough_and_leaves_all_when_its_step_ends() -> Result<()> {
 }
 
 #[test]
-fn what_does_not_fit_changes_nothing() -> Result<()> {
+fn refused_gradients_leave_the_sum_unchanged() -> Result<()> {
     let a = Accumulator::new("a".into(), DType::Float, [2].into(), Reduction::Sum, false);
     assert!(a.apply(0, dense(&[1.0, 2.0, 3.0])?).is_err());
     a.apply(0, dense(&[1.0, 2.0])?)?;
@@ -73,7 +73,7 @@ fn what_does_not_fit_changes_nothing() -> Result<()> {
 }
 
 #[test]
-fn rows_are_divided_by_how_many_gradients_had_them() -> Result<()> {
+fn sparse_means_divide_each_row_by_its_gradient_count() -> Result<()> {
     let a = Accumulator::new("a".into(), DType::Float, PartialShape::unknown(), Reduction::Mean, true);
     for (indices, values) in [([1i64, 4], [[2.0f32], [4.0]]), ([4, 7], [[8.0], [1.0]])] {
         let (indices, values) = (Tensor::try_from(indices)?, Tensor::try_from(values)?);

@@ -1,6 +1,6 @@
-//! Helpers by which the kernels of datasets read attributes and inputs.
+//! Helpers with which the dataset kernels read attributes and inputs.
 
-use crate::objects::dataset::function::{Captured, ElementFunction, GraphFunction};
+use crate::objects::dataset::function::{CapturedFunction, ElementFunction, GraphFunction};
 use crate::objects::dataset::{Dataset, DatasetVariant, ElementSpec};
 use bytes::Bytes;
 use device::Result;
@@ -78,8 +78,8 @@ pub(crate) fn captured(
     ctx: &KernelContext<'_>,
     function: &Arc<dyn ElementFunction>,
     inputs: std::ops::Range<usize>,
-) -> Result<Captured> {
-    Ok(Captured { function: function.clone(), arguments: tensors(ctx, inputs)? })
+) -> Result<CapturedFunction> {
+    Ok(CapturedFunction { function: function.clone(), arguments: tensors(ctx, inputs)? })
 }
 
 /// Returns the number of types in a list attribute.

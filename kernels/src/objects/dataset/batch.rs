@@ -1,14 +1,14 @@
-//! Batches: several elements as one, and elements taken apart again.
+//! Batching: combines consecutive elements into one, and splits batches into elements.
 
-use super::ahead::{Ahead, Limit};
 use super::element::{row, stack};
+use super::prefetch_iterator::{BufferLimit, PrefetchIterator};
 use super::transform::{dataset, from_fn};
 use super::{Cardinality, Dataset, Element, ElementSpec, INFINITE, Pull, UNKNOWN};
 use device::Result;
 use graph::PartialShape;
 use std::sync::Arc;
 
-/// The number of batches of `size` that `input` elements make.
+/// Returns the number of batches of `size` elements that `input` elements give.
 pub(super) fn batches(input: Cardinality, size: i64, drop_remainder: bool) -> Cardinality {
     match input {
         n @ (INFINITE | UNKNOWN) => n,
@@ -16,7 +16,10 @@ pub(super) fn batches(input: Cardinality, size: i64, drop_remainder: bool) -> Ca
     }
 }
 
-/// The size of a batch.
+/// Returns the batch size as `usize`.
+///
+/// # Errors
+/// `InvalidArgument` unless it is positive.
 pub(super) fn batch_size(size: i64) -> Result<usize> {
     match usize::try_from(size) {
         Ok(size @ 1..) => Ok(size),
@@ -24,7 +27,8 @@ pub(super) fn batch_size(size: i64) -> Result<usize> {
     }
 }
 
-/// What is known of batches of elements of this spec.
+/// Returns the spec of batches of elements of `spec`. The batch dimension is `size` if `is_exact`, which means that
+/// every batch is full, and unknown otherwise.
 pub(super) fn batched(spec: &ElementSpec, size: usize, is_exact: bool) -> ElementSpec {
     let with_batch = |shape: &PartialShape| match shape.dims() {
         Some(dims) => {
@@ -35,7 +39,7 @@ pub(super) fn batched(spec: &ElementSpec, size: usize, is_exact: bool) -> Elemen
     ElementSpec { dtypes: spec.dtypes.clone(), shapes: spec.shapes.iter().map(with_batch).collect() }
 }
 
-/// Up to `size` elements from `next`, fewer only at the end.
+/// Collects up to `size` elements from `next`; the result is shorter only if the input ends.
 pub(super) fn collect(
     size: usize,
     pull: &Pull,
@@ -52,7 +56,7 @@ pub(super) fn collect(
     Ok(elements)
 }
 
-/// The elements as one: each component stacked.
+/// Stacks the elements into one: each component becomes a tensor with the batch as its first dimension.
 pub(super) fn stack_elements(elements: &[Element]) -> Result<Element> {
     let components = elements.first().map_or(0, Vec::len);
     if elements.iter().any(|e| e.len() != components) {
@@ -61,7 +65,8 @@ pub(super) fn stack_elements(elements: &[Element]) -> Result<Element> {
     (0..components).map(|c| stack(&elements.iter().map(|e| &e[c]).collect::<Vec<_>>(), c)).collect()
 }
 
-/// Batches of `size` elements; made ahead, so many at a time, where `ahead` says so.
+/// Returns the dataset of batches of `size` elements. `ahead` is the number of batches prefetched by a thread: `None`
+/// prefetches no batch, and -1 lets the number grow to 16.
 pub(crate) fn batch(
     input: Arc<Dataset>,
     size: i64,
@@ -93,13 +98,13 @@ pub(crate) fn batch(
         })?;
         Ok(match ahead {
             None => batches,
-            Some(-1) => Box::new(Ahead::lazily(batches, Limit::Growing(16))),
-            Some(many) => Box::new(Ahead::lazily(batches, Limit::Fixed(many as usize))),
+            Some(-1) => Box::new(PrefetchIterator::new(batches, BufferLimit::Growing(16))),
+            Some(many) => Box::new(PrefetchIterator::new(batches, BufferLimit::Fixed(many as usize))),
         })
     })
 }
 
-/// The rows of elements, one after the other.
+/// Returns the dataset of the rows of each element: component tensors are split along their first dimension.
 pub(crate) fn unbatch(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     let mut spec = input.spec.clone();
     let mut rows = None;

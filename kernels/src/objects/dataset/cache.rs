@@ -1,4 +1,4 @@
-//! Elements kept in memory from the first complete pass on.
+//! Caching in memory: the elements of the first complete pass are stored, and later passes read them.
 
 use super::transform::{dataset, from_fn};
 use super::{Dataset, DatasetIterator, Element, PerPipeline, Pipeline, Pull};
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 
-/// The elements of a dataset once a pass has seen them all.
+/// The elements of a dataset; `None` until a pass has reached the end of the input.
 #[derive(Default)]
 pub(crate) struct MemoryCache(Mutex<Option<Arc<Vec<Element>>>>);
 
@@ -17,10 +17,12 @@ impl fmt::Debug for MemoryCache {
     }
 }
 
-/// Where a dataset has its cache: one for each pipeline, unless it is a resource, which all share.
+/// The owner of a dataset's cache.
 #[derive(Debug)]
 pub(crate) enum CacheSource {
+    /// A cache for each pipeline in which the dataset is iterated.
     Own(PerPipeline<MemoryCache>),
+    /// The cache of a cache resource, which all iterators share.
     Shared(Arc<MemoryCache>),
 }
 
@@ -33,21 +35,23 @@ impl CacheSource {
     }
 }
 
+/// Returns the dataset of the input's elements, cached in memory after the first complete pass.
 pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("MemoryCache", input.spec.clone(), input.cardinality, &[&input], move |ctx| {
         let cache = caches.of(ctx.pipeline());
         let (inner, ctx) = (inner.clone(), ctx.clone());
-        let mut pass: Option<Pass> = None;
+        let mut pass: Option<CachePass> = None;
         from_fn(move |pull| {
-            // Decided at the first element: another iterator may have filled the cache until then.
+            // The choice between reading and filling falls at the first element, because another iterator may fill
+            // the cache before.
             let pass = match &mut pass {
                 Some(pass) => pass,
                 None => {
                     let full = cache.0.lock().clone();
                     pass.insert(match full {
-                        Some(elements) => Pass::Reads(elements, 0),
-                        None => Pass::Fills(inner.iterator(&ctx)?, Vec::new()),
+                        Some(elements) => CachePass::Reads(elements, 0),
+                        None => CachePass::Fills(inner.iterator(&ctx)?, Vec::new()),
                     })
                 }
             };
@@ -56,20 +60,23 @@ pub(crate) fn cache(input: Arc<Dataset>, caches: CacheSource) -> Result<Arc<Data
     })
 }
 
-enum Pass {
+/// One pass of an iterator over a cached dataset.
+enum CachePass {
+    /// Reads the cached elements, from the given index on.
     Reads(Arc<Vec<Element>>, usize),
+    /// Reads the input and collects its elements for the cache.
     Fills(Box<dyn DatasetIterator>, Vec<Element>),
 }
 
-impl Pass {
+impl CachePass {
     fn next(&mut self, pull: &Pull, cache: &MemoryCache) -> Result<Option<Element>> {
         match self {
-            Pass::Reads(elements, next) => {
+            CachePass::Reads(elements, next) => {
                 let element = elements.get(*next).cloned();
                 *next += 1;
                 Ok(element)
             }
-            Pass::Fills(input, elements) => match input.next(pull)? {
+            CachePass::Fills(input, elements) => match input.next(pull)? {
                 Some(element) => {
                     elements.push(element.clone());
                     Ok(Some(element))
@@ -78,7 +85,7 @@ impl Pass {
                     let all = Arc::new(std::mem::take(elements));
                     let end = all.len();
                     cache.0.lock().get_or_insert_with(|| all.clone());
-                    *self = Pass::Reads(all, end);
+                    *self = CachePass::Reads(all, end);
                     Ok(None)
                 }
             },

@@ -1,4 +1,5 @@
-//! What iterators are made with and pulled with.
+//! The state that iterators get when they are made (the pipeline and the position in it) and for each pull (the
+//! cancellation).
 
 use super::function::ElementFunction;
 use device::Result;
@@ -8,31 +9,33 @@ use rustc_hash::FxHashMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// What all iterators under one root share, and what ends with it: the instances of functions, whose kernels
-/// keep state from element to element, and through [`PerPipeline`] what datasets keep from epoch to epoch.
+/// State shared by all iterators under one root iterator, dropped with it: function instances, whose kernels keep
+/// state between elements, and through [`PerPipeline`] the state that datasets keep between epochs.
 #[derive(Debug, Default)]
 pub(crate) struct Pipeline {
-    functions: Mutex<FxHashMap<usize, Instances>>,
+    functions: Mutex<FxHashMap<usize, FunctionEntry>>,
 }
 
-/// A function, held so that its address stays its own, and its instance.
-type Instances = (Arc<dyn ElementFunction>, Arc<dyn ElementFunction>);
+/// A function and its instance. The function is held so that no other function gets its address, which is the map's
+/// key.
+type FunctionEntry = (Arc<dyn ElementFunction>, Arc<dyn ElementFunction>);
 
 impl Pipeline {
-    /// The instance of `function` that belongs to this pipeline.
+    /// Returns this pipeline's instance of `function`.
     pub(crate) fn instance(&self, function: &Arc<dyn ElementFunction>) -> Result<Arc<dyn ElementFunction>> {
         let address = Arc::as_ptr(function).cast::<()>() as usize;
         if let Some((_, instance)) = self.functions.lock().get(&address) {
             return Ok(instance.clone());
         }
-        // Made without the lock, which other iterators of the pipeline want; of two, the first stays.
+        // The instance is created without the lock, because that may take long and other iterators of the pipeline
+        // need the lock. If two threads create an instance, both use the first one stored.
         let made = function.instance()?;
         let mut functions = self.functions.lock();
         Ok(functions.entry(address).or_insert_with(|| (function.clone(), made)).1.clone())
     }
 }
 
-/// What a dataset keeps for each pipeline in which it is iterated.
+/// A value of a dataset for each pipeline in which the dataset is iterated.
 pub(crate) struct PerPipeline<T>(Mutex<Vec<(Weak<Pipeline>, Arc<T>)>>);
 
 impl<T> Default for PerPipeline<T> {
@@ -42,15 +45,17 @@ impl<T> Default for PerPipeline<T> {
 }
 
 impl<T> PerPipeline<T> {
+    /// Returns the pipeline's value, created by `make` at the first call. Values of dropped pipelines are removed.
     pub(crate) fn get(&self, pipeline: &Arc<Pipeline>, make: impl FnOnce() -> T) -> Arc<T> {
-        let mut kept = self.0.lock();
-        if let Some((_, found)) = kept.iter().find(|(of, _)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(pipeline)))
+        let mut entries = self.0.lock();
+        if let Some((_, found)) =
+            entries.iter().find(|(of, _)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(pipeline)))
         {
             return found.clone();
         }
-        kept.retain(|(of, _)| of.strong_count() > 0);
+        entries.retain(|(of, _)| of.strong_count() > 0);
         let made = Arc::new(make());
-        kept.push((Arc::downgrade(pipeline), made.clone()));
+        entries.push((Arc::downgrade(pipeline), made.clone()));
         made
     }
 }
@@ -61,80 +66,88 @@ impl<T> fmt::Debug for PerPipeline<T> {
     }
 }
 
-/// Where a dataset stands in its pipeline.
-pub(crate) type Place = Arc<[usize]>;
+/// The path from the root of the pipeline to a dataset: the input index taken at each dataset that has several
+/// inputs.
+pub(crate) type DatasetPath = Arc<[usize]>;
 
-/// The place of an iterator that is being made: its pipeline, and the iterators around it.
+/// The context in which an iterator is made: its pipeline and the chain of iterators that contain it.
 #[derive(Clone, Debug)]
 pub(crate) struct MakeContext {
     pipeline: Arc<Pipeline>,
-    /// The names of the iterators around it, as messages show them.
+    /// Names of the containing iterators, joined by `::`, for messages.
     prefix: String,
-    /// Which input it is within of each dataset around it that has several, the outermost first.
-    place: Place,
-    /// Within a dataset that a function gave for an element; such datasets have no places of their own.
+    /// For each containing dataset with several inputs, the index of the input in which the iterator is, outermost
+    /// first.
+    path: DatasetPath,
+    /// True inside a dataset that a function returned for an element; the path does not distinguish such datasets.
     is_in_element: bool,
+    /// Number of containing iterators.
     depth: usize,
-    /// Whether what runs in parallel keeps the order, where the dataset itself does not say.
+    /// True if parallel transformations keep the order of elements, unless a dataset sets its own value.
     pub(crate) deterministic: bool,
 }
 
 impl MakeContext {
-    /// The place of a root, in a pipeline of its own.
+    /// Returns the context of a root iterator in a new pipeline.
     pub(crate) fn root(deterministic: Option<bool>) -> MakeContext {
         MakeContext {
             pipeline: Arc::default(),
             prefix: "Iterator::Root".to_owned(),
-            place: Arc::default(),
+            path: Arc::default(),
             is_in_element: false,
             depth: 0,
             deterministic: deterministic.unwrap_or(true),
         }
     }
 
-    /// The place of inputs of the iterator over a dataset of this name.
+    /// Returns the context of the inputs of an iterator over a dataset with this name.
     pub(crate) fn within(&self, name: &str) -> MakeContext {
         MakeContext { prefix: format!("{}::{name}", self.prefix), depth: self.depth + 1, ..self.clone() }
     }
 
-    /// The place of input `i` of a dataset that has several.
+    /// Returns the context of input `i` of a dataset with several inputs.
     pub(crate) fn input(&self, i: usize) -> MakeContext {
         if self.is_in_element {
             return self.clone();
         }
-        MakeContext { place: self.place.iter().copied().chain([i]).collect(), ..self.clone() }
+        MakeContext { path: self.path.iter().copied().chain([i]).collect(), ..self.clone() }
     }
 
-    /// The place of a dataset that a function gave for element `at`.
+    /// Returns the context of the dataset that a function returned for element `at`.
     pub(crate) fn element(&self, at: impl fmt::Display) -> MakeContext {
         MakeContext { is_in_element: true, ..self.within(&format!("[{at}]")) }
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    /// Returns the path of the dataset in its pipeline.
+    pub(crate) fn path(&self) -> &DatasetPath {
+        &self.path
     }
 
+    /// Returns the pipeline.
     pub(crate) fn pipeline(&self) -> &Arc<Pipeline> {
         &self.pipeline
     }
 
+    /// Returns the names of the containing iterators for messages.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
+    /// Returns the number of containing iterators.
     pub(crate) fn depth(&self) -> usize {
         self.depth
     }
 }
 
-/// One pull of an element: it ends when it is cancelled.
+/// A request for one element, which `cancellation` can end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pull {
     pub(crate) cancellation: Arc<Cancellation>,
 }
 
 impl Pull {
-    /// The error of a pull that was cancelled: asked between elements, by what goes through many for one.
+    /// Returns the reason of the cancellation as an error if the pull is cancelled. Iterators that consume many
+    /// elements to produce one call it between them.
     pub(crate) fn check(&self) -> Result<()> {
         self.cancellation.check()
     }

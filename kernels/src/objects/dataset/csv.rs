@@ -10,29 +10,30 @@ use device::{Error, Result};
 use graph::{DType, Tensor};
 use std::sync::Arc;
 
-/// How records are written, and what is wanted of them.
+/// The format of the records, and the columns to read.
 pub(crate) struct Csv {
     pub(crate) delimiter: u8,
     pub(crate) has_quotes: bool,
-    /// Whether the first record of each file is none.
+    /// True if the first record of each file is a header.
     pub(crate) has_header: bool,
-    /// What stands for no value, besides nothing.
+    /// Text that, like an empty field, stands for a missing value.
     pub(crate) missing: Bytes,
     pub(crate) columns: Columns,
-    /// A value for each wanted column, of its type; no element where one is required.
+    /// Default of each selected column, with the column's dtype; an empty tensor makes the column required.
     pub(crate) defaults: Vec<Tensor>,
-    /// A field as a scalar of a type, if it is one.
+    /// Parses a field as a scalar of a dtype; returns `None` if the text is not valid for it.
     pub(crate) parse: fn(&Bytes, DType) -> Option<Tensor>,
 }
 
-/// The columns that are wanted, by their numbers, which rise.
+/// The columns to read, by ascending column numbers.
 pub(crate) enum Columns {
     All,
     Only(Vec<usize>),
     Without(Vec<usize>),
 }
 
-/// A record that is not as it should be is an error, after which the next pull goes on with the one after it.
+/// Returns the dataset of the records of `files`. An invalid record is an error of the pull, and the next pull
+/// continues with the following record.
 pub(crate) fn csv(files: Files, csv: Csv, spec: ElementSpec) -> Result<Arc<Dataset>> {
     let shared = Arc::new((files, csv));
     dataset("CSV", spec, UNKNOWN, &[], move |_| {
@@ -44,7 +45,7 @@ pub(crate) fn csv(files: Files, csv: Csv, spec: ElementSpec) -> Result<Arc<Datas
             loop {
                 pull.check()?;
                 if let Some(source) = &mut reading {
-                    match csv.record(source) {
+                    match csv.read_record(source) {
                         Ok(Some(record)) => return Ok(Some(Element::from_iter(record?))),
                         Ok(None) => reading = None,
                         Err(error) => {
@@ -57,7 +58,7 @@ pub(crate) fn csv(files: Files, csv: Csv, spec: ElementSpec) -> Result<Arc<Datas
                 let mut source = files.open(path)?;
                 next += 1;
                 if csv.has_header {
-                    let Some(header) = csv.header(&mut source)? else {
+                    let Some(header) = csv.skip_header(&mut source)? else {
                         invalid!("Can't read header of file");
                     };
                     reading = Some(source);
@@ -70,32 +71,34 @@ pub(crate) fn csv(files: Files, csv: Csv, spec: ElementSpec) -> Result<Arc<Datas
     })
 }
 
-/// What a field ended with.
+/// The separator that ended a field.
 #[derive(PartialEq, Eq)]
-enum End {
+enum Separator {
+    /// The delimiter: another field follows.
     Field,
+    /// A line end or the end of the file.
     Record,
 }
 
-/// The wanted fields of a record as they come, and what is wrong first.
-struct Record<'a> {
+/// The values of the selected fields of one record, and the first error found in it.
+struct RecordValues<'a> {
     csv: &'a Csv,
     values: Vec<Tensor>,
-    wrong: Option<Error>,
+    error: Option<Error>,
 }
 
-impl Record<'_> {
-    fn is_wrong(&mut self, what: String) {
-        self.wrong.get_or_insert_with(|| Error::invalid(what));
+impl RecordValues<'_> {
+    fn set_error(&mut self, what: String) {
+        self.error.get_or_insert_with(|| Error::invalid(what));
     }
 
     fn push(&mut self, field: Vec<u8>) {
-        if self.wrong.is_some() {
+        if self.error.is_some() {
             return;
         }
         let (at, field) = (self.values.len(), Bytes::from(field));
         let Some(default) = self.csv.defaults.get(at) else {
-            return self.is_wrong(format!("Expect {at} fields but have more in record"));
+            return self.set_error(format!("Expect {at} fields but have more in record"));
         };
         let is_missing = field.is_empty() || field == self.csv.missing;
         let value = match is_missing {
@@ -104,67 +107,68 @@ impl Record<'_> {
         };
         match value {
             Some(value) => self.values.push(value),
-            None if is_missing => self.is_wrong(format!("Field {at} is required but missing in record!")),
+            None if is_missing => self.set_error(format!("Field {at} is required but missing in record!")),
             None => {
                 let text = String::from_utf8_lossy(&field);
-                self.is_wrong(format!("Field {at} in record is not a valid {}: {text}", default.dtype()));
+                self.set_error(format!("Field {at} in record is not a valid {}: {text}", default.dtype()));
             }
         }
     }
 }
 
 impl Csv {
-    /// Passes over the first record; what is wrong with its quotes is an error of its own.
-    fn header(&self, source: &mut Source) -> Result<Option<Result<()>>> {
+    /// Skips the first record. The outer error is one of the file; the inner error is a quoting error in the header.
+    fn skip_header(&self, source: &mut Source) -> Result<Option<Result<()>>> {
         let nothing =
             Csv { columns: Columns::Only(Vec::new()), defaults: Vec::new(), missing: Bytes::new(), ..*self };
-        Ok(nothing.record(source)?.map(|header| header.map(|_| ())))
+        Ok(nothing.read_record(source)?.map(|header| header.map(|_| ())))
     }
 
-    /// The next record's values, or what is wrong with it; `None` at the end.
+    /// Reads the next record: its values or the error in it; returns `None` at the end of the file.
     ///
     /// # Errors
-    /// Those of the file, and `InvalidArgument` of one that ends within quotes.
-    fn record(&self, source: &mut Source) -> Result<Option<Result<Vec<Tensor>>>> {
+    /// Errors of the file, and `InvalidArgument` if the file ends within quotes.
+    fn read_record(&self, source: &mut Source) -> Result<Option<Result<Vec<Tensor>>>> {
         if source.peek()?.is_empty() {
             return Ok(None);
         }
-        let mut record = Record { csv: self, values: Vec::with_capacity(self.defaults.len()), wrong: None };
+        let mut record =
+            RecordValues { csv: self, values: Vec::with_capacity(self.defaults.len()), error: None };
         for number in 0.. {
             let (field, end) = match source.peek()?.first() {
-                Some(b'"') if self.has_quotes => self.quoted(source, &mut record)?,
-                _ => self.plain(source, &mut record)?,
+                Some(b'"') if self.has_quotes => self.read_quoted(source, &mut record)?,
+                _ => self.read_plain(source, &mut record)?,
             };
-            let is_wanted = match &self.columns {
+            let is_selected = match &self.columns {
                 Columns::All => true,
-                Columns::Only(wanted) => wanted.binary_search(&number).is_ok(),
+                Columns::Only(selected) => selected.binary_search(&number).is_ok(),
                 Columns::Without(left) => left.binary_search(&number).is_err(),
             };
-            if is_wanted {
+            if is_selected {
                 record.push(field);
             }
-            if end == End::Record {
+            if end == Separator::Record {
                 break;
             }
         }
-        let (wanted, given) = (self.defaults.len(), record.values.len());
-        if given < wanted {
-            record.is_wrong(format!("Expect {wanted} fields but have {given} in record"));
+        let (selected, given) = (self.defaults.len(), record.values.len());
+        if given < selected {
+            record.set_error(format!("Expect {selected} fields but have {given} in record"));
         }
-        Ok(Some(record.wrong.map_or(Ok(record.values), Err)))
+        Ok(Some(record.error.map_or(Ok(record.values), Err)))
     }
 
-    /// What a byte after a field ends, if it does.
-    fn end(&self, byte: u8) -> Option<End> {
+    /// Returns whether `byte`, which follows a field, ends the field or the record; `None` if it ends neither.
+    fn separator(&self, byte: u8) -> Option<Separator> {
         match byte {
-            b'\n' | b'\r' => Some(End::Record),
-            byte if byte == self.delimiter => Some(End::Field),
+            b'\n' | b'\r' => Some(Separator::Record),
+            byte if byte == self.delimiter => Some(Separator::Field),
             _ => None,
         }
     }
 
-    /// Passes over the byte that ended a field, and the second one of a line's end.
-    fn pass(source: &mut Source, byte: u8) -> Result<()> {
+    /// Consumes the separator after a field; a CR LF pair is one separator.
+    fn consume_separator(source: &mut Source, byte: u8) -> Result<()> {
         source.consume(1);
         if byte == b'\r' && source.peek()?.first() == Some(&b'\n') {
             source.consume(1);
@@ -172,29 +176,33 @@ impl Csv {
         Ok(())
     }
 
-    fn plain(&self, source: &mut Source, record: &mut Record<'_>) -> Result<(Vec<u8>, End)> {
+    fn read_plain(&self, source: &mut Source, record: &mut RecordValues<'_>) -> Result<(Vec<u8>, Separator)> {
         let mut field = Vec::new();
         loop {
             let bytes = source.peek()?;
             if bytes.is_empty() {
-                return Ok((field, End::Record));
+                return Ok((field, Separator::Record));
             }
-            let length = bytes.iter().position(|&byte| self.end(byte).is_some());
+            let length = bytes.iter().position(|&byte| self.separator(byte).is_some());
             let taken = &bytes[..length.unwrap_or(bytes.len())];
             if self.has_quotes && taken.contains(&b'"') {
-                record.is_wrong("Unquoted fields cannot have quotes inside".to_owned());
+                record.set_error("Unquoted fields cannot have quotes inside".to_owned());
             }
             field.extend_from_slice(taken);
             let (count, last) = (taken.len(), length.map(|at| bytes[at]));
             source.consume(count);
-            if let Some((byte, end)) = last.and_then(|byte| Some((byte, self.end(byte)?))) {
-                Csv::pass(source, byte)?;
+            if let Some((byte, end)) = last.and_then(|byte| Some((byte, self.separator(byte)?))) {
+                Csv::consume_separator(source, byte)?;
                 return Ok((field, end));
             }
         }
     }
 
-    fn quoted(&self, source: &mut Source, record: &mut Record<'_>) -> Result<(Vec<u8>, End)> {
+    fn read_quoted(
+        &self,
+        source: &mut Source,
+        record: &mut RecordValues<'_>,
+    ) -> Result<(Vec<u8>, Separator)> {
         let mut field = Vec::new();
         source.consume(1);
         loop {
@@ -207,19 +215,19 @@ impl Csv {
                 continue;
             }
             match source.peek()?.first().copied() {
-                None => return Ok((field, End::Record)),
+                None => return Ok((field, Separator::Record)),
                 Some(b'"') => {
                     source.consume(1);
                     field.push(b'"');
                 }
-                Some(next) => match self.end(next) {
+                Some(next) => match self.separator(next) {
                     Some(end) => {
-                        Csv::pass(source, next)?;
+                        Csv::consume_separator(source, next)?;
                         return Ok((field, end));
                     }
                     None => {
                         record
-                            .is_wrong("Quote inside a string has to be escaped by another quote".to_owned());
+                            .set_error("Quote inside a string has to be escaped by another quote".to_owned());
                     }
                 },
             }

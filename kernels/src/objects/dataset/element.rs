@@ -1,11 +1,11 @@
-//! Tensors taken apart and put together along a first dimension.
+//! Splitting tensors along the first dimension, and joining them along it.
 
 use bytes::Bytes;
 use device::{Error, Result};
 use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
 use std::ops::Range;
 
-/// Elements `start..start + shape.num_elements()` of `tensor` in row-major order, as a tensor of this shape.
+/// Returns elements `start..start + shape.num_elements()` of `tensor` in row-major order, as a tensor of `shape`.
 pub(crate) fn part(tensor: &Tensor, start: usize, shape: Shape) -> Result<Tensor> {
     let range = start..start + shape.num_elements();
     Ok(match tensor.dtype() {
@@ -19,23 +19,23 @@ pub(crate) fn part(tensor: &Tensor, start: usize, shape: Shape) -> Result<Tensor
     })
 }
 
-/// `tensor[i]`, where `i` is within its first dimension.
+/// Returns `tensor[i]`; `i` must be within the first dimension.
 pub(crate) fn row(tensor: &Tensor, i: usize) -> Result<Tensor> {
     let shape = Shape::new(&tensor.shape()[1..])?;
     let start = i * shape.num_elements();
     part(tensor, start, shape)
 }
 
-/// The rows `tensor[range]`, where the range is within its first dimension.
+/// Returns the rows `tensor[range]`; the range must be within the first dimension.
 pub(crate) fn rows(tensor: &Tensor, range: Range<usize>) -> Result<Tensor> {
     let row = Shape::new(&tensor.shape()[1..])?;
     part(tensor, range.start * row.num_elements(), stacked(range.len(), &row)?)
 }
 
-/// The rows of all tensors as one's.
+/// Concatenates the tensors along their first dimension.
 ///
 /// # Errors
-/// `InvalidArgument` if they differ in type, or in the shape of their rows.
+/// `InvalidArgument` if the tensors differ in dtype or in the shape of their rows.
 pub(crate) fn concat(tensors: &[&Tensor]) -> Result<Tensor> {
     let Some(first) = tensors.first() else { device::invalid!("a batch of no parts") };
     let is_like_first = |tensor: &&Tensor| {
@@ -52,15 +52,16 @@ fn size_of_element(dtype: DType) -> Result<usize> {
     dtype.size().ok_or_else(|| Error::unimplemented(format!("elements of {dtype} in datasets")))
 }
 
-/// The shape of `count` tensors of this shape.
+/// Returns the shape of `count` stacked tensors of shape `of`.
 fn stacked(count: usize, of: &[usize]) -> Result<Shape> {
     Ok(Shape::new(&[&[count], of].concat())?)
 }
 
-/// The tensors as rows of one. `component` is their place in their elements, for messages.
+/// Stacks the tensors along a new first dimension. `component` is the index of the component in its element, for
+/// messages.
 ///
 /// # Errors
-/// `InvalidArgument` if they differ in type or shape.
+/// `InvalidArgument` if the tensors differ in dtype or shape.
 pub(crate) fn stack(tensors: &[&Tensor], component: usize) -> Result<Tensor> {
     let Some(first) = tensors.first() else { device::invalid!("a batch of no elements") };
     for (i, tensor) in tensors.iter().enumerate() {
@@ -84,7 +85,7 @@ pub(crate) fn stack(tensors: &[&Tensor], component: usize) -> Result<Tensor> {
     join(tensors, first.dtype(), stacked(tensors.len(), first.shape())?)
 }
 
-/// The tensors' elements one after the other, as a tensor of this shape.
+/// Returns a tensor of `shape` with the elements of all tensors, one tensor after the other.
 fn join(tensors: &[&Tensor], dtype: DType, shape: Shape) -> Result<Tensor> {
     Ok(match dtype {
         DType::String => {
@@ -122,10 +123,11 @@ fn join(tensors: &[&Tensor], dtype: DType, shape: Shape) -> Result<Tensor> {
     })
 }
 
-/// The tensors as rows of one, each in the corner of a row of shape `row` whose rest is `padding`, a scalar.
+/// Stacks the tensors along a new first dimension after padding each at its end to shape `row` with the scalar
+/// `padding`.
 ///
 /// # Errors
-/// `DataLoss` if a tensor is larger than a row.
+/// `DataLoss` if a tensor is larger than `row`.
 pub(crate) fn stack_padded(tensors: &[&Tensor], row: &[usize], padding: &Tensor) -> Result<Tensor> {
     for tensor in tensors {
         if tensor.shape().rank() != row.len() || tensor.shape().iter().zip(row).any(|(is, most)| is > most) {
@@ -184,8 +186,8 @@ pub(crate) fn stack_padded(tensors: &[&Tensor], row: &[usize], padding: &Tensor)
     }
 }
 
-/// Copies a block of shape `from_shape` into the corner of one of shape `to_shape`, innermost lines at a time;
-/// an element is `size` items long.
+/// Copies a block of shape `from_shape` into the leading corner of a block of shape `to_shape`, one innermost line at
+/// a time. Each element is `size` items of `T`.
 fn copy_corner<T: Clone>(from: &[T], from_shape: &[usize], to: &mut [T], to_shape: &[usize], size: usize) {
     let Some((line, outer)) = from_shape.split_last() else {
         to[..size].clone_from_slice(&from[..size]);

@@ -1,20 +1,22 @@
-//! Datasets of what files hold: lines, records, blocks of one length.
+//! Datasets of the content of files: text lines, TFRecords, fixed-length records.
 
 use super::transform::{dataset, from_fn};
 use super::{Dataset, Element, ElementSpec, UNKNOWN};
-use crate::objects::io::{Compression, FixedFormat, FixedReader, LineReader, RecordReader, Returns, Source};
+use crate::objects::io::{
+    CarriageReturns, Compression, FixedFormat, FixedReader, LineReader, RecordReader, Source,
+};
 use bytes::Bytes;
 use device::{Error, Result};
 use graph::{Code, DType, Tensor};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The files of a dataset, in their order.
+/// The files that a dataset reads, in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(crate) paths: Vec<PathBuf>,
     pub(crate) compression: Compression,
-    /// Bytes read at once; `None`: as many as reading does by itself.
+    /// Bytes per read; `None` uses the default of [`Source::open`].
     pub(crate) buffer: Option<usize>,
 }
 
@@ -27,31 +29,31 @@ impl Files {
     }
 }
 
-/// What reads one file; `None` at its end.
-type Read = Box<dyn FnMut() -> Result<Option<Bytes>> + Send>;
+/// Reads the next string of an open file; returns `None` at the end of the file.
+type ReadFn = Box<dyn FnMut() -> Result<Option<Bytes>> + Send>;
 
-/// Where the pull after one that found something wrong within a file goes on.
+/// The file with which a dataset continues after an error within a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum AtError {
-    /// In that file.
-    Same,
-    /// In the one after it.
-    Next,
+enum ErrorPolicy {
+    /// The same file.
+    SameFile,
+    /// The next file.
+    NextFile,
 }
 
-/// A dataset of the strings in files, one file after the other. What `open` makes for a file, with its place,
-/// reads it. A file that cannot be opened is tried again.
-fn strings(
+/// Returns a dataset of the strings in the files, one file after the other. `open` gets the index and the path of a
+/// file and returns its reader. If a file cannot be opened, the next pull tries the same file again.
+fn string_dataset(
     name: &'static str,
     files: Files,
-    at_error: AtError,
-    open: impl Fn(&Files, usize, &Path) -> Result<Read> + Send + Sync + 'static,
+    on_error: ErrorPolicy,
+    open: impl Fn(&Files, usize, &Path) -> Result<ReadFn> + Send + Sync + 'static,
 ) -> Result<Arc<Dataset>> {
     let shared = Arc::new((files, open));
     dataset(name, ElementSpec::scalars(&[DType::String]), UNKNOWN, &[], move |_| {
         let shared = shared.clone();
         let mut next = 0;
-        let mut reading: Option<Read> = None;
+        let mut reading: Option<ReadFn> = None;
         from_fn(move |pull| {
             let (files, open) = &*shared;
             loop {
@@ -61,7 +63,7 @@ fn strings(
                         Ok(Some(bytes)) => return Ok(Some(Element::from([Tensor::string(bytes)]))),
                         Ok(None) => reading = None,
                         Err(error) => {
-                            if at_error == AtError::Next {
+                            if on_error == ErrorPolicy::NextFile {
                                 reading = None;
                             }
                             return Err(error);
@@ -76,21 +78,23 @@ fn strings(
     })
 }
 
+/// Returns the dataset of the lines of text files, without line ends.
 pub(crate) fn text_lines(files: Files) -> Result<Arc<Dataset>> {
-    strings("TextLine", files, AtError::Same, |files, _, path| {
-        let mut reader = LineReader::new(files.open(path)?, Returns::Dropped);
+    string_dataset("TextLine", files, ErrorPolicy::SameFile, |files, _, path| {
+        let mut reader = LineReader::new(files.open(path)?, CarriageReturns::Remove);
         Ok(Box::new(move || reader.next_line()))
     })
 }
 
-/// Records from these offsets on, one a file, or from the beginning.
+/// Returns the dataset of the TFRecords in the files. `offsets` has one byte offset per file at which reading starts,
+/// or is empty to read each file from its start.
 pub(crate) fn records(files: Files, offsets: Vec<u64>) -> Result<Arc<Dataset>> {
     if !offsets.is_empty() && offsets.len() != files.paths.len() {
         device::invalid!("`byte_offsets` must have the same size as `filenames`");
     }
-    // What is decompressed comes in pieces of one size, whatever is asked for.
+    // Decompression always returns blocks of its own size, so the buffer size applies to uncompressed files only.
     let buffer = files.buffer.filter(|_| files.compression == Compression::None);
-    strings("TFRecord", Files { buffer, ..files }, AtError::Next, move |files, i, path| {
+    string_dataset("TFRecord", Files { buffer, ..files }, ErrorPolicy::NextFile, move |files, i, path| {
         let mut reader = RecordReader::new(files.open(path)?);
         if let Some(offset) = offsets.get(i) {
             reader.advance_to(*offset)?;
@@ -99,15 +103,16 @@ pub(crate) fn records(files: Files, offsets: Vec<u64>) -> Result<Arc<Dataset>> {
     })
 }
 
+/// Returns the dataset of the fixed-length records in the files.
 pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<Arc<Dataset>> {
-    strings("FixedLengthRecord", files, AtError::Next, move |files, _, path| {
+    string_dataset("FixedLengthRecord", files, ErrorPolicy::NextFile, move |files, _, path| {
         let source = files.open(path)?;
         let is_plain = files.compression == Compression::None;
         let length = std::fs::metadata(path).map(|m| m.len()).ok().filter(|_| is_plain);
         if let Some(length) = length {
             let body = i128::from(length) - i128::from(format.header) - i128::from(format.footer);
             if body % i128::from(format.record) != 0 {
-                return Err(Error::invalid(uneven(format, path, body)));
+                return Err(Error::invalid(uneven_message(format, path, body)));
             }
         }
         let mut reader = FixedReader::new(source, format)?;
@@ -117,17 +122,18 @@ pub(crate) fn fixed_length_records(files: Files, format: FixedFormat) -> Result<
             if record.is_some() {
                 read += 1;
             } else if reader.excess() != 0 {
-                // Of a compressed file the length is known only now.
+                // The length of a compressed file's content is known only at its end.
                 let body = read.saturating_mul(format.record).saturating_add(reader.excess());
-                return Err(Error::new(Code::DataLoss, uneven(format, &path, body.into())));
+                return Err(Error::new(Code::DataLoss, uneven_message(format, &path, body.into())));
             }
             Ok(record)
         }))
     })
 }
 
-/// What is wrong with a file that is no whole number of records: of less than none, where header or footer are cut off.
-fn uneven(format: FixedFormat, path: &Path, body: i128) -> String {
+/// Returns the message for a file whose body is not a whole number of records. `body` is negative if the file is
+/// shorter than header and footer.
+fn uneven_message(format: FixedFormat, path: &Path, body: i128) -> String {
     let FixedFormat { header, record, footer, .. } = format;
     format!(
         "Excluding the header ({header} bytes) and footer ({footer} bytes), input file \"{}\" has body length \

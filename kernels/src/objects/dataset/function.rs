@@ -1,6 +1,6 @@
-//! Functions that datasets apply to elements, with what they capture.
+//! Functions that datasets apply to elements, with their captured arguments.
 
-use super::ahead::Monitor;
+use super::prefetch_iterator::Monitor;
 use super::{Element, MakeContext, Pull, placed};
 use device::cancel::Cancellation;
 use device::function::Function;
@@ -11,26 +11,26 @@ use graph::{Bool8, Code, DType, Tensor};
 use std::fmt;
 use std::sync::Arc;
 
-/// Called once with the function's results.
+/// Callback of a function call, called once with the results.
 pub(crate) type FunctionDone = Box<dyn FnOnce(Result<Element>) + Send>;
 
-/// A function of tensors.
+/// A function that maps tensors to tensors.
 pub(crate) trait ElementFunction: Send + Sync + fmt::Debug {
-    /// Calls it; returns at once. It ends early, with an error, when `cancellation` is. A call that fails cancels
-    /// nothing but itself.
+    /// Starts a call and returns at once. Cancelling `cancellation` ends the call with an error; a failed call
+    /// cancels no other call.
     fn start(&self, cancellation: &Arc<Cancellation>, arguments: Element, done: FunctionDone);
 
-    /// The same function with new state.
+    /// Returns the same function with new kernel state.
     fn instance(&self) -> Result<Arc<dyn ElementFunction>>;
 }
 
-/// A function of a graph.
+/// A function of a graph's function library.
 #[derive(Debug)]
 pub(crate) struct GraphFunction(pub Arc<dyn Function>);
 
 impl ElementFunction for GraphFunction {
     fn start(&self, cancellation: &Arc<Cancellation>, arguments: Element, done: FunctionDone) {
-        // Elements are made between steps too, and so not as parts of any.
+        // A step of its own, with step id 0, because elements are also produced between the steps of the session.
         let step = Step::new(0, Arc::new(LocalRendezvous::new()), cancellation.clone());
         let device = match self.0.device() {
             Ok(device) => device,
@@ -48,17 +48,17 @@ impl ElementFunction for GraphFunction {
     }
 }
 
-/// A function and the arguments that it gets after those of the element.
+/// A function with captured arguments, which follow the components of the element.
 #[derive(Clone, Debug)]
-pub(crate) struct Captured {
+pub(crate) struct CapturedFunction {
     pub(crate) function: Arc<dyn ElementFunction>,
     pub(crate) arguments: Element,
 }
 
-impl Captured {
-    /// The function as iterators of this pipeline call it.
-    pub(crate) fn instance(&self, ctx: &MakeContext) -> Result<Instance> {
-        Ok(Instance {
+impl CapturedFunction {
+    /// Returns the function's instance in the pipeline of `ctx`.
+    pub(crate) fn instance(&self, ctx: &MakeContext) -> Result<FunctionInstance> {
+        Ok(FunctionInstance {
             function: ctx.pipeline().instance(&self.function)?,
             captured: self.arguments.clone(),
             prefix: ctx.prefix().to_owned(),
@@ -66,44 +66,47 @@ impl Captured {
     }
 }
 
-/// A function in the hands of an iterator.
+/// The instance of a captured function that one iterator calls.
 #[derive(Clone, Debug)]
-pub(crate) struct Instance {
+pub(crate) struct FunctionInstance {
     function: Arc<dyn ElementFunction>,
     captured: Element,
-    /// The iterator's, for messages.
+    /// Names of the containing iterators, for error messages.
     prefix: String,
 }
 
-impl Instance {
-    /// Calls the function; returns at once.
+impl FunctionInstance {
+    /// Starts a call and returns at once; an error in `done` names the iterator.
     pub(crate) fn start(&self, cancellation: &Arc<Cancellation>, mut arguments: Element, done: FunctionDone) {
         arguments.extend(self.captured.iter().cloned());
         let prefix = self.prefix.clone();
-        let end = move |result: Result<Element>| done(result.map_err(|error| blame(error, &prefix)));
+        let end = move |result: Result<Element>| done(result.map_err(|error| name_iterator(error, &prefix)));
         self.function.start(cancellation, arguments, Box::new(end));
     }
 
     /// Calls the function and waits for its results.
     pub(crate) fn call(&self, pull: &Pull, arguments: Element) -> Result<Element> {
         let ended = Monitor::<Option<Result<Element>>>::new(None);
-        let landing = ended.clone();
+        let slot = ended.clone();
         self.start(
             &pull.cancellation,
             arguments,
-            Box::new(move |result| landing.change(|state| *state = Some(result))),
+            Box::new(move |result| slot.change(|state| *state = Some(result))),
         );
         ended.wait(&pull.cancellation, Option::take)?
     }
 
-    /// Calls a predicate.
+    /// Calls the function as a predicate and waits for its value.
     pub(crate) fn test(&self, pull: &Pull, element: Element) -> Result<bool> {
-        truth(&self.call(pull, element)?)
+        predicate_value(&self.call(pull, element)?)
     }
 }
 
-/// The value of a predicate.
-pub(crate) fn truth(results: &[Tensor]) -> Result<bool> {
+/// Returns the boolean that a predicate returned.
+///
+/// # Errors
+/// `InvalidArgument` unless the results are a single boolean.
+pub(crate) fn predicate_value(results: &[Tensor]) -> Result<bool> {
     match results {
         [result] if result.dtype() == DType::Bool && result.num_elements() == 1 => {
             Ok(result.item::<Bool8>()?.get())
@@ -112,38 +115,45 @@ pub(crate) fn truth(results: &[Tensor]) -> Result<bool> {
     }
 }
 
-/// What a function gave in place of an element: an error, or the end that `OutOfRange` stands for.
+/// Converts the error of a function call into the result of a pull: `OutOfRange` ends the dataset, and any other
+/// error is returned.
+///
+/// # Errors
+/// `InvalidArgument` for `OutOfRange` if `preserve_cardinality` promises that the dataset does not end before its
+/// input.
 pub(crate) fn end_or_error(error: Error, preserve_cardinality: bool) -> Result<Option<Element>> {
     if error.code() != Code::OutOfRange {
         return Err(error);
     }
     if preserve_cardinality {
-        // To guarantee that the dataset has as many elements as its input, this cannot be its end.
+        // Ending here would give the dataset fewer elements than its input, contrary to the promise.
         device::invalid!("Function invocation produced OutOfRangeError: {error}");
     }
     Ok(None)
 }
 
-fn blame(error: Error, prefix: &str) -> Error {
+/// Adds the name of the iterator to the message of an error from a function.
+fn name_iterator(error: Error, prefix: &str) -> Error {
     let kind = prefix.rsplit("::").next().unwrap_or(prefix);
-    let said = |message: &str| {
+    let with_prefix = |message: &str| {
         format!(
             "Error in user-defined function passed to {kind}Dataset transformation with iterator: {prefix}: \
              {message}"
         )
     };
     match error {
-        // Cancellation is nobody's fault, and what has been blamed needs no more.
+        // A derived error (cancellation) does not originate in the function, and a message with the prefix names its
+        // iterator already.
         Error::Derived(_) => error,
-        Error::Node { code, node, message } if !message.starts_with(BLAMED) => {
-            Error::Node { code, node, message: said(&message) }
+        Error::Node { code, node, message } if !message.starts_with(FUNCTION_ERROR) => {
+            Error::Node { code, node, message: with_prefix(&message) }
         }
-        Error::Status { code, message } if !message.starts_with(BLAMED) => {
-            Error::Status { code, message: said(&message) }
+        Error::Status { code, message } if !message.starts_with(FUNCTION_ERROR) => {
+            Error::Status { code, message: with_prefix(&message) }
         }
-        Error::Graph(error) => Error::Status { code: error.code(), message: said(&error.to_string()) },
+        Error::Graph(error) => Error::Status { code: error.code(), message: with_prefix(&error.to_string()) },
         other => other,
     }
 }
 
-const BLAMED: &str = "Error in user-defined function";
+const FUNCTION_ERROR: &str = "Error in user-defined function";

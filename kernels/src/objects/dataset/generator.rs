@@ -1,22 +1,24 @@
-//! What a function gives, as long as it gives something.
+//! The generator dataset: elements come from a function until it reports the end.
 
-use super::function::{Captured, Instance, end_or_error};
+use super::function::{CapturedFunction, FunctionInstance, end_or_error};
 use super::placed::spec_of;
 use super::{Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, MakeContext, Pull, UNKNOWN};
 use device::Result;
 use device::cancel::Cancellation;
 use std::sync::Arc;
 
-/// Elements of functions of a state: one makes it, one gives the next element, and one is told that there will be no more.
+/// A dataset of three functions: `init` returns a state, `next` returns the next element of the state, and `finalize`
+/// releases the state.
 #[derive(Debug)]
 pub(crate) struct Generator {
-    pub(crate) init: Captured,
-    pub(crate) next: Captured,
-    pub(crate) finalize: Captured,
+    pub(crate) init: CapturedFunction,
+    pub(crate) next: CapturedFunction,
+    pub(crate) finalize: CapturedFunction,
     pub(crate) spec: ElementSpec,
 }
 
 impl Generator {
+    /// Returns the dataset of the generator.
     pub(crate) fn dataset(self) -> Result<Arc<Dataset>> {
         Dataset::new(self.spec.clone(), UNKNOWN, &[], self)
     }
@@ -28,39 +30,42 @@ impl DatasetKind for Generator {
     }
 
     fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
-        Ok(Box::new(Generating {
+        Ok(Box::new(GeneratorIterator {
             init: self.init.instance(ctx)?,
             next: self.next.instance(ctx)?,
             finalize: self.finalize.instance(ctx)?,
             spec: self.spec.clone(),
-            state: State::Unmade,
+            state: GeneratorState::Uninitialized,
         }))
     }
 }
 
-struct Generating {
-    init: Instance,
-    next: Instance,
-    finalize: Instance,
+struct GeneratorIterator {
+    init: FunctionInstance,
+    next: FunctionInstance,
+    finalize: FunctionInstance,
     spec: ElementSpec,
-    state: State,
+    state: GeneratorState,
 }
 
-enum State {
-    Unmade,
-    Made(Element),
-    /// Finalized, after the last element.
-    Over,
+/// The state of a generator iterator.
+enum GeneratorState {
+    /// `init` has not been called.
+    Uninitialized,
+    /// The results of `init`.
+    Initialized(Element),
+    /// `finalize` has been started, or was not necessary.
+    Finalized,
 }
 
-impl DatasetIterator for Generating {
+impl DatasetIterator for GeneratorIterator {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         let state = match &self.state {
-            State::Over => return Ok(None),
-            State::Made(state) => state.clone(),
-            State::Unmade => {
+            GeneratorState::Finalized => return Ok(None),
+            GeneratorState::Initialized(state) => state.clone(),
+            GeneratorState::Uninitialized => {
                 let state = self.init.call(pull, Element::new())?;
-                self.state = State::Made(state.clone());
+                self.state = GeneratorState::Initialized(state.clone());
                 state
             }
         };
@@ -72,28 +77,30 @@ impl DatasetIterator for Generating {
             Err(error) => end_or_error(error, false)?,
         };
         if next.is_none() {
-            self.end();
+            self.finalize_once();
         }
         Ok(next)
     }
 }
 
-impl Generating {
-    /// Tells, once, who made the state. Nobody waits: what fails there fails no step.
-    fn end(&mut self) {
-        if let State::Made(state) = std::mem::replace(&mut self.state, State::Over) {
-            let told = |result: Result<Element>| {
+impl GeneratorIterator {
+    /// Starts `finalize` once, without waiting; its error is logged, because no step depends on its result.
+    fn finalize_once(&mut self) {
+        if let GeneratorState::Initialized(state) =
+            std::mem::replace(&mut self.state, GeneratorState::Finalized)
+        {
+            let log_error = |result: Result<Element>| {
                 if let Err(error) = result {
                     tracing::warn!("a generator of elements was not finalized: {error}");
                 }
             };
-            self.finalize.start(&Arc::new(Cancellation::new()), state, Box::new(told));
+            self.finalize.start(&Arc::new(Cancellation::new()), state, Box::new(log_error));
         }
     }
 }
 
-impl Drop for Generating {
+impl Drop for GeneratorIterator {
     fn drop(&mut self) {
-        self.end();
+        self.finalize_once();
     }
 }

@@ -1,7 +1,7 @@
-//! Elements grouped by a key that a function gives: windows of each group, or one result a group.
+//! Grouping of elements by a key function: windows of each group, or one reduced element per group.
 
-use super::function::Captured;
-use super::map::{checked, given};
+use super::function::CapturedFunction;
+use super::map::{checked_element, iterate_result};
 use super::source::Elements;
 use super::transform::{dataset, from_fn};
 use super::{Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, UNKNOWN};
@@ -10,7 +10,7 @@ use graph::{DType, Tensor};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The value of a function that gives one `int64`.
+/// Returns the value of a function that must return one `int64` scalar.
 fn integer(results: &[Tensor], what: &str) -> Result<i64> {
     match results {
         [value] if value.dtype() == DType::Int64 && value.shape().rank() == 0 => Ok(value.item::<i64>()?),
@@ -18,12 +18,13 @@ fn integer(results: &[Tensor], what: &str) -> Result<i64> {
     }
 }
 
-/// Windows of elements of one key, each turned into a dataset by `reduce`.
+/// Returns the dataset of the elements of `reduce`'s datasets. `reduce` gets a key and a window: a dataset of up to
+/// `window_size` elements with that key.
 pub(crate) fn group_by_window(
     input: Arc<Dataset>,
-    key: Captured,
-    reduce: Captured,
-    window_size: Captured,
+    key: CapturedFunction,
+    reduce: CapturedFunction,
+    window_size: CapturedFunction,
     spec: ElementSpec,
 ) -> Result<Arc<Dataset>> {
     let inner = input.clone();
@@ -35,7 +36,7 @@ pub(crate) fn group_by_window(
         let mut groups: BTreeMap<i64, Vec<Element>> = BTreeMap::new();
         let mut sizes: BTreeMap<i64, usize> = BTreeMap::new();
         let mut current: Option<Box<dyn DatasetIterator>> = None;
-        let mut made = 0;
+        let mut reduced_count = 0;
         from_fn(move |pull| {
             loop {
                 pull.check()?;
@@ -52,35 +53,35 @@ pub(crate) fn group_by_window(
                         input = None;
                         break;
                     };
-                    let of = integer(&key.call(pull, element.clone())?, "key_func")?;
-                    let size = match sizes.get(&of) {
+                    let group_key = integer(&key.call(pull, element.clone())?, "key_func")?;
+                    let size = match sizes.get(&group_key) {
                         Some(size) => *size,
                         None => {
-                            let results = window_size.call(pull, vec![Tensor::scalar(of)])?;
+                            let results = window_size.call(pull, vec![Tensor::scalar(group_key)])?;
                             let size = integer(&results, "window_size_func")?;
                             let Ok(size @ 1..) = usize::try_from(size) else {
                                 device::invalid!("Window size must be greater than zero, but got {size}.");
                             };
-                            sizes.insert(of, size);
+                            sizes.insert(group_key, size);
                             size
                         }
                     };
-                    let group = groups.entry(of).or_default();
+                    let group = groups.entry(group_key).or_default();
                     group.push(element);
                     if group.len() == size {
-                        full = Some(of);
+                        full = Some(group_key);
                         break;
                     }
                 }
-                // At the end of the input what is left of each group is a window too.
-                let Some(of) = full.or_else(|| groups.keys().next().copied()) else { return Ok(None) };
-                let elements = groups.remove(&of).unwrap_or_default();
+                // At the end of the input, the remaining elements of each group form a window.
+                let Some(group_key) = full.or_else(|| groups.keys().next().copied()) else { return Ok(None) };
+                let elements = groups.remove(&group_key).unwrap_or_default();
                 let held = elements.iter().flatten().cloned().collect::<Vec<_>>();
                 let window = Elements::dataset("Window", spec.clone(), elements)?;
                 let window = DatasetVariant::tensor(window, &held)?;
-                let results = reduce.call(pull, vec![Tensor::scalar(of), window])?;
-                current = Some(given(&results, &ctx, made)?);
-                made += 1;
+                let results = reduce.call(pull, vec![Tensor::scalar(group_key), window])?;
+                current = Some(iterate_result(&results, &ctx, reduced_count)?);
+                reduced_count += 1;
             }
         })
     })
@@ -89,13 +90,13 @@ pub(crate) fn group_by_window(
 /// The four functions of a reduction by key.
 #[derive(Clone, Debug)]
 pub(crate) struct Reducer {
-    pub(crate) key: Captured,
-    pub(crate) init: Captured,
-    pub(crate) reduce: Captured,
-    pub(crate) finalize: Captured,
+    pub(crate) key: CapturedFunction,
+    pub(crate) init: CapturedFunction,
+    pub(crate) reduce: CapturedFunction,
+    pub(crate) finalize: CapturedFunction,
 }
 
-/// One element for each key, in the keys' order: what the reducer makes of the key's elements.
+/// Returns the dataset with one reduced element per key, in ascending order of the keys.
 pub(crate) fn group_by_reducer(
     input: Arc<Dataset>,
     reducer: Reducer,
@@ -116,16 +117,16 @@ pub(crate) fn group_by_reducer(
                     input = None;
                     break;
                 };
-                let of = integer(&key.call(pull, element.clone())?, "key_func")?;
-                let state = match states.remove(&of) {
+                let group_key = integer(&key.call(pull, element.clone())?, "key_func")?;
+                let state = match states.remove(&group_key) {
                     Some(state) => state,
-                    None => init.call(pull, vec![Tensor::scalar(of)])?,
+                    None => init.call(pull, vec![Tensor::scalar(group_key)])?,
                 };
                 let arguments = state.into_iter().chain(element).collect();
-                states.insert(of, reduce.call(pull, arguments)?);
+                states.insert(group_key, reduce.call(pull, arguments)?);
             }
             let Some((_, state)) = states.pop_first() else { return Ok(None) };
-            checked(finalize.call(pull, state)?, &spec).map(Some)
+            checked_element(finalize.call(pull, state)?, &spec).map(Some)
         })
     })
 }

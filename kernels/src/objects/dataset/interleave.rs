@@ -1,30 +1,31 @@
-//! Interleaving: the elements of several datasets at a time, a block of each in turn. In parallel, each of the
-//! datasets is pulled ahead; the order stays that of the sequential form.
+//! Interleaving: takes blocks of elements in turn from a cycle of datasets. The parallel form prefetches each dataset
+//! of the cycle and returns the elements in the order of the sequential form.
 
-use super::ahead::{Ahead, Limit};
-use super::function::{Captured, Instance};
-use super::map::given;
+use super::function::{CapturedFunction, FunctionInstance};
+use super::map::iterate_result;
+use super::prefetch_iterator::{BufferLimit, PrefetchIterator};
 use super::transform::dataset;
 use super::{Dataset, DatasetIterator, Element, ElementSpec, MakeContext, Pull, UNKNOWN};
 use device::Result;
 use std::sync::Arc;
 
-/// How datasets are interleaved.
+/// The parameters of an interleaving.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interleaving {
-    /// Datasets at a time; -1: as many as there are processors.
+    /// Number of datasets in the cycle; -1 means the number of CPUs.
     pub(crate) cycle_length: i64,
-    /// Elements of one before the next.
+    /// Number of consecutive elements taken from a dataset.
     pub(crate) block_length: i64,
-    /// How the datasets are pulled ahead; `None` if they are not.
+    /// The prefetching of the datasets; `None` for the sequential form.
     pub(crate) ahead: Option<PulledAhead>,
 }
 
+/// The prefetching of a parallel interleaving.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PulledAhead {
-    /// Datasets that are pulled ahead; -1: all of the cycle.
+    /// Number of datasets that are prefetched; -1 means the whole cycle.
     pub(crate) datasets: i64,
-    /// Elements of each.
+    /// Number of elements prefetched of each dataset.
     pub(crate) elements: i64,
 }
 
@@ -48,10 +49,10 @@ impl Interleaving {
     }
 }
 
-/// The elements of the datasets that the function gives, interleaved.
+/// Returns the dataset of the interleaved elements of the datasets that the function returns.
 pub(crate) fn interleave(
     input: Arc<Dataset>,
-    f: Captured,
+    f: CapturedFunction,
     spec: ElementSpec,
     how: Interleaving,
 ) -> Result<Arc<Dataset>> {
@@ -64,7 +65,7 @@ pub(crate) fn interleave(
             -1 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n as usize,
         };
-        Ok(Box::new(Interleaved {
+        Ok(Box::new(InterleaveIterator {
             how,
             cycle_length,
             input: Some(inner.iterator(ctx)?),
@@ -72,101 +73,108 @@ pub(crate) fn interleave(
             ctx: ctx.clone(),
             current: Vec::new(),
             open: 0,
-            ahead: 0,
-            made: 0,
-            at: 0,
+            prefetched: 0,
+            opened: 0,
+            position: 0,
             in_block: 0,
         }))
     })
 }
 
-struct Interleaved {
+struct InterleaveIterator {
     how: Interleaving,
     cycle_length: usize,
     input: Option<Box<dyn DatasetIterator>>,
-    f: Instance,
+    f: FunctionInstance,
     ctx: MakeContext,
-    /// The cycle, as far as it has been filled.
-    current: Vec<Option<Open>>,
+    /// Open datasets by position in the cycle; positions beyond its end have not been filled.
+    current: Vec<Option<OpenDataset>>,
+    /// Number of open datasets.
     open: usize,
-    /// How many of the open ones are pulled ahead.
-    ahead: usize,
-    made: usize,
-    at: usize,
+    /// Number of open datasets that are prefetched.
+    prefetched: usize,
+    /// Number of datasets opened so far.
+    opened: usize,
+    /// Current position in the cycle.
+    position: usize,
+    /// Number of elements taken from the current dataset in this block.
     in_block: i64,
 }
 
-struct Open {
+struct OpenDataset {
     iterator: Box<dyn DatasetIterator>,
-    is_ahead: bool,
+    is_prefetched: bool,
 }
 
-impl Interleaved {
+impl InterleaveIterator {
+    /// Moves to the next position in the cycle.
     fn advance(&mut self) {
         self.in_block = 0;
-        self.at += 1;
-        // Without an input, places that were never filled stay empty.
+        self.position += 1;
+        // Once the input has ended, positions that were never filled stay empty, so the cycle ends at the last filled
+        // one.
         let end = if self.input.is_some() { self.cycle_length } else { self.current.len() };
-        if self.at >= end {
-            self.at = 0;
+        if self.position >= end {
+            self.position = 0;
         }
     }
 
-    /// Opens the next dataset in the current place.
+    /// Opens the next dataset at the current position.
     fn open_next(&mut self, pull: &Pull) -> Result<()> {
         let Some(input) = &mut self.input else { return Ok(()) };
         let Some(element) = input.next(pull)? else {
             self.input = None;
             return Ok(());
         };
-        let iterator = given(&self.f.call(pull, element)?, &self.ctx, self.made)?;
-        self.made += 1;
-        let wants_ahead = self
+        let iterator = iterate_result(&self.f.call(pull, element)?, &self.ctx, self.opened)?;
+        self.opened += 1;
+        let prefetch = self
             .how
             .ahead
-            .filter(|ahead| usize::try_from(ahead.datasets).map_or(true, |most| self.ahead < most));
-        let open = match wants_ahead {
-            None => Open { iterator, is_ahead: false },
+            .filter(|ahead| usize::try_from(ahead.datasets).map_or(true, |max| self.prefetched < max));
+        let open = match prefetch {
+            None => OpenDataset { iterator, is_prefetched: false },
             Some(how) => {
                 let elements = how.elements.max(self.how.block_length).max(1);
-                let limit = Limit::Fixed(usize::try_from(elements).unwrap_or(usize::MAX));
-                let mut ahead = Ahead::lazily(iterator, limit);
-                // Now and not when its turn comes: that is the point.
+                let limit = BufferLimit::Fixed(usize::try_from(elements).unwrap_or(usize::MAX));
+                let mut ahead = PrefetchIterator::new(iterator, limit);
+                // Prefetching starts now rather than at the first pull, so that it overlaps with the other datasets.
                 ahead.start()?;
-                self.ahead += 1;
-                Open { iterator: Box::new(ahead), is_ahead: true }
+                self.prefetched += 1;
+                OpenDataset { iterator: Box::new(ahead), is_prefetched: true }
             }
         };
-        if self.at >= self.current.len() {
-            self.current.resize_with(self.at + 1, || None);
+        if self.position >= self.current.len() {
+            self.current.resize_with(self.position + 1, || None);
         }
-        self.current[self.at] = Some(open);
+        self.current[self.position] = Some(open);
         self.open += 1;
         Ok(())
     }
 
+    /// Closes the dataset at the current position.
     fn close(&mut self) {
-        if let Some(closed) = self.current.get_mut(self.at).and_then(Option::take) {
+        if let Some(closed) = self.current.get_mut(self.position).and_then(Option::take) {
             self.open -= 1;
-            self.ahead -= usize::from(closed.is_ahead);
+            self.prefetched -= usize::from(closed.is_prefetched);
         }
     }
 }
 
-impl DatasetIterator for Interleaved {
+impl DatasetIterator for InterleaveIterator {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
-        // In parallel the whole cycle is opened before the first element is waited for.
-        if self.how.ahead.is_some() && self.made == 0 {
-            while self.at < self.cycle_length && self.input.is_some() {
+        // The parallel form opens the whole cycle before it waits for the first element.
+        if self.how.ahead.is_some() && self.opened == 0 {
+            while self.position < self.cycle_length && self.input.is_some() {
                 pull.check()?;
                 self.open_next(pull)?;
-                self.at += 1;
+                self.position += 1;
             }
-            self.at = 0;
+            self.position = 0;
         }
         while self.input.is_some() || self.open > 0 {
             pull.check()?;
-            match self.current.get_mut(self.at) {
+            match self.current.get_mut(self.position) {
                 Some(Some(open)) => {
                     if let Some(element) = open.iterator.next(pull)? {
                         self.in_block += 1;

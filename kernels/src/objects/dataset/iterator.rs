@@ -1,4 +1,4 @@
-//! Iterators as resources: who asks for an element is answered when it is there, and holds no thread meanwhile.
+//! Iterator resources. A request for an element waits without occupying a thread, and is answered by a callback.
 
 use super::{Dataset, DatasetIterator, Element, ElementSpec, MakeContext, Pull, threads};
 use device::cancel::{Cancellation, Registration};
@@ -11,34 +11,37 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Called once with the next element, `None` at the end.
+/// The callback of a request, called once with the next element, or with `None` at the end.
 pub(crate) type Delivery = Box<dyn FnOnce(Result<Option<Element>>) + Send>;
 
-/// An iterator that sessions share by its name. Requests are served one after the other, in their order.
+/// An iterator shared by name between sessions. Requests are served one at a time, in order.
 pub(crate) struct IteratorResource {
-    /// What every dataset that it iterates over must give.
+    /// Spec that each dataset of this iterator must satisfy.
     pub(crate) spec: ElementSpec,
-    state: Mutex<State>,
+    state: Mutex<IteratorState>,
 }
 
 #[derive(Default)]
-struct State {
-    current: Current,
-    /// Counts the datasets that it was set to: an iterator that is out when it is set again does not come back.
+struct IteratorState {
+    current: CurrentIterator,
+    /// Number of datasets that were set. A serving thread compares it to drop an iterator that was replaced during a
+    /// pull.
     generation: u64,
+    /// Requests that have not been served.
     waiting: VecDeque<Request>,
     next_request: u64,
-    /// Whether a thread serves requests.
+    /// True while a thread serves requests.
     is_served: bool,
 }
 
 #[derive(Default)]
-enum Current {
+enum CurrentIterator {
     #[default]
     Uninitialized,
-    Here(Box<dyn DatasetIterator>),
-    /// With the thread that serves.
-    Out,
+    /// The iterator, not in use.
+    Idle(Box<dyn DatasetIterator>),
+    /// The serving thread has taken the iterator.
+    InUse,
 }
 
 struct Request {
@@ -53,28 +56,29 @@ impl Resource for IteratorResource {
 }
 
 impl IteratorResource {
+    /// Returns an uninitialised iterator for datasets of `spec`.
     pub(crate) fn new(spec: ElementSpec) -> IteratorResource {
         IteratorResource { spec, state: Mutex::default() }
     }
 
-    /// Begins to iterate over `dataset`, from its first element on.
+    /// Starts to iterate over `dataset` from its first element.
     ///
     /// # Errors
-    /// `InvalidArgument` if its elements are of other types or shapes.
+    /// `InvalidArgument` if the dataset's elements are of other dtypes or shapes.
     pub(crate) fn set(&self, dataset: &Dataset) -> Result<()> {
         self.spec.check(&dataset.spec)?;
         let iterator = dataset.iterator(&MakeContext::root(dataset.deterministic))?;
         let old = {
             let mut state = self.state.lock();
             state.generation += 1;
-            std::mem::replace(&mut state.current, Current::Here(iterator))
+            std::mem::replace(&mut state.current, CurrentIterator::Idle(iterator))
         };
-        // Without the lock: the end of an iterator may take long.
+        // The old iterator is dropped after the lock is released, because dropping it may take long.
         drop(old);
         Ok(())
     }
 
-    /// Asks for the next element. The request is withdrawn when it is cancelled.
+    /// Requests the next element. Cancelling `cancellation` withdraws the request.
     pub(crate) fn get_next(self: &Arc<Self>, cancellation: &Arc<Cancellation>, deliver: Delivery) {
         let (id, must_serve) = {
             let mut state = self.state.lock();
@@ -95,7 +99,7 @@ impl IteratorResource {
                 let mut state = self.state.lock();
                 match state.waiting.iter_mut().find(|request| request.id == id) {
                     Some(request) => request.registration = Some(registration),
-                    // A thread that was serving has it already.
+                    // The serving thread has already taken the request.
                     None => {
                         drop(state);
                         cancellation.deregister(registration);
@@ -123,13 +127,14 @@ impl IteratorResource {
         }
     }
 
+    /// Removes a request from the queue; returns `None` if the serving thread has taken it.
     fn withdraw(&self, id: u64) -> Option<Request> {
         let mut state = self.state.lock();
         let at = state.waiting.iter().position(|request| request.id == id)?;
         state.waiting.remove(at)
     }
 
-    /// Answers requests until there are none.
+    /// Runs on the serving thread: answers requests until none is left.
     fn serve(&self) {
         loop {
             let (request, iterator, generation) = {
@@ -139,8 +144,8 @@ impl IteratorResource {
                     return;
                 };
                 let iterator = match std::mem::take(&mut state.current) {
-                    Current::Here(iterator) => {
-                        state.current = Current::Out;
+                    CurrentIterator::Idle(iterator) => {
+                        state.current = CurrentIterator::InUse;
                         Some(iterator)
                     }
                     other => {
@@ -160,7 +165,7 @@ impl IteratorResource {
             let old = {
                 let mut state = self.state.lock();
                 if state.generation == generation {
-                    state.current = Current::Here(iterator);
+                    state.current = CurrentIterator::Idle(iterator);
                     None
                 } else {
                     Some(iterator)

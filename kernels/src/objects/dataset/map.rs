@@ -1,17 +1,17 @@
-//! Functions applied to elements one at a time: map, filter, scan, flat map.
+//! Transformations that apply a function to one element at a time: map, filter, take-while, scan, flat-map.
 
-use super::function::{Captured, end_or_error, truth};
+use super::function::{CapturedFunction, end_or_error, predicate_value};
 use super::transform::{dataset, from_fn};
 use super::{Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, MakeContext, UNKNOWN};
 use device::Result;
 use graph::Tensor;
 use std::sync::Arc;
 
-/// The results as an element of this spec.
+/// Returns the element if it satisfies the spec.
 ///
 /// # Errors
-/// `InvalidArgument` if they are of other types.
-pub(super) fn checked(element: Element, spec: &ElementSpec) -> Result<Element> {
+/// `InvalidArgument` if its dtypes or shapes differ.
+pub(super) fn checked_element(element: Element, spec: &ElementSpec) -> Result<Element> {
     if element.len() == spec.dtypes.len() && element.iter().zip(&spec.dtypes).all(|(t, d)| t.dtype() == *d) {
         return Ok(element);
     }
@@ -19,35 +19,36 @@ pub(super) fn checked(element: Element, spec: &ElementSpec) -> Result<Element> {
     Ok(element)
 }
 
-/// The function's results for each element.
+/// Returns the dataset of the function's results for each element.
 pub(crate) fn map(
     input: Arc<Dataset>,
-    f: Captured,
+    f: CapturedFunction,
     spec: ElementSpec,
     preserve_cardinality: bool,
 ) -> Result<Arc<Dataset>> {
     let inner = input.clone();
-    let cardinality = mapped(input.cardinality, preserve_cardinality);
+    let cardinality = mapped_cardinality(input.cardinality, preserve_cardinality);
     let out = spec.clone();
     dataset("Map", spec, cardinality, &[&input], move |ctx| {
         let (mut input, f, spec) = (inner.iterator(ctx)?, f.instance(ctx)?, out.clone());
         from_fn(move |pull| {
             let Some(element) = input.next(pull)? else { return Ok(None) };
             match f.call(pull, element) {
-                Ok(results) => checked(results, &spec).map(Some),
+                Ok(results) => checked_element(results, &spec).map(Some),
                 Err(error) => end_or_error(error, preserve_cardinality),
             }
         })
     })
 }
 
-/// A function that may end the sequence makes a dataset whose length is not known.
-pub(super) fn mapped(input: i64, preserve_cardinality: bool) -> i64 {
+/// Returns the cardinality of a mapped dataset: unknown unless it is preserved, because the function may end the
+/// dataset.
+pub(super) fn mapped_cardinality(input: i64, preserve_cardinality: bool) -> i64 {
     if preserve_cardinality { input } else { UNKNOWN }
 }
 
-/// The elements for which the predicate holds.
-pub(crate) fn filter(input: Arc<Dataset>, predicate: Captured) -> Result<Arc<Dataset>> {
+/// Returns the dataset of the elements for which the predicate returns true.
+pub(crate) fn filter(input: Arc<Dataset>, predicate: CapturedFunction) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
     dataset("Filter", input.spec.clone(), cardinality, &[&input], move |ctx| {
@@ -64,7 +65,7 @@ pub(crate) fn filter(input: Arc<Dataset>, predicate: Captured) -> Result<Arc<Dat
     })
 }
 
-/// The elements whose last component is true, without it.
+/// Returns the dataset of the elements whose last component is true, without that component.
 pub(crate) fn filter_by_last_component(input: Arc<Dataset>, spec: ElementSpec) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("FilterByLastComponent", spec, UNKNOWN, &[&input], move |ctx| {
@@ -74,7 +75,7 @@ pub(crate) fn filter_by_last_component(input: Arc<Dataset>, spec: ElementSpec) -
                 pull.check()?;
                 let Some(mut element) = input.next(pull)? else { return Ok(None) };
                 let Some(last) = element.pop() else { device::invalid!("an element without components") };
-                if truth(&[last])? {
+                if predicate_value(&[last])? {
                     return Ok(Some(element));
                 }
             }
@@ -82,8 +83,8 @@ pub(crate) fn filter_by_last_component(input: Arc<Dataset>, spec: ElementSpec) -
     })
 }
 
-/// The elements before the first for which the predicate does not hold.
-pub(crate) fn take_while(input: Arc<Dataset>, predicate: Captured) -> Result<Arc<Dataset>> {
+/// Returns the dataset of the elements before the first one for which the predicate returns false.
+pub(crate) fn take_while(input: Arc<Dataset>, predicate: CapturedFunction) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("TakeWhile", input.spec.clone(), UNKNOWN, &[&input], move |ctx| {
         let (mut input, predicate) = (Some(inner.iterator(ctx)?), predicate.instance(ctx)?);
@@ -100,16 +101,16 @@ pub(crate) fn take_while(input: Arc<Dataset>, predicate: Captured) -> Result<Arc
     })
 }
 
-/// A function of a state and an element that gives a new state and a result.
+/// Returns the dataset of the outputs of `f`, which maps a state and an element to a new state and an output.
 pub(crate) fn scan(
     input: Arc<Dataset>,
     initial: Element,
-    f: Captured,
+    f: CapturedFunction,
     spec: ElementSpec,
     preserve_cardinality: bool,
 ) -> Result<Arc<Dataset>> {
     let inner = input.clone();
-    let cardinality = mapped(input.cardinality, preserve_cardinality);
+    let cardinality = mapped_cardinality(input.cardinality, preserve_cardinality);
     let out = spec.clone();
     dataset("Scan", spec, cardinality, &[&input], move |ctx| {
         let (mut input, f, spec) = (inner.iterator(ctx)?, f.instance(ctx)?, out.clone());
@@ -133,21 +134,25 @@ pub(crate) fn scan(
                 );
             }
             state = results;
-            checked(element, &spec).map(Some)
+            checked_element(element, &spec).map(Some)
         })
     })
 }
 
-/// An iterator over the dataset that a function has given.
-pub(super) fn given(results: &[Tensor], ctx: &MakeContext, at: usize) -> Result<Box<dyn DatasetIterator>> {
+/// Returns an iterator over the dataset that a function returned for element `at`.
+pub(super) fn iterate_result(
+    results: &[Tensor],
+    ctx: &MakeContext,
+    at: usize,
+) -> Result<Box<dyn DatasetIterator>> {
     let [dataset] = results else {
         device::invalid!("Function must return a single scalar of dtype DT_VARIANT.");
     };
     DatasetVariant::of(dataset)?.iterator(&ctx.element(at))
 }
 
-/// The elements of the datasets that the function gives, one dataset after the other.
-pub(crate) fn flat_map(input: Arc<Dataset>, f: Captured, spec: ElementSpec) -> Result<Arc<Dataset>> {
+/// Returns the dataset of the elements of the datasets that the function returns, one dataset after the other.
+pub(crate) fn flat_map(input: Arc<Dataset>, f: CapturedFunction, spec: ElementSpec) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     let cardinality = if input.cardinality == 0 { 0 } else { UNKNOWN };
     dataset("FlatMap", spec, cardinality, &[&input], move |ctx| {
@@ -164,7 +169,7 @@ pub(crate) fn flat_map(input: Arc<Dataset>, f: Captured, spec: ElementSpec) -> R
                     current = None;
                 }
                 let Some(element) = input.next(pull)? else { return Ok(None) };
-                current = Some(given(&f.call(pull, element)?, &ctx, count)?);
+                current = Some(iterate_result(&f.call(pull, element)?, &ctx, count)?);
                 count += 1;
             }
         })

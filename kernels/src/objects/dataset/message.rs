@@ -1,11 +1,12 @@
-//! The few messages of the wire that datasets and iterators read and write themselves: options, and handles of
-//! iterators as strings.
+//! Protocol buffer messages that datasets and iterators encode and decode themselves: `Options`, and iterator handles
+//! as strings.
 
 use checkpoint::proto::{Field, Fields, Writer};
 use graph::ResourceHandle;
 use std::sync::Arc;
 
-/// What a serialised `Options` says of order; the outer `None` if it cannot be read.
+/// Returns the `deterministic` option of a serialised `Options` message: the inner `None` if it is not set, the outer
+/// `None` if the message is malformed.
 pub(crate) fn deterministic(options: &[u8]) -> Option<Option<bool>> {
     let mut found = None;
     for field in Fields::of(options) {
@@ -16,7 +17,7 @@ pub(crate) fn deterministic(options: &[u8]) -> Option<Option<bool>> {
     Some(found)
 }
 
-/// A handle as a serialised `ResourceHandleProto`.
+/// Returns the handle as a serialised `ResourceHandleProto`.
 pub(crate) fn write_handle(handle: &ResourceHandle) -> Vec<u8> {
     let mut out = Writer::new();
     out.string(1, handle.device.as_bytes())
@@ -27,7 +28,7 @@ pub(crate) fn write_handle(handle: &ResourceHandle) -> Vec<u8> {
     out.finish()
 }
 
-/// Reads what [`write_handle`] writes; `None` if it is something else.
+/// Decodes a handle that [`write_handle`] encoded; returns `None` for other bytes.
 pub(crate) fn read_handle(bytes: &[u8]) -> Option<ResourceHandle> {
     let mut handle = ResourceHandle {
         device: "".into(),
@@ -45,7 +46,7 @@ pub(crate) fn read_handle(bytes: &[u8]) -> Option<ResourceHandle> {
             (3, Field::Bytes(bytes)) => handle.name = text(bytes)?,
             (4, Field::Varint(value)) => handle.hash_code = value,
             (5, Field::Bytes(bytes)) => handle.type_name = text(bytes)?,
-            // What is known of values: handles of iterators have none.
+            // Field 6 has the dtypes and shapes of the resource's values, which iterator handles do not have.
             (1..=6, _) => {}
             _ => return None,
         }
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handles_are_read_as_they_were_written_and_rubbish_is_none() {
+    fn handles_round_trip_and_malformed_bytes_are_rejected() {
         let handle = ResourceHandle {
             device: "/job:worker/replica:0/task:0/device:CPU:0".into(),
             container: "worker".into(),
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_what_the_options_say() {
+    fn the_deterministic_option_is_decoded() {
         assert_eq!(deterministic(&[]), Some(None));
         assert_eq!(deterministic(&[8, 0]), Some(Some(false)));
         assert_eq!(deterministic(&[0x3a, 1, 7, 8, 1]), Some(Some(true)));

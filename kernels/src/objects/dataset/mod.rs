@@ -1,8 +1,6 @@
-//! Datasets: sequences of elements that a client describes and iterators pull, and the iterators themselves. An
-//! element is a list of tensors. Kernels (`dataset_*`, `iterator`) make datasets from nodes; what datasets do is
-//! here.
+//! Datasets, which describe sequences of elements, and the iterators that produce the elements; an element is a list
+//! of tensors. The kernels `dataset_*` and `iterator` create datasets from nodes.
 
-mod ahead;
 pub(crate) mod argument;
 pub(crate) mod batch;
 pub(crate) mod cache;
@@ -21,6 +19,7 @@ pub(crate) mod padded_batch;
 pub(crate) mod parallel_map;
 pub(crate) mod placed;
 pub(crate) mod prefetch;
+mod prefetch_iterator;
 pub(crate) mod rebatch;
 pub(crate) mod shards;
 pub(crate) mod shuffle;
@@ -29,29 +28,32 @@ pub(crate) mod threads;
 pub(crate) mod transform;
 pub(crate) mod window;
 
-pub(crate) use context::{MakeContext, PerPipeline, Pipeline, Place, Pull};
+pub(crate) use context::{DatasetPath, MakeContext, PerPipeline, Pipeline, Pull};
 
 use device::Result;
 use graph::{DType, PartialShape, Tensor, VariantObject};
 use std::fmt;
 use std::sync::Arc;
 
-/// One element: a tensor a component, or [one variant](placed) where these are not all on the host.
+/// An element: one tensor per component, or [one variant](placed) if any component is in device memory.
 pub(crate) type Element = Vec<Tensor>;
 
-/// The number of elements, where it is known: [`INFINITE`] and [`UNKNOWN`] are TensorFlow's numbers for these.
+/// The number of elements of a dataset; [`INFINITE`] and [`UNKNOWN`] have TensorFlow's values.
 pub(crate) type Cardinality = i64;
 
+/// The cardinality of a dataset that does not end.
 pub(crate) const INFINITE: Cardinality = -1;
+/// The cardinality of a dataset whose length is not known in advance.
 pub(crate) const UNKNOWN: Cardinality = -2;
 
-/// Datasets may be nested this deep: iterators call each other, a frame or two of stack a level.
+/// Maximum nesting depth of datasets. Each level takes one or two stack frames, because iterators call each other.
 const MAX_DEPTH: usize = 2000;
 
-/// A dataset may have this many inputs, inputs of inputs, and so on, each counted as often as it is iterated.
+/// Maximum number of datasets in the tree below a dataset; a dataset that occurs several times counts each time,
+/// because each occurrence gets an iterator.
 const MAX_SIZE: usize = 1 << 20;
 
-/// What is known of every element of a dataset, component by component.
+/// The dtypes and the partial shapes of all elements of a dataset, by component.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ElementSpec {
     pub(crate) dtypes: Vec<DType>,
@@ -59,6 +61,10 @@ pub(crate) struct ElementSpec {
 }
 
 impl ElementSpec {
+    /// Returns the spec of these dtypes and shapes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the numbers of dtypes and shapes differ.
     pub(crate) fn new(dtypes: Vec<DType>, shapes: Vec<PartialShape>) -> Result<ElementSpec> {
         if dtypes.len() != shapes.len() {
             device::invalid!(
@@ -70,12 +76,12 @@ impl ElementSpec {
         Ok(ElementSpec { dtypes, shapes })
     }
 
-    /// Scalars of these types.
+    /// Returns the spec of scalars of these dtypes.
     pub(crate) fn scalars(dtypes: &[DType]) -> ElementSpec {
         ElementSpec { dtypes: dtypes.to_vec(), shapes: vec![PartialShape::scalar(); dtypes.len()] }
     }
 
-    /// What this element is.
+    /// Returns the spec of one element.
     pub(crate) fn of(element: &[Tensor]) -> ElementSpec {
         ElementSpec {
             dtypes: element.iter().map(Tensor::dtype).collect(),
@@ -83,10 +89,10 @@ impl ElementSpec {
         }
     }
 
-    /// Whether elements of `actual` can be given where `self` is expected.
+    /// Checks that elements of `actual` may be used where `self` is expected.
     ///
     /// # Errors
-    /// `InvalidArgument` naming the first component that differs.
+    /// `InvalidArgument` that names the first component that differs.
     pub(crate) fn check(&self, actual: &ElementSpec) -> Result<()> {
         if self.dtypes.len() != actual.dtypes.len() {
             device::invalid!(
@@ -109,7 +115,7 @@ impl ElementSpec {
     }
 }
 
-/// The narrowest shape that takes what either takes.
+/// Returns the narrowest shape that is compatible with every shape that `a` or `b` is compatible with.
 pub(crate) fn relaxed(a: &PartialShape, b: &PartialShape) -> PartialShape {
     match (a.dims(), b.dims()) {
         (Some(a), Some(b)) if a.len() == b.len() => {
@@ -119,27 +125,29 @@ pub(crate) fn relaxed(a: &PartialShape, b: &PartialShape) -> PartialShape {
     }
 }
 
-/// What a kind of dataset does.
+/// The behaviour of one kind of dataset.
 pub(crate) trait DatasetKind: Send + Sync + fmt::Debug {
-    /// The kind's name in messages: "Map".
+    /// Returns the kind's name for messages, for example "Map".
     fn name(&self) -> &'static str;
 
-    /// A new iterator, before the first element. Nothing is read before it is asked for.
+    /// Returns a new iterator before the first element. The iterator reads its inputs only when an element is
+    /// requested.
     fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>>;
 }
 
-/// The elements of a dataset, one after the other.
+/// An iterator over the elements of a dataset.
 pub(crate) trait DatasetIterator: Send {
-    /// The next element, `None` after the last. Waits for it, until `pull` is cancelled. After an error the next
-    /// call goes on with what follows, where there is something.
+    /// Waits for the next element, until `pull` is cancelled; returns `None` after the last element. After an error
+    /// the next call returns the element that follows, if there is one.
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>>;
 }
 
-/// A dataset: immutable, shared by variants, other datasets and iterators.
+/// An immutable dataset, shared by variants, other datasets and iterators.
 pub(crate) struct Dataset {
     pub(crate) spec: ElementSpec,
     pub(crate) cardinality: Cardinality,
-    /// Whether what runs in parallel keeps the order, as far as the client has said.
+    /// True or false if the client has set that parallel transformations keep the order of elements; `None` if it has
+    /// not.
     pub(crate) deterministic: Option<bool>,
     depth: usize,
     size: usize,
@@ -147,8 +155,10 @@ pub(crate) struct Dataset {
 }
 
 impl Dataset {
+    /// Returns a dataset that takes the order option of the last input that has one.
+    ///
     /// # Errors
-    /// `InvalidArgument` if the dataset is too deep or too large to be iterated.
+    /// `InvalidArgument` if the dataset is nested too deep or has too many inputs.
     pub(crate) fn new(
         spec: ElementSpec,
         cardinality: Cardinality,
@@ -159,6 +169,7 @@ impl Dataset {
         Dataset::with_options(spec, cardinality, deterministic, inputs, kind)
     }
 
+    /// Returns a dataset with its own order option; otherwise like [`Dataset::new`].
     pub(crate) fn with_options(
         spec: ElementSpec,
         cardinality: Cardinality,
@@ -177,14 +188,15 @@ impl Dataset {
         Ok(Arc::new(Dataset { spec, cardinality, deterministic, depth, size, kind: Box::new(kind) }))
     }
 
+    /// Returns the name of the kind.
     pub(crate) fn name(&self) -> &'static str {
         self.kind.name()
     }
 
-    /// An iterator within that of `ctx`.
+    /// Returns an iterator in the context of the iterator that contains it.
     ///
     /// # Errors
-    /// `InvalidArgument` if datasets that elements gave are nested too deep.
+    /// `InvalidArgument` if datasets that functions returned are nested too deep.
     pub(crate) fn iterator(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
         if ctx.depth() + self.depth > 2 * MAX_DEPTH {
             device::invalid!("datasets of elements of datasets are nested more than {MAX_DEPTH} deep");
@@ -203,7 +215,7 @@ impl fmt::Debug for Dataset {
 #[derive(Clone, Debug)]
 pub(crate) struct DatasetVariant {
     dataset: Arc<Dataset>,
-    /// How deep datasets and variants nest in it: its inputs and what it holds.
+    /// Nesting depth of datasets and variants, counting the inputs and the tensors held.
     depth: usize,
 }
 
@@ -218,10 +230,11 @@ impl VariantObject for DatasetVariant {
 }
 
 impl DatasetVariant {
-    /// A dataset that has these tensors for inputs, captures or elements, as a scalar tensor.
+    /// Returns a scalar tensor of the dataset. `held` has the tensors that the dataset holds: inputs, captured
+    /// arguments and elements.
     ///
     /// # Errors
-    /// `InvalidArgument` if datasets are nested too deep: each level is one of the stack when all are dropped.
+    /// `InvalidArgument` if the nesting is too deep: dropping the dataset takes a stack frame per level.
     pub(crate) fn tensor<'a>(
         dataset: Arc<Dataset>,
         held: impl IntoIterator<Item = &'a Tensor>,
@@ -235,7 +248,7 @@ impl DatasetVariant {
         Ok(Tensor::variant(DatasetVariant { dataset, depth }))
     }
 
-    /// The dataset in a scalar tensor.
+    /// Returns the dataset in a scalar tensor.
     pub(crate) fn of(tensor: &Tensor) -> Result<Arc<Dataset>> {
         match tensor.as_variants()? {
             [variant] if tensor.shape().rank() == 0 => {

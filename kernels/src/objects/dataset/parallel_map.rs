@@ -1,10 +1,10 @@
-//! Functions applied to several elements at a time, beside the consumer; the results are in the elements' order
-//! unless the client has waived it.
+//! Parallel map, filter and map-and-batch: a thread starts several function calls at once, ahead of the consumer.
+//! Results come in the order of the elements unless determinism is disabled.
 
-use super::ahead::Monitor;
 use super::batch::{batch_size, batched, batches, stack_elements};
-use super::function::{Captured, Instance, end_or_error};
-use super::map::{checked, mapped};
+use super::function::{CapturedFunction, FunctionInstance, end_or_error};
+use super::map::{checked_element, mapped_cardinality};
+use super::prefetch_iterator::Monitor;
 use super::threads;
 use super::transform::{dataset, from_fn};
 use super::{Dataset, DatasetIterator, Element, ElementSpec, INFINITE, Pull};
@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// How a function is applied.
+/// The parallelism of a transformation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parallel {
-    /// Calls at once; -1: as many as there are processors.
+    /// Maximum number of concurrent calls; -1 means the number of CPUs.
     pub(crate) calls: i64,
-    /// `None`: as the options of the whole say.
+    /// True to keep the order of elements; `None` uses the option of the whole pipeline.
     pub(crate) deterministic: Option<bool>,
 }
 
@@ -40,34 +40,35 @@ impl Parallel {
     }
 }
 
-/// The function's results for each element, up to so many calls at a time.
+/// Returns the dataset of the function's results for each element, with concurrent calls.
 pub(crate) fn parallel_map(
     input: Arc<Dataset>,
-    f: Captured,
+    f: CapturedFunction,
     spec: ElementSpec,
     preserve_cardinality: bool,
     how: Parallel,
 ) -> Result<Arc<Dataset>> {
     how.check()?;
     let inner = input.clone();
-    let cardinality = mapped(input.cardinality, preserve_cardinality);
+    let cardinality = mapped_cardinality(input.cardinality, preserve_cardinality);
     let out = spec.clone();
     dataset("ParallelMapV2", spec, cardinality, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
-        let mut calls = Calls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
+        let mut calls = FunctionCalls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
         let spec = out.clone();
         from_fn(move |pull| match calls.next(pull)? {
             None => Ok(None),
-            Some(Ok(results)) => checked(results, &spec).map(Some),
+            Some(Ok(results)) => checked_element(results, &spec).map(Some),
             Some(Err(error)) => end_or_error(error, preserve_cardinality),
         })
     })
 }
 
-/// Batches of the function's results. An element that fails takes its batch with it.
+/// Returns the dataset of batches of the function's results. If the call for an element fails, the whole batch is an
+/// error.
 pub(crate) fn map_and_batch(
     input: Arc<Dataset>,
-    f: Captured,
+    f: CapturedFunction,
     spec: ElementSpec,
     size: i64,
     drop_remainder: bool,
@@ -80,20 +81,20 @@ pub(crate) fn map_and_batch(
     };
     how.check()?;
     let inner = input.clone();
-    let mapped = mapped(input.cardinality, preserve_cardinality);
+    let mapped = mapped_cardinality(input.cardinality, preserve_cardinality);
     let cardinality = batches(mapped, size, drop_remainder);
     let is_exact = drop_remainder || mapped == INFINITE;
-    // The spec is that of batches already.
+    // A spec that has shapes is that of batches already.
     let spec = if spec.shapes.is_empty() { batched(&spec, count, is_exact) } else { spec };
     dataset("MapAndBatch", spec, cardinality, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
-        let mut calls = Calls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
+        let mut calls = FunctionCalls::new(inner.iterator(ctx)?, f.instance(ctx)?, how.calls(), in_order);
         let mut has_ended = false;
         from_fn(move |pull| {
             let mut elements = Vec::new();
             let mut failed = None;
-            let mut seen = 0;
-            while seen < count && !has_ended {
+            let mut requested = 0;
+            while requested < count && !has_ended {
                 match calls.next(pull)? {
                     None => has_ended = true,
                     Some(Ok(element)) => elements.push(element),
@@ -102,7 +103,7 @@ pub(crate) fn map_and_batch(
                         Err(error) => failed = failed.or(Some(error)),
                     },
                 }
-                seen += 1;
+                requested += 1;
             }
             match failed {
                 Some(error) => Err(error),
@@ -113,17 +114,18 @@ pub(crate) fn map_and_batch(
     })
 }
 
-/// The elements for which the predicate holds, tested several at a time.
+/// Returns the dataset of the elements for which the predicate returns true, with concurrent calls.
 pub(crate) fn parallel_filter(
     input: Arc<Dataset>,
-    predicate: Captured,
+    predicate: CapturedFunction,
     how: Parallel,
 ) -> Result<Arc<Dataset>> {
     how.check()?;
     let inner = input.clone();
     dataset("ParallelFilter", input.spec.clone(), super::UNKNOWN, &[&input], move |ctx| {
         let in_order = how.deterministic.unwrap_or(ctx.deterministic);
-        let mut calls = Calls::new(inner.iterator(ctx)?, predicate.instance(ctx)?, how.calls(), in_order);
+        let mut calls =
+            FunctionCalls::new(inner.iterator(ctx)?, predicate.instance(ctx)?, how.calls(), in_order);
         calls.keep_arguments = true;
         from_fn(move |pull| {
             loop {
@@ -133,7 +135,7 @@ pub(crate) fn parallel_filter(
                 let Some(holds) = results.pop() else {
                     device::invalid!("Filter predicate `f` must return a scalar bool.");
                 };
-                if super::function::truth(&[holds])? {
+                if super::function::predicate_value(&[holds])? {
                     return Ok(Some(results));
                 }
             }
@@ -141,44 +143,54 @@ pub(crate) fn parallel_filter(
     })
 }
 
-/// Calls of a function for each element of an input, some of them under way.
-struct Calls {
-    shared: Arc<Monitor<State>>,
+/// Concurrent calls of a function, one for each element of an input.
+struct FunctionCalls {
+    shared: Arc<Monitor<CallsState>>,
     cancellation: Arc<Cancellation>,
-    most: usize,
+    /// Maximum number of calls and results that are not yet consumed.
+    max: usize,
     in_order: bool,
-    /// Whether results come after the element that they are of.
+    /// True if each result is the element followed by the function's results.
     keep_arguments: bool,
-    /// Until the thread has them.
-    unstarted: Option<(Box<dyn DatasetIterator>, Instance)>,
+    /// The input and the function, until the thread takes them.
+    unstarted: Option<(Box<dyn DatasetIterator>, FunctionInstance)>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// By element: the results, `None` while the call is under way.
+struct CallsState {
+    /// Id of an element, and the results of its call; `None` while the call runs.
     results: VecDeque<(u64, Option<Result<Element>>)>,
+    /// Id of the next element.
     next: u64,
+    /// Set when the input has ended.
     ended: bool,
 }
 
-impl Calls {
-    fn new(input: Box<dyn DatasetIterator>, f: Instance, most: usize, in_order: bool) -> Calls {
-        Calls {
-            shared: Monitor::new(State::default()),
+impl FunctionCalls {
+    fn new(
+        input: Box<dyn DatasetIterator>,
+        f: FunctionInstance,
+        max: usize,
+        in_order: bool,
+    ) -> FunctionCalls {
+        FunctionCalls {
+            shared: Monitor::new(CallsState::default()),
             cancellation: Arc::default(),
-            most,
+            max,
             in_order,
             keep_arguments: false,
             unstarted: Some((input, f)),
         }
     }
 
-    /// The next results, the error of a call within. The outer error is that of the pull.
+    /// Waits for the results of the next call; returns `None` after the last.
+    ///
+    /// The inner error is that of the call; the outer error is that of the pull.
     fn next(&mut self, pull: &Pull) -> Result<Option<Result<Element>>> {
         if let Some((input, f)) = self.unstarted.take() {
-            let (shared, most, keep) = (self.shared.clone(), self.most, self.keep_arguments);
+            let (shared, max, keep) = (self.shared.clone(), self.max, self.keep_arguments);
             let own = Pull { cancellation: self.cancellation.clone() };
-            threads::spawn(move || call_all(&shared, input, &f, most, keep, &own))
+            threads::spawn(move || start_calls(&shared, input, &f, max, keep, &own))
                 .inspect_err(|_| self.shared.change(|state| state.ended = true))?;
         }
         let in_order = self.in_order;
@@ -195,23 +207,24 @@ impl Calls {
     }
 }
 
-impl Drop for Calls {
+impl Drop for FunctionCalls {
     fn drop(&mut self) {
         self.cancellation.cancel(Error::new(Code::Cancelled, "the iterator is no longer there"));
     }
 }
 
-/// Pulls elements and starts calls, as long as there is room for results.
-fn call_all(
-    shared: &Arc<Monitor<State>>,
+/// Runs on the calling thread: pulls elements and starts a call for each, while there are fewer than `max` unconsumed
+/// results.
+fn start_calls(
+    shared: &Arc<Monitor<CallsState>>,
     mut input: Box<dyn DatasetIterator>,
-    f: &Instance,
-    most: usize,
+    f: &FunctionInstance,
+    max: usize,
     keep_arguments: bool,
     pull: &Pull,
 ) {
     loop {
-        let has_room = |state: &mut State| (state.results.len() < most).then_some(());
+        let has_room = |state: &mut CallsState| (state.results.len() < max).then_some(());
         if shared.wait(&pull.cancellation, has_room).is_err() {
             return;
         }
@@ -239,22 +252,22 @@ fn call_all(
             state.next += 1;
             state.next - 1
         });
-        let landing = shared.clone();
-        let kept = keep_arguments.then(|| element.clone());
-        let land = move |result: Result<Element>| {
-            let result = match kept {
+        let results = shared.clone();
+        let arguments = keep_arguments.then(|| element.clone());
+        let store_result = move |result: Result<Element>| {
+            let result = match arguments {
                 Some(mut all) => result.map(|results| {
                     all.extend(results);
                     all
                 }),
                 None => result,
             };
-            landing.change(|state| {
-                if let Some((_, place)) = state.results.iter_mut().find(|(i, _)| *i == id) {
-                    *place = Some(result);
+            results.change(|state| {
+                if let Some((_, slot)) = state.results.iter_mut().find(|(i, _)| *i == id) {
+                    *slot = Some(result);
                 }
             });
         };
-        f.start(&pull.cancellation, element, Box::new(land));
+        f.start(&pull.cancellation, element, Box::new(store_result));
     }
 }

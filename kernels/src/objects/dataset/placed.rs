@@ -1,5 +1,5 @@
-//! Elements that are in a device's own memory, or partly so. Datasets, which only pass them on, see one variant in place of
-//! their components.
+//! Elements with components in device memory. Datasets pass elements on without reading them, so such an element
+//! travels as one variant that holds all components.
 
 use super::{Element, ElementSpec};
 use device::Device;
@@ -8,7 +8,7 @@ use device::value::{Held, Item, Placed, Value};
 use graph::{DType, Tensor, VariantObject};
 use smallvec::{SmallVec, smallvec};
 
-/// The components of one element.
+/// The components of one element, at least one of which is in device memory.
 #[derive(Debug)]
 struct Components(Vec<Placed>);
 
@@ -18,27 +18,28 @@ impl VariantObject for Components {
     }
 }
 
-/// What a function on this device gave, as an element.
+/// Converts the results of a function on `device` into an element.
 ///
 /// # Errors
-/// Those of [`Device::keep`]; `Internal` for what is no tensor.
+/// Those of [`Device::keep`]; `Internal` for a value that is not a tensor.
 pub(super) fn element(device: &Device, values: SmallVec<[Value; 4]>) -> Result<Element> {
     if values.iter().all(|value| value.on_host().is_some()) {
         return values.into_iter().map(Tensor::of).collect();
     }
-    let kept = values.into_iter().map(|value| Placed::kept(value, device)).collect::<Result<_>>()?;
-    Ok(vec![Tensor::variant(Components(kept))])
+    let placed = values.into_iter().map(|value| Placed::kept(value, device)).collect::<Result<_>>()?;
+    Ok(vec![Tensor::variant(Components(placed))])
 }
 
-/// An element's components, in whichever memory each is.
+/// Returns an element's components, each in host or device memory.
 pub(crate) fn components(element: Element) -> SmallVec<[Value; 4]> {
-    match held(&element) {
+    match device_components(&element) {
         Some(held) => held.0.iter().cloned().map(Value::from).collect(),
         None => element.into_iter().map(Value::Host).collect(),
     }
 }
 
-/// These as arguments of a function: where one is an element, its components.
+/// Returns the arguments of a function call; an element with components in device memory is expanded into its
+/// components.
 pub(super) fn arguments(elements: Element) -> impl Iterator<Item = Value> {
     elements.into_iter().flat_map(|tensor| match tensor.dtype() {
         DType::Variant => components(vec![tensor]),
@@ -46,16 +47,16 @@ pub(super) fn arguments(elements: Element) -> impl Iterator<Item = Value> {
     })
 }
 
-/// What an element is, as [`ElementSpec::of`] says it, wherever it is.
+/// Returns the spec of an element like [`ElementSpec::of`], for components in host or device memory.
 pub(crate) fn spec_of(element: &[Tensor]) -> ElementSpec {
-    let Some(held) = held(element) else { return ElementSpec::of(element) };
+    let Some(held) = device_components(element) else { return ElementSpec::of(element) };
     ElementSpec {
         dtypes: held.0.iter().map(Held::dtype).collect(),
         shapes: held.0.iter().map(|component| component.shape().into()).collect(),
     }
 }
 
-fn held(element: &[Tensor]) -> Option<&Components> {
+fn device_components(element: &[Tensor]) -> Option<&Components> {
     let [tensor] = element else { return None };
     let [variant] = tensor.as_variants().ok()? else { return None };
     variant.get()

@@ -1,21 +1,23 @@
-//! Prefetching: elements are made while the consumer works.
+//! Prefetching: a thread produces elements while the consumer works.
 
-use super::ahead::{Ahead, Limit};
+use super::prefetch_iterator::{BufferLimit, PrefetchIterator};
 use super::{Dataset, DatasetIterator, DatasetKind, MakeContext};
 use device::Result;
 use std::sync::Arc;
 
-/// The longest buffer where its length is ours to choose.
-const MOST: usize = 512;
+/// Maximum length of a buffer whose length is tuned automatically.
+const MAX_BUFFER: usize = 512;
 
+/// A dataset that prefetches its input.
 #[derive(Debug)]
 pub(crate) struct Prefetch {
     input: Arc<Dataset>,
-    /// `None`: as many as turn out to be needed.
+    /// Buffer length in elements; `None` tunes it automatically.
     size: Option<usize>,
 }
 
 impl Prefetch {
+    /// Returns the dataset that prefetches `size` elements of `input`; -1 tunes the size automatically.
     pub(crate) fn dataset(input: Arc<Dataset>, size: i64) -> Result<Arc<Dataset>> {
         if size < -1 {
             device::invalid!("buffer_size must be >= 0 or set buffer_size to be -1 for auto-tuning");
@@ -34,8 +36,8 @@ impl DatasetKind for Prefetch {
         let input = self.input.iterator(ctx)?;
         Ok(match self.size {
             Some(0) => input,
-            Some(size) => Box::new(Ahead::lazily(input, Limit::Fixed(size))),
-            None => Box::new(Ahead::lazily(input, Limit::Growing(MOST))),
+            Some(size) => Box::new(PrefetchIterator::new(input, BufferLimit::Fixed(size))),
+            None => Box::new(PrefetchIterator::new(input, BufferLimit::Growing(MAX_BUFFER))),
         })
     }
 }

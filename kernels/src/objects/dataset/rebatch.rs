@@ -1,4 +1,4 @@
-//! Batches cut and joined into batches of other sizes, as replicas take them that share what one program asks for.
+//! Changing batch sizes: splits and joins batches, so that the replicas of a program share one global batch.
 
 use super::element::{concat, rows};
 use super::transform::{dataset, from_fn};
@@ -7,8 +7,8 @@ use device::Result;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Batches of these sizes, one after the other and round again, of the rows of all. The last may be smaller, and is left out
-/// if the remainder is to be.
+/// Returns the dataset of the rows of all batches in new batches, whose sizes cycle through `sizes`. The last batch
+/// may be smaller; `drop_remainder` leaves it out.
 pub(crate) fn rebatch(
     input: Arc<Dataset>,
     sizes: &[i64],
@@ -21,26 +21,27 @@ pub(crate) fn rebatch(
     };
     let inner = input.clone();
     dataset("RebatchV2", spec, UNKNOWN, &[&input], move |ctx| {
-        let (mut sizes, mut left) = (sizes.clone().into_iter().cycle(), Rows::default());
+        let (mut sizes, mut left) = (sizes.clone().into_iter().cycle(), BatchRest::default());
         let mut input = inner.iterator(ctx)?;
         from_fn(move |pull| {
-            let mut wanted = sizes.next().unwrap_or_default();
-            let (size, mut parts) = (wanted, Vec::new());
-            while left.fill(&mut *input, pull)? {
-                let part = left.take(wanted)?;
-                wanted -= part.count;
+            let mut missing = sizes.next().unwrap_or_default();
+            let (size, mut parts) = (missing, Vec::new());
+            while left.try_fill(&mut *input, pull)? {
+                let part = left.take(missing)?;
+                missing -= part.count;
                 parts.push(part.element);
-                if wanted == 0 {
+                if missing == 0 {
                     return join(&parts).map(Some);
                 }
             }
-            let has_rest = size > wanted;
+            let has_rest = size > missing;
             if has_rest && !drop_remainder { join(&parts).map(Some) } else { Ok(None) }
         })
     })
 }
 
-/// Each batch in so many of one size, of which the last may be smaller, or empty.
+/// Returns the dataset in which each batch is split into `replicas` batches of equal size; the last ones may be
+/// smaller or empty.
 pub(crate) fn split(input: Arc<Dataset>, replicas: i64, spec: ElementSpec) -> Result<Arc<Dataset>> {
     let Some(replicas) = usize::try_from(replicas).ok().filter(|&replicas| replicas > 0) else {
         device::invalid!("num_replicas must be greater than zero.");
@@ -63,21 +64,21 @@ pub(crate) fn split(input: Arc<Dataset>, replicas: i64, spec: ElementSpec) -> Re
     })
 }
 
-/// What is left of a batch.
+/// The unconsumed rows of an input batch.
 #[derive(Default)]
-struct Rows {
+struct BatchRest {
     batch: Element,
     left: Range<usize>,
 }
 
-struct Part {
+struct RowSlice {
     element: Element,
     count: usize,
 }
 
-impl Rows {
-    /// Sees to it that there is a row; says whether there is.
-    fn fill(&mut self, input: &mut dyn DatasetIterator, pull: &Pull) -> Result<bool> {
+impl BatchRest {
+    /// Pulls batches until there is an unconsumed row. Returns whether there is one; if not, the input has ended.
+    fn try_fill(&mut self, input: &mut dyn DatasetIterator, pull: &Pull) -> Result<bool> {
         while self.left.is_empty() {
             pull.check()?;
             let Some(batch) = input.next(pull)? else { return Ok(false) };
@@ -87,15 +88,15 @@ impl Rows {
         Ok(true)
     }
 
-    /// So many rows, or as many as there are.
-    fn take(&mut self, most: usize) -> Result<Part> {
-        let end = self.left.end.min(self.left.start.saturating_add(most));
+    /// Takes up to `max` of the unconsumed rows.
+    fn take(&mut self, max: usize) -> Result<RowSlice> {
+        let end = self.left.end.min(self.left.start.saturating_add(max));
         let taken = std::mem::replace(&mut self.left.start, end)..end;
-        Ok(Part { count: taken.len(), element: cut(&self.batch, taken)? })
+        Ok(RowSlice { count: taken.len(), element: cut(&self.batch, taken)? })
     }
 }
 
-/// The number of rows that each component has.
+/// Returns the number of rows, which must be equal for all components.
 fn count(batch: &[graph::Tensor]) -> Result<usize> {
     let mut counts = batch.iter().map(|component| component.shape().first().copied());
     let Some(count) = counts.next().flatten() else {

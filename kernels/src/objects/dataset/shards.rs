@@ -1,6 +1,6 @@
-//! The elements of one dataset dealt out to several devices: the first to the first, and so on, round and round.
+//! The multi-device iterator: deals the elements of one dataset to several devices (shards) in round-robin order.
 
-use super::ahead::{Ahead, Limit, Monitor};
+use super::prefetch_iterator::{BufferLimit, Monitor, PrefetchIterator};
 use super::{Dataset, DatasetIterator, Element, ElementSpec, MakeContext, Pull};
 use device::resource::Resource;
 use device::{Error, Result};
@@ -10,32 +10,33 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// An iterator of several devices, that sessions share by its name.
+/// An iterator resource, shared by name between sessions, that deals elements to several shards.
 pub(crate) struct MultiDeviceIterator {
-    /// What every dataset that it iterates over must give.
+    /// Spec that each dataset of this iterator must satisfy.
     pub(crate) spec: ElementSpec,
     shards: usize,
-    current: Mutex<Current>,
+    current: Mutex<CurrentDataset>,
 }
 
-/// What it was last set to.
+/// The dataset that the iterator was last initialised with.
 #[derive(Default)]
-struct Current {
-    /// How often it was set, which tells who asks from who asked before.
+struct CurrentDataset {
+    /// Number of initialisations, which distinguishes requests for this dataset from those for an earlier one.
     incarnation: i64,
-    hand: Option<Arc<Monitor<Hand>>>,
+    deal: Option<Arc<Monitor<DealState>>>,
 }
 
-/// What is dealt.
-struct Hand {
-    /// The elements that were dealt and not taken, by shard, with errors where they occurred.
-    dealt: Vec<VecDeque<Result<Element>>>,
-    /// Of a shard, so many wait at most.
-    most: usize,
-    /// Whose the next element is.
+/// Elements dealt to the shards, and the rest of the dataset.
+struct DealState {
+    /// For each shard, the elements that it has not taken; an error stands at the position where it occurred.
+    untaken: Vec<VecDeque<Result<Element>>>,
+    /// Maximum number of untaken elements per shard.
+    max: usize,
+    /// Shard that gets the next element.
     next: usize,
-    /// The rest, unless a thread is at it.
+    /// The rest of the dataset; `None` while a thread pulls it.
     rest: Option<Box<dyn DatasetIterator>>,
+    /// Set when the dataset has ended or was replaced.
     is_over: bool,
 }
 
@@ -50,65 +51,67 @@ impl fmt::Debug for MultiDeviceIterator {
 }
 
 impl MultiDeviceIterator {
+    /// Returns an uninitialised iterator for `shards` shards.
     pub(crate) fn new(spec: ElementSpec, shards: usize) -> MultiDeviceIterator {
         MultiDeviceIterator { spec, shards, current: Mutex::default() }
     }
 
-    /// Begins to deal the elements of `dataset`, of which so many wait for each device at most. What it returns is what those
-    /// who ask for these name.
+    /// Starts to deal the elements of `dataset`, with at most `max` untaken elements per shard. Returns the
+    /// incarnation id, which requests for these elements must pass.
     ///
     /// # Errors
-    /// `InvalidArgument` if its elements are of other types or shapes.
-    pub(crate) fn set(&self, dataset: &Dataset, most: i64) -> Result<i64> {
+    /// `InvalidArgument` if the dataset's elements are of other dtypes or shapes.
+    pub(crate) fn set(&self, dataset: &Dataset, max: i64) -> Result<i64> {
         self.spec.check(&dataset.spec)?;
-        let most = usize::try_from(most).unwrap_or(0).max(1);
+        let max = usize::try_from(max).unwrap_or(0).max(1);
         let elements = dataset.iterator(&MakeContext::root(dataset.deterministic))?;
-        let rest = Ahead::lazily(elements, Limit::Fixed(self.shards.saturating_mul(most)));
-        let dealt = (0..self.shards).map(|_| VecDeque::new()).collect();
-        let hand = Hand { dealt, most, next: 0, rest: Some(Box::new(rest)), is_over: false };
+        let rest = PrefetchIterator::new(elements, BufferLimit::Fixed(self.shards.saturating_mul(max)));
+        let untaken = (0..self.shards).map(|_| VecDeque::new()).collect();
+        let deal = DealState { untaken, max, next: 0, rest: Some(Box::new(rest)), is_over: false };
         let mut current = self.current.lock();
         current.incarnation += 1;
-        let (old, incarnation) = (current.hand.replace(Monitor::new(hand)), current.incarnation);
+        let (old, incarnation) = (current.deal.replace(Monitor::new(deal)), current.incarnation);
         drop(current);
-        // Who waits for what is no longer dealt learns that there is no more.
+        // Threads that wait for an element of the replaced dataset get its end.
         if let Some(old) = old {
-            old.change(|hand| hand.is_over = true);
+            old.change(|deal| deal.is_over = true);
         }
         Ok(incarnation)
     }
 
-    /// The next element of a shard, `None` after its last. Waits for it: for other shards too, whose elements come first.
+    /// Waits for a shard's next element; returns `None` after its last. The wait includes elements of other shards
+    /// that come before it.
     ///
     /// # Errors
-    /// `InvalidArgument` for a shard that there is not, or for elements that are no longer dealt.
+    /// `InvalidArgument` for a shard that does not exist, or for the incarnation id of a replaced dataset.
     pub(crate) fn next(&self, shard: i32, incarnation: i64, pull: &Pull) -> Result<Option<Element>> {
         let shard = match usize::try_from(shard) {
             Ok(known) if known < self.shards => known,
             _ => device::invalid!("shard_num must be in [0, {}), got {shard}", self.shards),
         };
-        let hand = self.hand(incarnation)?;
+        let deal = self.deal(incarnation)?;
         loop {
-            let mut rest = match hand.wait(&pull.cancellation, |hand| hand.turn(shard))? {
-                Turn::Has(element) => return element.map(Some),
-                Turn::Over => return Ok(None),
-                Turn::Deals(rest) => rest,
+            let mut rest = match deal.wait(&pull.cancellation, |deal| deal.next_action(shard))? {
+                NextAction::Return(element) => return element.map(Some),
+                NextAction::End => return Ok(None),
+                NextAction::PullNext(rest) => rest,
             };
             let pulled = rest.next(pull);
             let is_cancelled = pull.check();
-            hand.change(|hand| {
-                hand.rest = Some(rest);
-                // Who gave up takes no element along: the pull ends before it has one.
+            deal.change(|deal| {
+                deal.rest = Some(rest);
+                // The error of a cancelled pull is not dealt, because the pull ended before it took an element.
                 if is_cancelled.is_ok() || pulled.is_ok() {
-                    hand.deal(pulled);
+                    deal.deal(pulled);
                 }
             });
             is_cancelled?;
         }
     }
 
-    fn hand(&self, incarnation: i64) -> Result<Arc<Monitor<Hand>>> {
+    fn deal(&self, incarnation: i64) -> Result<Arc<Monitor<DealState>>> {
         let current = self.current.lock();
-        let Some(hand) = &current.hand else {
+        let Some(deal) = &current.deal else {
             return Err(Error::new(
                 Code::FailedPrecondition,
                 "a MultiDeviceIterator was asked for an element before MultiDeviceIteratorInit had run",
@@ -120,28 +123,30 @@ impl MultiDeviceIterator {
                 current.incarnation
             );
         }
-        Ok(hand.clone())
+        Ok(deal.clone())
     }
 }
 
-/// What who waits for a shard's next element does.
-enum Turn {
-    Has(Result<Element>),
-    Over,
-    /// It gets more.
-    Deals(Box<dyn DatasetIterator>),
+/// The next action of a thread that waits for a shard's element.
+enum NextAction {
+    /// Return the shard's next element.
+    Return(Result<Element>),
+    /// Report the end.
+    End,
+    /// Pull an element of the rest and deal it.
+    PullNext(Box<dyn DatasetIterator>),
 }
 
-impl Hand {
-    fn turn(&mut self, shard: usize) -> Option<Turn> {
-        if let Some(element) = self.dealt[shard].pop_front() {
-            return Some(Turn::Has(element));
+impl DealState {
+    fn next_action(&mut self, shard: usize) -> Option<NextAction> {
+        if let Some(element) = self.untaken[shard].pop_front() {
+            return Some(NextAction::Return(element));
         }
         if self.is_over {
-            return Some(Turn::Over);
+            return Some(NextAction::End);
         }
-        match self.dealt[self.next].len() < self.most {
-            true => self.rest.take().map(Turn::Deals),
+        match self.untaken[self.next].len() < self.max {
+            true => self.rest.take().map(NextAction::PullNext),
             false => None,
         }
     }
@@ -150,8 +155,8 @@ impl Hand {
         match pulled.transpose() {
             None => self.is_over = true,
             Some(element) => {
-                self.dealt[self.next].push_back(element);
-                self.next = (self.next + 1) % self.dealt.len();
+                self.untaken[self.next].push_back(element);
+                self.next = (self.next + 1) % self.untaken.len();
             }
         }
     }
@@ -170,7 +175,7 @@ mod tests {
         Range::dataset(0, stop, 1, DType::Int64)
     }
 
-    fn of_two() -> MultiDeviceIterator {
+    fn two_shards() -> MultiDeviceIterator {
         MultiDeviceIterator::new(ElementSpec::scalars(&[DType::Int64]), 2)
     }
 
@@ -180,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_dealt_round_and_round_until_there_are_no_more() -> Result<()> {
-        let iterator = of_two();
+    fn elements_are_dealt_round_robin_until_the_end() -> Result<()> {
+        let iterator = two_shards();
         assert_eq!(next(&iterator, 0, 0).err().map(|e| e.code()), Some(Code::FailedPrecondition));
         assert_eq!(iterator.set(&*numbers(7)?, 2)?, 1);
         let taken: Vec<_> = (0..10).map(|i| next(&iterator, i % 2, 1)).collect::<Result<_>>()?;
         assert_eq!(taken[..7], [0, 1, 2, 3, 4, 5, 6].map(Some));
         assert_eq!(taken[7..], [None; 3]);
-        // The elements of the last time are no longer to be had.
+        // Elements of the replaced dataset are no longer returned.
         assert_eq!(iterator.set(&*numbers(2)?, 2)?, 2);
         let error = next(&iterator, 0, 1).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(error.contains("Invalid incarnation id. Provided: 1; Expected: 2"), "{error}");
@@ -197,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_is_ahead_waits_for_the_others_or_gives_up() -> Result<()> {
-        let iterator = Arc::new(of_two());
+    fn a_shard_waits_for_the_other_shards_until_cancelled() -> Result<()> {
+        let iterator = Arc::new(two_shards());
         iterator.set(&*numbers(9)?, 1)?;
         assert_eq!((next(&iterator, 0, 1)?, next(&iterator, 0, 1)?), (Some(0), Some(2)));
         let pull = Pull { cancellation: Arc::new(Cancellation::new()) };
@@ -212,7 +217,7 @@ mod tests {
         pull.cancellation.cancel(Error::new(Code::Cancelled, "enough"));
         let ended = waits.join().map_err(|_| Error::internal("the thread panicked"))?;
         assert_eq!(ended.err().map(|e| e.code()), Some(Code::Cancelled));
-        // Nothing got lost.
+        // No element was lost.
         assert_eq!((next(&iterator, 1, 1)?, next(&iterator, 0, 1)?), (Some(1), Some(4)));
         Ok(())
     }

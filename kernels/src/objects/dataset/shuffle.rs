@@ -1,8 +1,8 @@
-//! Shuffling: each element is drawn from a buffer of those that come next, in the order in which TensorFlow draws
-//! for the same seeds. With it, repetition whose epochs share the buffer.
+//! Shuffling: draws each element from a buffer of the next input elements, in TensorFlow's order for the same seeds.
+//! Shuffle with repetition shares the buffer between epochs.
 
 use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
-use super::{MakeContext, Place, Pull};
+use super::{DatasetPath, MakeContext, Pull};
 use crate::random::philox::{Philox, Singles};
 use device::Result;
 use parking_lot::Mutex;
@@ -16,35 +16,38 @@ use std::sync::Arc;
 pub(crate) struct Seeds(pub i64, pub i64);
 
 impl Seeds {
-    /// These, or of two zeros others that nobody can foresee.
+    /// Returns these seeds, or random ones if both are zero.
     pub(crate) fn or_random(self) -> Seeds {
         if self != Seeds(0, 0) {
             return self;
         }
         let mut stream = Philox::seeded(0, 0);
         let [a, b, c, d] = stream.next().map(i64::from);
-        // Never two zeros again: these would be replaced once more.
+        // Setting the lowest bit avoids two zeros, which would be replaced again.
         Seeds(a << 32 | b | 1, c << 32 | d)
     }
 
+    /// Returns the Philox generator of these seeds.
     pub(crate) fn stream(self) -> Philox {
         Philox::new(self.0 as u64, self.1 as u64)
     }
 }
 
-/// Gives the seeds of one epoch after the other: new ones each time, or always the same.
+/// Generates the seeds of each epoch: new ones each time, or always the same.
 #[derive(Debug)]
 pub(crate) struct SeedGenerator {
     seeds: Seeds,
-    /// `None` if they stay.
+    /// Stream of the seeds; `None` if each epoch uses the same seeds.
     stream: Option<Mutex<Singles>>,
 }
 
 impl SeedGenerator {
+    /// Returns a generator that starts from `seeds`; `is_new_each_time` makes each epoch use new seeds.
     pub(crate) fn new(seeds: Seeds, is_new_each_time: bool) -> SeedGenerator {
         SeedGenerator { seeds, stream: is_new_each_time.then(|| Mutex::new(Singles::new(seeds.stream()))) }
     }
 
+    /// Returns the seeds of the next epoch.
     pub(crate) fn next(&self) -> Seeds {
         match &self.stream {
             None => self.seeds,
@@ -57,23 +60,31 @@ impl SeedGenerator {
     }
 }
 
-/// Where a dataset has its generator from: each place starts from the seeds, for all iterators over the dataset
-/// together, unless the generator is a resource, which all places share.
+/// The owner of a dataset's seed generator.
 pub(crate) enum SeedSource {
-    Own { seeds: Seeds, is_new_each_time: bool, generators: Mutex<FxHashMap<Place, Arc<SeedGenerator>>> },
+    /// A generator for each position of the dataset in a pipeline, started from `seeds` and shared by all iterators
+    /// at that position.
+    Own {
+        seeds: Seeds,
+        is_new_each_time: bool,
+        generators: Mutex<FxHashMap<DatasetPath, Arc<SeedGenerator>>>,
+    },
+    /// The generator of a seed generator resource, which all iterators share.
     Shared(Arc<SeedGenerator>),
 }
 
 impl SeedSource {
+    /// Returns a source of generators owned by the dataset; two zero seeds are replaced by random ones.
     pub(crate) fn new(seeds: Seeds, is_new_each_time: bool) -> SeedSource {
         SeedSource::Own { seeds: seeds.or_random(), is_new_each_time, generators: Mutex::default() }
     }
 
+    /// Returns the generator for the position of `ctx`.
     pub(crate) fn of(&self, ctx: &MakeContext) -> Arc<SeedGenerator> {
         match self {
             SeedSource::Own { seeds, is_new_each_time, generators } => {
                 let make = || Arc::new(SeedGenerator::new(*seeds, *is_new_each_time));
-                generators.lock().entry(ctx.place().clone()).or_insert_with(make).clone()
+                generators.lock().entry(ctx.path().clone()).or_insert_with(make).clone()
             }
             SeedSource::Shared(generator) => generator.clone(),
         }
@@ -89,21 +100,23 @@ impl fmt::Debug for SeedSource {
     }
 }
 
-/// So many epochs may have elements in the buffer besides the one that fills it.
-const MOST_EPOCHS: usize = 3;
+/// Maximum number of earlier epochs with elements in the buffer, besides the epoch that fills it.
+const MAX_OLD_EPOCHS: usize = 3;
 
+/// A dataset that shuffles its input, and may repeat it.
 #[derive(Debug)]
 pub(crate) struct Shuffle {
     input: Arc<Dataset>,
-    /// `None`: everything.
+    /// Buffer length in elements; `None` is unlimited.
     size: Option<usize>,
     seeds: Arc<SeedSource>,
-    /// Epochs; `None` without end.
+    /// Number of epochs; `None` repeats without end.
     count: Option<u64>,
 }
 
 impl Shuffle {
-    /// `count` epochs, -1 without end, of `input` through a buffer of `size` elements.
+    /// Returns the dataset of `count` epochs of `input` (-1 repeats without end), shuffled through a buffer of `size`
+    /// elements.
     pub(crate) fn dataset(
         input: Arc<Dataset>,
         size: i64,
@@ -135,7 +148,7 @@ impl DatasetKind for Shuffle {
     fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
         let generator = self.seeds.of(ctx);
         let numbers = Singles::new(generator.next().stream());
-        Ok(Box::new(Shuffled {
+        Ok(Box::new(ShuffleIterator {
             dataset: self.input.clone(),
             size: self.size,
             epochs_left: self.count,
@@ -150,7 +163,7 @@ impl DatasetKind for Shuffle {
     }
 }
 
-struct Shuffled {
+struct ShuffleIterator {
     dataset: Arc<Dataset>,
     size: Option<usize>,
     epochs_left: Option<u64>,
@@ -158,26 +171,30 @@ struct Shuffled {
     generator: Arc<SeedGenerator>,
     numbers: Singles,
     input: Option<Box<dyn DatasetIterator>>,
-    /// How many elements in the buffer are of each epoch, and whether that is all of it: the oldest first.
+    /// For each epoch with elements in the buffer, oldest first: the number of its elements, and true if the epoch is
+    /// completely read.
     epochs: VecDeque<(usize, bool)>,
-    /// What may be drawn: the oldest epoch's elements first.
+    /// The elements to draw from, those of the oldest epoch first.
     buffer: VecDeque<Element>,
+    /// Set when any epoch has had an element.
     has_produced: bool,
 }
 
-impl Shuffled {
-    fn wants_more(&self) -> bool {
+/// Returns whether the buffer has room and the input may have another element.
+impl ShuffleIterator {
+    fn should_fill(&self) -> bool {
         if self.input.is_none() && self.epochs_left == Some(0) {
             return false;
         }
-        if self.epochs.len() > MOST_EPOCHS && !self.buffer.is_empty() {
+        if self.epochs.len() > MAX_OLD_EPOCHS && !self.buffer.is_empty() {
             return false;
         }
         self.size.is_none_or(|size| self.buffer.len() < size)
     }
 
+    /// Fills the buffer, and starts the next epoch when the input ends.
     fn fill(&mut self, pull: &Pull) -> Result<()> {
-        while self.wants_more() {
+        while self.should_fill() {
             let input = match &mut self.input {
                 Some(input) => input,
                 None => {
@@ -202,7 +219,7 @@ impl Shuffled {
                         *is_whole = true;
                     }
                     if !self.has_produced {
-                        // An empty input stays so, however often it is repeated.
+                        // Repeating an empty input gives no elements, so this ends the dataset.
                         self.epochs_left = Some(0);
                     }
                 }
@@ -212,7 +229,7 @@ impl Shuffled {
     }
 }
 
-impl DatasetIterator for Shuffled {
+impl DatasetIterator for ShuffleIterator {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         self.fill(pull)?;
         if self.buffer.is_empty() {
@@ -225,7 +242,7 @@ impl DatasetIterator for Shuffled {
         let Some((count @ 1.., _)) = self.epochs.front_mut() else {
             return Err(device::Error::internal("a shuffle buffer with elements of no epoch"));
         };
-        // The number is one of 32 bits however long the buffer is.
+        // The random number has 32 bits, however long the buffer is.
         let chosen = self.numbers.next() as usize % *count;
         *count -= 1;
         self.buffer.swap(0, chosen);

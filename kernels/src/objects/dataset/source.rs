@@ -1,4 +1,4 @@
-//! Datasets without an input: tensors, their slices, ranges, random numbers.
+//! Datasets without inputs: tensors, slices of tensors, ranges, random numbers.
 
 use super::element::{part, row};
 use super::shuffle::SeedSource;
@@ -9,7 +9,7 @@ use device::{Error, Result};
 use graph::{DType, PartialShape, Shape, Tensor};
 use std::sync::Arc;
 
-/// An iterator whose `i`-th element follows from `i`.
+/// An iterator that computes element `i` from `i`.
 struct Indexed<F> {
     next: u64,
     count: u64,
@@ -27,6 +27,7 @@ impl<F: Fn(u64) -> Result<Element> + Send> DatasetIterator for Indexed<F> {
     }
 }
 
+/// Returns an iterator over `count` elements; `get` computes an element from its index.
 fn indexed(
     count: u64,
     get: impl Fn(u64) -> Result<Element> + Send + 'static,
@@ -34,7 +35,7 @@ fn indexed(
     Ok(Box::new(Indexed { next: 0, count, get }))
 }
 
-/// Elements that are there.
+/// A dataset of elements that are stored in it.
 #[derive(Debug)]
 pub(crate) struct Elements {
     name: &'static str,
@@ -42,11 +43,12 @@ pub(crate) struct Elements {
 }
 
 impl Elements {
-    /// One element.
+    /// Returns the dataset of one element.
     pub(crate) fn tensors(element: Element) -> Result<Arc<Dataset>> {
         Elements::dataset("Tensor", ElementSpec::of(&element), vec![element])
     }
 
+    /// Returns the dataset of these elements; `name` is the kind's name in messages.
     pub(crate) fn dataset(
         name: &'static str,
         spec: ElementSpec,
@@ -68,7 +70,7 @@ impl DatasetKind for Elements {
     }
 }
 
-/// The rows of tensors.
+/// A dataset of the rows of tensors.
 #[derive(Debug)]
 pub(crate) struct Slices {
     components: Arc<Element>,
@@ -76,6 +78,7 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
+    /// Returns the dataset of the rows of `components`, which must have the same number of rows.
     pub(crate) fn dataset(components: Element) -> Result<Arc<Dataset>> {
         let Some(count) = components.first().and_then(|t| t.shape().first().copied()) else {
             device::invalid!("All components must be at least 1-dimensional");
@@ -106,18 +109,19 @@ impl DatasetKind for Slices {
     }
 }
 
-/// The rows of a sparse tensor, each a sparse tensor: indices, values and shape.
+/// A dataset of the rows of a sparse tensor; each row is a sparse tensor of indices, values and shape.
 #[derive(Debug)]
 pub(crate) struct SparseSlices {
     indices: Tensor,
     values: Tensor,
-    /// Of a row.
+    /// Shape of one row.
     shape: Tensor,
-    /// Where each row's entries begin; one more than there are rows.
+    /// For each row, the index of its first entry; one more item than rows.
     starts: Arc<Vec<usize>>,
 }
 
 impl SparseSlices {
+    /// Returns the dataset of the rows of a sparse tensor, whose entries must be in row order.
     pub(crate) fn dataset(indices: Tensor, values: Tensor, shape: &Tensor) -> Result<Arc<Dataset>> {
         if indices.shape().rank() != 2 {
             device::invalid!("Input indices must be a matrix. Got: {}", indices.shape());
@@ -139,7 +143,7 @@ impl SparseSlices {
         }
         let dims = shape.values::<i64>()?;
         let rows = Shape::from_i64(dims)?[0];
-        // One start a row: as many as the shape says, which nothing else bounds.
+        // The shape comes from the client and nothing else bounds it, so this allocation may fail.
         let mut starts = Vec::new();
         starts.try_reserve_exact(rows.saturating_add(1)).map_err(|_| {
             Error::new(graph::Code::ResourceExhausted, format!("a sparse tensor of {rows} rows to slice"))
@@ -195,7 +199,7 @@ impl DatasetKind for SparseSlices {
     }
 }
 
-/// Numbers `start`, `start + step`, … before `stop`.
+/// The numbers `start`, `start + step`, … before `stop`.
 #[derive(Debug)]
 pub(crate) struct Range {
     start: i64,
@@ -205,6 +209,10 @@ pub(crate) struct Range {
 }
 
 impl Range {
+    /// Returns the dataset of a range.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the step is 0 or the dtype is not numeric.
     pub(crate) fn dataset(start: i64, stop: i64, step: i64, dtype: DType) -> Result<Arc<Dataset>> {
         if step == 0 {
             device::invalid!("step must be a non-zero integer.");
@@ -226,13 +234,14 @@ impl DatasetKind for Range {
 
     fn iterate(&self, _: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
         let (start, step, dtype) = (self.start, self.step, self.dtype);
-        // Two's complement: every value is within the range, however far the product goes.
+        // Wrapping arithmetic gives the right values even if the product overflows, because each value of the range
+        // is an `i64`.
         let at = move |i: u64| start.wrapping_add((i as i64).wrapping_mul(step));
         indexed(self.count, move |i| Ok(vec![number(at(i), dtype)?]))
     }
 }
 
-/// An integer as a scalar of another type.
+/// Returns an integer as a scalar of another dtype.
 fn number(value: i64, dtype: DType) -> Result<Tensor> {
     Ok(match dtype {
         DType::Int8 => Tensor::scalar(value as i8),
@@ -251,13 +260,14 @@ fn number(value: i64, dtype: DType) -> Result<Tensor> {
     })
 }
 
-/// Random numbers of 32 bits, without end.
+/// A dataset of random 32-bit numbers without end.
 #[derive(Debug)]
 pub(crate) struct Random {
     seeds: SeedSource,
 }
 
 impl Random {
+    /// Returns the dataset of random numbers, which start from the seeds of `seeds`.
     pub(crate) fn dataset(seeds: SeedSource, spec: ElementSpec) -> Result<Arc<Dataset>> {
         spec.check(&ElementSpec::scalars(&[DType::Int64]))?;
         Dataset::new(spec, INFINITE, &[], Random { seeds })

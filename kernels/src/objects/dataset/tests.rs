@@ -1,6 +1,6 @@
-//! Datasets as iterators see them. Functions are closures here.
+//! Tests of datasets through their iterators. The functions are closures.
 
-use super::function::{Captured, ElementFunction, FunctionDone};
+use super::function::{CapturedFunction, ElementFunction, FunctionDone};
 use super::generator::Generator;
 use super::interleave::{Interleaving, PulledAhead, interleave};
 use super::iterator::IteratorResource;
@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 type Body = dyn Fn(Element) -> Result<Element> + Send + Sync;
 
-/// A closure as a function.
+/// A closure that acts as the function of a dataset.
 struct Closure(Arc<Body>);
 
 impl fmt::Debug for Closure {
@@ -44,12 +44,12 @@ impl ElementFunction for Closure {
     }
 }
 
-fn function(body: impl Fn(Element) -> Result<Element> + Send + Sync + 'static) -> Captured {
-    Captured { function: Arc::new(Closure(Arc::new(body))), arguments: Vec::new() }
+fn function(body: impl Fn(Element) -> Result<Element> + Send + Sync + 'static) -> CapturedFunction {
+    CapturedFunction { function: Arc::new(Closure(Arc::new(body))), arguments: Vec::new() }
 }
 
-/// A function of one number.
-fn of_number(body: impl Fn(i64) -> Result<Tensor> + Send + Sync + 'static) -> Captured {
+/// Returns a function of one number.
+fn of_number(body: impl Fn(i64) -> Result<Tensor> + Send + Sync + 'static) -> CapturedFunction {
     function(move |element| Ok(vec![body(element[0].item()?)?]))
 }
 
@@ -71,17 +71,17 @@ fn all(dataset: &Arc<Dataset>) -> Result<Vec<Element>> {
     while let Some(element) = iterator.next(&Pull::default())? {
         elements.push(element);
     }
-    // The end stays the end.
+    // After the end, the iterator keeps returning the end.
     assert_eq!(iterator.next(&Pull::default())?, None);
     Ok(elements)
 }
 
-/// The elements of a dataset of numbers.
+/// Returns the elements of a dataset of numbers.
 fn numbers(dataset: &Arc<Dataset>) -> Result<Vec<i64>> {
     all(dataset)?.iter().map(|e| Ok(e[0].item::<i64>()?)).collect()
 }
 
-/// The elements of a dataset of vectors.
+/// Returns the elements of a dataset of vectors.
 fn rows(dataset: &Arc<Dataset>) -> Result<Vec<Vec<i64>>> {
     all(dataset)?.iter().map(|e| Ok(e[0].values::<i64>()?.to_vec())).collect()
 }
@@ -91,29 +91,29 @@ fn code<T>(result: Result<T>) -> Option<Code> {
 }
 
 #[test]
-fn what_is_known_of_the_number_of_elements_is_right() -> Result<()> {
-    let known = |dataset: Arc<Dataset>| -> Result<()> {
+fn cardinality_matches_the_number_of_elements() -> Result<()> {
+    let check = |dataset: Arc<Dataset>| -> Result<()> {
         let count = all(&dataset)?.len() as i64;
         assert_eq!(dataset.cardinality, count, "{dataset:?}");
         Ok(())
     };
-    known(Range::dataset(10, -7, -3, DType::Int32)?)?;
-    known(Range::dataset(0, 10, -1, DType::Int64)?)?;
-    known(transform::take(range(5)?, 3)?)?;
-    known(transform::take(range(5)?, -1)?)?;
-    known(transform::skip(range(5)?, 7)?)?;
-    known(transform::skip(range(5)?, -1)?)?;
-    known(transform::shard(range(7)?, 3, 0, false)?)?;
-    known(transform::shard(range(7)?, 3, 2, false)?)?;
-    known(transform::repeat(range(3)?, 4)?)?;
-    known(transform::concatenate(range(3)?, range(2)?)?)?;
-    known(transform::zip(vec![range(3)?, transform::repeat(range(2)?, -1)?])?)?;
-    known(batch::batch(range(7)?, 3, false, None)?)?;
-    known(batch::batch(range(7)?, 3, true, None)?)?;
-    known(batch::unbatch(batch::batch(range(6)?, 3, true, None)?)?)?;
+    check(Range::dataset(10, -7, -3, DType::Int32)?)?;
+    check(Range::dataset(0, 10, -1, DType::Int64)?)?;
+    check(transform::take(range(5)?, 3)?)?;
+    check(transform::take(range(5)?, -1)?)?;
+    check(transform::skip(range(5)?, 7)?)?;
+    check(transform::skip(range(5)?, -1)?)?;
+    check(transform::shard(range(7)?, 3, 0, false)?)?;
+    check(transform::shard(range(7)?, 3, 2, false)?)?;
+    check(transform::repeat(range(3)?, 4)?)?;
+    check(transform::concatenate(range(3)?, range(2)?)?)?;
+    check(transform::zip(vec![range(3)?, transform::repeat(range(2)?, -1)?])?)?;
+    check(batch::batch(range(7)?, 3, false, None)?)?;
+    check(batch::batch(range(7)?, 3, true, None)?)?;
+    check(batch::unbatch(batch::batch(range(6)?, 3, true, None)?)?)?;
     for drop_remainder in [false, true] {
         for (size, shift, stride) in [(3, 1, 1), (3, 5, 2), (2, 2, 1), (20, 3, 1)] {
-            known(window(range(9)?, Windowing { size, shift, stride, drop_remainder })?)?;
+            check(window(range(9)?, Windowing { size, shift, stride, drop_remainder })?)?;
         }
     }
     assert_eq!(transform::repeat(range(3)?, -1)?.cardinality, INFINITE);
@@ -122,7 +122,7 @@ fn what_is_known_of_the_number_of_elements_is_right() -> Result<()> {
 }
 
 #[test]
-fn a_range_ends_where_numbers_do() -> Result<()> {
+fn ranges_near_the_limits_of_i64_do_not_overflow() -> Result<()> {
     let last = Range::dataset(i64::MAX - 2, i64::MAX, 1, DType::Int64)?;
     assert_eq!(numbers(&last)?, [i64::MAX - 2, i64::MAX - 1]);
     let wide = Range::dataset(i64::MIN, i64::MAX, i64::MAX, DType::Int64)?;
@@ -133,7 +133,7 @@ fn a_range_ends_where_numbers_do() -> Result<()> {
 }
 
 #[test]
-fn an_empty_input_repeated_without_end_ends() -> Result<()> {
+fn infinite_repetition_of_an_empty_input_ends() -> Result<()> {
     assert_eq!(numbers(&transform::repeat(range(0)?, -1)?)?, [0i64; 0]);
     let shuffled = Shuffle::dataset(range(0)?, 3, SeedSource::new(Seeds(1, 2), true), -1)?;
     assert_eq!(numbers(&shuffled)?, [0i64; 0]);
@@ -141,7 +141,7 @@ fn an_empty_input_repeated_without_end_ends() -> Result<()> {
 }
 
 #[test]
-fn shuffling_keeps_the_elements_and_follows_the_seeds() -> Result<()> {
+fn shuffling_is_a_permutation_determined_by_the_seeds() -> Result<()> {
     let make = |seeds, reshuffle| -> Result<Arc<Dataset>> {
         let shuffled = Shuffle::dataset(range(20)?, 7, SeedSource::new(seeds, reshuffle), 1)?;
         transform::repeat(shuffled, 2)
@@ -159,9 +159,9 @@ fn shuffling_keeps_the_elements_and_follows_the_seeds() -> Result<()> {
     assert_eq!(numbers(&make(Seeds(3, 4), true)?)?, seeded);
     let fixed = numbers(&make(Seeds(3, 4), false)?)?;
     assert_eq!(fixed[..20], fixed[20..]);
-    // No element comes before the buffer can have held it.
+    // An element comes only after the buffer can have held it.
     assert!(first.iter().enumerate().all(|(i, e)| *e < i as i64 + 7));
-    // Iterators over one dataset draw from one generator, those over unseeded datasets from different ones.
+    // Iterators over one dataset draw from one generator; unseeded datasets have different generators.
     let shared = make(Seeds(3, 4), true)?;
     assert_eq!(numbers(&shared)?, seeded);
     assert_ne!(numbers(&shared)?, seeded);
@@ -171,7 +171,7 @@ fn shuffling_keeps_the_elements_and_follows_the_seeds() -> Result<()> {
 }
 
 #[test]
-fn batches_hold_elements_of_one_shape() -> Result<()> {
+fn batches_require_equal_shapes_unless_padded() -> Result<()> {
     let grown = || {
         map::map(
             range(4)?,
@@ -209,8 +209,8 @@ fn padding_fills_inner_dimensions() -> Result<()> {
     Ok(())
 }
 
-/// `n` times the number `n`.
-fn times() -> Captured {
+/// Returns a function of `n` whose dataset is the number `n`, `n` times.
+fn times() -> CapturedFunction {
     of_number(|n| {
         let row = Elements::tensors(vec![Tensor::scalar(n)])?;
         DatasetVariant::tensor(transform::repeat(row, n)?, [])
@@ -218,7 +218,7 @@ fn times() -> Captured {
 }
 
 #[test]
-fn interleaving_in_parallel_keeps_the_order() -> Result<()> {
+fn parallel_interleaving_keeps_the_sequential_order() -> Result<()> {
     let input = || Range::dataset(1, 6, 1, DType::Int64);
     let how = Interleaving { cycle_length: 2, block_length: 2, ahead: None };
     let sequential = numbers(&interleave(input()?, times(), integers(), how)?)?;
@@ -228,7 +228,7 @@ fn interleaving_in_parallel_keeps_the_order() -> Result<()> {
         let parallel = interleave(input()?, times(), integers(), Interleaving { ahead, ..how })?;
         assert_eq!(numbers(&parallel)?, sequential);
     }
-    // A cycle far longer than the input takes no memory of that size.
+    // A cycle far longer than the input does not allocate its full length.
     let long = Interleaving { cycle_length: i64::MAX, block_length: 1, ahead: None };
     let mut spread = numbers(&interleave(input()?, times(), integers(), long)?)?;
     spread.sort_unstable();
@@ -239,8 +239,8 @@ fn interleaving_in_parallel_keeps_the_order() -> Result<()> {
     Ok(())
 }
 
-/// A function that fails for these numbers.
-fn failing(at: &'static [i64]) -> Captured {
+/// Returns a function that fails for these numbers.
+fn failing(at: &'static [i64]) -> CapturedFunction {
     of_number(
         move |i| {
             if at.contains(&i) { Err(Error::invalid(format!("no {i}"))) } else { Ok(Tensor::scalar(i)) }
@@ -249,7 +249,7 @@ fn failing(at: &'static [i64]) -> Captured {
 }
 
 #[test]
-fn errors_come_where_their_elements_were() -> Result<()> {
+fn errors_keep_the_position_of_their_elements() -> Result<()> {
     let parallel = Parallel { calls: 3, deterministic: Some(true) };
     for dataset in [
         map::map(range(6)?, failing(&[1, 4]), integers(), true)?,
@@ -257,27 +257,27 @@ fn errors_come_where_their_elements_were() -> Result<()> {
         Prefetch::dataset(map::map(range(6)?, failing(&[1, 4]), integers(), true)?, 2)?,
     ] {
         let mut iterator = iterate(&dataset)?;
-        let mut seen = Vec::new();
+        let mut results = Vec::new();
         loop {
             match iterator.next(&Pull::default()) {
-                Ok(Some(element)) => seen.push(Ok(element[0].item::<i64>()?)),
+                Ok(Some(element)) => results.push(Ok(element[0].item::<i64>()?)),
                 Ok(None) => break,
-                Err(error) => seen.push(Err(error.code())),
+                Err(error) => results.push(Err(error.code())),
             }
         }
         let invalid = Err(Code::InvalidArgument);
-        assert_eq!(seen, [Ok(0), invalid, Ok(2), Ok(3), invalid, Ok(5)], "{dataset:?}");
+        assert_eq!(results, [Ok(0), invalid, Ok(2), Ok(3), invalid, Ok(5)], "{dataset:?}");
         assert_eq!(numbers(&transform::ignore_errors(dataset)?)?, [0, 2, 3, 5]);
     }
-    let said = all(&map::map(range(2)?, failing(&[0]), integers(), true)?).map_err(|e| e.to_string());
+    let message = all(&map::map(range(2)?, failing(&[0]), integers(), true)?).map_err(|e| e.to_string());
     let text = "Error in user-defined function passed to MapDataset transformation with iterator: \
                 Iterator::Root::Map: no 0";
-    assert_eq!(said.map(|_| ()), Err(text.to_owned()));
+    assert_eq!(message.map(|_| ()), Err(text.to_owned()));
     Ok(())
 }
 
 #[test]
-fn a_function_out_of_range_ends_the_sequence_unless_its_length_is_promised() -> Result<()> {
+fn out_of_range_ends_the_dataset_unless_cardinality_is_preserved() -> Result<()> {
     let ends = || {
         of_number(|i| match i {
             2 => Err(Error::new(Code::OutOfRange, "enough")),
@@ -294,7 +294,7 @@ fn a_function_out_of_range_ends_the_sequence_unless_its_length_is_promised() -> 
 }
 
 #[test]
-fn several_at_a_time_give_what_one_at_a_time_gives() -> Result<()> {
+fn parallel_transformations_give_the_sequential_results() -> Result<()> {
     for deterministic in [true, false] {
         let how = Parallel { calls: 4, deterministic: Some(deterministic) };
         let square = of_number(|i| Ok(Tensor::scalar(i * i)));
@@ -321,7 +321,7 @@ fn several_at_a_time_give_what_one_at_a_time_gives() -> Result<()> {
 }
 
 #[test]
-fn groups_are_cut_by_key() -> Result<()> {
+fn group_by_window_returns_windows_per_key() -> Result<()> {
     let key = || of_number(|i| Ok(Tensor::scalar(i % 3)));
     let reduce = function(|arguments| {
         let window = DatasetVariant::of(&arguments[1])?;
@@ -352,7 +352,7 @@ fn a_cache_is_filled_once_for_each_pipeline() -> Result<()> {
     Ok(())
 }
 
-/// Calls of a function that wait until they are let through.
+/// Function calls that block until the gate opens.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -366,7 +366,7 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    fn function(self: &Arc<Gate>) -> Captured {
+    fn function(self: &Arc<Gate>) -> CapturedFunction {
         let gate = self.clone();
         of_number(move |i| {
             gate.arrived.fetch_add(1, Ordering::SeqCst);
@@ -388,21 +388,21 @@ impl Gate {
 }
 
 #[test]
-fn elements_are_made_ahead_but_no_more_than_there_is_room_for() -> Result<()> {
+fn prefetching_stops_when_the_buffer_is_full() -> Result<()> {
     let made = Arc::new(Gate::default());
     made.open();
     let mapped = map::map(range(100)?, made.function(), integers(), true)?;
     let mut iterator = iterate(&Prefetch::dataset(mapped, 4)?)?;
     assert_eq!(made.arrived.load(Ordering::SeqCst), 0);
     assert_eq!(iterator.next(&Pull::default())?, Some(vec![Tensor::scalar(0i64)]));
-    // One was taken, four fill the buffer, and without room nothing more is begun.
+    // One element is consumed and four fill the buffer; without room, no further call starts.
     made.wait_for(5);
     assert_eq!(made.arrived.load(Ordering::SeqCst), 5);
     Ok(())
 }
 
 #[test]
-fn calls_run_beside_each_other_up_to_the_limit() -> Result<()> {
+fn function_calls_run_concurrently_up_to_the_limit() -> Result<()> {
     let gate = Arc::new(Gate::default());
     let how = Parallel { calls: 3, deterministic: Some(true) };
     let dataset = parallel_map(range(10)?, gate.function(), integers(), true, how)?;
@@ -436,7 +436,7 @@ fn answer(receiver: &mpsc::Receiver<Result<Option<Element>>>) -> Result<Option<i
 }
 
 #[test]
-fn a_request_that_is_cancelled_is_withdrawn_and_others_go_on() -> Result<()> {
+fn cancelling_a_request_does_not_affect_the_others() -> Result<()> {
     let gate = Arc::new(Gate::default());
     let iterator = Arc::new(IteratorResource::new(integers()));
     let [first, second, third]: [Arc<Cancellation>; 3] = Default::default();
@@ -444,13 +444,13 @@ fn a_request_that_is_cancelled_is_withdrawn_and_others_go_on() -> Result<()> {
     iterator.set(&*Prefetch::dataset(map::map(range(9)?, gate.function(), integers(), true)?, 1)?)?;
     let answers = [&first, &second, &third].map(|cancellation| ask(&iterator, cancellation));
     gate.wait_for(1);
-    // One that waits for its turn, and then the one that waits for an element.
+    // First a request that waits in the queue is cancelled, then the one that is being served.
     second.cancel(Error::new(Code::Cancelled, "no more"));
     assert_eq!(code(answer(&answers[1])), Some(Code::Cancelled));
     first.cancel(Error::new(Code::Cancelled, "no more"));
     assert_eq!(code(answer(&answers[0])), Some(Code::Cancelled));
     gate.open();
-    // What was being made is not lost.
+    // The element in progress is not lost.
     assert_eq!(answer(&answers[2])?, Some(0));
     assert_eq!(code(answer(&ask(&iterator, &first))), Some(Code::Cancelled));
     assert_eq!(answer(&ask(&iterator, &third))?, Some(1));
@@ -458,7 +458,7 @@ fn a_request_that_is_cancelled_is_withdrawn_and_others_go_on() -> Result<()> {
 }
 
 #[test]
-fn an_iterator_starts_again_while_an_element_is_waited_for() -> Result<()> {
+fn an_iterator_can_be_reinitialized_during_a_pull() -> Result<()> {
     let gate = Arc::new(Gate::default());
     let iterator = Arc::new(IteratorResource::new(integers()));
     let cancellation = Arc::default();
@@ -476,7 +476,7 @@ fn an_iterator_starts_again_while_an_element_is_waited_for() -> Result<()> {
 }
 
 #[test]
-fn datasets_that_cannot_be_iterated_are_refused() -> Result<()> {
+fn datasets_nested_too_deep_or_too_wide_are_refused() -> Result<()> {
     let mut deep = range(3)?;
     let refused = loop {
         match transform::skip(deep.clone(), 0) {
@@ -485,13 +485,13 @@ fn datasets_that_cannot_be_iterated_are_refused() -> Result<()> {
         }
     };
     assert_eq!(refused.code(), Code::InvalidArgument);
-    // As deep as may be, on a thread for datasets.
+    // A dataset of the maximum depth can be iterated on a dataset thread.
     let (sender, receiver) = mpsc::channel();
     threads::spawn(move || {
         let _ = sender.send(numbers(&deep));
     })?;
     assert_eq!(receiver.recv_timeout(DEADLINE), Ok(Ok(vec![0, 1, 2])));
-    // Datasets whose one element is the dataset before.
+    // Each dataset has the previous one as its only element.
     let mut nested = DatasetVariant::tensor(range(3)?, [])?;
     let refused = loop {
         match DatasetVariant::tensor(Elements::tensors(vec![nested.clone()])?, [&nested]) {
@@ -500,7 +500,7 @@ fn datasets_that_cannot_be_iterated_are_refused() -> Result<()> {
         }
     };
     assert_eq!(refused.code(), Code::InvalidArgument);
-    // Each is two of the last: iterators would be without number.
+    // Each dataset concatenates the previous one with itself, so the number of iterators doubles.
     let mut wide = range(1)?;
     let refused = loop {
         match transform::concatenate(wide.clone(), wide.clone()) {
@@ -513,7 +513,7 @@ fn datasets_that_cannot_be_iterated_are_refused() -> Result<()> {
 }
 
 #[test]
-fn slices_are_rows_of_tensors_with_as_many() -> Result<()> {
+fn slices_require_equal_numbers_of_rows() -> Result<()> {
     let words = Tensor::strings(vec!["a".into(), "b".into()], Shape::new(&[2])?)?;
     let slices = Slices::dataset(vec![Tensor::try_from([[1i64, 2], [3, 4]])?, words.clone()])?;
     let elements = all(&slices)?;
@@ -523,7 +523,7 @@ fn slices_are_rows_of_tensors_with_as_many() -> Result<()> {
     Ok(())
 }
 
-/// Counts to a limit from a state that it makes; who finalizes says with which state.
+/// Returns a generator that counts from 100 to `100 + to`; finalization sends the state to `finalized`.
 fn counting(to: i64, finalized: &mpsc::Sender<i64>) -> Result<Arc<Dataset>> {
     let (count, finalized) = (AtomicI64::new(0), finalized.clone());
     let next = move |state: Element| {
@@ -545,9 +545,9 @@ fn counting(to: i64, finalized: &mpsc::Sender<i64>) -> Result<Arc<Dataset>> {
 }
 
 #[test]
-fn a_generator_is_finalized_once_at_its_end_or_when_nobody_wants_more() -> Result<()> {
+fn a_generator_is_finalized_once_at_its_end_or_when_dropped() -> Result<()> {
     let (sender, finalized) = mpsc::channel();
-    let told = || finalized.recv_timeout(DEADLINE).ok();
+    let finalized_state = || finalized.recv_timeout(DEADLINE).ok();
     for (elements, to) in [(2, 2), (1, 2)] {
         let mut iterator = iterate(&counting(to, &sender)?)?;
         for i in 0..elements {
@@ -558,11 +558,11 @@ fn a_generator_is_finalized_once_at_its_end_or_when_nobody_wants_more() -> Resul
             assert!(iterator.next(&Pull::default())?.is_none() && iterator.next(&Pull::default())?.is_none());
         }
         drop(iterator);
-        assert_eq!(told(), Some(100));
+        assert_eq!(finalized_state(), Some(100));
     }
-    // One that nobody has asked has no state.
+    // An iterator that was never pulled has no state to finalize.
     drop(iterate(&counting(1, &sender)?)?);
     drop(sender);
-    assert_eq!(told(), None);
+    assert_eq!(finalized_state(), None);
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Threads on which iterators are pulled: they may wait, and so never are those of the executors. They are kept
-//! for a while and reused; more than there may be is an error and not a wait, so that iterators which wait for
-//! each other always go on.
+//! Threads on which iterators are pulled. A pull may block, so executor threads do not run it. Threads are reused
+//! after work ends. Work never waits for a thread, since it may be work that a running thread waits for: beyond the
+//! maximum number of threads, starting it is an error.
 
 use device::{Error, Result};
 use graph::Code;
@@ -9,38 +9,38 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// Threads at once in this process.
-const MOST: usize = 4096;
+/// Maximum number of threads in the process.
+const MAX_THREADS: usize = 4096;
 
-/// How long a thread waits for more to do.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for which an idle thread waits for work before it ends.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of stack, enough for the deepest dataset.
-const STACK: usize = 64 << 20;
+/// Stack size in bytes, enough for the deepest dataset.
+const STACK_SIZE: usize = 64 << 20;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-struct Threads {
-    state: Mutex<State>,
+struct ThreadPool {
+    state: Mutex<PoolState>,
     more: Condvar,
 }
 
-struct State {
-    /// Taken up by threads that wait: never more than there are of these.
+struct PoolState {
+    /// Work assigned to idle threads; never more items than idle threads.
     waiting: VecDeque<Work>,
     idle: usize,
     total: usize,
 }
 
-static THREADS: Threads = Threads {
-    state: Mutex::new(State { waiting: VecDeque::new(), idle: 0, total: 0 }),
+static THREADS: ThreadPool = ThreadPool {
+    state: Mutex::new(PoolState { waiting: VecDeque::new(), idle: 0, total: 0 }),
     more: Condvar::new(),
 };
 
-/// Runs `work` at once on a thread of its own, which it may block.
+/// Runs `work` at once on a thread that it may block.
 ///
 /// # Errors
-/// `ResourceExhausted` if there is no thread to be had.
+/// `ResourceExhausted` if no thread is available.
 pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
     let work: Work = Box::new(work);
     let mut state = THREADS.state.lock();
@@ -49,28 +49,29 @@ pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
         THREADS.more.notify_one();
         return Ok(());
     }
-    if state.total >= MOST {
-        return Err(exhausted(&format!("{MOST} are in use")));
+    if state.total >= MAX_THREADS {
+        return Err(exhausted_error(&format!("{MAX_THREADS} are in use")));
     }
     state.total += 1;
     drop(state);
-    let thread = std::thread::Builder::new().name("dataset".to_owned()).stack_size(STACK);
+    let thread = std::thread::Builder::new().name("dataset".to_owned()).stack_size(STACK_SIZE);
     match thread.spawn(move || run(work)) {
         Ok(_) => Ok(()),
         Err(error) => {
             THREADS.state.lock().total -= 1;
-            Err(exhausted(&error.to_string()))
+            Err(exhausted_error(&error.to_string()))
         }
     }
 }
 
-fn exhausted(why: &str) -> Error {
+fn exhausted_error(why: &str) -> Error {
     Error::new(Code::ResourceExhausted, format!("no thread for an iterator: {why}"))
 }
 
 fn run(mut work: Work) {
     loop {
-        // The panic hook has reported it; whoever waits for the work is told by what the work drops.
+        // The panic hook has reported a panic. Dropping the work's captures wakes the threads that wait for its
+        // result.
         let _ = catch_unwind(AssertUnwindSafe(work));
         let mut state = THREADS.state.lock();
         state.idle += 1;
@@ -80,7 +81,7 @@ fn run(mut work: Work) {
                 work = next;
                 break;
             }
-            if THREADS.more.wait_for(&mut state, PATIENCE).timed_out() && state.waiting.is_empty() {
+            if THREADS.more.wait_for(&mut state, IDLE_TIMEOUT).timed_out() && state.waiting.is_empty() {
                 state.idle -= 1;
                 state.total -= 1;
                 return;
@@ -95,7 +96,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn work_that_waits_for_other_work_is_never_in_its_way() -> Result<()> {
+    fn blocked_work_does_not_delay_other_work() -> Result<()> {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..100).map(|_| mpsc::channel::<usize>()).unzip();
         let mut next = senders.into_iter();
         let first = next.next();

@@ -1,4 +1,4 @@
-//! Datasets that choose, repeat and combine the elements of others as they are.
+//! Transformations that select, repeat and combine elements without changing them.
 
 use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE, UNKNOWN};
 use super::{MakeContext, Pull, relaxed};
@@ -9,27 +9,27 @@ use std::sync::Arc;
 
 type Boxed = Box<dyn DatasetIterator>;
 
-/// An iterator that a closure is.
-struct From<F>(F);
+/// An iterator whose `next` is a closure.
+struct FnIterator<F>(F);
 
-impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> DatasetIterator for From<F> {
+impl<F: FnMut(&Pull) -> Result<Option<Element>> + Send> DatasetIterator for FnIterator<F> {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         (self.0)(pull)
     }
 }
 
-/// An iterator that calls `next` for each element.
+/// Returns an iterator that calls `next` for each element.
 pub(super) fn from_fn(next: impl FnMut(&Pull) -> Result<Option<Element>> + Send + 'static) -> Result<Boxed> {
-    Ok(Box::new(From(next)))
+    Ok(Box::new(FnIterator(next)))
 }
 
-/// A kind of dataset that is its name and how iterators over it are made.
-struct Made<F> {
+/// A kind of dataset given by its name and a closure that makes its iterators.
+struct FnDataset<F> {
     name: &'static str,
     make: F,
 }
 
-impl<F: Fn(&MakeContext) -> Result<Boxed> + Send + Sync> DatasetKind for Made<F> {
+impl<F: Fn(&MakeContext) -> Result<Boxed> + Send + Sync> DatasetKind for FnDataset<F> {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -39,13 +39,13 @@ impl<F: Fn(&MakeContext) -> Result<Boxed> + Send + Sync> DatasetKind for Made<F>
     }
 }
 
-impl<F> std::fmt::Debug for Made<F> {
+impl<F> std::fmt::Debug for FnDataset<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)
     }
 }
 
-/// A dataset whose iterators `make` makes.
+/// Returns a dataset whose iterators `make` makes.
 pub(super) fn dataset(
     name: &'static str,
     spec: ElementSpec,
@@ -53,19 +53,19 @@ pub(super) fn dataset(
     inputs: &[&Arc<Dataset>],
     make: impl Fn(&MakeContext) -> Result<Boxed> + Send + Sync + 'static,
 ) -> Result<Arc<Dataset>> {
-    Dataset::new(spec, cardinality, inputs, Made { name, make })
+    Dataset::new(spec, cardinality, inputs, FnDataset { name, make })
 }
 
-/// The input as it is, under the options of a serialised `Options` message.
+/// Returns the input with the order option of an `Options` message.
 pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Result<Arc<Dataset>> {
     let (spec, cardinality) = (input.spec.clone(), input.cardinality);
     let deterministic = deterministic.or(input.deterministic);
     let inner = input.clone();
-    let kind = Made { name: "Options", make: move |ctx: &MakeContext| inner.iterator(ctx) };
+    let kind = FnDataset { name: "Options", make: move |ctx: &MakeContext| inner.iterator(ctx) };
     Dataset::with_options(spec, cardinality, deterministic, &[&input], kind)
 }
 
-/// `first`, then `second`.
+/// Returns the elements of `first` followed by those of `second`.
 pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<Arc<Dataset>> {
     if first.spec.dtypes != second.spec.dtypes {
         device::invalid!(
@@ -99,7 +99,8 @@ pub(crate) fn concatenate(first: Arc<Dataset>, second: Arc<Dataset>) -> Result<A
     })
 }
 
-/// The components of one element of each input, until one ends.
+/// Returns the dataset of tuples: each element has the components of one element of each input. The dataset ends with
+/// the shortest input.
 pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
     let spec = ElementSpec {
         dtypes: inputs.iter().flat_map(|i| i.spec.dtypes.clone()).collect(),
@@ -121,7 +122,7 @@ pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
             let mut element = Element::new();
             let mut failed = None;
             for iterator in &mut iterators {
-                // After an error the others go on by one too, so that they stay beside each other.
+                // After an error the remaining iterators advance too, so that all stay at the same index.
                 match iterator.next(pull) {
                     Ok(Some(part)) => element.extend(part),
                     Ok(None) => {
@@ -140,7 +141,7 @@ pub(crate) fn zip(inputs: Vec<Arc<Dataset>>) -> Result<Arc<Dataset>> {
     })
 }
 
-/// The number of elements of `count` repetitions, -1 without end.
+/// Returns the cardinality of `count` repetitions; a negative `count` repeats without end.
 pub(super) fn repeated(input: Cardinality, count: i64) -> Cardinality {
     match (input, count) {
         (_, 0) | (0, _) => 0,
@@ -152,14 +153,15 @@ pub(super) fn repeated(input: Cardinality, count: i64) -> Cardinality {
     }
 }
 
-/// `count` times the input; negative without end.
+/// Returns the dataset of `count` repetitions of the input; a negative `count` repeats without end.
 pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     let cardinality = repeated(input.cardinality, count);
     let inner = input.clone();
     dataset("Repeat", input.spec.clone(), cardinality, &[&input], move |ctx| {
         let (ctx, input) = (ctx.clone(), inner.clone());
         let mut left = u64::try_from(count).ok();
-        // With an end, the first turn begins with the iterator; without one, when it is asked for.
+        // With a finite count the first repetition's iterator is made together with this one; otherwise it is made at
+        // the first pull.
         let mut current: Option<Boxed> = match left {
             Some(1..) => Some(input.iterator(&ctx)?),
             _ => None,
@@ -183,7 +185,7 @@ pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
                 current = None;
                 left = left.map(|left| left - 1);
                 if is_fresh && left.is_none() {
-                    // Without end, an empty input would be asked for ever.
+                    // Repeating an empty input without end would loop forever, so the dataset ends.
                     left = Some(0);
                 }
             }
@@ -191,7 +193,7 @@ pub(crate) fn repeat(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     })
 }
 
-/// The first `count`, all if negative.
+/// Returns the first `count` elements; all if `count` is negative.
 pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     let cardinality = match input.cardinality {
         n if count < 0 => n,
@@ -216,7 +218,7 @@ pub(crate) fn take(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     })
 }
 
-/// All but the first `count`; nothing if negative.
+/// Returns the elements after the first `count`; none if `count` is negative.
 pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     let cardinality = match input.cardinality {
         _ if count < 0 => 0,
@@ -242,8 +244,8 @@ pub(crate) fn skip(input: Arc<Dataset>, count: i64) -> Result<Arc<Dataset>> {
     })
 }
 
-/// What one of several workers takes, by TensorFlow's number of the policy. Where files could be dealt out, elements are: each
-/// worker reads all, and no element goes to two.
+/// Returns one worker's share of the input under an `AutoShardPolicy` number of TensorFlow. The automatic policy
+/// shards by elements rather than files: each worker reads the whole input, and each element goes to one worker.
 pub(crate) fn auto_shard(input: Arc<Dataset>, workers: i64, index: i64, policy: i64) -> Result<Arc<Dataset>> {
     const OFF: i64 = -1;
     const BY_FILE: i64 = 1;
@@ -262,7 +264,7 @@ pub(crate) fn auto_shard(input: Arc<Dataset>, workers: i64, index: i64, policy: 
     }
 }
 
-/// Each `shards`-th element from the one at `index` on.
+/// Returns every `shards`-th element, starting at `index`.
 pub(crate) fn shard(
     input: Arc<Dataset>,
     shards: i64,
@@ -289,7 +291,7 @@ pub(crate) fn shard(
                 pull.check()?;
                 let Some(element) = input.next(pull)? else {
                     if must_be_full {
-                        return Err(too_few(at, shards));
+                        return Err(too_few_error(at, shards));
                     }
                     return Ok(None);
                 };
@@ -300,7 +302,7 @@ pub(crate) fn shard(
                 while must_be_full && at < shards {
                     pull.check()?;
                     if input.next(pull)?.is_none() {
-                        return Err(too_few(at, shards));
+                        return Err(too_few_error(at, shards));
                     }
                     at += 1;
                 }
@@ -311,14 +313,14 @@ pub(crate) fn shard(
     })
 }
 
-fn too_few(elements: i64, shards: i64) -> Error {
+fn too_few_error(elements: i64, shards: i64) -> Error {
     Error::invalid(format!(
         "There aren't enough elements in this dataset for each shard to have at least one element (# elems = \
          {elements}, # shards = {shards})."
     ))
 }
 
-/// Elements, of one component, that have not been before.
+/// Returns the elements without repetitions; elements must have a single component.
 pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     match &input.spec.dtypes[..] {
         [DType::Int32 | DType::Int64 | DType::String] => {}
@@ -338,7 +340,7 @@ pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
             loop {
                 pull.check()?;
                 let Some(element) = input.next(pull)? else { return Ok(None) };
-                if seen.insert(identity(&element)?) {
+                if seen.insert(element_key(&element)?) {
                     return Ok(Some(element));
                 }
             }
@@ -346,8 +348,8 @@ pub(crate) fn unique(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     })
 }
 
-/// Bytes that are equal where tensors are.
-fn identity(element: &[Tensor]) -> Result<Vec<u8>> {
+/// Returns bytes that are equal if and only if the elements are equal.
+fn element_key(element: &[Tensor]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for tensor in element {
         bytes.extend(tensor.shape().iter().flat_map(|d| (*d as u64).to_le_bytes()));
@@ -364,7 +366,7 @@ fn identity(element: &[Tensor]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Elements without those that are errors.
+/// Returns the input without the elements that are errors.
 pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     let cardinality = if input.cardinality == INFINITE { INFINITE } else { UNKNOWN };
     let inner = input.clone();
@@ -372,7 +374,7 @@ pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
         let mut input = inner.iterator(ctx)?;
         from_fn(move |pull| {
             loop {
-                // Cancellation is no element's error.
+                // A cancellation must end the pull: it is not an element's error.
                 pull.check()?;
                 if let Ok(element) = input.next(pull) {
                     return Ok(element);
@@ -382,7 +384,7 @@ pub(crate) fn ignore_errors(input: Arc<Dataset>) -> Result<Arc<Dataset>> {
     })
 }
 
-/// The input, which must have so many elements.
+/// Returns the input, with an error if it does not have `expected` elements.
 pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<Arc<Dataset>> {
     let inner = input.clone();
     dataset("AssertCardinality", input.spec.clone(), expected, &[&input], move |ctx| {
@@ -394,8 +396,8 @@ pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<A
             let wrong = |how: &str| {
                 let message = format!(
                     "Input dataset was expected to contain {} but contained {how} {}.",
-                    elements(expected),
-                    elements(seen)
+                    elements_text(expected),
+                    elements_text(seen)
                 );
                 Err(Error::new(Code::FailedPrecondition, message))
             };
@@ -408,7 +410,7 @@ pub(crate) fn assert_cardinality(input: Arc<Dataset>, expected: i64) -> Result<A
     })
 }
 
-fn elements(n: Cardinality) -> String {
+fn elements_text(n: Cardinality) -> String {
     match n {
         INFINITE => "an infinite number of elements".to_owned(),
         UNKNOWN => "an unknown number of elements".to_owned(),
@@ -417,7 +419,7 @@ fn elements(n: Cardinality) -> String {
     }
 }
 
-/// Elements of `inputs` in the order of the indices that `selector` gives.
+/// Returns the elements of `inputs` in the order of the input indices that `selector` produces.
 pub(crate) fn directed_interleave(
     selector: Arc<Dataset>,
     inputs: Vec<Arc<Dataset>>,
@@ -444,7 +446,8 @@ pub(crate) fn directed_interleave(
         (UNKNOWN, _) | (_, UNKNOWN) => UNKNOWN,
         (a, b) => a.checked_add(b).unwrap_or(INFINITE),
     }) {
-        // All ending with the first one, or the selector's: how many is not known before.
+        // If all inputs are read to their ends, the cardinality is the sum; if the first end or the selector's end
+        // stops the dataset, it is unknown.
         n if !stop_on_empty && selector.cardinality == INFINITE => n,
         _ => UNKNOWN,
     };

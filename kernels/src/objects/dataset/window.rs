@@ -1,4 +1,4 @@
-//! Windows: runs of elements as datasets, or as batches.
+//! Windows: runs of consecutive elements, each a dataset or a batch.
 
 use super::batch::{batched, stack_elements};
 use super::source::Elements;
@@ -10,7 +10,7 @@ use graph::{DType, PartialShape, Tensor};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What windows hold: `size` elements, each `stride` after the last; the next window starts `shift` further on.
+/// The shape of windows: `size` elements, `stride` apart; each window starts `shift` elements after the previous one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Windowing {
     pub(crate) size: i64,
@@ -36,7 +36,7 @@ impl Windowing {
         Ok(())
     }
 
-    /// Elements from the first of a window to its last.
+    /// Returns the number of input elements from the first element of a window to its last.
     fn span(&self) -> i64 {
         (self.size - 1) * self.stride + 1
     }
@@ -57,18 +57,18 @@ impl Windowing {
 }
 
 /// The state of windows that move over an input.
-struct Moving {
-    of: Windowing,
+struct WindowState {
+    windowing: Windowing,
     input: Option<Box<dyn DatasetIterator>>,
-    /// From the current window's first element on.
+    /// Input elements from the first element of the current window on.
     buffer: VecDeque<Element>,
-    /// Elements between the last window and the next that are in neither.
+    /// Number of input elements to skip before the next window, if `shift` is longer than a window.
     skip: i64,
 }
 
-impl Moving {
+impl WindowState {
     fn next(&mut self, pull: &Pull) -> Result<Option<Vec<Element>>> {
-        let span = self.of.span() as usize;
+        let span = self.windowing.span() as usize;
         while let Some(input) = &mut self.input
             && (self.skip > 0 || self.buffer.len() < span)
         {
@@ -79,30 +79,31 @@ impl Moving {
                 Some(element) => self.buffer.push_back(element),
             }
         }
-        if self.buffer.is_empty() || self.of.drop_remainder && self.buffer.len() < span {
+        if self.buffer.is_empty() || self.windowing.drop_remainder && self.buffer.len() < span {
             self.buffer.clear();
             return Ok(None);
         }
-        let window = self.buffer.iter().take(span).step_by(self.of.stride as usize).cloned().collect();
-        let dropped = self.buffer.len().min(usize::try_from(self.of.shift).unwrap_or(usize::MAX));
+        let window = self.buffer.iter().take(span).step_by(self.windowing.stride as usize).cloned().collect();
+        let dropped = self.buffer.len().min(usize::try_from(self.windowing.shift).unwrap_or(usize::MAX));
         self.buffer.drain(..dropped);
-        self.skip = self.of.shift - dropped as i64;
+        self.skip = self.windowing.shift - dropped as i64;
         Ok(Some(window))
     }
 }
 
-/// Each window as one element: a dataset for each component.
-pub(crate) fn window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>> {
-    of.check()?;
+/// Returns the dataset of windows; each window is one element with a dataset per component.
+pub(crate) fn window(input: Arc<Dataset>, windowing: Windowing) -> Result<Arc<Dataset>> {
+    windowing.check()?;
     let count = input.spec.dtypes.len();
     let spec =
         ElementSpec { dtypes: vec![DType::Variant; count], shapes: vec![PartialShape::scalar(); count] };
     let inner = input.clone();
-    dataset("Window", spec, of.cardinality(input.cardinality), &[&input], move |ctx| {
-        let mut moving = Moving { of, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
+    dataset("Window", spec, windowing.cardinality(input.cardinality), &[&input], move |ctx| {
+        let mut windows =
+            WindowState { windowing, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
         let spec = inner.spec.clone();
         from_fn(move |pull| {
-            let Some(elements) = moving.next(pull)? else { return Ok(None) };
+            let Some(elements) = windows.next(pull)? else { return Ok(None) };
             let mut datasets = Element::new();
             for i in 0..count {
                 let component: Vec<Element> =
@@ -114,21 +115,22 @@ pub(crate) fn window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>>
     })
 }
 
-/// A dataset of one component of elements of this spec, as a tensor.
+/// Returns a tensor of a dataset of component `i` of the elements.
 fn elements_of(spec: &ElementSpec, i: usize, elements: Vec<Element>) -> Result<Tensor> {
     let of_component = ElementSpec { dtypes: vec![spec.dtypes[i]], shapes: vec![spec.shapes[i].clone()] };
     let held = elements.iter().flatten().cloned().collect::<Vec<_>>();
     DatasetVariant::tensor(Elements::dataset("Window", of_component, elements)?, &held)
 }
 
-/// Each window as one element, its elements stacked.
-pub(crate) fn sliding_window(input: Arc<Dataset>, of: Windowing) -> Result<Arc<Dataset>> {
-    of.check()?;
-    let spec = batched(&input.spec, of.size as usize, of.drop_remainder);
+/// Returns the dataset of windows; each window is one element with its elements stacked.
+pub(crate) fn sliding_window(input: Arc<Dataset>, windowing: Windowing) -> Result<Arc<Dataset>> {
+    windowing.check()?;
+    let spec = batched(&input.spec, windowing.size as usize, windowing.drop_remainder);
     let inner = input.clone();
-    dataset("SlidingWindow", spec, of.cardinality(input.cardinality), &[&input], move |ctx| {
-        let mut moving = Moving { of, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
-        from_fn(move |pull| match moving.next(pull)? {
+    dataset("SlidingWindow", spec, windowing.cardinality(input.cardinality), &[&input], move |ctx| {
+        let mut windows =
+            WindowState { windowing, input: Some(inner.iterator(ctx)?), buffer: VecDeque::new(), skip: 0 };
+        from_fn(move |pull| match windows.next(pull)? {
             Some(elements) => stack_elements(&elements).map(Some),
             None => Ok(None),
         })

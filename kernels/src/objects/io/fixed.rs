@@ -1,4 +1,4 @@
-//! Files of records of one length, between a header and a footer.
+//! Reader of files with fixed-length records between a header and a footer.
 
 use super::source::{Compression, Source};
 use bytes::Bytes;
@@ -6,30 +6,33 @@ use device::{Error, Result};
 use graph::Code;
 use std::path::Path;
 
-/// Lengths of the parts of a file, bytes.
+/// The lengths of the parts of a file, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedFormat {
     pub header: u64,
     pub record: u64,
     pub footer: u64,
-    /// From the start of one record to that of the next; 0 means the record's length.
+    /// Distance from the start of one record to the start of the next; 0 means the record's length.
     pub hop: u64,
 }
 
-/// Reads records one after the other. The footer is kept apart by reading so far ahead.
+/// Reads fixed-length records one after the other. The reader reads ahead by the footer's length, so that the footer
+/// is not returned as a record.
 #[derive(Debug)]
 pub struct FixedReader {
     source: Source,
     format: FixedFormat,
-    /// Read, but not given out yet: from `start` on.
-    ahead: Vec<u8>,
+    /// Bytes read from the source; those from `start` on are not yet returned.
+    buffer: Vec<u8>,
     start: usize,
     has_skipped_header: bool,
 }
 
 impl FixedReader {
+    /// Opens a file.
+    ///
     /// # Errors
-    /// `InvalidArgument` if records have no bytes, besides those of opening a file.
+    /// `InvalidArgument` if the record length is 0, and the errors of opening a file.
     pub fn open(
         path: impl AsRef<Path>,
         compression: Compression,
@@ -38,28 +41,32 @@ impl FixedReader {
         FixedReader::new(Source::open(path, compression)?, format)
     }
 
+    /// Returns a reader of `source`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the record length is 0.
     pub fn new(source: Source, format: FixedFormat) -> Result<FixedReader> {
         if format.record == 0 {
             device::invalid!("records must have at least one byte");
         }
-        Ok(FixedReader { source, format, ahead: Vec::new(), start: 0, has_skipped_header: false })
+        Ok(FixedReader { source, format, buffer: Vec::new(), start: 0, has_skipped_header: false })
     }
 
-    /// Where the next record starts, in decompressed bytes.
+    /// Returns the position of the next record, in decompressed bytes.
     pub fn offset(&self) -> u64 {
-        let at = self.source.position() - (self.ahead.len() - self.start) as u64;
+        let at = self.source.position() - (self.buffer.len() - self.start) as u64;
         if self.has_skipped_header { at } else { at + self.format.header }
     }
 
-    /// Goes on with the record that starts at this offset.
+    /// Moves to the record that starts at `offset`.
     pub fn advance_to(&mut self, offset: u64) -> Result<()> {
-        self.ahead.clear();
+        self.buffer.clear();
         self.start = 0;
         self.has_skipped_header = true;
         self.source.advance_to(offset)
     }
 
-    /// Passes over the header, which reading a record does by itself.
+    /// Skips the header if it has not been skipped; reading a record does this too.
     ///
     /// # Errors
     /// `OutOfRange` if the file is shorter than its header.
@@ -73,24 +80,24 @@ impl FixedReader {
         Ok(())
     }
 
-    /// The next record; `None` when fewer bytes than a record and the footer are left.
+    /// Returns the next record, or `None` if fewer bytes than a record and the footer are left.
     ///
     /// # Errors
-    /// As [`FixedReader::skip_header`].
+    /// Those of [`FixedReader::skip_header`].
     pub fn next_record(&mut self) -> Result<Option<Bytes>> {
         self.skip_header()?;
         let needed = self.format.record.saturating_add(self.format.footer);
         if self.left() < needed {
-            self.ahead.drain(..self.start);
+            self.buffer.drain(..self.start);
             self.start = 0;
-            // A buffer more than needed, so that moving it costs little a record.
+            // Reading a whole buffer beyond the needed bytes makes moving the bytes cheap per record.
             let spare = needed - self.left();
-            self.source.read(spare.saturating_add(READ_AHEAD), &mut self.ahead)?;
+            self.source.read(spare.saturating_add(READ_AHEAD), &mut self.buffer)?;
         }
         if self.left() < needed {
             return Ok(None);
         }
-        let (Ok(len), Some(rest)) = (usize::try_from(self.format.record), self.ahead.get(self.start..))
+        let (Ok(len), Some(rest)) = (usize::try_from(self.format.record), self.buffer.get(self.start..))
         else {
             return Ok(None);
         };
@@ -102,17 +109,18 @@ impl FixedReader {
         Ok(Some(record))
     }
 
-    /// Bytes before the footer that are no whole record: 0 once every record has been read from a whole file.
+    /// Returns the number of bytes before the footer that are not a whole record: 0 if a whole file has been read to
+    /// its end.
     pub fn excess(&self) -> u64 {
         self.left().saturating_sub(self.format.footer)
     }
 
     fn left(&self) -> u64 {
-        (self.ahead.len() - self.start) as u64
+        (self.buffer.len() - self.start) as u64
     }
 }
 
-/// Bytes read beyond what the next record needs.
+/// Bytes to read beyond the end of the next record.
 const READ_AHEAD: u64 = 64 << 10;
 
 #[cfg(test)]
@@ -132,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn header_and_footer_are_no_records() -> Result<()> {
+    fn header_and_footer_are_not_records() -> Result<()> {
         let format = FixedFormat { header: 1, record: 3, footer: 2, hop: 0 };
         assert_eq!(records(b"abcdefghij", format)?, (vec!["bcd".into(), "efg".into()], 1));
         assert_eq!(records(b"abcdefghi", format)?, (vec!["bcd".into(), "efg".into()], 0));
@@ -142,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hop_overlaps_or_leaves_gaps() -> Result<()> {
+    fn a_hop_makes_records_overlap_or_leaves_gaps() -> Result<()> {
         let format = FixedFormat { header: 0, record: 3, footer: 1, hop: 1 };
         assert_eq!(records(b"abcdef", format)?.0, ["abc", "bcd", "cde"]);
         let format = FixedFormat { hop: 4, footer: 0, ..format };
@@ -156,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_goes_on_from_an_offset() -> Result<()> {
+    fn reading_continues_from_an_offset() -> Result<()> {
         let dir = TempDir::new()?;
         dir.write("fixed", b"Habcdefghi")?;
         let path = dir.path().join("fixed");

@@ -1,51 +1,54 @@
-//! Decompression of a file, a buffer at a time and as zlib does it for TensorFlow's readers: what is wrong with the data
-//! of a buffer is said before any byte of that buffer is given out.
+//! Decompression of a zlib or gzip file, one buffer at a time. Like zlib in TensorFlow's readers, an error in the
+//! data of a buffer is reported before any byte of that buffer is returned.
 
 use flate2::{Crc, Decompress, FlushDecompress, Status};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 
-/// The bytes of a compressed file. Where it is cut off they end.
+/// The decompressed bytes of a file. A truncated file simply ends.
 pub(super) struct Inflater {
     file: File,
     input: Box<[u8]>,
-    /// What of `input` has not been decompressed.
-    waiting: std::ops::Range<usize>,
+    /// The part of `input` that has not been decompressed.
+    pending: std::ops::Range<usize>,
     output: Vec<u8>,
-    /// How much of `output` was read.
+    /// Number of bytes of `output` that have been consumed.
     read: usize,
-    state: State,
+    state: StreamPart,
 }
 
-/// What the next byte belongs to.
-enum State {
+/// The part of the compressed stream that the next input byte belongs to.
+enum StreamPart {
+    /// The only stream of a zlib file.
     Zlib(Decompress),
-    /// The head of a gzip member: what of it has come.
-    Head(Vec<u8>),
-    Body(Decompress, Crc),
-    /// What follows a member's data, with the checksum of these.
-    Tail(Vec<u8>, Crc),
-    /// After a zlib stream, whatever follows.
+    /// The header of a gzip member, as far as it has been read.
+    Header(Vec<u8>),
+    /// The data of a gzip member, with its checksum so far.
+    Data(Decompress, Crc),
+    /// The trailer of a gzip member, as far as it has been read, with the checksum of the member's data.
+    Trailer(Vec<u8>, Crc),
+    /// The end of a zlib stream; the rest of the file is ignored.
     End,
-    /// After what is wrong, which stays so.
+    /// An error in the data, which every further read reports.
     Damaged(String),
 }
 
-/// The checksum and the length of a member's data, 4 bytes each.
-const TAIL: usize = 8;
+/// Length of a gzip trailer: checksum and data length, 4 bytes each.
+const TRAILER: usize = 8;
 
-/// A head with longer names than any program writes.
-const LONGEST_HEAD: usize = 1 << 20;
+/// Maximum length of a gzip header; larger than the names and comments that any program writes.
+const MAX_HEADER: usize = 1 << 20;
 
 impl Inflater {
-    /// Reads and decompresses at most `buffer` bytes at once.
+    /// Returns an inflater that reads and decompresses at most `buffer` bytes at once.
     pub(super) fn new(file: File, is_gzip: bool, buffer: usize) -> Inflater {
-        let state = if is_gzip { State::Head(Vec::new()) } else { State::Zlib(Decompress::new(true)) };
+        let state =
+            if is_gzip { StreamPart::Header(Vec::new()) } else { StreamPart::Zlib(Decompress::new(true)) };
         let input = vec![0; buffer].into_boxed_slice();
-        Inflater { file, input, waiting: 0..0, output: Vec::with_capacity(buffer), read: 0, state }
+        Inflater { file, input, pending: 0..0, output: Vec::with_capacity(buffer), read: 0, state }
     }
 
-    /// Bytes that have not been read; none at the end.
+    /// Returns decompressed bytes that have not been consumed; an empty slice at the end.
     ///
     /// # Errors
     /// `InvalidData` if the file is damaged.
@@ -55,29 +58,30 @@ impl Inflater {
             self.read = 0;
             if let Err(error) = self.inflate() {
                 self.output.clear();
-                self.state = State::Damaged(error.to_string());
+                self.state = StreamPart::Damaged(error.to_string());
                 return Err(error);
             }
-            if self.output.is_empty() && self.waiting.is_empty() && !self.refill()? {
+            if self.output.is_empty() && self.pending.is_empty() && !self.refill()? {
                 break;
             }
         }
         Ok(&self.output[self.read..])
     }
 
+    /// Marks `count` bytes of [`Inflater::peek`] as consumed.
     pub(super) fn consume(&mut self, count: usize) {
         self.read = self.output.len().min(self.read + count);
     }
 
-    /// Reads more of the file; whether there was any.
+    /// Reads more of the file. Returns whether there was any.
     fn refill(&mut self) -> io::Result<bool> {
-        if matches!(self.state, State::End) {
+        if matches!(self.state, StreamPart::End) {
             return Ok(false);
         }
         loop {
             match self.file.read(&mut self.input) {
                 Ok(count) => {
-                    self.waiting = 0..count;
+                    self.pending = 0..count;
                     return Ok(count > 0);
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -86,51 +90,51 @@ impl Inflater {
         }
     }
 
-    /// Decompresses what waits, until the output is full or a member ends.
+    /// Decompresses the pending input until it is used up, the output is full, or a gzip member ends.
     fn inflate(&mut self) -> io::Result<()> {
         loop {
-            let input = &self.input[self.waiting.clone()];
+            let input = &self.input[self.pending.clone()];
             let (taken, next) = match &mut self.state {
-                State::End => {
-                    self.waiting = 0..0;
+                StreamPart::End => {
+                    self.pending = 0..0;
                     return Ok(());
                 }
-                State::Damaged(what) => return Err(damaged(what)),
-                State::Zlib(stream) => {
+                StreamPart::Damaged(what) => return Err(damaged(what)),
+                StreamPart::Zlib(stream) => {
                     let (taken, ended) = decompress(stream, input, &mut self.output)?;
-                    (taken, ended.then_some(State::End))
+                    (taken, ended.then_some(StreamPart::End))
                 }
-                State::Head(head) => {
-                    let before = head.len();
-                    head.extend_from_slice(input);
-                    match length_of_head(head)? {
+                StreamPart::Header(header) => {
+                    let before = header.len();
+                    header.extend_from_slice(input);
+                    match header_length(header)? {
                         Some(length) => {
-                            let body = State::Body(Decompress::new(false), Crc::new());
+                            let body = StreamPart::Data(Decompress::new(false), Crc::new());
                             (length - before, Some(body))
                         }
-                        None if head.len() > LONGEST_HEAD => return Err(damaged("header is too long")),
+                        None if header.len() > MAX_HEADER => return Err(damaged("header is too long")),
                         None => (input.len(), None),
                     }
                 }
-                State::Body(stream, checksum) => {
+                StreamPart::Data(stream, checksum) => {
                     let before = self.output.len();
                     let (taken, ended) = decompress(stream, input, &mut self.output)?;
                     checksum.update(&self.output[before..]);
-                    (taken, ended.then(|| State::Tail(Vec::new(), std::mem::take(checksum))))
+                    (taken, ended.then(|| StreamPart::Trailer(Vec::new(), std::mem::take(checksum))))
                 }
-                State::Tail(tail, checksum) => {
-                    let taken = input.len().min(TAIL - tail.len());
-                    tail.extend_from_slice(&input[..taken]);
-                    if tail.len() == TAIL {
-                        check_tail(tail, checksum)?;
-                        self.waiting.start += taken;
-                        self.state = State::Head(Vec::new());
+                StreamPart::Trailer(trailer, checksum) => {
+                    let taken = input.len().min(TRAILER - trailer.len());
+                    trailer.extend_from_slice(&input[..taken]);
+                    if trailer.len() == TRAILER {
+                        check_trailer(trailer, checksum)?;
+                        self.pending.start += taken;
+                        self.state = StreamPart::Header(Vec::new());
                         return Ok(());
                     }
                     (taken, None)
                 }
             };
-            self.waiting.start += taken;
+            self.pending.start += taken;
             match next {
                 Some(state) => self.state = state,
                 None => return Ok(()),
@@ -143,7 +147,8 @@ fn damaged(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
 }
 
-/// Decompresses until the output is full or the input used: how much of it was, and whether the stream has ended.
+/// Decompresses until the output is full or the input is used up. Returns the number of input bytes used, and true if
+/// the stream has ended.
 fn decompress(stream: &mut Decompress, input: &[u8], output: &mut Vec<u8>) -> io::Result<(usize, bool)> {
     let mut taken = 0;
     loop {
@@ -159,17 +164,17 @@ fn decompress(stream: &mut Decompress, input: &[u8], output: &mut Vec<u8>) -> io
     }
 }
 
-/// The length of a gzip member's head (RFC 1952); `None` while it is incomplete.
-fn length_of_head(head: &[u8]) -> io::Result<Option<usize>> {
+/// Returns the length of a gzip member's header (RFC 1952), or `None` while the header is incomplete.
+fn header_length(header: &[u8]) -> io::Result<Option<usize>> {
     const CHECKED: u8 = 2;
     const EXTRA: u8 = 4;
     const NAME: u8 = 8;
     const COMMENT: u8 = 16;
     const RESERVED: u8 = 0xe0;
-    if head.len() >= 2 && head[..2] != [0x1f, 0x8b] {
+    if header.len() >= 2 && header[..2] != [0x1f, 0x8b] {
         return Err(damaged("incorrect header check"));
     }
-    let Some(&[_, _, method, flags]) = head.first_chunk() else { return Ok(None) };
+    let Some(&[_, _, method, flags]) = header.first_chunk() else { return Ok(None) };
     if method != 8 {
         return Err(damaged("unknown compression method"));
     }
@@ -178,33 +183,33 @@ fn length_of_head(head: &[u8]) -> io::Result<Option<usize>> {
     }
     let mut length = 10;
     if flags & EXTRA != 0 {
-        let Some(&[low, high]) = head.get(length..length + 2) else { return Ok(None) };
+        let Some(&[low, high]) = header.get(length..length + 2) else { return Ok(None) };
         length += 2 + usize::from(u16::from_le_bytes([low, high]));
     }
     for text in [NAME, COMMENT] {
         if flags & text != 0 {
-            let rest = head.get(length..).unwrap_or_default();
+            let rest = header.get(length..).unwrap_or_default();
             let Some(end) = rest.iter().position(|&byte| byte == 0) else { return Ok(None) };
             length += end + 1;
         }
     }
     if flags & CHECKED != 0 {
-        let Some(&[low, high]) = head.get(length..length + 2) else { return Ok(None) };
+        let Some(&[low, high]) = header.get(length..length + 2) else { return Ok(None) };
         let mut checksum = Crc::new();
-        checksum.update(&head[..length]);
+        checksum.update(&header[..length]);
         if checksum.sum() as u16 != u16::from_le_bytes([low, high]) {
             return Err(damaged("header crc mismatch"));
         }
         length += 2;
     }
-    Ok((head.len() >= length).then_some(length))
+    Ok((header.len() >= length).then_some(length))
 }
 
-fn check_tail(tail: &[u8], data: &Crc) -> io::Result<()> {
-    if tail[..4] != data.sum().to_le_bytes() {
+fn check_trailer(trailer: &[u8], data: &Crc) -> io::Result<()> {
+    if trailer[..4] != data.sum().to_le_bytes() {
         return Err(damaged("incorrect data check"));
     }
-    if tail[4..] != data.amount().to_le_bytes() {
+    if trailer[4..] != data.amount().to_le_bytes() {
         return Err(damaged("incorrect length check"));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Text files line by line.
+//! Reader of the lines of text files.
 
 use super::source::{Compression, Source};
 use bytes::Bytes;
@@ -6,42 +6,44 @@ use device::{Error, Result};
 use graph::Code;
 use std::path::Path;
 
-/// Which carriage returns are no part of a line. TensorFlow's datasets and its readers differ.
+/// The carriage returns to remove from lines; TensorFlow's datasets and readers differ in this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Returns {
-    /// None is, wherever it stands.
-    Dropped,
-    /// One before the line's end is not.
-    EndLines,
+pub enum CarriageReturns {
+    /// All carriage returns.
+    Remove,
+    /// A carriage return at the end of a line.
+    RemoveAtLineEnd,
 }
 
-/// Reads lines one after the other, without their ends.
+/// Reads lines one after the other, without line ends.
 #[derive(Debug)]
 pub struct LineReader {
     source: Source,
-    returns: Returns,
+    returns: CarriageReturns,
 }
 
 impl LineReader {
-    pub fn open(path: impl AsRef<Path>, returns: Returns) -> Result<LineReader> {
+    /// Opens an uncompressed file.
+    pub fn open(path: impl AsRef<Path>, returns: CarriageReturns) -> Result<LineReader> {
         Ok(LineReader::new(Source::open(path, Compression::None)?, returns))
     }
 
-    pub fn new(source: Source, returns: Returns) -> LineReader {
+    /// Returns a reader of `source`.
+    pub fn new(source: Source, returns: CarriageReturns) -> LineReader {
         LineReader { source, returns }
     }
 
-    /// Where the next line starts, in decompressed bytes.
+    /// Returns the position of the next line, in decompressed bytes.
     pub fn offset(&self) -> u64 {
         self.source.position()
     }
 
-    /// Goes on at this offset.
+    /// Moves to the line that starts at `offset`.
     pub fn advance_to(&mut self, offset: u64) -> Result<()> {
         self.source.advance_to(offset)
     }
 
-    /// The next line; `None` at the end. A last line needs no end.
+    /// Returns the next line, or `None` at the end. The last line may lack a line end.
     pub fn next_line(&mut self) -> Result<Option<Bytes>> {
         let mut line = Vec::new();
         loop {
@@ -55,8 +57,8 @@ impl LineReader {
             line.try_reserve(part.len())
                 .map_err(|_| Error::new(Code::ResourceExhausted, "no memory for a line"))?;
             match self.returns {
-                Returns::Dropped => line.extend(part.iter().copied().filter(|&b| b != b'\r')),
-                Returns::EndLines => line.extend_from_slice(part),
+                CarriageReturns::Remove => line.extend(part.iter().copied().filter(|&b| b != b'\r')),
+                CarriageReturns::RemoveAtLineEnd => line.extend_from_slice(part),
             }
             let read = part.len() + usize::from(end.is_some());
             self.source.consume(read);
@@ -67,7 +69,7 @@ impl LineReader {
     }
 
     fn without_return(&self, mut line: Vec<u8>) -> Bytes {
-        if self.returns == Returns::EndLines && line.last() == Some(&b'\r') {
+        if self.returns == CarriageReturns::RemoveAtLineEnd && line.last() == Some(&b'\r') {
             line.pop();
         }
         line.into()
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
     use crate::testing::TempDir;
 
-    fn lines(text: &[u8], buffer: usize, returns: Returns) -> Result<Vec<Bytes>> {
+    fn lines(text: &[u8], buffer: usize, returns: CarriageReturns) -> Result<Vec<Bytes>> {
         let dir = TempDir::new()?;
         dir.write("text", text)?;
         let source = Source::with_buffer(dir.path().join("text"), Compression::None, buffer)?;
@@ -94,7 +96,7 @@ mod tests {
     #[test]
     fn lines_end_at_line_feeds_and_lose_carriage_returns() -> Result<()> {
         for buffer in [1, 2, 3, 1000] {
-            let lines = |text: &[u8]| lines(text, buffer, Returns::Dropped);
+            let lines = |text: &[u8]| lines(text, buffer, CarriageReturns::Remove);
             assert_eq!(lines(b"abc\nd\ref\r\n\nxyz")?, [&b"abc"[..], b"def", b"", b"xyz"]);
             assert_eq!(lines(b"")?, <[&[u8]; 0]>::default());
             assert_eq!(lines(b"a\n")?, [&b"a"[..]]);
@@ -103,9 +105,9 @@ mod tests {
     }
 
     #[test]
-    fn carriage_returns_within_a_line_may_stay() -> Result<()> {
+    fn carriage_returns_within_a_line_are_kept_for_readers() -> Result<()> {
         for buffer in [1, 2, 3, 1000] {
-            let lines = |text: &[u8]| lines(text, buffer, Returns::EndLines);
+            let lines = |text: &[u8]| lines(text, buffer, CarriageReturns::RemoveAtLineEnd);
             assert_eq!(lines(b"a\rb\r\n\r\r\n\r\nxyz\r")?, [&b"a\rb"[..], b"\r", b"", b"xyz"]);
             assert_eq!(lines(b"a\n\r")?, [&b"a"[..]]);
         }

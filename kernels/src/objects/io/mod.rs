@@ -1,17 +1,17 @@
-//! Files: readers of records, lines and blocks that stream, and the threads that file operations run on, so that
-//! none blocks a thread that computes.
+//! File access: streaming readers of records, lines and fixed-length records, a writer of records, and the threads of
+//! file operations, which keep blocking calls off the compute threads.
 
-mod behind;
 mod fixed;
 mod inflate;
 mod line;
 mod record;
 mod source;
 mod threads;
+mod write_behind;
 
-pub use behind::behind;
 pub use fixed::{FixedFormat, FixedReader};
-pub use line::{LineReader, Returns};
+pub use line::{CarriageReturns, LineReader};
 pub use record::{RecordReader, RecordWriter};
 pub use source::{Compression, Source, path_of};
 pub use threads::{blocking, spawn};
+pub use write_behind::write_behind;

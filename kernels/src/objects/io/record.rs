@@ -1,5 +1,5 @@
-//! TFRecord files. A record is its length (8 bytes), the length's checksum (4), its bytes, and their checksum (4);
-//! checksums are masked CRC-32C, numbers little-endian.
+//! TFRecord files. A record is its length (8 bytes), the length's checksum (4), its bytes, and their checksum (4).
+//! Checksums are masked CRC-32C; numbers are little-endian.
 
 use super::source::{Compression, Source};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 const HEADER: u64 = 12;
 
-/// Reads records one after the other.
+/// Reads TFRecords one after the other.
 #[derive(Debug)]
 pub struct RecordReader {
     source: Source,
@@ -22,28 +22,30 @@ pub struct RecordReader {
 }
 
 impl RecordReader {
+    /// Opens a file.
     pub fn open(path: impl AsRef<Path>, compression: Compression) -> Result<RecordReader> {
         Ok(RecordReader::new(Source::open(path, compression)?))
     }
 
+    /// Returns a reader of `source`.
     pub fn new(source: Source) -> RecordReader {
         RecordReader { source, scratch: Vec::new() }
     }
 
-    /// Where the next record starts, in decompressed bytes.
+    /// Returns the position of the next record, in decompressed bytes.
     pub fn offset(&self) -> u64 {
         self.source.position()
     }
 
-    /// Goes on with the record that starts at this offset.
+    /// Moves to the record that starts at `offset`.
     pub fn advance_to(&mut self, offset: u64) -> Result<()> {
         self.source.advance_to(offset)
     }
 
-    /// The next record; `None` at the end. A header that is cut off is an end too, as TensorFlow has it.
+    /// Returns the next record, or `None` at the end. Like in TensorFlow, a truncated header is an end too.
     ///
     /// # Errors
-    /// `DataLoss` for a wrong checksum or a record that is cut off.
+    /// `DataLoss` for a wrong checksum or a truncated record.
     pub fn next_record(&mut self) -> Result<Option<Bytes>> {
         let Some((at, len)) = self.header()? else { return Ok(None) };
         let mut bytes = Vec::new();
@@ -57,7 +59,7 @@ impl RecordReader {
         Ok(Some(bytes.into()))
     }
 
-    /// Passes over up to `count` records, whose bytes are not checked; how many there were.
+    /// Skips up to `count` records without checking their bytes. Returns the number of records skipped.
     pub fn skip_records(&mut self, count: u64) -> Result<u64> {
         for skipped in 0..count {
             let Some((at, len)) = self.header()? else { return Ok(skipped) };
@@ -69,7 +71,7 @@ impl RecordReader {
         Ok(count)
     }
 
-    /// Where a record starts and how long it is.
+    /// Reads a record's header. Returns the record's position and length, or `None` at the end.
     fn header(&mut self) -> Result<Option<(u64, u64)>> {
         let at = self.source.position();
         self.scratch.clear();
@@ -105,7 +107,7 @@ impl RecordReader {
     }
 }
 
-/// Writes records one after the other.
+/// Writes TFRecords one after the other.
 pub struct RecordWriter {
     path: PathBuf,
     sink: Sink,
@@ -118,7 +120,7 @@ enum Sink {
 }
 
 impl RecordWriter {
-    /// Writes a new file, in place of one that is there.
+    /// Creates the file, replacing an existing one.
     pub fn create(path: impl AsRef<Path>, compression: Compression) -> Result<RecordWriter> {
         let path = path.as_ref().to_owned();
         let file = BufWriter::new(File::create(&path).map_err(|e| checkpoint::Error::file(&path, &e))?);
@@ -130,6 +132,7 @@ impl RecordWriter {
         Ok(RecordWriter { path, sink })
     }
 
+    /// Writes one record.
     pub fn write(&mut self, record: &[u8]) -> Result<()> {
         let len = (record.len() as u64).to_le_bytes();
         let parts: [&[u8]; 4] =
@@ -142,7 +145,7 @@ impl RecordWriter {
         self.done(written)
     }
 
-    /// Makes what was written visible to readers of the file.
+    /// Makes the written records visible to readers of the file.
     pub fn flush(&mut self) -> Result<()> {
         let flushed = match &mut self.sink {
             Sink::Plain(file) => file.flush(),
@@ -152,7 +155,7 @@ impl RecordWriter {
         self.done(flushed)
     }
 
-    /// Ends the file. Dropped instead, the writer ends it too, but tells nobody of a failure.
+    /// Completes the file. Dropping the writer completes it too, but ignores errors.
     pub fn finish(mut self) -> Result<()> {
         let finished = match &mut self.sink {
             Sink::Plain(file) => file.flush(),
@@ -178,7 +181,7 @@ mod tests {
     use super::*;
     use crate::testing::TempDir;
 
-    /// `hello` as TensorFlow writes it.
+    /// The record `hello` as TensorFlow writes it.
     const HELLO: &[u8] = b"\x05\0\0\0\0\0\0\0\xea\xb2\x04>hello\xbb\x1f\x1c\x19";
 
     fn all(mut reader: RecordReader) -> Result<Vec<Bytes>> {
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_those_that_tensorflow_writes() -> Result<()> {
+    fn the_format_is_that_of_tensorflow() -> Result<()> {
         let dir = TempDir::new()?;
         let path = dir.path().join("plain");
         let mut writer = RecordWriter::create(&path, Compression::None)?;
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn records_return_under_any_compression_and_from_any_offset() -> Result<()> {
+    fn records_are_read_with_any_compression_and_from_any_offset() -> Result<()> {
         let dir = TempDir::new()?;
         let records: Vec<Bytes> = (0..100usize).map(|i| vec![i as u8; i * 37].into()).collect();
         for compression in [Compression::None, Compression::Zlib, Compression::Gzip] {
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_data_loss_that_names_the_place() -> Result<()> {
+    fn damaged_records_are_data_loss() -> Result<()> {
         let dir = TempDir::new()?;
         let path = dir.path().join("damaged");
         for at in 0..HELLO.len() {
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named_in_tensorflows_words() -> Result<()> {
+    fn a_missing_file_gives_tensorflows_message() -> Result<()> {
         let dir = TempDir::new()?;
         let path = dir.path().join("none");
         let error =

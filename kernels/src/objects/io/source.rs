@@ -1,4 +1,4 @@
-//! A file as a stream of bytes, decompressed as it is read.
+//! A file as a stream of bytes, decompressed while it is read.
 
 use super::inflate::Inflater;
 use device::{Error, Result};
@@ -10,24 +10,24 @@ use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes read at once unless told otherwise.
-const BUFFER: usize = 256 << 10;
+/// Default number of bytes per read.
+const DEFAULT_BUFFER: usize = 256 << 10;
 
-/// How a file is compressed as a whole.
+/// The compression of a whole file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
     #[default]
     None,
     Zlib,
-    /// One member or several, one after the other.
+    /// One or several gzip members.
     Gzip,
 }
 
 impl Compression {
-    /// From its name in attributes and inputs of ops.
+    /// Returns the compression of this name in attributes and inputs of ops.
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that is none.
+    /// `InvalidArgument` for an unknown name.
     pub fn parse(name: &[u8]) -> Result<Compression> {
         match name {
             b"" => Ok(Compression::None),
@@ -41,7 +41,8 @@ impl Compression {
     }
 }
 
-/// A path as clients send it: bytes of any encoding. `file://` and a host before it mean nothing, as to TensorFlow.
+/// Returns the path of a file name from a client: bytes in any encoding. Like in TensorFlow, a prefix `file://` and
+/// the host after it are ignored.
 pub fn path_of(bytes: impl AsRef<[u8]>) -> PathBuf {
     let bytes = bytes.as_ref();
     let on_disk =
@@ -49,25 +50,30 @@ pub fn path_of(bytes: impl AsRef<[u8]>) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(on_disk.unwrap_or(bytes)))
 }
 
-/// A stream that ends early, where compressed data is cut off, simply ends: what reads it knows what is missing.
+/// A byte stream of a file. Truncated compressed data ends the stream without an error; the readers of records detect
+/// missing bytes.
 pub struct Source {
     path: PathBuf,
     stream: Stream,
-    /// Decompressed bytes read so far.
+    /// Number of decompressed bytes consumed.
     position: u64,
 }
 
 enum Stream {
     Plain(BufReader<File>),
-    Packed(Inflater),
+    Compressed(Inflater),
 }
 
 impl Source {
+    /// Opens a file with the default buffer size.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` for a folder, and the errors of opening a file.
     pub fn open(path: impl AsRef<Path>, compression: Compression) -> Result<Source> {
-        Source::with_buffer(path, compression, BUFFER)
+        Source::with_buffer(path, compression, DEFAULT_BUFFER)
     }
 
-    /// As [`Source::open`], reading so many bytes at once.
+    /// Opens a file that is read `buffer` bytes at a time; otherwise like [`Source::open`].
     pub fn with_buffer(path: impl AsRef<Path>, compression: Compression, buffer: usize) -> Result<Source> {
         let path = path.as_ref().to_owned();
         let buffer = buffer.clamp(1, 1 << 30);
@@ -79,25 +85,26 @@ impl Source {
         }
         let stream = match compression {
             Compression::None => Stream::Plain(BufReader::with_capacity(buffer, file)),
-            packed => Stream::Packed(Inflater::new(file, packed == Compression::Gzip, buffer)),
+            compressed => Stream::Compressed(Inflater::new(file, compressed == Compression::Gzip, buffer)),
         };
         Ok(Source { path, stream, position: 0 })
     }
 
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Decompressed bytes read so far.
+    /// Returns the number of decompressed bytes consumed.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// The bytes that are there without another read; none at the end.
+    /// Returns the buffered bytes, after reading more of the file if there are none; an empty slice at the end.
     pub fn peek(&mut self) -> Result<&[u8]> {
         let read = match &mut self.stream {
             Stream::Plain(reader) => reader.fill_buf(),
-            Stream::Packed(reader) => reader.peek(),
+            Stream::Compressed(reader) => reader.peek(),
         };
         match read {
             Ok(bytes) => Ok(bytes),
@@ -109,16 +116,17 @@ impl Source {
         }
     }
 
-    /// Marks bytes of [`Source::peek`] as read.
+    /// Marks `count` bytes of [`Source::peek`] as consumed.
     pub fn consume(&mut self, count: usize) {
         match &mut self.stream {
             Stream::Plain(reader) => reader.consume(count),
-            Stream::Packed(reader) => reader.consume(count),
+            Stream::Compressed(reader) => reader.consume(count),
         }
         self.position += count as u64;
     }
 
-    /// Appends up to `count` bytes; fewer only at the end. Memory grows with what is there, not with `count`.
+    /// Appends up to `count` bytes to `out`. Returns the number of bytes read, which is smaller only at the end.
+    /// Memory grows with the bytes read, because `count` may come from a damaged file.
     pub fn read(&mut self, count: u64, out: &mut Vec<u8>) -> Result<u64> {
         let mut left = count;
         while left > 0 {
@@ -137,7 +145,7 @@ impl Source {
         Ok(count - left)
     }
 
-    /// Passes over up to `count` bytes; fewer only at the end.
+    /// Skips up to `count` bytes. Returns the number of bytes skipped, which is smaller only at the end.
     pub fn skip(&mut self, count: u64) -> Result<u64> {
         let mut left = count;
         while left > 0 {
@@ -151,10 +159,11 @@ impl Source {
         Ok(count - left)
     }
 
-    /// Goes on at a later position, as one that was read up to before.
+    /// Moves forward to a position, by seeking if the file is not compressed.
     ///
     /// # Errors
-    /// `OutOfRange` if the stream ends before, `InvalidArgument` if it is past that.
+    /// `OutOfRange` if the stream ends before the position, `InvalidArgument` if the position is behind the current
+    /// one.
     pub fn advance_to(&mut self, position: u64) -> Result<()> {
         let Some(ahead) = position.checked_sub(self.position) else {
             device::invalid!("{} is past byte {position}", self.path.display());

@@ -1,4 +1,4 @@
-//! The process's threads for file operations: a bounded number, started when they are first needed.
+//! The process's threads for file operations. Their number is bounded, and each starts when it is first needed.
 
 use device::kernel::{AsyncContext, Kernel};
 use device::value::Value;
@@ -9,68 +9,68 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Files that are read or written at one time: enough for a disk and a network file system that is slow to answer.
-const THREADS: usize = 8;
+/// Maximum number of concurrent file operations: enough for a disk and for a network file system with high latency.
+const MAX_THREADS: usize = 8;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-struct Shared {
-    state: Mutex<State>,
+struct ThreadPool {
+    state: Mutex<PoolState>,
     arrived: Condvar,
 }
 
-struct State {
+struct PoolState {
     waiting: VecDeque<Work>,
     threads: usize,
     idle: usize,
 }
 
-static SHARED: Shared = Shared {
-    state: Mutex::new(State { waiting: VecDeque::new(), threads: 0, idle: 0 }),
+static POOL: ThreadPool = ThreadPool {
+    state: Mutex::new(PoolState { waiting: VecDeque::new(), threads: 0, idle: 0 }),
     arrived: Condvar::new(),
 };
 
-/// Runs work that waits for files.
+/// Runs work that may wait for files on a file thread.
 ///
 /// # Errors
 /// `ResourceExhausted` if there is no thread and none can be started.
 pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
-    let mut state = SHARED.state.lock();
-    if state.idle <= state.waiting.len() && state.threads < THREADS {
+    let mut state = POOL.state.lock();
+    if state.idle <= state.waiting.len() && state.threads < MAX_THREADS {
         let started = std::thread::Builder::new().name(format!("file-{}", state.threads)).spawn(run);
         match started {
             Ok(_) => state.threads += 1,
             Err(e) if state.threads == 0 => {
                 return Err(Error::new(Code::ResourceExhausted, format!("no thread for files: {e}")));
             }
-            // Those that are there will do it.
+            // The threads that exist will run the work.
             Err(_) => {}
         }
     }
     state.waiting.push_back(Box::new(work));
-    SHARED.arrived.notify_one();
+    POOL.arrived.notify_one();
     Ok(())
 }
 
 fn run() {
     loop {
         let work = {
-            let mut state = SHARED.state.lock();
+            let mut state = POOL.state.lock();
             loop {
                 if let Some(work) = state.waiting.pop_front() {
                     break work;
                 }
                 state.idle += 1;
-                SHARED.arrived.wait(&mut state);
+                POOL.arrived.wait(&mut state);
                 state.idle -= 1;
             }
         };
-        // The panic hook has reported it; the thread and the other work must go on.
+        // The panic hook has reported a panic; the thread continues with other work.
         let _ = catch_unwind(AssertUnwindSafe(work));
     }
 }
 
-/// A kernel that works with files: it runs on a thread for them, and not at all in a step that is cancelled.
+/// Returns a kernel whose computation runs on a file thread, unless the step has been cancelled before.
 pub fn blocking(
     compute: impl Fn(&mut AsyncContext) -> Result<SmallVec<[Value; 4]>> + Send + Sync + 'static,
 ) -> Result<Kernel> {
@@ -84,7 +84,7 @@ pub fn blocking(
             });
             ctx.done(result);
         };
-        // Without a thread the context is dropped, which fails the node.
+        // If no thread can be started, dropping the context fails the node.
         let _ = spawn(work);
     })
 }
@@ -96,9 +96,9 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn work_beyond_the_threads_waits_its_turn_and_a_panic_ends_nothing_else() -> Result<()> {
+    fn excess_work_waits_for_a_thread_and_a_panic_affects_no_other_work() -> Result<()> {
         let (sender, receiver) = mpsc::channel();
-        for i in 0..10 * THREADS {
+        for i in 0..10 * MAX_THREADS {
             let sender = sender.clone();
             spawn(move || {
                 let _ = sender.send(i);
@@ -107,15 +107,15 @@ mod tests {
                 }
             })?;
         }
-        let mut seen = Vec::new();
-        for _ in 0..10 * THREADS {
-            seen.push(
+        let mut finished = Vec::new();
+        for _ in 0..10 * MAX_THREADS {
+            finished.push(
                 receiver.recv_timeout(Duration::from_secs(60)).map_err(|e| Error::internal(e.to_string()))?,
             );
         }
-        seen.sort_unstable();
-        assert_eq!(seen, (0..10 * THREADS).collect::<Vec<_>>());
-        assert!(SHARED.state.lock().threads <= THREADS);
+        finished.sort_unstable();
+        assert_eq!(finished, (0..10 * MAX_THREADS).collect::<Vec<_>>());
+        assert!(POOL.state.lock().threads <= MAX_THREADS);
         Ok(())
     }
 }

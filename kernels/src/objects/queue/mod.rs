@@ -1,10 +1,10 @@
-//! Queues of tuples of tensors: bounded, shared by name, with operations that wait their turn. One mechanism over
-//! four orders.
+//! Queues of tuples of tensors, bounded and shared by name; operations wait in order. The four kinds share this code
+//! and differ in the order of their elements.
 
+mod dequeue;
 mod order;
 mod replica;
 mod spec;
-mod taking;
 
 pub use order::Element;
 pub use replica::QueueState;
@@ -12,6 +12,7 @@ pub use spec::{Kind, QueueSpec};
 pub(crate) use spec::{shapes_text, types_text};
 
 use crate::objects::rows;
+use dequeue::DequeueAttempt;
 use device::cancel::Cancellation;
 use device::journal::Replica;
 use device::resource::Resource;
@@ -24,29 +25,30 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use taking::Taking;
 
-/// Who fills the queue, and who empties it.
+/// Lanes of waiting operations: enqueues and dequeues.
 const ENQUEUE: usize = 0;
 const DEQUEUE: usize = 1;
 
-/// A queue.
+/// A queue resource.
 pub struct Queue {
     name: Arc<str>,
     spec: QueueSpec,
-    waiting: Waiting<State, Vec<Element>>,
+    waiting: Waiting<QueueContents, Vec<Element>>,
 }
 
-struct State {
+/// The elements of a queue.
+struct QueueContents {
     order: Box<dyn Order>,
-    /// What the dequeue that waits first has so far.
-    aside: Vec<Element>,
+    /// Elements that the first waiting dequeue has taken so far.
+    taken_elements: Vec<Element>,
     is_closed: bool,
 }
 
-impl State {
-    fn put_back_aside(&mut self) {
-        while let Some(element) = self.aside.pop() {
+impl QueueContents {
+    /// Returns the elements of an unfinished dequeue to the order.
+    fn put_back_taken(&mut self) {
+        while let Some(element) = self.taken_elements.pop() {
             self.order.put_back(element);
         }
     }
@@ -61,22 +63,24 @@ impl Resource for Queue {
 }
 
 impl Queue {
+    /// Returns an open, empty queue.
     pub fn new(name: Arc<str>, spec: QueueSpec) -> Queue {
-        let state = State { order: spec.new_order(), aside: Vec::new(), is_closed: false };
+        let state = QueueContents { order: spec.new_order(), taken_elements: Vec::new(), is_closed: false };
         Queue { name, spec, waiting: Waiting::new(state, 2) }
     }
 
+    /// Returns the spec of the queue.
     pub fn spec(&self) -> &QueueSpec {
         &self.spec
     }
 
-    /// Whether a node that asks for `wanted` may have this queue; `op` is the node's.
-    pub fn check_same(&self, wanted: &QueueSpec, op: &str) -> Result<()> {
-        self.spec.check_same(wanted, &self.name, op)
+    /// Checks that a node of op `op` with the spec `requested` may share this queue.
+    pub fn check_same(&self, requested: &QueueSpec, op: &str) -> Result<()> {
+        self.spec.check_same(requested, &self.name, op)
     }
 
-    /// Whether a node with these ports moves this queue's elements: after the handle its inputs are components
-    /// if it `enqueues`, else its outputs are.
+    /// Checks that the ports of a node match this queue's components: its inputs after the handle if it `enqueues`,
+    /// else its outputs.
     pub fn check_ports(&self, inputs: &[PortType], outputs: &[PortType], enqueues: bool) -> Result<()> {
         let components = if enqueues { inputs.get(1..).unwrap_or_default() } else { outputs };
         if components.iter().map(|port| port.dtype).eq(self.spec.types.iter().copied()) {
@@ -94,49 +98,57 @@ impl Queue {
         device::invalid!("Signature mismatch, have: {have} expected: {expected}")
     }
 
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.waiting.look(|state| state.order.len())
     }
 
+    /// Returns whether the queue has no element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Returns whether the queue is closed.
     pub fn is_closed(&self) -> bool {
         self.waiting.look(|state| state.is_closed)
     }
 
-    /// Adds one element, as soon as there is room.
+    /// Adds one element when there is room.
     pub fn enqueue(&self, step: &Arc<Cancellation>, element: Element, done: Finish<Vec<Element>>) {
         match self.check_element(&element) {
-            Ok(()) => self.fill(step, VecDeque::from([element]), done),
+            Ok(()) => self.start_enqueue(step, VecDeque::from([element]), done),
             Err(error) => done(Err(error)),
         }
     }
 
-    /// Adds the rows of a batch one by one, as there is room.
+    /// Adds the rows of a batch one by one when there is room.
     pub fn enqueue_many(&self, step: &Arc<Cancellation>, batch: &[Tensor], done: Finish<Vec<Element>>) {
-        match self.take_apart(batch) {
+        match self.split_batch(batch) {
             Ok(elements) if elements.is_empty() => done(Ok(Vec::new())),
-            Ok(elements) => self.fill(step, elements, done),
+            Ok(elements) => self.start_enqueue(step, elements, done),
             Err(error) => done(Err(error)),
         }
     }
 
-    /// Adds elements that are known to fit one by one, as there is room.
+    /// Adds elements whose shapes were checked before, one by one when there is room.
     pub(crate) fn enqueue_all(
         &self,
         step: &Arc<Cancellation>,
         elements: Vec<Element>,
         done: Finish<Vec<Element>>,
     ) {
-        self.fill(step, elements.into(), done);
+        self.start_enqueue(step, elements.into(), done);
     }
 
-    fn fill(&self, step: &Arc<Cancellation>, mut elements: VecDeque<Element>, done: Finish<Vec<Element>>) {
+    fn start_enqueue(
+        &self,
+        step: &Arc<Cancellation>,
+        mut elements: VecDeque<Element>,
+        done: Finish<Vec<Element>>,
+    ) {
         let capacity = usize::try_from(self.spec.capacity).unwrap_or(0);
-        let closed = self.closed();
-        let attempt = move |state: &mut State| {
+        let closed = self.closed_error();
+        let attempt = move |state: &mut QueueContents| {
             if state.is_closed {
                 return Tried::Over(Err(closed.clone()));
             }
@@ -155,13 +167,12 @@ impl Queue {
         self.waiting.attempt(ENQUEUE, step, attempt, done);
     }
 
-    fn closed(&self) -> Error {
+    fn closed_error(&self) -> Error {
         let message = format!("{} '{}' is closed.", self.spec.kind.name_of_base(), self.name);
         Error::new(Code::Cancelled, message)
     }
 
-    /// Takes `count` elements, all or none, as soon as they are there; of a closed queue with `up_to`, what is
-    /// left.
+    /// Takes `count` elements when there are enough; with `up_to`, a closed queue returns its remaining elements.
     pub fn dequeue_many(
         &self,
         step: &Arc<Cancellation>,
@@ -172,19 +183,25 @@ impl Queue {
         if count == 0 {
             return done(Ok(Vec::new()));
         }
-        self.take(step, self.spec.kind.name(), Taking::of(count, up_to), done);
+        self.take(step, self.spec.kind.name(), DequeueAttempt::of(count, up_to), done);
     }
 
-    /// Takes one element, as soon as it is there.
+    /// Takes one element when there is one.
     pub fn dequeue(&self, step: &Arc<Cancellation>, done: Finish<Vec<Element>>) {
-        self.take(step, self.spec.kind.name_of_base(), Taking::of(1, false), done);
+        self.take(step, self.spec.kind.name_of_base(), DequeueAttempt::of(1, false), done);
     }
 
-    fn take(&self, step: &Arc<Cancellation>, kind: &str, taking: Taking, done: Finish<Vec<Element>>) {
-        self.waiting.attempt(DEQUEUE, step, taking.from(format!("{kind} '{}'", self.name)), done);
+    fn take(
+        &self,
+        step: &Arc<Cancellation>,
+        kind: &str,
+        attempt: DequeueAttempt,
+        done: Finish<Vec<Element>>,
+    ) {
+        self.waiting.attempt(DEQUEUE, step, attempt.with_queue(format!("{kind} '{}'", self.name)), done);
     }
 
-    /// No element is added from now on. Enqueues that wait are let through first, or cancelled.
+    /// Closes the queue to new elements. Waiting enqueues complete first; with `cancel_pending`, they are cancelled.
     pub fn close(&self, step: &Arc<Cancellation>, cancel_pending: bool, done: Finish<Vec<Element>>) {
         if cancel_pending {
             let cancelled = Error::new(Code::Cancelled, "Enqueue operation was cancelled");
@@ -192,7 +209,7 @@ impl Queue {
             return done(Ok(Vec::new()));
         }
         let name = self.name.clone();
-        let attempt = move |state: &mut State| {
+        let attempt = move |state: &mut QueueContents| {
             if state.is_closed {
                 let message = format!("Queue '{name}' is already closed.");
                 return Tried::Over(Err(Error::new(Code::Cancelled, message)));
@@ -203,10 +220,10 @@ impl Queue {
         self.waiting.attempt(ENQUEUE, step, attempt, done);
     }
 
-    /// The components of a batch of elements.
+    /// Returns the elements as one batch per component.
     ///
     /// # Errors
-    /// `InvalidArgument` if the queue does not know its components' shapes.
+    /// `InvalidArgument` if the queue has no component shapes.
     pub fn batch(&self, elements: &[Element]) -> Result<SmallVec<[Tensor; 4]>> {
         self.check_shapes_known()?;
         let components = self.spec.types.iter().zip(&self.spec.shapes).enumerate();
@@ -227,8 +244,10 @@ impl Queue {
             .collect()
     }
 
+    /// Checks that the queue has component shapes, which batches need.
+    ///
     /// # Errors
-    /// `InvalidArgument` if the queue does not know its components' shapes.
+    /// `InvalidArgument` if it has none.
     pub fn check_shapes_known(&self) -> Result<()> {
         if self.spec.shapes.is_empty() {
             device::invalid!(
@@ -251,7 +270,8 @@ impl Queue {
         Ok(())
     }
 
-    fn take_apart(&self, batch: &[Tensor]) -> Result<VecDeque<Element>> {
+    /// Splits a batch into its rows.
+    fn split_batch(&self, batch: &[Tensor]) -> Result<VecDeque<Element>> {
         let Some(&count) = batch.first().and_then(|first| first.shape().first()) else {
             device::invalid!("a batch needs a first axis, component 0 is a scalar");
         };

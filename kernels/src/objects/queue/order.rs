@@ -1,4 +1,4 @@
-//! The four orders in which a queue gives its elements out.
+//! The orders in which queues return their elements.
 
 use crate::random::philox::{Philox, Singles};
 use device::value::{Held, Placed};
@@ -7,32 +7,34 @@ use graph::DType;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// One tensor for each component of the queue, in the memory of the queue's device, or of the host.
+/// A queue element: one tensor per component, in the memory of the queue's device or of the host.
 pub type Element = SmallVec<[Placed; 2]>;
 
-/// The elements of a queue.
+/// The elements of a queue in the order of its kind.
 pub(super) trait Order: Send {
+    /// Returns the number of elements.
     fn len(&self) -> usize;
 
+    /// Adds an element.
     fn push(&mut self, element: Element);
 
-    /// What a new order of the kind is to be given, one by one, to be as this one.
+    /// Returns the elements in the order in which they must be pushed to an empty order to give an equal one.
     fn elements(&self) -> Vec<Element>;
 
-    /// The next element.
+    /// Removes and returns the next element.
     fn pop(&mut self) -> Option<Element>;
 
-    /// Takes back the element that was given out last.
+    /// Returns the element popped last to the order.
     fn put_back(&mut self, element: Element) {
         self.push(element);
     }
 
-    /// How many elements stay until the queue is closed.
-    fn kept_back(&self) -> usize {
+    /// Returns the number of elements that must remain until the queue is closed.
+    fn min_remaining(&self) -> usize {
         0
     }
 
-    /// Whether a batch is taken at once, because what comes later may have to come out earlier.
+    /// Returns whether a batch is taken only when complete, because an element added later may precede those present.
     fn is_ranked(&self) -> bool {
         false
     }
@@ -64,16 +66,20 @@ impl Order for Fifo {
     }
 }
 
-/// Any element, as a stream of random numbers has it.
+/// Elements in random order.
 pub(super) struct Shuffle {
     elements: Vec<Element>,
-    kept_back: usize,
+    min_remaining: usize,
     numbers: Singles,
 }
 
 impl Shuffle {
-    pub(super) fn new(kept_back: usize, seeds: (i64, i64)) -> Shuffle {
-        Shuffle { elements: Vec::new(), kept_back, numbers: Singles::new(Philox::seeded(seeds.0, seeds.1)) }
+    pub(super) fn new(min_remaining: usize, seeds: (i64, i64)) -> Shuffle {
+        Shuffle {
+            elements: Vec::new(),
+            min_remaining,
+            numbers: Singles::new(Philox::seeded(seeds.0, seeds.1)),
+        }
     }
 }
 
@@ -100,17 +106,19 @@ impl Order for Shuffle {
         }
     }
 
-    fn kept_back(&self) -> usize {
-        self.kept_back
+    fn min_remaining(&self) -> usize {
+        self.min_remaining
     }
 }
 
-/// The least priority first. Equal ones come in the order that TensorFlow's heap gives them, which its clients
-/// can see: a binary heap whose hole sinks to a leaf before the last element rises from there.
+/// Elements of lower priority value first. Equal priorities come in the order of TensorFlow's heap, which clients can
+/// observe: a binary heap in which the hole left by the first element sinks to a leaf before the last element rises
+/// from there.
 #[derive(Default)]
 pub(super) struct Priority(Vec<(i64, Element)>);
 
 impl Priority {
+    /// Moves the element at `place` up to its position in the heap.
     fn rise(&mut self, mut place: usize) {
         while place > 0 {
             let parent = (place - 1) / 2;
@@ -123,7 +131,7 @@ impl Priority {
     }
 }
 
-/// The priority of an element: its first component.
+/// Returns the priority of an element, its first component.
 pub(super) fn priority(element: &Element) -> Result<i64> {
     match element.first() {
         Some(priority) if priority.dtype() == DType::Int64 => Ok(priority.tensor()?.item::<i64>()?),
@@ -137,14 +145,14 @@ impl Order for Priority {
     }
 
     fn push(&mut self, element: Element) {
-        // Checked before an element gets here.
+        // The priority was checked before the element was enqueued.
         let of_element = priority(&element).unwrap_or(i64::MAX);
         self.0.push((of_element, element));
         self.rise(self.0.len() - 1);
     }
 
     fn elements(&self) -> Vec<Element> {
-        // Each rises no further than where it is: its parent is there already, and not greater.
+        // Pushed in this order, each element stays at its index, because its parent is present and not greater.
         self.0.iter().map(|(_, element)| element.clone()).collect()
     }
 
@@ -152,7 +160,7 @@ impl Order for Priority {
         let last = self.0.pop()?;
         let Some(first) = self.0.first_mut() else { return Some(last.1) };
         let top = std::mem::replace(first, last);
-        // The hole, which holds what was last, sinks along the lesser children.
+        // The hole, which holds the last element, sinks along the lesser children.
         let (mut hole, count) = (0, self.0.len());
         loop {
             let right = 2 * hole + 2;
@@ -190,9 +198,9 @@ mod tests {
         Ok(values)
     }
 
-    /// What TensorFlow 2.21 gives.
+    /// Tests the order of equal priorities against that of TensorFlow 2.21.
     #[test]
-    fn equal_priorities_come_as_from_the_peer() -> Result<()> {
+    fn equal_priorities_come_in_the_order_of_tensorflow() -> Result<()> {
         let mut order = Priority::default();
         for i in 0..60 {
             order.push(element((i64::from(i) * 7919) % 5, i));
@@ -207,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seeded_shuffle_gives_what_the_peer_does() -> Result<()> {
+    fn a_seeded_shuffle_draws_in_the_order_of_tensorflow() -> Result<()> {
         let mut order = Shuffle::new(0, (1, 7));
         for i in 0..20 {
             order.push(element(0, i));

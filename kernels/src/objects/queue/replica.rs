@@ -1,11 +1,12 @@
-//! The state in which a standby's store receives a queue. A shuffling queue draws in another order there.
+//! Replication of queues: the state that a standby receives. The standby's shuffling queue draws in a different
+//! random order.
 
 use super::{Element, Queue, QueueSpec};
 use device::Result;
 use device::journal::{Extent, Record, ReplicaState, Replicated};
 use device::resource::ResourceStore;
 
-/// A queue and its elements, the first to come first.
+/// A copy of a queue; the next element to dequeue is the first.
 #[derive(Clone, Debug)]
 pub struct QueueState {
     pub spec: QueueSpec,
@@ -19,9 +20,9 @@ impl Replicated for Queue {
     }
 
     fn state(&self, _extent: &Extent) -> Box<dyn ReplicaState> {
-        // A dequeue that waits for more elements ends with this process, and then returns those it has taken.
+        // A waiting dequeue ends with this process and would then return the elements it has taken.
         let (elements, is_closed) = self.waiting.look(|state| {
-            let elements = state.aside.iter().cloned().chain(state.order.elements()).collect();
+            let elements = state.taken_elements.iter().cloned().chain(state.order.elements()).collect();
             (elements, state.is_closed)
         });
         Box::new(QueueState { spec: self.spec.clone(), elements, is_closed })
@@ -34,7 +35,7 @@ impl ReplicaState for QueueState {
         let queue = store.lookup_or_create(container, name, || Ok(Queue::new(name.into(), spec)))?;
         queue.waiting.with(|state| {
             state.order = queue.spec.new_order();
-            state.aside.clear();
+            state.taken_elements.clear();
             state.is_closed = is_closed;
             elements.into_iter().for_each(|element| state.order.push(element));
         });

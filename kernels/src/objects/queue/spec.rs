@@ -1,35 +1,35 @@
-//! What a queue is made from, and what makes two queues of one name the same.
+//! The parameters of a queue, and the check that two nodes may share it.
 
 use super::order::{Fifo, Order, Priority, Shuffle};
 use device::Result;
 use device::kernel::KernelInit;
 use graph::{DType, PartialShape};
 
-/// The order of a queue's elements.
+/// The kind of a queue, which determines the order of its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// First in, first out.
     Fifo,
-    /// Components of a batch are filled up to one shape.
+    /// First in, first out; dequeued batches pad components to one shape.
     Padding,
-    Shuffle {
-        min_after_dequeue: i64,
-        seeds: (i64, i64),
-    },
-    /// The first component is the priority.
+    /// Random order; `min_after_dequeue` elements remain until the queue is closed.
+    Shuffle { min_after_dequeue: i64, seeds: (i64, i64) },
+    /// Ascending priorities; the first component is the priority.
     Priority,
 }
 
-/// What makes two queues of one name the same.
+/// The parameters of a queue, which nodes that share it must agree on.
 #[derive(Clone, Debug)]
 pub struct QueueSpec {
     pub kind: Kind,
     pub capacity: i64,
     pub types: Vec<DType>,
-    /// One for each component, or none at all.
+    /// Shapes of the components; empty if they are not declared.
     pub shapes: Vec<PartialShape>,
 }
 
 impl Kind {
+    /// Returns the name of TensorFlow's queue class.
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Fifo => "FIFOQueue",
@@ -39,17 +39,20 @@ impl Kind {
         }
     }
 
-    /// The kind in messages about what happens to elements.
+    /// Returns the name in messages about elements, where a padding queue has the name of its base class.
     pub(super) fn name_of_base(self) -> &'static str {
         if self == Kind::Padding { "FIFOQueue" } else { self.name() }
     }
 }
 
-/// What a capacity without a bound is.
+/// Capacity of a queue without a bound.
 const UNBOUNDED: i64 = i32::MAX as i64;
 
 impl QueueSpec {
-    /// The spec that the attributes of a node that makes queues of this kind say.
+    /// Returns the spec from the attributes of a node.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for attributes that contradict each other.
     pub fn of(init: &KernelInit<'_>, kind: Kind) -> Result<QueueSpec> {
         let capacity = init.attr::<i64>("capacity")?;
         let mut spec = QueueSpec {
@@ -104,65 +107,66 @@ impl QueueSpec {
         Ok(spec)
     }
 
-    /// Whether a node of this op that asks for `wanted` may have the queue `name` of this spec.
-    pub(super) fn check_same(&self, wanted: &QueueSpec, name: &str, op: &str) -> Result<()> {
+    /// Checks that a node of op `op` with the spec `requested` may share the queue `name`, whose spec is this one.
+    pub(super) fn check_same(&self, requested: &QueueSpec, name: &str, op: &str) -> Result<()> {
         let mine = self;
-        let same_kind = std::mem::discriminant(&mine.kind) == std::mem::discriminant(&wanted.kind);
+        let same_kind = std::mem::discriminant(&mine.kind) == std::mem::discriminant(&requested.kind);
         if !same_kind {
             device::invalid!("Expected {}, found {op}", mine.kind.name());
         }
-        if mine.capacity != wanted.capacity {
+        if mine.capacity != requested.capacity {
             device::invalid!(
                 "Shared queue '{name}' has capacity {} but requested capacity was {}",
                 mine.capacity,
-                wanted.capacity
+                requested.capacity
             );
         }
         if let (
             Kind::Shuffle { min_after_dequeue, seeds },
-            Kind::Shuffle { min_after_dequeue: wanted_min, seeds: wanted_seeds },
-        ) = (mine.kind, wanted.kind)
+            Kind::Shuffle { min_after_dequeue: requested_min, seeds: requested_seeds },
+        ) = (mine.kind, requested.kind)
         {
-            if min_after_dequeue != wanted_min {
+            if min_after_dequeue != requested_min {
                 device::invalid!(
                     "Shared queue '{name}' has min_after_dequeue {min_after_dequeue} but requested \
-                     min_after_dequeue was {wanted_min}."
+                     min_after_dequeue was {requested_min}."
                 );
             }
-            if seeds != wanted_seeds && wanted_seeds != (0, 0) {
+            if seeds != requested_seeds && requested_seeds != (0, 0) {
                 device::invalid!(
                     "Shared queue '{name}' has random seeds ({}, {}) but requested seeds are ({}, {}).",
                     seeds.0,
                     seeds.1,
-                    wanted_seeds.0,
-                    wanted_seeds.1
+                    requested_seeds.0,
+                    requested_seeds.1
                 );
             }
         }
-        if mine.types != wanted.types {
+        if mine.types != requested.types {
             device::invalid!(
                 "Shared queue '{name}' has component types {} but requested component types were {}",
                 types_text(&mine.types),
-                types_text(&wanted.types)
+                types_text(&requested.types)
             );
         }
         let fits = match mine.kind {
             Kind::Padding => {
-                mine.shapes.len() == wanted.shapes.len()
-                    && mine.shapes.iter().zip(&wanted.shapes).all(|(a, b)| a.is_compatible(b))
+                mine.shapes.len() == requested.shapes.len()
+                    && mine.shapes.iter().zip(&requested.shapes).all(|(a, b)| a.is_compatible(b))
             }
-            _ => mine.shapes == wanted.shapes,
+            _ => mine.shapes == requested.shapes,
         };
         if !fits {
             device::invalid!(
                 "Shared queue '{name}' has component shapes {} but requested component shapes were {}",
                 shapes_text(&mine.shapes),
-                shapes_text(&wanted.shapes)
+                shapes_text(&requested.shapes)
             );
         }
         Ok(())
     }
 
+    /// Returns an empty order of the kind.
     pub(super) fn new_order(&self) -> Box<dyn Order> {
         match self.kind {
             Kind::Fifo | Kind::Padding => Box::<Fifo>::default(),
@@ -174,11 +178,12 @@ impl QueueSpec {
     }
 }
 
-/// Types as messages list them.
+/// Returns the dtypes as messages list them.
 pub(crate) fn types_text(types: &[DType]) -> String {
     types.iter().map(|t| t.name()).collect::<Vec<_>>().join(", ")
 }
 
+/// Returns the shapes as messages list them.
 pub(crate) fn shapes_text(shapes: &[PartialShape]) -> String {
     format!("[{}]", shapes.iter().map(PartialShape::to_string).collect::<Vec<_>>().join(", "))
 }

@@ -1,4 +1,4 @@
-//! What tasks see of a queue that no client's test can make happen at will.
+//! Tests of queue behaviour that a client cannot cause at will.
 
 use super::*;
 use graph::DType;
@@ -6,20 +6,20 @@ use parking_lot::Mutex;
 
 type Log = Arc<Mutex<Vec<(&'static str, Result<Vec<i32>>)>>>;
 
-struct Bench {
+struct Fixture {
     queue: Queue,
     log: Log,
     step: Arc<Cancellation>,
 }
 
-impl Bench {
-    fn new(capacity: i64, kind: Kind) -> Bench {
+impl Fixture {
+    fn new(capacity: i64, kind: Kind) -> Fixture {
         let spec =
             QueueSpec { kind, capacity, types: vec![DType::Int32], shapes: vec![PartialShape::scalar()] };
-        Bench { queue: Queue::new("q".into(), spec), log: Log::default(), step: Arc::default() }
+        Fixture { queue: Queue::new("q".into(), spec), log: Log::default(), step: Arc::default() }
     }
 
-    fn told(&self, what: &'static str) -> Finish<Vec<Element>> {
+    fn record(&self, what: &'static str) -> Finish<Vec<Element>> {
         let log = self.log.clone();
         Box::new(move |result| {
             let values = result.and_then(|taken| {
@@ -31,48 +31,48 @@ impl Bench {
     }
 
     fn enqueue(&self, what: &'static str, values: &[i32]) -> Result<()> {
-        self.queue.enqueue_many(&self.step, &[Tensor::vector(values)?], self.told(what));
+        self.queue.enqueue_many(&self.step, &[Tensor::vector(values)?], self.record(what));
         Ok(())
     }
 
     fn dequeue(&self, what: &'static str, step: &Arc<Cancellation>, count: usize) {
-        self.queue.dequeue_many(step, count, false, self.told(what));
+        self.queue.dequeue_many(step, count, false, self.record(what));
     }
 
-    fn took(&self) -> Vec<(&'static str, Result<Vec<i32>>)> {
+    fn take_log(&self) -> Vec<(&'static str, Result<Vec<i32>>)> {
         std::mem::take(&mut self.log.lock())
     }
 }
 
 #[test]
-fn a_cancelled_wait_gives_back_what_it_took_in_order() -> Result<()> {
-    let bench = Bench::new(10, Kind::Fifo);
+fn a_cancelled_dequeue_returns_its_elements_in_order() -> Result<()> {
+    let fixture = Fixture::new(10, Kind::Fifo);
     let step = Arc::new(Cancellation::new());
-    bench.dequeue("three", &step, 3);
-    bench.enqueue("in", &[1, 2])?;
-    assert_eq!(bench.queue.len(), 0, "a batch is taken as it comes");
-    bench.dequeue("two", &bench.step, 2);
-    assert_eq!(bench.took(), [("in", Ok(vec![]))]);
+    fixture.dequeue("three", &step, 3);
+    fixture.enqueue("in", &[1, 2])?;
+    assert_eq!(fixture.queue.len(), 0, "a batch is taken as it comes");
+    fixture.dequeue("two", &fixture.step, 2);
+    assert_eq!(fixture.take_log(), [("in", Ok(vec![]))]);
     step.cancel(Error::new(Code::Cancelled, "the client is gone"));
     let cancelled = Error::new(Code::Cancelled, "the client is gone").derived();
-    assert_eq!(bench.took(), [("three", Err(cancelled)), ("two", Ok(vec![1, 2]))]);
+    assert_eq!(fixture.take_log(), [("three", Err(cancelled)), ("two", Ok(vec![1, 2]))]);
     Ok(())
 }
 
 #[test]
-fn a_close_waits_for_enqueues_before_it() -> Result<()> {
-    let bench = Bench::new(1, Kind::Fifo);
-    bench.enqueue("one", &[1])?;
-    bench.enqueue("more", &[2, 3])?;
-    bench.queue.close(&bench.step, false, bench.told("close"));
-    bench.enqueue("late", &[4])?;
-    assert_eq!(bench.took(), [("one", Ok(vec![]))]);
-    assert!(!bench.queue.is_closed());
-    bench.dequeue("two", &bench.step, 2);
-    bench.dequeue("last", &bench.step, 1);
+fn a_close_waits_for_earlier_enqueues() -> Result<()> {
+    let fixture = Fixture::new(1, Kind::Fifo);
+    fixture.enqueue("one", &[1])?;
+    fixture.enqueue("more", &[2, 3])?;
+    fixture.queue.close(&fixture.step, false, fixture.record("close"));
+    fixture.enqueue("late", &[4])?;
+    assert_eq!(fixture.take_log(), [("one", Ok(vec![]))]);
+    assert!(!fixture.queue.is_closed());
+    fixture.dequeue("two", &fixture.step, 2);
+    fixture.dequeue("last", &fixture.step, 1);
     let closed = Err(Error::new(Code::Cancelled, "FIFOQueue 'q' is closed."));
-    let mut told = bench.took();
-    told.sort_by_key(|(what, _)| *what);
+    let mut answers = fixture.take_log();
+    answers.sort_by_key(|(what, _)| *what);
     let expected = [
         ("close", Ok(vec![])),
         ("last", Ok(vec![3])),
@@ -80,50 +80,53 @@ fn a_close_waits_for_enqueues_before_it() -> Result<()> {
         ("more", Ok(vec![])),
         ("two", Ok(vec![1, 2])),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(answers, expected);
     Ok(())
 }
 
 #[test]
-fn what_waits_for_a_shuffle_leaves_enough_in_it() -> Result<()> {
-    let bench = Bench::new(10, Kind::Shuffle { min_after_dequeue: 2, seeds: (1, 2) });
-    bench.enqueue("in", &[1, 2, 3])?;
-    bench.dequeue("two", &bench.step, 2);
-    assert_eq!(bench.queue.len(), 2);
-    assert_eq!(bench.took().len(), 1);
-    bench.queue.close(&bench.step, false, bench.told("close"));
-    let taken = bench.took().into_iter().find(|(what, _)| *what == "two");
+fn a_shuffling_queue_keeps_min_after_dequeue_until_closed() -> Result<()> {
+    let fixture = Fixture::new(10, Kind::Shuffle { min_after_dequeue: 2, seeds: (1, 2) });
+    fixture.enqueue("in", &[1, 2, 3])?;
+    fixture.dequeue("two", &fixture.step, 2);
+    assert_eq!(fixture.queue.len(), 2);
+    assert_eq!(fixture.take_log().len(), 1);
+    fixture.queue.close(&fixture.step, false, fixture.record("close"));
+    let taken = fixture.take_log().into_iter().find(|(what, _)| *what == "two");
     assert!(matches!(taken, Some((_, Ok(values))) if values.len() == 2));
-    assert_eq!(bench.queue.len(), 1);
+    assert_eq!(fixture.queue.len(), 1);
     Ok(())
 }
 
 #[test]
 fn batches_of_scalars_are_refused() -> Result<()> {
-    let bench = Bench::new(10, Kind::Fifo);
-    bench.queue.enqueue_many(&bench.step, &[Tensor::from(1i32)], bench.told("in"));
-    let told = bench.took();
-    assert!(matches!(&told[..], [("in", Err(error))] if error.code() == Code::InvalidArgument), "{told:?}");
+    let fixture = Fixture::new(10, Kind::Fifo);
+    fixture.queue.enqueue_many(&fixture.step, &[Tensor::from(1i32)], fixture.record("in"));
+    let answers = fixture.take_log();
+    assert!(
+        matches!(&answers[..], [("in", Err(error))] if error.code() == Code::InvalidArgument),
+        "{answers:?}"
+    );
     Ok(())
 }
 
 #[test]
-fn many_threads_lose_and_repeat_nothing() -> Result<()> {
-    let bench = Bench::new(7, Kind::Fifo);
+fn concurrent_threads_neither_lose_nor_repeat_elements() -> Result<()> {
+    let fixture = Fixture::new(7, Kind::Fifo);
     std::thread::scope(|scope| {
         for start in 0..4 {
-            let bench = &bench;
+            let fixture = &fixture;
             scope.spawn(move || {
                 (0..50).for_each(|i| {
                     let values = [start * 100 + 2 * i, start * 100 + 2 * i + 1];
-                    assert_eq!(bench.enqueue("in", &values), Ok(()));
+                    assert_eq!(fixture.enqueue("in", &values), Ok(()));
                 })
             });
-            scope.spawn(move || (0..25).for_each(|_| bench.dequeue("out", &bench.step, 4)));
+            scope.spawn(move || (0..25).for_each(|_| fixture.dequeue("out", &fixture.step, 4)));
         }
     });
     let mut taken = Vec::new();
-    for (what, values) in bench.took() {
+    for (what, values) in fixture.take_log() {
         let values = values?;
         if what == "out" {
             assert_eq!(values.len(), 4);

@@ -1,49 +1,48 @@
-//! How the records of a work unit, mostly a file's name, are found.
+//! Formats of work units: how a reader finds the records of a work unit, which usually is a file name.
 
-use crate::objects::io::{Compression, FixedFormat, FixedReader, LineReader, RecordReader, Returns, path_of};
+use crate::objects::io::{
+    CarriageReturns, Compression, FixedFormat, FixedReader, LineReader, RecordReader, path_of,
+};
 use bytes::Bytes;
 use device::{Error, Result};
 
-/// What a reader takes work units for.
+/// The format of a reader's work units.
 #[derive(Clone, Debug)]
 pub enum Format {
-    /// Names of files that are one record each.
+    /// File names; each file is one record.
     WholeFile,
-    /// Records themselves.
+    /// Work units that are records themselves.
     Identity,
-    /// Text files, of which the first lines may be none.
-    TextLine {
-        skipped: u64,
-    },
-    FixedLength {
-        format: FixedFormat,
-        compression: Compression,
-    },
-    TfRecord {
-        compression: Compression,
-    },
+    /// Text files whose lines are records, after `skipped` header lines.
+    TextLine { skipped: u64 },
+    /// Files of fixed-length records.
+    FixedLength { format: FixedFormat, compression: Compression },
+    /// TFRecord files.
+    TfRecord { compression: Compression },
 }
 
-/// A record and where it is from.
+/// A record, and a key that says where it is from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub key: Bytes,
     pub value: Bytes,
 }
 
-/// What there is next in a work unit.
-pub(super) enum Next {
+/// The next result of reading a work unit.
+pub(super) enum NextRecord {
+    /// A record.
     Record(Record),
-    /// A record after which the work unit is done.
+    /// A record that completes the work unit.
     Last(Record),
+    /// The end of the work unit.
     End,
 }
 
-/// What reads a work unit.
-pub(super) type Records = Box<dyn FnMut() -> Result<Next> + Send>;
+/// A function that returns the next result of a work unit at each call.
+pub(super) type RecordsFn = Box<dyn FnMut() -> Result<NextRecord> + Send>;
 
 impl Format {
-    /// The kind of reader in messages.
+    /// Returns the kind of reader for messages.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Format::WholeFile => "WholeFileReader",
@@ -54,24 +53,24 @@ impl Format {
         }
     }
 
-    /// Whether a reader can be put back to where it was: only one that is never within a work unit.
-    pub(super) fn keeps_state(&self) -> bool {
+    /// Returns whether the reader's state can be restored; only formats of one record per work unit support this.
+    pub(super) fn can_restore(&self) -> bool {
         matches!(self, Format::WholeFile | Format::Identity)
     }
 
-    /// Starts with a work unit.
-    pub(super) fn open(&self, work: &Bytes) -> Result<Records> {
+    /// Opens a work unit.
+    pub(super) fn open(&self, work: &Bytes) -> Result<RecordsFn> {
         let (work, path) = (work.clone(), path_of(work));
         Ok(match *self {
             Format::WholeFile => Box::new(move || {
                 let value = std::fs::read(&path).map_err(|e| checkpoint::Error::file(&path, &e))?;
-                Ok(Next::Last(Record { key: work.clone(), value: value.into() }))
+                Ok(NextRecord::Last(Record { key: work.clone(), value: value.into() }))
             }),
             Format::Identity => {
-                Box::new(move || Ok(Next::Last(Record { key: work.clone(), value: work.clone() })))
+                Box::new(move || Ok(NextRecord::Last(Record { key: work.clone(), value: work.clone() })))
             }
             Format::TextLine { skipped } => {
-                let mut lines = LineReader::open(path, Returns::EndLines)?;
+                let mut lines = LineReader::open(path, CarriageReturns::RemoveAtLineEnd)?;
                 let mut number = 0;
                 while number < skipped && lines.next_line()?.is_some() {
                     number += 1;
@@ -102,18 +101,21 @@ impl Format {
     }
 }
 
-/// Records by number, with keys `work:number`. What is wrong within a file stays wrong however often it is asked.
-fn numbered(work: Bytes, mut next: impl FnMut() -> Result<Option<(u64, Bytes)>> + Send + 'static) -> Records {
+/// Returns a reader of numbered records with keys `work:number`. After an error each call returns the same error.
+fn numbered(
+    work: Bytes,
+    mut next: impl FnMut() -> Result<Option<(u64, Bytes)>> + Send + 'static,
+) -> RecordsFn {
     let mut failed: Option<Error> = None;
     Box::new(move || {
         if let Some(error) = &failed {
             return Err(error.clone());
         }
         match next() {
-            Ok(None) => Ok(Next::End),
+            Ok(None) => Ok(NextRecord::End),
             Ok(Some((number, value))) => {
                 let key = [&work[..], b":", number.to_string().as_bytes()].concat();
-                Ok(Next::Record(Record { key: key.into(), value }))
+                Ok(NextRecord::Record(Record { key: key.into(), value }))
             }
             Err(error) => {
                 failed = Some(error.clone());

@@ -1,14 +1,14 @@
-//! Readers: they take work units, mostly names of files, from a queue, and give out the records in them one after
-//! the other, to whichever step asks.
+//! Readers take work units, usually file names, from a queue, and return their records one after the other to the
+//! steps that ask.
 
 mod format;
 mod progress;
 
 pub use format::{Format, Record};
 
+use crate::objects::fair_lock::{FairLock, FairLockGuard};
 use crate::objects::io;
 use crate::objects::queue::{Element, Queue};
-use crate::objects::turns::{Turn, Turns};
 use bytes::Bytes;
 use device::cancel::Cancellation;
 use device::resource::Resource;
@@ -19,13 +19,13 @@ use progress::Progress;
 use std::fmt;
 use std::sync::Arc;
 
-/// A reader. Steps use it in turn: one that waits for a work unit holds up those that ask after it, until it or
-/// they are cancelled.
+/// A reader resource. A fair lock serves one step at a time: a read that waits for a work unit blocks later
+/// operations until it completes or is cancelled.
 pub struct Reader {
-    /// Its kind and node, for messages.
+    /// Kind and node name for messages.
     name: String,
     format: Format,
-    progress: Turns<Progress>,
+    progress: FairLock<Progress>,
 }
 
 impl Resource for Reader {
@@ -33,63 +33,67 @@ impl Resource for Reader {
 }
 
 impl Reader {
-    /// The reader of a node.
+    /// Returns the reader of a node.
     pub fn new(node: &str, format: Format) -> Reader {
         let name = format!("{} '{node}'", format.name());
-        Reader { name, format, progress: Turns::new(Progress::default()) }
+        Reader { name, format, progress: FairLock::new(Progress::default()) }
     }
 
-    /// Reads up to `wanted` records of one work unit, but one at least if any are wanted: where the work unit that it
-    /// is at has none left, it waits for one from the queue.
+    /// Reads up to `requested` records of one work unit, at least one if `requested` is not 0. If the current work
+    /// unit has no more records, the read waits for the next work unit from the queue.
     pub fn read(
         self: &Arc<Self>,
         step: &Arc<Cancellation>,
         queue: &Arc<Queue>,
-        wanted: usize,
+        requested: usize,
         done: Finish<Vec<Record>>,
     ) {
-        if wanted == 0 {
+        if requested == 0 {
             return done(Ok(Vec::new()));
         }
         let (reader, queue, cancellation) = (self.clone(), queue.clone(), step.clone());
-        self.progress.take(step, move |turn| match turn {
-            Ok(progress) => Reading { reader, queue, step: cancellation, wanted, progress, done }.go_on(),
+        self.progress.lock(step, move |locked| match locked {
+            Ok(progress) => {
+                ReadOperation { reader, queue, step: cancellation, requested, progress, done }.proceed()
+            }
             Err(error) => done(Err(error)),
         });
     }
 
+    /// Returns the number of records read since the reader was made or reset.
     pub fn records_produced(&self, step: &Arc<Cancellation>, done: Finish<i64>) {
         self.progress.with(step, |progress| Ok(progress.produced()), done);
     }
 
+    /// Returns the number of work units completed since the reader was made or reset.
     pub fn work_units_completed(&self, step: &Arc<Cancellation>, done: Finish<i64>) {
         self.progress.with(step, |progress| Ok(progress.finished()), done);
     }
 
-    /// Where it is, as [`Reader::restore`] takes it.
+    /// Returns the reader's state for [`Reader::restore`].
     pub fn serialize(&self, step: &Arc<Cancellation>, done: Finish<Bytes>) {
-        if let Err(error) = self.check_keeps_state("SerializeState") {
+        if let Err(error) = self.check_can_restore("SerializeState") {
             return done(Err(error));
         }
         self.progress.with(step, |progress| Ok(progress.serialize().into()), done);
     }
 
-    /// Goes where it was when this was serialised. A reader that cannot is reset, as TensorFlow's is.
+    /// Restores a serialised state. Like in TensorFlow, a reader that cannot restore the state is reset.
     pub fn restore(&self, step: &Arc<Cancellation>, state: &Bytes, done: Finish<()>) {
-        let restored = self.check_keeps_state("RestoreState");
-        let (new, said) = match restored.and_then(|()| Progress::restore(state, &self.name)) {
+        let restored = self.check_can_restore("RestoreState");
+        let (new, outcome) = match restored.and_then(|()| Progress::restore(state, &self.name)) {
             Ok(restored) => (restored, Ok(())),
             Err(error) => (Progress::default(), Err(error)),
         };
-        self.put(step, new, Box::new(move |put| done(put.and(said))));
+        self.replace(step, new, Box::new(move |put| done(put.and(outcome))));
     }
 
-    /// Back to where it was when it was made.
+    /// Resets the reader to its initial state.
     pub fn reset(&self, step: &Arc<Cancellation>, done: Finish<()>) {
-        self.put(step, Progress::default(), done);
+        self.replace(step, Progress::default(), done);
     }
 
-    fn put(&self, step: &Arc<Cancellation>, mut new: Progress, done: Finish<()>) {
+    fn replace(&self, step: &Arc<Cancellation>, mut new: Progress, done: Finish<()>) {
         let put = move |progress: &mut Progress| {
             *progress = std::mem::take(&mut new);
             Ok(())
@@ -97,8 +101,8 @@ impl Reader {
         self.progress.with(step, put, done);
     }
 
-    fn check_keeps_state(&self, operation: &str) -> Result<()> {
-        match self.format.keeps_state() {
+    fn check_can_restore(&self, operation: &str) -> Result<()> {
+        match self.format.can_restore() {
             true => Ok(()),
             false => Err(Error::new(Code::Unimplemented, format!("Reader {operation}"))),
         }
@@ -111,56 +115,57 @@ impl fmt::Debug for Reader {
     }
 }
 
-/// A read under way: on a thread for files, or waiting for the queue.
-struct Reading {
+/// A read operation: it runs on a file thread, or waits for the queue.
+struct ReadOperation {
     reader: Arc<Reader>,
     queue: Arc<Queue>,
     step: Arc<Cancellation>,
-    wanted: usize,
-    progress: Turn<Progress>,
+    requested: usize,
+    progress: FairLockGuard<Progress>,
     done: Finish<Vec<Record>>,
 }
 
-impl Reading {
-    fn go_on(self) {
+impl ReadOperation {
+    fn proceed(self) {
         if self.progress.is_within_work() {
-            return self.on_a_thread_for_files(Reading::read);
+            return self.run_on_file_thread(ReadOperation::read);
         }
         let (queue, step) = (self.queue.clone(), self.step.clone());
         let begin = move |taken: Result<Vec<Element>>| match taken.and_then(|taken| work_unit(&taken)) {
-            Ok(work) => self.on_a_thread_for_files(|reading| reading.begin(work)),
-            Err(error) => self.end(Err(error)),
+            Ok(work) => self.run_on_file_thread(|read| read.begin(work)),
+            Err(error) => self.finish(Err(error)),
         };
         queue.dequeue(&step, Box::new(begin));
     }
 
-    /// Should there be no thread, or the work panic, all is dropped: the reader is free and the node fails.
-    fn on_a_thread_for_files(self, work: impl FnOnce(Reading) + Send + 'static) {
+    /// Runs `work` on a file thread. If there is no thread or the work panics, everything is dropped, which unlocks
+    /// the reader and fails the node.
+    fn run_on_file_thread(self, work: impl FnOnce(ReadOperation) + Send + 'static) {
         let _ = io::spawn(move || work(self));
     }
 
     fn begin(mut self, work: Bytes) {
         match self.progress.begin(&self.reader.format, work) {
             Ok(()) => self.read(),
-            Err(error) => self.end(Err(error)),
+            Err(error) => self.finish(Err(error)),
         }
     }
 
     fn read(mut self) {
-        match self.progress.read(&self.reader.format, self.wanted, &self.step) {
-            Ok(records) if records.is_empty() => self.go_on(),
-            result => self.end(result),
+        match self.progress.read(&self.reader.format, self.requested, &self.step) {
+            Ok(records) if records.is_empty() => self.proceed(),
+            result => self.finish(result),
         }
     }
 
-    fn end(self, result: Result<Vec<Record>>) {
-        // Before the step goes on: it may ask the reader again.
+    fn finish(self, result: Result<Vec<Record>>) {
+        // The lock is released before `done` runs, because the step may use the reader again.
         drop(self.progress);
         (self.done)(result);
     }
 }
 
-/// The work unit in a queue's element.
+/// Returns the work unit in a queue element.
 fn work_unit(taken: &[Element]) -> Result<Bytes> {
     let [component] = taken.first().map(|element| &element[..]).unwrap_or_default() else {
         device::invalid!("Expected single component queue");

@@ -1,38 +1,44 @@
-//! How far a reader has come, and the message that says so.
+//! The progress of a reader, and its serialised form.
 
-use super::format::{Format, Next, Record, Records};
+use super::format::{Format, NextRecord, Record, RecordsFn};
 use crate::objects::escape::escape;
 use bytes::Bytes;
 use checkpoint::proto::{Fields, Malformed, Writer};
 use device::cancel::Cancellation;
 use device::{Error, Result};
 
-/// Where a reader is: the numbers are those since it was made or reset.
+/// The progress of a reader; the counts start when it is made or reset.
 #[derive(Default)]
 pub(super) struct Progress {
+    /// Number of work units started.
     started: i64,
+    /// Number of work units completed.
     finished: i64,
+    /// Number of records read.
     produced: i64,
-    /// The work unit that was started last.
+    /// The current or last work unit.
     work: Bytes,
-    /// What reads it; not there yet after a restore.
-    records: Option<Records>,
+    /// The open work unit; `None` before it is reopened after a restore.
+    records: Option<RecordsFn>,
 }
 
 impl Progress {
+    /// Returns the number of work units completed.
     pub(super) fn finished(&self) -> i64 {
         self.finished
     }
 
+    /// Returns the number of records read.
     pub(super) fn produced(&self) -> i64 {
         self.produced
     }
 
+    /// Returns whether a work unit is in progress.
     pub(super) fn is_within_work(&self) -> bool {
         self.finished < self.started
     }
 
-    /// Starts with a work unit; one that cannot be opened is left out.
+    /// Starts a work unit. If it cannot be opened, the reader goes on without it.
     pub(super) fn begin(&mut self, format: &Format, work: Bytes) -> Result<()> {
         self.records = Some(format.open(&work)?);
         self.work = work;
@@ -40,26 +46,26 @@ impl Progress {
         Ok(())
     }
 
-    /// Up to so many records of the work unit; fewer, or none, where it ends.
+    /// Reads up to `requested` records of the work unit; fewer, possibly none, at its end.
     pub(super) fn read(
         &mut self,
         format: &Format,
-        wanted: usize,
+        requested: usize,
         step: &Cancellation,
     ) -> Result<Vec<Record>> {
         let mut read = Vec::new();
-        while self.is_within_work() && read.len() < wanted {
+        while self.is_within_work() && read.len() < requested {
             step.check()?;
             let records = match &mut self.records {
                 Some(records) => records,
                 none => none.insert(format.open(&self.work)?),
             };
             let next = records()?;
-            if matches!(next, Next::Last(_) | Next::End) {
+            if matches!(next, NextRecord::Last(_) | NextRecord::End) {
                 self.finished = self.started;
                 self.records = None;
             }
-            if let Next::Record(record) | Next::Last(record) = next {
+            if let NextRecord::Record(record) | NextRecord::Last(record) = next {
                 self.produced = self.produced.saturating_add(1);
                 read.push(record);
             }
@@ -67,14 +73,14 @@ impl Progress {
         Ok(read)
     }
 
-    /// As a `ReaderBaseState`.
+    /// Returns the progress as a serialised `ReaderBaseState`.
     pub(super) fn serialize(&self) -> Vec<u8> {
         let mut state = Writer::new();
         state.int(1, self.started).int(2, self.finished).int(3, self.produced).string(4, &self.work);
         state.finish()
     }
 
-    /// What [`Progress::serialize`] wrote for a reader that messages name `name`.
+    /// Restores progress that [`Progress::serialize`] encoded; `name` is the reader's name in messages.
     pub(super) fn restore(state: &[u8], name: &str) -> Result<Progress> {
         let malformed =
             |Malformed| Error::invalid(format!("Could not parse state for {name}: {}", escape(state)));

@@ -1,5 +1,5 @@
-//! What steps see of a reader that they share. What readers read is compared with TensorFlow's in
-//! `tests/tensorflow/synchronisation/readers.py`.
+//! Tests of a reader shared by steps. `tests/tensorflow/synchronisation/readers.py` compares the records with
+//! TensorFlow's.
 
 use super::*;
 use crate::objects::queue::{Kind, QueueSpec};
@@ -25,25 +25,30 @@ fn put(queue: &Queue, unit: impl Into<Bytes>) {
     );
 }
 
-type Answer = Receiver<Result<Vec<String>>>;
+type KeysReceiver = Receiver<Result<Vec<String>>>;
 
-/// Starts to read; the keys come through the channel.
-fn read(reader: &Arc<Reader>, queue: &Arc<Queue>, step: &Arc<Cancellation>, wanted: usize) -> Answer {
+/// Starts a read; the channel receives the keys of the records.
+fn read(
+    reader: &Arc<Reader>,
+    queue: &Arc<Queue>,
+    step: &Arc<Cancellation>,
+    requested: usize,
+) -> KeysReceiver {
     let (sender, receiver) = mpsc::channel();
     let key = |record: &Record| String::from_utf8_lossy(&record.key).into_owned();
     let done = move |records: Result<Vec<Record>>| {
         let _ = sender.send(records.map(|records| records.iter().map(key).collect()));
     };
-    reader.read(step, queue, wanted, Box::new(done));
+    reader.read(step, queue, requested, Box::new(done));
     receiver
 }
 
-fn keys(answer: &Answer) -> Result<Vec<String>> {
+fn keys(answer: &KeysReceiver) -> Result<Vec<String>> {
     answer.recv_timeout(DEADLINE).map_err(|e| Error::internal(e.to_string()))?
 }
 
 #[test]
-fn a_cancelled_read_leaves_the_reader_to_those_that_wait() -> Result<()> {
+fn a_cancelled_read_passes_the_reader_to_the_next_waiting_read() -> Result<()> {
     let (reader, queue) = (Arc::new(Reader::new("node", Format::Identity)), queue());
     let steps = [0; 3].map(|_| Arc::new(Cancellation::new()));
     let answers = [0, 1, 2].map(|i| read(&reader, &queue, &steps[i], 1));
@@ -59,7 +64,7 @@ fn a_cancelled_read_leaves_the_reader_to_those_that_wait() -> Result<()> {
 }
 
 #[test]
-fn a_read_that_is_cancelled_within_a_file_ends() -> Result<()> {
+fn a_read_can_be_cancelled_within_a_file() -> Result<()> {
     let dir = TempDir::new()?;
     dir.write("lines", b"1\n2\n")?;
     let reader = Arc::new(Reader::new("node", Format::TextLine { skipped: 0 }));
@@ -74,7 +79,7 @@ fn a_read_that_is_cancelled_within_a_file_ends() -> Result<()> {
 }
 
 #[test]
-fn many_files_without_records_are_passed_over() -> Result<()> {
+fn many_files_without_records_are_skipped() -> Result<()> {
     let dir = TempDir::new()?;
     dir.write("empty", b"")?;
     dir.write("last", b"x")?;
@@ -90,7 +95,7 @@ fn many_files_without_records_are_passed_over() -> Result<()> {
 }
 
 #[test]
-fn numbers_in_a_state_may_be_as_large_as_they_like() -> Result<()> {
+fn restored_counts_at_the_limit_of_i64_do_not_overflow() -> Result<()> {
     let largest = Progress::restore(b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x10\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "r")?;
     assert_eq!((largest.finished(), largest.produced()), (i64::MAX, i64::MAX));
     let mut largest = largest;

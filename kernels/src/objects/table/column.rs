@@ -1,42 +1,44 @@
-//! The values of a table's rows, one after another in memory.
+//! The values of a table, one row after another in memory.
 
 use bytes::Bytes;
 use device::{Error, Result};
 use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
 
+/// The values of a table's rows.
 pub(super) struct Column {
     dtype: DType,
-    /// Elements a row.
+    /// Number of tensor elements per row.
     width: usize,
-    elements: Elements,
+    elements: ColumnElements,
 }
 
-enum Elements {
+/// Tensor elements in the representation of their dtype.
+enum ColumnElements {
     Plain { size: usize, bytes: Vec<u8> },
     Strings(Vec<Bytes>),
     Variants(Vec<Variant>),
     Resources(Vec<ResourceHandle>),
 }
 
-/// Runs an expression on the elements and those of a tensor, whatever they are: `$all` is the vector, `$from`
-/// the tensor's slice, `$per` how many entries of both a row has.
-macro_rules! each {
+/// Evaluates an expression for the column's representation: `$all` is the vector of the column, `$from` the slice of
+/// the tensor, and `$per` the number of vector items per row.
+macro_rules! with_elements {
     ($column:expr, $tensor:expr, |$all:ident, $from:ident, $per:ident| $body:expr) => {{
         let width = $column.width;
         match &mut $column.elements {
-            Elements::Plain { size, bytes: $all } => {
+            ColumnElements::Plain { size, bytes: $all } => {
                 let ($from, $per) = ($tensor.bytes()?, width * *size);
                 $body
             }
-            Elements::Strings($all) => {
+            ColumnElements::Strings($all) => {
                 let ($from, $per) = ($tensor.as_strings()?, width);
                 $body
             }
-            Elements::Variants($all) => {
+            ColumnElements::Variants($all) => {
                 let ($from, $per) = ($tensor.as_variants()?, width);
                 $body
             }
-            Elements::Resources($all) => {
+            ColumnElements::Resources($all) => {
                 let ($from, $per) = ($tensor.as_resources()?, width);
                 $body
             }
@@ -45,22 +47,23 @@ macro_rules! each {
 }
 
 impl Column {
+    /// Returns an empty column.
     pub(super) fn new(dtype: DType, width: usize) -> Result<Column> {
         let elements = match dtype {
-            DType::String => Elements::Strings(Vec::new()),
-            DType::Variant => Elements::Variants(Vec::new()),
-            DType::Resource => Elements::Resources(Vec::new()),
+            DType::String => ColumnElements::Strings(Vec::new()),
+            DType::Variant => ColumnElements::Variants(Vec::new()),
+            DType::Resource => ColumnElements::Resources(Vec::new()),
             _ => {
                 let size = dtype.size().ok_or_else(|| Error::unimplemented(format!("a table of {dtype}")))?;
-                Elements::Plain { size, bytes: Vec::new() }
+                ColumnElements::Plain { size, bytes: Vec::new() }
             }
         };
         Ok(Column { dtype, width, elements })
     }
 
-    /// Adds row `row` of a tensor.
+    /// Appends row `row` of a tensor.
     pub(super) fn push(&mut self, tensor: &Tensor, row: usize) -> Result<()> {
-        each!(self, tensor, |all, from, per| {
+        with_elements!(self, tensor, |all, from, per| {
             all.try_reserve(per)
                 .map_err(|_| Error::new(Code::ResourceExhausted, "no memory for another row"))?;
             all.extend_from_slice(&from[row * per..(row + 1) * per]);
@@ -68,62 +71,64 @@ impl Column {
         Ok(())
     }
 
-    pub(super) fn set(&mut self, place: usize, tensor: &Tensor, row: usize) -> Result<()> {
-        each!(self, tensor, |all, from, per| {
-            all[place * per..(place + 1) * per].clone_from_slice(&from[row * per..(row + 1) * per]);
+    /// Replaces the row at index `place` by row `row` of a tensor.
+    pub(super) fn set(&mut self, index: usize, tensor: &Tensor, row: usize) -> Result<()> {
+        with_elements!(self, tensor, |all, from, per| {
+            all[index * per..(index + 1) * per].clone_from_slice(&from[row * per..(row + 1) * per]);
         });
         Ok(())
     }
 
-    /// Puts the last row in the place of one that goes.
-    pub(super) fn swap_remove(&mut self, place: usize) {
-        fn remove<T: Clone>(all: &mut Vec<T>, place: usize, per: usize) {
+    /// Removes the row at index `place` by moving the last row there.
+    pub(super) fn swap_remove(&mut self, index: usize) {
+        fn remove<T: Clone>(all: &mut Vec<T>, index: usize, per: usize) {
             let last = all.len().saturating_sub(per);
             let tail = all.split_off(last);
-            if place * per < last {
-                all[place * per..(place + 1) * per].clone_from_slice(&tail);
+            if index * per < last {
+                all[index * per..(index + 1) * per].clone_from_slice(&tail);
             }
         }
         match &mut self.elements {
-            Elements::Plain { size, bytes } => remove(bytes, place, self.width * *size),
-            Elements::Strings(all) => remove(all, place, self.width),
-            Elements::Variants(all) => remove(all, place, self.width),
-            Elements::Resources(all) => remove(all, place, self.width),
+            ColumnElements::Plain { size, bytes } => remove(bytes, index, self.width * *size),
+            ColumnElements::Strings(all) => remove(all, index, self.width),
+            ColumnElements::Variants(all) => remove(all, index, self.width),
+            ColumnElements::Resources(all) => remove(all, index, self.width),
         }
     }
 
-    /// Whether a row is equal to one of a tensor.
-    pub(super) fn is_same(&mut self, place: usize, tensor: &Tensor, row: usize) -> Result<bool> {
-        Ok(each!(self, tensor, |all, from, per| {
-            all[place * per..(place + 1) * per] == from[row * per..(row + 1) * per]
+    /// Returns whether the row at index `place` equals row `row` of a tensor.
+    pub(super) fn is_same(&mut self, index: usize, tensor: &Tensor, row: usize) -> Result<bool> {
+        Ok(with_elements!(self, tensor, |all, from, per| {
+            all[index * per..(index + 1) * per] == from[row * per..(row + 1) * per]
         }))
     }
 
-    /// The rows in these places; where there is none, the default's row of the same number, or its only one.
+    /// Returns the rows at the given indices. For a `None`, the row comes from `default`: its only row with
+    /// `one_for_all`, otherwise the row of the same number.
     pub(super) fn gather(
         &self,
-        places: impl Iterator<Item = Option<usize>>,
+        row_indices: impl Iterator<Item = Option<usize>>,
         default: &Tensor,
         one_for_all: bool,
         shape: Shape,
     ) -> Result<Tensor> {
         fn pick<'a, T>(all: &'a [T], default: &'a [T], per: usize, from: Row) -> &'a [T] {
             match from {
-                Row::There(place) => &all[place * per..(place + 1) * per],
+                Row::Present(index) => &all[index * per..(index + 1) * per],
                 Row::Default(row) => &default[row * per..(row + 1) * per],
             }
         }
         enum Row {
-            There(usize),
+            Present(usize),
             Default(usize),
         }
-        let rows = places.enumerate().map(|(i, place)| match place {
-            Some(place) => Row::There(place),
+        let rows = row_indices.enumerate().map(|(i, index)| match index {
+            Some(index) => Row::Present(index),
             None => Row::Default(if one_for_all { 0 } else { i }),
         });
         let width = self.width;
         Ok(match &self.elements {
-            Elements::Plain { size, bytes } => {
+            ColumnElements::Plain { size, bytes } => {
                 let mut out = Tensor::unspecified(self.dtype, shape)?;
                 let (default, per) = (default.bytes()?, width * size);
                 if per > 0 {
@@ -133,21 +138,21 @@ impl Column {
                 }
                 out
             }
-            Elements::Strings(all) => {
+            ColumnElements::Strings(all) => {
                 let default = default.as_strings()?;
                 Tensor::strings(
                     rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(),
                     shape,
                 )?
             }
-            Elements::Variants(all) => {
+            ColumnElements::Variants(all) => {
                 let default = default.as_variants()?;
                 Tensor::variants(
                     rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(),
                     shape,
                 )?
             }
-            Elements::Resources(all) => {
+            ColumnElements::Resources(all) => {
                 let default = default.as_resources()?;
                 Tensor::resources(
                     rows.flat_map(|row| pick(all, default, width, row).to_vec()).collect(),
@@ -157,29 +162,29 @@ impl Column {
         })
     }
 
-    /// All rows.
+    /// Returns all rows.
     pub(super) fn all(&self, shape: Shape) -> Result<Tensor> {
         Ok(match &self.elements {
-            Elements::Plain { bytes, .. } => Tensor::from_bytes(self.dtype, shape, bytes)?,
-            Elements::Strings(all) => Tensor::strings(all.clone(), shape)?,
-            Elements::Variants(all) => Tensor::variants(all.clone(), shape)?,
-            Elements::Resources(all) => Tensor::resources(all.clone(), shape)?,
+            ColumnElements::Plain { bytes, .. } => Tensor::from_bytes(self.dtype, shape, bytes)?,
+            ColumnElements::Strings(all) => Tensor::strings(all.clone(), shape)?,
+            ColumnElements::Variants(all) => Tensor::variants(all.clone(), shape)?,
+            ColumnElements::Resources(all) => Tensor::resources(all.clone(), shape)?,
         })
     }
 
-    /// A row as messages show it.
-    pub(super) fn text(&self, place: usize) -> String {
+    /// Returns the first element of a row as text for messages.
+    pub(super) fn text(&self, index: usize) -> String {
         let count = match &self.elements {
-            Elements::Plain { size, bytes } => bytes.len() / size.max(&1),
-            Elements::Strings(all) => all.len(),
-            Elements::Variants(all) => all.len(),
-            Elements::Resources(all) => all.len(),
+            ColumnElements::Plain { size, bytes } => bytes.len() / size.max(&1),
+            ColumnElements::Strings(all) => all.len(),
+            ColumnElements::Variants(all) => all.len(),
+            ColumnElements::Resources(all) => all.len(),
         };
         let all = Shape::new(&[count]).map_err(Error::from).and_then(|shape| self.all(shape));
-        all.map_or_else(|_| "?".to_owned(), |all| Column::text_of(&all, place * self.width))
+        all.map_or_else(|_| "?".to_owned(), |all| Column::text_of(&all, index * self.width))
     }
 
-    /// An element of a tensor as messages show it.
+    /// Returns an element of a tensor as text for messages.
     pub(super) fn text_of(tensor: &Tensor, element: usize) -> String {
         use crate::numeric::dispatch::dispatch;
         if let Ok(strings) = tensor.as_strings() {

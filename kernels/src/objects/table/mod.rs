@@ -1,4 +1,5 @@
-//! Lookup tables: rows by key. One that is initialised as a whole answers only then; others change at will.
+//! Lookup tables: values by key. A static table is initialised as a whole before lookups; the other kinds can change
+//! at any time.
 
 mod column;
 pub mod text_file;
@@ -14,21 +15,21 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// The bytes of a key.
+/// The bytes of a key; see [`key_bytes`].
 pub type Key<'a> = Cow<'a, [u8]>;
 
-/// How a table gets its rows.
+/// The way in which a table gets its rows.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// All at once.
+    /// Initialised with all rows at once, then immutable.
     Static,
-    /// One by one.
+    /// Rows can be inserted and removed.
     Mutable,
-    /// One by one, under keys other than these two.
+    /// Mutable; the two keys `empty` and `deleted` are reserved.
     Dense { empty: Bytes, deleted: Option<Bytes> },
 }
 
-/// The types and shapes of keys and values.
+/// The dtypes and shapes of keys and values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     pub key: DType,
@@ -37,7 +38,7 @@ pub struct Layout {
     pub value_shape: Shape,
 }
 
-/// A lookup table.
+/// A lookup table resource.
 pub struct Table {
     name: Arc<str>,
     kind: Kind,
@@ -45,10 +46,11 @@ pub struct Table {
     rows: RwLock<Rows>,
 }
 
+/// The rows of a table.
 struct Rows {
     is_initialized: bool,
-    /// The places of the rows by key.
-    places: FxHashMap<Bytes, usize>,
+    /// Index of each key's row.
+    row_indices: FxHashMap<Bytes, usize>,
     keys: Vec<Bytes>,
     values: Column,
 }
@@ -56,28 +58,30 @@ struct Rows {
 impl Rows {
     fn new(layout: &Layout, is_initialized: bool) -> Result<Rows> {
         let values = Column::new(layout.value, layout.value_shape.num_elements())?;
-        Ok(Rows { is_initialized, places: FxHashMap::default(), keys: Vec::new(), values })
+        Ok(Rows { is_initialized, row_indices: FxHashMap::default(), keys: Vec::new(), values })
     }
 
+    /// Inserts a row or replaces the row of the key.
     fn set(&mut self, key: Key<'_>, values: &Tensor, row: usize) -> Result<()> {
-        match self.places.get(&*key) {
-            Some(&place) => self.values.set(place, values, row),
+        match self.row_indices.get(&*key) {
+            Some(&index) => self.values.set(index, values, row),
             None => {
                 self.values.push(values, row)?;
                 let key = Bytes::from(key.into_owned());
-                self.places.insert(key.clone(), self.keys.len());
+                self.row_indices.insert(key.clone(), self.keys.len());
                 self.keys.push(key);
                 Ok(())
             }
         }
     }
 
+    /// Removes the row of the key if there is one.
     fn remove(&mut self, key: &[u8]) {
-        let Some(place) = self.places.remove(key) else { return };
-        self.keys.swap_remove(place);
-        self.values.swap_remove(place);
-        if let Some(moved) = self.keys.get(place) {
-            self.places.insert(moved.clone(), place);
+        let Some(index) = self.row_indices.remove(key) else { return };
+        self.keys.swap_remove(index);
+        self.values.swap_remove(index);
+        if let Some(moved) = self.keys.get(index) {
+            self.row_indices.insert(moved.clone(), index);
         }
     }
 }
@@ -87,17 +91,21 @@ impl Resource for Table {
 }
 
 impl Table {
+    /// Returns an empty table.
     pub fn new(name: Arc<str>, kind: Kind, layout: Layout) -> Result<Table> {
         let rows = RwLock::new(Rows::new(&layout, !matches!(kind, Kind::Static))?);
         Ok(Table { name, kind, layout, rows })
     }
 
+    /// Returns the dtypes and shapes of keys and values.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
+    /// Checks that a node with these dtypes may share this table.
+    ///
     /// # Errors
-    /// `InvalidArgument` if a node that asks for these types may not have this table.
+    /// `InvalidArgument` if the dtypes differ.
     pub fn check_same(&self, key: DType, value: DType) -> Result<()> {
         if (self.layout.key, self.layout.value) != (key, value) {
             device::invalid!(
@@ -110,20 +118,22 @@ impl Table {
         Ok(())
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.rows.read().keys.len()
     }
 
+    /// Returns whether the table has no row.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Returns whether the table can be looked up; false only for a static table before its initialisation.
     pub fn is_initialized(&self) -> bool {
         self.rows.read().is_initialized
     }
 
-    /// The bytes of each key of a tensor, and the shape in which the keys stand.
+    /// Returns the bytes of each key in a tensor, and the shape of the array of keys.
     fn keys<'a>(&self, keys: &'a Tensor) -> Result<(Vec<Key<'a>>, Vec<usize>)> {
         let (dims, each) = (keys.shape().dims(), &self.layout.key_shape);
         let Some(outer) = dims.strip_suffix(each.dims()) else {
@@ -133,6 +143,7 @@ impl Table {
         Ok((key_bytes(keys, width)?, outer.to_vec()))
     }
 
+    /// Checks that no key is a reserved key of a dense table.
     fn check_keys(&self, keys: &[Key<'_>]) -> Result<()> {
         if let Kind::Dense { empty, deleted } = &self.kind {
             for key in keys {
@@ -155,7 +166,7 @@ impl Table {
         Ok(())
     }
 
-    /// The values under these keys; `default`, a value or one for each key, where there is none.
+    /// Returns the values of the keys. `default`, one value or one per key, replaces missing values.
     pub fn find(&self, keys: &Tensor, default: &Tensor) -> Result<Tensor> {
         let (keys, outer) = self.keys(keys)?;
         self.check_keys(&keys)?;
@@ -169,11 +180,11 @@ impl Table {
         if !rows.is_initialized {
             return Err(Error::new(Code::FailedPrecondition, "Table not initialized."));
         }
-        let places = keys.iter().map(|key| rows.places.get(&**key).copied());
-        rows.values.gather(places, default, one_for_all, shape)
+        let row_indices = keys.iter().map(|key| rows.row_indices.get(&**key).copied());
+        rows.values.gather(row_indices, default, one_for_all, shape)
     }
 
-    /// Adds rows, or changes those that are there.
+    /// Inserts rows, replacing those with the same keys.
     pub fn insert(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         self.check_mutable("Insert")?;
         let (keys, outer) = self.keys(keys)?;
@@ -183,7 +194,7 @@ impl Table {
         keys.into_iter().enumerate().try_for_each(|(row, key)| rows.set(key, values, row))
     }
 
-    /// Removes the rows that are there.
+    /// Removes the rows with these keys; unknown keys are ignored.
     pub fn remove(&self, keys: &Tensor) -> Result<()> {
         self.check_mutable("Remove")?;
         let (keys, _) = self.keys(keys)?;
@@ -207,7 +218,7 @@ impl Table {
         if let Kind::Static = self.kind {
             return self.initialize(keys, values);
         }
-        // Dense tables of the peer export scalar keys as rows of one element.
+        // TensorFlow's dense tables export scalar keys as rows of one element.
         let rows = values.shape().first().copied().unwrap_or(0);
         let shape = Shape::new(&[&[rows], self.layout.key_shape.dims()].concat())?;
         let keys = &match keys.num_elements() == shape.num_elements() {
@@ -218,7 +229,7 @@ impl Table {
         self.check_values(values, &outer)?;
         let mut new = Rows::new(&self.layout, true)?;
         for (row, key) in keys.into_iter().enumerate() {
-            // What a dense table exports may have the keys in it that stand for no row.
+            // The export of a dense table may contain its reserved keys, which have no row.
             if self.check_keys(std::slice::from_ref(&key)).is_ok() {
                 new.set(key, values, row)?;
             }
@@ -227,7 +238,7 @@ impl Table {
         Ok(())
     }
 
-    /// All keys and all values.
+    /// Returns all keys and all values.
     pub fn export(&self) -> Result<(Tensor, Tensor)> {
         let rows = self.rows.read();
         let count = rows.keys.len();
@@ -236,7 +247,7 @@ impl Table {
         Ok((keys, rows.values.all(shape(&self.layout.value_shape)?)?))
     }
 
-    /// Gives a static table its rows; once it has them it keeps them.
+    /// Initialises a static table; an initialised table stays unchanged.
     pub fn initialize(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
         if keys.shape().rank() != 1 {
             device::invalid!("Keys must be a vector, but received shape{}", keys.shape());
@@ -257,13 +268,13 @@ impl Table {
         }
         let mut new = Rows::new(&self.layout, true)?;
         for (row, key) in key_bytes(keys, 1)?.into_iter().enumerate() {
-            if let Some(&place) = new.places.get(&*key)
-                && !new.values.is_same(place, values, row)?
+            if let Some(&index) = new.row_indices.get(&*key)
+                && !new.values.is_same(index, values, row)?
             {
                 let message = format!(
                     "HashTable has different value for same key. Key {} has {} and trying to add value {}",
                     key_text(&key, self.layout.key),
-                    new.values.text(place),
+                    new.values.text(index),
                     Column::text_of(values, row)
                 );
                 return Err(Error::new(Code::FailedPrecondition, message));
@@ -275,7 +286,8 @@ impl Table {
     }
 }
 
-/// The bytes of each key: of plain elements, their own; of one string, its own; of several strings, with lengths.
+/// Returns the bytes of each key: the memory of numeric elements, the bytes of a single string, or several strings
+/// with their lengths before them.
 pub fn key_bytes(keys: &Tensor, width: usize) -> Result<Vec<Key<'_>>> {
     if width == 0 {
         device::invalid!("a key must have elements");
@@ -296,6 +308,7 @@ pub fn key_bytes(keys: &Tensor, width: usize) -> Result<Vec<Key<'_>>> {
     Ok(joined.collect())
 }
 
+/// Returns the keys as a tensor: the inverse of [`key_bytes`].
 fn tensor_of_keys(keys: &[Bytes], dtype: DType, shape: Shape) -> Result<Tensor> {
     if dtype != DType::String {
         return Ok(Tensor::from_bytes(dtype, shape, &keys.concat())?);

@@ -1,5 +1,4 @@
-//! The rows of a table in a text file: a line is a row, keys and values are its columns, the whole line, or its
-//! number.
+//! Table rows in a text file. Each line is a row; a key or a value is a column, the whole line, or the line number.
 
 use bytes::Bytes;
 use device::{Error, Result};
@@ -7,30 +6,30 @@ use graph::{Code, DType, Shape, Tensor};
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind};
 
-/// What of a line is a key or a value.
+/// Special column indices: the line number, and the whole line.
 const LINE_NUMBER: i64 = -1;
 const WHOLE_LINE: i64 = -2;
 
-/// How to read a file.
+/// The format of a text file.
 #[derive(Clone, Debug)]
 pub struct TextFile {
     pub key_index: i64,
     pub value_index: i64,
-    /// How many lines to read; -1 for all.
+    /// Number of lines to read; -1 for all.
     pub vocab_size: i64,
     pub delimiter: u8,
-    /// Added to line numbers.
+    /// Number added to line numbers.
     pub offset: i64,
 }
 
 impl TextFile {
-    /// The keys and the values of a file, for a table of these types.
+    /// Reads the keys and the values of a file, for a table of these dtypes.
     pub fn read(&self, path: &str, key: DType, value: DType) -> Result<(Tensor, Tensor)> {
         check_index("Key", self.key_index, "key", key)?;
         check_index("Value", self.value_index, "value", value)?;
-        let file = File::open(path).map_err(|error| of_file(path, &error))?;
+        let file = File::open(path).map_err(|error| file_error(path, &error))?;
         let mut lines = BufReader::new(file);
-        let (mut keys, mut values) = (Cells::new(key)?, Cells::new(value)?);
+        let (mut keys, mut values) = (CellValues::new(key)?, CellValues::new(value)?);
         let (mut count, mut line) = (0i64, Vec::new());
         if self.vocab_size == 0 {
             let message = format!("Finished reading 0 of lines from {path}");
@@ -38,7 +37,7 @@ impl TextFile {
         }
         while self.vocab_size < 0 || count < self.vocab_size {
             line.clear();
-            if lines.read_until(b'\n', &mut line).map_err(|error| of_file(path, &error))? == 0 {
+            if lines.read_until(b'\n', &mut line).map_err(|error| file_error(path, &error))? == 0 {
                 break;
             }
             let text = line.strip_suffix(b"\n").unwrap_or(&line);
@@ -53,10 +52,13 @@ impl TextFile {
         Ok((keys.finish()?, values.finish()?))
     }
 
-    fn add(&self, cells: &mut Cells, index: i64, line: &[u8], number: i64, path: &str) -> Result<()> {
+    /// Appends the cell of a line at column `index`.
+    fn add(&self, cells: &mut CellValues, index: i64, line: &[u8], number: i64, path: &str) -> Result<()> {
         match index {
             LINE_NUMBER => {
-                let Cells::Int64(all) = cells else { return Err(Error::internal("line numbers are int64")) };
+                let CellValues::Int64(all) = cells else {
+                    return Err(Error::internal("line numbers are int64"));
+                };
                 all.push(number.wrapping_add(self.offset));
                 Ok(())
             }
@@ -78,20 +80,22 @@ impl TextFile {
     }
 }
 
-fn check_index(what: &str, index: i64, of: &str, dtype: DType) -> Result<()> {
+fn check_index(name: &str, index: i64, attr: &str, dtype: DType) -> Result<()> {
     let is_integer = matches!(dtype, DType::Int32 | DType::Int64);
     match index {
         LINE_NUMBER if dtype != DType::Int64 => {
-            device::invalid!("{what} index for line number requires table {of} dtype of int64, got {dtype}")
+            device::invalid!("{name} index for line number requires table {attr} dtype of int64, got {dtype}")
         }
         WHOLE_LINE if dtype != DType::String && !is_integer => {
-            device::invalid!("{what} index for whole line requires string or integer table {of}, got {dtype}")
+            device::invalid!(
+                "{name} index for whole line requires string or integer table {attr}, got {dtype}"
+            )
         }
         _ => Ok(()),
     }
 }
 
-fn of_file(path: &str, error: &std::io::Error) -> Error {
+fn file_error(path: &str, error: &std::io::Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => Error::new(Code::NotFound, format!("{path}; No such file or directory")),
         ErrorKind::PermissionDenied => {
@@ -101,8 +105,8 @@ fn of_file(path: &str, error: &std::io::Error) -> Error {
     }
 }
 
-/// The cells of a column.
-enum Cells {
+/// The cells of a column, by dtype.
+enum CellValues {
     Text(Vec<Bytes>),
     Int32(Vec<i32>),
     Int64(Vec<i64>),
@@ -110,14 +114,14 @@ enum Cells {
     Double(Vec<f64>),
 }
 
-impl Cells {
-    fn new(dtype: DType) -> Result<Cells> {
+impl CellValues {
+    fn new(dtype: DType) -> Result<CellValues> {
         Ok(match dtype {
-            DType::String => Cells::Text(Vec::new()),
-            DType::Int32 => Cells::Int32(Vec::new()),
-            DType::Int64 => Cells::Int64(Vec::new()),
-            DType::Float => Cells::Float(Vec::new()),
-            DType::Double => Cells::Double(Vec::new()),
+            DType::String => CellValues::Text(Vec::new()),
+            DType::Int32 => CellValues::Int32(Vec::new()),
+            DType::Int64 => CellValues::Int64(Vec::new()),
+            DType::Float => CellValues::Float(Vec::new()),
+            DType::Double => CellValues::Double(Vec::new()),
             other => device::invalid!("Data type {other} not supported."),
         })
     }
@@ -129,25 +133,25 @@ impl Cells {
             parsed.map_err(|_| Error::invalid(format!("Field {text} in line {line} is not a valid {kind}.")))
         }
         match self {
-            Cells::Text(all) => all.push(Bytes::copy_from_slice(cell)),
-            Cells::Int32(all) => all.push(number(cell, line, "int32")?),
-            Cells::Int64(all) => all.push(number(cell, line, "int64")?),
-            Cells::Float(all) => all.push(number(cell, line, "float")?),
-            Cells::Double(all) => all.push(number(cell, line, "double")?),
+            CellValues::Text(all) => all.push(Bytes::copy_from_slice(cell)),
+            CellValues::Int32(all) => all.push(number(cell, line, "int32")?),
+            CellValues::Int64(all) => all.push(number(cell, line, "int64")?),
+            CellValues::Float(all) => all.push(number(cell, line, "float")?),
+            CellValues::Double(all) => all.push(number(cell, line, "double")?),
         }
         Ok(())
     }
 
     fn finish(self) -> Result<Tensor> {
         Ok(match self {
-            Cells::Text(all) => {
+            CellValues::Text(all) => {
                 let shape = Shape::new(&[all.len()])?;
                 Tensor::strings(all, shape)?
             }
-            Cells::Int32(all) => Tensor::vector(&all)?,
-            Cells::Int64(all) => Tensor::vector(&all)?,
-            Cells::Float(all) => Tensor::vector(&all)?,
-            Cells::Double(all) => Tensor::vector(&all)?,
+            CellValues::Int32(all) => Tensor::vector(&all)?,
+            CellValues::Int64(all) => Tensor::vector(&all)?,
+            CellValues::Float(all) => Tensor::vector(&all)?,
+            CellValues::Double(all) => Tensor::vector(&all)?,
         })
     }
 }

@@ -1,4 +1,5 @@
-//! An iterator pulled ahead of its consumer, on a thread of its own, into a buffer of limited length.
+//! An iterator that a thread of its own runs ahead of the consumer, filling a buffer of limited length; and the
+//! monitor by which the thread and the consumer wait for each other.
 
 use super::threads;
 use super::{DatasetIterator, Element, Pull};
@@ -11,7 +12,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// State that threads change and wait for changes of.
+/// A value behind a mutex with a condition variable: threads change the value, and wait until it satisfies a
+/// condition.
 #[derive(Debug, Default)]
 pub(super) struct Monitor<T> {
     state: Mutex<T>,
@@ -19,20 +21,23 @@ pub(super) struct Monitor<T> {
 }
 
 impl<T: Send + 'static> Monitor<T> {
+    /// Returns a monitor of `state`.
     pub(crate) fn new(state: T) -> Arc<Monitor<T>> {
         Arc::new(Monitor { state: Mutex::new(state), changed: Condvar::new() })
     }
 
+    /// Applies `change` to the state under the lock, wakes all waiting threads, and returns the result of `change`.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let result = change(&mut self.state.lock());
         self.changed.notify_all();
         result
     }
 
-    /// Waits until `ready` gives something, which it may take out of the state.
+    /// Waits until `ready` returns a value, and returns that value. `ready` may change the state, for example take
+    /// the value out.
     ///
     /// # Errors
-    /// That of a cancellation in the meantime.
+    /// The reason of the cancellation if `cancellation` is cancelled while the thread waits.
     pub(crate) fn wait<R>(
         self: &Arc<Self>,
         cancellation: &Cancellation,
@@ -43,7 +48,7 @@ impl<T: Send + 'static> Monitor<T> {
             return Ok(result);
         }
         let monitor = self.clone();
-        // With the lock held in between, the waiter has either not looked yet or is waiting.
+        // The callback takes the lock, so it cannot run between the waiter's check and its wait: no wake-up is lost.
         let registration = cancellation.register(move |_| monitor.change(|_| ()))?;
         let mut state = self.state.lock();
         let result = loop {
@@ -62,56 +67,66 @@ impl<T: Send + 'static> Monitor<T> {
     }
 }
 
-/// How many elements are pulled ahead.
+/// The length of a prefetch buffer, in elements.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Limit {
+pub(super) enum BufferLimit {
+    /// This many elements.
     Fixed(usize),
-    /// Grows while the consumer finds the buffer empty, up to this.
+    /// Starts at one element and doubles, up to this many, when the consumer finds the buffer empty although it has
+    /// been full since the last growth.
     Growing(usize),
 }
 
-/// An iterator that a thread pulls ahead, from the first element on that is asked for. Dropped, it cancels the
-/// pull that is under way.
-pub(super) struct Ahead {
+/// An iterator that a thread of its own prefetches into a buffer. The thread starts at the first call of `next`, or
+/// at [`PrefetchIterator::start`]; dropping the iterator cancels the pull in progress.
+pub(super) struct PrefetchIterator {
     shared: Arc<Monitor<Buffer>>,
     cancellation: Arc<Cancellation>,
-    /// Until the thread has it.
+    /// The input, until the thread takes it.
     input: Option<Box<dyn DatasetIterator>>,
 }
 
+/// The elements between the prefetching thread and the consumer.
 #[derive(Debug)]
 struct Buffer {
-    /// In the order in which they came; errors where they occurred.
+    /// Prefetched elements in input order; an error stands at the position where it occurred.
     elements: VecDeque<Result<Element>>,
+    /// Length at which the thread pauses.
     limit: usize,
-    most: usize,
-    /// Whether it has been full since the limit was last raised.
+    /// Largest value to which `limit` may grow.
+    max_limit: usize,
+    /// Set when the buffer has been full since the limit was last raised.
     was_full: bool,
+    /// Set when the thread has ended: no element follows the buffered ones.
     ended: bool,
 }
 
-impl Ahead {
-    pub(crate) fn lazily(input: Box<dyn DatasetIterator>, limit: Limit) -> Ahead {
-        let (limit, most) = match limit {
-            Limit::Fixed(limit) => (limit.max(1), limit.max(1)),
-            Limit::Growing(most) => (1, most.max(1)),
+impl PrefetchIterator {
+    /// Returns a prefetching iterator over `input` whose thread has not started.
+    pub(crate) fn new(input: Box<dyn DatasetIterator>, limit: BufferLimit) -> PrefetchIterator {
+        let (limit, max_limit) = match limit {
+            BufferLimit::Fixed(limit) => (limit.max(1), limit.max(1)),
+            BufferLimit::Growing(max_limit) => (1, max_limit.max(1)),
         };
-        let buffer = Buffer { elements: VecDeque::new(), limit, most, was_full: false, ended: false };
-        Ahead { shared: Monitor::new(buffer), cancellation: Arc::default(), input: Some(input) }
+        let buffer = Buffer { elements: VecDeque::new(), limit, max_limit, was_full: false, ended: false };
+        PrefetchIterator { shared: Monitor::new(buffer), cancellation: Arc::default(), input: Some(input) }
     }
 
-    /// Begins to pull, if it has not.
+    /// Starts the prefetching thread unless it has started.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` if no thread can be started; the iterator is then at its end.
     pub(crate) fn start(&mut self) -> Result<()> {
         let Some(input) = self.input.take() else { return Ok(()) };
         let (shared, pull) = (self.shared.clone(), Pull { cancellation: self.cancellation.clone() });
-        threads::spawn(move || fill(&shared, input, &pull)).inspect_err(|_| {
+        threads::spawn(move || run_prefetch(&shared, input, &pull)).inspect_err(|_| {
             self.shared.change(|buffer| buffer.ended = true);
         })
     }
 }
 
-/// Pulls until the end, or until nobody wants more.
-fn fill(shared: &Arc<Monitor<Buffer>>, mut input: Box<dyn DatasetIterator>, pull: &Pull) {
+/// Runs on the prefetching thread: pulls elements into the buffer until the input ends or the pull is cancelled.
+fn run_prefetch(shared: &Arc<Monitor<Buffer>>, mut input: Box<dyn DatasetIterator>, pull: &Pull) {
     loop {
         let has_room = |b: &mut Buffer| (b.elements.len() < b.limit).then_some(());
         if shared.wait(&pull.cancellation, has_room).is_err() {
@@ -126,7 +141,7 @@ fn fill(shared: &Arc<Monitor<Buffer>>, mut input: Box<dyn DatasetIterator>, pull
                 Ok(Some(element)) => buffer.elements.push_back(Ok(element)),
                 Err(error) => buffer.elements.push_back(Err(error)),
             }
-            // What it would give after a panic, nobody knows.
+            // After a panic the state of the input is undefined, so it is not called again.
             buffer.ended |= has_panicked;
             buffer.was_full |= buffer.elements.len() >= buffer.limit;
             buffer.ended
@@ -137,7 +152,7 @@ fn fill(shared: &Arc<Monitor<Buffer>>, mut input: Box<dyn DatasetIterator>, pull
     }
 }
 
-impl DatasetIterator for Ahead {
+impl DatasetIterator for PrefetchIterator {
     fn next(&mut self, pull: &Pull) -> Result<Option<Element>> {
         self.start()?;
         self.shared.wait(&pull.cancellation, |buffer| {
@@ -148,7 +163,7 @@ impl DatasetIterator for Ahead {
                 return Some(Ok(None));
             }
             if buffer.was_full {
-                buffer.limit = buffer.limit.saturating_mul(2).min(buffer.most);
+                buffer.limit = buffer.limit.saturating_mul(2).min(buffer.max_limit);
                 buffer.was_full = false;
             }
             None
@@ -156,14 +171,14 @@ impl DatasetIterator for Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for PrefetchIterator {
     fn drop(&mut self) {
         self.cancellation.cancel(Error::new(Code::Cancelled, "the iterator is no longer there"));
     }
 }
 
-impl fmt::Debug for Ahead {
+impl fmt::Debug for PrefetchIterator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ahead({:?})", self.shared)
+        write!(f, "PrefetchIterator({:?})", self.shared)
     }
 }

@@ -1,0 +1,71 @@
+//! The dequeue operation: takes elements as they arrive, and returns them to the queue if it ends unfinished.
+
+use super::{Element, QueueContents};
+use device::Error;
+use device::waiting::{Attempt, Tried};
+use graph::Code;
+
+/// A dequeue that is waiting or under way.
+pub(super) struct DequeueAttempt {
+    /// Name of the queue for messages.
+    queue: String,
+    requested: usize,
+    up_to: bool,
+    /// Number of elements taken so far: all taken elements of the state or none, because only the first waiting
+    /// dequeue takes elements.
+    taken: usize,
+}
+
+impl DequeueAttempt {
+    pub(super) fn of(requested: usize, up_to: bool) -> DequeueAttempt {
+        DequeueAttempt { queue: String::new(), requested, up_to, taken: 0 }
+    }
+
+    /// Returns the operation with the queue's name.
+    pub(super) fn with_queue(self, queue: String) -> DequeueAttempt {
+        DequeueAttempt { queue, ..self }
+    }
+}
+
+impl Attempt<QueueContents, Vec<Element>> for DequeueAttempt {
+    fn advance(&mut self, state: &mut QueueContents) -> Tried<Vec<Element>> {
+        let missing = self.requested - self.taken;
+        let mut available = state.order.len();
+        if state.is_closed && available < missing {
+            let size = available;
+            self.undo(state);
+            available = state.order.len();
+            if !self.up_to || available == 0 {
+                let message = format!(
+                    "{} is closed and has insufficient elements (requested {missing}, current size {size})",
+                    self.queue,
+                );
+                return Tried::Over(Err(Error::new(Code::OutOfRange, message)));
+            }
+            self.requested = available;
+        }
+        if state.order.is_ranked() && available < self.requested {
+            return Tried::Waits;
+        }
+        if !state.is_closed {
+            available = available.saturating_sub(state.order.min_remaining());
+        }
+        let mut tried = Tried::Waits;
+        for _ in 0..available.min(self.requested - self.taken) {
+            state.taken_elements.extend(state.order.pop());
+            self.taken = state.taken_elements.len();
+            tried = Tried::Advanced;
+        }
+        if self.taken == self.requested {
+            Tried::Over(Ok(std::mem::take(&mut state.taken_elements)))
+        } else {
+            tried
+        }
+    }
+
+    fn undo(&mut self, state: &mut QueueContents) {
+        if std::mem::take(&mut self.taken) > 0 {
+            state.put_back_taken();
+        }
+    }
+}
