@@ -17,13 +17,13 @@ use support::{Fallible, python};
 const HEADER: &str = "\
 # Ops
 
-Every op, by family: a family is one file in `graph/src/ops/` and one in `executor/src/kernels/cpu/`. Signatures are in
+Every op, by family: a family is one file in `graph/src/ops/` and one in `kernels/src/`. Signatures are in
 the language of `graph/src/ops/spec.rs`. This file is generated: `UPDATE_DOCS=1 cargo test --test docs` rewrites it.
 
 - **CPU kernels**: the element types of each type attribute that a kernel takes; *any* where it takes all that the
   signature allows; *executor* for ops that the executor carries out itself; **none** for ops that graphs may hold
   and that fail by name where they run.
-- **GPU kernels**: the same of `executor/src/kernels/cuda/`; *host* where the kernel is the CPU's and its tensors stay in
+- **GPU kernels**: the same of `cuda/src/kernels/`; *host* where the kernel is the CPU's and its tensors stay in
   host memory, as those of `int32` do; empty where there is none, and the op goes to a CPU by soft placement.
 - **gradient**: *yes*; *leaf* where none flows by nature (constants, comparisons, shapes); *none* where it is missing,
   and asking for it is an error that names the op.
