@@ -20,7 +20,7 @@ use support::{Fallible, python};
 const COMPLEX: &str = "differences are taken of real numbers";
 const OF_A_DISTRIBUTION: &str = "how the distribution moves, not what one stream gives";
 
-const OF_A_FUNCTION: &str = "that of the body: graph/tests/lower.rs, tests/clients/programs/defun.py";
+const OF_A_FUNCTION: &str = "that of the body: graph/tests/it/lower.rs, tests/clients/programs/defun.py";
 
 /// Ops whose gradient cannot be compared with differences.
 const EXCUSED: &[(&str, &str)] = &[

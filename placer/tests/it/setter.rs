@@ -1,6 +1,5 @@
 //! Tests of device functions and variable partitioners against results of TensorFlow.
 
-mod support;
 
 use anabranch_placer::{
     GreedyLoadBalancing, Partitioner, PsStrategy, RandomTask, ReplicaDeviceSetter, byte_size_load,
@@ -8,7 +7,7 @@ use anabranch_placer::{
 };
 use expect_test::expect;
 use graph::{DType, DeviceSpec, Node, PartialShape, Scope, Shape, ops};
-use support::Result;
+use crate::support::Result;
 
 fn variable(name: &str, device: &str) -> Result<Node> {
     let mut node = Node::new(name, ops::lookup("VariableV2").ok_or("no op")?);

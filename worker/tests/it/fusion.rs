@@ -1,9 +1,8 @@
 //! The rewrites that a worker applies to a graph before it runs it, as far as the session's options allow
 //! them.
 
-mod cluster;
 
-use cluster::*;
+use crate::cluster::*;
 use graph::{Graph, Tensor};
 use proto::link::RegisterGraph;
 use proto::pb::rewriter_config::Toggle;

@@ -1,9 +1,8 @@
 //! Transfers of tensors between workers that are real servers on loopback ports.
 
-mod cluster;
 
 use bytes::Bytes;
-use cluster::*;
+use crate::cluster::*;
 use graph::{Bool8, Code, DType, Graph, Shape, TaskName, Tensor};
 use half::{bf16, f16};
 use proto::link::WorkerLink;

@@ -1,11 +1,10 @@
 //! Tests that every pass handles a chain of a million nodes, so none recurses over a graph's depth.
 
-mod support;
 
 use anabranch_placer::{Names, PartitionOptions, PlaceRequest, Split, partition, place, rewrite_for_run};
 use graph::{DType, Edge, Graph, Node, NodeId, ops};
 use std::sync::Arc;
-use support::{Result, TestKernels, devices};
+use crate::support::{Result, TestKernels, devices};
 
 #[test]
 fn a_chain_of_a_million_nodes() -> Result<()> {

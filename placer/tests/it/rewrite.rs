@@ -1,12 +1,11 @@
 //! Tests of feeds, fetches and targets, and of their errors.
 
-mod support;
 
 use anabranch_placer::{normalise_endpoint, rewrite_for_run};
 use expect_test::{Expect, expect};
 use graph::Graph;
 use graph::passes::lower;
-use support::{Result, graph_of, print, small_cluster};
+use crate::support::{Result, graph_of, print, small_cluster};
 
 const GRAPH: &str = "p = Placeholder() @/job:worker/replica:0/task:1/device:CPU:0
     k = Const() @/job:ps/replica:0/task:0/device:CPU:0

@@ -1,8 +1,7 @@
 //! Steps that wait, fail or are cancelled, and the shutdown of their worker.
 
-mod cluster;
 
-use cluster::*;
+use crate::cluster::*;
 use graph::{Code, Graph, TaskName, Tensor};
 use proto::link::Extent;
 use proto::{Status, convert};

@@ -1,8 +1,7 @@
 //! The answers of the service to bare messages: codes, texts and payloads as TensorFlow's workers give them.
 
-mod cluster;
 
-use cluster::*;
+use crate::cluster::*;
 use graph::{Code, Graph, Tensor};
 use proto::convert::{DefaultAttrs, graph_to_bytes};
 use proto::{Status, pb};

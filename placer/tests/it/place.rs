@@ -1,10 +1,9 @@
 //! Tests of each placement rule and each placement error, on graphs given as text.
 
-mod support;
 
 use anabranch_placer::{DeviceSet, PlaceRequest, place};
 use expect_test::{Expect, expect};
-use support::{Result, TestKernels, device, devices, graph_of, small_cluster};
+use crate::support::{Result, TestKernels, device, devices, graph_of, small_cluster};
 
 const KERNELS: TestKernels = TestKernels { without: &[], gpu: &[] };
 

@@ -1,0 +1,6 @@
+//! Messages and their conversions, compared with TensorFlow's.
+
+mod descriptors;
+mod graph;
+mod tensor;
+mod wire;
