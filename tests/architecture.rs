@@ -1,4 +1,4 @@
-//! The arrows between the crates, and what must not be seen where: see ARCHITECTURE.md.
+//! The allowed dependencies between our crates, and of our crates on others: see ARCHITECTURE.md.
 
 mod support;
 
@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use support::{Fallible, python};
 
-/// Which of our crates each of them may use.
-const ARROWS: &[(&str, &[&str])] = &[
+/// Our crates that each of our crates may depend on.
+const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("graph", &[]),
     ("placer", &["graph"]),
     ("checkpoint", &["graph"]),
@@ -21,23 +21,24 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("train", &["checkpoint", "client", "executor", "graph", "placer", "proto"]),
 ];
 
+/// Network crates, on which crates that only compute must not depend.
 const ASYNC: &[&str] = &["tokio", "tonic", "prost", "hyper"];
 
 fn metadata() -> Fallible<serde_json::Value> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-    // Crates for other platforms than this one may not be on the machine.
+    // Only this platform's dependencies: those of other platforms may not have been downloaded.
     let version = python::run(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).ok_or("rustc names no host")?;
-    let said = python::run(
+    let output = python::run(
         Command::new(env!("CARGO"))
             .args(["metadata", "--format-version", "1", "--offline", "--filter-platform", host])
             .arg("--manifest-path")
             .arg(manifest),
     )?;
-    Ok(serde_json::from_str(&said)?)
+    Ok(serde_json::from_str(&output)?)
 }
 
-/// Normal dependencies of each package, by name.
+/// Returns the names of the normal, non-optional dependencies of each package.
 fn dependencies(metadata: &serde_json::Value) -> Fallible<BTreeMap<String, Vec<String>>> {
     let mut all = BTreeMap::new();
     for package in metadata["packages"].as_array().ok_or("no packages")? {
@@ -51,9 +52,9 @@ fn dependencies(metadata: &serde_json::Value) -> Fallible<BTreeMap<String, Vec<S
 }
 
 #[test]
-fn crates_use_only_those_below_them() -> Fallible {
+fn crates_depend_only_on_lower_crates() -> Fallible {
     let all = dependencies(&metadata()?)?;
-    for (name, allowed) in ARROWS {
+    for (name, allowed) in ALLOWED_DEPENDENCIES {
         let used = all.get(&format!("anabranch-{name}")).ok_or_else(|| format!("no crate {name}"))?;
         for ours in used.iter().filter_map(|d| d.strip_prefix("anabranch-")) {
             assert!(allowed.contains(&ours), "{name} uses {ours}");
@@ -63,17 +64,17 @@ fn crates_use_only_those_below_them() -> Fallible {
 }
 
 #[test]
-fn what_computes_knows_no_network() -> Fallible {
+fn computing_crates_do_not_depend_on_network_crates() -> Fallible {
     let all = dependencies(&metadata()?)?;
     for start in ["graph", "placer", "checkpoint", "executor"] {
-        let mut seen = vec![format!("anabranch-{start}")];
+        let mut reached = vec![format!("anabranch-{start}")];
         let mut next = 0;
-        while let Some(name) = seen.get(next).cloned() {
+        while let Some(name) = reached.get(next).cloned() {
             next += 1;
             assert!(!ASYNC.contains(&name.as_str()), "{start} reaches {name}");
             for used in all.get(&name).into_iter().flatten() {
-                if !seen.contains(used) {
-                    seen.push(used.clone());
+                if !reached.contains(used) {
+                    reached.push(used.clone());
                 }
             }
         }
@@ -82,7 +83,7 @@ fn what_computes_knows_no_network() -> Fallible {
 }
 
 #[test]
-fn petgraph_stays_inside_graph() -> Fallible {
+fn only_the_graph_crate_depends_on_petgraph() -> Fallible {
     for (name, used) in dependencies(&metadata()?)? {
         let is_other = name.starts_with("anabranch") && name != "anabranch-graph";
         assert!(!is_other || !used.iter().any(|d| d == "petgraph"), "{name} uses petgraph");

@@ -79,7 +79,7 @@ fn each_part_runs_its_commands_and_is_in_the_summary() -> Fallible {
     for part in ["doctor", "programs", "bench-mlp", "bench-launched-mlp"] {
         assert!(said.lines().any(|line| line.starts_with(&format!("{part}: passed, "))), "{part}: {said}");
     }
-    assert!(said.contains("clicks: not run, for it was not asked for\n"), "{said}");
+    assert!(said.contains("clicks: not run, because it was not requested\n"), "{said}");
     // Each part is listed once.
     let parts = text(&run(&folder, &["parts"], "60")?);
     for part in parts.lines() {
@@ -99,7 +99,7 @@ fn failed_or_timed_out_part_is_reported_and_the_others_run() -> Fallible {
     let output = run(&folder, &["run", "kernels", "clicks", "digits"], "1")?;
     let said = text(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("kernels: FAILED, for it had not ended after 1 s\n"), "{said}");
+    assert!(said.contains("kernels: FAILED, because it had not ended after 1 s\n"), "{said}");
     assert!(said.contains("clicks: FAILED with 101, "), "{said}");
     assert!(said.contains("digits: passed, "), "{said}");
     Ok(())
@@ -132,7 +132,7 @@ fn kernels_run_under_the_sanitizer_if_installed() -> Fallible {
     let folder = packed()?;
     let parts = ["run", "--sanitize", "memcheck-2", "initcheck-4"];
     let said = text(&run(&folder, &parts, "60")?);
-    assert!(said.contains("memcheck-2: not run, for what it needs is not here\n"), "{said}");
+    assert!(said.contains("memcheck-2: not run, because a requirement is missing\n"), "{said}");
     fs::rename(folder.path().join("tool"), folder.path().join("compute-sanitizer"))?;
     let paths = [folder.path().to_owned(), "/usr/bin".into(), "/bin".into()];
     let mut suite = Command::new(folder.path().join("gpu-suite"));
