@@ -282,17 +282,17 @@ fn server_reports_missing_or_invalid_flags() -> Fallible {
 fn log_of_server(command: &mut Command) -> Fallible<String> {
     let mut server = command.env_remove("RUST_LOG").stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let log = BufReader::new(server.stderr.take().ok_or("no log")?);
-    let mut result = String::new();
+    let mut log_text = String::new();
     let mut is_stopped = false;
     for line in log.lines() {
-        result += &line?;
-        result.push('\n');
-        if result.contains(" listens on ") && !is_stopped {
+        log_text += &line?;
+        log_text.push('\n');
+        if log_text.contains(" listens on ") && !is_stopped {
             is_stopped = Command::new("kill").arg(server.id().to_string()).status()?.success();
         }
     }
     let status = server.wait()?;
-    if is_stopped && status.success() { Ok(result) } else { Err(format!("{status}: {result}").into()) }
+    if is_stopped && status.success() { Ok(log_text) } else { Err(format!("{status}: {log_text}").into()) }
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn resnet_50_has_the_published_number_of_parameters() -> Fallible {
     let count = |graph: &Graph, op: &str| graph.nodes().filter(|(_, node)| node.op.name() == op).count();
     assert_eq!(count(&model.graph, "Conv2D"), 53);
     // On a GPU, normalisations are fused with the activations that follow them, except those of the four projections,
-    // which have none. Gradients are fused too if the activation has no other consumer in the backward pass.
+    // which have none. Their gradients are fused too if the activation's gradient has no other consumer.
     let fused = graph::passes::fuse_norms(model.graph, &|_| true)?;
     let ops = ["_FusedBatchNormEx", "FusedBatchNormV3", "Relu", "_FusedBatchNormActivationGrad", "ReluGrad"];
     assert_eq!(ops.map(|op| count(&fused, op)), [49, 4, 0, 33, 16]);

@@ -311,8 +311,8 @@ fn standby_joins_while_steps_change_a_large_variable() -> Fallible {
     Ok(())
 }
 
-/// The standby connects to its primary through a relay. It cannot take over, because the primary's port still accepts
-/// connections.
+/// The standby connects to its primary through a relay. While the relay is down, the primary finds that the standby's
+/// process still runs, so it waits for the standby and answers no step.
 #[test]
 fn standby_that_loses_its_connection_resumes() -> Fallible {
     let mut cluster = Cluster::reserve(&[("ps", 2), ("worker", 1)])?;

@@ -101,7 +101,7 @@ async fn task_that_never_started_is_named_in_the_error() -> Fallible {
     let filtered = rpc.master.clone().create_session(request).await;
     assert_fails(filtered, Code::Unavailable, &[both[2], both[3]]);
     // Clients repeat a failed call at once. The master does not wait a second time for a task that it has waited for in
-    // vain.
+    // vain, and uses the task once it runs.
     let start = Instant::now();
     for _ in 0..3 {
         let (rpc, on_second) = (&rpc, def([on(both[2], constant("a", 1.0))]));

@@ -407,7 +407,7 @@ def feeds_and_fetches_of_any_tensor(env):
         assert session.run(tf.assign(v, [3.0, 2.0])).tolist() == [3, 2]
         assert [x.tolist() for x in session.run([indices, values, indices])] == [[0], [3], [0]]
         if not env.is_peer:
-            # TensorFlow's server returns the fed value too, which the client then refuses.
+            # TensorFlow's server answers with the fed value, which the client then refuses.
             assert session.run(indices, {"top:0": [0.0]}).tolist() == [0]
         assert session.run([p, total, "p:0"], {p: 1}) == [1, 6, 1]
         assert session.run([total, default], {"p:0": 1, default: 2}) == [3, 2]

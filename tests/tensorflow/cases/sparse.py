@@ -84,7 +84,7 @@ def fill_grad(c):
 @case("SparseAdd")
 def add(c):
     if c.name("Treal") != {"complex64": "float", "complex128": "double"}.get(c.name("T"), c.name("T")):
-        return  # The peer requires the real type that belongs to the type of the values.
+        return  # The peer reads the threshold as the real type that belongs to the type of the values.
     threshold = lambda v: c.array(v, "Treal")
     for indices, shape in SPARSE:
         yield Call(*sparse(c, indices, shape), *sparse(c, indices, shape), threshold(0))
