@@ -1,5 +1,5 @@
-//! Checkpoints that are written behind the steps: values are of the moment when they were set aside, whatever steps do
-//! meanwhile. `benches/asynchronous_saves.sh` measures what the steps lose by it.
+//! Checkpoints that are written while steps run: a checkpoint holds the values at its snapshot, whatever later steps
+//! change. `benches/asynchronous_saves.sh` measures by how much saving slows the steps down.
 
 mod support;
 
@@ -18,29 +18,30 @@ use support::folder::Folder;
 
 const SERVERS: u32 = 2;
 
-/// Numbers a row of the table.
+/// Numbers in a row of the table.
 const WIDTH: usize = 64;
 
-/// Rows that a step looks up, and changes.
+/// Rows that a step looks up and changes.
 const BATCH: usize = 256;
 
-/// Products of matrices in a step that computes besides.
+/// Matrix products in a step, if steps are to do other work too.
 const PRODUCTS: usize = 4;
 
-/// A part of the table is no larger: this much is copied when one of its rows changes while it is set aside.
+/// Largest size of a shard of the table, in bytes. A whole shard is copied when one of its rows changes while a snapshot
+/// of the shard is being written.
 const PART_BYTES: usize = 16 << 20;
 
-/// A number that the environment says.
+/// Returns the number in an environment variable, or the default.
 fn number(name: &str, default: usize) -> Fallible<usize> {
     Ok(std::env::var(name).map_or(Ok(default), |text| text.parse())?)
 }
 
-/// Changes random rows of a table on the parameter servers.
+/// A model whose steps change random rows of a table on the parameter servers.
 struct Model {
     graph: Graph,
     saver: Arc<Saver>,
     training: Training,
-    /// Of all numbers of the table, a `double`.
+    /// The sum of all numbers of the table, a `double`.
     sum: Output,
 }
 
@@ -49,7 +50,7 @@ struct Job {
     model: Model,
 }
 
-/// What steps did in some time.
+/// The number of steps in a period and their longest duration.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     steps: u32,
@@ -71,8 +72,9 @@ impl Pace {
     }
 }
 
-/// 1, for which the worker multiplies matrices of so many rows and columns a few times; at once without any.
-fn computed_one(scope: &Scope, size: usize) -> Output {
+/// Returns the number 1, which depends on products of square matrices with `size` rows on the worker; a constant if
+/// `size` is 0.
+fn one_after_products(scope: &Scope, size: usize) -> Output {
     let one = scope.constant(1.0f32);
     if size == 0 {
         return one;
@@ -96,15 +98,15 @@ fn model(rows: usize, size: usize) -> Fallible<Model> {
         let (none, all) = (scope.constant(0i64), scope.constant(rows as i64));
         let ids = scope.random_uniform_int(scope.constant_vector(&[BATCH as i64]), none, all, 7);
         let picked = variables.embedding_lookup(scope, &table.parts, ids, Spread::Mod);
-        // Adds 1 to every number that is picked.
-        scope.neg(scope.mul(scope.sum(picked, &[0, 1], false), computed_one(scope, size)))
+        // The gradient adds 1 to every number of the rows that are looked up.
+        scope.neg(scope.mul(scope.sum(picked, &[0, 1], false), one_after_products(scope, size)))
     })?;
     let sums: Vec<Output> = table
         .parts
         .iter()
         .map(|part| {
-            let beside = scope.colocate_with(part.handle.node);
-            beside.sum(beside.cast(part.value, DType::Double), &[0, 1], false)
+            let colocated = scope.colocate_with(part.handle.node);
+            colocated.sum(colocated.cast(part.value, DType::Double), &[0, 1], false)
         })
         .collect();
     let sum = scope.op("AddN").input(sums).output();
@@ -121,7 +123,7 @@ impl Job {
         Ok(Job { session: Arc::new(session), model })
     }
 
-    /// Steps until it is time.
+    /// Runs steps until `is_time` returns true.
     fn steps_until(&self, mut is_time: impl FnMut() -> bool) -> Fallible<Pace> {
         let start = Instant::now();
         let mut pace = Pace::default();
@@ -134,7 +136,7 @@ impl Job {
         Ok(Pace { time: start.elapsed(), ..pace })
     }
 
-    /// Steps while a checkpoint is written; what was saved is said to be of this step.
+    /// Runs steps while a checkpoint is written, which is named after `step`.
     fn steps_while_saved(&self, folder: &Path, step: i64) -> Fallible<Pace> {
         let started = Instant::now();
         self.model.saver.snapshot(&self.session)?;
@@ -151,8 +153,8 @@ impl Job {
 }
 
 #[test]
-fn steps_go_on_while_a_checkpoint_is_written() -> Fallible {
-    // MiB of the whole table.
+fn steps_run_while_a_checkpoint_is_written() -> Fallible {
+    // The size of the whole table in MiB.
     let (size, rounds) = (number("ANABRANCH_SAVE_MIB", 32)?, number("ANABRANCH_SAVE_ROUNDS", 3)?);
     let cluster = Cluster::start(&[("ps", SERVERS as usize), ("worker", 1)])?;
     let folder = Folder::new("asynchronous-saves")?;
@@ -186,7 +188,7 @@ fn steps_go_on_while_a_checkpoint_is_written() -> Fallible {
     );
     assert!(behind.steps >= 3, "{behind:?}");
 
-    // Each step adds 1 to so many numbers: what was saved is of its step, to the last number.
+    // Each step adds 1 to BATCH * WIDTH numbers, so the sum tells the step at which the snapshot was taken.
     let prefix = folder.path().join(format!("model-{saved_at}"));
     assert!(job.step()? > saved_at + 1);
     job.model.saver.restore(&job.session, &prefix)?;

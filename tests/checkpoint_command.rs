@@ -1,4 +1,4 @@
-//! `anabranch ckpt`, as people start it.
+//! The command `anabranch ckpt`.
 
 mod support;
 
@@ -13,11 +13,12 @@ fn ckpt(args: &[&str]) -> Fallible<Output> {
     Ok(Command::new(env!("CARGO_BIN_EXE_anabranch")).arg("ckpt").args(args).output()?)
 }
 
-fn said(args: &[&str]) -> Fallible<String> {
+/// Runs the command successfully and returns its standard output.
+fn output_of(args: &[&str]) -> Fallible<String> {
     python::run(Command::new(env!("CARGO_BIN_EXE_anabranch")).arg("ckpt").args(args))
 }
 
-/// A checkpoint of a matrix of such numbers and a counter.
+/// Writes a checkpoint of a matrix, whose numbers are multiples of `scale`, and a counter.
 fn save(prefix: &str, scale: f32) -> Fallible {
     let numbers: Vec<f32> = (0..6).map(|i| i as f32 * scale).collect();
     let mut writer = Writer::create(prefix)?;
@@ -27,16 +28,16 @@ fn save(prefix: &str, scale: f32) -> Fallible {
 }
 
 #[test]
-fn list_says_what_is_whole() -> Fallible {
+fn list_marks_incomplete_checkpoints() -> Fallible {
     let folder = Folder::new("ckpt-list")?;
     for (step, scale) in [(9, 1.0), (10, 2.0)] {
         save(&folder.file(&format!("model.ckpt-{step}")), scale)?;
     }
-    let listed = said(&["list", &folder.file("")])?;
+    let listed = output_of(&["list", &folder.file("")])?;
     let lines: Vec<&str> = listed.lines().collect();
     assert_eq!(lines, ["model.ckpt-9: 2 tensors, 32 B", "model.ckpt-10: 2 tensors, 32 B (newest)"]);
     fs::write(bundle::data_file(folder.file("model.ckpt-10"), 0, 1), "short")?;
-    let listed = said(&["list", &folder.file("")])?;
+    let listed = output_of(&["list", &folder.file("")])?;
     assert!(listed.contains("model.ckpt-9: 2 tensors, 32 B (newest)"), "{listed}");
     assert!(listed.contains("model.ckpt-10: not whole: "), "{listed}");
     Ok(())
@@ -47,7 +48,7 @@ fn inspect_shows_tensors_and_checks_them() -> Fallible {
     let folder = Folder::new("ckpt-inspect")?;
     let prefix = folder.file("m-1");
     save(&prefix, 1.0)?;
-    let shown = said(&["inspect", &prefix, "--verify", "--values", "global_step"])?;
+    let shown = output_of(&["inspect", &prefix, "--verify", "--values", "global_step"])?;
     for part in ["layer/w  float [2,3]  24 B", "2 tensors, 32 B", "checksums are right", "global_step = 7"] {
         assert!(shown.contains(part), "no '{part}' in {shown}");
     }
@@ -62,12 +63,12 @@ fn inspect_shows_tensors_and_checks_them() -> Fallible {
 }
 
 #[test]
-fn diff_compares() -> Fallible {
+fn diff_reports_the_tensors_that_differ() -> Fallible {
     let folder = Folder::new("ckpt-diff")?;
     let (a, b) = (folder.file("a"), folder.file("b"));
     save(&a, 1.0)?;
     save(&b, 2.0)?;
-    assert_eq!(said(&["diff", &a, &a])?, "0 of 2 tensors differ\n");
+    assert_eq!(output_of(&["diff", &a, &a])?, "0 of 2 tensors differ\n");
     let different = ckpt(&["diff", &a, &b])?;
     assert_eq!(different.status.code(), Some(1));
     let text = String::from_utf8_lossy(&different.stdout).into_owned();
@@ -76,23 +77,23 @@ fn diff_compares() -> Fallible {
 }
 
 #[test]
-fn what_is_converted_and_back_is_the_same() -> Fallible {
+fn conversion_to_another_format_and_back_is_lossless() -> Fallible {
     let folder = Folder::new("ckpt-convert")?;
     let first = folder.file("first");
     save(&first, 0.5)?;
     for format in ["safetensors", "npz"] {
         let (file, back) = (folder.file(&format!("x.{format}")), folder.file(format));
-        said(&["convert", &first, &file])?;
-        said(&["convert", &file, &back])?;
-        assert_eq!(said(&["diff", &first, &back])?, "0 of 2 tensors differ\n", "{format}");
+        output_of(&["convert", &first, &file])?;
+        output_of(&["convert", &file, &back])?;
+        assert_eq!(output_of(&["diff", &first, &back])?, "0 of 2 tensors differ\n", "{format}");
     }
-    // NumPy reads the one, and writes one, compressed, that is read.
+    // NumPy reads our file, and we read a compressed file that NumPy writes.
     let script = "import sys, numpy as np; x = dict(np.load(sys.argv[1])); np.savez_compressed(sys.argv[2], **x); print(x['layer/w'].tolist(), x['global_step'])";
     let (file, again) = (folder.file("x.npz"), folder.file("again.npz"));
     let printed = python::run(Command::new(python::interpreter()?).args(["-c", script, &file, &again]))?;
     assert_eq!(printed.trim(), "[[0.0, 0.5, 1.0], [1.5, 2.0, 2.5]] 7");
-    said(&["convert", &again, &folder.file("again")])?;
-    assert_eq!(said(&["diff", &first, &folder.file("again")])?, "0 of 2 tensors differ\n");
+    output_of(&["convert", &again, &folder.file("again")])?;
+    assert_eq!(output_of(&["diff", &first, &folder.file("again")])?, "0 of 2 tensors differ\n");
     fs::write(&file, "rubbish")?;
     assert!(!ckpt(&["convert", &file, &folder.file("no")])?.status.success());
     Ok(())

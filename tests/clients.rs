@@ -1,4 +1,4 @@
-//! Programs in TensorFlow-1 style: on our servers as on TensorFlow's own, on clusters of both, and as scripts that
+//! Programs in TensorFlow-1 style: on our servers compared with TensorFlow's, on clusters of both, and as scripts that
 //! start their servers themselves.
 
 mod support;
@@ -14,20 +14,20 @@ use support::{Fallible, python};
 const WORKER: &str = env!("CARGO_BIN_EXE_anabranch-worker");
 
 #[test]
-fn programs_say_the_same_as_on_the_peers_servers() -> Fallible {
-    let said = python::run(python::script("tests/clients/run.py")?.args(["--server", WORKER]))?;
-    assert!(said.contains(" programs, 0 failed"), "{said}");
+fn programs_compute_the_same_as_on_tensorflow_servers() -> Fallible {
+    let output = python::run(python::script("tests/clients/run.py")?.args(["--server", WORKER]))?;
+    assert!(output.contains(" programs, 0 failed"), "{output}");
     Ok(())
 }
 
 #[test]
-fn clusters_of_both_implementations_compute_the_same() -> Fallible {
-    let said = python::run(python::script("tests/clients/mixed.py")?.args(["--server", WORKER]))?;
-    assert!(said.contains("16 mixtures, 0 failed"), "{said}");
+fn mixed_clusters_compute_the_same_as_tensorflow_servers() -> Fallible {
+    let output = python::run(python::script("tests/clients/mixed.py")?.args(["--server", WORKER]))?;
+    assert!(output.contains("16 mixtures, 0 failed"), "{output}");
     Ok(())
 }
 
-/// `tests/clients/own_server.py` under `anabranch run`: this script of it, with these arguments.
+/// Returns the command that runs one script of `tests/clients/own_server.py` under `anabranch run`.
 fn own_server(script: &str, arguments: &[&str]) -> Fallible<Command> {
     let program = python::script("tests/clients/own_server.py")?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
@@ -37,7 +37,7 @@ fn own_server(script: &str, arguments: &[&str]) -> Fallible<Command> {
     Ok(command)
 }
 
-/// As [`own_server`], of one task of a cluster.
+/// Like [`own_server`], for one task of a cluster.
 fn own_task(script: &str, cluster: &Cluster, workers: usize, job: &str, task: usize) -> Fallible<Command> {
     let addresses: Vec<String> = (0..workers).map(|i| cluster.address("worker", i).to_string()).collect();
     let mut command = own_server(script, &[])?;
@@ -57,19 +57,19 @@ fn scripts_that_start_servers_run_unchanged() -> Fallible {
     for script in ["train", "distribute"] {
         let cluster = Cluster::reserve(&[("ps", 1), ("worker", 1)])?;
         let ps = python::start(&mut own_task(script, &cluster, 1, "ps", 0)?)?;
-        let said = python::run(&mut own_task(script, &cluster, 1, "worker", 0)?)?;
-        assert!(said.contains("trained on") && said.contains("steps 3"), "{said}");
+        let output = python::run(&mut own_task(script, &cluster, 1, "worker", 0)?)?;
+        assert!(output.contains("trained on") && output.contains("steps 3"), "{output}");
         terminate(&ps)?;
-        let said = python::finish(ps)?;
-        assert!(said.contains("the server has been stopped"), "{said}");
+        let output = python::finish(ps)?;
+        assert!(output.contains("the server has been stopped"), "{output}");
     }
     Ok(())
 }
 
 #[test]
-fn monitored_sessions_of_such_scripts_save_and_go_on() -> Fallible {
+fn monitored_sessions_of_such_scripts_resume_from_their_checkpoint() -> Fallible {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("own-server-checkpoints");
-    // It may not be there.
+    // The folder may not exist.
     let _ = fs::remove_dir_all(&folder);
     let mut saved = 0;
     for last in [50, 80] {
@@ -96,28 +96,28 @@ fn monitored_sessions_of_such_scripts_save_and_go_on() -> Fallible {
 }
 
 #[test]
-fn what_such_servers_are_given_is_theirs_and_their_sessions() -> Fallible {
-    let said = python::run(&mut own_server("local", &[])?)?;
-    assert!(said.contains("counted [1, 2] on two local servers"), "{said}");
-    let said = python::run(&mut own_server("defaults", &[])?)?;
-    let of = |server: &str, session: &str, answer: &str| {
+fn server_configuration_applies_to_sessions_without_their_own() -> Fallible {
+    let output = python::run(&mut own_server("local", &[])?)?;
+    assert!(output.contains("counted [1, 2] on two local servers"), "{output}");
+    let output = python::run(&mut own_server("defaults", &[])?)?;
+    let line = |server: &str, session: &str, answer: &str| {
         format!("soft placement {server} by the server, {session} configuration of the session: {answer}")
     };
     for session in ["no", "an empty", "a soft"] {
-        assert!(said.contains(&of("allowed", session, "ran: 3")), "{said}");
-        let alone = if session == "a soft" { "ran: 3" } else { "refused" };
-        assert!(said.contains(&of("not said", session, alone)), "{said}");
+        assert!(output.contains(&line("allowed", session, "ran: 3")), "{output}");
+        let answer = if session == "a soft" { "ran: 3" } else { "refused" };
+        assert!(output.contains(&line("not set", session, answer)), "{output}");
     }
-    let said = python::run(&mut own_server("deadlines", &[])?)?;
-    assert!(said.contains("no deadline of the session: the server's held"), "{said}");
-    assert!(said.contains("a longer deadline of the session: the session's held"), "{said}");
+    let output = python::run(&mut own_server("deadlines", &[])?)?;
+    assert!(output.contains("no deadline of the session: the server's held"), "{output}");
+    assert!(output.contains("a longer deadline of the session: the session's held"), "{output}");
     Ok(())
 }
 
 #[test]
-fn a_script_that_waits_in_a_step_ends_when_it_is_told() -> Fallible {
+fn script_that_waits_in_a_step_ends_on_sigterm() -> Fallible {
     let mut waiting = python::start(&mut own_server("waits", &[])?)?;
-    let stdout = waiting.stdout.take().ok_or("its output is not there")?;
+    let stdout = waiting.stdout.take().ok_or("the output is not captured")?;
     let begun = BufReader::new(stdout).lines().map_while(Result::ok).any(|line| line == "waits in a step");
     assert!(begun, "{:?}", waiting.wait()?);
     terminate(&waiting)?;
@@ -125,17 +125,17 @@ fn a_script_that_waits_in_a_step_ends_when_it_is_told() -> Fallible {
     while waiting.try_wait()?.is_none() {
         if Instant::now() > deadline {
             waiting.kill()?;
-            return Err("it still waits in its step".into());
+            return Err("the script still waits in its step".into());
         }
         std::thread::park_timeout(Duration::from_millis(20));
     }
-    // By its server's end: the client's library makes an error of its own of the signal.
+    // The process ends with an error, because its server ends and the step fails.
     assert!(!waiting.wait()?.success());
     Ok(())
 }
 
 #[test]
-fn run_ends_as_its_program_does() -> Fallible {
+fn run_exits_with_the_exit_code_of_its_program() -> Fallible {
     let python = python::interpreter()?;
     let ended = Command::new(env!("CARGO_BIN_EXE_anabranch"))
         .args(["run", "--"])
@@ -146,9 +146,9 @@ fn run_ends_as_its_program_does() -> Fallible {
     let missing =
         Command::new(env!("CARGO_BIN_EXE_anabranch")).args(["run", "--", "no-such-program"]).output()?;
     assert_eq!(missing.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
-    assert!(said.contains("no-such-program cannot be started"), "{said}");
-    // A program's own customisation of its Python still loads.
+    let output = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(output.contains("no-such-program cannot be started"), "{output}");
+    // `run` adds a sitecustomize module; one that the program has itself is still loaded.
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("site");
     fs::create_dir_all(&folder)?;
     fs::write(folder.join("sitecustomize.py"), "import sys; sys.own = 5\n")?;

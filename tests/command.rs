@@ -1,4 +1,4 @@
-//! The commands, as people and scripts start them.
+//! The commands `anabranch`, `anabranch-worker` and `anabranch-master`, run as processes.
 
 mod support;
 
@@ -18,23 +18,24 @@ const ANABRANCH: &str = env!("CARGO_BIN_EXE_anabranch");
 const WORKER: &str = env!("CARGO_BIN_EXE_anabranch-worker");
 const MASTER: &str = env!("CARGO_BIN_EXE_anabranch-master");
 
-struct Said {
+/// The exit code and output of a command.
+struct CommandResult {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
-/// Runs a command to its end; the environment says nothing of a cluster.
-fn run(program: &str, args: &[&str]) -> Fallible<Said> {
-    said(Command::new(program).args(args).env_remove("TF_CONFIG").env_remove("RUST_LOG").output()?)
+/// Runs a command to its end, without environment variables that describe a cluster.
+fn run(program: &str, args: &[&str]) -> Fallible<CommandResult> {
+    result_of(Command::new(program).args(args).env_remove("TF_CONFIG").env_remove("RUST_LOG").output()?)
 }
 
-fn said(output: Output) -> Fallible<Said> {
+fn result_of(output: Output) -> Fallible<CommandResult> {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok(Said { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) })
+    Ok(CommandResult { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) })
 }
 
-/// A variable on the parameter server, read by a worker.
+/// Returns a graph with a variable on the parameter server that a worker reads.
 fn graph() -> Fallible<Graph> {
     let scope = Scope::new();
     let ps = scope.device("/job:ps");
@@ -63,54 +64,54 @@ fn graph_def(name: &str) -> Fallible<String> {
 }
 
 #[test]
-fn graph_prints_what_it_reads() -> Fallible {
+fn graph_prints_its_input_as_text() -> Fallible {
     let file = graph_def("prints.pb")?;
-    let said = run(ANABRANCH, &["graph", &file])?;
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    assert_eq!(said.out, graph()?.to_text());
-    let text = write("prints.txt", said.out.as_bytes())?;
-    assert_eq!(run(ANABRANCH, &["graph", &text.display().to_string()])?.out, said.out);
+    let result = run(ANABRANCH, &["graph", &file])?;
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    assert_eq!(result.out, graph()?.to_text());
+    let text = write("prints.txt", result.out.as_bytes())?;
+    assert_eq!(run(ANABRANCH, &["graph", &text.display().to_string()])?.out, result.out);
     let piped = Command::new(ANABRANCH).args(["graph", "-"]).stdin(fs::File::open(&file)?).output()?;
-    assert_eq!(self::said(piped)?.out, said.out);
+    assert_eq!(result_of(piped)?.out, result.out);
     Ok(())
 }
 
 #[test]
-fn graph_draws() -> Fallible {
-    let said = run(ANABRANCH, &["graph", &graph_def("draws.pb")?, "--format", "dot"])?;
-    assert_eq!(said.code, Some(0), "{}", said.err);
+fn graph_prints_dot() -> Fallible {
+    let result = run(ANABRANCH, &["graph", &graph_def("draws.pb")?, "--format", "dot"])?;
+    assert_eq!(result.code, Some(0), "{}", result.err);
     assert!(
-        said.out.starts_with("digraph {") && said.out.contains("label=\"square\\nSquare\""),
+        result.out.starts_with("digraph {") && result.out.contains("label=\"square\\nSquare\""),
         "{}",
-        said.out
+        result.out
     );
     Ok(())
 }
 
 #[test]
-fn graph_places_splits_and_explains() -> Fallible {
+fn graph_prints_partitions_and_explains_placement() -> Fallible {
     let file = graph_def("places.pb")?;
     let placed = ["graph", &file, "--cluster", "ps=1;worker=2"];
-    let said = run(ANABRANCH, &placed)?;
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    let parts: Vec<&str> = said.out.split("# /job:").skip(1).collect();
-    let [ps, worker] = parts[..] else { return Err(format!("not two parts: {}", said.out).into()) };
+    let result = run(ANABRANCH, &placed)?;
+    assert_eq!(result.code, Some(0), "{}", result.err);
+    let parts: Vec<&str> = result.out.split("# /job:").skip(1).collect();
+    let [ps, worker] = parts[..] else { return Err(format!("not two parts: {}", result.out).into()) };
     assert!(ps.starts_with("ps/replica:0/task:0") && ps.contains("read_S") && ps.contains("_Send"), "{ps}");
     assert!(worker.starts_with("worker/replica:0/task:1"), "{worker}");
     assert!(worker.contains("_Recv") && worker.contains("square = Square"), "{worker}");
-    // What may run anywhere is on the first device, or at the master that is named.
+    // A node without constraints is on the first device, or at the master that a flag names.
     assert!(ps.contains("anywhere = Neg"), "{ps}");
     let at = |master: &str| run(ANABRANCH, &[&placed[..], &["--master", master, "--explain"]].concat());
-    let said = at("/job:worker/task:0")?;
+    let result = at("/job:worker/task:0")?;
     let device = "/job:worker/replica:0/task:0/device:CPU:0";
-    assert!(said.out.contains(&format!("# anywhere: (Neg): {device} [default]")), "{}", said.out);
+    assert!(result.out.contains(&format!("# anywhere: (Neg): {device} [default]")), "{}", result.out);
     for line in
         ["# w: (VarHandleOp): /job:ps/replica:0/task:0/device:CPU:0 [as requested]", "# square: (Square): "]
     {
-        assert!(said.out.contains(line), "{}", said.out);
+        assert!(result.out.contains(line), "{}", result.out);
     }
-    // Comments do not keep the output from being read again.
-    let again = write("explained.txt", said.out.split("\n# /job:").next().unwrap_or_default().as_bytes())?;
+    // The output can be read again, with its comments.
+    let again = write("explained.txt", result.out.split("\n# /job:").next().unwrap_or_default().as_bytes())?;
     assert_eq!(run(ANABRANCH, &["graph", &again.display().to_string()])?.code, Some(0));
     assert!(at("/job:worker/task:7")?.err.contains("no task"));
     let dot = run(ANABRANCH, &[&placed[..], &["--format", "dot", "--explain"]].concat())?;
@@ -120,7 +121,7 @@ fn graph_places_splits_and_explains() -> Fallible {
 }
 
 #[test]
-fn graph_places_on_gpus_that_this_machine_need_not_have() -> Fallible {
+fn graph_places_on_gpus_that_this_machine_lacks() -> Fallible {
     let text = "
         x = Const[dtype=float, value=float<2>{1.0, 2.0}]
         any = Const[dtype=int32, value=int32<>{-1}]
@@ -134,22 +135,22 @@ fn graph_places_on_gpus_that_this_machine_need_not_have() -> Fallible {
     ";
     let lines: String = text.trim().lines().map(|line| line.trim().to_owned() + "\n").collect();
     let file = write("gpus.txt", lines.as_bytes())?.display().to_string();
-    let said = run(ANABRANCH, &["graph", &file, "--cluster", "worker=1:2", "--explain"])?;
-    assert_eq!(said.code, Some(0), "{}", said.err);
+    let result = run(ANABRANCH, &["graph", &file, "--cluster", "worker=1:2", "--explain"])?;
+    assert_eq!(result.code, Some(0), "{}", result.err);
     for (node, device) in [("sum: (AddV2)", "GPU:0"), ("pushed: (TensorListPushBack)", "GPU:0")]
         .into_iter()
         .filter(|_| cfg!(feature = "cuda"))
-        // What is asked of a list as a whole is asked where it is.
+        // The length of a list of strings is computed on the CPU, where the list is.
         .chain([("number: (StringToNumber)", "CPU:0"), ("length: (TensorListLength)", "CPU:0")])
     {
         let line = format!("# {node}: /job:worker/replica:0/task:0/device:{device} ");
-        assert!(said.out.contains(&line), "{line}: {}", said.out);
+        assert!(result.out.contains(&line), "{line}: {}", result.out);
     }
     Ok(())
 }
 
 #[test]
-fn graph_refuses_what_it_cannot_place_or_read() -> Fallible {
+fn graph_refuses_input_that_it_cannot_read_or_place() -> Fallible {
     let file = graph_def("refused.pb")?;
     let rubbish = write("rubbish.pb", b"\xff\xfe no graph")?.display().to_string();
     let text = write("rubbish.txt", b"x = Nothing(y")?.display().to_string();
@@ -164,35 +165,39 @@ fn graph_refuses_what_it_cannot_place_or_read() -> Fallible {
         (vec!["graph", &file, "--cluster", "ps=4000000000"], "more than"),
         (vec!["graph", &file, "--cluster", ""], "no tasks"),
     ] {
-        let said = run(ANABRANCH, &args)?;
-        assert_eq!(said.code, Some(1), "{args:?}: {}", said.err);
-        assert!(said.err.starts_with("anabranch: ") && said.err.contains(expected), "{args:?}: {}", said.err);
-        assert!(said.out.is_empty() && !said.err.contains("panicked"), "{args:?}: {}", said.err);
+        let result = run(ANABRANCH, &args)?;
+        assert_eq!(result.code, Some(1), "{args:?}: {}", result.err);
+        assert!(
+            result.err.starts_with("anabranch: ") && result.err.contains(expected),
+            "{args:?}: {}",
+            result.err
+        );
+        assert!(result.out.is_empty() && !result.err.contains("panicked"), "{args:?}: {}", result.err);
     }
     Ok(())
 }
 
 #[test]
-fn ops_are_those_that_run_or_those_that_are_missing() -> Fallible {
+fn ops_lists_ops_with_kernels_or_missing_ops() -> Fallible {
     let lines = |args: &[&str]| -> Fallible<Vec<String>> {
-        let said = run(ANABRANCH, &[&["ops"], args].concat())?;
-        assert_eq!((said.code, &*said.err), (Some(0), ""), "{args:?}");
-        Ok(said.out.lines().map(str::to_owned).collect())
+        let result = run(ANABRANCH, &[&["ops"], args].concat())?;
+        assert_eq!((result.code, &*result.err), (Some(0), ""), "{args:?}");
+        Ok(result.out.lines().map(str::to_owned).collect())
     };
-    let there = lines(&[])?;
-    assert!(there.len() > 900 && there.is_sorted(), "{there:?}");
+    let supported = lines(&[])?;
+    assert!(supported.len() > 900 && supported.is_sorted(), "{supported:?}");
     let missing = lines(&["--missing"])?;
     assert!(missing.is_sorted());
-    for (op, is_there) in
+    for (op, is_supported) in
         [("MatMul", true), ("Switch", true), ("DeserializeIterator", false), ("PyFunc", false)]
     {
-        let is_named = there.iter().any(|line| line.split('\t').next() == Some(op));
-        assert_eq!(is_named, is_there, "{op}");
-        assert_eq!(missing.iter().any(|name| name == op), !is_there, "{op}");
+        let is_named = supported.iter().any(|line| line.split('\t').next() == Some(op));
+        assert_eq!(is_named, is_supported, "{op}");
+        assert_eq!(missing.iter().any(|name| name == op), !is_supported, "{op}");
     }
-    // On which devices it has a kernel, if the program has that table.
+    // Each line names the devices with a kernel; GPUs only if this build has their kernel table.
     let on_gpus = if cfg!(feature = "cuda") { ",GPU" } else { "" };
-    assert!(there.contains(&format!("MatMul\tCPU{on_gpus}")));
+    assert!(supported.contains(&format!("MatMul\tCPU{on_gpus}")));
     let named = lines(&["QueueDequeueMany"])?;
     assert_eq!(named, ["QueueDequeueMany\tCPU", "QueueDequeueManyV2\tCPU"]);
     assert_eq!(
@@ -237,17 +242,17 @@ fn help_names_every_flag() -> Fallible {
         (WORKER, &["--help"], &serve),
         (MASTER, &["--help"], &serve),
     ] {
-        let said = run(program, args)?;
-        assert_eq!(said.code, Some(0), "{}", said.err);
+        let result = run(program, args)?;
+        assert_eq!(result.code, Some(0), "{}", result.err);
         for flag in flags {
-            assert!(said.out.contains(flag), "{program} {args:?} does not name {flag}: {}", said.out);
+            assert!(result.out.contains(flag), "{program} {args:?} does not name {flag}: {}", result.out);
         }
     }
     Ok(())
 }
 
 #[test]
-fn a_server_says_what_it_is_not_told() -> Fallible {
+fn server_reports_missing_or_invalid_flags() -> Fallible {
     for (program, args, expected) in [
         (WORKER, &[][..], "the cluster is not given: set --cluster"),
         (WORKER, &["--cluster", "ps=localhost:1"], "job is not given: set --job"),
@@ -260,38 +265,42 @@ fn a_server_says_what_it_is_not_told() -> Fallible {
         (WORKER, &["--tf-config", "{"], "TF_CONFIG"),
         (MASTER, &["--cluster", "ps=localhost:1"], "no task /job:master"),
     ] {
-        let said = run(program, args)?;
-        assert_eq!(said.code, Some(1), "{args:?}: {}", said.err);
-        assert!(said.err.contains(expected) && !said.err.contains("panicked"), "{args:?}: {}", said.err);
+        let result = run(program, args)?;
+        assert_eq!(result.code, Some(1), "{args:?}: {}", result.err);
+        assert!(
+            result.err.contains(expected) && !result.err.contains("panicked"),
+            "{args:?}: {}",
+            result.err
+        );
     }
     let unknown = run(WORKER, &["--no-such-flag"])?;
     assert_eq!(unknown.code, Some(2), "{}", unknown.err);
     Ok(())
 }
 
-/// Starts a server, waits until it says where it listens, and stops it as `kill` does.
-fn serves(command: &mut Command) -> Fallible<String> {
+/// Starts a server, waits until it logs the address on which it listens, and stops it with SIGTERM. Returns its log.
+fn log_of_server(command: &mut Command) -> Fallible<String> {
     let mut server = command.env_remove("RUST_LOG").stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     let log = BufReader::new(server.stderr.take().ok_or("no log")?);
-    let mut said = String::new();
-    let mut told = false;
+    let mut log_text = String::new();
+    let mut is_stopped = false;
     for line in log.lines() {
-        said += &line?;
-        said.push('\n');
-        if said.contains(" listens on ") && !told {
-            told = Command::new("kill").arg(server.id().to_string()).status()?.success();
+        log_text += &line?;
+        log_text.push('\n');
+        if log_text.contains(" listens on ") && !is_stopped {
+            is_stopped = Command::new("kill").arg(server.id().to_string()).status()?.success();
         }
     }
     let status = server.wait()?;
-    if told && status.success() { Ok(said) } else { Err(format!("{status}: {said}").into()) }
+    if is_stopped && status.success() { Ok(log_text) } else { Err(format!("{status}: {log_text}").into()) }
 }
 
 #[test]
-fn a_server_is_told_its_place_in_every_way() -> Fallible {
+fn server_finds_its_task_in_flags_or_environment() -> Fallible {
     let (ps, worker) = (free_port()?.to_string(), free_port()?.to_string());
     let expected = format!("/job:worker/replica:0/task:0 listens on {worker}");
     let cluster = format!("ps={ps};worker={worker}");
-    let own = serves(Command::new(WORKER).env_remove("TF_CONFIG").args([
+    let own = log_of_server(Command::new(WORKER).env_remove("TF_CONFIG").args([
         "--cluster",
         &cluster,
         "--job",
@@ -300,7 +309,7 @@ fn a_server_is_told_its_place_in_every_way() -> Fallible {
         "0",
     ]))?;
     assert!(own.contains(&expected), "{own}");
-    let tutorial = serves(Command::new(WORKER).env_remove("TF_CONFIG").args([
+    let tutorial = log_of_server(Command::new(WORKER).env_remove("TF_CONFIG").args([
         format!("--ps_hosts={ps}"),
         format!("--worker_hosts={worker}"),
         "--job_name=worker".to_owned(),
@@ -311,32 +320,35 @@ fn a_server_is_told_its_place_in_every_way() -> Fallible {
         "cluster": {"ps": [ps], "worker": [worker]},
         "task": {"type": "ps", "index": 0},
     });
-    let environment = serves(Command::new(ANABRANCH).arg("worker").env("TF_CONFIG", config.to_string()))?;
+    let environment =
+        log_of_server(Command::new(ANABRANCH).arg("worker").env("TF_CONFIG", config.to_string()))?;
     assert!(environment.contains("/job:ps/replica:0/task:0 listens on"), "{environment}");
     for (json, task) in [(&config["cluster"], &["--job", "worker"][..]), (&config, &[])] {
         let mut command = Command::new(WORKER);
-        let flag = serves(command.env_remove("TF_CONFIG").args(["--cluster", &json.to_string()]).args(task))?;
+        let flag =
+            log_of_server(command.env_remove("TF_CONFIG").args(["--cluster", &json.to_string()]).args(task))?;
         let job = task.last().unwrap_or(&"ps");
         assert!(flag.contains(&format!("/job:{job}/replica:0/task:0 listens on")), "{flag}");
     }
-    // Flags go before it.
-    let both = serves(Command::new(WORKER).env("TF_CONFIG", config.to_string()).args(["--job", "worker"]))?;
+    // Flags override TF_CONFIG.
+    let both =
+        log_of_server(Command::new(WORKER).env("TF_CONFIG", config.to_string()).args(["--job", "worker"]))?;
     assert!(both.contains(&expected), "{both}");
     Ok(())
 }
 
 #[test]
-fn a_port_in_use_is_named() -> Fallible {
+fn port_in_use_is_an_error_with_the_address() -> Fallible {
     let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = taken.local_addr()?.to_string();
-    let said = run(WORKER, &["--cluster", &format!("ps={address}"), "--job", "ps"])?;
-    assert_eq!(said.code, Some(1), "{}", said.err);
-    assert!(said.err.contains(&address) && said.err.contains("cannot listen"), "{}", said.err);
+    let result = run(WORKER, &["--cluster", &format!("ps={address}"), "--job", "ps"])?;
+    assert_eq!(result.code, Some(1), "{}", result.err);
+    assert!(result.err.contains(&address) && result.err.contains("cannot listen"), "{}", result.err);
     Ok(())
 }
 
 #[test]
-fn output_that_nobody_reads_is_no_failure() -> Fallible {
+fn closed_output_pipe_is_no_failure() -> Fallible {
     let scope = Scope::new();
     for i in 0..20_000 {
         scope.op("NoOp").name(&format!("n{i}")).node();
@@ -347,30 +359,30 @@ fn output_that_nobody_reads_is_no_failure() -> Fallible {
     let mut printing =
         command.arg("graph").arg(file).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     drop(printing.stdout.take());
-    let said = said(printing.wait_with_output()?)?;
-    assert_eq!((said.code, &*said.err), (Some(0), ""));
+    let result = result_of(printing.wait_with_output()?)?;
+    assert_eq!((result.code, &*result.err), (Some(0), ""));
     Ok(())
 }
 
 #[test]
-fn run_finds_a_folder_of_its_own() -> Fallible {
+fn run_avoids_the_folder_of_an_earlier_process() -> Fallible {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("left-behind");
     fs::create_dir_all(&folder)?;
-    // What an earlier process of the same number left behind.
+    // A folder that an earlier process with the same process id left behind.
     let script = "mkdir -p \"$TMPDIR/anabranch-run-$$-0\"; exec \"$0\" run -- sh -c 'echo $PYTHONPATH'";
     let mut command = Command::new("sh");
     let ran =
         command.args(["-c", script, ANABRANCH]).env("TMPDIR", &folder).env_remove("PYTHONPATH").output()?;
-    let said = said(ran)?;
-    assert_eq!((said.code, &*said.err), (Some(0), ""));
-    assert!(said.out.trim_end().ends_with("-1"), "{}", said.out);
-    assert!(!Path::new(said.out.trim_end()).exists(), "{}", said.out);
+    let result = result_of(ran)?;
+    assert_eq!((result.code, &*result.err), (Some(0), ""));
+    assert!(result.out.trim_end().ends_with("-1"), "{}", result.out);
+    assert!(!Path::new(result.out.trim_end()).exists(), "{}", result.out);
     fs::remove_dir_all(folder)?;
     Ok(())
 }
 
 #[test]
-fn a_master_by_itself_drives_the_other_tasks() -> Fallible {
+fn separate_master_runs_steps_on_the_other_tasks() -> Fallible {
     let mut cluster = Cluster::start(&[("master", 1), ("ps", 1), ("worker", 1)])?;
     let scope = Scope::new();
     let ps = scope.device("/job:ps");
@@ -384,7 +396,7 @@ fn a_master_by_itself_drives_the_other_tasks() -> Fallible {
         ps.op("AssignVariableOp").input(w).input(ps.constant(3.0f32)).attr("dtype", DType::Float).node();
     let read = ps.op("ReadVariableOp").name("read").input(w).attr("dtype", DType::Float).output();
     let square = scope.device("/job:worker").square(read);
-    // Nothing says where this goes: the master's own task.
+    // A node without constraints runs on the master's own task.
     let anywhere = scope.op("Neg").name("anywhere").input(square).output();
     let session = Session::connect(&cluster.target("master", 0), scope.finish()?, SessionOptions::default())?;
     session.run(&[], &[], &[assign])?;

@@ -1,11 +1,11 @@
-//! The demo, as a newcomer starts it: each model trains under every strategy as well as on one device.
+//! The command `anabranch demo`: each model is as accurate under every strategy as on one device.
 
 mod support;
 
 use std::process::Command;
 use support::Fallible;
 
-/// Points of held-out accuracy, in percent, that a strategy may differ from one device.
+/// Largest difference of the held-out accuracy from that on one device, in percentage points.
 const TOLERANCE: f64 = 1.0;
 
 const MODES: [&str; 6] =
@@ -16,31 +16,32 @@ fn demo(model: &str, mode: &str) -> Fallible<String> {
     support::python::run(command.args(["demo", "--model", model, "--mode", mode]))
 }
 
-fn accuracy(said: &str) -> Fallible<f64> {
-    let line = said.lines().find(|l| l.contains("held-out")).ok_or("no accuracy was printed")?;
+/// Parses the held-out accuracy in percent from the demo's output.
+fn accuracy(output: &str) -> Fallible<f64> {
+    let line = output.lines().find(|l| l.contains("held-out")).ok_or("no accuracy was printed")?;
     let percent = line.split_whitespace().rev().nth(1).ok_or("no percentage")?;
     Ok(percent.parse()?)
 }
 
-/// Trains a model in every mode; `variable` is one that it has.
+/// Trains a model in every mode; `variable` names one of its variables, and `least` is the lowest accuracy in percent.
 fn trains_in_every_mode(model: &str, variable: &str, least: f64) -> Fallible {
-    let said = demo(model, "local")?;
-    let local = accuracy(&said)?;
-    assert!(local >= least, "{said}");
-    let is_there = said.lines().any(|line| line.contains(variable) && line.contains("/job:localhost/"));
-    assert!(is_there, "{said}");
+    let output = demo(model, "local")?;
+    let local = accuracy(&output)?;
+    assert!(local >= least, "{output}");
+    let is_there = output.lines().any(|line| line.contains(variable) && line.contains("/job:localhost/"));
+    assert!(is_there, "{output}");
     for mode in MODES {
-        let said = demo(model, mode)?;
-        let found = accuracy(&said)?;
-        assert!((found - local).abs() <= TOLERANCE, "{mode}: {found} %, on one device {local} %\n{said}");
-        let places: &[&str] = match mode {
+        let output = demo(model, mode)?;
+        let found = accuracy(&output)?;
+        assert!((found - local).abs() <= TOLERANCE, "{mode}: {found} %, on one device {local} %\n{output}");
+        let devices: &[&str] = match mode {
             "in-graph" => &["/job:localhost/replica:0/task:0/device:CPU:0"],
             _ => &["/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:1/device:CPU:0"],
         };
-        for place in places {
+        for device in devices {
             assert!(
-                said.lines().filter(|line| line.ends_with(place)).count() >= 4,
-                "{mode}: {place}\n{said}"
+                output.lines().filter(|line| line.ends_with(device)).count() >= 4,
+                "{mode}: {device}\n{output}"
             );
         }
     }

@@ -1,5 +1,5 @@
-//! `docs/OPS.md` says what the tables hold, `UPDATE_DOCS=1` rewrites it; and what the README shows works. (Its Rust
-//! program is a test of the library's documentation.)
+//! `docs/OPS.md` agrees with the op table and the kernel tables (`UPDATE_DOCS=1` rewrites it), and the README's Python
+//! program runs. (The README's Rust program is a doc test of the library.)
 
 mod support;
 
@@ -78,7 +78,7 @@ fn document() -> Fallible<String> {
         }
         out.push('\n');
     }
-    // One newline at the end.
+    // The document ends with a single newline.
     out.pop();
     Ok(out)
 }
@@ -91,14 +91,15 @@ fn code(lines: &[&str]) -> String {
     lines.iter().map(|line| format!("`{line}`")).collect::<Vec<_>>().join("<br>")
 }
 
-/// The types of each attribute that some kernel of a device type names; a kernel a line where they name them together.
+/// Returns the types that the kernels of a device type support, by attribute; one line per kernel if kernels restrict
+/// several attributes together.
 fn kernels_on(device_type: &str, op: &Op) -> String {
     if op.role() != Role::Compute {
         return "executor".to_owned();
     }
     let of_op = worker::kernel_table(device_type).map_or(&[][..], |table| table.of_op(op.name()));
     let all = of_op.iter().filter(|kernel| kernel.mark.is_none());
-    // A row that is on the host as a whole says so; the others speak of types.
+    // Kernels with all arguments in host memory are listed separately.
     let (hosted, kernels): (Vec<&KernelDef>, Vec<&KernelDef>) =
         all.partition(|kernel| kernel.host_memory == ALL_ARGUMENTS);
     let types = match kernels[..] {
@@ -121,7 +122,7 @@ fn types_of_all(kernels: &[&KernelDef]) -> String {
     let attrs: BTreeSet<&str> = kernels.iter().flat_map(|k| k.types).map(|(attr, _)| *attr).collect();
     match attrs.len() {
         0 => "any".to_owned(),
-        // One attribute: what all kernels take together.
+        // One attribute: the types of all kernels together.
         1 if kernels.iter().all(|k| k.types.len() == 1) => {
             let types = kernels.iter().flat_map(|k| k.types).flat_map(|(_, types)| *types);
             attrs.iter().map(|attr| types_of(attr, types.clone().copied())).collect()
@@ -157,7 +158,7 @@ fn types_of(attr: &str, types: impl Iterator<Item = DType>) -> String {
 }
 
 #[test]
-fn ops_are_those_of_the_tables() -> Fallible {
+fn ops_document_agrees_with_the_tables() -> Fallible {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/OPS.md");
     let document = document()?;
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -174,13 +175,13 @@ fn ops_are_those_of_the_tables() -> Fallible {
 }
 
 #[test]
-fn families_hold_every_op_once() {
-    let of_families: Vec<&str> = ops::families().iter().flat_map(|(_, ops)| *ops).map(|op| op.name).collect();
+fn each_op_is_in_one_family() {
+    let in_families: Vec<&str> = ops::families().iter().flat_map(|(_, ops)| *ops).map(|op| op.name).collect();
     let all: Vec<&str> = ops::all().iter().map(Op::name).collect();
-    assert_eq!(of_families, all);
+    assert_eq!(in_families, all);
 }
 
-/// The README's block of this language.
+/// Returns the README's code block in this language.
 fn readme(language: &str) -> Fallible<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md"))?;
     let start = text.split_once(&format!("```{language}\n")).ok_or("no such block")?.1;
@@ -192,21 +193,21 @@ fn the_readmes_python_program_runs_on_a_cluster() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
     let mut program = readme("python")?;
     for (port, job, task) in [(2222, "ps", 0), (2223, "worker", 0), (2224, "worker", 1)] {
-        let shown = format!("localhost:{port}");
-        assert!(program.contains(&shown), "{program}");
-        program = program.replace(&shown, &cluster.address(job, task).to_string());
+        let example_address = format!("localhost:{port}");
+        assert!(program.contains(&example_address), "{program}");
+        program = program.replace(&example_address, &cluster.address(job, task).to_string());
     }
     let mut command = Command::new(python::interpreter()?);
-    let said = python::run(command.args(["-c", &program]).env("TF_CPP_MIN_LOG_LEVEL", "3"))?;
-    let last = said.lines().last().unwrap_or_default();
+    let output = python::run(command.args(["-c", &program]).env("TF_CPP_MIN_LOG_LEVEL", "3"))?;
+    let last = output.lines().last().unwrap_or_default();
     let numbers = last.trim_matches(['[', ']']).split(", ").map(|n| {
-        // Newer versions of NumPy print a type around the number.
+        // Newer versions of NumPy print numbers with their type.
         n.trim_start_matches("np.float32(").trim_end_matches(')').parse::<f64>()
     });
-    let numbers = numbers.collect::<Result<Vec<_>, _>>().map_err(|e| format!("{e}: {said}"))?;
+    let numbers = numbers.collect::<Result<Vec<_>, _>>().map_err(|e| format!("{e}: {output}"))?;
     assert!(
         numbers.len() == 2 && (numbers[0] - 0.1).abs() < 1e-2 && (numbers[1] - 0.3).abs() < 1e-2,
-        "{said}"
+        "{output}"
     );
     Ok(())
 }

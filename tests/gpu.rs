@@ -43,7 +43,7 @@ fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<Device>>> {
     match gpus::devices(&TaskName::new("localhost", 0), options, || 1) {
         Ok(found) => Ok(found.into_iter().next()),
         Err(error) if std::env::var_os("ANABRANCH_GPU_SUITE").is_none() => {
-            eprintln!("not tested, for there is no GPU: {error}");
+            eprintln!("not tested, because there is no GPU: {error}");
             Ok(None)
         }
         // The suite is run only on machines that should have a GPU, so a missing one is an error.

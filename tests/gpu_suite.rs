@@ -66,27 +66,30 @@ fn text(output: &Output) -> String {
 fn each_part_runs_its_commands_and_is_in_the_summary() -> Fallible {
     let folder = packed()?;
     let output = run(&folder, &["run", "doctor", "programs", "bench-mlp", "bench-launched-mlp"], "60")?;
-    let said = text(&output);
-    assert!(output.status.success(), "{said}");
+    let summary = text(&output);
+    assert!(output.status.success(), "{summary}");
     let programs = format!("in {}", folder.path().display());
     assert!(
-        said.contains("command: doctor\n")
-            && said.contains("bench: mlp\n")
-            && said.contains("bench: mlp --no-cuda-graphs\n")
-            && said.contains(&programs),
-        "{said}"
+        summary.contains("command: doctor\n")
+            && summary.contains("bench: mlp\n")
+            && summary.contains("bench: mlp --no-cuda-graphs\n")
+            && summary.contains(&programs),
+        "{summary}"
     );
     for part in ["doctor", "programs", "bench-mlp", "bench-launched-mlp"] {
-        assert!(said.lines().any(|line| line.starts_with(&format!("{part}: passed, "))), "{part}: {said}");
+        assert!(
+            summary.lines().any(|line| line.starts_with(&format!("{part}: passed, "))),
+            "{part}: {summary}"
+        );
     }
-    assert!(said.contains("clicks: not run, for it was not asked for\n"), "{said}");
+    assert!(summary.contains("clicks: not run, because it was not requested\n"), "{summary}");
     // Each part is listed once.
     let parts = text(&run(&folder, &["parts"], "60")?);
     for part in parts.lines() {
         assert_eq!(
-            said.lines().filter(|line| line.starts_with(&format!("{part}: "))).count(),
+            summary.lines().filter(|line| line.starts_with(&format!("{part}: "))).count(),
             1,
-            "{part}: {said}"
+            "{part}: {summary}"
         );
     }
     assert!(parts.lines().count() > 20, "{parts}");
@@ -97,11 +100,11 @@ fn each_part_runs_its_commands_and_is_in_the_summary() -> Fallible {
 fn failed_or_timed_out_part_is_reported_and_the_others_run() -> Fallible {
     let folder = packed()?;
     let output = run(&folder, &["run", "kernels", "clicks", "digits"], "1")?;
-    let said = text(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("kernels: FAILED, for it had not ended after 1 s\n"), "{said}");
-    assert!(said.contains("clicks: FAILED with 101, "), "{said}");
-    assert!(said.contains("digits: passed, "), "{said}");
+    let summary = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{summary}");
+    assert!(summary.contains("kernels: FAILED, because it had not ended after 1 s\n"), "{summary}");
+    assert!(summary.contains("clicks: FAILED with 101, "), "{summary}");
+    assert!(summary.contains("digits: passed, "), "{summary}");
     Ok(())
 }
 
@@ -131,15 +134,15 @@ fn each_part_writes_its_own_output_file() -> Fallible {
 fn kernels_run_under_the_sanitizer_if_installed() -> Fallible {
     let folder = packed()?;
     let parts = ["run", "--sanitize", "memcheck-2", "initcheck-4"];
-    let said = text(&run(&folder, &parts, "60")?);
-    assert!(said.contains("memcheck-2: not run, for what it needs is not here\n"), "{said}");
+    let summary = text(&run(&folder, &parts, "60")?);
+    assert!(summary.contains("memcheck-2: not run, because a requirement is missing\n"), "{summary}");
     fs::rename(folder.path().join("tool"), folder.path().join("compute-sanitizer"))?;
     let paths = [folder.path().to_owned(), "/usr/bin".into(), "/bin".into()];
     let mut suite = Command::new(folder.path().join("gpu-suite"));
     let output = suite.args(parts).env("PATH", std::env::join_paths(paths)?).env_remove("OUT").output()?;
-    let said = text(&output);
-    assert!(said.contains("sanitizer: --tool memcheck\n2/4 poisoned\n"), "{said}");
-    assert!(said.contains("sanitizer: --tool initcheck\n4/4 1\n"), "{said}");
-    assert!(said.contains("initcheck-4: passed, "), "{said}");
+    let summary = text(&output);
+    assert!(summary.contains("sanitizer: --tool memcheck\n2/4 poisoned\n"), "{summary}");
+    assert!(summary.contains("sanitizer: --tool initcheck\n4/4 1\n"), "{summary}");
+    assert!(summary.contains("initcheck-4: passed, "), "{summary}");
     Ok(())
 }

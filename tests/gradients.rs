@@ -1,4 +1,4 @@
-//! Every gradient against central differences, and against TensorFlow's own where its client can build it.
+//! Every gradient compared with central differences, and with TensorFlow's gradient where its client can build one.
 
 #[path = "support/gradient_cases.rs"]
 mod gradient_cases;
@@ -17,12 +17,13 @@ use std::path::Path;
 use std::sync::Arc;
 use support::{Fallible, python};
 
-const COMPLEX: &str = "differences are taken of real numbers";
-const OF_A_DISTRIBUTION: &str = "how the distribution moves, not what one stream gives";
+const COMPLEX: &str = "central differences are implemented for real numbers only";
+const OF_A_DISTRIBUTION: &str = "derivative of the distribution, not of the numbers drawn from one stream";
 
-const OF_A_FUNCTION: &str = "that of the body: graph/tests/it/lower.rs, tests/clients/programs/defun.py";
+const OF_A_FUNCTION: &str =
+    "gradient of the function's body: graph/tests/it/lower.rs, tests/clients/programs/defun.py";
 
-/// Ops whose gradient cannot be compared with differences.
+/// Ops whose gradient cannot be compared with differences, with the reason.
 const EXCUSED: &[(&str, &str)] = &[
     ("Complex", COMPLEX),
     ("Real", COMPLEX),
@@ -36,26 +37,38 @@ const EXCUSED: &[(&str, &str)] = &[
     ("IFFT", COMPLEX),
     ("IFFT2D", COMPLEX),
     ("IFFT3D", COMPLEX),
-    ("FakeQuantWithMinMaxArgs", "constant piece by piece: passed through where it is in range"),
-    ("FakeQuantWithMinMaxVars", "constant piece by piece: passed through where it is in range"),
-    ("FakeQuantWithMinMaxVarsPerChannel", "constant piece by piece: passed through where it is in range"),
+    (
+        "FakeQuantWithMinMaxArgs",
+        "piecewise constant: the gradient is passed through where the value is in range",
+    ),
+    (
+        "FakeQuantWithMinMaxVars",
+        "piecewise constant: the gradient is passed through where the value is in range",
+    ),
+    (
+        "FakeQuantWithMinMaxVarsPerChannel",
+        "piecewise constant: the gradient is passed through where the value is in range",
+    ),
     ("PartitionedCall", OF_A_FUNCTION),
     ("PreventGradient", "its gradient is an error"),
-    ("QuantizeAndDequantizeV2", "constant piece by piece: passed through"),
-    ("QuantizeAndDequantizeV3", "constant piece by piece: passed through"),
-    ("QuantizeAndDequantizeV4", "constant piece by piece: passed through where it is in range"),
+    ("QuantizeAndDequantizeV2", "piecewise constant: the gradient is passed through"),
+    ("QuantizeAndDequantizeV3", "piecewise constant: the gradient is passed through"),
+    (
+        "QuantizeAndDequantizeV4",
+        "piecewise constant: the gradient is passed through where the value is in range",
+    ),
     ("RandomGamma", OF_A_DISTRIBUTION),
-    ("Rint", "constant piece by piece: passed through by agreement, not the slope"),
+    ("Rint", "piecewise constant: the gradient is passed through by convention"),
     ("StatefulPartitionedCall", OF_A_FUNCTION),
     ("StatelessRandomGammaV2", OF_A_DISTRIBUTION),
     ("StatelessRandomGammaV3", OF_A_DISTRIBUTION),
 ];
 
-/// Where the client's `tf.gradients` has no rule, gives another form or means another thing.
+/// Ops for which `tf.gradients` has no rule, or one whose result has another form or meaning.
 const NOT_THE_CLIENTS: &[&str] = &["ReadVariableOp", "ResourceGather", "TopK"];
 
 #[test]
-fn every_gradient_is_the_slope() -> Fallible {
+fn every_gradient_equals_the_central_difference() -> Fallible {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gradients");
     std::fs::create_dir_all(&folder)?;
     let cases = all();
@@ -64,7 +77,7 @@ fn every_gradient_is_the_slope() -> Fallible {
     let mut wrong: Vec<String> = ops::all()
         .iter()
         .filter(|op| matches!(op.def.gradient, Gradient::Defined(_)) && !covered.contains(op.name()))
-        .map(|op| format!("{}: there is no case", op.name()))
+        .map(|op| format!("{}: has no case", op.name()))
         .collect();
     let server = Arc::new(Server::new(ServerConfig::default())?);
     let mut manifest = Vec::new();
@@ -78,21 +91,23 @@ fn every_gradient_is_the_slope() -> Fallible {
     let file = folder.join("manifest.json");
     manifest.retain(|m| m["op"].as_str().is_some_and(|op| !NOT_THE_CLIENTS.contains(&op)));
     std::fs::write(&file, serde_json::Value::from(manifest).to_string())?;
-    let said = python::run(python::script("tests/tensorflow/gradients.py")?.arg(&file))?;
-    assert!(said.contains(" 0 differences"), "{said}");
+    let output = python::run(python::script("tests/tensorflow/gradients.py")?.arg(&file))?;
+    assert!(output.contains(" 0 differences"), "{output}");
     Ok(())
 }
 
-/// One case as a graph: what is fed, what comes out, and the gradients.
-struct Built {
+/// The graph of a case in a session, with its feeds.
+struct CaseGraph {
     session: Session,
-    /// The inputs that slopes are taken of: what holds their value, and the value.
+    /// Differentiable inputs: the placeholder of each, and its value.
     xs: Vec<(Output, Tensor)>,
     feeds: Vec<(Output, Tensor)>,
     ys: Vec<Output>,
+    /// Assignments that initialise resource variables before each run.
     start: Vec<graph::NodeId>,
 }
 
+/// Compares a case's gradients with central differences; returns the case's entry in the manifest for TensorFlow.
 fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fallible<serde_json::Value> {
     let scope = Scope::new();
     let (mut xs, mut feeds, mut wrt, mut start) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -149,13 +164,13 @@ fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fal
         .enumerate()
         .map(|(i, y)| scope.placeholder(&format!("weight{i}"), scope.dtype(*y), scope.shape(*y)))
         .collect();
-    // A gradient may be the weight itself, and what is fed cannot be fetched.
+    // A gradient may be the weight itself, and a fed tensor cannot be fetched: hence the Identity.
     let weights: Vec<Output> = fed_weights.iter().map(|w| scope.op("Identity").input(*w).output()).collect();
     let given: Vec<Option<Output>> = weights.iter().copied().map(Some).collect();
     let gradients = scope.gradients(&ys, &wrt, &given)?;
     let graph = scope.finish()?;
     let session = Session::on(server, graph.clone(), SessionOptions::default())?;
-    let built = Built { session, xs, feeds, ys, start };
+    let built = CaseGraph { session, xs, feeds, ys, start };
 
     let values: Vec<Tensor> = built.xs.iter().map(|(_, v)| v.clone()).collect();
     let at = built.outputs(&values)?;
@@ -192,9 +207,10 @@ fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fal
             }
             let difference = (moved[0] - moved[1]) / (2.0 * step);
             if (difference - slope).abs() > tolerance * (1.0 + difference.abs()) || slope.is_nan() {
-                return Err(
-                    format!("gradient {i} at element {element} is {slope}, the slope {difference}").into()
-                );
+                return Err(format!(
+                    "gradient {i} at element {element} is {slope}, the central difference {difference}"
+                )
+                .into());
             }
         }
     }
@@ -212,7 +228,7 @@ fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fal
     }))
 }
 
-impl Built {
+impl CaseGraph {
     fn feeds(&self, values: &[Tensor]) -> Vec<(Output, Tensor)> {
         let xs = self.xs.iter().zip(values).map(|((x, _), v)| (*x, v.clone()));
         self.feeds.iter().cloned().chain(xs).collect()
@@ -227,7 +243,7 @@ impl Built {
     }
 }
 
-/// Values of a float type between two bounds, in an order without a pattern, no two of which are close.
+/// Returns evenly spaced values between two bounds in a permuted order, so that no two values are close.
 fn spread(dtype: DType, shape: &Shape, low: f64, high: f64, seed: usize) -> Fallible<Tensor> {
     let n = shape.num_elements();
     let stride = (2 * n / 3..)
@@ -243,6 +259,7 @@ fn spread(dtype: DType, shape: &Shape, low: f64, high: f64, seed: usize) -> Fall
     })
 }
 
+/// Returns the elements of a floating-point tensor as doubles.
 fn reals(tensor: &Tensor) -> Fallible<Vec<f64>> {
     Ok(match tensor.dtype() {
         DType::Float => tensor.values::<f32>()?.iter().map(|v| f64::from(*v)).collect(),
@@ -250,6 +267,7 @@ fn reals(tensor: &Tensor) -> Fallible<Vec<f64>> {
     })
 }
 
+/// Returns a copy of a tensor with one element changed by `by`.
 fn shifted(tensor: &Tensor, element: usize, by: f64) -> Fallible<Tensor> {
     let mut out = tensor.clone();
     match tensor.dtype() {
@@ -259,6 +277,7 @@ fn shifted(tensor: &Tensor, element: usize, by: f64) -> Fallible<Tensor> {
     Ok(out)
 }
 
+/// Returns a feed as JSON, for the manifest.
 fn json_of(name: &str, tensor: &Tensor) -> Fallible<serde_json::Value> {
     let values = match tensor.dtype() {
         DType::Float | DType::Double => serde_json::json!(reals(tensor)?),

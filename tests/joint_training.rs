@@ -1,4 +1,4 @@
-//! One synchronous job of two replicas, one of them TensorFlow's `SyncReplicasOptimizer`: either may be the chief.
+//! One synchronous job of two replicas, one ours and one TensorFlow's `SyncReplicasOptimizer`. Either may be the chief.
 
 mod support;
 
@@ -21,8 +21,8 @@ struct Replica {
     w: Output,
 }
 
-/// The model of `joint_replica.py`. Both replicas have the same gradients: which two make a step is chance, as a fast
-/// replica may take a slow one's token.
+/// Builds the model of `joint_replica.py`. Both replicas compute the same gradients, because which two gradients make a
+/// step is random: a fast replica may take a slow replica's token.
 fn replica(task: u32) -> Fallible<Replica> {
     let root = Scope::new();
     let sync = SyncMode::Sync { replicas_to_aggregate: 2, backup: 0, aggregation: Aggregation::Accumulators };
@@ -40,7 +40,7 @@ fn replica(task: u32) -> Fallible<Replica> {
     Ok(Replica { graph: root.finish()?, training, w })
 }
 
-/// Trains with a replica of each kind; the weights and the step.
+/// Trains with one replica of each kind; returns the final weights and global step.
 fn train(chief_is_ours: bool) -> Fallible<(Vec<f32>, i64)> {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
     let (ours, theirs) = if chief_is_ours { (0, 1) } else { (1, 0) };
@@ -66,16 +66,16 @@ fn train(chief_is_ours: bool) -> Fallible<(Vec<f32>, i64)> {
     let mut session = MonitoredSession::new(master, graph, training, None, vec![stop], config)?;
     while session.run(&[], &[], &[replica.training.train])?.is_some() {}
     session.finish()?;
-    let said = peer.wait_with_output()?;
-    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    let output = peer.wait_with_output()?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let steps = out.trim().strip_prefix("ok ").and_then(|n| n.parse::<i64>().ok());
-    assert!(said.status.success() && steps.is_some_and(|n| n > 0), "{out}\n{err}");
+    assert!(output.status.success() && steps.is_some_and(|n| n > 0), "{out}\n{err}");
     let after = Session::connect(&cluster.target("worker", 0), replica.graph, SessionOptions::default())?;
     let values = after.run(&[], &[replica.w, replica.training.global_step], &[])?;
     Ok((values[0].values::<f32>()?.to_vec(), values[1].item()?))
 }
 
-/// What both of them come to together.
+/// Returns the weights after `steps` steps of gradient descent.
 fn expected(steps: i64) -> [f32; 2] {
     let mut w = [0.5f32, 0.5];
     for _ in 0..steps {
@@ -86,7 +86,7 @@ fn expected(steps: i64) -> [f32; 2] {
 }
 
 #[test]
-fn our_chief_and_tensorflows_worker() -> Fallible {
+fn our_chief_trains_with_a_tensorflow_worker() -> Fallible {
     let (w, step) = train(true)?;
     assert_eq!(step, STEPS);
     let near = w.iter().zip(expected(step)).all(|(w, e)| (w - e).abs() < 1e-5);
@@ -95,7 +95,7 @@ fn our_chief_and_tensorflows_worker() -> Fallible {
 }
 
 #[test]
-fn tensorflows_chief_and_our_worker() -> Fallible {
+fn our_worker_trains_with_a_tensorflow_chief() -> Fallible {
     let (w, step) = train(false)?;
     assert!(step >= STEPS, "{step}");
     let near = w.iter().zip(expected(step)).all(|(w, e)| (w - e).abs() < 1e-5);

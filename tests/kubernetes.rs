@@ -1,4 +1,4 @@
-//! Elections in Kubernetes, by a server that keeps Leases as its API describes them.
+//! Elections in Kubernetes, against a test server that implements Leases as the Kubernetes API describes them.
 
 mod support;
 
@@ -17,32 +17,33 @@ use support::elections::{self, SHORT};
 const LONG: Duration = Duration::from_secs(60);
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/team/leases";
 
-/// A server that has one Lease, or none yet.
+/// A server that holds at most one Lease.
 #[derive(Clone)]
 struct Server {
     address: SocketAddr,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ServerState>>,
 }
 
+/// The Lease of a server, and the failures that it injects.
 #[derive(Default)]
-struct State {
+struct ServerState {
     lease: Option<Value>,
     version: u64,
-    /// How many more updates find that somebody else was faster.
+    /// Number of further updates that fail with a conflict.
     conflicts: usize,
-    /// What it answers to everything.
-    refuses: Option<(u16, &'static str)>,
+    /// The HTTP status and reason that answer every request, if set.
+    refusal: Option<(u16, &'static str)>,
 }
 
 impl Server {
     fn start() -> Fallible<Server> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let server = Server { address: listener.local_addr()?, state: Arc::default() };
-        let of_threads = server.clone();
+        let acceptor = server.clone();
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let server = of_threads.clone();
-                // Ends with the client.
+                let server = acceptor.clone();
+                // The thread ends when the client closes its connection.
                 thread::spawn(move || drop(server.serve(stream)));
             }
         });
@@ -85,7 +86,7 @@ impl Server {
 
     fn answer(&self, method: &str, path: &str, object: Value) -> (u16, Value) {
         let Ok(mut state) = self.state.lock() else { return failure(500, "InternalError") };
-        if let Some((code, reason)) = state.refuses {
+        if let Some((code, reason)) = state.refusal {
             return failure(code, reason);
         }
         let is_the_lease = path == format!("{LEASES}/job");
@@ -94,7 +95,7 @@ impl Server {
                 state.lease.clone().map_or(failure(404, "NotFound"), |lease| (200, lease))
             }
             "POST" if path == LEASES && state.lease.is_some() => failure(409, "AlreadyExists"),
-            "POST" if path == LEASES => (201, state.keep(object)),
+            "POST" if path == LEASES => (201, state.store(object)),
             "PUT" if is_the_lease => {
                 let version = |of: &Value| of["metadata"]["resourceVersion"].clone();
                 if state.conflicts > 0 {
@@ -102,7 +103,7 @@ impl Server {
                     return failure(409, "Conflict");
                 }
                 match &state.lease {
-                    Some(lease) if version(lease) == version(&object) => (200, state.keep(object)),
+                    Some(lease) if version(lease) == version(&object) => (200, state.store(object)),
                     _ => failure(409, "Conflict"),
                 }
             }
@@ -111,8 +112,9 @@ impl Server {
     }
 }
 
-impl State {
-    fn keep(&mut self, mut object: Value) -> Value {
+impl ServerState {
+    /// Stores a Lease under a new version and returns the stored object.
+    fn store(&mut self, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         object["metadata"]["namespace"] = json!("team");
@@ -137,9 +139,9 @@ fn config(address: SocketAddr) -> Fallible<kube::Config> {
 }
 
 #[test]
-fn one_leads_and_is_followed_under_a_higher_term() -> Fallible {
+fn each_leader_has_a_higher_term() -> Fallible {
     let server = Server::start()?;
-    elections::one_leads_and_is_followed_under_a_higher_term(&server.store(LONG)?, &server.store(LONG)?)?;
+    elections::each_leader_has_a_higher_term(&server.store(LONG)?, &server.store(LONG)?)?;
     let state = server.state.lock().map_err(|e| e.to_string())?;
     let spec = &state.lease.as_ref().ok_or("no lease")?["spec"];
     assert_eq!((&spec["leaseTransitions"], &spec["leaseDurationSeconds"]), (&json!(3), &json!(60)));
@@ -150,26 +152,29 @@ fn one_leads_and_is_followed_under_a_higher_term() -> Fallible {
 }
 
 #[test]
-fn who_is_silent_for_a_lease_is_replaced() -> Fallible {
+fn leader_that_stops_renewing_is_replaced() -> Fallible {
     let server = Server::start()?;
-    elections::who_is_silent_for_a_lease_is_replaced(&server.store(SHORT)?, &server.store(SHORT)?)
+    elections::leader_that_stops_renewing_is_replaced(&server.store(SHORT)?, &server.store(SHORT)?)
 }
 
 #[test]
-fn of_all_who_stand_at_once_one_leads() -> Fallible {
+fn one_of_several_simultaneous_candidates_leads() -> Fallible {
     let server = Server::start()?;
     let stores = (0..8).map(|_| server.store(LONG)).collect::<Fallible<Vec<_>>>()?;
     let mut last = 0;
     for _ in 0..5 {
         let terms: Vec<_> = thread::scope(|scope| {
-            let stand =
+            let campaign =
                 |store| scope.spawn(move || KubernetesStore::campaign(store).map_err(|e| e.to_string()));
-            let standing: Vec<_> = stores.iter().map(stand).collect();
-            standing.into_iter().map(|s| s.join().unwrap_or(Err("it panicked".to_owned()))).collect()
+            let campaigns: Vec<_> = stores.iter().map(campaign).collect();
+            campaigns
+                .into_iter()
+                .map(|c| c.join().unwrap_or(Err("a candidate panicked".to_owned())))
+                .collect()
         });
         let terms = terms.into_iter().collect::<Result<Vec<Option<i64>>, String>>()?;
         let leaders: Vec<usize> = (0..terms.len()).filter(|&i| terms[i].is_some()).collect();
-        let [leader] = leaders[..] else { return Err(format!("they lead: {terms:?}").into()) };
+        let [leader] = leaders[..] else { return Err(format!("not exactly one leader: {terms:?}").into()) };
         let term = terms[leader].unwrap_or(0);
         assert!(term > last, "{term} after {last}");
         last = term;
@@ -179,16 +184,16 @@ fn of_all_who_stand_at_once_one_leads() -> Fallible {
 }
 
 #[test]
-fn a_lease_that_others_have_annotated_is_kept() -> Fallible {
+fn lease_is_renewed_after_conflicting_updates() -> Fallible {
     let server = Server::start()?;
     let store = server.store(LONG)?;
-    let term = store.campaign()?.ok_or("nobody led, and nobody may")?;
+    let term = store.campaign()?.ok_or("a campaign without another leader was refused")?;
     let conflicts =
         |count| server.state.lock().map(|mut state| state.conflicts = count).map_err(|e| e.to_string());
     conflicts(2)?;
     assert!(store.keep(term)?);
     conflicts(100)?;
-    let failed = store.keep(term).err().ok_or("it was kept")?;
+    let failed = store.keep(term).err().ok_or("the lease was renewed")?;
     assert_eq!(failed.code(), Code::Unavailable, "{failed}");
     conflicts(0)?;
     assert!(store.keep(term)?);
@@ -196,22 +201,22 @@ fn a_lease_that_others_have_annotated_is_kept() -> Fallible {
 }
 
 #[test]
-fn who_may_not_ask_is_told_so_and_who_asks_nobody_too() -> Fallible {
+fn refused_and_unreachable_servers_are_errors() -> Fallible {
     let server = Server::start()?;
     let store = server.store(SHORT)?;
-    // The namespace is not there: then no Lease can be made in it.
+    // "NotFound" stands for a missing namespace, in which no Lease can be created.
     for (refusal, code) in [((403, "Forbidden"), Code::PermissionDenied), ((404, "NotFound"), Code::NotFound)]
     {
-        server.state.lock().map_err(|e| e.to_string())?.refuses = Some(refusal);
-        let failed = store.campaign().err().ok_or("it was let in")?;
+        server.state.lock().map_err(|e| e.to_string())?.refusal = Some(refusal);
+        let failed = store.campaign().err().ok_or("the campaign succeeded")?;
         assert!(failed.code() == code && failed.to_string().contains("Lease team/job"), "{failed}");
     }
 
-    let nobody = free_port()?;
-    let store = KubernetesStore::new(Some(config(nobody)?), "job", SHORT)?;
-    let failed = store.campaign().err().ok_or("nobody was asked, and agreed")?;
+    let unused = free_port()?;
+    let store = KubernetesStore::new(Some(config(unused)?), "job", SHORT)?;
+    let failed = store.campaign().err().ok_or("a campaign without a server succeeded")?;
     assert!(
-        failed.code() == Code::Unavailable && failed.to_string().contains(&nobody.to_string()),
+        failed.code() == Code::Unavailable && failed.to_string().contains(&unused.to_string()),
         "{failed}"
     );
     Ok(())

@@ -1,4 +1,4 @@
-//! Real server processes whose tensors take each transport: results, deaths, and memory.
+//! Tensors between server processes over each transport: results, failures of a task, and memory.
 
 mod support;
 
@@ -12,10 +12,11 @@ const PS: &str = "/job:ps/task:0";
 const WORKER: &str = "/job:worker/task:0";
 const TRANSPORTS: [&str; 4] = ["auto", "shm", "tcp", "grpc"];
 
-/// Larger than what is pushed unasked, so that every road is used: floats.
+/// Number of floats in a tensor that is larger than tensors that are sent ahead of their request, so that every route is
+/// used.
 const LARGE: usize = 20_000_000;
 
-/// Parameters on the ps: pulled, and pushed to.
+/// A variable on the ps, which a worker reads (pull) and adds to (push).
 struct Model {
     session: Session,
     init: Output,
@@ -27,7 +28,7 @@ fn model(cluster: &Cluster, len: usize) -> Fallible<Model> {
     model_of(cluster, len, 1.0)
 }
 
-/// All parameters are `initial`, until ones are pushed to them.
+/// Builds a model of `len` parameters that are initialised to `initial`; each push adds 1 to all of them.
 fn model_of(cluster: &Cluster, len: usize, initial: f32) -> Fallible<Model> {
     let scope = Scope::new();
     let on = |device: &str, op: &'static str, inputs: &[Output]| {
@@ -49,8 +50,8 @@ fn model_of(cluster: &Cluster, len: usize, initial: f32) -> Fallible<Model> {
     };
     let v = variable()?;
     let init = on(PS, "Assign", &[v, all(PS, initial)]);
-    let there = on(PS, "Identity", &[v]);
-    let pull = on(WORKER, "Sum", &[there, scope.constant(Tensor::vector(&[0i32])?)]);
+    let on_ps = on(PS, "Identity", &[v]);
+    let pull = on(WORKER, "Sum", &[on_ps, scope.constant(Tensor::vector(&[0i32])?)]);
     let gradient = on(WORKER, "Identity", &[all(WORKER, 1.0)]);
     let push = on(PS, "AssignAdd", &[v, gradient]);
     let session = Session::connect(&cluster.target("worker", 0), scope.finish()?, SessionOptions::default())?;
@@ -62,15 +63,15 @@ fn pair(transport: &str) -> Fallible<Cluster> {
 }
 
 #[test]
-fn a_model_is_pulled_and_pushed_by_every_transport() -> Fallible {
+fn variables_are_pulled_and_pushed_over_every_transport() -> Fallible {
     for transport in TRANSPORTS {
         let cluster = pair(transport)?;
         for len in [1, 1000, 100_000, LARGE] {
             let model = model(&cluster, len)?;
             model.session.run(&[], &[], &[model.init.node])?;
-            for turn in 1..4 {
+            for round in 1..4 {
                 let sum = model.session.run(&[], &[model.pull], &[])?;
-                let expected = turn as f32 * len as f32;
+                let expected = round as f32 * len as f32;
                 let sum = sum[0].item::<f32>()?;
                 assert!(
                     (sum - expected).abs() <= expected * 1e-4,
@@ -85,7 +86,7 @@ fn a_model_is_pulled_and_pushed_by_every_transport() -> Fallible {
 }
 
 #[test]
-fn a_ps_that_dies_while_it_sends_is_named_at_once() -> Fallible {
+fn death_of_a_sending_ps_fails_steps_at_once_with_its_name() -> Fallible {
     for transport in TRANSPORTS {
         let mut cluster = pair(transport)?;
         let model = model(&cluster, LARGE)?;
@@ -94,7 +95,7 @@ fn a_ps_that_dies_while_it_sends_is_named_at_once() -> Fallible {
         let address = cluster.address("ps", 0).to_string();
         let (failed, took) = std::thread::scope(|scope| {
             let steps = scope.spawn(|| {
-                // Until one fails.
+                // Runs steps until a step fails.
                 loop {
                     let ran = model.session.run(&[], &[model.pull], &[model.push.node]);
                     if let Err(error) = ran {
@@ -112,7 +113,7 @@ fn a_ps_that_dies_while_it_sends_is_named_at_once() -> Fallible {
         assert!(failed.to_string().contains("/job:ps/replica:0/task:0"), "{transport}: {failed}");
         assert!(failed.to_string().contains(&address), "{transport}: {failed}");
         assert!(took < Duration::from_secs(5), "{transport}: {took:?}");
-        // A new one is met anew.
+        // Sessions with the restarted ps work.
         cluster.spawn("ps", 0)?;
         cluster.wait_until_listening("ps", 0)?;
         let fresh = self::model(&cluster, 100_000)?;
@@ -125,8 +126,8 @@ fn a_ps_that_dies_while_it_sends_is_named_at_once() -> Fallible {
 }
 
 #[test]
-fn a_ps_that_stands_still_is_late_by_name_and_goes_on_where_it_was() -> Fallible {
-    // Six of these are more than what may be in flight.
+fn steps_on_a_stopped_ps_time_out_and_it_resumes() -> Fallible {
+    // Six tensors of this size exceed the limit on unacknowledged bytes of a link.
     const LEN: usize = 4_000_000;
     for transport in TRANSPORTS {
         let cluster = pair(transport)?;
@@ -137,12 +138,12 @@ fn a_ps_that_stands_still_is_late_by_name_and_goes_on_where_it_was() -> Fallible
         cluster.signal("ps", 0, "STOP")?;
         for _ in 0..6 {
             let late = model.session.step().target(model.push.node).timeout(Duration::from_secs(1)).run();
-            let late = late.err().ok_or("it did not wait")?;
+            let late = late.err().ok_or("the step succeeded")?;
             assert_eq!(late.code(), Code::DeadlineExceeded, "{transport}: {late}");
             assert!(late.to_string().contains("/job:ps/replica:0/task:0"), "{transport}: {late}");
         }
         cluster.signal("ps", 0, "CONT")?;
-        // What was under way when it stopped may have been done or not, but whole.
+        // Each push that was under way at the stop has been applied as a whole or not at all.
         let sum = model.session.run(&[], &[model.pull], &[])?[0].item::<f32>()? / LEN as f32;
         let is_whole = |x: f32| (x - x.round()).abs() < 1e-3;
         assert!(is_whole(sum) && (1.9..=8.1).contains(&sum), "{transport}: {sum}");
@@ -154,11 +155,11 @@ fn a_ps_that_stands_still_is_late_by_name_and_goes_on_where_it_was() -> Fallible
 }
 
 #[test]
-fn memory_of_tensors_that_crossed_comes_back() -> Fallible {
+fn memory_of_sent_tensors_is_reused() -> Fallible {
     for transport in ["shm", "tcp"] {
         let cluster = pair(transport)?;
         let resident = |cluster: &Cluster| -> Fallible<u64> {
-            Ok(cluster.resident("ps", 0)? + cluster.resident("worker", 0)?)
+            Ok(cluster.resident_bytes("ps", 0)? + cluster.resident_bytes("worker", 0)?)
         };
         let model = model(&cluster, LARGE)?;
         model.session.run(&[], &[], &[model.init.node])?;
@@ -177,12 +178,13 @@ fn memory_of_tensors_that_crossed_comes_back() -> Fallible {
 }
 
 #[test]
-fn memory_follows_use() -> Fallible {
+fn zeros_take_no_memory_and_closing_a_session_frees_its_memory() -> Fallible {
     const VARIABLE: u64 = 4 * LARGE as u64;
     const SOME: u64 = 60 << 20;
     for transport in ["auto", "tcp"] {
         let cluster = pair(transport)?;
-        let resident = || Fallible::Ok((cluster.resident("ps", 0)?, cluster.resident("worker", 0)?));
+        let resident =
+            || Fallible::Ok((cluster.resident_bytes("ps", 0)?, cluster.resident_bytes("worker", 0)?));
         let before = resident()?;
         let model = model_of(&cluster, LARGE, 0.0)?;
         model.session.run(&[], &[], &[model.init.node])?;
@@ -196,11 +198,14 @@ fn memory_follows_use() -> Fallible {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             let (ps, worker) = resident()?;
-            // By shared memory the worker sees the variable too.
+            // Over shared memory, the variable counts as resident_bytes memory of the worker too.
             if ps.saturating_sub(before.0).max(worker.saturating_sub(before.1)) < VARIABLE + SOME {
                 break;
             }
-            assert!(Instant::now() < deadline, "{transport}: {ps}, {worker} bytes are kept, of {before:?}");
+            assert!(
+                Instant::now() < deadline,
+                "{transport}: {ps}, {worker} bytes are resident, {before:?} before"
+            );
             std::thread::park_timeout(Duration::from_millis(10));
         }
     }

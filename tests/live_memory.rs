@@ -1,5 +1,6 @@
-//! Steps, sessions, clients and kinds of steps leave nothing allocated behind: counted by the block, with a cluster's
-//! servers in this process. A table that only grows its one block shows in `tests/session_load.rs`.
+//! Steps, sessions, clients and distinct steps leave no allocations behind. A global allocator counts the live blocks
+//! while the servers of a cluster run in this process. A table that only enlarges its single block is found by
+//! `tests/session_load.rs` instead.
 
 mod support;
 
@@ -12,79 +13,80 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use support::Fallible;
-use support::load::{Kinds, Replicas, clients_at_once, sessions};
+use support::load::{DistinctSteps, Replicas, clients_at_once, sessions};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-/// The system's allocator, which counts what is in use.
-struct Counting;
+/// The system's allocator, which counts live blocks and bytes.
+struct CountingAllocator;
 
 static BLOCKS: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: it hands each request through as it is. The methods that are left out call these.
-unsafe impl GlobalAlloc for Counting {
+// SAFETY: each request is passed unchanged to the system's allocator. The default methods of the trait call these two.
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BLOCKS.fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the contract of `GlobalAlloc`, which is the same for the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         BLOCKS.fetch_sub(1, Ordering::Relaxed);
         BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the contract of `GlobalAlloc`, which is the same for the system's allocator.
         unsafe { System.dealloc(at, layout) }
     }
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// The count is the process's: one load at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Held by the running test: the counts are the process's, so only one load may run at a time.
+static ONE_LOAD: Mutex<()> = Mutex::new(());
 
-/// What is kept of a step, a plan or a session is a block at least, of each, and of no few bytes: the smallest of them,
-/// the state of a step in a worker, has more than 128. A round that leaves fewer, of either, keeps nothing of what it
-/// did; of the blocks, a quarter, for a leak that spares most.
-const ITEMS_A_BLOCK: i64 = 4;
-const BYTES_AN_ITEM: i64 = 128;
+/// A round is free of leaks if it leaves less than one block per this many operations. A leaked step, plan or session
+/// takes at least one block; the factor of 4 also finds leaks that happen in a quarter of the operations only.
+const ITEMS_PER_BLOCK: i64 = 4;
+/// A round is free of leaks if it leaves fewer bytes per operation than this. The smallest object that could leak, the
+/// state of a step in a worker, has more than 128 bytes.
+const BYTES_PER_ITEM: i64 = 128;
 
-/// Each connection of HTTP/2 keeps the headers that it has seen, 4,096 bytes of them in either direction, and every
-/// answer has its date: its tables are full after as many seconds as hold 63 dates, at the latest. It also keeps
-/// the room that its busiest moment took. Until then rounds may leave something.
-const FULL: Duration = Duration::from_secs(90);
+/// Longest time until a round leaves nothing behind. Each HTTP/2 connection keeps a table of up to 4,096 bytes of
+/// headers in each direction. Each answer adds its date, so the tables are full after at most 63 seconds. Buffers also
+/// keep the size of their largest use.
+const WARM_UP: Duration = Duration::from_secs(90);
 
-/// What is done behind an answer has so long to end.
-const SETTLED: Duration = Duration::from_secs(30);
+/// Longest time for deferred work to end.
+const SETTLE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The count does not change for so long once nothing is going on.
+/// Time without a change of the counts after which all work counts as ended.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// Blocks and bytes in use.
+/// Returns the numbers of blocks and bytes in use.
 fn live() -> [usize; 2] {
     [&BLOCKS, &BYTES].map(|count| count.load(Ordering::Relaxed))
 }
 
-/// What is in use once nothing is going on.
+/// Waits until the counts no longer change; returns the numbers of blocks and bytes in use.
 fn settled() -> [usize; 2] {
     let start = Instant::now();
-    let (mut noted, mut since) = (live(), start);
-    while since.elapsed() < QUIET && start.elapsed() < SETTLED {
+    let (mut last, mut since) = (live(), start);
+    while since.elapsed() < QUIET && start.elapsed() < SETTLE_DEADLINE {
         std::thread::park_timeout(Duration::from_millis(20));
         let now = live();
-        if now != noted {
-            (noted, since) = (now, Instant::now());
+        if now != last {
+            (last, since) = (now, Instant::now());
         }
     }
-    noted
+    last
 }
 
-/// Runs a load's warm-up, and then rounds of `each` until one leaves nothing behind: what is kept for ever of steps or
-/// sessions is left by every round.
-fn flat(
-    what: &str,
+/// Runs `warm_up` operations of a load, and then rounds of `each` operations until a round leaves nothing behind. A leak
+/// would leave memory behind in every round. `name` is the load's name in messages.
+fn check_no_leak(
+    name: &str,
     warm_up: usize,
     each: usize,
     patience: Duration,
@@ -98,19 +100,19 @@ fn flat(
         done += each;
         let after = settled();
         let [blocks, bytes] = [0, 1].map(|i| after[i] as i64 - before[i] as i64);
-        eprintln!("{what}: {blocks:+} blocks, {bytes:+} bytes after {each}, {done} in all");
-        if blocks * ITEMS_A_BLOCK < each as i64 && bytes < BYTES_AN_ITEM * each as i64 {
+        eprintln!("{name}: {blocks:+} blocks, {bytes:+} bytes after {each}, {done} in all");
+        if blocks * ITEMS_PER_BLOCK < each as i64 && bytes < BYTES_PER_ITEM * each as i64 {
             return Ok(());
         }
         if start.elapsed() >= patience {
-            return Err(format!("{what}: each {each} leave {blocks} blocks, {bytes} bytes").into());
+            return Err(format!("{name}: each {each} leave {blocks} blocks, {bytes} bytes").into());
         }
     }
 }
 
-/// A parameter server and workers; what reaches the workers' masters.
+/// Serves a parameter server and workers in this process, and calls `run` with the workers' session targets.
 fn with_cluster(workers: u32, run: impl FnOnce(&[String]) -> Fallible) -> Fallible {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = ONE_LOAD.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = Runtime::new()?;
     let mut cluster = Cluster::new();
     let mut listeners = Vec::new();
@@ -135,45 +137,47 @@ fn with_cluster(workers: u32, run: impl FnOnce(&[String]) -> Fallible) -> Fallib
 }
 
 #[test]
-fn asynchronous_steps() -> Fallible {
+fn asynchronous_steps_leak_nothing() -> Fallible {
     with_cluster(2, |workers| {
         let replicas = Replicas::start(workers)?;
-        flat("asynchronous steps", 300, 400, FULL, |steps| replicas.steps(steps))
+        check_no_leak("asynchronous steps", 300, 400, WARM_UP, |steps| replicas.steps(steps))
     })
 }
 
 #[test]
-fn sessions_come_and_go() -> Fallible {
-    with_cluster(1, |workers| flat("sessions", 20, 100, FULL, |range| sessions(&workers[0], range.len())))
+fn sessions_leak_nothing() -> Fallible {
+    with_cluster(1, |workers| {
+        check_no_leak("sessions", 20, 100, WARM_UP, |range| sessions(&workers[0], range.len()))
+    })
 }
 
 #[test]
-fn many_clients_at_once() -> Fallible {
+fn concurrent_clients_leak_nothing() -> Fallible {
     let at_once = 20;
     with_cluster(1, |workers| {
-        flat("sessions of clients at once", 3 * at_once, 10 * at_once, FULL, |range| {
+        check_no_leak("sessions of clients at once", 3 * at_once, 10 * at_once, WARM_UP, |range| {
             range.step_by(at_once).try_for_each(|_| clients_at_once(&workers[0], at_once))
         })
     })
 }
 
 #[test]
-fn kinds_of_steps() -> Fallible {
+fn distinct_steps_leak_nothing() -> Fallible {
     with_cluster(1, |workers| {
-        let kinds = Kinds::open(&workers[0])?;
-        // The master keeps no more plans than the warm-up needs.
-        flat("kinds of steps", 300, 300, FULL, |range| kinds.steps(range))
+        let distinct = DistinctSteps::open(&workers[0])?;
+        // The warm-up fills the master's plan cache.
+        check_no_leak("distinct steps", 300, 300, WARM_UP, |range| distinct.steps(range))
     })
 }
 
 #[test]
-fn what_is_kept_of_each_is_noticed() -> Fallible {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut kept = Vec::with_capacity(300);
-    let found = flat("boxes", 0, 100, Duration::ZERO, |range| {
-        kept.extend(range.map(Box::new));
+fn leak_of_one_block_per_operation_is_found() -> Fallible {
+    let _guard = ONE_LOAD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut leaked = Vec::with_capacity(300);
+    let found = check_no_leak("boxes", 0, 100, Duration::ZERO, |range| {
+        leaked.extend(range.map(Box::new));
         Ok(())
     });
-    assert!(found.is_err(), "{} boxes", kept.len());
+    assert!(found.is_err(), "{} boxes", leaked.len());
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Messages as they cross: compressed when the client compresses, plain unless it does, and as large as the format
-//! allows.
+//! Compression and size limits of messages: requests may be compressed, answers never are, and messages may be as large
+//! as the protobuf format allows.
 
 mod support;
 
@@ -33,18 +33,18 @@ async fn requests_may_be_compressed_and_answers_never_are() -> Fallible {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_compression_that_nobody_knows_is_refused() -> Fallible {
+async fn unknown_compression_is_refused() -> Fallible {
     let cluster = Cluster::start(&[("worker", 1)])?;
     let rpc = Rpc::connect(&cluster, "worker", 0).await?;
     let mut request = tonic::Request::new(pb::CreateSessionRequest::default());
     request.metadata_mut().insert("grpc-encoding", "snappy".parse()?);
     assert_fails(rpc.master.clone().create_session(request).await, Code::Unimplemented, &["snappy"]);
-    rpc.check_well().await
+    rpc.check_health().await
 }
 
-/// Gigabytes, which not every machine has to spare: with `ANABRANCH_LARGE_MESSAGES` set, and alone.
+/// Runs only if `ANABRANCH_LARGE_MESSAGES` is set, because it takes gigabytes of memory; run it without other tests.
 #[test]
-fn messages_of_nearly_two_gibibytes_cross_and_larger_ones_fail() -> Fallible {
+fn messages_up_to_two_gibibytes_are_sent_and_larger_ones_fail() -> Fallible {
     if std::env::var_os("ANABRANCH_LARGE_MESSAGES").is_none() {
         return Ok(());
     }
@@ -52,8 +52,8 @@ fn messages_of_nearly_two_gibibytes_cross_and_larger_ones_fail() -> Fallible {
         let cluster = Cluster::start_with(&[("worker", 1), ("ps", 1)], &["--transport", transport])?;
         let mut client = python::script("tests/tensorflow/large_messages.py")?;
         client.args(["--target", &cluster.target("worker", 0), "--transport", transport]);
-        let said = python::run(&mut client)?;
-        assert_eq!(said.lines().filter(|l| l.starts_with("ok ")).count(), 4, "{transport}: {said}");
+        let output = python::run(&mut client)?;
+        assert_eq!(output.lines().filter(|l| l.starts_with("ok ")).count(), 4, "{transport}: {output}");
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The models of `examples/models/`: each learns its batch by heart in small sizes, ResNet-50 has the weights that it is
-//! known for, and a layer of long short-term memory says what its equations say.
+//! The models of `examples/models/`: small versions fit a fixed batch, ResNet-50 has the published number of parameters,
+//! and an LSTM layer agrees with its equations.
 
 #[path = "../examples/models/mod.rs"]
 mod models;
@@ -12,7 +12,7 @@ use std::cell::Cell;
 use support::Fallible;
 use train::Optimizer;
 
-/// Trains some steps; the loss must fall to less than half.
+/// Trains a model for some steps and checks that the loss falls to less than half.
 fn learns(batch: Batch<'_>, steps: i64, scores: impl Fn(&Layers<'_>, Output) -> Output) -> Fallible<Model> {
     let model = Model::build("/device:CPU:0", batch, &Optimizer::momentum(0.02, 0.9), scores)?;
     let session = Session::local(model.graph.clone())?;
@@ -29,7 +29,7 @@ fn learns(batch: Batch<'_>, steps: i64, scores: impl Fn(&Layers<'_>, Output) -> 
 }
 
 #[test]
-fn a_perceptron_learns() -> Fallible {
+fn perceptron_fits_a_batch() -> Fallible {
     let batch = Batch { shape: &[16, 12], examples: 16, classes: 4 };
     let model = learns(batch, 60, |layers, x| mlp(layers, x, 32, 4))?;
     assert_eq!(model.parameters(), 12 * 32 + 32 + 32 * 32 + 32 + 32 * 4 + 4);
@@ -37,7 +37,7 @@ fn a_perceptron_learns() -> Fallible {
 }
 
 #[test]
-fn a_small_convolutional_network_learns() -> Fallible {
+fn convolutional_network_fits_a_batch() -> Fallible {
     let batch = Batch { shape: &[8, 12, 12, 1], examples: 8, classes: 3 };
     let model = learns(batch, 40, |layers, x| small_cnn(layers, x, 4, 3))?;
     let convolutions = 25 * 4 + 4 + 25 * 4 * 8 + 8;
@@ -46,7 +46,7 @@ fn a_small_convolutional_network_learns() -> Fallible {
 }
 
 #[test]
-fn a_residual_network_learns_and_its_averages_follow_the_batch() -> Fallible {
+fn residual_network_fits_a_batch_and_updates_its_moving_averages() -> Fallible {
     let small = ResNet { blocks: [1, 1, 2, 1], width: 4, classes: 3 };
     let batch = Batch { shape: &[6, 32, 32, 3], examples: 6, classes: 3 };
     let model = learns(batch, 12, |layers, x| small.scores(layers, x))?;
@@ -60,9 +60,9 @@ fn a_residual_network_learns_and_its_averages_follow_the_batch() -> Fallible {
     Ok(())
 }
 
-/// As its authors' and everybody's: 53 convolutions, and a scale and an offset for each channel behind them.
+/// ResNet-50 as published: 53 convolutions, and a scale and an offset for each output channel.
 #[test]
-fn resnet_50_has_its_parameters() -> Fallible {
+fn resnet_50_has_the_published_number_of_parameters() -> Fallible {
     let batch = Batch { shape: &[2, 224, 224, 3], examples: 2, classes: 1000 };
     let shape = Cell::default();
     let model = Model::build("/device:CPU:0", batch, &Optimizer::momentum(0.1, 0.9), |layers, x| {
@@ -74,17 +74,16 @@ fn resnet_50_has_its_parameters() -> Fallible {
     assert_eq!(shape.take(), Some(graph::Shape::new(&[2, 1000])?));
     let count = |graph: &Graph, op: &str| graph.nodes().filter(|(_, node)| node.op.name() == op).count();
     assert_eq!(count(&model.graph, "Conv2D"), 53);
-    // On a GPU normalisations are one with the activations behind them, all but those of the four projections; and their
-    // gradients with those, where no other way leads back from there.
+    // On a GPU, normalisations are fused with the activations that follow them, except those of the four projections,
+    // which have none. Their gradients are fused too if the activation's gradient has no other consumer.
     let fused = graph::passes::fuse_norms(model.graph, &|_| true)?;
-    let joined =
-        ["_FusedBatchNormEx", "FusedBatchNormV3", "Relu", "_FusedBatchNormActivationGrad", "ReluGrad"];
-    assert_eq!(joined.map(|op| count(&fused, op)), [49, 4, 0, 33, 16]);
+    let ops = ["_FusedBatchNormEx", "FusedBatchNormV3", "Relu", "_FusedBatchNormActivationGrad", "ReluGrad"];
+    assert_eq!(ops.map(|op| count(&fused, op)), [49, 4, 0, 33, 16]);
     Ok(())
 }
 
 #[test]
-fn long_short_term_memory_learns() -> Fallible {
+fn lstm_fits_a_batch() -> Fallible {
     let batch = Batch { shape: &[5, 8, 6], examples: 8, classes: 3 };
     let model = learns(batch, 120, |layers, x| {
         let (last, _) = lstm(layers, "lstm", x, 16);
@@ -95,9 +94,9 @@ fn long_short_term_memory_learns() -> Fallible {
 }
 
 #[test]
-fn long_short_term_memory_is_what_its_equations_say() -> Fallible {
-    let (turns, n, k, units) = (3, 2, 4, 3);
-    let batch = Batch { shape: &[turns, n, k], examples: n, classes: units };
+fn lstm_agrees_with_its_equations() -> Fallible {
+    let (steps, n, k, units) = (3, 2, 4, 3);
+    let batch = Batch { shape: &[steps, n, k], examples: n, classes: units };
     let made: Cell<Option<(Output, Lstm)>> = Cell::default();
     let model = Model::build("/device:CPU:0", batch, &Optimizer::gradient_descent(0.1), |layers, x| {
         let (last, weights) = lstm(layers, "lstm", x, units);
@@ -107,7 +106,7 @@ fn long_short_term_memory_is_what_its_equations_say() -> Fallible {
     let (last, weights) = made.take().ok_or("no layer")?;
     let session = Session::local(model.graph.clone())?;
     session.run(&[], &[], &[model.training.initialize])?;
-    // So that biases are not all zero.
+    // One training step, so that the biases are not zero.
     session.run(&[], &[], &[model.step])?;
     let fetches = [model.inputs, weights.inputs, weights.states, weights.biases, last];
     let values = session.run(&[], &fetches, &[])?;
@@ -118,15 +117,17 @@ fn long_short_term_memory_is_what_its_equations_say() -> Fallible {
     assert!(b.iter().any(|&b| b != 0.0));
     let sigmoid = |v: f64| 1.0 / (1.0 + (-v).exp());
     let (mut h, mut c) = (vec![0.0; n * units], vec![0.0; n * units]);
-    for t in 0..turns {
+    for t in 0..steps {
         let before = h.clone();
         for i in 0..n {
-            // Of gate `g`, unit `u`.
+            // The pre-activation of gate `g`, unit `u`.
             let gate = |g: usize, u: usize| {
                 let column = g * units + u;
-                let given: f64 = (0..k).map(|j| x[(t * n + i) * k + j] * wx[j * 4 * units + column]).sum();
-                let kept: f64 = (0..units).map(|j| before[i * units + j] * wh[j * 4 * units + column]).sum();
-                given + kept + b[column]
+                let from_input: f64 =
+                    (0..k).map(|j| x[(t * n + i) * k + j] * wx[j * 4 * units + column]).sum();
+                let from_state: f64 =
+                    (0..units).map(|j| before[i * units + j] * wh[j * 4 * units + column]).sum();
+                from_input + from_state + b[column]
             };
             for u in 0..units {
                 let at = i * units + u;
@@ -135,8 +136,8 @@ fn long_short_term_memory_is_what_its_equations_say() -> Fallible {
             }
         }
     }
-    for (said, wanted) in doubles(4)?.into_iter().zip(h) {
-        assert!((said - wanted).abs() < 1e-5, "{said} is not {wanted}");
+    for (found, expected) in doubles(4)?.into_iter().zip(h) {
+        assert!((found - expected).abs() < 1e-5, "{found} is not {expected}");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Parameter servers that two processes hold (`--ps-replicas 2`): what one has died with, the other has.
+//! Replicated parameter servers (`--ps-replicas 2`): when the primary dies, the standby continues with all of its state.
 
 mod support;
 
@@ -12,60 +12,62 @@ use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
 use support::folder::Folder;
-use support::relay::{Link, Relay};
-use support::replica::{replica, work};
+use support::relay::{LinkState, Relay};
+use support::replica::{replica, train_through_master};
 use support::rpc::Rpc;
 use tokio::runtime::Runtime;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What a standby logs once it has been told everything.
-const STANDS_BY: &str = " is a standby of ";
+/// Text that a standby logs once it has received the whole state of its primary.
+const STANDBY_LOG: &str = " is a standby of ";
 
-/// So many parameter servers with a standby each, numbered after all of them, and so many workers.
+/// Starts `servers` parameter servers, a standby for each, whose task indices follow, and `workers` workers.
 fn start(servers: usize, workers: usize) -> Fallible<Cluster> {
     let mut cluster = Cluster::reserve(&[("ps", 2 * servers), ("worker", workers)])?;
     start_in(&mut cluster, servers, workers)?;
     Ok(cluster)
 }
 
+/// Starts the processes of a reserved cluster and waits until all standbys are ready.
 fn start_in(cluster: &mut Cluster, servers: usize, workers: usize) -> Fallible {
-    ["--connect-deadline", "5", "--ps-replicas", "2"].into_iter().for_each(|flag| cluster.flag(flag));
+    ["--connect-deadline", "5", "--ps-replicas", "2"].into_iter().for_each(|flag| cluster.add_flag(flag));
     for (job, count) in [("ps", 2 * servers), ("worker", workers)] {
         (0..count).try_for_each(|index| cluster.spawn(job, index))?;
     }
     (0..servers).try_for_each(|index| cluster.wait_until_listening("ps", index))?;
     (0..workers).try_for_each(|index| cluster.wait_until_listening("worker", index))?;
-    (servers..2 * servers).try_for_each(|index| until_it_stands_by(cluster, index, 1))
+    (servers..2 * servers).try_for_each(|index| wait_for_standby(cluster, index, 1))
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> Fallible<bool>) -> Fallible {
+/// Waits until `condition` holds; `name` describes it in the error.
+fn until(name: &str, mut condition: impl FnMut() -> Fallible<bool>) -> Fallible {
     let deadline = Instant::now() + LONG;
-    while !is_so()? {
+    while !condition()? {
         if Instant::now() > deadline {
-            return Err(format!("{what}: not within {LONG:?}").into());
+            return Err(format!("{name}: not within {LONG:?}").into());
         }
         thread::park_timeout(Duration::from_millis(2));
     }
     Ok(())
 }
 
-/// Waits until the processes of this place have become standbys so many times.
-fn until_it_stands_by(cluster: &Cluster, index: usize, times: usize) -> Fallible {
+/// Waits until the processes of this ps task have become standbys `times` times.
+fn wait_for_standby(cluster: &Cluster, index: usize, times: usize) -> Fallible {
     let stands_by = until(&format!("ps {index} stands by"), || {
-        Ok(cluster.log("ps", index)?.matches(STANDS_BY).count() >= times)
+        Ok(cluster.log("ps", index)?.matches(STANDBY_LOG).count() >= times)
     });
     stands_by.map_err(|e| {
-        let said = cluster.log("ps", index).unwrap_or_else(|e| e.to_string());
-        format!("{e}; it said: {said}").into()
+        let log = cluster.log("ps", index).unwrap_or_else(|e| e.to_string());
+        format!("{e}; its log: {log}").into()
     })
 }
 
 const WORKERS: usize = 2;
 const STEPS: i64 = 60;
 
-/// Trains while something happens to the processes; the variables at the end, and how often replicas went on in a new
-/// session.
+/// Trains while `disturb` kills or restarts processes. Returns the final variables, and how often replicas recovered in
+/// a new session.
 fn train(
     aggregation: Aggregation,
     folder: Option<&Path>,
@@ -80,7 +82,8 @@ fn train(
     let recoveries = thread::scope(|scope| -> Fallible<u32> {
         let train = |(worker, target)| {
             scope.spawn(move || {
-                work(worker as u32, target, folder, sync, STEPS).map_err(|e| format!("worker {worker}: {e}"))
+                train_through_master(worker as u32, target, folder, sync, STEPS)
+                    .map_err(|e| format!("worker {worker}: {e}"))
             })
         };
         let workers: Vec<_> = targets.iter().map(String::as_str).enumerate().map(train).collect();
@@ -101,25 +104,25 @@ fn train(
     Ok((open()?.run(&[], &observer.values, &[])?, recoveries))
 }
 
-/// There is no checkpoint to go back to.
+/// Trains without a checkpoint, so the state can come from the standbys alone.
 #[test]
-fn a_parameter_server_that_dies_is_taken_over_with_all_that_it_had() -> Fallible {
+fn standby_takes_over_the_whole_state_of_a_dead_parameter_server() -> Fallible {
     let undisturbed = train(Aggregation::InOrder, None, |_, _| Ok(()))?;
     assert_eq!(undisturbed.1, 0);
     let disturbed = train(Aggregation::InOrder, None, |cluster, until_step| {
         until_step(10)?;
-        // Nobody notices that a standby dies.
+        // The death of a standby disturbs no replica.
         cluster.kill("ps", 3)?;
         cluster.spawn("ps", 3)?;
-        until_it_stands_by(cluster, 3, 2)?;
+        wait_for_standby(cluster, 3, 2)?;
         until_step(20)?;
         cluster.kill("ps", 0)?;
         until_step(25)?;
         cluster.kill("ps", 1)?;
         cluster.spawn("ps", 0)?;
-        until_it_stands_by(cluster, 0, 1)?;
+        wait_for_standby(cluster, 0, 1)?;
         until_step(40)?;
-        // What it was taken over from takes over in turn.
+        // The restarted process, now the standby, takes over again.
         cluster.kill("ps", 2)
     })?;
     assert!(disturbed.1 >= WORKERS as u32, "{}", disturbed.1);
@@ -128,7 +131,7 @@ fn a_parameter_server_that_dies_is_taken_over_with_all_that_it_had() -> Fallible
 }
 
 #[test]
-fn gradients_in_accumulators_are_taken_over_too() -> Fallible {
+fn standby_takes_over_gradients_in_accumulators() -> Fallible {
     let (values, recoveries) = train(Aggregation::Accumulators, None, |cluster, until_step| {
         until_step(10)?;
         cluster.kill("ps", 0)?;
@@ -143,14 +146,14 @@ fn gradients_in_accumulators_are_taken_over_too() -> Fallible {
 }
 
 #[test]
-fn checkpoints_are_saved_as_ever() -> Fallible {
+fn checkpoints_are_saved_with_replicated_parameter_servers() -> Fallible {
     let folder = Folder::new("of-replicas")?;
     train(Aggregation::InOrder, Some(folder.path()), |_, _| Ok(()))?;
     assert!(latest_checkpoint(folder.path())?.is_some());
     Ok(())
 }
 
-/// A client's own graph: a variable and a queue on the parameter server.
+/// A session with a variable and a queue on the parameter server; one step adds 1 to both.
 struct Counter {
     session: Session,
     initialize: NodeId,
@@ -162,7 +165,7 @@ fn counter(cluster: &Cluster) -> Fallible<Counter> {
     counter_of(cluster, 0)
 }
 
-/// Of a session of this worker.
+/// Opens a [`Counter`] through this worker.
 fn counter_of(cluster: &Cluster, worker: usize) -> Fallible<Counter> {
     let scope = Scope::new();
     let at = scope.device("/job:ps/task:0");
@@ -186,6 +189,7 @@ fn counter_of(cluster: &Cluster, worker: usize) -> Fallible<Counter> {
 }
 
 impl Counter {
+    /// Returns the variable's value and the queue's size.
     fn counted(&self) -> Fallible<[i64; 2]> {
         let [variable, queue] = self.counted;
         let values = self.session.step().fetch(variable).fetch(queue).timeout(LONG).run()?.values;
@@ -194,7 +198,7 @@ impl Counter {
 }
 
 #[test]
-fn what_was_answered_is_there_and_what_was_not_is_done_once_or_never() -> Fallible {
+fn answered_steps_survive_and_an_unanswered_step_is_applied_once_or_not_at_all() -> Fallible {
     let mut cluster = start(1, 1)?;
     let mut counter = counter(&cluster)?;
     counter.session.run(&[], &[], &[counter.initialize])?;
@@ -214,29 +218,29 @@ fn what_was_answered_is_there_and_what_was_not_is_done_once_or_never() -> Fallib
             });
             cluster.kill("ps", dies).map(|()| counting.join())
         })?;
-        answered += counting.map_err(|_| "it panicked")?;
+        answered += counting.map_err(|_| "the client panicked")?;
         cluster.wait_until_listening("ps", comes)?;
         counter = self::counter(&cluster)?;
         let [variable, queue] = counter.counted()?;
         assert!((answered..=answered + 1).contains(&variable), "{variable} after {answered}");
-        // What the step did was done as one.
+        // A step's changes of the variable and of the queue are atomic.
         assert_eq!(queue, variable);
         answered = variable;
-        let before = cluster.log("ps", dies)?.matches(STANDS_BY).count();
+        let before = cluster.log("ps", dies)?.matches(STANDBY_LOG).count();
         cluster.spawn("ps", dies)?;
-        until_it_stands_by(&cluster, dies, before + 1)?;
+        wait_for_standby(&cluster, dies, before + 1)?;
     }
     Ok(())
 }
 
 #[test]
-fn a_standby_that_says_nothing_holds_steps_up_by_name_and_one_that_has_ended_does_not() -> Fallible {
+fn stopped_standby_blocks_steps_and_dead_standby_does_not() -> Fallible {
     let mut cluster = start(1, 1)?;
     let counter = counter(&cluster)?;
     counter.session.run(&[], &[], &[counter.initialize])?;
     cluster.signal("ps", 1, "STOP")?;
     let step = counter.session.step().target(counter.count).timeout(Duration::from_secs(2));
-    let failed = step.run().err().ok_or("it was answered")?;
+    let failed = step.run().err().ok_or("the step succeeded")?;
     assert_eq!(failed.code(), Code::DeadlineExceeded, "{failed}");
     assert!(failed.to_string().contains("/job:ps/replica:0/task:0"), "{failed}");
     cluster.signal("ps", 1, "CONT")?;
@@ -247,19 +251,19 @@ fn a_standby_that_says_nothing_holds_steps_up_by_name_and_one_that_has_ended_doe
         counter.session.run(&[], &[], &[counter.count])?;
     }
     assert_eq!(counter.counted()?, [22, 22]);
-    // Whoever comes now is told everything.
+    // A new standby receives the whole state.
     cluster.spawn("ps", 1)?;
-    until_it_stands_by(&cluster, 1, 2)?;
+    wait_for_standby(&cluster, 1, 2)?;
     cluster.kill("ps", 0)?;
     cluster.wait_until_listening("ps", 1)?;
     assert_eq!(self::counter(&cluster)?.counted()?, [22, 22]);
     Ok(())
 }
 
-/// What is told goes in several messages, while steps change it; a Reset is told, too.
+/// The state takes several messages to send, and steps change it meanwhile. A Reset reaches the standby, too.
 #[test]
-fn a_standby_comes_while_steps_change_much() -> Fallible {
-    // 36 MB.
+fn standby_joins_while_steps_change_a_large_variable() -> Fallible {
+    // 36 MB of 32-bit integers.
     const ELEMENTS: i32 = 9_000_000;
     let mut cluster = start(1, 1)?;
     let target = cluster.target("worker", 0);
@@ -280,13 +284,13 @@ fn a_standby_comes_while_steps_change_much() -> Fallible {
     cluster.kill("ps", 1)?;
     cluster.spawn("ps", 1)?;
     let mut added = 0;
-    let comes =
-        |cluster: &Cluster| -> Fallible<bool> { Ok(cluster.log("ps", 1)?.matches(STANDS_BY).count() == 2) };
-    // Some of them before it has come, some while it is told, and one after.
+    let has_joined =
+        |cluster: &Cluster| -> Fallible<bool> { Ok(cluster.log("ps", 1)?.matches(STANDBY_LOG).count() == 2) };
+    // Some steps run before the standby joins, some while it receives the state, and one afterwards.
     until("ps 1 stands by again", || {
         session.run(&[], &[], &[add])?;
         added += 1;
-        comes(&cluster)
+        has_joined(&cluster)
     })?;
     cluster.kill("ps", 0)?;
     cluster.wait_until_listening("ps", 1)?;
@@ -294,7 +298,7 @@ fn a_standby_comes_while_steps_change_much() -> Fallible {
     assert_eq!([ends[0].item::<i32>()?, ends[1].item::<i32>()?], [added; 2]);
 
     cluster.spawn("ps", 0)?;
-    until_it_stands_by(&cluster, 0, 1)?;
+    wait_for_standby(&cluster, 0, 1)?;
     Runtime::new()?.block_on(async {
         let mut master = Rpc::connect(&cluster, "worker", 0).await?.master;
         master.reset(pb::ResetRequest::default()).await?;
@@ -302,53 +306,55 @@ fn a_standby_comes_while_steps_change_much() -> Fallible {
     })?;
     cluster.kill("ps", 1)?;
     cluster.wait_until_listening("ps", 0)?;
-    let absent = open()?.run(&[], &[value], &[]).err().ok_or("it is there still")?;
+    let absent = open()?.run(&[], &[value], &[]).err().ok_or("the variable still exists")?;
     assert_eq!(absent.code(), Code::FailedPrecondition, "{absent}");
     Ok(())
 }
 
-/// The link between the two is a relay's, and the standby's process is seen to live meanwhile.
+/// The standby connects to its primary through a relay. While the relay is down, the primary finds that the standby's
+/// process still runs, so it waits for the standby and answers no step.
 #[test]
-fn a_standby_that_loses_its_link_goes_on_where_it_was() -> Fallible {
+fn standby_that_loses_its_connection_resumes() -> Fallible {
     let mut cluster = Cluster::reserve(&[("ps", 2), ("worker", 1)])?;
     let runtime = Runtime::new()?;
     let relay = Relay::start(runtime.handle(), cluster.address("ps", 0))?;
-    cluster.reach(("ps", 1), ("ps", 0), relay.address);
+    cluster.set_route(("ps", 1), ("ps", 0), relay.address);
     start_in(&mut cluster, 1, 1)?;
     let counter = counter(&cluster)?;
     counter.session.run(&[], &[], &[counter.initialize])?;
-    for cut in [Link::Down, Link::Held, Link::Down] {
+    for cut in [LinkState::Down, LinkState::Stalled, LinkState::Down] {
         counter.session.run(&[], &[], &[counter.count])?;
         relay.set(cut);
         let step = || counter.session.step().target(counter.count).timeout(Duration::from_secs(1)).run();
-        // What it changes may be on its way already; nothing that follows is answered.
+        // The changes of this step may have been sent before the cut; the next step is not answered.
         let _ = step();
-        let failed = step().err().ok_or("it was answered")?;
+        let failed = step().err().ok_or("the step succeeded")?;
         assert_eq!(failed.code(), Code::DeadlineExceeded, "{failed}");
         assert!(failed.to_string().contains("/job:ps/replica:0/task:0"), "{failed}");
         let finished = thread::scope(|scope| -> Fallible {
             let waits =
                 scope.spawn(|| counter.session.run(&[], &[], &[counter.count]).map_err(|e| e.to_string()));
-            relay.set(Link::Up);
-            waits.join().map_err(|_| "it panicked")??;
+            relay.set(LinkState::Up);
+            waits.join().map_err(|_| "the client panicked")??;
             Ok(())
         });
         finished?;
     }
     let counted = counter.counted()?;
-    // Nobody has told it everything a second time, and it has all that there is.
-    assert_eq!(cluster.log("ps", 1)?.matches(STANDS_BY).count(), 1);
+    // The standby has not received the whole state a second time, and is complete.
+    assert_eq!(cluster.log("ps", 1)?.matches(STANDBY_LOG).count(), 1);
     cluster.kill("ps", 0)?;
-    // The relay still takes connections: only who ended can refuse them.
+    // The standby takes over only if connections are refused, and the relay accepts them.
     drop(relay);
     cluster.wait_until_listening("ps", 1)?;
     assert_eq!(self::counter(&cluster)?.counted()?, counted);
     Ok(())
 }
 
-/// A worker that has not met the one that is silent finds the other; one that has does so when its connections break.
+/// A worker without a connection to the stopped primary finds the standby at once; another worker does when its
+/// connections break.
 #[test]
-fn who_is_silent_for_long_is_taken_over_and_ends_when_it_is_back() -> Fallible {
+fn standby_replaces_a_stopped_primary_which_ends_when_it_continues() -> Fallible {
     let mut cluster = Cluster::reserve(&[("ps", 2), ("worker", 2)])?;
     start_in(&mut cluster, 1, 1)?;
     let counter = counter(&cluster)?;
@@ -365,15 +371,15 @@ fn who_is_silent_for_long_is_taken_over_and_ends_when_it_is_back() -> Fallible {
     cluster.signal("ps", 0, "CONT")?;
     assert!(!cluster.wait("ps", 0)?.success());
     assert!(cluster.log("ps", 0)?.contains("start this one again"));
-    // What was asked of it meanwhile is not answered.
+    // The old primary answers no requests that it received while it was stopped.
     assert_eq!(other.counted()?, [2, 2]);
     cluster.spawn("ps", 0)?;
-    until_it_stands_by(&cluster, 0, 1)
+    wait_for_standby(&cluster, 0, 1)
 }
 
-/// Before the other has seen that it was gone, as after a short fall of its machine.
+/// The primary restarts before the standby has noticed its death.
 #[test]
-fn a_process_that_comes_back_with_nothing_gives_way_to_its_standby() -> Fallible {
+fn restarted_primary_without_state_yields_to_its_standby() -> Fallible {
     let mut cluster = start(1, 1)?;
     let counter = counter(&cluster)?;
     counter.session.run(&[], &[], &[counter.initialize])?;
@@ -388,13 +394,13 @@ fn a_process_that_comes_back_with_nothing_gives_way_to_its_standby() -> Fallible
             Ok(cluster.log("ps", 0)?.matches(" is served here").count() == 2)
         })?;
         cluster.signal("ps", 1, "CONT")?;
-        Ok(opens.join().map_err(|_| "it panicked")??)
+        Ok(opens.join().map_err(|_| "the client panicked")??)
     })?;
     assert_eq!(counted, [1, 1]);
     Ok(())
 }
 
-/// As a client that tries again: the count when it is first answered.
+/// Opens a counter, retrying like a client, until a step is answered; returns the counter and its count.
 fn until_open(cluster: &Cluster, worker: usize) -> Result<(Counter, [i64; 2]), String> {
     let deadline = Instant::now() + LONG;
     loop {
@@ -409,14 +415,14 @@ fn until_open(cluster: &Cluster, worker: usize) -> Result<(Counter, [i64; 2]), S
 }
 
 #[test]
-fn what_a_standby_cannot_hold_is_refused_by_name() -> Fallible {
+fn state_that_cannot_be_replicated_is_refused_with_its_name() -> Fallible {
     let cluster = start(1, 1)?;
     let scope = Scope::new();
     let at = scope.device("/job:ps/task:0");
     let table = at.op("HashTableV2").attr("key_dtype", DType::Int64).attr("value_dtype", DType::Int64);
     let table = table.attr("shared_name", "words").output();
     let session = Session::connect(&cluster.target("worker", 0), scope.finish()?, SessionOptions::default())?;
-    let failed = session.run(&[], &[], &[table.node]).err().ok_or("it was made")?;
+    let failed = session.run(&[], &[], &[table.node]).err().ok_or("the table was created")?;
     assert_eq!(failed.code(), Code::Unimplemented, "{failed}");
     assert!(failed.to_string().contains("'words'"), "{failed}");
     Ok(())

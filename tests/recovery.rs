@@ -1,5 +1,5 @@
-//! Training goes on when a process dies: with `kill -9`, in the middle of a synchronous job, and with the variables of
-//! an undisturbed one at its end.
+//! Training recovers from processes that are killed in the middle of a job. A synchronous job ends with the variables of
+//! an undisturbed job.
 
 mod support;
 
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
 use support::folder::Folder;
-use support::replica::{Replica, replica, work};
+use support::replica::{Replica, replica, train_through_master};
 
 const WORKERS: usize = 2;
 const STEPS: i64 = 60;
 
-/// Trains on real processes while something happens to them; the variables at the end, and how often replicas went on
-/// in a new session.
+/// Trains on server processes while `disturb` kills or restarts them. Returns the final variables, and how often
+/// replicas recovered in a new session.
 fn train(
     name: &str,
     sync: SyncMode,
@@ -37,7 +37,7 @@ fn train(
             .map(|(worker, target)| {
                 let folder = folder.path();
                 scope.spawn(move || {
-                    work(worker as u32, target, Some(folder), sync, STEPS)
+                    train_through_master(worker as u32, target, Some(folder), sync, STEPS)
                         .map_err(|e| format!("worker {worker}: {e}"))
                 })
             })
@@ -57,7 +57,7 @@ fn train(
     Ok((session.run(&[], &observer.values, &[])?, recoveries))
 }
 
-/// Waits until the job has done so many steps.
+/// Waits until the global step is at least `step`.
 fn until_step(target: &str, observer: &Replica, step: i64) -> Fallible {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut session = None;
@@ -79,7 +79,8 @@ fn until_step(target: &str, observer: &Replica, step: i64) -> Fallible {
     Err(format!("step {step} was not reached").into())
 }
 
-/// Waits for a checkpoint to go back to: they are written behind the steps, which may be far ahead on a busy machine.
+/// Waits until there is a checkpoint to recover from: checkpoints are written while steps run, which may be far ahead on
+/// a busy machine.
 fn until_saved(folder: &Path) -> Fallible {
     let deadline = Instant::now() + Duration::from_secs(60);
     while latest_checkpoint(folder)?.is_none() {
@@ -103,6 +104,7 @@ const SYNC: SyncMode = SyncMode::Sync {
     aggregation: anabranch::train::Aggregation::InOrder,
 };
 
+/// Returns the final variables of a synchronous job without failures.
 fn undisturbed() -> Fallible<Vec<Tensor>> {
     let (values, recoveries) = train("undisturbed", SYNC, |_, _| Ok(()))?;
     assert_eq!(recoveries, 0);
@@ -110,7 +112,7 @@ fn undisturbed() -> Fallible<Vec<Tensor>> {
 }
 
 #[test]
-fn a_worker_that_dies_joins_again() -> Fallible {
+fn restarted_worker_joins_again() -> Fallible {
     let disturbed = train("worker", SYNC, |cluster, until| {
         until(15)?;
         restart(cluster, "worker", 1)
@@ -121,7 +123,7 @@ fn a_worker_that_dies_joins_again() -> Fallible {
 }
 
 #[test]
-fn a_parameter_server_that_comes_back_empty_is_restored() -> Fallible {
+fn restarted_parameter_server_is_restored_from_the_checkpoint() -> Fallible {
     let disturbed = train("ps", SYNC, |cluster, until| {
         until(25)?;
         restart(cluster, "ps", 1)?;
@@ -134,7 +136,7 @@ fn a_parameter_server_that_comes_back_empty_is_restored() -> Fallible {
 }
 
 #[test]
-fn the_chiefs_master_comes_back() -> Fallible {
+fn chief_recovers_from_a_restart_of_its_master() -> Fallible {
     let disturbed = train("chief", SYNC, |cluster, until| {
         until(15)?;
         restart(cluster, "worker", 0)
@@ -145,7 +147,7 @@ fn the_chiefs_master_comes_back() -> Fallible {
 }
 
 #[test]
-fn asynchronous_training_gets_the_lost_shard_back() -> Fallible {
+fn asynchronous_training_restores_the_lost_shard() -> Fallible {
     let (values, recoveries) = train("async", SyncMode::Async, |cluster, until| {
         until(25)?;
         restart(cluster, "ps", 1)

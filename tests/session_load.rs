@@ -1,5 +1,5 @@
-//! Steps, sessions, clients and kinds of steps in great numbers leave no memory behind in the processes that serve
-//! them. `benches/session_load.sh` runs them in full.
+//! The resident memory of server processes does not grow with the number of steps, sessions, clients and distinct
+//! steps. `benches/session_load.sh` runs the loads at full size.
 
 mod support;
 
@@ -7,28 +7,28 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
-use support::load::{Kinds, Replicas, clients_at_once, sessions};
+use support::load::{DistinctSteps, Replicas, clients_at_once, sessions};
 
-/// Memory is noted so often, after equal parts of a load. The first part is its warm-up.
-const POINTS: usize = 5;
+/// Number of equal parts of a load; memory is measured after each. The first part is the warm-up.
+const PARTS: usize = 5;
 
-/// What the processes may hold more after a load than after its warm-up.
+/// Largest growth of memory from the warm-up to the end of a full load, as a fraction.
 const GROWTH: f64 = 0.01;
 
-/// The same for loads so small that every megabyte counts, bytes.
+/// Largest growth of memory from the warm-up to the end of a small load, in bytes.
 const SMALL_GROWTH: u64 = 8 << 20;
 
-/// Servers give back what is free every three seconds: so long after a part, they hold what they need.
-const TO_GIVE_BACK: Duration = Duration::from_secs(6);
+/// Pause after each part of a full load. Servers return free memory to the system every three seconds.
+const RETURN_TIME: Duration = Duration::from_secs(6);
 
-/// Once nobody asks for anything, processes have so long to come back to what they held at rest.
-const TO_REST: Duration = Duration::from_secs(30);
+/// Longest time until memory falls to its idle level after a load.
+const IDLE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What they may hold more than at their first rest, as a share of it.
-const AT_REST: f64 = 0.25;
+/// Largest growth of the idle memory over that before the load, as a fraction.
+const IDLE_GROWTH: f64 = 0.25;
 
-/// The share of the full load that a test has time for is a tenth, or less.
-fn in_full() -> bool {
+/// Returns whether `ANABRANCH_LOAD` asks for the full load; tests run a tenth of it or less.
+fn is_full_load() -> bool {
     std::env::var_os("ANABRANCH_LOAD").is_some()
 }
 
@@ -36,90 +36,93 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Runs a load in equal parts; memory must not grow after the first.
-fn flat(
-    what: &str,
+/// Runs a load in equal parts and checks that memory does not grow after the first part. `name` is the load's name in
+/// messages.
+fn check_growth(
+    name: &str,
     count: usize,
     cluster: &Cluster,
     mut load: impl FnMut(Range<usize>) -> Fallible,
 ) -> Fallible {
-    let (before, start) = (cluster.resident_in_all()?, Instant::now());
-    let mut noted = Vec::new();
-    for part in 0..POINTS {
-        load(count * part / POINTS..count * (part + 1) / POINTS)?;
-        // A thread of the load that has ended may have left a wake-up behind.
-        let rested = Instant::now() + TO_GIVE_BACK;
-        while in_full() && Instant::now() < rested {
+    let (before, start) = (cluster.total_resident_bytes()?, Instant::now());
+    let mut measured = Vec::new();
+    for part in 0..PARTS {
+        load(count * part / PARTS..count * (part + 1) / PARTS)?;
+        // A loop, because a token that a thread of the load has left behind may end the first wait early.
+        let rested = Instant::now() + RETURN_TIME;
+        while is_full_load() && Instant::now() < rested {
             std::thread::park_timeout(rested - Instant::now());
         }
-        noted.push(cluster.resident_in_all()?);
+        measured.push(cluster.total_resident_bytes()?);
     }
-    let (first, last) = (noted[0], noted[POINTS - 1]);
+    let (first, last) = (measured[0], measured[PARTS - 1]);
     let growth = last as f64 / first as f64 - 1.0;
-    let points: Vec<String> = noted.iter().map(|bytes| format!("{:.1}", mebibytes(*bytes))).collect();
+    let points: Vec<String> = measured.iter().map(|bytes| format!("{:.1}", mebibytes(*bytes))).collect();
     eprintln!(
-        "{what}: {count} in {:.1?}; {:.1} MiB before, then {} MiB: {:+.2} %",
+        "{name}: {count} in {:.1?}; {:.1} MiB before, then {} MiB: {:+.2} %",
         start.elapsed(),
         mebibytes(before),
         points.join(", "),
         100.0 * growth
     );
-    match in_full() {
-        true if growth > GROWTH => Err(format!("{what}: memory grows by {:.2} %", 100.0 * growth).into()),
-        false if last > first + SMALL_GROWTH => Err(format!("{what}: from {first} to {last} bytes").into()),
+    match is_full_load() {
+        true if growth > GROWTH => Err(format!("{name}: memory grows by {:.2} %", 100.0 * growth).into()),
+        false if last > first + SMALL_GROWTH => Err(format!("{name}: from {first} to {last} bytes").into()),
         _ => Ok(()),
     }
 }
 
-/// Waits until the processes hold about what they held `before`.
-fn comes_to_rest(what: &str, before: u64, cluster: &Cluster) -> Fallible {
-    let (start, limit) = (Instant::now(), before + (before as f64 * AT_REST) as u64);
+/// Waits until the memory of the processes is at most a quarter above `before`, in bytes.
+fn wait_until_idle(name: &str, before: u64, cluster: &Cluster) -> Fallible {
+    let (start, limit) = (Instant::now(), before + (before as f64 * IDLE_GROWTH) as u64);
     loop {
-        let now = cluster.resident_in_all()?;
+        let now = cluster.total_resident_bytes()?;
         if now <= limit {
-            let (after, held, before) = (start.elapsed(), mebibytes(now), mebibytes(before));
-            eprintln!("{what}: at rest {held:.1} MiB after {after:.1?}; {before:.1} MiB before");
+            let (after, idle, before) = (start.elapsed(), mebibytes(now), mebibytes(before));
+            eprintln!("{name}: {idle:.1} MiB when idle, after {after:.1?}; {before:.1} MiB before");
             return Ok(());
         }
-        if start.elapsed() > TO_REST {
-            return Err(format!("{what}: still {now} bytes, {before} before").into());
+        if start.elapsed() > IDLE_DEADLINE {
+            return Err(format!("{name}: still {now} bytes, {before} before").into());
         }
         std::thread::park_timeout(Duration::from_millis(100));
     }
 }
 
 #[test]
-fn asynchronous_steps() -> Fallible {
+fn asynchronous_steps_do_not_grow_memory() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
     let replicas = Replicas::start(&[cluster.target("worker", 0), cluster.target("worker", 1)])?;
-    let count = if in_full() { 100_000 } else { 2_000 };
-    flat("asynchronous steps", count, &cluster, |steps| replicas.steps(steps))
+    let count = if is_full_load() { 100_000 } else { 2_000 };
+    check_growth("asynchronous steps", count, &cluster, |steps| replicas.steps(steps))
 }
 
 #[test]
-fn sessions_come_and_go() -> Fallible {
+fn sessions_do_not_grow_memory() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 1)])?;
     let target = cluster.target("worker", 0);
-    let count = if in_full() { 1_000 } else { 100 };
-    flat("sessions", count, &cluster, |range| sessions(&target, range.len()))
+    let count = if is_full_load() { 1_000 } else { 100 };
+    check_growth("sessions", count, &cluster, |range| sessions(&target, range.len()))
 }
 
 #[test]
-fn many_clients_at_once() -> Fallible {
+fn concurrent_clients_do_not_grow_memory() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 1)])?;
     let target = cluster.target("worker", 0);
     sessions(&target, 10)?;
-    let before = cluster.resident_in_all()?;
-    let (clients, rounds) = if in_full() { (200, 250) } else { (20, 40) };
-    let what = format!("rounds of {clients} clients at once");
-    flat(&what, rounds, &cluster, |mut range| range.try_for_each(|_| clients_at_once(&target, clients)))?;
-    comes_to_rest(&what, before, &cluster)
+    let before = cluster.total_resident_bytes()?;
+    let (clients, rounds) = if is_full_load() { (200, 250) } else { (20, 40) };
+    let name = format!("rounds of {clients} clients at once");
+    check_growth(&name, rounds, &cluster, |mut range| {
+        range.try_for_each(|_| clients_at_once(&target, clients))
+    })?;
+    wait_until_idle(&name, before, &cluster)
 }
 
 #[test]
-fn kinds_of_steps() -> Fallible {
+fn distinct_steps_do_not_grow_memory() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 1)])?;
-    let kinds = Kinds::open(&cluster.target("worker", 0))?;
-    let count = if in_full() { 10_000 } else { 1_000 };
-    flat("kinds of steps", count, &cluster, |range| kinds.steps(range))
+    let distinct = DistinctSteps::open(&cluster.target("worker", 0))?;
+    let count = if is_full_load() { 10_000 } else { 1_000 };
+    check_growth("distinct steps", count, &cluster, |range| distinct.steps(range))
 }

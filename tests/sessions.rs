@@ -1,4 +1,4 @@
-//! Sessions as programs use them: the same on a graph of this process as on a cluster.
+//! The client's sessions: each check runs on a server in this process and on a cluster of processes.
 
 mod support;
 
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use support::Fallible;
 use support::cluster::Cluster;
 
-/// What a failure that nobody has to wait for may take.
+/// Longest time to a failure that does not have to wait for anything.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Where sessions can be opened: two devices, `first` and `second`, of one task or of two.
-trait Place {
+/// A runtime on which sessions are opened, with two devices, `first` and `second`, of one task or of two.
+trait TestRuntime {
     fn open(&self, graph: Graph) -> Result<Session, Error>;
     fn first(&self) -> &str;
     fn second(&self) -> &str;
@@ -25,7 +25,7 @@ struct InProcess {
     server: Arc<Server>,
 }
 
-impl Place for InProcess {
+impl TestRuntime for InProcess {
     fn open(&self, graph: Graph) -> Result<Session, Error> {
         Session::on(&self.server, graph, SessionOptions::default())
     }
@@ -43,7 +43,7 @@ struct Remote {
     cluster: Cluster,
 }
 
-impl Place for Remote {
+impl TestRuntime for Remote {
     fn open(&self, graph: Graph) -> Result<Session, Error> {
         Session::connect(&self.cluster.target("worker", 0), graph, SessionOptions::default())
     }
@@ -57,8 +57,8 @@ impl Place for Remote {
     }
 }
 
-/// Runs a check in this process and on a cluster.
-fn everywhere(check: impl Fn(&dyn Place) -> Fallible) -> Fallible {
+/// Runs a check on a server in this process and on a cluster.
+fn on_each_runtime(check: impl Fn(&dyn TestRuntime) -> Fallible) -> Fallible {
     let server = Server::new(ServerConfig { cpu_devices: 2, ..ServerConfig::default() })?;
     check(&InProcess { server: Arc::new(server) }).map_err(|e| format!("in this process: {e}"))?;
     let cluster = Cluster::start(&[("worker", 2)])?;
@@ -81,16 +81,16 @@ fn assert_fails<T: std::fmt::Debug>(result: Result<T, Error>, code: Code, parts:
     }
 }
 
-/// Waits on `device` for what nobody sends.
+/// Returns the output of a `_Recv` on `device` of a tensor that is never sent.
 fn endless(scope: &Scope, device: &str) -> Output {
     let call = scope.op("_Recv").name("endless").device(device).attr("tensor_type", DType::Float);
-    let call = call.attr("tensor_name", "nobody sends this").attr("send_device_incarnation", 1i64);
+    let call = call.attr("tensor_name", "never sent").attr("send_device_incarnation", 1i64);
     call.attr("send_device", device).attr("recv_device", device).output()
 }
 
 #[test]
-fn feeds_fetches_and_targets() -> Fallible {
-    everywhere(|place| {
+fn steps_take_feeds_and_return_fetches_in_order() -> Fallible {
+    on_each_runtime(|runtime| {
         let scope = Scope::new();
         let x = scope.placeholder("x", DType::Float, [3]);
         let y = scope.placeholder("y", DType::Float, [3]);
@@ -99,10 +99,10 @@ fn feeds_fetches_and_targets() -> Fallible {
         let [top, at] = scope.top_k(sum, 1);
         let v = scope.variable("feeds/v", DType::Float, [3]);
         let set = scope.assign(v, product);
-        let session = place.open(scope.finish()?)?;
+        let session = runtime.open(scope.finish()?)?;
         let (a, b) = (Tensor::vector(&[1f32, 2.0, 3.0])?, Tensor::vector(&[4f32, 5.0, -6.0])?);
 
-        // In the order of the fetches, as often as asked for, any output of a node.
+        // Values are in the order of the fetches, which may repeat and may name any output of a node.
         let feeds = [(x, a.clone()), (y, b.clone())];
         let got = session.run(&feeds, &[product, sum, at, product, top], &[])?;
         assert_eq!(floats(&got[0])?, [4.0, 10.0, -18.0]);
@@ -111,14 +111,14 @@ fn feeds_fetches_and_targets() -> Fallible {
         assert_eq!(got[3], got[0]);
         assert_eq!(floats(&got[4])?, [7.0]);
 
-        // Names do as well as handles, in both spellings, and any tensor can be fed.
+        // Tensors are named by text ("x" or "y:0") or by their output, and any tensor can be fed.
         let outcome = session.step().feed("x", a.clone()).feed("y:0", b.clone()).fetch(product).run()?;
         assert_eq!(outcome.values, [got[0].clone()]);
         let outcome = session.step().feed(sum, a.clone()).fetch(top).fetch(TensorRef::from(at)).run()?;
         assert_eq!(floats(&outcome.values[0])?, [3.0]);
         assert!(outcome.metadata.is_none());
 
-        // Targets run without a result.
+        // Targets run and return no value.
         assert!(session.run(&feeds, &[], &[set.node])?.is_empty());
         assert_eq!(floats(&session.run(&[], &[v], &[])?[0])?, [4.0, 10.0, -18.0]);
 
@@ -137,12 +137,12 @@ fn feeds_fetches_and_targets() -> Fallible {
 }
 
 #[test]
-fn a_graph_that_grows_while_steps_run() -> Fallible {
-    everywhere(|place| {
+fn graph_is_extended_while_steps_run() -> Fallible {
+    on_each_runtime(|runtime| {
         let scope = Scope::new();
         let v = scope.variable("grows/v", DType::Float, [0usize; 0]);
         let set = scope.assign(v, scope.constant(1f32));
-        let session = place.open(scope.finish()?)?;
+        let session = runtime.open(scope.finish()?)?;
         session.run(&[], &[], &[set.node])?;
         let add = scope.assign_add(v, scope.constant(2f32));
         assert_fails(session.run(&[], &[add], &[]), Code::InvalidArgument, &["Session::extend"]);
@@ -150,7 +150,7 @@ fn a_graph_that_grows_while_steps_run() -> Fallible {
         assert_eq!(session.run(&[], &[add], &[])?[0].item::<f32>()?, 3.0);
         session.extend(scope.finish()?)?;
 
-        // Steps go on while others are added.
+        // Steps run while nodes are added.
         let growing = &session;
         let reader = std::thread::scope(|threads| {
             let reader =
@@ -172,8 +172,8 @@ fn a_graph_that_grows_while_steps_run() -> Fallible {
 }
 
 #[test]
-fn failures_have_code_and_node() -> Fallible {
-    everywhere(|place| {
+fn errors_have_a_code_and_the_node() -> Fallible {
+    on_each_runtime(|runtime| {
         let scope = Scope::new();
         let p = scope.placeholder("p", DType::Float, [2]);
         let q = scope.placeholder("q", DType::Int32, [None]);
@@ -181,7 +181,7 @@ fn failures_have_code_and_node() -> Fallible {
         let picked = scope.op("Reshape").name("reshaped").input(p).input(q).output();
         let v = scope.variable("failures/v", DType::Float, [0usize; 0]);
         let read = scope.op("Identity").name("read").input(v).output();
-        let session = place.open(scope.finish()?)?;
+        let session = runtime.open(scope.finish()?)?;
         let value = || Tensor::vector(&[1f32, 2.0]);
         let good = || -> Fallible {
             assert_eq!(floats(&session.run(&[(p, value()?)], &[n], &[])?[0])?, [-1.0, -2.0]);
@@ -194,8 +194,8 @@ fn failures_have_code_and_node() -> Fallible {
         assert_fails(session.run(&[], &[read], &[]), Code::FailedPrecondition, &[unset, "{{node "]);
         let wrong = [(p, value()?), (q, Tensor::vector(&[5i32])?)];
         assert_fails(session.run(&wrong, &[picked], &[]), Code::InvalidArgument, &["{{node reshaped}}"]);
-        assert_fails(session.step().fetch("nobody").run(), Code::NotFound, &["nobody"]);
-        assert_fails(session.step().target("nobody").run(), Code::NotFound, &["nobody"]);
+        assert_fails(session.step().fetch("missing").run(), Code::NotFound, &["missing"]);
+        assert_fails(session.step().target("missing").run(), Code::NotFound, &["missing"]);
         assert_fails(session.run(&[], &[], &[]), Code::InvalidArgument, &["at least one target"]);
         assert_fails(session.run(&[(p, value()?)], &[p], &[]), Code::InvalidArgument, &["p:0 is both fed"]);
         let ints = [(p, Tensor::vector(&[1i32, 2])?)];
@@ -205,29 +205,29 @@ fn failures_have_code_and_node() -> Fallible {
 }
 
 #[test]
-fn what_cannot_be_placed_is_named_at_the_start() -> Fallible {
-    everywhere(|place| {
+fn node_that_cannot_be_placed_fails_the_creation_of_the_session() -> Fallible {
+    on_each_runtime(|runtime| {
         let on = |device: &str| -> Result<Graph, _> {
             let scope = Scope::new();
             scope.op("NoOp").name("misplaced").device(device).node();
             scope.finish()
         };
-        for device in ["/job:nobody", "/device:GPU:0", "/device:CPU:9", "/job:worker/task:9"] {
-            assert_fails(place.open(on(device)?).map(drop), Code::InvalidArgument, &["misplaced", device]);
+        for device in ["/job:missing", "/device:GPU:0", "/device:CPU:9", "/job:worker/task:9"] {
+            assert_fails(runtime.open(on(device)?).map(drop), Code::InvalidArgument, &["misplaced", device]);
         }
-        let session = place.open(on("/device:CPU:0")?)?;
+        let session = runtime.open(on("/device:CPU:0")?)?;
         session.step().target("misplaced").run()?;
         Ok(())
     })
 }
 
 #[test]
-fn a_step_ends_by_its_deadline() -> Fallible {
-    everywhere(|place| {
+fn step_fails_at_its_deadline() -> Fallible {
+    on_each_runtime(|runtime| {
         let scope = Scope::new();
-        let waits = [endless(&scope, place.first()), endless(&scope, place.second())];
+        let waits = [endless(&scope, runtime.first()), endless(&scope, runtime.second())];
         let one = scope.constant(1f32);
-        let session = place.open(scope.finish()?)?;
+        let session = runtime.open(scope.finish()?)?;
         for wait in waits {
             let start = Instant::now();
             let late = session.step().fetch(wait).timeout(Duration::from_millis(100)).run();
@@ -244,10 +244,10 @@ fn a_step_ends_by_its_deadline() -> Fallible {
 }
 
 #[test]
-fn values_cross_devices() -> Fallible {
-    everywhere(|place| {
+fn values_are_sent_between_devices() -> Fallible {
+    on_each_runtime(|runtime| {
         let scope = Scope::new();
-        let (first, second) = (scope.device(place.first()), scope.device(place.second()));
+        let (first, second) = (scope.device(runtime.first()), scope.device(runtime.second()));
         let x = first.placeholder("x", DType::Float, [None]);
         let doubled = second.mul(x, second.constant(2f32));
         let summed = first.add(doubled, x);
@@ -255,7 +255,7 @@ fn values_cross_devices() -> Fallible {
         let total = second.sum(summed, &[0], false);
         let set = second.assign(v, total);
         let text = first.op("Identity").input(second.constant("über")).output();
-        let session = place.open(scope.finish()?)?;
+        let session = runtime.open(scope.finish()?)?;
         for len in [0usize, 1, 1000, 1_000_000] {
             let value = Tensor::full(1f32, anabranch::graph::Shape::new(&[len])?)?;
             let got = session.run(&[(x, value)], &[summed, total, text], &[set.node])?;
@@ -268,7 +268,7 @@ fn values_cross_devices() -> Fallible {
         let devices = session.list_devices()?;
         let mut names: Vec<String> = devices.iter().map(|d| d.name.to_string()).collect();
         names.sort();
-        assert_eq!(names, [place.first(), place.second()]);
+        assert_eq!(names, [runtime.first(), runtime.second()]);
         assert!(devices.iter().all(|d| d.incarnation != 0));
         Ok(())
     })
@@ -276,7 +276,7 @@ fn values_cross_devices() -> Fallible {
 
 #[test]
 fn variables_are_shared_by_name_and_outlive_sessions() -> Fallible {
-    everywhere(|place| {
+    on_each_runtime(|runtime| {
         let graph = || {
             let scope = Scope::new();
             let v = scope.variable("shared/v", DType::Float, [0usize; 0]);
@@ -285,32 +285,32 @@ fn variables_are_shared_by_name_and_outlive_sessions() -> Fallible {
             scope.finish().map(|g| (g, v, set, add))
         };
         let (g, v, set, add) = graph()?;
-        let first = place.open(g.clone())?;
+        let first = runtime.open(g.clone())?;
         assert_fails(first.run(&[], &[v], &[]), Code::FailedPrecondition, &["shared/v"]);
         first.run(&[], &[], &[set.node])?;
-        let second = place.open(g.clone())?;
+        let second = runtime.open(g.clone())?;
         second.run(&[], &[], &[add.node])?;
         first.close()?;
         second.run(&[], &[], &[add.node])?;
         drop(second);
-        let third = place.open(g)?;
+        let third = runtime.open(g)?;
         assert_eq!(third.run(&[], &[v], &[])?[0].item::<f32>()?, 42.0);
         Ok(())
     })
 }
 
 #[test]
-fn steps_of_several_threads() -> Fallible {
-    everywhere(|place| {
+fn threads_run_steps_of_one_session() -> Fallible {
+    on_each_runtime(|runtime| {
         let scope = Scope::new();
-        let second = scope.device(place.second());
+        let second = scope.device(runtime.second());
         let x = scope.placeholder("x", DType::Int64, [0usize; 0]);
         let square = second.mul(x, x);
         let v = second.variable("threads/v", DType::Int64, [0usize; 0]);
         let set = second.assign(v, second.constant(0i64));
         let add =
             second.op("AssignAdd").input(v).input(second.constant(1i64)).attr("use_locking", true).output();
-        let session = place.open(scope.finish()?)?;
+        let session = runtime.open(scope.finish()?)?;
         session.run(&[], &[], &[set.node])?;
         let failures: Vec<String> = std::thread::scope(|threads| {
             let session = &session;
@@ -340,29 +340,29 @@ fn steps_of_several_threads() -> Fallible {
     })
 }
 
-/// A step of which the future is dropped is cancelled; no runtime of the caller's is needed.
+/// Dropping the future of a step cancels the step; the caller needs no tokio runtime.
 #[test]
-fn a_dropped_future_cancels_its_step() -> Fallible {
-    everywhere(|place| {
+fn dropped_future_cancels_its_step() -> Fallible {
+    on_each_runtime(|runtime| {
         let scope = Scope::new();
         let v = scope.variable("dropped/v", DType::Float, [0usize; 0]);
         let one = scope.constant(1f32);
         let (set, add) = (scope.assign(v, one), scope.assign_add(v, one));
-        let waits = [endless(&scope, place.first()), endless(&scope, place.second())];
-        let session = place.open(scope.finish()?)?;
+        let waits = [endless(&scope, runtime.first()), endless(&scope, runtime.second())];
+        let session = runtime.open(scope.finish()?)?;
         session.run(&[], &[], &[set.node])?;
         for (i, wait) in waits.into_iter().enumerate() {
             let mut step = Box::pin(session.step().fetch(wait).target(add).run_async());
             let mut context = Context::from_waker(Waker::noop());
             let deadline = Instant::now() + Duration::from_secs(30);
-            // The step has begun when it has counted.
+            // The step has begun once it has incremented the variable.
             while session.run(&[], &[v], &[])?[0].item::<f32>()? != 2.0 + i as f32 {
                 assert!(matches!(step.as_mut().poll(&mut context), Poll::Pending));
                 assert!(Instant::now() < deadline, "the step does not begin");
             }
             drop(step);
         }
-        // Dropped, a future that never ran leaves nothing either.
+        // A future that is dropped before it was polled leaves nothing behind, either.
         drop(session.step().fetch(waits[0]).run_async());
         let start = Instant::now();
         session.close()?;
@@ -372,17 +372,17 @@ fn a_dropped_future_cancels_its_step() -> Fallible {
 }
 
 #[test]
-fn a_step_in_parts() -> Fallible {
-    everywhere(|place| {
+fn partial_runs_compute_with_the_feeds_so_far() -> Fallible {
+    on_each_runtime(|runtime| {
         let scope = Scope::new();
         let x = scope.placeholder("x", DType::Float, [0usize; 0]);
         let y = scope.placeholder("y", DType::Float, [0usize; 0]);
         let one = scope.constant(1f32);
-        let first = scope.op("AddV2").device(place.second()).input(x).input(one).output();
-        let second = scope.op("Mul").device(place.first()).input(first).input(y).output();
+        let first = scope.op("AddV2").device(runtime.second()).input(x).input(one).output();
+        let second = scope.op("Mul").device(runtime.first()).input(first).input(y).output();
         let v = scope.variable("parts/v", DType::Float, [0usize; 0]);
         let set = scope.assign(v, first);
-        let session = place.open(scope.finish()?)?;
+        let session = runtime.open(scope.finish()?)?;
         let value = |v: f32| Tensor::scalar(v);
 
         let run = session.partial_run(&[x, y], &[first, second], &[set.node])?;
@@ -392,10 +392,10 @@ fn a_step_in_parts() -> Fallible {
         assert_fails(run.run(&[], &[one]), Code::InvalidArgument, &["was not specified"]);
         assert_eq!(run.run(&[(y, value(5.0))], &[second])?, [value(10.0)]);
         assert_fails(run.run(&[], &[]), Code::InvalidArgument, &["Must run PartialRunSetup"]);
-        // The last part waits for the targets.
+        // The last call of the partial run has waited for the targets.
         assert_eq!(session.run(&[], &[v], &[])?, [value(2.0)]);
 
-        // Several at a time, and one that is never ended: the session's end ends it.
+        // Several partial runs at the same time, one of which is never finished: closing the session ends it.
         let runs = (0..3)
             .map(|_| session.partial_run(&[x, y], &[first, second], &[]))
             .collect::<Result<Vec<_>, _>>()?;
@@ -413,63 +413,63 @@ fn a_step_in_parts() -> Fallible {
 }
 
 #[test]
-fn a_closed_session_ends_its_steps() -> Fallible {
-    everywhere(|place| {
+fn closing_a_session_cancels_its_steps() -> Fallible {
+    on_each_runtime(|runtime| {
         let scope = Scope::new();
         let v = scope.variable("closed/v", DType::Float, [0usize; 0]);
         let one = scope.constant(1f32);
         let (set, add) = (scope.assign(v, one), scope.assign_add(v, one));
-        let wait = endless(&scope, place.second());
-        let session = place.open(scope.finish()?)?;
+        let wait = endless(&scope, runtime.second());
+        let session = runtime.open(scope.finish()?)?;
         session.run(&[], &[], &[set.node])?;
-        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        let tokio_runtime = tokio::runtime::Builder::new_current_thread().build()?;
         let mut step = Box::pin(session.step().fetch(wait).target(add).run_async());
         let mut context = Context::from_waker(Waker::noop());
         while session.run(&[], &[v], &[])?[0].item::<f32>()? != 2.0 {
             assert!(matches!(step.as_mut().poll(&mut context), Poll::Pending));
         }
-        // Ending a session from asynchronous code, with a step in flight, blocks no longer than it must.
+        // Closing a session while a step runs does not wait for the step.
         session.close()?;
-        let ended = runtime.block_on(step);
+        let ended = tokio_runtime.block_on(step);
         assert_fails(ended, Code::Cancelled, &["Session::Close()"]);
         assert_fails(session.run(&[], &[one], &[]), Code::FailedPrecondition, &["closed"]);
         assert_fails(session.extend(scope.finish()?), Code::FailedPrecondition, &["closed"]);
         assert_fails(session.list_devices(), Code::FailedPrecondition, &["closed"]);
         session.close()?;
-        runtime.block_on(async { drop(session) });
-        // The place is as good as before.
-        let again = place.open(scope.finish()?)?;
+        tokio_runtime.block_on(async { drop(session) });
+        // New sessions still work.
+        let again = runtime.open(scope.finish()?)?;
         assert_eq!(again.run(&[], &[one], &[])?[0].item::<f32>()?, 1.0);
         Ok(())
     })
 }
 
 #[test]
-fn masters_that_are_not_there() -> Fallible {
+fn invalid_and_unreachable_targets_are_errors() -> Fallible {
     let graph = Scope::new().finish()?;
     for target in ["", "host:1", "http://host:1", "grpc://", "grpc://host", "grpc://a b:1"] {
         let refused = Session::connect(target, graph.clone(), SessionOptions::default());
         assert_fails(refused, Code::InvalidArgument, &[target]);
     }
-    let nobody = Cluster::reserve(&[("worker", 1)])?;
+    let unused = Cluster::reserve(&[("worker", 1)])?;
     let options = SessionOptions { deadline: Some(Duration::from_millis(300)), ..SessionOptions::default() };
     let start = Instant::now();
-    let refused = Session::connect(&nobody.target("worker", 0), graph, options);
-    assert_fails(refused, Code::Unavailable, &[&nobody.address("worker", 0).to_string()]);
+    let refused = Session::connect(&unused.target("worker", 0), graph, options);
+    assert_fails(refused, Code::Unavailable, &[&unused.address("worker", 0).to_string()]);
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     Ok(())
 }
 
 #[test]
-fn branches_run_one_side_and_gradients_go_back_through_it() -> Fallible {
-    everywhere(|place| {
+fn conditionals_run_one_branch_and_have_gradients() -> Fallible {
+    on_each_runtime(|runtime| {
         let scope = Scope::new();
-        let first = scope.device(place.first());
+        let first = scope.device(runtime.first());
         let x = first.placeholder("x", DType::Float, [2]);
         let zero = first.constant(0f32);
         let is_positive = first.greater(first.sum(x, &[0], false), zero);
         let inner_limit = first.constant(5f32);
-        let there = place.second().to_owned();
+        let there = runtime.second().to_owned();
         let y = first.cond(
             is_positive,
             |s| {
@@ -481,7 +481,7 @@ fn branches_run_one_side_and_gradients_go_back_through_it() -> Fallible {
         );
         let [y] = y[..] else { return Err(scope.finish().err().map_or("no output".into(), |e| e.into())) };
         let gradient = scope.gradients(&[y], &[x], &[])?[0].ok_or("no gradient")?;
-        let session = place.open(scope.finish()?)?;
+        let session = runtime.open(scope.finish()?)?;
         for (at, value, slope) in [
             ([1f32, 2.0], [2f32, 8.0], [4f32, 8.0]),
             ([3.0, 4.0], [7.0, 9.0], [2.0, 2.0]),
@@ -495,20 +495,20 @@ fn branches_run_one_side_and_gradients_go_back_through_it() -> Fallible {
 }
 
 #[test]
-fn loops_go_round_within_loops_and_over_devices() -> Fallible {
-    everywhere(|place| {
+fn nested_loops_run_over_several_devices() -> Fallible {
+    on_each_runtime(|runtime| {
         let scope = Scope::new();
-        let first = scope.device(place.first());
+        let first = scope.device(runtime.first());
         let n = first.placeholder("n", DType::Int32, anabranch::graph::PartialShape::scalar());
         let factor = first.placeholder("factor", DType::Float, [2]);
         let (zero, ones) = (first.constant(0i32), first.constant_vector(&[1f32, 1.0]));
-        let there = place.second().to_owned();
+        let there = runtime.second().to_owned();
         let options = anabranch::graph::WhileOptions::default();
         let total = first.while_loop(
             &[zero, ones],
             |s, at| s.less(at[0], n),
             |s, at| {
-                // As many times as turns have passed.
+                // The inner loop runs as many iterations as the outer loop has completed.
                 let start = s.constant(0i32);
                 let inner = s.while_loop(
                     &[start, at[1]],
@@ -523,14 +523,14 @@ fn loops_go_round_within_loops_and_over_devices() -> Fallible {
             },
             &options,
         );
-        let [turns, total] = total[..] else {
+        let [iterations, total] = total[..] else {
             return Err(scope.finish().err().map_or("no output".into(), |e| e.into()));
         };
         assert_eq!(scope.shape(total).to_string(), "[2]");
-        let session = place.open(scope.finish()?)?;
+        let session = runtime.open(scope.finish()?)?;
         for count in [0, 1, 5] {
             let feeds = [(n, Tensor::from(count)), (factor, Tensor::vector(&[2f32, -1.0])?)];
-            let got = session.run(&feeds, &[turns, total], &[])?;
+            let got = session.run(&feeds, &[iterations, total], &[])?;
             let times = count * (count - 1).max(0) / 2;
             assert_eq!(got[0].item::<i32>()?, count);
             assert_eq!(floats(&got[1])?, [2f32.powi(times), (-1f32).powi(times)]);
@@ -540,7 +540,7 @@ fn loops_go_round_within_loops_and_over_devices() -> Fallible {
 }
 
 #[test]
-fn what_a_branch_or_a_loop_cannot_be_says_why() -> Fallible {
+fn invalid_conditionals_and_loops_are_errors_with_a_reason() -> Fallible {
     let refusal = |build: &dyn Fn(&Scope)| {
         let scope = Scope::new();
         build(&scope);

@@ -1,5 +1,5 @@
-//! Checkpoints in object stores: the one in memory, and S3's protocol, spoken by a server from PyPI. The tests take the
-//! store from the environment (`STORE`); without, it is memory. One of them runs the others on S3.
+//! Checkpoints in object stores. The tests use the store in the environment variable `STORE`, or else the store in
+//! memory. One test runs all others again with an S3 server from PyPI.
 
 mod support;
 
@@ -19,7 +19,7 @@ use support::{Fallible, environment};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A folder of the store.
+/// Returns the path of a folder in the store.
 fn folder(name: &str) -> PathBuf {
     let store = env::var("STORE").unwrap_or_else(|_| "memory://tests".to_owned());
     Path::new(&store).join(name)
@@ -29,7 +29,7 @@ fn code(result: checkpoint::Result<impl Sized>) -> Option<Code> {
     result.err().map(|e| e.code())
 }
 
-/// The names in a folder, sorted.
+/// Returns the sorted names of the files in a folder.
 fn listed(folder: &Path) -> Fallible<Vec<String>> {
     let names = store::of(folder)?.list(folder)?;
     let mut names: Vec<String> = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
@@ -38,7 +38,7 @@ fn listed(folder: &Path) -> Fallible<Vec<String>> {
 }
 
 #[test]
-fn a_file_is_there_whole_or_not_at_all() -> Fallible {
+fn file_appears_complete_when_it_is_committed() -> Fallible {
     let folder = folder("files");
     let name = folder.join("a/file");
     let files = store::of(&name)?;
@@ -46,7 +46,7 @@ fn a_file_is_there_whole_or_not_at_all() -> Fallible {
     assert!(!files.exists(&name)?);
     files.delete(&name)?;
 
-    // Some parts, and one that is not full; then a small one, in its place.
+    // A file of several parts, the last of them smaller; then small files that replace it.
     let large: Vec<u8> = (0..(40 << 20) + 5u32).map(|i| (i % 251) as u8).collect();
     for content in [&large[..], b"small", b""] {
         let mut file = files.create(&name)?;
@@ -58,7 +58,7 @@ fn a_file_is_there_whole_or_not_at_all() -> Fallible {
         file.commit()?;
         assert!(files.read(&name)? == content);
     }
-    // One that is given up changes nothing.
+    // A file that is dropped without a commit changes nothing.
     let mut file = files.create(&name)?;
     file.write(&large)?;
     drop(file);
@@ -71,7 +71,7 @@ fn a_file_is_there_whole_or_not_at_all() -> Fallible {
 }
 
 #[test]
-fn any_part_of_a_file_is_read() -> Fallible {
+fn files_are_read_at_any_offset() -> Fallible {
     let name = folder("parts").join("file");
     let bytes: Vec<u8> = (0..(20 << 20) + 3u32).map(|i| (i % 241) as u8).collect();
     store::write(&name, &bytes)?;
@@ -104,16 +104,16 @@ fn files_are_found_by_patterns() -> Fallible {
     for name in ["x1/a", "x1/b", "x2/a", "y/a"] {
         store::write(folder.join(name), b"")?;
     }
-    let found = |wanted: &str| -> Fallible<Vec<PathBuf>> {
-        let names = pattern::matching(&folder.join(wanted).display().to_string())?;
+    let found = |pattern: &str| -> Fallible<Vec<PathBuf>> {
+        let names = pattern::matching(&folder.join(pattern).display().to_string())?;
         Ok(names.into_iter().map(PathBuf::from).collect())
     };
-    let of = |names: &[&str]| names.iter().map(|name| folder.join(name)).collect::<Vec<_>>();
-    assert_eq!(found("x*/a")?, of(&["x1/a", "x2/a"]));
-    assert_eq!(found("x1/a")?, of(&["x1/a"]));
-    assert_eq!(found("*")?, of(&["x1", "x2", "y"]));
-    assert_eq!(found("x1/a/*")?, of(&[]));
-    assert_eq!(found("none/a")?, of(&[]));
+    let paths = |names: &[&str]| names.iter().map(|name| folder.join(name)).collect::<Vec<_>>();
+    assert_eq!(found("x*/a")?, paths(&["x1/a", "x2/a"]));
+    assert_eq!(found("x1/a")?, paths(&["x1/a"]));
+    assert_eq!(found("*")?, paths(&["x1", "x2", "y"]));
+    assert_eq!(found("x1/a/*")?, paths(&[]));
+    assert_eq!(found("none/a")?, paths(&[]));
     Ok(())
 }
 
@@ -124,7 +124,7 @@ fn save(prefix: &Path, name: &str, tensor: &Tensor) -> Fallible {
 }
 
 #[test]
-fn bundles_are_joined_by_copies() -> Fallible {
+fn bundles_are_merged() -> Fallible {
     let folder = folder("joined");
     let whole = folder.join("model-1");
     let parts = [0, 1].map(|i| folder.join(format!("model-1_temp/part-{i:05}-of-00002")));
@@ -138,7 +138,7 @@ fn bundles_are_joined_by_copies() -> Fallible {
     assert_eq!(reader.read(b"v1")?, Tensor::scalar(1i64));
     let files = ["model-1.data-00000-of-00002", "model-1.data-00001-of-00002", "model-1.index"];
     assert_eq!(listed(&folder)?, files);
-    // Parts that were on this machine.
+    // A bundle on the local disk is merged into the store.
     let local = support::folder::Folder::new("store-parts")?;
     let part = local.path().join("part");
     save(&part, "v", &Tensor::scalar(5i64))?;
@@ -149,12 +149,12 @@ fn bundles_are_joined_by_copies() -> Fallible {
 }
 
 #[test]
-fn a_checkpoint_that_was_cut_off_is_never_chosen() -> Fallible {
+fn incomplete_checkpoint_is_never_the_latest() -> Fallible {
     let folder = folder("torn");
     let (first, second) = (folder.join("model-1"), folder.join("model-2"));
     save(&first, "v", &Tensor::scalar(1i64))?;
     assert_eq!(train::latest_checkpoint(&folder)?, Some(first.clone()));
-    // Data without an index, then an index without all of its data.
+    // First data without an index, later an index whose data file is too short.
     store::write(bundle::data_file(&second, 0, 1), &[0; 8])?;
     assert_eq!(train::latest_checkpoint(&folder)?, Some(first.clone()));
     save(&second, "v", &Tensor::scalar(2i64))?;
@@ -172,7 +172,7 @@ struct Model {
     initialize: NodeId,
 }
 
-/// A variable on each device, to which a step adds 1.
+/// Builds a model with a variable on each device; a step adds 1 to both.
 fn model(devices: [&str; 2]) -> Fallible<Model> {
     let scope = Scope::new();
     let on = devices.map(|device| Variables::new(&scope.device(device)));
@@ -186,7 +186,7 @@ fn model(devices: [&str; 2]) -> Fallible<Model> {
     Ok(Model { graph: scope.finish()?, saver, variables, next, initialize })
 }
 
-/// Saves three times, and restores the last but one.
+/// Saves three checkpoints, of which two are kept, and restores the second.
 fn train_and_restore(model: &Model, session: &Session, folder: &Path) -> Fallible {
     session.run(&[], &[], &[model.initialize])?;
     for step in 1..=3 {
@@ -209,13 +209,13 @@ fn train_and_restore(model: &Model, session: &Session, folder: &Path) -> Fallibl
 }
 
 #[test]
-fn a_session_saves_restores_and_keeps() -> Fallible {
+fn local_session_saves_and_restores() -> Fallible {
     let model = model(["", "/cpu:0"])?;
     train_and_restore(&model, &Session::local(model.graph.clone())?, &folder("session"))
 }
 
-/// Each of two processes writes its part.
-fn servers_save_restore_and_keep(folder: &Path) -> Fallible {
+/// Saves and restores on two server processes, each of which writes its own shard.
+fn servers_save_and_restore(folder: &Path) -> Fallible {
     let cluster = Cluster::start(&[("ps", 2)])?;
     let model = model(["/job:ps/task:0", "/job:ps/task:1"])?;
     let session = Session::connect(&cluster.target("ps", 0), model.graph.clone(), SessionOptions::default())?;
@@ -229,8 +229,8 @@ fn ckpt(arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn a_store_that_does_not_answer_is_an_error_by_name() -> Fallible {
-    // It listens, and says nothing.
+fn unresponsive_store_is_an_error_with_its_name() -> Fallible {
+    // A listener that never answers.
     let silent = TcpListener::bind(("127.0.0.1", 0))?;
     let address = silent.local_addr()?;
     let started = Instant::now();
@@ -241,26 +241,26 @@ fn a_store_that_does_not_answer_is_an_error_by_name() -> Fallible {
         .env("AWS_ACCESS_KEY_ID", "key")
         .env("AWS_SECRET_ACCESS_KEY", "secret")
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let output = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(
-        said.contains("s3://bucket/model-1.index; store s3://bucket: did not answer within 2 s"),
-        "{said}"
+        output.contains("s3://bucket/model-1.index; store s3://bucket: did not answer within 2 s"),
+        "{output}"
     );
     assert!(started.elapsed() < LONG);
     Ok(())
 }
 
 #[test]
-fn an_unknown_scheme_is_unimplemented_by_name() -> Fallible {
-    let error = Reader::open("ftp://host/model-1").err().ok_or("it was opened")?;
+fn unknown_scheme_is_an_error_with_its_name() -> Fallible {
+    let error = Reader::open("ftp://host/model-1").err().ok_or("the checkpoint was opened")?;
     assert_eq!(error.code(), Code::Unimplemented);
     let expected = "File system scheme 'ftp' not implemented (file: 'ftp://host/model-1.index')";
     assert_eq!(error.to_string(), expected);
     Ok(())
 }
 
-/// A server of S3's protocol; ended when it is dropped.
+/// A server of the S3 protocol, killed when dropped.
 struct S3(Child);
 
 impl S3 {
@@ -294,16 +294,16 @@ fn make_bucket(address: &str) -> Fallible {
 
 impl Drop for S3 {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 #[test]
-fn all_of_it_holds_in_s3() -> Fallible {
+fn all_tests_pass_on_s3() -> Fallible {
     if let Ok(store) = env::var("STORE") {
-        return servers_save_restore_and_keep(&Path::new(&store).join("servers"));
+        return servers_save_and_restore(&Path::new(&store).join("servers"));
     }
     let address = free_port()?.to_string();
     let _server = S3::start(&address)?;
@@ -316,10 +316,10 @@ fn all_of_it_holds_in_s3() -> Fallible {
             .env("AWS_SECRET_ACCESS_KEY", "secret");
         environment::run(&mut command)
     };
-    let said = with_store(Command::new(env::current_exe()?))?;
-    assert!(said.contains(" passed"), "{said}");
-    let said = with_store(ckpt(&["list", "s3://bucket/tests/servers"]))?;
-    assert_eq!(said, "model-2: 2 tensors, 24 B\nmodel-3: 2 tensors, 24 B (newest)\n");
+    let output = with_store(Command::new(env::current_exe()?))?;
+    assert!(output.contains(" passed"), "{output}");
+    let output = with_store(ckpt(&["list", "s3://bucket/tests/servers"]))?;
+    assert_eq!(output, "model-2: 2 tensors, 24 B\nmodel-3: 2 tensors, 24 B (newest)\n");
     with_store(ckpt(&["inspect", "--verify", "s3://bucket/tests/servers/model-3"]))?;
     Ok(())
 }

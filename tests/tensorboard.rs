@@ -1,4 +1,4 @@
-//! TensorBoard shows what a training session has written.
+//! TensorBoard shows the summaries that a training session has written.
 
 mod support;
 
@@ -24,13 +24,14 @@ fn tensorboard_shows_a_training_session() -> Fallible {
     train(folder.path())?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tensorboard/shown.py");
     let mut command = Command::new(environment::made("tensorboard", &[TENSORBOARD])?);
-    let said = environment::run(command.arg(script).arg(folder.path()).env("PYTHONDONTWRITEBYTECODE", "1"))?;
-    let shown = said.lines().filter(|line| line.starts_with("ok ")).count();
-    assert_eq!(shown, 6, "{said}");
+    let output =
+        environment::run(command.arg(script).arg(folder.path()).env("PYTHONDONTWRITEBYTECODE", "1"))?;
+    let shown = output.lines().filter(|line| line.starts_with("ok ")).count();
+    assert_eq!(shown, 6, "{output}");
     Ok(())
 }
 
-/// Halves `w = [8, 16]` each step, and writes all kinds of events.
+/// Trains `w = [8, 16]`, which each step halves, and writes all kinds of events.
 fn train(folder: &Path) -> Fallible {
     let scope = Scope::new();
     let variables = Variables::new(&scope);

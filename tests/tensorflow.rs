@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use support::cluster::Cluster;
 use support::{Fallible, python};
 
-/// TensorFlow takes its time to start.
+/// Longest time that TensorFlow's server takes to start.
 const PEER_DEADLINE: Duration = Duration::from_secs(120);
 
 #[test]
@@ -26,89 +26,91 @@ fn between_graph_replicas_share_variables_by_name() -> Fallible {
         replicas.push(python::start(&mut client)?);
     }
     for replica in replicas {
-        let said = python::finish(replica)?;
-        assert!(said.contains("w 0.1") || said.contains("w 0.09"), "{said}");
+        let output = python::finish(replica)?;
+        assert!(output.contains("w 0.1") || output.contains("w 0.09"), "{output}");
     }
     Ok(())
 }
 
 #[test]
-fn a_session_behaves_as_on_the_peers_server() -> Fallible {
+fn sessions_behave_as_on_a_tensorflow_server() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
     let mut client = python::script("tests/tensorflow/session.py")?;
-    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert!(checks(&said) >= 12, "{said}");
+    let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert!(checks(&output) >= 12, "{output}");
     Ok(())
 }
 
 #[test]
-fn input_pipelines_give_what_they_give_on_the_peers_server() -> Fallible {
+fn input_pipelines_return_the_same_elements_as_on_a_tensorflow_server() -> Fallible {
     let cluster = Cluster::start(&[("worker", 2)])?;
     let mut client = python::script("tests/tensorflow/datasets.py")?;
     client.args(["--target", &cluster.target("worker", 0), "--other", &cluster.target("worker", 1)]);
-    let said = python::run(&mut client)?;
-    assert!(said.contains("\n0 wrong"), "{said}");
-    assert!(checks(&said) >= 100, "{said}");
+    let output = python::run(&mut client)?;
+    assert!(output.contains("\n0 wrong"), "{output}");
+    assert!(checks(&output) >= 100, "{output}");
     Ok(())
 }
 
 #[test]
-fn checkpoints_and_summaries_are_the_peers() -> Fallible {
+fn checkpoints_and_summaries_are_compatible_with_tensorflow() -> Fallible {
     let cluster = Cluster::start(&[("ps", 2), ("worker", 1)])?;
     let mut client = python::script("tests/tensorflow/checkpoints.py")?;
-    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert_eq!(checks(&said), 12, "{said}");
+    let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert_eq!(checks(&output), 12, "{output}");
     Ok(())
 }
 
 #[test]
-fn branches_and_loops_go_as_in_the_peers_own_process() -> Fallible {
+fn conditionals_and_loops_compute_the_same_as_in_a_tensorflow_process() -> Fallible {
     let cluster = Cluster::start(&[("worker", 2)])?;
     let mut client = python::script("tests/tensorflow/control_flow.py")?;
-    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert!(checks(&said) >= 17, "{said}");
+    let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert!(checks(&output) >= 17, "{output}");
     Ok(())
 }
 
 #[test]
-fn stacks_and_tensor_arrays_answer_as_in_the_peers_own_process() -> Fallible {
+fn stacks_and_tensor_arrays_behave_as_in_a_tensorflow_process() -> Fallible {
     let cluster = Cluster::start(&[("worker", 1)])?;
     let mut client = python::script("tests/tensorflow/step_objects.py")?;
-    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert!(said.contains(" 0 differences"), "{said}");
+    let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert!(output.contains(" 0 differences"), "{output}");
     Ok(())
 }
 
+/// Number of checks in `sessions.py`.
 const SESSION_CHECKS: usize = 15;
 
-fn checks(said: &str) -> usize {
-    said.lines().filter(|l| l.starts_with("ok ")).count()
+/// Returns the number of passed checks in a script's output.
+fn checks(output: &str) -> usize {
+    output.lines().filter(|l| l.starts_with("ok ")).count()
 }
 
 #[test]
-fn partial_runs_callables_timelines_and_options_are_as_on_the_peers_server() -> Fallible {
+fn partial_runs_callables_timelines_and_options_behave_as_on_a_tensorflow_server() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
     let mut client = python::script("tests/tensorflow/sessions.py")?;
     client.args(["--target", &cluster.target("worker", 0)]);
     client.args(["--address-of-ps", &cluster.address("ps", 0).to_string()]);
-    let said = python::run(client.arg("--log").arg(cluster.log_file("worker", 0)))?;
-    assert_eq!(checks(&said), SESSION_CHECKS, "{said}");
+    let output = python::run(client.arg("--log").arg(cluster.log_file("worker", 0)))?;
+    assert_eq!(checks(&output), SESSION_CHECKS, "{output}");
     Ok(())
 }
 
-/// The control: what is expected of our servers is what the peer's own do.
+/// Control of the test above: TensorFlow's own server passes the same checks.
 #[test]
-fn the_peers_server_behaves_as_expected_of_ours() -> Fallible {
+fn tensorflow_server_passes_the_checks_of_sessions() -> Fallible {
     let cluster = Cluster::reserve(&[("ps", 1), ("worker", 2)])?;
     let _peers = Peers::start(&cluster)?;
     let mut client = python::script("tests/tensorflow/sessions.py")?;
     client.args(["--is-peer", "--target", &cluster.target("worker", 0)]);
-    let said = python::run(client.args(["--address-of-ps", &cluster.address("ps", 0).to_string()]))?;
-    assert_eq!(checks(&said), SESSION_CHECKS, "{said}");
+    let output = python::run(client.args(["--address-of-ps", &cluster.address("ps", 0).to_string()]))?;
+    assert_eq!(checks(&output), SESSION_CHECKS, "{output}");
     Ok(())
 }
 
-/// Servers of TensorFlow's, killed at the end.
+/// TensorFlow's own servers, killed when dropped.
 struct Peers(Vec<Child>);
 
 impl Peers {
@@ -142,7 +144,7 @@ impl Peers {
 impl Drop for Peers {
     fn drop(&mut self) {
         for server in &mut self.0 {
-            // It may have ended already.
+            // The process may have ended already.
             let _ = server.kill();
             let _ = server.wait();
         }
@@ -150,35 +152,35 @@ impl Drop for Peers {
 }
 
 #[test]
-fn steps_wait_for_each_other_as_on_the_peers_servers() -> Fallible {
+fn queues_and_other_synchronisation_behave_as_on_tensorflow_servers() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
     let mut client = python::script("tests/tensorflow/queues.py")?;
     for task in 0..2 {
         client.args(["--target", &cluster.target("worker", task)]);
     }
-    let said = python::run(&mut client)?;
-    assert!(said.contains(" 0 differences"), "{said}");
+    let output = python::run(&mut client)?;
+    assert!(output.contains(" 0 differences"), "{output}");
     Ok(())
 }
 
 #[test]
-fn what_waits_ends_with_its_step_and_its_session() -> Fallible {
+fn blocked_ops_end_with_their_step_and_session() -> Fallible {
     let cluster = Cluster::start(&[("worker", 1)])?;
     let mut client = python::script("tests/tensorflow/cancellations.py")?;
-    let said = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
-    assert_eq!(checks(&said), 9, "{said}");
+    let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert_eq!(checks(&output), 9, "{output}");
     Ok(())
 }
 
-/// On one task, and with branches, loops and functions spread over two others.
+/// Runs on one task, and with branches, loops and functions spread over two other tasks.
 #[test]
-fn functions_and_control_flow_over_them_give_what_the_peer_gives() -> Fallible {
+fn functions_and_functional_control_flow_compute_the_same_as_tensorflow() -> Fallible {
     let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
     for devices in ["", "/job:ps/task:0,/job:worker/task:1"] {
         let mut client = python::script("tests/tensorflow/functions.py")?;
         client.args(["--target", &cluster.target("worker", 0), "--devices", devices]);
-        let said = python::run(&mut client)?;
-        assert!(checks(&said) >= 12 && said.contains("ok fed_outputs"), "{said}");
+        let output = python::run(&mut client)?;
+        assert!(checks(&output) >= 12 && output.contains("ok fed_outputs"), "{output}");
     }
     Ok(())
 }

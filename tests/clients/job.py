@@ -1,4 +1,4 @@
-"""What a client program is told: its cluster, its place, and data to learn from."""
+"""The job that a client program receives (its cluster and task), and helpers: waiting, training data, small models."""
 import time
 
 import numpy as np
@@ -6,8 +6,8 @@ import tensorflow.compat.v1 as tf
 
 
 class Job:
-    """One client of a program. `spec`: addresses by job; `task`: this client's number; `scratch`: a folder that the
-    program's clients and the servers share."""
+    """The cluster and task of one client of a program. `spec`: addresses by job; `task`: this client's index; `scratch`:
+    a folder that the program's clients and the servers share."""
 
     def __init__(self, spec, task, scratch):
         self.spec, self.task, self.scratch = spec, task, scratch
@@ -23,32 +23,33 @@ class Job:
         return self.target_of("worker", self.task)
 
     def target_of(self, job, index):
+        """The session target of a task."""
         return "grpc://" + self.spec[job][index]
 
     def setter(self):
-        """Variables on the ps, everything else on this client's worker."""
+        """Returns the device function that puts variables on the ps and all other ops on this client's worker."""
         cluster = tf.train.ClusterSpec(self.spec)
         return tf.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{self.task}")
 
     def turns(self, done, count, clients=2):
-        """Yields when it is this client's turn, `count` times, and ends when all clients have had theirs. `done()` is
-        the number of turns that have been taken by all."""
+        """Makes clients take turns: yields `count` times, whenever this client's turn has come, and returns when all
+        clients have taken their turns. `done()` returns the number of turns that all clients together have taken."""
         for turn in range(self.task, count * clients, clients):
             wait(lambda: done() == turn, f"turn {turn} of {clients} clients")
             yield turn
         wait(lambda: done() >= count * clients, "the other clients take their turns")
 
-    def ask(self, what, *arguments):
-        """Asks the one who started the servers to do something to them."""
-        self.pipe.send((what, arguments))
+    def ask(self, method, *arguments):
+        """Calls a method of `run.Side` in the process that started the servers."""
+        self.pipe.send((method, arguments))
         self.pipe.recv()
 
 
-def wait(condition, what, deadline_s=60.0):
-    """Waits until `condition()` holds."""
+def wait(condition, description, deadline_s=60.0):
+    """Waits until `condition()` holds; fails with `description` after the deadline."""
     until = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < until, f"waited {deadline_s} s in vain: {what}"
+        assert time.monotonic() < until, f"waited {deadline_s} s in vain: {description}"
         time.sleep(0.02)
 
 
@@ -57,7 +58,7 @@ def wait_for_file(path, deadline_s=60.0):
 
 
 def digits(count, seed=0, size=28, classes=10):
-    """Images and labels that a small network can learn: noisy copies of one random image a class."""
+    """Images and labels that a small network can learn: noisy copies of one random image per class."""
     random = np.random.default_rng(seed)
     prototypes = np.random.default_rng(99).normal(size=(classes, size * size)).astype(np.float32)
     labels = random.integers(0, classes, count)
@@ -66,7 +67,7 @@ def digits(count, seed=0, size=28, classes=10):
 
 
 def dense(x, units, name, activation=None, seed=1):
-    """A fully connected layer whose first weights follow from the seed."""
+    """A fully connected layer whose initial weights are random, from the seed."""
     with tf.variable_scope(name):
         w = tf.get_variable("w", [x.shape[-1], units], initializer=tf.random_normal_initializer(stddev=0.1, seed=seed))
         b = tf.get_variable("b", [units], initializer=tf.zeros_initializer())

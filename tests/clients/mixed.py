@@ -1,9 +1,9 @@
-"""Clusters of which some tasks are ours and some are TensorFlow's: the same programs, the same numbers in each mixture.
+"""Runs the same programs on clusters that mix our servers and TensorFlow's; all mixtures must compute the same numbers.
 
     python mixed.py --server target/release/anabranch-worker
 
-The four tasks (two ps, two workers) are given to the two implementations in all sixteen ways. In each, the scenarios of
-`mixtures/` run with worker 0 as their master, and again with worker 1.
+Each of the four tasks (two ps, two workers) is ours or TensorFlow's, in all sixteen combinations. On each cluster, the
+scenarios of `mixtures/` run with worker 0 as their master, and again with worker 1.
 """
 import argparse
 import importlib
@@ -25,7 +25,7 @@ TASKS = [("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)]
 
 
 class Mixture:
-    """A cluster whose tasks are ours where `ours` says so."""
+    """A running cluster. `ours`: for each of `TASKS`, whether it runs our server or TensorFlow's."""
 
     def __init__(self, command, ours):
         self.command, self.ours = command, ours
@@ -54,25 +54,26 @@ class Mixture:
 
 
 def serve(spec, job, index):
-    """TensorFlow's server."""
+    """Runs TensorFlow's server for one task."""
     tf.train.Server(tf.train.ClusterSpec(spec), job_name=job, task_index=index).join()
 
 
 def compute(spec):
-    """What each scenario says, by its name and its master; the masters are both workers."""
+    """Runs all scenarios with each worker as master; returns their values by scenario and master."""
     tf.disable_v2_behavior()
-    said = {}
+    values = {}
     for name in SCENARIOS:
         with tf.Graph().as_default():
             run = importlib.import_module(f"mixtures.{name}").build()
             first, second = (tf.Session("grpc://" + address) for address in spec["worker"])
             with first, second:
-                said[f"{name} of worker 0"] = run(first, second)
-                said[f"{name} of worker 1"] = run(second, first)
-    return said
+                values[f"{name} of worker 0"] = run(first, second)
+                values[f"{name} of worker 1"] = run(second, first)
+    return values
 
 
 def client(spec, pipe):
+    """A client process: sends the values of all scenarios, or a traceback."""
     try:
         pipe.send(compute(spec))
     except BaseException:
@@ -83,10 +84,10 @@ def client(spec, pipe):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", required=True, help="our worker's command")
-    parser.add_argument("--only", help="one mixture, such as 0110: 1 where the task is ours")
+    parser.add_argument("--only", help="one mixture, such as 0110: a digit for each task, 1 if the task is ours")
     parser.add_argument("--deadline", type=float, default=60.0, help="seconds a mixture may take")
     flags = parser.parse_args()
-    wanted = None
+    expected = None
     count, failed = 0, 0
     for ours in itertools.product([False, True], repeat=len(TASKS)):
         name = "".join(str(int(o)) for o in ours)
@@ -99,30 +100,30 @@ def main():
             process.start()
             theirs.close()
             try:
-                said = mine.recv() if mine.poll(flags.deadline) else "it did not end in time"
+                result = mine.recv() if mine.poll(flags.deadline) else "the client did not end in time"
             except EOFError:
-                said = "the client ended without a word"
+                result = "the client ended without sending a result"
             process.kill()
             process.join()
-        wanted = said if wanted is None else wanted
-        wrong = said if isinstance(said, str) else difference(said, wanted)
+        expected = result if expected is None else expected
+        wrong = result if isinstance(result, str) else difference(result, expected)
         count, failed = count + 1, failed + bool(wrong)
         print(f"{'FAILED' if wrong else 'ok'} {name} {time.monotonic() - started:.1f} s {wrong or ''}", flush=True)
     print(f"{count} mixtures, {failed} failed")
     sys.exit(1 if failed else 0)
 
 
-def difference(said, wanted):
-    """What two mixtures say differently first."""
-    for scenario, values in said.items():
-        for i, (a, b) in enumerate(zip(values, wanted[scenario])):
+def difference(found, expected):
+    """The first difference between the values of two mixtures as text, or None."""
+    for scenario, values in found.items():
+        for i, (a, b) in enumerate(zip(values, expected[scenario])):
             a, b = np.asarray(a), np.asarray(b)
             close = a.dtype.kind == "f" and a.shape == b.shape
             same = np.allclose(a, b, rtol=1e-5, atol=1e-6) if close else np.array_equal(a, b)
             if not same:
                 return f"{scenario}: value {i} is {a}, not {b}"
-        if len(values) != len(wanted[scenario]):
-            return f"{scenario}: {len(values)} values, not {len(wanted[scenario])}"
+        if len(values) != len(expected[scenario]):
+            return f"{scenario}: {len(values)} values, not {len(expected[scenario])}"
     return None
 
 

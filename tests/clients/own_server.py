@@ -1,12 +1,12 @@
-"""Scripts as tutorials have them: each task starts its server itself; the ps joins, the workers train.
+"""Scripts in the style of tutorials: each task starts its own server; the ps joins it, the workers train.
 
     python own_server.py --job_name=worker --task_index=0 --ps_hosts=HOST:PORT --worker_hosts=HOST:PORT
     python own_server.py --script=monitored --folder=FOLDER …   # MonitoredTrainingSession, with checkpoints
-    python own_server.py --script=distribute …                  # by the name that the class has in TensorFlow 2
-    python own_server.py --script=local                         # a server of one process
-    python own_server.py --script=defaults                      # sessions that bring no configuration have the server's
-    python own_server.py --script=deadlines                     # and its steps the server's deadline
-    python own_server.py --script=waits                         # until it is told to end
+    python own_server.py --script=distribute …                  # the server class by its name in TensorFlow 2
+    python own_server.py --script=local                         # servers of one process each
+    python own_server.py --script=defaults                      # the server's configuration for sessions without one
+    python own_server.py --script=deadlines                     # the server's deadline for steps without one
+    python own_server.py --script=waits                         # a step that never ends
 """
 import argparse
 import faulthandler
@@ -22,7 +22,7 @@ tf.disable_v2_behavior()
 
 
 def start(flags, server_class=tf.train.Server):
-    """The cluster, and the server of this task, unless it is a ps: that ends here."""
+    """Starts this task's server. Returns the cluster and the server on a worker; a ps serves and exits here."""
     cluster = tf.train.ClusterSpec({"ps": flags.ps_hosts.split(","), "worker": flags.worker_hosts.split(",")})
     server = server_class(cluster, job_name=flags.job_name, task_index=flags.task_index)
     assert server.server_def.job_name == flags.job_name
@@ -34,7 +34,7 @@ def start(flags, server_class=tf.train.Server):
 
 
 def train(flags, server_class=tf.train.Server):
-    """Counts to three in a variable on the ps."""
+    """Runs three steps that increment a variable on the ps."""
     cluster, server = start(flags, server_class)
     with tf.device(tf.train.replica_device_setter(cluster=cluster)):
         steps = tf.get_variable("steps", [], tf.int32, tf.zeros_initializer())
@@ -48,11 +48,12 @@ def train(flags, server_class=tf.train.Server):
 
 
 def distribute(flags):
+    """The script `train` with the server class of TensorFlow 2."""
     train(flags, tensorflow.distribute.Server)
 
 
 def monitored(flags):
-    """Trains to the last step, from the newest checkpoint if there is one; worker 0 is the chief, and saves."""
+    """Trains to the last step, from the newest checkpoint if there is one. Worker 0 is the chief, which saves."""
     cluster, server = start(flags)
     here = f"/job:worker/task:{flags.task_index}"
     with tf.device(tf.train.replica_device_setter(cluster=cluster, worker_device=here)):
@@ -65,7 +66,7 @@ def monitored(flags):
     config = tf.ConfigProto(device_filters=["/job:ps", here])
     chief, taken = flags.task_index == 0, 0
     if not chief:
-        # One that comes before the chief has initialised sleeps for half a minute.
+        # Waits here, because a session that opens before the chief has initialised sleeps for half a minute.
         missing = tf.report_uninitialized_variables()
         with tf.Session(server.target, config=config) as session:
             wait(lambda: len(session.run(missing)) == 0, "the chief initialises")
@@ -84,7 +85,7 @@ def monitored(flags):
 
 
 def local(_):
-    """Two servers of one process each, which know nothing of one another."""
+    """Two servers of one process each, which do not share state."""
     servers = [tf.train.Server.create_local_server() for _ in range(2)]
     assert servers[0].target != servers[1].target
     count = tf.get_variable("count", [], tf.int32, tf.zeros_initializer())
@@ -104,12 +105,12 @@ def local(_):
 
 
 def defaults(_):
-    """What is placed on a device that is not there runs where the server's configuration allows that; a server's device
-    filters are not for sessions."""
+    """Soft placement of an op on a missing device follows the server's configuration in sessions without one. The server's
+    device filters do not apply to sessions."""
     soft = tf.ConfigProto(allow_soft_placement=True, device_filters=["/job:none"])
     with tf.device("/device:GPU:7"):
         three = tf.add(1, 2, name="three")
-    for name, config in (("allowed", soft), ("not said", None)):
+    for name, config in (("allowed", soft), ("not set", None)):
         server = tf.train.Server.create_local_server(config=config)
         for asked, of_session in (("no", None), ("an empty", tf.ConfigProto()), ("a soft", soft)):
             try:
@@ -122,7 +123,7 @@ def defaults(_):
 
 
 def deadlines(_):
-    """A step that brings no deadline has its server's. Without one it would wait for ever: this process ends then."""
+    """A step without a deadline has the server's. If the deadline failed to end it, this process would end itself."""
     faulthandler.dump_traceback_later(20, exit=True)
     server = tf.train.Server.create_local_server(config=tf.ConfigProto(operation_timeout_in_ms=300))
     element = tf.FIFOQueue(1, tf.int32).dequeue()
@@ -137,7 +138,7 @@ def deadlines(_):
 
 
 def waits(_):
-    """A step that does not end, until somebody tells this process to, or a minute is over."""
+    """A step that never ends; the process ends by a signal, or after a minute."""
     faulthandler.dump_traceback_later(60, exit=True)
     server = tf.train.Server.create_local_server()
     begun = tf.get_variable("begun", [], tf.int32, tf.zeros_initializer())
@@ -145,14 +146,14 @@ def waits(_):
         element = tf.FIFOQueue(1, tf.int32).dequeue()
     graph = tf.get_default_graph()
 
-    def tell():
+    def report():
         with tf.Session(server.target, graph=graph) as other:
             wait(lambda: other.run(begun) == 1, "the step begins")
         print("waits in a step", flush=True)
 
     with tf.Session(server.target) as session:
         session.run(begun.initializer)
-        threading.Thread(target=tell, daemon=True).start()
+        threading.Thread(target=report, daemon=True).start()
         session.run(element)
 
 
@@ -166,8 +167,8 @@ def main():
     parser.add_argument("--worker_hosts")
     parser.add_argument("--job_name")
     parser.add_argument("--task_index", type=int)
-    parser.add_argument("--folder", help="of checkpoints")
-    parser.add_argument("--first_step", type=int, default=0, help="of the chief, where the others wait for it")
+    parser.add_argument("--folder", help="the folder of checkpoints")
+    parser.add_argument("--first_step", type=int, default=0, help="the global step at which the chief begins; the other workers wait until it is exceeded")
     parser.add_argument("--last_step", type=int, default=50)
     flags = parser.parse_args()
     SCRIPTS[flags.script](flags)

@@ -1,12 +1,12 @@
-"""Runs programs in TensorFlow-1 style on a cluster of servers, and on TensorFlow's own, and compares what they say.
+"""Runs programs in TensorFlow-1 style on a cluster of our servers and on TensorFlow's, and compares their results.
 
     python run.py --server target/release/anabranch-worker            # every program
     python run.py --server '...' lstm towers                          # some of them
     python run.py lstm                                                # on TensorFlow's servers alone
 
-A program is a module of `programs/`: `CLIENTS` client processes (1 unless it says so) call its `run(job)`, one each,
-on a cluster of one ps and two workers that all programs share. What `run` returns must be the same on both sides,
-within the module's `TOLERANCE` (relative); what a program asserts must hold on each.
+A program is a module of `programs/`. Each of its `CLIENTS` client processes (default 1) calls its `run(job)` on a cluster
+of one ps and two workers that all programs share. The values that `run` returns must be the same on both sides, within
+the module's relative `TOLERANCE`; the program's assertions must hold on each side.
 """
 import argparse
 import importlib
@@ -38,12 +38,12 @@ tf.logging.set_verbosity(tf.logging.ERROR)
 
 JOBS = {"ps": 1, "worker": 2}
 
-# Clients are forked from this process, which has imported TensorFlow and started nothing of it.
+# Clients are forked from this process, which has imported TensorFlow but started no session or thread of it.
 PROCESSES = multiprocessing.get_context("fork")
 
 
 def client(name, job, pipe):
-    """One client process: sends what the program returns, or why it failed."""
+    """A client process: sends the program's result, or the traceback of its failure."""
     try:
         np.random.seed(job.task)
         module = importlib.import_module(name)
@@ -58,12 +58,12 @@ def client(name, job, pipe):
         pipe.send(("failed", traceback.format_exc()))
     finally:
         pipe.close()
-        # Without the interpreter's end: threads of sessions may still wait.
+        # Skips the interpreter's shutdown, in which threads of sessions might still block.
         os._exit(0)
 
 
 class Side:
-    """One program on one cluster: its clients, and what they have said so far."""
+    """One program on one cluster: its client processes and their results so far."""
 
     def __init__(self, name, cluster, deadline_s):
         self.name, self.cluster = name, cluster
@@ -80,7 +80,7 @@ class Side:
             self.clients.append((process, ours))
 
     def finish(self):
-        """What each client returned, or a text that says what went wrong."""
+        """Waits for the clients; returns the list of their results, or the description of a failure."""
         try:
             for task, (process, pipe) in enumerate(self.clients):
                 while task not in self.results:
@@ -89,7 +89,7 @@ class Side:
                     try:
                         kind, value = pipe.recv()
                     except EOFError:
-                        return f"client {task} ended without a word"
+                        return f"client {task} ended without sending a result"
                     if kind == "failed":
                         return f"client {task}: {value}"
                     if kind == "result":
@@ -105,13 +105,14 @@ class Side:
             shutil.rmtree(self.scratch, ignore_errors=True)
 
     def restart(self, job, index):
-        """A client asks that a task be killed and started again."""
+        """Kills a task and starts it again, at a client's request (`Job.ask`)."""
         self.cluster.kill(job, index)
         self.cluster.start(job, index)
         self.cluster.wait_for(self.cluster.spec[job][index])
 
 
 def differences(ours, theirs, tolerance):
+    """Yields the differences between the clients' results on both sides, as text."""
     for task, (a, b) in enumerate(zip(ours, theirs)):
         if a.keys() != b.keys():
             yield f"client {task} returned {sorted(a)}, not {sorted(b)}"
@@ -126,18 +127,18 @@ def differences(ours, theirs, tolerance):
 
 
 def compare(name, ours, theirs, deadline_s):
-    """Runs one program on both sides at once; a list of what is wrong."""
-    clusters = {who: cluster for who, cluster in (("our servers", ours), ("the peer's", theirs)) if cluster}
+    """Runs one program on both sides at once; returns a list of failures and differences."""
+    clusters = {side_name: cluster for side_name, cluster in (("our servers", ours), ("the peer's", theirs)) if cluster}
     sides = [Side(name, cluster, deadline_s) for cluster in clusters.values()]
-    said = [side.finish() for side in sides]
-    wrong = [f"on {who}: {s}" for who, s in zip(clusters, said) if isinstance(s, str)]
-    if wrong or len(said) < 2:
+    results = [side.finish() for side in sides]
+    wrong = [f"on {side_name}: {r}" for side_name, r in zip(clusters, results) if isinstance(r, str)]
+    if wrong or len(results) < 2:
         return wrong
-    return list(differences(*said, getattr(importlib.import_module(name), "TOLERANCE", 1e-4)))
+    return list(differences(*results, getattr(importlib.import_module(name), "TOLERANCE", 1e-4)))
 
 
-def forget(cluster):
-    """Leaves nothing of a program behind."""
+def clear(cluster):
+    """Clears the cluster's variables and other resources after a program."""
 
     def reset(target):
         tf.Session.reset(target)
@@ -152,7 +153,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("programs", nargs="*")
     parser.add_argument("--server", help="our worker's command; without it only the peer runs")
-    parser.add_argument("--alone", action="store_true", help="our servers alone: what programs assert, no comparison")
+    parser.add_argument("--alone", action="store_true", help="our servers alone: only the programs' assertions, no comparison")
     parser.add_argument("--deadline", type=float, default=90.0, help="seconds a program may take")
     flags = parser.parse_args()
     names = flags.programs or sorted(p.stem for p in (HERE / "programs").glob("*.py") if p.stem[0] != "_")
@@ -169,7 +170,7 @@ def main():
                 print("    " + line.replace("\n", "\n    "), flush=True)
             failed += bool(wrong)
             for cluster in running:
-                forget(cluster)
+                clear(cluster)
     finally:
         for cluster in running:
             cluster.__exit__()

@@ -1,4 +1,4 @@
-//! Graphs, values and bytes that make no sense.
+//! Invalid graphs, values, sizes and bytes.
 
 use crate::support::Fallible;
 use crate::support::rpc::{
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn malformed_graphs_are_refused_by_node() -> Fallible {
+async fn malformed_graphs_are_refused_with_the_node() -> Fallible {
     let (_cluster, rpc) = single().await?;
     let bad_attr = |name: &str, value: pb::AttrValue| {
         let mut sum = binary("sum", "AddV2", "a", "a");
@@ -146,15 +146,15 @@ async fn malformed_graphs_are_refused_by_node() -> Fallible {
         ),
     ];
     let mut wrong = Vec::new();
-    for (what, graph, code, parts) in cases {
+    for (case, graph, code, parts) in cases {
         match rpc.create_session(graph.clone()).await {
-            Ok(_) => wrong.push(format!("{what}: accepted")),
+            Ok(_) => wrong.push(format!("{case}: accepted")),
             Err(s) if s.code() != code || parts.iter().any(|p| !s.message().contains(p)) => {
-                wrong.push(format!("{what}: {code:?} {parts:?}, got {:?} {}", s.code(), s.message()));
+                wrong.push(format!("{case}: {code:?} {parts:?}, got {:?} {}", s.code(), s.message()));
             }
             Err(_) => {}
         }
-        // As an extension the same is refused, and the session is as it was.
+        // The same graph is refused as an extension of a session, which stays as it was.
         let session = rpc.create_session(def([constant("before", 3.0)])).await?;
         let extend = pb::ExtendSessionRequest {
             session_handle: session.clone(),
@@ -162,23 +162,23 @@ async fn malformed_graphs_are_refused_by_node() -> Fallible {
             current_graph_version: 0,
         };
         match rpc.master.clone().extend_session(extend).await {
-            Ok(_) => wrong.push(format!("{what}: accepted as an extension")),
+            Ok(_) => wrong.push(format!("{case}: accepted as an extension")),
             Err(s) if s.code() != code => {
-                wrong.push(format!("{what}: as an extension {:?} {}", s.code(), s.message()));
+                wrong.push(format!("{case}: as an extension {:?} {}", s.code(), s.message()));
             }
             Err(_) => {}
         }
         rpc.run_step(step(&session, &[], &["before:0"], &[])).await?;
         rpc.close_session(&session).await?;
-        rpc.check_well().await?;
+        rpc.check_health().await?;
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())
 }
 
-/// What only a kernel finds out fails the step, by node.
+/// Errors that only a kernel can detect fail the step with the node's name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_kernels_refuse_fails_the_step_by_node() -> Fallible {
+async fn kernel_errors_fail_the_step_with_the_node() -> Fallible {
     let (_cluster, rpc) = single().await?;
     let mut typed = constant("n", 1.0);
     typed.attr.insert("dtype".into(), dtype(pb::DataType::DtInt32));
@@ -204,7 +204,7 @@ async fn what_kernels_refuse_fails_the_step_by_node() -> Fallible {
         ),
     ];
     let mut wrong = Vec::new();
-    for (what, graph) in graphs {
+    for (case, graph) in graphs {
         let failure = match rpc.create_session(graph).await {
             Err(status) => status,
             Ok(session) => {
@@ -212,7 +212,7 @@ async fn what_kernels_refuse_fails_the_step_by_node() -> Fallible {
                 rpc.close_session(&session).await?;
                 match reply {
                     Ok(_) => {
-                        wrong.push(format!("{what}: done"));
+                        wrong.push(format!("{case}: done"));
                         continue;
                     }
                     Err(status) => status,
@@ -220,20 +220,20 @@ async fn what_kernels_refuse_fails_the_step_by_node() -> Fallible {
             }
         };
         if failure.code() != Code::InvalidArgument || !failure.message().contains("{{node n}}") {
-            wrong.push(format!("{what}: {:?} {}", failure.code(), failure.message()));
+            wrong.push(format!("{case}: {:?} {}", failure.code(), failure.message()));
         }
-        rpc.check_well().await?;
+        rpc.check_health().await?;
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())
 }
 
-/// Sizes that are stated but not there take no memory.
+/// A message that states a huge size without the elements takes no memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sizes_are_checked_before_memory_is_taken() -> Fallible {
+async fn sizes_are_checked_before_memory_is_allocated() -> Fallible {
     let (cluster, rpc) = single().await?;
-    rpc.check_well().await?;
-    let before = cluster.resident("worker", 0)?;
+    rpc.check_health().await?;
+    let before = cluster.resident_bytes("worker", 0)?;
     let vast: &[i64] = &[1 << 40];
     let mut wrong = Vec::new();
     for dims in [vast, &[1 << 32, 1 << 32], &[i64::MAX], &[1 << 62, 4], &[-2], &[-1], &[1 << 20, 0, -5]] {
@@ -286,8 +286,8 @@ async fn sizes_are_checked_before_memory_is_taken() -> Fallible {
         ("reshape", reshape(vast)?),
         ("reshape with two unknowns", reshape(&[-1, -1])?),
     ];
-    for (what, graph) in graphs {
-        // Some are refused at once: shapes are inferred before anything runs.
+    for (case, graph) in graphs {
+        // Shape inference refuses some graphs when the session is created, before a step runs.
         let failure = match rpc.create_session(graph).await {
             Err(status) => status,
             Ok(session) => {
@@ -296,7 +296,7 @@ async fn sizes_are_checked_before_memory_is_taken() -> Fallible {
                 rpc.close_session(&session).await?;
                 match reply {
                     Ok(_) => {
-                        wrong.push(format!("{what}: done"));
+                        wrong.push(format!("{case}: done"));
                         continue;
                     }
                     Err(status) => status,
@@ -307,10 +307,10 @@ async fn sizes_are_checked_before_memory_is_taken() -> Fallible {
         if !matches!(code, Code::InvalidArgument | Code::ResourceExhausted)
             || !failure.message().contains('n')
         {
-            wrong.push(format!("{what}: {code:?} {}", failure.message()));
+            wrong.push(format!("{case}: {code:?} {}", failure.message()));
         }
     }
-    // A feed of which the elements are missing.
+    // A feed whose shape has more elements than its message.
     let session = rpc.create_session(def([placeholder("p"), unary("n", "Neg", "p")])).await?;
     for dims in [vast, &[-3], &[1 << 40, 1 << 40]] {
         let mut run = step(&session, &[("p:0", Tensor::scalar(1f32))], &["n:0"], &[]);
@@ -322,15 +322,15 @@ async fn sizes_are_checked_before_memory_is_taken() -> Fallible {
             other => wrong.push(format!("a feed {dims:?}: {other:?}")),
         }
     }
-    rpc.check_well().await?;
-    let grown = cluster.resident("worker", 0)?.saturating_sub(before);
+    rpc.check_health().await?;
+    let grown = cluster.resident_bytes("worker", 0)?.saturating_sub(before);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(grown < 64 << 20, "{grown} bytes more than before");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rubbish_on_the_port_harms_nobody() -> Fallible {
+async fn invalid_bytes_on_the_port_do_not_disturb_other_clients() -> Fallible {
     let (mut cluster, rpc) = single().await?;
     let graph = def([constant("a", 1.0), unary("b", "Neg", "a")]);
     let create = pb::CreateSessionRequest { graph_def: bytes(&graph), ..Default::default() };
@@ -343,7 +343,8 @@ async fn rubbish_on_the_port_harms_nobody() -> Fallible {
         "/tensorflow.WorkerService/RecvTensor",
     ] {
         for len in [1, message.len() / 3, message.len() / 2, message.len() - 1] {
-            let failure = rpc.call_bytes(path, &message[..len]).await.err().ok_or("it was accepted")?;
+            let failure =
+                rpc.call_bytes(path, &message[..len]).await.err().ok_or("the message was accepted")?;
             assert!(
                 matches!(failure.code(), Code::Internal | Code::InvalidArgument | Code::Aborted),
                 "{path} of {len} bytes: {failure:?}"
@@ -352,9 +353,9 @@ async fn rubbish_on_the_port_harms_nobody() -> Fallible {
     }
     let unknown = rpc.call_bytes("/tensorflow.MasterService/Nothing", &[]).await;
     assert_fails(unknown, Code::Unimplemented, &[]);
-    rpc.check_well().await?;
+    rpc.check_health().await?;
 
-    // Connections that speak something else: each is closed, or ignored, while others work.
+    // Connections with another protocol are closed or ignored, while other clients are served.
     let mut noise = vec![0u8; 4096];
     let mut state = 1u64;
     for byte in &mut noise {
@@ -369,13 +370,13 @@ async fn rubbish_on_the_port_harms_nobody() -> Fallible {
         let mut stream = TcpStream::connect(cluster.address("worker", 0))?;
         stream.set_read_timeout(Some(Duration::from_millis(200)))?;
         stream.write_all(&bytes)?;
-        // What it answers, if anything, is of no interest.
+        // The server may answer or not.
         let _ = stream.read(&mut [0; 1024]);
         open.push(stream);
-        rpc.check_well().await?;
+        rpc.check_health().await?;
     }
     assert!(cluster.is_running("worker", 0)?);
-    // Open connections of clients that say nothing do not keep a server from stopping.
+    // Open connections of silent clients do not keep a server from stopping.
     let start = Instant::now();
     assert!(cluster.stop("worker", 0)?.success());
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());

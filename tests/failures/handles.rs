@@ -1,4 +1,4 @@
-//! Calls about sessions, graphs, tensors and steps that are not there.
+//! Calls with handles of sessions, graphs, tensors and steps that do not exist.
 
 use crate::support::Fallible;
 use crate::support::rpc::{assert_fails, bytes, constant, def, in_body, on, placeholder, step, unary};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_sessions_of_the_master() -> Fallible {
+async fn master_refuses_unknown_session_handles() -> Fallible {
     let (_cluster, rpc) = single().await?;
     let text = "Session zz is not found.";
     let run = step("zz", &[], &["a:0"], &[]);
@@ -52,11 +52,11 @@ async fn unknown_sessions_of_the_master() -> Fallible {
     let released = format!("Attempted to run callable after handle was released: {handle}");
     let failed = rpc.master.clone().run_callable(call).await;
     assert_eq!(assert_fails(failed, Code::InvalidArgument, &[]), released);
-    rpc.check_well().await
+    rpc.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn steps_that_ask_for_what_is_not_there() -> Fallible {
+async fn steps_with_invalid_feeds_fetches_or_targets_are_refused() -> Fallible {
     let (_cluster, rpc) = single().await?;
     let graph = def([placeholder("p"), constant("a", 1.0), unary("n", "Neg", "p")]);
     let session = rpc.create_session(graph).await?;
@@ -110,7 +110,7 @@ async fn steps_that_ask_for_what_is_not_there() -> Fallible {
             "You must feed a value for placeholder tensor 'p' with dtype float\n\t [[{{node p}}]]",
         ),
     ];
-    // What was planned for good steps answers for none of these.
+    // A valid step first, because a plan in the cache must not answer for the invalid steps.
     rpc.run_step(step(&session, &[("p:0", one())], &["n:0"], &[])).await?;
     let mut wrong = Vec::new();
     for (request, code, text) in cases {
@@ -121,14 +121,14 @@ async fn steps_that_ask_for_what_is_not_there() -> Fallible {
             }
         }
     }
-    // A fed value of another type.
+    // A fed value of the wrong type.
     let ints = step(&session, &[("p:0", Tensor::scalar(1i32))], &["n:0"], &[]);
     match rpc.run_step(ints).await {
         Err(s) if s.code() == Code::InvalidArgument && s.message().contains('p') => {}
         other => wrong.push(format!("an int32 for a float: {other:?}")),
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // The session has taken no harm.
+    // The session still works.
     rpc.run_step(step(&session, &[("p", one())], &["n"], &[])).await?;
     let stale = pb::ExtendSessionRequest {
         session_handle: session.clone(),
@@ -157,11 +157,11 @@ async fn steps_that_ask_for_what_is_not_there() -> Fallible {
     assert_eq!(assert_fails(refused, Code::InvalidArgument, &[]), text);
     rpc.run_step(step(&session, &[("p", one())], &["n"], &[])).await?;
     rpc.close_session(&session).await?;
-    rpc.check_well().await
+    rpc.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_handles_of_the_worker() -> Fallible {
+async fn worker_refuses_unknown_handles() -> Fallible {
     let (_cluster, rpc) = single().await?;
     let mut worker = rpc.worker.clone();
     let lost =
@@ -204,7 +204,7 @@ async fn unknown_handles_of_the_worker() -> Fallible {
     let text = "Graph handle is not found: g. Possibly, this worker just restarted.";
     assert_eq!(assert_fails(worker.deregister_graph(deregister).await, Code::Aborted, &[]), text);
 
-    // Parts that are not placed, or not here.
+    // Graphs whose node is not placed, or is placed on another task.
     for device in ["", "/job:ps/replica:0/task:0/device:CPU:0", "nonsense"] {
         let mut request = register("s");
         request.graph_def = bytes(&def([on(device, constant("a", 1.0))]));
@@ -217,14 +217,14 @@ async fn unknown_handles_of_the_worker() -> Fallible {
     let twice = worker.run_graph(known).await;
     assert_fails(twice, Code::Aborted, &["The same RunGraph (Worker) request was received twice. "]);
 
-    let delete = pb::DeleteWorkerSessionRequest { session_handle: "nobody".into() };
+    let delete = pb::DeleteWorkerSessionRequest { session_handle: "missing".into() };
     worker.delete_worker_session(delete).await?;
     worker.cleanup_graph(pb::CleanupGraphRequest { step_id: 4711 }).await?;
-    rpc.check_well().await
+    rpc.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tensors_that_cannot_be_received() -> Fallible {
+async fn invalid_receive_requests_are_refused() -> Fallible {
     let (_cluster, rpc) = single().await?;
     let mut worker = rpc.worker.clone();
     let receive = |key: &str| pb::RecvTensorRequest {
@@ -245,23 +245,23 @@ async fn tensors_that_cannot_be_received() -> Fallible {
     let incarnation = devices.first().ok_or("no device")?.incarnation;
     let other = incarnation ^ 1;
     let stale = format!("{here};{other:016x};{here};edge;0:0");
-    let status = worker.recv_tensor(receive(&stale)).await.err().ok_or("it came")?;
+    let status = worker.recv_tensor(receive(&stale)).await.err().ok_or("a tensor was received")?;
     let text = format!(
         "RecvTensor expects a different device incarnation: {other} vs. {incarnation}. Your worker job \
          (\"{WORKER}\") was probably restarted. Check your worker job for the reason why it was restarted."
     );
     assert_eq!((status.code(), status.message()), (Code::Aborted, text.as_str()));
     let details = status.details();
-    let wanted = anabranch::proto::WORKER_POSSIBLY_RESTARTED.as_bytes();
-    assert!(details.windows(wanted.len()).any(|w| w == wanted), "{details:?}");
+    let payload_type = anabranch::proto::WORKER_POSSIBLY_RESTARTED.as_bytes();
+    assert!(details.windows(payload_type.len()).any(|w| w == payload_type), "{details:?}");
 
-    // For a step that never runs, the caller's patience decides; the step's end does, too.
+    // A request for a step that never runs ends at the caller's deadline, or when the step is cleaned up.
     let key = format!("{here};{incarnation:016x};{here};edge;0:0");
     let mut impatient = tonic::Request::new(receive(&key));
     impatient.set_timeout(Duration::from_millis(50));
     let start = Instant::now();
-    let given_up = worker.recv_tensor(impatient).await.err().ok_or("it came")?;
-    assert!(matches!(given_up.code(), Code::Cancelled | Code::DeadlineExceeded), "{given_up:?}");
+    let late = worker.recv_tensor(impatient).await.err().ok_or("a tensor was received")?;
+    assert!(matches!(late.code(), Code::Cancelled | Code::DeadlineExceeded), "{late:?}");
     let waiting = tokio::spawn({
         let (mut worker, request) = (worker.clone(), receive(&key));
         async move { worker.recv_tensor(request).await }
@@ -275,11 +275,11 @@ async fn tensors_that_cannot_be_received() -> Fallible {
     assert_fails(worker.recv_tensor(once.clone()).await, Code::Aborted, &["Step 5"]);
     let twice = worker.recv_tensor(once).await;
     assert_fails(twice, Code::Aborted, &["The same RecvTensor (GrpcWorker) request was received twice. "]);
-    rpc.check_well().await
+    rpc.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeated_step_runs_once() -> Fallible {
+async fn repeated_step_request_runs_once() -> Fallible {
     let (_cluster, rpc) = pair().await?;
     let session = rpc.create_session(def(counter())).await?;
     rpc.run_step(step(&session, &[], &[], &["init"])).await?;
@@ -292,5 +292,5 @@ async fn a_repeated_step_runs_once() -> Fallible {
     let value = rpc.run_step(step(&session, &[], &["here:0"], &[])).await?;
     assert_eq!(value[0].tensor, Some(tensor_to_proto(&Tensor::scalar(2f32))));
     rpc.close_session(&session).await?;
-    rpc.check_well().await
+    rpc.check_health().await
 }

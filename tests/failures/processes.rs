@@ -1,4 +1,4 @@
-//! Tasks and clients that go away, stop, or never come.
+//! Tasks and clients that die, stop, or never start.
 
 use crate::support::Fallible;
 use crate::support::cluster::Cluster;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_dies_in_a_step_is_named_at_once() -> Fallible {
+async fn death_of_a_task_fails_the_step_at_once_with_its_name() -> Fallible {
     let (mut cluster, rpc) = pair().await?;
     let session = rpc.create_session(def(counter())).await?;
     rpc.run_step(step(&session, &[], &[], &["init"])).await?;
@@ -22,7 +22,7 @@ async fn a_task_that_dies_in_a_step_is_named_at_once() -> Fallible {
     assert_fails(running.await?, Code::Unavailable, &[PS, &address]);
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 
-    // A step to the dead one: refused by name, at once.
+    // A new step on the dead task fails at once with the task's name.
     let start = Instant::now();
     let failed = rpc.run_step(in_body(step(&session, &[], &[], &["count"]))).await;
     assert_fails(failed, Code::Unavailable, &[PS, &address]);
@@ -30,12 +30,12 @@ async fn a_task_that_dies_in_a_step_is_named_at_once() -> Fallible {
     let start = Instant::now();
     assert_fails(rpc.create_session(def(counter())).await, Code::Unavailable, &[PS, &address]);
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
-    // The session's end does not wait for the dead.
+    // Closing the session does not wait for the dead task.
     let start = Instant::now();
     rpc.close_session(&session).await?;
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
 
-    // Without the dead one, sessions work.
+    // Sessions whose filters exclude the dead task work.
     let filters = pb::ConfigProto { device_filters: vec!["/job:worker".into()], ..Default::default() };
     let request = pb::CreateSessionRequest {
         graph_def: bytes(&def([constant("a", 1.0)])),
@@ -46,14 +46,14 @@ async fn a_task_that_dies_in_a_step_is_named_at_once() -> Fallible {
     rpc.run_step(step(&session, &[], &["a:0"], &[])).await?;
     rpc.close_session(&session).await?;
 
-    // And with it, once it is back.
+    // Sessions with the task work once it has been restarted.
     cluster.spawn("ps", 0)?;
     cluster.wait_until_listening("ps", 0)?;
-    rpc.check_well().await
+    rpc.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restarted_task_has_forgotten() -> Fallible {
+async fn restarted_task_fails_steps_of_earlier_sessions() -> Fallible {
     let (mut cluster, rpc) = pair().await?;
     let session = rpc.create_session(def(counter())).await?;
     rpc.run_step(step(&session, &[], &[], &["init"])).await?;
@@ -79,20 +79,20 @@ async fn a_restarted_task_has_forgotten() -> Fallible {
     rpc.run_step(step(&fresh, &[], &["here:0"], &["count"])).await?;
     rpc.close_session(&session).await?;
     rpc.close_session(&fresh).await?;
-    rpc.check_well().await
+    rpc.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_never_came_is_named() -> Fallible {
+async fn task_that_never_started_is_named_in_the_error() -> Fallible {
     let mut cluster = Cluster::reserve(&[("ps", 2), ("worker", 1)])?;
-    cluster.flag("--connect-deadline=0.5");
+    cluster.add_flag("--connect-deadline=0.5");
     cluster.spawn("worker", 0)?;
     cluster.wait_until_listening("worker", 0)?;
     let rpc = Rpc::connect(&cluster, "worker", 0).await?;
     let (first, second) = (cluster.address("ps", 0).to_string(), cluster.address("ps", 1).to_string());
     let start = Instant::now();
     let both = [PS, first.as_str(), "/job:ps/replica:0/task:1", second.as_str()];
-    // A job stands for all of its tasks.
+    // A device name with a job alone needs all of the job's tasks.
     let on_ps = || def([on("/job:ps", constant("a", 1.0))]);
     assert_fails(rpc.create_session(on_ps()).await, Code::Unavailable, &both);
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
@@ -100,14 +100,16 @@ async fn a_task_that_never_came_is_named() -> Fallible {
     let request = pb::CreateSessionRequest { config: Some(filtered), ..Default::default() };
     let filtered = rpc.master.clone().create_session(request).await;
     assert_fails(filtered, Code::Unavailable, &[both[2], both[3]]);
-    // Clients repeat the call at once: who was waited for is not waited for again, and is there when he is there.
+    // Clients repeat a failed call at once. The master does not wait a second time for a task that it has waited for in
+    // vain, and uses the task once it runs.
     let start = Instant::now();
     for _ in 0..3 {
         let (rpc, on_second) = (&rpc, def([on(both[2], constant("a", 1.0))]));
         assert_fails(rpc.create_session(on_second).await, Code::Unavailable, &both[2..]);
     }
     assert!(start.elapsed() < Duration::from_millis(1400), "{:?}", start.elapsed());
-    // Whom nothing needs is not waited for; he joins when he is there and something does.
+    // A session does not wait for tasks that its graph does not need; they join when they run and an extension needs
+    // them.
     let session = rpc.create_session(def([constant("a", 1.0)])).await?;
     rpc.run_step(step(&session, &[], &["a:0"], &[])).await?;
     let more = def([on(PS, constant("b", 2.0))]);
@@ -126,11 +128,11 @@ async fn a_task_that_never_came_is_named() -> Fallible {
     }
     rpc.master.clone().extend_session(extend).await?;
     rpc.run_step(step(&session, &[], &["a:0", "b:0"], &[])).await?;
-    rpc.check_well().await
+    rpc.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_needs_nothing_of_a_lost_task_goes_on() -> Fallible {
+async fn steps_that_do_not_need_a_lost_task_still_run() -> Fallible {
     let (mut cluster, rpc) = pair().await?;
     let mut graph = counter();
     graph.push(on(&cpu(WORKER), constant("local", 1.0)));
@@ -145,11 +147,11 @@ async fn what_needs_nothing_of_a_lost_task_goes_on() -> Fallible {
     assert_fails(lost, Code::Aborted, &[PS, "restarted"]);
     rpc.run_step(step(&session, &[], &["local:0"], &[])).await?;
     rpc.close_session(&session).await?;
-    rpc.check_well().await
+    rpc.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_step_names_the_task_that_it_waits_for() -> Fallible {
+async fn step_that_times_out_names_the_task_that_it_waits_for() -> Fallible {
     let (_cluster, rpc) = pair().await?;
     let session = rpc.create_session(def(counter())).await?;
     let mut request = in_body(step(&session, &[], &["endless:0"], &[]));
@@ -159,14 +161,14 @@ async fn a_late_step_names_the_task_that_it_waits_for() -> Fallible {
     let text = assert_fails(rpc.run_step(request).await, Code::DeadlineExceeded, &parts);
     assert!(!text.contains("waits for /job:worker"), "{text}");
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    rpc.check_well().await
+    rpc.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_server_stops_at_once() -> Fallible {
+async fn idle_server_stops_at_once() -> Fallible {
     let (mut cluster, rpc) = pair().await?;
-    rpc.check_well().await?;
-    // A session and a connection stay open.
+    rpc.check_health().await?;
+    // An open session and an open connection do not delay the stop.
     rpc.create_session(def(counter())).await?;
     let start = Instant::now();
     assert!(cluster.stop("worker", 0)?.success());
@@ -176,14 +178,14 @@ async fn an_idle_server_stops_at_once() -> Fallible {
         cluster.spawn(job, 0)?;
         cluster.wait_until_listening(job, 0)?;
     }
-    Rpc::connect(&cluster, "worker", 0).await?.check_well().await
+    Rpc::connect(&cluster, "worker", 0).await?.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_ends_steps_by_name() -> Fallible {
+async fn stopping_server_fails_its_steps_with_its_name() -> Fallible {
     let mut cluster = Cluster::start_with(&[("ps", 1), ("worker", 1)], &["--stop-grace", "0.3"])?;
     let rpc = Rpc::connect(&cluster, "worker", 0).await?;
-    // First the process that runs the step, then the one that is its master.
+    // Stops first the task that runs the step's node, then the step's master.
     for job in ["ps", "worker"] {
         let session = rpc.create_session(def(counter())).await?;
         rpc.run_step(step(&session, &[], &[], &["init"])).await?;
@@ -197,11 +199,11 @@ async fn a_stop_ends_steps_by_name() -> Fallible {
         cluster.spawn(job, 0)?;
         cluster.wait_until_listening(job, 0)?;
     }
-    Rpc::connect(&cluster, "worker", 0).await?.check_well().await
+    Rpc::connect(&cluster, "worker", 0).await?.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_closed_session_takes_its_steps_along_and_no_others() -> Fallible {
+async fn closing_a_session_cancels_only_its_own_steps() -> Fallible {
     let (_cluster, rpc) = pair().await?;
     let (first, second) =
         (rpc.create_session(def(counter())).await?, rpc.create_session(def(counter())).await?);
@@ -217,11 +219,11 @@ async fn a_closed_session_takes_its_steps_along_and_no_others() -> Fallible {
     rpc.run_step(step(&second, &[], &["here:0"], &["count"])).await?;
     rpc.close_session(&second).await?;
     assert_eq!(assert_fails(other.await?, Code::Cancelled, &[]), text);
-    rpc.check_well().await
+    rpc.check_health().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_goes_away_frees_the_workers() -> Fallible {
+async fn steps_of_clients_that_disappear_are_cancelled() -> Fallible {
     let (cluster, rpc) = pair().await?;
     let session = rpc.create_session(def(counter())).await?;
     rpc.run_step(step(&session, &[], &[], &["init"])).await?;
@@ -243,12 +245,12 @@ async fn a_client_that_goes_away_frees_the_workers() -> Fallible {
                 drop(client);
             }
             _ => {
-                let late = running.await?.err().ok_or("it ended")?;
+                let late = running.await?.err().ok_or("the step succeeded")?;
                 assert!(matches!(late.code(), Code::DeadlineExceeded | Code::Cancelled), "{late:?}");
             }
         }
     }
-    // Nothing is left running: both stop without a step to wait for.
+    // No step still runs, so both servers stop at once.
     let mut cluster = cluster;
     for job in ["ps", "worker"] {
         let start = Instant::now();
@@ -259,7 +261,7 @@ async fn a_client_that_goes_away_frees_the_workers() -> Fallible {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_that_waits_for_a_task_holds_up_nothing() -> Fallible {
+async fn session_that_waits_for_a_task_does_not_block_the_server() -> Fallible {
     let mut cluster = Cluster::reserve(&[("ps", 1), ("worker", 1)])?;
     cluster.spawn("worker", 0)?;
     cluster.wait_until_listening("worker", 0)?;
@@ -269,7 +271,13 @@ async fn a_start_that_waits_for_a_task_holds_up_nothing() -> Fallible {
     let mut request = tonic::Request::new(create);
     request.set_timeout(Duration::from_millis(200));
     let start = Instant::now();
-    let late = rpc.master.clone().create_session(request).await.err().ok_or("there is no ps")?;
+    let late = rpc
+        .master
+        .clone()
+        .create_session(request)
+        .await
+        .err()
+        .ok_or("a session with a missing ps was created")?;
     assert!(matches!(late.code(), Code::DeadlineExceeded | Code::Cancelled | Code::Unavailable), "{late:?}");
     assert!(start.elapsed() < SOON);
     // A call that still waits for a task does not keep the server from stopping.
@@ -287,14 +295,14 @@ async fn a_start_that_waits_for_a_task_holds_up_nothing() -> Fallible {
 }
 
 #[test]
-fn a_server_starts_soon_and_small() -> Fallible {
+fn server_starts_within_a_second_in_little_memory() -> Fallible {
     let mut cluster = Cluster::reserve(&[("worker", 1)])?;
     let start = Instant::now();
     cluster.spawn("worker", 0)?;
     cluster.wait_until_listening("worker", 0)?;
     let took = start.elapsed();
     assert!(took < Duration::from_secs(1), "{took:?}");
-    let resident = cluster.resident("worker", 0)?;
-    assert!(resident < 40 << 20, "{resident} bytes");
+    let resident_bytes = cluster.resident_bytes("worker", 0)?;
+    assert!(resident_bytes < 40 << 20, "{resident_bytes} bytes");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Clusters of server processes on this machine.
+//! Clusters of server processes on this machine, and free ports for them.
 
 use super::Fallible;
 use std::collections::BTreeMap;
@@ -10,24 +10,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::TcpSocket;
 
+/// Longest time that a task may take to listen, or to end after a signal.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Running tasks; what still runs when it is dropped is killed.
+/// The processes of a cluster. Dropping it kills the processes that still run and deletes their log files.
 #[derive(Debug)]
 pub struct Cluster {
     addresses: BTreeMap<String, Vec<SocketAddr>>,
-    running: BTreeMap<Place, Child>,
+    running: BTreeMap<TaskKey, Child>,
     flags: Vec<String>,
-    /// What tasks of a job run instead of a server.
+    /// Programs that the tasks of a job run instead of a server, by job.
     programs: BTreeMap<String, Program>,
-    /// Where a task finds another, if not at its address.
-    routes: BTreeMap<(Place, Place), SocketAddr>,
+    /// Addresses that override the cluster spec, by (task that reads the spec, task that it connects to).
+    routes: BTreeMap<(TaskKey, TaskKey), SocketAddr>,
 }
 
-/// A job and an index.
-type Place = (String, usize);
+/// A job's name and the index of a task in it.
+type TaskKey = (String, usize);
 
-/// What a task runs; its place in the cluster comes with it in `TF_CONFIG`.
+/// A program that a task runs. The task's `TF_CONFIG` is added to its environment.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub path: PathBuf,
@@ -36,12 +37,12 @@ pub struct Program {
 }
 
 impl Cluster {
-    /// Starts so many tasks of each job and waits until they listen.
+    /// Starts `jobs`, given as names and numbers of tasks, and waits until all tasks listen.
     pub fn start(jobs: &[(&str, usize)]) -> Fallible<Cluster> {
         Cluster::start_with(jobs, &[])
     }
 
-    /// As [`Cluster::start`], of processes with these flags.
+    /// Like [`Cluster::start`], with flags for every process.
     pub fn start_with(jobs: &[(&str, usize)], flags: &[&str]) -> Fallible<Cluster> {
         let mut cluster = Cluster::reserve(jobs)?;
         cluster.flags = flags.iter().map(|f| (*f).to_owned()).collect();
@@ -58,7 +59,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Chooses addresses without starting anything.
+    /// Chooses an address for each task without starting a process.
     pub fn reserve(jobs: &[(&str, usize)]) -> Fallible<Cluster> {
         let mut addresses = BTreeMap::new();
         for (job, count) in jobs {
@@ -68,31 +69,31 @@ impl Cluster {
         Ok(Cluster { addresses, running, flags, programs: BTreeMap::new(), routes: BTreeMap::new() })
     }
 
-    /// Processes that are started from now on get this flag.
-    pub fn flag(&mut self, flag: &str) {
+    /// Adds a flag for all processes that are started later.
+    pub fn add_flag(&mut self, flag: &str) {
         self.flags.push(flag.to_owned());
     }
 
-    /// Processes that are started from now on get these flags and no others.
+    /// Replaces the flags of all processes that are started later.
     pub fn set_flags(&mut self, flags: &[&str]) {
         self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     }
 
-    /// Tasks of this job run this, from now on.
-    pub fn run(&mut self, job: &str, program: Program) {
+    /// Sets the program that tasks of `job` run when they are started later.
+    pub fn set_program(&mut self, job: &str, program: Program) {
         self.programs.insert(job.to_owned(), program);
     }
 
-    /// A task finds another one here; told to processes that are started from now on.
-    pub fn reach(&mut self, from: (&str, usize), to: (&str, usize), address: SocketAddr) {
+    /// Replaces the address of `to` in the cluster spec of `from`, if `from` is started later.
+    pub fn set_route(&mut self, from: (&str, usize), to: (&str, usize), address: SocketAddr) {
         let [from, to] = [from, to].map(|(job, index)| (job.to_owned(), index));
         self.routes.insert((from, to), address);
     }
 
-    /// The cluster as a task sees it.
-    fn seen_by(&self, job: &str, index: usize) -> BTreeMap<&str, Vec<String>> {
+    /// Returns the cluster spec for one task: the addresses by job, with the task's own routes.
+    fn spec_for(&self, job: &str, index: usize) -> BTreeMap<&str, Vec<String>> {
         let own = (job.to_owned(), index);
-        let route = |to: Place, address: &SocketAddr| {
+        let route = |to: TaskKey, address: &SocketAddr| {
             self.routes.get(&(own.clone(), to)).unwrap_or(address).to_string()
         };
         let of_job = |(job, all): (&'_ String, &Vec<SocketAddr>)| {
@@ -101,10 +102,10 @@ impl Cluster {
         self.addresses.iter().map(|entry| (entry.0.as_str(), of_job(entry))).collect()
     }
 
-    /// Starts (or starts again) one task, told its place by `TF_CONFIG`: tasks of a job "master" are masters by
-    /// themselves, all others workers.
+    /// Starts or restarts one task, with its cluster spec, job and index in `TF_CONFIG`. A task of the job "master" runs
+    /// a separate master, a task of any other job a worker, unless [`Cluster::set_program`] set its program.
     pub fn spawn(&mut self, job: &str, index: usize) -> Fallible {
-        let cluster = self.seen_by(job, index);
+        let cluster = self.spec_for(job, index);
         let config = serde_json::json!({"cluster": cluster, "task": {"type": job, "index": index}});
         let mut command = match self.programs.get(job) {
             Some(program) => {
@@ -128,6 +129,7 @@ impl Cluster {
         Ok(())
     }
 
+    /// Waits until a started task accepts connections; fails with its log if its process ends before.
     pub fn wait_until_listening(&mut self, job: &str, index: usize) -> Fallible {
         let address = self.address(job, index);
         let task = self.running.get_mut(&(job.to_owned(), index)).ok_or("not started")?;
@@ -145,20 +147,20 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the task's processes have logged.
+    /// Returns the log of all processes that this task has run.
     pub fn log(&self, job: &str, index: usize) -> Fallible<String> {
         Ok(fs::read_to_string(self.log_file(job, index))?)
     }
 
-    /// The file that the task's processes log to.
+    /// Returns the path of the file to which all processes of this task append their log.
     pub fn log_file(&self, job: &str, index: usize) -> PathBuf {
         let port = self.address(job, index).port();
         let name = format!("{job}-{index}-{}-{port}.log", std::process::id());
         super::folder::temporary().join(name)
     }
 
-    /// The task's resident memory, bytes.
-    pub fn resident(&self, job: &str, index: usize) -> Fallible<u64> {
+    /// Returns the resident memory of a task's process, in bytes.
+    pub fn resident_bytes(&self, job: &str, index: usize) -> Fallible<u64> {
         let pid = self.pid(job, index).ok_or("not running")?;
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
@@ -166,25 +168,27 @@ impl Cluster {
         Ok(kib * 1024)
     }
 
-    /// The resident memory of all tasks that run, bytes.
-    pub fn resident_in_all(&self) -> Fallible<u64> {
-        self.running.keys().map(|(job, index)| self.resident(job, *index)).sum()
+    /// Returns the resident memory of all running processes together, in bytes.
+    pub fn total_resident_bytes(&self) -> Fallible<u64> {
+        self.running.keys().map(|(job, index)| self.resident_bytes(job, *index)).sum()
     }
 
+    /// Returns the address that a task listens on, whether or not its process runs.
     pub fn address(&self, job: &str, index: usize) -> SocketAddr {
         self.addresses[job][index]
     }
 
-    /// What a client connects to.
+    /// Returns the session target of a task, `grpc://HOST:PORT`.
     pub fn target(&self, job: &str, index: usize) -> String {
         format!("grpc://{}", self.address(job, index))
     }
 
+    /// Returns the process id of a task that was started and not waited for.
     pub fn pid(&self, job: &str, index: usize) -> Option<u32> {
         self.running.get(&(job.to_owned(), index)).map(Child::id)
     }
 
-    /// Kills a task at once, as a crash would.
+    /// Kills a task with SIGKILL, as in a crash, and waits for its process.
     pub fn kill(&mut self, job: &str, index: usize) -> Fallible {
         let mut task = self.running.remove(&(job.to_owned(), index)).ok_or("not running")?;
         task.kill()?;
@@ -192,30 +196,30 @@ impl Cluster {
         Ok(())
     }
 
-    /// Tells a task to stop (SIGTERM) and waits until it has.
+    /// Sends a task SIGTERM and waits until its process has ended.
     pub fn stop(&mut self, job: &str, index: usize) -> Fallible<ExitStatus> {
         self.terminate(job, index)?;
         self.wait(job, index)
     }
 
-    /// Tells a task to stop (SIGTERM).
+    /// Sends a task SIGTERM.
     pub fn terminate(&self, job: &str, index: usize) -> Fallible {
         self.signal(job, index, "TERM")
     }
 
-    /// Sends a task a signal, such as STOP.
+    /// Sends a task a signal by its name without "SIG", such as "STOP".
     pub fn signal(&self, job: &str, index: usize, signal: &str) -> Fallible {
         let pid = self.pid(job, index).ok_or("not running")?;
-        let told = Command::new("kill").args(["-s", signal, &pid.to_string()]).status()?;
-        if told.success() { Ok(()) } else { Err("kill failed".into()) }
+        let status = Command::new("kill").args(["-s", signal, &pid.to_string()]).status()?;
+        if status.success() { Ok(()) } else { Err("kill failed".into()) }
     }
 
-    /// Waits until a task has ended.
+    /// Waits until a task's process has ended, for at most 20 s.
     pub fn wait(&mut self, job: &str, index: usize) -> Fallible<ExitStatus> {
         self.wait_for(job, index, DEADLINE)
     }
 
-    /// As [`Cluster::wait`], for so long; it is killed then.
+    /// Waits until a task's process has ended; kills it and fails after `patience`.
     pub fn wait_for(&mut self, job: &str, index: usize, patience: Duration) -> Fallible<ExitStatus> {
         let mut task = self.running.remove(&(job.to_owned(), index)).ok_or("not running")?;
         let deadline = Instant::now() + patience;
@@ -231,25 +235,26 @@ impl Cluster {
         }
     }
 
-    /// Whether the task's process still runs.
+    /// Returns whether the task's process still runs.
     pub fn is_running(&mut self, job: &str, index: usize) -> Fallible<bool> {
         let task = self.running.get_mut(&(job.to_owned(), index));
         Ok(task.map(Child::try_wait).transpose()?.is_some_and(|status| status.is_none()))
     }
 }
 
-/// An address whose port is below those that the system gives to connections: it stays free while its task is dead, however
-/// often others try it.
+/// Returns a free local address. Its port is below the range that the system gives to outgoing connections, so it stays
+/// free while its task is dead, even if other tasks keep connecting to it.
 pub fn free_port() -> Fallible<SocketAddr> {
     const FIRST: u32 = 12_000;
     const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Processes that test side by side begin at different ones.
+    // Test processes that run concurrently begin at different ports.
     let first = std::process::id().wrapping_mul(1_607);
     for _ in 0..COUNT {
         let port = FIRST + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port as u16));
-        // Nothing listens meanwhile: a process that another thread is starting would keep that for a moment.
+        // Binds without listening: a child process that another thread starts at this moment would inherit a listening
+        // socket and keep the port busy.
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
         if socket.bind(address).is_ok() {
@@ -259,7 +264,7 @@ pub fn free_port() -> Fallible<SocketAddr> {
     Err("no port is free".into())
 }
 
-/// The program of a job's tasks: of this build, or of the directory that `ANABRANCH_PROGRAMS` names.
+/// Returns the server program for a job's tasks, from this build or from the directory in `ANABRANCH_PROGRAMS`.
 fn program(job: &str) -> PathBuf {
     let (name, built) = match job {
         "master" => ("anabranch-master", env!("CARGO_BIN_EXE_anabranch-master")),
@@ -271,7 +276,7 @@ fn program(job: &str) -> PathBuf {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for task in self.running.values_mut() {
-            // It may have ended already.
+            // The process may have ended already.
             let _ = task.kill();
             let _ = task.wait();
         }

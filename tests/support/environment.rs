@@ -1,22 +1,23 @@
-//! Virtual environments of Python: what tests need from PyPI.
+//! Python virtual environments with the packages that tests need from PyPI.
 
 use super::Fallible;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The interpreter of the environment of this name below `target/`, made with these packages if it is not there.
+/// Returns the interpreter of the virtual environment `name` below `target/`; creates the environment if it is missing
+/// or has other packages.
 pub fn made(name: &str, packages: &[&str]) -> Fallible<PathBuf> {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR"));
     fs::create_dir_all(root)?;
-    // Test binaries run side by side: one makes the environment, the others wait.
+    // Test binaries run concurrently: the first creates the environment, the others wait for the lock.
     let lock = File::create(root.join(format!("{name}.lock")))?;
     lock.lock()?;
     let environment = root.join(name);
     let python = environment.join("bin/python");
     let ready = environment.join("ready");
-    let wanted = packages.join("\n");
-    if fs::read_to_string(&ready).is_ok_and(|text| text == wanted) {
+    let package_list = packages.join("\n");
+    if fs::read_to_string(&ready).is_ok_and(|text| text == package_list) {
         return Ok(python);
     }
     if environment.exists() {
@@ -25,11 +26,11 @@ pub fn made(name: &str, packages: &[&str]) -> Fallible<PathBuf> {
     run(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     run(Command::new(&python).args(pip).args(packages))?;
-    fs::write(&ready, wanted)?;
+    fs::write(&ready, package_list)?;
     Ok(python)
 }
 
-/// Runs to its end; what it printed is in the error if that is bad.
+/// Runs a command to its end and returns its standard output; fails with all its output if it exits with an error.
 pub fn run(command: &mut Command) -> Fallible<String> {
     let output = command.output()?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

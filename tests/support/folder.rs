@@ -1,20 +1,22 @@
-//! Folders that go with what uses them.
+//! Temporary folders of tests.
 
 use super::Fallible;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where files of tests go: below `target/`, or, where the tests were not built, where the system has such.
+/// Returns the folder for files of tests: below `target/`, or the system's temporary folder on a machine that runs the
+/// tests without having built them.
 pub fn temporary() -> PathBuf {
     let built = Path::new(env!("CARGO_TARGET_TMPDIR"));
     if built.is_dir() { built.to_owned() } else { std::env::temp_dir() }
 }
 
-/// A folder of its own, whoever else has one of this name.
+/// A temporary folder, deleted when dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
+    /// Creates a folder whose path begins with `name` and is unique among all tests and processes.
     pub fn new(name: &str) -> Fallible<Folder> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let own = format!("{name}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -23,11 +25,12 @@ impl Folder {
         Ok(Folder(path))
     }
 
+    /// Returns the folder's path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Of a file in it.
+    /// Returns the path of the file `name` in the folder.
     pub fn file(&self, name: &str) -> String {
         self.0.join(name).display().to_string()
     }
@@ -35,7 +38,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Nothing depends on it.
+        // A folder that cannot be deleted harms no test.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

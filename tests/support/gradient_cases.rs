@@ -1,30 +1,35 @@
-//! A case, at least, for every op that has a gradient: inputs away from where the slope jumps.
+//! At least one case for every op that has a gradient. Inputs stay away from points where the derivative jumps.
 
 use graph::{AttrValue, DType, Shape, Tensor};
 
+/// An op with inputs and attributes, whose gradient is compared with central differences.
 pub(crate) struct Case {
     pub op: &'static str,
     pub inputs: Vec<Argument>,
     pub attrs: Vec<(&'static str, AttrValue)>,
-    /// How many of the floating outputs count.
+    /// Number of floating-point outputs that are differentiated; the others are ignored.
     pub outputs: usize,
 }
 
+/// One input argument of an op's signature: a tensor, or a list of tensors.
 pub(crate) struct Argument {
     pub is_list: bool,
     pub inputs: Vec<Input>,
 }
 
+/// A tensor that a case passes to its op.
 pub(crate) enum Input {
-    /// A slope is taken of it.
+    /// A fed tensor with respect to which the op is differentiated.
     Differentiable(Tensor),
-    /// Fed: its value is not known when the graph is built.
+    /// A fed tensor that is not differentiated; its value is unknown when the graph is built.
     Fixed(Tensor),
+    /// A constant of the graph.
     Constant(Tensor),
     /// The value of a resource variable.
     Variable(Tensor),
 }
 
+/// Returns a case of `op` without inputs and attributes.
 pub(crate) fn case(op: &'static str) -> Case {
     Case { op, inputs: Vec::new(), attrs: Vec::new(), outputs: usize::MAX }
 }
@@ -34,66 +39,75 @@ fn tensor(dims: &[usize], low: f64, high: f64, seed: usize) -> Tensor {
     crate::spread(DType::Double, &shape, low, high, seed).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// Returns a tensor of 32-bit integers.
 pub(crate) fn ints(values: &[i32], dims: &[usize]) -> Tensor {
     Shape::new(dims).and_then(|s| Tensor::from_slice(values, s)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 impl Case {
+    /// Adds an input argument of one tensor.
     pub(crate) fn arg(mut self, input: Input) -> Case {
         self.inputs.push(Argument { is_list: false, inputs: vec![input] });
         self
     }
 
+    /// Adds an input argument that is a list of tensors.
     pub(crate) fn list(mut self, inputs: Vec<Input>) -> Case {
         self.inputs.push(Argument { is_list: true, inputs });
         self
     }
 
-    /// An operand with values between two bounds, unlike those of the operands before it.
+    /// Adds a differentiable input with values between two bounds, which differ from those of the inputs before it.
     pub(crate) fn x(self, dims: &[usize], low: f64, high: f64) -> Case {
         let seed = 3 * self.inputs.len() + 1;
         self.arg(Input::Differentiable(tensor(dims, low, high, seed)))
     }
 
+    /// Adds an input with values between two bounds that is not differentiated.
     pub(crate) fn fixed(self, dims: &[usize], low: f64, high: f64) -> Case {
         self.arg(Input::Fixed(tensor(dims, low, high, 2)))
     }
 
+    /// Adds a list of differentiable inputs with these shapes.
     pub(crate) fn xs(self, shapes: &[&[usize]]) -> Case {
         let inputs = shapes.iter().enumerate().map(|(i, s)| Input::Differentiable(tensor(s, -2.0, 2.0, i)));
         let inputs = inputs.collect();
         self.list(inputs)
     }
 
-    /// A vector of integers.
+    /// Adds a vector of 32-bit integers that is fed.
     pub(crate) fn k(self, values: &[i32]) -> Case {
         self.arg(Input::Fixed(ints(values, &[values.len()])))
     }
 
-    /// The same, of which the graph knows the value.
+    /// Adds a vector of 32-bit integers that is a constant of the graph.
     pub(crate) fn c(self, values: &[i32]) -> Case {
         self.arg(Input::Constant(ints(values, &[values.len()])))
     }
 
+    /// Adds a scalar of 32 bits that is fed.
     pub(crate) fn i(self, value: i32) -> Case {
         self.arg(Input::Fixed(Tensor::scalar(value)))
     }
 
+    /// Adds a tensor of 32-bit integers that is fed.
     pub(crate) fn matrix(self, values: &[i32], dims: &[usize]) -> Case {
         self.arg(Input::Fixed(ints(values, dims)))
     }
 
+    /// Adds a tensor of booleans that is fed.
     pub(crate) fn bools(self, values: &[bool], dims: &[usize]) -> Case {
         let t = Shape::new(dims).and_then(|s| Tensor::bools(values, s)).unwrap_or_else(|e| panic!("{e}"));
         self.arg(Input::Fixed(t))
     }
 
+    /// Sets an attribute.
     pub(crate) fn attr(mut self, name: &'static str, value: impl Into<AttrValue>) -> Case {
         self.attrs.push((name, value.into()));
         self
     }
 
-    /// Slopes are taken in single precision, of an op that has no other.
+    /// Converts the differentiable inputs to single precision, for ops without a double-precision kernel.
     pub(crate) fn single(mut self) -> Case {
         for input in self.inputs.iter_mut().flat_map(|a| &mut a.inputs) {
             if let Input::Differentiable(tensor) = input {
@@ -106,12 +120,14 @@ impl Case {
         self
     }
 
+    /// Differentiates the first output only.
     pub(crate) fn first_output(mut self) -> Case {
         self.outputs = 1;
         self
     }
 }
 
+/// Returns all cases, including those of `neural_gradient_cases`.
 pub(crate) fn all() -> Vec<Case> {
     let mut out = elementwise();
     out.extend(arrays());
@@ -220,7 +236,7 @@ fn elementwise() -> Vec<Case> {
         ("LeakyReluGrad", -2.0, 2.0),
         ("SoftplusGrad", -2.0, 2.0),
     ] {
-        // The activations take the gradient first, the others the function's value.
+        // The gradient ops of activations take the gradient first; the others take the function's value first.
         let of_features = op.contains("lu") || op.starts_with("Soft");
         let (a, b) = if of_features { ((0.5, 3.0), (low, high)) } else { ((low, high), (0.5, 3.0)) };
         out.push(case(op).x(&[2, 4], a.0, a.1).x(&[2, 4], b.0, b.1));
@@ -288,7 +304,7 @@ fn arrays() -> Vec<Case> {
         case("Pack").xs(&[&[2], &[2], &[2]]).attr("axis", 1i64),
         x("Unpack").attr("num", 3i64).attr("axis", 1i64),
         x("Pad").matrix(&[1, 0, 0, 2], &[2, 2]),
-        // As with the peer, nothing flows to what is padded with.
+        // As in TensorFlow, the padding value has no gradient.
         x("PadV2").matrix(&[1, 0, 0, 2], &[2, 2]).fixed(&[], 0.5, 1.0),
         x("PlaceholderWithDefault")
             .attr("shape", graph::PartialShape::from(&Shape::new(&[2, 3]).unwrap_or_default())),
@@ -379,7 +395,7 @@ fn networks() -> Vec<Case> {
         out.push(attrs(case("AvgPoolGrad").c(&[1, 4, 4, 1]).x(&y, -2.0, 2.0)));
         out.push(attrs(case("MaxPool").x(&[1, 4, 4, 1], -2.0, 2.0)));
     }
-    // Values that rise along rows and columns: each window's maximum is its last element.
+    // Values increase along rows and columns, so each window's maximum is its last element.
     let rising: Vec<f64> = (0..16).map(f64::from).collect();
     let pooled = [5.0, 7.0, 13.0, 15.0];
     let fixed = |values: &[f64], dims: &[usize]| {
@@ -414,14 +430,14 @@ fn networks() -> Vec<Case> {
     out
 }
 
-/// Indices of `int64`, as sparse tensors have them.
+/// Returns a fed tensor of 64-bit integers, the type of a sparse tensor's indices.
 fn wide(values: &[i64], dims: &[usize]) -> Input {
     let tensor = Shape::new(dims).and_then(|s| Tensor::from_slice(values, s));
     Input::Fixed(tensor.unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// As [`wide`], of which the graph knows the value.
-fn known(values: &[i64], dims: &[usize]) -> Input {
+/// Returns a constant of 64-bit integers.
+fn wide_constant(values: &[i64], dims: &[usize]) -> Input {
     match wide(values, dims) {
         Input::Fixed(tensor) => Input::Constant(tensor),
         other => other,
@@ -432,7 +448,7 @@ fn sparse() -> Vec<Case> {
     let at = || wide(&[0, 1, 0, 3, 2, 0], &[3, 2]);
     let shape = || wide(&[3, 4], &[2]);
     let mut out = vec![
-        case("SparseToDense").arg(at()).arg(known(&[3, 4], &[2])).x(&[3], -2.0, 2.0).x(&[], 0.5, 1.0),
+        case("SparseToDense").arg(at()).arg(wide_constant(&[3, 4], &[2])).x(&[3], -2.0, 2.0).x(&[], 0.5, 1.0),
         case("SparseReorder").arg(wide(&[2, 0, 0, 1, 1, 1], &[3, 2])).x(&[3], -2.0, 2.0).arg(shape()),
         case("SparseSlice")
             .arg(at())
@@ -453,7 +469,7 @@ fn sparse() -> Vec<Case> {
         case("SparseDenseCwiseMul").arg(at()).x(&[3], -2.0, 2.0).arg(shape()).fixed(&[3, 4], 0.5, 2.0),
     ];
     for keep in [false, true] {
-        let reduced = case("SparseReduceSum").arg(at()).x(&[3], -2.0, 2.0).arg(known(&[3, 4], &[2]));
+        let reduced = case("SparseReduceSum").arg(at()).x(&[3], -2.0, 2.0).arg(wide_constant(&[3, 4], &[2]));
         out.push(reduced.c(&[1]).attr("keep_dims", keep));
     }
     for op in ["SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"] {
@@ -469,9 +485,9 @@ fn sparse() -> Vec<Case> {
     out
 }
 
-/// Places in a vector, one a row.
-fn at(places: &[i32]) -> Input {
-    Input::Fixed(ints(places, &[places.len(), 1]))
+/// Returns indices into a vector, as a matrix with one index per row.
+fn at(indices: &[i32]) -> Input {
+    Input::Fixed(ints(indices, &[indices.len(), 1]))
 }
 
 fn matrices() -> Vec<Case> {

@@ -1,10 +1,10 @@
-//! A job of replicas that are processes, while something happens to them.
+//! A training job whose replicas are processes, which tests can kill, stop or disconnect.
 
 use super::Fallible;
 use super::cluster::{Cluster, Program};
 use super::folder::Folder;
-use super::relay::{Link, Relay};
-use super::replica::{ELECTION, ORDERS, Orders, PATIENCE, replica};
+use super::relay::{LinkState, Relay};
+use super::replica::{CONFIG_VARIABLE, ELECTION, PATIENCE, ReplicaConfig, replica};
 use anabranch::client::{Session, SessionOptions};
 use anabranch::graph::passes::prune;
 use anabranch::graph::{Graph, Output, Tensor};
@@ -20,30 +20,32 @@ use tokio::runtime::Runtime;
 /// A task: its job and index.
 pub type Task = (&'static str, usize);
 
+/// A running job of two parameter servers, several replicas and a separate master for observation.
 pub struct Job {
     pub cluster: Cluster,
-    pub orders: Orders,
+    pub config: ReplicaConfig,
     folder: Folder,
     observer: Observer,
-    /// Of each task to each other; none where they reach each other directly.
+    /// The relay of each (from, to) pair of tasks; empty if tasks connect directly.
     relays: BTreeMap<(Task, Task), Relay>,
-    /// Carries the relays.
+    /// The runtime that runs the relays.
     _runtime: Runtime,
 }
 
+/// Number of parameter servers.
 pub const SERVERS: usize = 2;
 
-/// The global step alone: where the replicas are is nothing to it.
+/// A graph that reads only the global step, so it needs none of the replicas' tasks.
 struct Observer {
     graph: Graph,
     step: Output,
-    /// Of all variables.
+    /// Names of all variables of the replicas' model.
     names: Vec<String>,
 }
 
 impl Observer {
-    fn new(orders: &Orders) -> Fallible<Observer> {
-        let all = replica(0, orders.sync())?;
+    fn new(config: &ReplicaConfig) -> Fallible<Observer> {
+        let all = replica(0, config.sync())?;
         let step = all.training.global_step;
         let graph = prune(&all.graph, &[step.node])?;
         let step = graph.find(&all.graph.node(step.node).name).ok_or("the step was pruned")?.into();
@@ -52,18 +54,20 @@ impl Observer {
 }
 
 impl Job {
-    /// Starts two parameter servers and so many replicas; `through_relays` all that they say to each other can be cut.
+    /// Starts the parameter servers, replicas and master of a job whose default configuration `configure` may change.
+    /// With `through_relays`, tests can cut the connections between tasks.
     ///
-    /// `entry` is the test of this program that calls [`live_if_asked`](super::replica::live_if_asked).
+    /// `entry` is the test of this program that calls
+    /// [`run_if_replica_process`](super::replica::run_if_replica_process).
     pub fn start(
         name: &str,
         entry: &str,
-        orders: impl FnOnce(&mut Orders),
+        configure: impl FnOnce(&mut ReplicaConfig),
         through_relays: bool,
     ) -> Fallible<Job> {
         let folder = Folder::new(name)?;
         let transport = if through_relays { Transport::Grpc } else { Transport::Auto };
-        let mut told = Orders {
+        let mut config = ReplicaConfig {
             folder: folder.path().to_owned(),
             workers: 2,
             last_step: 60,
@@ -71,25 +75,24 @@ impl Job {
             pause: Duration::from_millis(5),
             transport,
         };
-        orders(&mut told);
-        let orders = told;
-        let workers = orders.workers as usize;
+        configure(&mut config);
+        let workers = config.workers as usize;
         let mut cluster = Cluster::reserve(&[("ps", SERVERS), ("worker", workers), ("master", 1)])?;
-        for flag in ["--connect-deadline", "2", "--transport", &orders.transport.to_string()] {
-            cluster.flag(flag);
+        for flag in ["--connect-deadline", "2", "--transport", &config.transport.to_string()] {
+            cluster.add_flag(flag);
         }
         let arguments = [entry, "--exact", "--nocapture", "--quiet"].map(str::to_owned).to_vec();
         let environment =
-            vec![(ORDERS.to_owned(), orders.to_text()), ("RUST_LOG".to_owned(), "info".to_owned())];
+            vec![(CONFIG_VARIABLE.to_owned(), config.to_text()), ("RUST_LOG".to_owned(), "info".to_owned())];
         let path = std::env::current_exe()?;
-        cluster.run("worker", Program { path, arguments, environment });
+        cluster.set_program("worker", Program { path, arguments, environment });
         let runtime = Runtime::new()?;
         let mut relays = BTreeMap::new();
         let tasks = || (0..SERVERS).map(|i| ("ps", i)).chain((0..workers).map(|i| ("worker", i)));
         for from in tasks().filter(|_| through_relays) {
             for to in tasks().filter(|to| *to != from) {
                 let relay = Relay::start(runtime.handle(), cluster.address(to.0, to.1))?;
-                cluster.reach(from, to, relay.address);
+                cluster.set_route(from, to, relay.address);
                 relays.insert((from, to), relay);
             }
         }
@@ -97,12 +100,12 @@ impl Job {
             cluster.spawn(job, index)?;
         }
         cluster.wait_until_listening("master", 0)?;
-        let observer = Observer::new(&orders)?;
-        Ok(Job { cluster, orders, folder, observer, relays, _runtime: runtime })
+        let observer = Observer::new(&config)?;
+        Ok(Job { cluster, config, folder, observer, relays, _runtime: runtime })
     }
 
-    /// What is between two tasks, in both directions.
-    pub fn set_link(&self, a: Task, b: Task, link: Link) {
+    /// Sets the state of the connections between two tasks, in both directions.
+    pub fn set_link(&self, a: Task, b: Task, link: LinkState) {
         for pair in [(a, b), (b, a)] {
             if let Some(relay) = self.relays.get(&pair) {
                 relay.set(link);
@@ -110,7 +113,7 @@ impl Job {
         }
     }
 
-    /// The global step, if somebody can tell within a second.
+    /// Returns the global step, or `None` if the parameter servers do not answer within a second.
     pub fn step(&self) -> Option<i64> {
         let options = SessionOptions { deadline: Some(Duration::from_secs(1)), ..SessionOptions::default() };
         let session =
@@ -119,12 +122,12 @@ impl Job {
         read.ok()?.values.first()?.item().ok()
     }
 
-    /// Waits until the job has done so many steps.
+    /// Waits until the global step is at least `step`.
     pub fn until_step(&self, step: i64) -> Fallible {
         self.until(&format!("step {step}"), || Ok(self.step().is_some_and(|now| now >= step).then_some(())))
     }
 
-    /// The chief's term and its worker, once one of the replicas leads in a term above this.
+    /// Waits for a chief whose term is above `after`; returns the term and the index of the chief's worker.
     pub fn until_chief(&self, after: i64) -> Fallible<(i64, usize)> {
         self.until(&format!("a chief after term {after}"), || {
             Ok(self.chief()?.filter(|(term, _)| *term > after))
@@ -147,25 +150,26 @@ impl Job {
             let pid = self.cluster.pid("worker", *worker);
             pid.is_some_and(|pid| text.trim() == format!("process {pid}"))
         };
-        Ok((0..self.orders.workers as usize).find(is_leader).map(|worker| (term, worker)))
+        Ok((0..self.config.workers as usize).find(is_leader).map(|worker| (term, worker)))
     }
 
-    fn until<T>(&self, what: &str, look: impl Fn() -> Fallible<Option<T>>) -> Fallible<T> {
+    /// Polls `look` until it returns a value; `event` names the awaited event in the error.
+    fn until<T>(&self, event: &str, look: impl Fn() -> Fallible<Option<T>>) -> Fallible<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(found) = look()? {
                 return Ok(found);
             }
             if Instant::now() > deadline {
-                return Err(format!("{what} did not come").into());
+                return Err(format!("waited for {event} in vain for {PATIENCE:?}").into());
             }
             thread::park_timeout(Duration::from_millis(2));
         }
     }
 
-    /// Whether all replicas have ended.
-    pub fn is_over(&mut self) -> Fallible<bool> {
-        for worker in 0..self.orders.workers as usize {
+    /// Returns whether all replicas have ended.
+    pub fn has_ended(&mut self) -> Fallible<bool> {
+        for worker in 0..self.config.workers as usize {
             if self.cluster.is_running("worker", worker)? {
                 return Ok(false);
             }
@@ -173,25 +177,25 @@ impl Job {
         Ok(true)
     }
 
-    /// Waits until all replicas have ended well; the variables in the checkpoint that they leave.
-    pub fn end(&mut self, patience: Duration) -> Fallible<Vec<Tensor>> {
+    /// Waits until all replicas have ended successfully; returns the variables of the newest checkpoint.
+    pub fn finish(&mut self, patience: Duration) -> Fallible<Vec<Tensor>> {
         let deadline = Instant::now() + patience;
-        for worker in 0..self.orders.workers as usize {
+        for worker in 0..self.config.workers as usize {
             let left = deadline.saturating_duration_since(Instant::now());
             let status = self.cluster.wait_for("worker", worker, left)?;
             if !status.success() {
                 return Err(format!("worker {worker} ended with {status}").into());
             }
         }
-        let newest = latest_checkpoint(self.folder.path())?.ok_or("the job has left no checkpoint")?;
+        let newest = latest_checkpoint(self.folder.path())?.ok_or("the job has written no checkpoint")?;
         let mut reader = Reader::open(newest)?;
         self.observer.names.iter().map(|name| Ok(reader.read(name.as_bytes())?)).collect()
     }
 
-    /// What all tasks have logged, for whoever looks for the cause of a failure.
+    /// Returns the logs of all tasks, for error messages.
     pub fn logs(&self) -> String {
         let tasks =
-            (0..SERVERS).map(|i| ("ps", i)).chain((0..self.orders.workers as usize).map(|i| ("worker", i)));
+            (0..SERVERS).map(|i| ("ps", i)).chain((0..self.config.workers as usize).map(|i| ("worker", i)));
         tasks
             .map(|(job, index)| {
                 let log = self.cluster.log(job, index).unwrap_or_else(|e| e.to_string());

@@ -1,4 +1,4 @@
-//! What clients ask of a cluster again and again: training steps, sessions, kinds of steps.
+//! Loads that clients put on a cluster: training steps, sessions, and distinct steps (which need a plan each).
 
 use super::Fallible;
 use anabranch::client::{Session, SessionOptions};
@@ -7,7 +7,7 @@ use anabranch::train::{Initializer, Optimizer, Strategy, Training, Variables, wa
 use std::ops::Range;
 use std::time::Duration;
 
-/// Runs `work` on so many threads, each with its number, to the end of all.
+/// Runs `work` on `count` threads, each with its index, and waits for all of them.
 fn on_threads(count: usize, work: impl Fn(usize) -> Fallible + Sync) -> Fallible {
     let work = &work;
     std::thread::scope(|scope| {
@@ -32,10 +32,11 @@ struct Replica {
 const FEATURES: usize = 8;
 const BATCH: usize = 4;
 
-/// How long a worker's client waits for variables to be initialised.
+/// Longest time that a worker's client waits for variables to be initialised.
 const READY: Duration = Duration::from_secs(30);
 
 impl Replicas {
+    /// Opens a session on each worker's target; the first one initialises the variables.
     pub fn start(workers: &[String]) -> Fallible<Replicas> {
         let replicas = (0..).zip(workers).map(|(worker, target)| {
             let strategy = Strategy::ParameterServer {
@@ -55,7 +56,7 @@ impl Replicas {
         Ok(Replicas(replicas.collect::<Fallible<_>>()?))
     }
 
-    /// Takes these steps of the job, each worker its share.
+    /// Runs these steps of the job, each worker an equal share of them.
     pub fn steps(&self, steps: Range<usize>) -> Fallible {
         on_threads(self.0.len(), |worker| {
             steps.clone().filter(|step| step % self.0.len() == worker).try_for_each(|_| self.0[worker].step())
@@ -78,7 +79,7 @@ struct Regression {
     graph: Graph,
     batch: [Output; 2],
     training: Training,
-    /// Whether each variable has a value.
+    /// Names of the variables, with outputs that say whether a variable is initialised.
     probes: Vec<(String, Output)>,
 }
 
@@ -104,12 +105,12 @@ fn regression(strategy: &Strategy) -> Result<Regression> {
     Ok(Regression { graph: root.finish()?, batch, training, probes })
 }
 
-/// One session after the other, each with a step over two tasks.
+/// Opens `count` sessions one after the other, each of which runs one step over two tasks.
 pub fn sessions(target: &str, count: usize) -> Fallible {
     (0..count).try_for_each(|_| session(target))
 }
 
-/// So many sessions at the same time.
+/// Opens `count` sessions at the same time, each of which runs one step over two tasks.
 pub fn clients_at_once(target: &str, count: usize) -> Fallible {
     on_threads(count, |_| session(target))
 }
@@ -118,9 +119,9 @@ fn session(target: &str) -> Fallible {
     let scope = Scope::new();
     let x = scope.placeholder("x", DType::Float, [2]);
     let on = |device: &str, input| scope.op("Identity").device(device).input(input).output();
-    let there = on("/job:ps/task:0", x);
-    let back = on("/job:worker/task:0", there);
-    let sum = scope.add(back, x);
+    let on_ps = on("/job:ps/task:0", x);
+    let on_worker = on("/job:worker/task:0", on_ps);
+    let sum = scope.add(on_worker, x);
     let session = Session::connect(target, scope.finish()?, SessionOptions::default())?;
     let fetched = session.run(&[(x, Tensor::vector(&[1f32, 2.0])?)], &[sum], &[])?;
     assert_eq!(fetched, [Tensor::vector(&[2f32, 4.0])?]);
@@ -128,29 +129,30 @@ fn session(target: &str) -> Fallible {
     Ok(())
 }
 
-/// A session with 22,500 kinds of steps, far more than a master keeps plans of.
+/// A session with 22,500 distinct steps, far more than a master's plan cache holds.
 #[derive(Debug)]
-pub struct Kinds {
+pub struct DistinctSteps {
     session: Session,
     x: Output,
     nodes: Vec<Output>,
 }
 
-impl Kinds {
-    pub fn open(target: &str) -> Fallible<Kinds> {
+impl DistinctSteps {
+    /// Opens the session, whose graph has 150 nodes on two tasks.
+    pub fn open(target: &str) -> Fallible<DistinctSteps> {
         let scope = Scope::new();
         let x = scope.placeholder("x", DType::Float, [2]);
         let device = |i| if i % 2 == 0 { "/job:ps/task:0" } else { "/job:worker/task:0" };
         let nodes = (0..150).map(|i| scope.op("Neg").device(device(i)).input(x).output()).collect();
         let session = Session::connect(target, scope.finish()?, SessionOptions::default())?;
-        Ok(Kinds { session, x, nodes })
+        Ok(DistinctSteps { session, x, nodes })
     }
 
-    /// A step of each of these kinds.
-    pub fn steps(&self, kinds: Range<usize>) -> Fallible {
+    /// Runs the steps with these numbers: each fetches a different pair of nodes.
+    pub fn steps(&self, numbers: Range<usize>) -> Fallible {
         let (fed, negative) = (Tensor::vector(&[1f32, 2.0])?, Tensor::vector(&[-1f32, -2.0])?);
         let count = self.nodes.len();
-        kinds.into_iter().try_for_each(|i| {
+        numbers.into_iter().try_for_each(|i| {
             let (a, b) = (self.nodes[i % count], self.nodes[i / count % count]);
             let fetched = self.session.run(&[(self.x, fed.clone())], &[a, b], &[])?;
             assert_eq!(fetched, [negative.clone(), negative.clone()]);

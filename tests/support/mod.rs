@@ -1,4 +1,4 @@
-//! What whole-system tests stand on: clusters of real processes, and a Python with TensorFlow.
+//! Helpers of whole-system tests: clusters of real processes, and a Python with TensorFlow.
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 pub mod cluster;
@@ -15,4 +15,5 @@ pub mod relay;
 pub mod replica;
 pub mod rpc;
 
+/// The result of a test or helper: any error fails the test.
 pub type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

@@ -1,4 +1,4 @@
-//! Cases of neural networks and images: see `gradient_cases`.
+//! Gradient cases (see `gradient_cases`) of ops for neural networks and images.
 
 use crate::gradient_cases::{Case, Input, case, ints};
 use graph::{Shape, Tensor};
@@ -13,6 +13,7 @@ fn floats(values: &[f32], dims: &[usize]) -> Input {
     Input::Fixed(Tensor::from_slice(values, shape).unwrap_or_else(|e| panic!("{e}")))
 }
 
+/// Returns the cases of this module.
 pub(crate) fn all() -> Vec<Case> {
     let mut out = convolutions();
     out.extend(dilations());
@@ -60,7 +61,7 @@ fn pools() -> Vec<Case> {
             .attr("strides", vec![1i64, 1, 2, 2, 1])
             .attr("padding", "VALID")
     };
-    // Values that rise along all axes: each window's maximum is its last element.
+    // Values increase along all axes, so each window's maximum is its last element.
     let rising: Vec<f64> = (0..16).map(f64::from).collect();
     let rising_single: Vec<f32> = (0..16).map(|v| v as f32).collect();
     let pooled = [5.0, 7.0, 13.0, 15.0];
@@ -193,11 +194,11 @@ fn images() -> Vec<Case> {
 
 fn others() -> Vec<Case> {
     let labels: Vec<i64> = vec![0, 0, 0, 1, 1, 0];
-    let places = Tensor::from_slice(&labels, Shape::new(&[3, 2]).unwrap_or_default());
+    let label_indices = Tensor::from_slice(&labels, Shape::new(&[3, 2]).unwrap_or_default());
     vec![
         case("CTCLoss")
             .x(&[4, 2, 3], -1.0, 1.0)
-            .arg(Input::Fixed(places.unwrap_or_else(|e| panic!("{e}"))))
+            .arg(Input::Fixed(label_indices.unwrap_or_else(|e| panic!("{e}"))))
             .k(&[0, 1, 0])
             .k(&[4, 3])
             .first_output(),

@@ -1,4 +1,4 @@
-//! Nodes for every row of a kernel table.
+//! Nodes for every row of a kernel table, with each combination of types and the attributes that kernels branch on.
 
 use super::Fallible;
 use device::KernelTable;
@@ -6,8 +6,8 @@ use device::kernel::KernelDef;
 use graph::ops::spec::AttrKind;
 use graph::{AttrList, AttrValue, DType, Node, Op, PartialShape, Tensor};
 
-/// Every row of a device type's table with a node for each choice of types that it takes. Ops that call functions are nothing
-/// without a graph that has these: `flows` and `trained` are about whole ones.
+/// Returns every row of a kernel table with a node for each combination of types that the row supports. Ops that call
+/// functions are left out because their nodes need a graph with these functions.
 pub fn rows(table: &KernelTable) -> Fallible<Vec<(&'static KernelDef, Vec<Node>)>> {
     let mut rows = Vec::new();
     let calls = |op: &&'static Op| op.attrs.iter().any(|spec| matches!(spec.kind, AttrKind::Func));
@@ -40,7 +40,7 @@ fn typed(op: &Op, node: &Node, attr: &str, dtype: DType) -> Node {
     }
 }
 
-/// A node of most ops, some of those that are chains of others.
+/// Returns nodes of an op without types: one for most ops, several where the kernel depends on other attributes.
 fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
     let of = |ops: &[&'static str]| {
         AttrValue::List(AttrList::Str(ops.iter().map(|op| op.as_bytes().into()).collect()))
@@ -51,9 +51,9 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
     };
     Ok(match op.name() {
         "_FusedElementwise" => vec![
-            // A layer: of a matrix, a bias and a scalar.
+            // A layer of a matrix, a bias and a scalar.
             chain(3, (vec!["BiasAdd", "Relu", "Mul", "Sigmoid"], vec![0, 1, 3, 4, 2, 5])),
-            // A value that is smaller than the result.
+            // An intermediate value that is smaller than the result.
             chain(3, (vec!["Exp", "Mul", "AddV2"], vec![1, 3, 2, 0, 4])),
             chain(1, sum_of(MAPS, 1)),
             chain(2, sum_of(ARITHMETIC, 2)),
@@ -147,16 +147,21 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
             nodes
         }
         "ExtractImagePatches" | "ExtractVolumePatches" => {
-            let spread = |space: &[i64]| [&[1][..], space, &[1]].concat();
+            let with_batch_and_depth = |space: &[i64]| [&[1][..], space, &[1]].concat();
             let node = |&(sizes, strides, padding): &(&[i64], &[i64], &'static str)| {
                 let sizes = if op.name().contains("Image") { &sizes[1..] } else { sizes };
                 let strides = &strides[3 - sizes.len()..];
-                let node =
-                    plain(op)?.with_attr("ksizes", spread(sizes)).with_attr("strides", spread(strides));
+                let node = plain(op)?
+                    .with_attr("ksizes", with_batch_and_depth(sizes))
+                    .with_attr("strides", with_batch_and_depth(strides));
                 let node = node.with_attr("padding", padding);
-                Ok(if sizes.len() == 2 { node.with_attr("rates", spread(&[1, 2])) } else { node })
+                Ok(if sizes.len() == 2 {
+                    node.with_attr("rates", with_batch_and_depth(&[1, 2]))
+                } else {
+                    node
+                })
             };
-            // The last leave something over on both sides of a volume.
+            // The windows of the last entry leave a remainder on both sides of a volume.
             let windows: [(&[i64], &[i64], &str); 3] = [
                 (&[2, 3, 2], &[1, 2, 1], "SAME"),
                 (&[2, 2, 1], &[1, 1, 2], "VALID"),
@@ -195,7 +200,7 @@ fn plain_nodes(op: &'static Op) -> Fallible<Vec<Node>> {
     })
 }
 
-/// Sizes of a window or its dilations, its strides, padding and the data's format.
+/// (Window sizes or dilations, strides, padding, data format) of a 2-D op.
 type Window = ([i64; 2], [i64; 2], &'static str, &'static str);
 
 const POOLS: &[Window] = &[
@@ -204,7 +209,7 @@ const POOLS: &[Window] = &[
     ([3, 3], [2, 2], "SAME", "NCHW"),
     ([2, 2], [3, 3], "VALID", "NCHW"),
     ([1, 1], [1, 1], "SAME", "NHWC"),
-    // Beyond what is computed in 32 bits.
+    // Sizes too large for 32-bit index arithmetic.
     ([2, 3], [i32::MAX as i64, 1], "SAME", "NHWC"),
 ];
 const CONVOLUTIONS: &[Window] = &[
@@ -215,11 +220,11 @@ const CONVOLUTIONS: &[Window] = &[
     ([2, 2], [1, 1], "SAME", "NCHW"),
 ];
 
-/// A window's rows or its dilation of planes, its stride over rows, padding and the data's format.
+/// (Window rows or plane dilation, row stride, padding, data format) of a 3-D op.
 const VOLUMES: &[(i64, i64, &str, &str)] =
     &[(3, 2, "SAME", "NDHWC"), (1, 1, "VALID", "NDHWC"), (2, 3, "SAME", "NCDHW"), (1, 1, "VALID", "NCDHW")];
 
-/// Of planes, rows and columns, and one of volumes and channels.
+/// Returns an attribute of a 3-D op: values for planes, rows and columns, and 1 for batch and channels.
 fn of_volumes([planes, rows, columns]: [i64; 3], format: &str) -> Vec<i64> {
     match format {
         "NCDHW" => vec![1, 1, planes, rows, columns],
@@ -227,7 +232,7 @@ fn of_volumes([planes, rows, columns]: [i64; 3], format: &str) -> Vec<i64> {
     }
 }
 
-/// Of rows and columns, and one of images and channels.
+/// Returns an attribute of a 2-D op: values for rows and columns, and 1 for batch and channels.
 pub fn in_format([rows, columns]: [i64; 2], format: &str) -> Vec<i64> {
     match format {
         "NCHW" => vec![1, 1, rows, columns],
@@ -235,7 +240,8 @@ pub fn in_format([rows, columns]: [i64; 2], format: &str) -> Vec<i64> {
     }
 }
 
-/// Products as they are, flipped, in batches, of heads; sums over what one operand has; diagonals in and out.
+/// Equations of `Einsum`: matrix products, plain, transposed, batched and per attention head; sums over an axis of one
+/// operand; diagonals of inputs and outputs.
 const EQUATIONS: &[&str] = &[
     "ij,jk->ik",
     "ij,kj->ki",
@@ -253,7 +259,7 @@ const EQUATIONS: &[&str] = &[
     "i->ii",
 ];
 
-/// What chains take: of one operand, of two that broadcast, and of two of one shape.
+/// Ops of one operand that fused chains may contain.
 const MAPS: &[&str] = &[
     "Neg",
     "Abs",
@@ -283,6 +289,7 @@ const MAPS: &[&str] = &[
     "Softplus",
     "Softsign",
 ];
+/// Ops of two operands that broadcast, which fused chains may contain.
 const ARITHMETIC: &[&str] = &[
     "Add",
     "AddV2",
@@ -297,6 +304,7 @@ const ARITHMETIC: &[&str] = &[
     "SquaredDifference",
     "Pow",
 ];
+/// Ops of two operands of one shape that fused chains may contain.
 const GRADIENTS: &[&str] = &[
     "AddN",
     "SqrtGrad",
@@ -313,7 +321,8 @@ const GRADIENTS: &[&str] = &[
     "SoftsignGrad",
 ];
 
-/// The sum of each op's value for a number between one half and one: the first input's, squared and squeezed.
+/// Returns a fused chain (ops and operands) that sums the values of `ops`. Their operand is the sigmoid of the first
+/// input's square, a number between 0.5 and 1, where all the ops are defined.
 fn sum_of(ops: &[&'static str], inputs: i64) -> (Vec<&'static str>, Vec<i64>) {
     let (mut chain, mut operands) = (vec!["Square", "Sigmoid"], vec![0, inputs]);
     let first = inputs + 1;
@@ -330,12 +339,12 @@ fn sum_of(ops: &[&'static str], inputs: i64) -> (Vec<&'static str>, Vec<i64>) {
     (chain, operands)
 }
 
-/// A node with something for each attribute that has no default.
+/// Returns a node with a valid value for each attribute that has no default.
 fn plain(op: &'static Op) -> Fallible<Node> {
     let mut node = Node::new("n", op);
     for spec in op.attrs.iter().filter(|spec| spec.default.is_none()) {
         let value: AttrValue = match (spec.kind, spec.is_list) {
-            // Here and below the first that is allowed: indices are not of floats.
+            // Here and below the first allowed value: not all attributes allow float.
             (AttrKind::Type, false) => spec.allowed.first().cloned().unwrap_or(DType::Float.into()),
             (AttrKind::Type, true) => vec![DType::Float].into(),
             // The last axis of a matrix.

@@ -4,7 +4,7 @@ use graph::ops::spec::{Arg, ArgType, AttrSpec};
 use graph::{AttrList, AttrValue, Op, PartialShape, ops};
 use serde_json::{Value, json};
 
-/// Every op that TensorFlow has too, by name.
+/// Returns the definition of every op that TensorFlow has too, by name.
 pub fn json() -> Value {
     let shared = ops::all().iter().filter(|op| !op.def.is_own);
     shared.map(|op| (op.name().to_owned(), of_op(op))).collect::<serde_json::Map<_, _>>().into()
@@ -44,7 +44,7 @@ fn of_attr(attr: &AttrSpec) -> Value {
     })
 }
 
-/// A value as JSON; floats as the nearest doubles.
+/// Converts an attribute's value to JSON; floats become the nearest doubles.
 pub fn value(value: &AttrValue) -> Value {
     let text = |s: &[u8]| String::from_utf8_lossy(s).into_owned();
     match value {
@@ -71,7 +71,7 @@ pub fn value(value: &AttrValue) -> Value {
     }
 }
 
-/// `null` for an unknown rank, -1 for an unknown dimension.
+/// Converts a shape to JSON: `null` for an unknown rank, -1 for an unknown dimension.
 fn shape(shape: &PartialShape) -> Value {
     json!(shape.dims().map(|dims| dims.iter().map(|d| d.map_or(-1, |d| d as i64)).collect::<Vec<_>>()))
 }

@@ -1,4 +1,5 @@
-//! A partition on one device, run step after step: what a step is fed it receives, what is fetched it sends.
+//! A partition on one device that runs step after step. It receives fed tensors by `_Recv` and sends fetched tensors by
+//! `_Send`.
 
 use super::Fallible;
 use device::Device;
@@ -12,12 +13,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// A client, to which tensors are sent, and from which they come: not a device of a GPU.
-const PLACE: &str = "/job:localhost/replica:0/task:0/device:CPU:0";
+/// The device of the client that sends and receives tensors: a CPU, also if the partition is on a GPU.
+const CLIENT_DEVICE: &str = "/job:localhost/replica:0/task:0/device:CPU:0";
 
-/// Nothing takes longer.
+/// Longest time that a step or a fetch may take.
 const DEADLINE: Duration = Duration::from_secs(120);
 
+/// An executor of one partition.
 pub struct Partition(Arc<Executor>);
 
 /// A step that has begun.
@@ -27,17 +29,18 @@ pub struct Begun {
 }
 
 fn key(name: &str) -> Arc<RendezvousKey> {
-    Arc::new(RendezvousKey::new(PLACE, 0, PLACE, name))
+    Arc::new(RendezvousKey::new(CLIENT_DEVICE, 0, CLIENT_DEVICE, name))
 }
 
-/// The attributes of a `_Send` or `_Recv` under a name, in a graph's text.
+/// Returns the rendezvous attributes of a `_Send` or `_Recv` of tensor `name`, in the text format of graphs.
 fn key_attrs(name: &str) -> String {
     format!(
-        "tensor_name=\"{name}\", send_device=\"{PLACE}\", recv_device=\"{PLACE}\", send_device_incarnation=0"
+        "tensor_name=\"{name}\", send_device=\"{CLIENT_DEVICE}\", recv_device=\"{CLIENT_DEVICE}\", send_device_incarnation=0"
     )
 }
 
-/// A graph's text, in which lines may be indented. `name <- type` receives, `node -> type` sends.
+/// Parses a graph from text whose lines may be indented. `name <- type` stands for a `_Recv`, `node -> type` for a
+/// `_Send`.
 pub fn transferring(text: &str) -> Fallible<Graph> {
     let mut lines = String::new();
     for line in text.trim().lines().map(str::trim) {
@@ -54,16 +57,18 @@ pub fn transferring(text: &str) -> Fallible<Graph> {
 }
 
 impl Partition {
+    /// Creates an executor with two threads for a graph on `device`.
     pub fn new(graph: &Graph, device: &Arc<Device>) -> Fallible<Partition> {
         let executor = Executor::new(graph, device.clone(), Pool::new(2)?, &KernelCache::new())?;
         Ok(Partition(Arc::new(executor)))
     }
 
-    /// Of a graph's text, as [`transferring`] reads it.
+    /// Creates an executor for a graph in the text format of [`transferring`].
     pub fn of_text(text: &str, device: &Arc<Device>) -> Fallible<Partition> {
         Partition::new(&transferring(text)?, device)
     }
 
+    /// Begins a step, which waits for its feeds.
     pub fn begin(&self, trace: bool) -> Begun {
         let step = Step::new(1, Arc::new(LocalRendezvous::new()), Arc::new(Cancellation::new()));
         let step = Arc::new(step);
@@ -72,7 +77,7 @@ impl Partition {
         Begun { step, end }
     }
 
-    /// Runs a step to its end.
+    /// Runs a step with these feeds to its end and returns the fetched tensors.
     pub fn step(&self, feeds: &[(&str, Tensor)], fetches: &[&str]) -> Fallible<Vec<Tensor>> {
         let begun = self.begin(false);
         for (name, tensor) in feeds {
@@ -86,13 +91,13 @@ impl Partition {
 }
 
 impl Begun {
-    /// `None` is a dead tensor.
+    /// Sends a tensor to the step under a name; `None` is a dead tensor.
     pub fn feed(&self, name: &str, tensor: Option<Tensor>) -> Fallible {
         let sent = tensor.map_or_else(Sent::dead, |tensor| Sent { value: tensor.into(), is_dead: false });
         Ok(self.step.rendezvous.send(&key(name), sent)?)
     }
 
-    /// What is sent under a name, when it comes.
+    /// Waits for the tensor that the step sends under a name; `None` is a dead tensor.
     pub fn fetch(&self, name: &str) -> Fallible<Option<Tensor>> {
         let (sender, receiver) = channel();
         self.step.rendezvous.recv(&key(name), Box::new(move |sent| drop(sender.send(sent))));
@@ -103,33 +108,34 @@ impl Begun {
         }
     }
 
-    /// Waits until the step has ended.
+    /// Waits until the step has ended and returns its trace.
     pub fn end(&self) -> Fallible<Trace> {
         Ok(self.end.recv_timeout(DEADLINE)??)
     }
 }
 
-/// A `_Send` or `_Recv` under a name, but for its type.
+/// Returns a `_Send` or `_Recv` node of tensor `name` without its type attribute.
 fn transfer(op: &str, name: &str) -> Fallible<Node> {
     let op = graph::ops::lookup(op).ok_or_else(|| format!("no {op}"))?;
     let prefix = if op.name() == "_Send" { "send_" } else { "" };
     Ok(Node::new(format!("{prefix}{name}"), op)
         .with_attr("tensor_name", name)
-        .with_attr("send_device", PLACE)
-        .with_attr("recv_device", PLACE)
+        .with_attr("send_device", CLIENT_DEVICE)
+        .with_attr("recv_device", CLIENT_DEVICE)
         .with_attr("send_device_incarnation", 0i64))
 }
 
-/// A graph, what it is fed, and the names of what it gives.
+/// A graph, the tensors to feed by name, and the names of the tensors that it sends.
 pub type Fed = (Graph, Vec<(String, Tensor)>, Vec<String>);
 
-/// A partition of four nodes like one, all given the same: what is for the host's memory is in constants, the rest is fed.
-pub fn four_of(def: &KernelDef, node: &Node, set: Vec<Tensor>) -> Fallible<Fed> {
+/// Builds a graph with four copies of a node on the same inputs. Inputs that the kernel takes in host memory are
+/// constants; the others are fed.
+pub fn four_of(def: &KernelDef, node: &Node, inputs: Vec<Tensor>) -> Fallible<Fed> {
     let mut graph = Graph::new();
     let (mut sources, mut feeds, mut names) = (Vec::new(), Vec::new(), Vec::new());
-    let mut left = set.into_iter();
+    let mut remaining = inputs.into_iter();
     for arg in node.op.inputs.iter() {
-        for tensor in left.by_ref().take(node.op.arg_count(arg, &node.attrs)?) {
+        for tensor in remaining.by_ref().take(node.op.arg_count(arg, &node.attrs)?) {
             let name = format!("in{}", sources.len());
             let dtype = tensor.dtype();
             let source = if def.is_on_host(arg.name) {
@@ -148,7 +154,7 @@ pub fn four_of(def: &KernelDef, node: &Node, set: Vec<Tensor>) -> Fallible<Fed> 
         let id = graph.add(like, &sources, &[])?;
         for (i, port) in node.output_types()?.iter().enumerate() {
             let name = format!("out{copy}_{i}");
-            // A fetch: transfers to other tasks would part the kernels.
+            // Marked as a fetch, because a transfer to another task would split the kernels into two segments.
             let send =
                 transfer("_Send", &name)?.with_attr("T", port.dtype).with_attr("client_terminated", true);
             graph.add(send, &[Output::new(id, i)], &[])?;

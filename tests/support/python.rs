@@ -1,4 +1,4 @@
-//! A Python with TensorFlow: the peer that everything is compared with, and the client that users bring.
+//! A Python with TensorFlow, which is both the peer that results are compared with and the client that users have.
 
 pub use super::environment::run;
 
@@ -6,15 +6,15 @@ use super::{Fallible, environment};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The release that behaviour is compared with.
+/// The package of the TensorFlow release that behaviour is compared with.
 const TENSORFLOW: &str = "tensorflow-cpu==2.21.*";
 
-/// The interpreter of a virtual environment below `target/` that has TensorFlow.
+/// Returns the interpreter of a virtual environment below `target/` that has TensorFlow.
 pub fn interpreter() -> Fallible<PathBuf> {
     environment::made("tensorflow", &[TENSORFLOW])
 }
 
-/// A script of this repository, by its path from the root, ready to run with arguments.
+/// Returns the command that runs a script of this repository, given by its path from the root.
 pub fn script(path: &str) -> Fallible<Command> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let mut command = Command::new(interpreter()?);
@@ -28,12 +28,12 @@ pub fn script(path: &str) -> Fallible<Command> {
     Ok(command)
 }
 
-/// Starts a process whose output will be collected.
+/// Starts a process whose output [`finish`] collects.
 pub fn start(command: &mut Command) -> Fallible<Child> {
     Ok(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
 }
 
-/// Waits for a process; what it printed is in the error if it ended badly.
+/// Waits for a process and returns its standard output; fails with all its output if it exits with an error.
 pub fn finish(child: Child) -> Fallible<String> {
     let output = child.wait_with_output()?;
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,5 +1,5 @@
-//! A replica of a small job: a linear model on two parameter servers, trained in step. It may be a process: a task of
-//! the cluster, with the client that trains.
+//! A replica of a small synchronous job: a linear model on two parameter servers. A replica is a client on a thread of
+//! the test, or a process that is both a task of the cluster and the client that trains on it.
 
 use super::Fallible;
 use anabranch::client::{Server, ServerConfig, SessionOptions};
@@ -20,19 +20,21 @@ use tokio::runtime::Runtime;
 
 const COLUMNS: usize = 3;
 
-/// Where a process is told that it is a replica, and of which job.
-pub const ORDERS: &str = "ANABRANCH_REPLICA";
+/// The environment variable that makes a process a replica; holds a [`ReplicaConfig`] as text.
+pub const CONFIG_VARIABLE: &str = "ANABRANCH_REPLICA";
 
+/// The graph of one replica.
 pub struct Replica {
     pub graph: Graph,
     pub training: Training,
     pub saver: Arc<Saver>,
     pub values: Vec<Output>,
-    /// Of the variables, in the order of their values.
+    /// Names of the variables, in the order of `values`.
     pub names: Vec<String>,
 }
 
-/// A linear model whose batch follows from the global step alone, so that a step done again is the same.
+/// Builds the linear model of one worker. Its batch depends on the global step alone, so a repeated step computes the
+/// same.
 pub fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
     let root = Scope::new();
     let strategy = Strategy::ParameterServer { ps_tasks: 2, worker, placement: Default::default(), sync };
@@ -56,9 +58,9 @@ pub fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
     Ok(Replica { graph: root.finish()?, training, saver, values, names })
 }
 
-/// Trains to a step through this master, the first worker as chief; how often it went on in a new session. A chief saves
-/// every ten steps if there is a folder.
-pub fn work(
+/// Trains up to `last_step` through the master at `target`; returns the number of recoveries in a new session. Worker 0 is
+/// the chief, which saves a checkpoint every ten steps if there is a folder.
+pub fn train_through_master(
     worker: u32,
     target: &str,
     folder: Option<&Path>,
@@ -70,7 +72,7 @@ pub fn work(
     let config = MonitoredConfig {
         role: Role::fixed(is_chief),
         checkpoint_folder: folder.map(Path::to_owned),
-        ..patient()
+        ..long_deadlines()
     };
     let mut all: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step })];
     let step = replica.training.global_step;
@@ -83,7 +85,7 @@ pub fn work(
     let mut session =
         MonitoredSession::new(Master::At(target.to_owned()), graph, training, saver, all, config)?;
     while session.run(&[], &[], &[replica.training.train])?.is_some() {
-        // So that there is a middle in which to die.
+        // Slows training down, so that tests can kill tasks in the middle of it.
         thread::park_timeout(Duration::from_millis(5));
     }
     let recoveries = session.recoveries();
@@ -91,8 +93,8 @@ pub fn work(
     Ok(recoveries)
 }
 
-/// Waits for processes that come back.
-fn patient() -> MonitoredConfig {
+/// Returns a configuration with deadlines long enough for processes to be restarted.
+fn long_deadlines() -> MonitoredConfig {
     MonitoredConfig {
         session: SessionOptions { deadline: Some(Duration::from_secs(10)), ..SessionOptions::default() },
         ready_deadline: PATIENCE,
@@ -103,30 +105,33 @@ fn patient() -> MonitoredConfig {
     }
 }
 
-/// What a process is told.
+/// The configuration of a replica process.
 #[derive(Clone, Debug)]
-pub struct Orders {
-    /// Of checkpoints, and of the election.
+pub struct ReplicaConfig {
+    /// The folder of checkpoints and of the election's files.
     pub folder: PathBuf,
-    /// Replicas in step.
+    /// Number of replicas that train synchronously.
     pub workers: u32,
     pub last_step: i64,
     pub lease: Duration,
-    /// Between steps, so that there is a middle in which to die.
+    /// Pause after each step, so that tests can disturb the job in the middle of training.
     pub pause: Duration,
     pub transport: Transport,
 }
 
-/// No step, start or end may take longer.
+/// Longest time that a start, a step or an end of a replica may take.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The name of the election of the chief.
 pub const ELECTION: &str = "chief";
 
-impl Orders {
+impl ReplicaConfig {
+    /// Returns the synchronisation of the job: each step aggregates the gradients of all workers.
     pub fn sync(&self) -> SyncMode {
         SyncMode::Sync { replicas_to_aggregate: self.workers, backup: 0, aggregation: Default::default() }
     }
 
+    /// Returns the configuration as JSON, for [`CONFIG_VARIABLE`].
     pub fn to_text(&self) -> String {
         let folder = self.folder.display().to_string();
         let [lease, pause] = [self.lease, self.pause].map(|time| time.as_millis() as u64);
@@ -134,24 +139,25 @@ impl Orders {
             .to_string()
     }
 
-    fn from_text(text: &str) -> Fallible<Orders> {
+    fn from_text(text: &str) -> Fallible<ReplicaConfig> {
         type Fields = (PathBuf, u32, i64, u64, u64, String);
         let (folder, workers, last_step, lease, pause, transport): Fields = serde_json::from_str(text)?;
         let [lease, pause] = [lease, pause].map(Duration::from_millis);
-        Ok(Orders { folder, workers, last_step, lease, pause, transport: transport.parse()? })
+        Ok(ReplicaConfig { folder, workers, last_step, lease, pause, transport: transport.parse()? })
     }
 }
 
-/// If this process was started to be a replica, it is one, and ends with it.
-pub fn live_if_asked() -> Fallible {
-    let Some(orders) = std::env::var_os(ORDERS) else { return Ok(()) };
-    let orders = Orders::from_text(&orders.to_string_lossy())?;
+/// Runs a replica and exits the process if [`CONFIG_VARIABLE`] is set; returns at once otherwise.
+pub fn run_if_replica_process() -> Fallible {
+    let Some(text) = std::env::var_os(CONFIG_VARIABLE) else { return Ok(()) };
+    let config = ReplicaConfig::from_text(&text.to_string_lossy())?;
     log_to_stderr();
-    live(&orders).inspect_err(|error| tracing::error!("this replica failed: {error}"))?;
+    serve_and_train(&config).inspect_err(|error| tracing::error!("this replica failed: {error}"))?;
     std::process::exit(0)
 }
 
-fn live(orders: &Orders) -> Fallible {
+/// Serves the task that `TF_CONFIG` names, and trains on it.
+fn serve_and_train(replica_config: &ReplicaConfig) -> Fallible {
     let (cluster, task) = Cluster::from_tf_config(&std::env::var("TF_CONFIG")?)?;
     let task = task.ok_or("TF_CONFIG names no task")?;
     let address = cluster.address(&task).ok_or("TF_CONFIG has no address of the task")?.to_owned();
@@ -161,7 +167,7 @@ fn live(orders: &Orders) -> Fallible {
         task: task.clone(),
         cluster,
         threads: 2,
-        transport: orders.transport,
+        transport: replica_config.transport,
         connect_deadline: Duration::from_secs(2),
         ..ServerConfig::default()
     };
@@ -171,27 +177,28 @@ fn live(orders: &Orders) -> Fallible {
     };
     let served = server.clone();
     runtime.spawn(async move { served.serve(listener, std::future::pending(), Duration::ZERO).await });
-    train(task.task, Master::InProcess(server), orders)
+    train(task.task, Master::InProcess(server), replica_config)
 }
 
-fn train(worker: u32, master: Master, orders: &Orders) -> Fallible {
-    let replica = replica(worker, orders.sync())?;
-    let store = FileStore::new(&orders.folder, ELECTION, orders.lease)?;
+/// Trains to the last step with an elected chief, which saves a checkpoint every ten steps.
+fn train(worker: u32, master: Master, replica_config: &ReplicaConfig) -> Fallible {
+    let replica = replica(worker, replica_config.sync())?;
+    let store = FileStore::new(&replica_config.folder, ELECTION, replica_config.lease)?;
     let config = MonitoredConfig {
         role: Role::Elected(Arc::new(store)),
-        checkpoint_folder: Some(orders.folder.clone()),
-        ..patient()
+        checkpoint_folder: Some(replica_config.folder.clone()),
+        ..long_deadlines()
     };
     let (saver, step) = (replica.saver.clone(), replica.training.global_step);
-    let save = hooks::CheckpointSaver::new(saver.clone(), &orders.folder, step, Every::Steps(10));
+    let save = hooks::CheckpointSaver::new(saver.clone(), &replica_config.folder, step, Every::Steps(10));
     let all: Vec<Box<dyn Hook>> = vec![
-        Box::new(hooks::StopAtStep { last_step: orders.last_step }),
+        Box::new(hooks::StopAtStep { last_step: replica_config.last_step }),
         Box::new(hooks::OfChief::new(save.asynchronous())),
     ];
     let (graph, training) = (replica.graph.clone(), replica.training.clone());
     let mut session = MonitoredSession::new(master, graph, training, Some(saver), all, config)?;
     while session.run(&[], &[], &[replica.training.train])?.is_some() {
-        thread::park_timeout(orders.pause);
+        thread::park_timeout(replica_config.pause);
     }
     session.finish()?;
     Ok(())

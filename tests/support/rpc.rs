@@ -1,4 +1,4 @@
-//! Calls to a server as any client may make them: the protocol's own messages, whatever they say.
+//! Calls to a server with the protocol's own messages, valid or not, and helpers that build graphs as messages.
 
 use super::Fallible;
 use super::cluster::Cluster;
@@ -13,12 +13,13 @@ use tonic::Code;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::{Channel, Endpoint};
 
-/// No call may take longer.
+/// Longest time that a call may take.
 pub const LONG: Duration = Duration::from_secs(30);
 
+/// The result of a call.
 pub type Reply<T> = Result<T, tonic::Status>;
 
-/// Both services of one task.
+/// Clients of the master service and the worker service of one task.
 #[derive(Clone, Debug)]
 pub struct Rpc {
     pub channel: Channel,
@@ -27,6 +28,7 @@ pub struct Rpc {
 }
 
 impl Rpc {
+    /// Connects to a task of the cluster.
     pub async fn connect(cluster: &Cluster, job: &str, index: usize) -> Fallible<Rpc> {
         let address = format!("http://{}", cluster.address(job, index));
         let channel = Endpoint::from_shared(address)?.timeout(LONG).connect().await?;
@@ -35,17 +37,19 @@ impl Rpc {
         Ok(Rpc { channel, master, worker })
     }
 
+    /// Creates a session with a graph and returns its handle.
     pub async fn create_session(&self, graph: pb::GraphDef) -> Reply<String> {
         let request = pb::CreateSessionRequest { graph_def: bytes(&graph), ..Default::default() };
         Ok(self.master.clone().create_session(request).await?.into_inner().session_handle)
     }
 
+    /// Closes a session by its handle.
     pub async fn close_session(&self, session: &str) -> Reply<()> {
         let request = pb::CloseSessionRequest { session_handle: session.to_owned() };
         self.master.clone().close_session(request).await.map(drop)
     }
 
-    /// A step; its failure comes as the call's status if it does so in the body.
+    /// Runs a step; a failure in the response's body becomes the error of the call.
     pub async fn run_step(&self, request: pb::RunStepRequest) -> Reply<Vec<pb::NamedTensorProto>> {
         let reply = self.master.clone().run_step(request).await?.into_inner();
         match reply.status_code {
@@ -54,8 +58,8 @@ impl Rpc {
         }
     }
 
-    /// Creates a session, runs a step, closes it: the server is well.
-    pub async fn check_well(&self) -> Fallible {
+    /// Checks that the server still works: creates a session, runs a step and closes the session.
+    pub async fn check_health(&self) -> Fallible {
         let sum = def([constant("a", 40.0), constant("b", 2.0), binary("sum", "AddV2", "a", "b")]);
         let session = self.create_session(sum).await?;
         let fetched = self.run_step(step(&session, &[], &["sum:0"], &[])).await?;
@@ -65,7 +69,7 @@ impl Rpc {
         Ok(())
     }
 
-    /// One call with these bytes as its message.
+    /// Makes one call with arbitrary bytes as its message.
     pub async fn call_bytes(&self, path: &'static str, message: &[u8]) -> Reply<Vec<u8>> {
         let mut client = tonic::client::Grpc::new(self.channel.clone());
         client.ready().await.map_err(|e| tonic::Status::unavailable(e.to_string()))?;
@@ -75,7 +79,7 @@ impl Rpc {
     }
 }
 
-/// Messages as they are.
+/// A codec that sends and receives messages as raw bytes.
 struct Bytes;
 
 impl Codec for Bytes {
@@ -114,6 +118,7 @@ impl Decoder for Bytes {
     }
 }
 
+/// Returns the request that runs a step of a session.
 pub fn step(
     session: &str,
     feeds: &[(&str, Tensor)],
@@ -133,24 +138,27 @@ pub fn step(
     }
 }
 
-/// The same, with the failure in the body.
+/// Makes the server report a step's failure in the response's body.
 pub fn in_body(step: pb::RunStepRequest) -> pb::RunStepRequest {
     pb::RunStepRequest { store_errors_in_response_body: true, ..step }
 }
 
+/// Returns a graph of these nodes.
 pub fn def(node: impl Into<Vec<pb::NodeDef>>) -> pb::GraphDef {
     pb::GraphDef { node: node.into(), ..Default::default() }
 }
 
-/// A graph as it stands in requests.
+/// Encodes a graph for a request, where it is a field of bytes.
 pub fn bytes(graph: &pb::GraphDef) -> bytes::Bytes {
     graph.encode_to_vec().into()
 }
 
+/// Converts a graph to its message.
 pub fn proto(graph: &Graph) -> Fallible<pb::GraphDef> {
     Ok(graph_to_proto(graph, DefaultAttrs::Keep)?)
 }
 
+/// Returns a node.
 pub fn node(name: &str, op: &str, inputs: &[&str], attrs: &[(&str, pb::AttrValue)]) -> pb::NodeDef {
     pb::NodeDef {
         name: name.to_owned(),
@@ -161,32 +169,38 @@ pub fn node(name: &str, op: &str, inputs: &[&str], attrs: &[(&str, pb::AttrValue
     }
 }
 
+/// Places a node on a device.
 pub fn on(device: &str, node: pb::NodeDef) -> pb::NodeDef {
     pb::NodeDef { device: device.to_owned(), ..node }
 }
 
+/// Returns an attribute with this value.
 pub fn attr(value: pb::attr_value::Value) -> pb::AttrValue {
     pb::AttrValue { value: Some(value) }
 }
 
+/// Returns an attribute that holds a type.
 pub fn dtype(dtype: pb::DataType) -> pb::AttrValue {
     attr(pb::attr_value::Value::Type(dtype as i32))
 }
 
+/// Returns an attribute that holds a string.
 pub fn text(text: &str) -> pb::AttrValue {
     attr(pb::attr_value::Value::S(text.as_bytes().to_vec()))
 }
 
+/// Returns an attribute that holds an integer.
 pub fn int(value: i64) -> pb::AttrValue {
     attr(pb::attr_value::Value::I(value))
 }
 
+/// Returns a shape; the sizes may be invalid.
 pub fn shape(dims: &[i64]) -> pb::TensorShapeProto {
     let dim = dims.iter().map(|&size| pb::tensor_shape_proto::Dim { size, ..Default::default() });
     pb::TensorShapeProto { dim: dim.collect(), ..Default::default() }
 }
 
-/// A constant of any stated shape, of which the elements all are one.
+/// Returns a constant whose message states a shape and holds a single 1, which stands for all elements.
 pub fn splat(name: &str, dims: &[i64]) -> pb::NodeDef {
     let value = pb::TensorProto {
         dtype: pb::DataType::DtFloat as i32,
@@ -202,33 +216,38 @@ pub fn splat(name: &str, dims: &[i64]) -> pb::NodeDef {
     )
 }
 
+/// Returns a constant that is a float scalar.
 pub fn constant(name: &str, value: f32) -> pb::NodeDef {
     tensor(name, &Tensor::scalar(value))
 }
 
+/// Returns a constant with the value of a tensor.
 pub fn tensor(name: &str, value: &Tensor) -> pb::NodeDef {
     let element = attr(pb::attr_value::Value::Type(value.dtype().number()));
     let value = attr(pb::attr_value::Value::Tensor(tensor_to_proto(value)));
     node(name, "Const", &[], &[("dtype", element), ("value", value)])
 }
 
+/// Returns a float placeholder.
 pub fn placeholder(name: &str) -> pb::NodeDef {
     node(name, "Placeholder", &[], &[("dtype", dtype(pb::DataType::DtFloat))])
 }
 
+/// Returns a float node with one input.
 pub fn unary(name: &str, op: &str, x: &str) -> pb::NodeDef {
     node(name, op, &[x], &[("T", dtype(pb::DataType::DtFloat))])
 }
 
+/// Returns a float node with two inputs.
 pub fn binary(name: &str, op: &str, x: &str, y: &str) -> pb::NodeDef {
     node(name, op, &[x, y], &[("T", dtype(pb::DataType::DtFloat))])
 }
 
-/// Waits on `device` for what nobody sends, until its step is cancelled.
+/// Returns a `_Recv` on `device` of a tensor that is never sent, so it waits until its step is cancelled.
 pub fn endless(name: &str, device: &str) -> pb::NodeDef {
     let attrs = [
         ("tensor_type", dtype(pb::DataType::DtFloat)),
-        ("tensor_name", text("nobody sends this")),
+        ("tensor_name", text("never sent")),
         ("send_device", text(device)),
         ("send_device_incarnation", int(1)),
         ("recv_device", text(device)),
@@ -236,7 +255,7 @@ pub fn endless(name: &str, device: &str) -> pb::NodeDef {
     on(device, node(name, "_Recv", &[], &attrs))
 }
 
-/// A failure with this code, of which the text has all these parts.
+/// Asserts that a call failed with this code and a message that contains all `parts`; returns the message.
 pub fn assert_fails<T: std::fmt::Debug>(reply: Reply<T>, code: Code, parts: &[&str]) -> String {
     match reply {
         Ok(value) => panic!("{code:?} was expected, got {value:?}"),

@@ -1,5 +1,5 @@
-"""Starts TensorBoard on a folder and asks it for what a training session has written there: four steps that halve
-`w = [8, 16]`, the first and the third of them traced."""
+"""Starts TensorBoard on a folder and checks that it serves the events that a training session has written there: four
+steps that halve `w = [8, 16]`, of which the first and the third are traced."""
 import io
 import json
 import sys
@@ -18,14 +18,16 @@ board.configure(argv=["tensorboard", "--logdir", sys.argv[1], "--port", "0", "--
 SERVER = board.launch()
 
 
-def bytes_at(path, **query):
+def get_bytes(path, **query):
+    """Returns TensorBoard's answer to a request."""
     query = {"run": ".", **query}
     with urllib.request.urlopen(f"{SERVER}data/{path}?{urllib.parse.urlencode(query)}") as answer:
         return answer.read()
 
 
-def asked(path, **query):
-    return json.loads(bytes_at(path, **query))
+def get_json(path, **query):
+    """Returns TensorBoard's answer to a request, parsed as JSON."""
+    return json.loads(get_bytes(path, **query))
 
 
 def passed(name):
@@ -33,10 +35,10 @@ def passed(name):
 
 
 def wait_until_loaded():
-    """The last step's text is there; TensorBoard reads beside its server."""
+    """Waits until TensorBoard serves the last step's text: it loads events while its server already answers."""
     deadline = time.time() + DEADLINE
     while True:
-        notes = asked("plugin/text/text", tag="note") if asked("plugin/text/tags").get(".") else []
+        notes = get_json("plugin/text/text", tag="note") if get_json("plugin/text/tags").get(".") else []
         if notes and notes[-1]["step"] == STEPS[-1]:
             return
         assert time.time() < deadline, f"not loaded after {DEADLINE} s: {notes}"
@@ -44,9 +46,9 @@ def wait_until_loaded():
 
 
 def scalars():
-    assert "loss" in asked("plugin/scalars/tags")["."]
-    points = asked("plugin/scalars/scalars", tag="loss")
-    # The loss before each step: half the sum of squares.
+    assert "loss" in get_json("plugin/scalars/tags")["."]
+    points = get_json("plugin/scalars/scalars", tag="loss")
+    # The loss before each step, which is half the sum of squares.
     assert [(step, value) for _, step, value in points] == [(1, 160.0), (2, 40.0), (3, 10.0), (4, 2.5)], points
     times = [at for at, _, _ in points]
     assert times == sorted(times) and abs(times[0] - time.time()) < 600, times
@@ -54,7 +56,7 @@ def scalars():
 
 
 def histograms():
-    found = asked("plugin/histograms/histograms", tag="weights")
+    found = get_json("plugin/histograms/histograms", tag="weights")
     assert [step for _, step, _ in found] == STEPS, found
     for (_, step, buckets) in found:
         assert sum(count for _, _, count in buckets) == 2, buckets
@@ -64,35 +66,35 @@ def histograms():
 
 
 def images():
-    [tag] = asked("plugin/images/tags")["."]
-    found = asked("plugin/images/images", tag=tag, sample=0)
+    [tag] = get_json("plugin/images/tags")["."]
+    found = get_json("plugin/images/images", tag=tag, sample=0)
     assert [image["step"] for image in found] == STEPS, found
     query = dict(urllib.parse.parse_qsl(found[-1]["query"]))
-    image = Image.open(io.BytesIO(bytes_at("plugin/images/individualImage", **query)))
+    image = Image.open(io.BytesIO(get_bytes("plugin/images/individualImage", **query)))
     assert (image.mode, image.size) == ("RGB", (3, 2)), image
     assert image.tobytes() == bytes(range(0, 180, 10)), image.tobytes()
     passed("images")
 
 
 def text():
-    found = asked("plugin/text/text", tag="note")
+    found = get_json("plugin/text/text", tag="note")
     assert [note["step"] for note in found] == STEPS, found
     assert "a <strong>note</strong>" in found[0]["text"], found[0]
     passed("text")
 
 
 def graph():
-    assert asked("plugin/graphs/info")["."]["run_graph"], asked("plugin/graphs/info")
-    drawn = bytes_at("plugin/graphs/graph").decode()
-    for wanted in ('name: "w"', 'op: "VarHandleOp"', 'op: "ResourceApplyGradientDescent"', 'name: "w/Assign"'):
-        assert wanted in drawn, f"no {wanted} in {drawn}"
+    assert get_json("plugin/graphs/info")["."]["run_graph"], get_json("plugin/graphs/info")
+    drawn = get_bytes("plugin/graphs/graph").decode()
+    for part in ('name: "w"', 'op: "VarHandleOp"', 'op: "ResourceApplyGradientDescent"', 'name: "w/Assign"'):
+        assert part in drawn, f"no {part} in {drawn}"
     passed("graph")
 
 
 def run_metadata():
-    tags = asked("plugin/graphs/info")["."]["tags"]
+    tags = get_json("plugin/graphs/info")["."]["tags"]
     assert sorted(tag for tag, has in tags.items() if has["profile"]) == ["step_1", "step_3"], tags
-    traced = bytes_at("plugin/graphs/run_metadata", tag="step_3").decode()
+    traced = get_bytes("plugin/graphs/run_metadata", tag="step_3").decode()
     assert 'device: "/job:localhost/replica:0/task:0/device:CPU:0"' in traced, traced
     assert "ResourceApplyGradientDescent" in traced and "all_end_rel_micros" in traced, traced
     passed("run metadata")

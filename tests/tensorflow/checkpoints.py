@@ -1,5 +1,5 @@
-"""Checkpoints and summaries with TensorFlow's own Saver and sessions, between our servers and TensorFlow's own files:
-what one writes the other reads, and the bytes are the same. Runs on a cluster of two ps and one worker of ours."""
+"""Checkpoints and summaries written with TensorFlow's Saver and sessions: each implementation reads the files of the
+other, and the bytes are the same. Runs on a cluster of two ps and one worker of ours."""
 import argparse
 import filecmp
 import glob
@@ -31,7 +31,7 @@ def passed(name):
 
 
 def run(target, build):
-    """What the fetches that `build` makes give on a server; the empty target is TensorFlow's own runtime."""
+    """Runs the fetches that `build` returns and returns their values; the empty target is TensorFlow's own runtime."""
     with tf.Graph().as_default():
         fetches = build()
         with tf.Session(target) as session:
@@ -42,7 +42,7 @@ TYPES = "float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 ui
 
 
 def everything():
-    """Tensors of every type, and of odd shapes; with slices of two that are partitioned."""
+    """Returns tensors of every type and of unusual shapes, and slices of two partitioned tensors."""
     rng = np.random.default_rng(1)
     named = [(f"of/{t}", "", (rng.integers(0, 2, (3, 4)) * 3).astype(tf.as_dtype(t).as_numpy_dtype)) for t in TYPES]
     named += [
@@ -99,7 +99,7 @@ def restored_in_other_parts():
 
 
 def many_names():
-    """An index of several blocks."""
+    """A checkpoint whose index has several blocks."""
     names = [f"layer{i:05}/kernel" for i in range(9000)]
     for side, target in (("ours", TARGET), ("theirs", "")):
         build = lambda: tf.raw_ops.SaveV2(
@@ -122,9 +122,9 @@ def first_format():
 
 
 def model(partitions):
-    """A variable in partitions, one of strings, and a step, spread over the ps."""
+    """Builds a partitioned variable, a string variable and a global step, distributed over the ps tasks."""
     rows = tf.reshape(tf.range(24, dtype=tf.float32), [8, 3])
-    # Variables outlive sessions: each layout has a container of its own.
+    # Variables outlive sessions, so each partitioning has its own container.
     with tf.container(f"layout{partitions}"), tf.device(tf.train.replica_device_setter(ps_tasks=2)):
         split = tf.get_variable("split", [8, 3], partitioner=tf.fixed_size_partitioner(partitions), use_resource=False)
         step = tf.train.get_or_create_global_step()
@@ -147,8 +147,8 @@ def savers(sharded):
             session.run(fill)
             for i in range(4):
                 session.run(tf.assign(step, i))
-                said = saver.save(session, prefix, global_step=i)
-            assert said == f"{prefix}-3", said
+                saved_path = saver.save(session, prefix, global_step=i)
+            assert saved_path == f"{prefix}-3", saved_path
     kept = sorted(os.path.basename(f) for f in glob.glob(f"{prefix}-*.index"))
     assert kept == ["model-2.index", "model-3.index"], kept
     assert tf.train.latest_checkpoint(folder) == f"{prefix}-3"
@@ -165,14 +165,14 @@ def savers(sharded):
         with tf.Session(TARGET) as session:
             try:
                 tf.train.Saver([missing]).restore(session, f"{prefix}-3")
-                raise AssertionError("restored what is not there")
+                raise AssertionError("restored a variable that was not saved")
             except tf.errors.NotFoundError as error:
                 assert "Key missing not found in checkpoint" in str(error), error
     passed("a saver" + (" in shards" if sharded else ""))
 
 
 def from_another_server():
-    """What a TensorFlow server saved is restored on ours, and the other way round."""
+    """Restores a checkpoint of a TensorFlow server on our server, and vice versa."""
     server = tf.train.Server.create_local_server()
     for source, sink in ((server.target, TARGET), (TARGET, server.target)):
         prefix = path(f"from_{sink == TARGET}")
@@ -218,7 +218,7 @@ def summaries_are_the_same():
 
 
 def events_of(folder):
-    """What the only event file of a folder holds, without the time."""
+    """Returns host, suffix and events of the only event file in a folder, without the times."""
     (name,) = glob.glob(f"{folder}/*")
     host, suffix = re.fullmatch(r"events\.out\.tfevents\.\d{10}\.(.+)\.\d+\.\d+\.(own\.suffix|v2)", os.path.basename(name)).groups()
     events = list(tf.train.summary_iterator(name))
@@ -229,7 +229,8 @@ def events_of(folder):
 
 
 def write_events(target, folder):
-    """Every kind of event, and how many were in the file at what time."""
+    """Writes every kind of event. Returns the results of the ops, the number of events in the file after each op, and
+    the events."""
     raw, counts = tf.raw_ops, []
     rng = np.random.default_rng(7)
     graph = tf.Graph()
@@ -268,20 +269,20 @@ def write_events(target, folder):
             raw.ImportEvent(writer=writer, event=b"\xff"),
         ]
         flush, close = raw.FlushSummaryWriter(writer=writer), raw.CloseSummaryWriter(writer=writer)
-        said = []
+        results = []
 
-        def say(op):
+        def run_and_record(op):
             try:
-                said.append(session.run(op))
+                results.append(session.run(op))
             except tf.errors.OpError as error:
-                # Names of resources are another in each implementation.
-                said.append((type(error).__name__, "" if isinstance(error, tf.errors.NotFoundError) else text(error)))
+                # The message of NotFoundError names the resource, whose name differs between implementations.
+                results.append((type(error).__name__, "" if isinstance(error, tf.errors.NotFoundError) else text(error)))
             found = glob.glob(f"{folder}/made/for/it/*")
             counts.append(len(list(tf.train.summary_iterator(found[0]))) if found else -1)
 
         for op in [writes[0], flush, close, create, create, *writes, *wrong, flush, close, close, writes[0]]:
-            say(op)
-    return said, counts, events_of(f"{folder}/made/for/it")
+            run_and_record(op)
+    return results, counts, events_of(f"{folder}/made/for/it")
 
 
 def event_files_are_the_same():
@@ -302,7 +303,7 @@ def event_files_are_the_same():
 
 
 def writers_of_scripts():
-    """What `create_file_writer` makes in a graph."""
+    """Summaries written with `create_file_writer` in a graph."""
     v2 = tf.compat.v2.summary
     folder = path("writers")
     with tf.Graph().as_default(), tf.Session(TARGET) as session:
@@ -321,9 +322,9 @@ def writers_of_scripts():
 
 
 def folders_of_checkpoints():
-    """A checkpoint's own folder is made, and no other; what stands in a folder's place is said to be no folder."""
+    """Saving creates the folder of the checkpoint, but not its parents; a file in place of the folder is an error."""
 
-    def said(target, side):
+    def outcomes_on(target, side):
         os.makedirs(path(side))
         open(path(side, "file"), "w").close()
         outcomes = []
@@ -336,7 +337,7 @@ def folders_of_checkpoints():
                 outcomes.append(type(error).__name__)
         return outcomes
 
-    ours, theirs = said(TARGET, "folders of ours"), said("", "folders of theirs")
+    ours, theirs = outcomes_on(TARGET, "folders of ours"), outcomes_on("", "folders of theirs")
     assert ours == theirs, (ours, theirs)
     passed("folders of checkpoints")
 

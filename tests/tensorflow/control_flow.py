@@ -1,6 +1,7 @@
-"""Branches and loops of TensorFlow 1 on a server: each program gives what it gives in a session of its own process.
+"""Conditionals and loops of TensorFlow 1 on a server: each program computes the same as in a TensorFlow session in this
+process.
 
-Programs that spread over tasks do so on the server only.
+Programs that use several tasks do so on the server only.
 """
 import argparse
 import contextlib
@@ -19,8 +20,9 @@ def program(f):
     return f
 
 
-class Place:
-    """Where a program runs: `task` is a device scope of one of two tasks, and nothing where there are none."""
+class Target:
+    """The target on which a program runs. `task` is the device scope of one of two tasks on a server, and has no effect in
+    a local session."""
 
     def __init__(self, target):
         self.target = target
@@ -32,7 +34,7 @@ class Place:
 
 
 @program
-def branches(place):
+def branches(target):
     x = tf.placeholder(tf.float32, [])
     y = tf.cond(x > 0, lambda: x * 2.0, lambda: tf.cond(x < -5, lambda: x - 1.0, lambda: -x))
     grad = tf.gradients(y, x)[0]
@@ -42,7 +44,7 @@ def branches(place):
 
 
 @program
-def branches_with_effects(place):
+def branches_with_effects(target):
     v = tf.Variable(1.0, use_resource=True)
     w = tf.Variable(1.0, use_resource=False)
     p = tf.placeholder(tf.bool, [])
@@ -53,17 +55,17 @@ def branches_with_effects(place):
 
 
 @program
-def a_branch_over_tasks(place):
+def a_branch_over_tasks(target):
     x = tf.placeholder(tf.float32, [2])
     p = tf.placeholder(tf.bool, [])
 
     def on(task, f):
-        with place.task(task):
+        with target.task(task):
             return f(x)
 
-    with place.task(0):
+    with target.task(0):
         y = tf.cond(p, lambda: on(1, lambda x: x * 3.0) + 1.0, lambda: on(1, lambda x: x - 3.0))
-    with place.task(1):
+    with target.task(1):
         z = y * 2.0
     grad = tf.gradients(z, x)[0]
     return [([y, z, grad], {x: [1.0, 2.0], p: v}) for v in (True, False)]
@@ -74,7 +76,7 @@ def power(x, n, **options):
 
 
 @program
-def a_loop_and_its_gradient(place):
+def a_loop_and_its_gradient(target):
     runs = []
     n = tf.placeholder(tf.int32, [])
     for parallel in (1, 2, 32):
@@ -86,7 +88,7 @@ def a_loop_and_its_gradient(place):
 
 
 @program
-def a_loop_of_bounded_length(place):
+def a_loop_of_bounded_length(target):
     x = tf.constant([2.0, 0.5])
     y = tf.while_loop(lambda i, a: i < 4, lambda i, a: [i + 1, a * x], [0, x], maximum_iterations=4)[1]
     first = tf.gradients(y, x)[0]
@@ -94,7 +96,7 @@ def a_loop_of_bounded_length(place):
 
 
 @program
-def nested_loops_and_their_gradients(place):
+def nested_loops_and_their_gradients(target):
     x = tf.placeholder(tf.float32, [])
 
     def outer(i, total):
@@ -106,7 +108,7 @@ def nested_loops_and_their_gradients(place):
 
 
 @program
-def branches_in_loops_and_loops_in_branches(place):
+def branches_in_loops_and_loops_in_branches(target):
     n = tf.placeholder(tf.int32, [])
     x = tf.constant(1.5)
 
@@ -120,7 +122,7 @@ def branches_in_loops_and_loops_in_branches(place):
 
 
 @program
-def arrays_of_tensors(place):
+def arrays_of_tensors(target):
     xs = tf.constant(np.arange(12, dtype=np.float32).reshape(4, 3))
     array = tf.TensorArray(tf.float32, size=4, clear_after_read=False).unstack(xs)
     out = tf.TensorArray(tf.float32, size=0, dynamic_size=True, clear_after_read=False, infer_shape=False)
@@ -134,7 +136,7 @@ def arrays_of_tensors(place):
 
 
 @program
-def maps_folds_and_scans(place):
+def maps_folds_and_scans(target):
     xs = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     mapped = tf.map_fn(lambda x: x * x + 1.0, xs)
     folded = tf.foldl(lambda a, x: a * 0.5 + x, xs)
@@ -144,16 +146,16 @@ def maps_folds_and_scans(place):
     return [([mapped, folded, scanned, pair] + grads, {})]
 
 
-def recurrent(xs, lengths, w, place, swap):
-    """What dynamic_rnn builds: a loop that reads steps from one array and writes to another, and that leaves
-    the state of sequences that have ended alone."""
+def recurrent(xs, lengths, w, target, swap):
+    """Builds the loop of dynamic_rnn: it reads steps from one tensor array and writes to another, and does not change the
+    state of sequences that have ended."""
     steps, batch, size = 6, 3, 4
     inputs = tf.TensorArray(tf.float32, size=steps, element_shape=[batch, size]).unstack(xs)
     outputs = tf.TensorArray(tf.float32, size=steps, element_shape=[batch, size])
 
     def body(t, h, outputs):
         x = inputs.read(t)
-        with place.task(1):
+        with target.task(1):
             new = tf.tanh(tf.matmul(tf.concat([x, h], 1), w))
         alive = tf.tile((t < lengths)[:, None], [1, size])
         h, out = tf.where(alive, new, h), tf.where(alive, new, tf.zeros_like(new))
@@ -164,12 +166,12 @@ def recurrent(xs, lengths, w, place, swap):
     return h, outputs.stack()
 
 
-def trained(place, use_resource, swap):
+def trained(target, use_resource, swap):
     rng = np.random.default_rng(3)
     xs = tf.constant(rng.normal(size=[6, 3, 4]).astype(np.float32))
-    with place.task(0):
+    with target.task(0):
         w = tf.Variable(rng.normal(size=[8, 4]).astype(np.float32) * 0.3, use_resource=use_resource)
-        h, out = recurrent(xs, tf.constant([6, 2, 4]), w, place, swap)
+        h, out = recurrent(xs, tf.constant([6, 2, 4]), w, target, swap)
         loss = tf.reduce_sum(tf.square(out)) + tf.reduce_sum(h)
         train = tf.train.GradientDescentOptimizer(0.05).minimize(loss)
         init = tf.global_variables_initializer()
@@ -180,31 +182,31 @@ def trained(place, use_resource, swap):
 
 
 @program
-def a_recurrent_net_trained_on_one_task(place):
-    return trained(Place(""), True, False)
+def a_recurrent_net_trained_on_one_task(target):
+    return trained(Target(""), True, False)
 
 
 @program
-def a_recurrent_net_trained_over_tasks(place):
-    return trained(place, True, True)
+def a_recurrent_net_trained_over_tasks(target):
+    return trained(target, True, True)
 
 
 @program
-def a_loop_over_tasks(place):
+def a_loop_over_tasks(target):
     n = tf.placeholder(tf.int32, [])
     runs = []
     for parallel in (1, 32):
         x = tf.constant([1.5, -0.5])
 
         def body(i, a, b):
-            with place.task(0):
+            with target.task(0):
                 c = a * x + 1.0
-            with place.task(1):
+            with target.task(1):
                 d = tf.tanh(c) + b
-            with place.task(0):
+            with target.task(0):
                 return [i + 1, c - d, d * 0.5]
 
-        with place.task(0):
+        with target.task(0):
             start = [tf.constant(0), tf.ones([2]), tf.zeros([2])]
             i, a, b = tf.while_loop(lambda i, *_: i < n, body, start, parallel_iterations=parallel)
         grad = tf.gradients([a, b], x)[0]
@@ -213,39 +215,39 @@ def a_loop_over_tasks(place):
 
 
 @program
-def nested_loops_over_tasks(place):
+def nested_loops_over_tasks(target):
     n = tf.placeholder(tf.int32, [])
 
     def inner(j, a):
-        with place.task(1):
+        with target.task(1):
             return [j + 1, a * 1.1 + 0.5]
 
     def outer(i, a):
-        with place.task(0):
+        with target.task(0):
             b = tf.while_loop(lambda j, _: j < i, inner, [0, a])[1]
             return [i + 1, b + 1.0]
 
-    with place.task(0):
+    with target.task(0):
         y = tf.while_loop(lambda i, _: i < n, outer, [0, 1.0])[1]
     return [(y, {n: v}) for v in (0, 1, 6)]
 
 
 @program
-def a_loop_over_tasks_on_a_side_not_taken(place):
+def a_loop_over_tasks_on_a_side_not_taken(target):
     p = tf.placeholder(tf.bool, [])
 
     def body(i, a):
-        with place.task(1):
+        with target.task(1):
             return [i + 1, a + 2.0]
 
-    with place.task(0):
+    with target.task(0):
         x = tf.constant(1.0)
         y = tf.cond(p, lambda: tf.while_loop(lambda i, _: i < 5, body, [0, x])[1], lambda: x)
     return [(y, {p: v}) for v in (True, False, True)]
 
 
 @program
-def strings_and_integers_go_round(place):
+def strings_and_integers_go_round(target):
     text = tf.while_loop(lambda i, s: i < 3, lambda i, s: [i + 1, tf.identity(s)], [0, tf.constant("abc")])[1]
     many = tf.while_loop(lambda i, s: i < 100000, lambda i, s: [i + 1, s + tf.cast(i, tf.int64)],
                          [0, tf.constant(0, tf.int64)])[1]
@@ -255,7 +257,7 @@ def strings_and_integers_go_round(place):
 def results(target, build):
     with tf.Graph().as_default():
         tf.set_random_seed(1)
-        runs = build(Place(target))
+        runs = build(Target(target))
         with tf.Session(target) as session:
             return [session.run(fetches, feeds) for fetches, feeds in runs]
 
@@ -267,13 +269,13 @@ def compare(target, build):
         if isinstance(b, (bytes, str)) or b is None:
             assert a == b, (a, b)
         else:
-            # Training amplifies what the last bits of a hyperbolic tangent differ in.
+            # Training amplifies differences in the last bits of hyperbolic tangents.
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
             assert np.asarray(a).dtype == np.asarray(b).dtype
 
 
 def a_dead_tensor_cannot_be_fetched(target):
-    """The text is that of the peer's server; its own sessions say it in other words."""
+    """Fetching a dead tensor fails with the message of TensorFlow's server, which differs from that of local sessions."""
     with tf.Graph().as_default():
         x, p = tf.constant(1.0), tf.placeholder(tf.bool, [])
         no, yes = tf.raw_ops.Switch(data=x, pred=p)
@@ -322,7 +324,7 @@ def main():
             continue
         try:
             check()
-        except Exception as error:  # Every program is tried.
+        except Exception as error:  # Runs all programs, also after a failure.
             failed.append(name)
             print("FAILED", name, type(error).__name__, str(error)[:1500], flush=True)
         else:

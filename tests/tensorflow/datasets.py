@@ -1,5 +1,5 @@
-"""Input pipelines of tf.data as TensorFlow-1 programs write them: on a server of ours (`--target`) and on TensorFlow's
-own, element by element (`pipelines`); and what sessions share, wait for and fail with."""
+"""Input pipelines of tf.data in TensorFlow-1 style. The elements of each pipeline of `pipelines` are compared between our
+server (`--target`) and TensorFlow's; checks cover sharing between sessions, waiting, cancellation and errors."""
 import argparse
 import os
 import sys
@@ -19,15 +19,15 @@ CHECKS = []
 
 
 def check(f):
-    """A function of targets that asserts."""
+    """Registers a check, which is a function of both targets."""
     CHECKS.append(f)
     return f
 
 
 def fails(error, *parts):
-    """A context that wants `error`, with all of `parts` in its message."""
+    """A context manager that expects `error` with all of `parts` in its message."""
 
-    class Wanted:
+    class Expected:
         def __enter__(self):
             return self
 
@@ -38,11 +38,11 @@ def fails(error, *parts):
                 assert part in str(value), f"'{part}' is not in: {value}"
             return True
 
-    return Wanted()
+    return Expected()
 
 
 @check
-def an_iterator_says_when_it_is_not_initialised(ours, theirs):
+def uninitialised_iterator_is_an_error(ours, theirs):
     for target in (ours, theirs):
         with tf.Graph().as_default(), tf.Session(target) as session:
             iterator = tf.data.make_initializable_iterator(Dataset.range(3))
@@ -52,7 +52,7 @@ def an_iterator_says_when_it_is_not_initialised(ours, theirs):
 
 
 @check
-def elements_are_copied_to_a_device_before_they_are_asked_for(ours, theirs):
+def elements_are_prefetched_to_a_device(ours, theirs):
     def run(target):
         with tf.Graph().as_default(), tf.Session(target) as session:
             pairs = Dataset.from_tensor_slices((tf.range(10.0), tf.range(10))).batch(4)
@@ -71,7 +71,7 @@ def elements_are_copied_to_a_device_before_they_are_asked_for(ours, theirs):
 
 
 @check
-def elements_are_dealt_out_to_devices(ours, theirs):
+def elements_are_distributed_to_devices(ours, theirs):
     def run(target):
         with tf.Graph().as_default(), tf.Session(target) as session:
             iterator = MultiDeviceIterator(Dataset.range(7), ["/cpu:0", "/cpu:0"], max_buffer_size=2)
@@ -89,14 +89,14 @@ def elements_are_dealt_out_to_devices(ours, theirs):
 
 
 @check
-def batches_are_cut_and_dealt_out_as_strategies_ask(ours, theirs):
+def batches_are_rebatched_and_sharded(ours, theirs):
     of = {"output_types": [tf.int64], "output_shapes": [[None]]}
 
     def batches(count):
         return Dataset.range(count).batch(4)._variant_tensor
 
-    def sizes(count, wanted, drop):
-        return lambda: experimental.rebatch_dataset_v2(batches(count), tf.constant(wanted, tf.int64), tf.constant(drop), **of)
+    def sizes(count, batch_sizes, drop):
+        return lambda: experimental.rebatch_dataset_v2(batches(count), tf.constant(batch_sizes, tf.int64), tf.constant(drop), **of)
 
     def replicas(count, number):
         return lambda: experimental.rebatch_dataset(batches(count), tf.constant(number, tf.int64), **of)
@@ -127,7 +127,7 @@ def batches_are_cut_and_dealt_out_as_strategies_ask(ours, theirs):
 
 
 @check
-def an_iterator_starts_again_with_other_feeds(ours, theirs):
+def iterator_is_initialised_again_with_other_feeds(ours, theirs):
     def run(target):
         with tf.Graph().as_default(), tf.Session(target) as session:
             values = tf.placeholder(tf.float32, [None])
@@ -147,7 +147,7 @@ def an_iterator_starts_again_with_other_feeds(ours, theirs):
 
 
 @check
-def an_iterator_takes_one_dataset_after_the_other(ours, theirs):
+def iterator_is_initialised_with_several_datasets(ours, theirs):
     for target in (ours, theirs):
         with tf.Graph().as_default(), tf.Session(target) as session:
             training, validation = Dataset.range(100, 103), Dataset.range(2)
@@ -165,7 +165,7 @@ def an_iterator_takes_one_dataset_after_the_other(ours, theirs):
 
 
 @check
-def a_handle_that_is_fed_chooses_the_iterator(ours, theirs):
+def fed_handle_chooses_the_iterator(ours, theirs):
     for target in (ours, theirs):
         with tf.Graph().as_default(), tf.Session(target) as session:
             a = tf.data.make_initializable_iterator(Dataset.range(5))
@@ -200,7 +200,7 @@ def sessions_share_an_iterator_by_its_name(ours, theirs):
 
 
 @check
-def elements_go_to_another_task(ours, theirs):
+def elements_are_sent_to_another_task(ours, theirs):
     if not OTHER:
         return
     with tf.Graph().as_default(), tf.Session(ours) as session:
@@ -223,7 +223,7 @@ def elements_go_to_another_task(ours, theirs):
 
 
 def drained(session, following):
-    """What is left."""
+    """Returns the remaining elements."""
     left = []
     try:
         while True:
@@ -233,7 +233,7 @@ def drained(session, following):
 
 
 def without_end(made):
-    """Looks for an element that never comes; counts the steps of the search in a variable."""
+    """A dataset that searches for ever for an element; the variable `made` counts the elements of the search."""
 
     def never(i):
         with tf.control_dependencies([made.assign_add(1)]):
@@ -243,7 +243,7 @@ def without_end(made):
 
 
 @check
-def a_step_that_waits_for_an_element_ends_when_it_is_cancelled(ours, theirs):
+def waiting_step_ends_when_cancelled(ours, theirs):
     for ahead in (False, True):
         with tf.Graph().as_default(), tf.Session(ours) as session:
             made = tf.get_variable("made", [], tf.int64, tf.zeros_initializer(), use_resource=True)
@@ -254,13 +254,13 @@ def a_step_that_waits_for_an_element_ends_when_it_is_cancelled(ours, theirs):
             session.run(iterator.make_initializer(endless.prefetch(1) if ahead else endless))
             with fails(tf.errors.DeadlineExceededError):
                 session.run(following, options=tf.RunOptions(timeout_in_ms=300))
-            # What was searched for is given up with the next dataset.
+            # Initialising the iterator with another dataset ends the search.
             session.run(iterator.make_initializer(Dataset.range(5, 7)))
             assert [session.run(following), session.run(following)] == [5, 6]
 
 
 @check
-def closing_a_session_ends_what_waits_in_it(ours, theirs):
+def closing_a_session_ends_waiting_steps(ours, theirs):
     with tf.Graph().as_default():
         made = tf.get_variable("made", [], tf.int64, tf.zeros_initializer(), use_resource=True)
         iterator = tf.data.make_initializable_iterator(without_end(made))
@@ -285,7 +285,7 @@ def closing_a_session_ends_what_waits_in_it(ours, theirs):
 
 
 @check
-def elements_are_made_while_nobody_asks(ours, theirs):
+def elements_are_prefetched_between_steps(ours, theirs):
     with tf.Graph().as_default(), tf.Session(ours) as session:
         made = tf.get_variable("made", [], tf.int64, tf.zeros_initializer(), use_resource=True)
 
@@ -299,13 +299,13 @@ def elements_are_made_while_nobody_asks(ours, theirs):
         session.run(iterator.initializer)
         assert session.run(seen) == 0
         assert session.run(following) == 0
-        # One is taken, five are ready, and no more than that and one under way are ever made.
+        # One element is taken and five are prefetched. At most one more is in progress.
         until(lambda: session.run(seen) >= 6)
         assert session.run(seen) <= 7
 
 
 @check
-def a_function_reads_what_it_captures(ours, theirs):
+def function_reads_captured_tensors(ours, theirs):
     with tf.Graph().as_default(), tf.Session(ours) as session:
         v = tf.get_variable("v", initializer=3.0, use_resource=True)
         factor = tf.placeholder(tf.float32, [])
@@ -337,7 +337,7 @@ def iterators_over_one_dataset_shuffle_with_one_generator(ours, theirs):
                 with tf.control_dependencies([first.initializer]):
                     second = tf.data.make_initializable_iterator(dataset)
                 followings = [first.get_next(), second.get_next()]
-                # Datasets of two steps are two.
+                # Each step that creates the dataset creates another one.
                 for _ in range(2):
                     session.run(second.initializer)
                     seen.append([drained(session, following) for following in followings])
@@ -345,7 +345,7 @@ def iterators_over_one_dataset_shuffle_with_one_generator(ours, theirs):
 
 
 @check
-def a_failing_function_names_its_node(ours, theirs):
+def error_of_a_function_names_its_node(ours, theirs):
     for target in (ours, theirs):
         with tf.Graph().as_default(), tf.Session(target) as session:
             dataset = Dataset.from_tensor_slices([1, 7, 2]).map(lambda i: tf.gather([10, 20, 30], i, name="pick"))
@@ -359,7 +359,7 @@ def a_failing_function_names_its_node(ours, theirs):
 
 
 @check
-def questions_about_datasets(ours, theirs):
+def properties_of_datasets(ours, theirs):
     for target in (ours, theirs):
         with tf.Graph().as_default(), tf.Session(target) as session:
             cardinality = tf.data.experimental.cardinality
@@ -375,7 +375,7 @@ def questions_about_datasets(ours, theirs):
 
 
 @check
-def what_is_wrong_is_said_in_the_peers_words(ours, theirs):
+def error_messages_are_those_of_tensorflow(ours, theirs):
     n = tf.placeholder_with_default
     wrong = [
         ("step must be a non-zero integer.", lambda v: Dataset.range(0, 3, v), 0),
@@ -390,7 +390,7 @@ def what_is_wrong_is_said_in_the_peers_words(ours, theirs):
     for target in (ours, theirs):
         for text, make, value in wrong:
             with tf.Graph().as_default(), tf.Session(target) as session:
-                # The shape is hidden, or Python itself would refuse.
+                # The shape is hidden, because otherwise Python would refuse the dataset.
                 shape = None if "components" in text else []
                 iterator = tf.data.make_initializable_iterator(make(n(np.int64(value), shape)))
                 with fails(tf.errors.InvalidArgumentError, text):
@@ -398,12 +398,12 @@ def what_is_wrong_is_said_in_the_peers_words(ours, theirs):
 
 
 def until(holds):
-    """Asks until it holds; the test's own deadline ends it otherwise."""
+    """Polls a condition until it holds, for at most 30 s."""
     import time
 
     deadline = time.monotonic() + 30
     while not holds():
-        assert time.monotonic() < deadline, "never came true"
+        assert time.monotonic() < deadline, "the condition did not become true"
 
 
 OTHER = []

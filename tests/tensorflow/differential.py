@@ -1,5 +1,5 @@
-"""Runs every op of our table (JSON, the first argument) on a server of ours (`--target`) and on TensorFlow's own
-kernels, on the same inputs, for every combination of types that TensorFlow has a CPU kernel for, and compares."""
+"""Compares every op of our table (JSON, the first argument) on our server (`--target`) with TensorFlow's kernels, on the
+same inputs, for every combination of types for which TensorFlow has a CPU kernel."""
 import argparse
 import itertools
 import json
@@ -19,28 +19,29 @@ import cases.errors  # noqa: E402
 import cases.special  # noqa: E402
 from probe import Probe, run  # noqa: E402
 
-SPINE = ("half", "bfloat16", "float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool", "string", "complex64", "complex128")
+# The types that are compared.
+COMPARED_TYPES = ("half", "bfloat16", "float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool", "string", "complex64", "complex128")
 
-# Ops of which nothing can be compared through a client.
+# Ops that cannot be compared through a client, with the reason.
 EXCUSED = {
-    "_Arg": "added by whoever calls a function",
-    "_Retval": "added by whoever calls a function",
-    "_FusedBatchNormEx": "made by the peer's optimiser alone",
-    "_FusedConv2D": "made by the peer's optimiser alone",
-    "_FusedMatMul": "made by the peer's optimiser alone",
-    "_UnaryOpsComposition": "made by the peer's optimiser alone",
-    "NcclAllReduce": "of several GPUs",
-    "NcclReduce": "of several GPUs",
-    "NcclBroadcast": "of several GPUs",
-    "NonDeterministicInts": "nobody can foresee what it gives",
-    "TopK": "the peer cannot make its kernel: it asks for an attribute that the op has not",
-    "ImageSummary": "encoders differ in how they compress: checkpoints.py compares the pixels",
+    "_Arg": "added by the caller of a function",
+    "_Retval": "added by the caller of a function",
+    "_FusedBatchNormEx": "created by the peer's optimiser alone",
+    "_FusedConv2D": "created by the peer's optimiser alone",
+    "_FusedMatMul": "created by the peer's optimiser alone",
+    "_UnaryOpsComposition": "created by the peer's optimiser alone",
+    "NcclAllReduce": "needs several GPUs",
+    "NcclReduce": "needs several GPUs",
+    "NcclBroadcast": "needs several GPUs",
+    "NonDeterministicInts": "its result is not deterministic",
+    "TopK": "the peer's kernel cannot be created: it needs an attribute that the op lacks",
+    "ImageSummary": "encoders compress differently: checkpoints.py compares the pixels",
     "_Send": "added by the master",
     "_Recv": "added by the master",
     "_HostSend": "added by the master",
     "_HostRecv": "added by the master",
 }
-# What means something only in company; whole programs are compared in control_flow.py and step_objects.py.
+# Ops that work only together with others: control_flow.py and step_objects.py compare whole programs.
 EXCUSED |= dict.fromkeys(
     [f"{ref}{op}" for op in ("Switch", "Merge", "Enter", "Exit", "NextIteration") for ref in ("", "Ref")]
     + ["_SwitchN", "LoopCond", "RefSelect"]
@@ -54,26 +55,26 @@ EXCUSED |= dict.fromkeys(
     "part of a program",
 )
 
-# Datasets and what is behind handles of iterators: whole pipelines are compared, in datasets.py.
+# Ops of datasets and iterators: datasets.py compares whole pipelines.
 PIPELINE = re.compile(r"Dataset|Iterator|^Optional(FromValue|None|HasValue|GetValue)$|SeedGenerator$|MemoryCache$")
 
-# Ops that work on what other steps left, or wait for it: compared by `queues.py`, in scenarios.
+# Ops on state that is shared between steps: `queues.py` compares scenarios.
 SYNCHRONISATION = re.compile(
     r"(FIFO|PaddingFIFO|RandomShuffle|Priority|Fake)Queue(V2)?|Queue(Enqueue|Dequeue|Close|IsClosed|Size).*"
     r"|(Resource|Sparse)?(Conditional)?Accumulator.*|Barrier.*|(Ordered)?Map(Stage|Peek|Unstage|Size|IncompleteSize|Clear).*"
     r"|.*Reader(V2)?|Reader(Read|Num|Serialize|Restore|Reset).*|Stage(Peek|Size|Clear)?|Unstage|.*HashTable.*|InitializeTable.*|LookupTable.*|(Get|Delete)Session.*|.*Mutex.*"
 )
 
-# Effects in files alone: compared by `checkpoints.py`.
+# Ops that only write files: `checkpoints.py` compares the files.
 EVENT_FILES = re.compile(r".*Summary(File|Db)?Writer|Write\w*Summary|ImportEvent")
 
-# What calls functions, and lists of tensors, which are parts of programs: compared by `functions.py`.
+# Ops that call functions, and ops of tensor lists: `functions.py` compares whole programs.
 FUNCTIONS = re.compile(
     r"(Stateless)?(If|While|Case)|(Stateful)?PartitionedCall|For|ToBool|DeviceIndex|FakeParam|RemoteCall|SymbolicGradient"
     r"|(Empty)?TensorList.*"
 )
 
-# What the peer's own kernels get wrong: it dies, takes memory for another type, or answers nonsense.
+# Errors of the peer's kernels, by op and type attribute: crashes, memory read as another type, wrong results.
 PEER_FAULTS = {
     ("ConjugateTranspose", "T", "string"): "its process ends",
     ("ArgMax", "Tidx", "int16"): "reads the axis as a wider type",
@@ -88,16 +89,15 @@ PEER_FAULTS = {
     ("Round", "T", "int64"): "answers 0",
 }
 
-# Relative and absolute tolerance. That of 16-bit floats is widened where a call says so: kernels round their sums
-# at different places.
+# Relative and absolute tolerance. A call may widen that of 16-bit floats, because kernels round sums at different points.
 TOLERANCES = {"float32": (1e-5, 1e-6), "float64": (1e-13, 1e-15), "complex64": (1e-5, 2e-6), "complex128": (1e-13, 1e-15), "float16": (3e-3, 1e-3), "bfloat16": (2e-2, 1e-2)}
 HALVES = ("float16", "bfloat16")
 
 
 def combinations(op, definition):
-    """The types that a CPU kernel of TensorFlow takes, one dict an alternative."""
+    """Yields the combinations of types that TensorFlow's CPU kernels support, as dicts of attributes."""
     attrs = [a for a in definition.attr if a.type in ("type", "list(type)")]
-    spine = {tf.as_dtype(t).as_datatype_enum: t for t in SPINE}
+    spine = {tf.as_dtype(t).as_datatype_enum: t for t in COMPARED_TYPES}
     choices = []
     for a in attrs:
         allowed = list(a.allowed_values.list.type)
@@ -117,13 +117,13 @@ def fits(kernel, types):
 
 
 def is_called(op):
-    """Whether the op is compared here, by itself."""
+    """Returns whether this script compares the op."""
     elsewhere = (SYNCHRONISATION, EVENT_FILES, FUNCTIONS)
     return not (op in EXCUSED or PIPELINE.search(op) or any(ops.fullmatch(op) for ops in elsewhere))
 
 
 def context_of(op, types):
-    """The label of an op with these types, and what its generator is given."""
+    """Returns the label of an op with these types, and the context for its generator."""
     definition = op_def_registry.get(op)
     label = " ".join([op, *(f"{k}={v}" for k, v in types.items())])
     context = cases.Context(op, types, zlib.crc32(label.encode()))
@@ -132,8 +132,8 @@ def context_of(op, types):
     return label, context
 
 
-def probes_of(op, number, wanted):
-    """Every probe of one op."""
+def probes_of(op, number, pattern):
+    """Returns the probes of one op whose labels match a regular expression."""
     definition = op_def_registry.get(op)
     index_types = [a.name for a in definition.attr if a.type == "type"][1:] if op not in ("Cast", "Bitcast") else []
     first = {}
@@ -141,9 +141,9 @@ def probes_of(op, number, wanted):
     for types in combinations(op, definition):
         main = next(iter(types.values()), None)
         label, context = context_of(op, types)
-        if not re.search(wanted, label):
+        if not re.search(pattern, label):
             continue
-        # Other index types change little: they get the first calls only.
+        # Index types rarely matter: all except the first get only two calls.
         index = tuple(types[a] for a in index_types)
         few = first.setdefault(main, index) != index
         if op in cases.special.SPECIAL:
@@ -164,7 +164,7 @@ RUN = f"run{os.getpid()}"
 
 
 def compare(probe, ours, theirs):
-    """What differs, in words; None if nothing does."""
+    """Returns the first difference as text, or None."""
     if isinstance(theirs, Exception):
         return f"the peer fails: {first_line(theirs)}"
     if isinstance(ours, Exception):
@@ -172,13 +172,14 @@ def compare(probe, ours, theirs):
     for step, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
         for kind, a, b in (("output", mine[0], other[0]), ("variable", mine[1], other[1])):
             for i, (x, y) in enumerate(zip(a, b, strict=True)):
-                said = different(x, y, probe)
-                if said:
-                    return f"{kind} {i} of step {step}: {said}"
+                difference = different(x, y, probe)
+                if difference:
+                    return f"{kind} {i} of step {step}: {difference}"
     return None
 
 
 def different(x, y, probe):
+    """Returns the difference of two values as text, or None if they agree within the probe's tolerance."""
     if x is None and y is None:
         return None
     x, y = np.asarray(x), np.asarray(y)
@@ -209,14 +210,14 @@ def first_line(error):
 
 
 def batches(probes, size):
-    """Runs of at most `size` probes that one graph version serves."""
+    """Yields groups of at most `size` consecutive probes with the same graph version."""
     for _, same in itertools.groupby(probes, key=lambda p: p.producer):
         same = list(same)
         yield from (same[i : i + size] for i in range(0, len(same), size))
 
 
-class Lines(list):
-    """Lines that are printed as they come."""
+class PrintedLines(list):
+    """A list whose lines are printed when they are added."""
 
     def append(self, line):
         super().append(line)
@@ -231,13 +232,13 @@ def main():
     parser.add_argument("--batch", type=int, default=250)
     options = parser.parse_args()
     table = json.load(open(options.table))
-    probes, wrong = [], Lines()
+    probes, wrong = [], PrintedLines()
     started = time.time()
     for op in sorted(table):
         if not is_called(op):
             continue
         if op not in cases.GENERATORS and op not in cases.special.SPECIAL:
-            wrong.append(f"{op}: there is no case")
+            wrong.append(f"{op}: has no case")
             continue
         made = probes_of(op, len(probes), options.only)
         if not made and not options.only:
@@ -247,9 +248,9 @@ def main():
     for batch in batches(probes, options.batch):
         theirs, ours = run("", batch), run(options.target, batch)
         for probe in batch:
-            said = compare(probe, ours[probe.name], theirs[probe.name])
-            if said:
-                wrong.append(f"{probe.label} {probe.shapes}: {said}")
+            difference = compare(probe, ours[probe.name], theirs[probe.name])
+            if difference:
+                wrong.append(f"{probe.label} {probe.shapes}: {difference}")
     failures = 0
     for probe in cases.errors.probes(len(probes), RUN, options.only):
         failures += 1
@@ -257,8 +258,8 @@ def main():
         if not isinstance(theirs, Exception):
             wrong.append(f"{probe.label} {probe.shapes}: the peer does not fail")
         elif type(theirs) is not type(ours):
-            said = first_line(ours) if isinstance(ours, Exception) else "no error"
-            wrong.append(f"{probe.label} {probe.shapes}: {said}, not {first_line(theirs)}")
+            difference = first_line(ours) if isinstance(ours, Exception) else "no error"
+            wrong.append(f"{probe.label} {probe.shapes}: {difference}, not {first_line(theirs)}")
     ops = len({p.op for p in probes})
     print(f"{ops} ops, {len(probes)} calls and {failures} failures compared in {time.time() - started:.0f} s, {len(wrong)} differences")
     sys.exit(1 if wrong else 0)

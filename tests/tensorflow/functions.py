@@ -1,5 +1,5 @@
-"""Functions and control flow over functions: the same graphs in a session on the servers and in one of
-TensorFlow's own, with results compared.
+"""Functions and functional control flow: the same graphs in a session on our servers and in a local TensorFlow session,
+with results compared.
 
     functions.py --target grpc://HOST:PORT --devices /job:ps/task:0,/job:worker/task:1
 """
@@ -95,7 +95,7 @@ def defuns(at):
 
 @case
 def kept_calls_with_bodies_elsewhere(at):
-    """A function that is not to be inlined, whose body works where its variable is: on another task than the call."""
+    """A function that is not inlined, whose body runs on its variable's task, which is not the caller's."""
     from tensorflow.python.framework import function
 
     with at(0):
@@ -135,14 +135,14 @@ def effects(at):
         counter.assign_add(by)
         return counter.read_value()
 
-    def turn(i):
+    def body(i):
         with tf.control_dependencies([counter.assign_add(1.0)]):
             return i + 1
 
     x = tf1.placeholder(tf.float32, [])
     first = add(x)
     with tf.control_dependencies([first]):
-        [looped] = tf.nest.flatten(tf.while_loop(lambda i: i < 3, turn, [tf.constant(0)]))
+        [looped] = tf.nest.flatten(tf.while_loop(lambda i: i < 3, body, [tf.constant(0)]))
         with tf.control_dependencies([looped]):
             last = tf.cond(x > 1, lambda: counter.assign_add(100.0), lambda: tf.identity(counter))
             with tf.control_dependencies([last]):
@@ -199,8 +199,8 @@ def lstm(at):
 
 
 def fed_outputs(target):
-    """What is fed for an output of a call, a branch or a loop reaches all that take it. The peer does so for calls
-    alone."""
+    """A value fed for an output of a call, a conditional or a loop reaches all consumers of the output. In TensorFlow this
+    holds for calls alone, so there is no comparison."""
 
     def by_type(*types):
         return next(op for op in tf1.get_default_graph().get_operations() if op.type in types)
@@ -223,7 +223,7 @@ def fed_outputs(target):
 
 
 def run(build, target, devices):
-    """What each feed gives; and what goes wrong as its class."""
+    """Runs a case on a target; returns the fetched values for each feed."""
     graph = tf.Graph()
     with graph.as_default():
         def at(i):

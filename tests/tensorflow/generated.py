@@ -1,6 +1,6 @@
-"""Runs generated calls of every op of our table (JSON, the first argument) on a server of ours (`--server`, its program)
-and on TensorFlow: the valid calls of `cases`, each changed once or twice (see `mutations.py`). Both must give equal
-values, or both fail with the same class of error; neither may end or hang. What may differ is in `allowed.py`."""
+"""Runs generated calls of every op of our table (JSON, the first argument) on our server (`--server`, its program) and on
+TensorFlow: the valid calls of `cases`, each changed once or twice (see `mutations.py`). Both must return equal values, or
+fail with the same class of error; neither may crash or hang. `allowed.py` lists the permitted differences."""
 import argparse
 import copy
 import functools
@@ -22,7 +22,7 @@ from mutations import TooLarge, mutations  # noqa: E402
 from probe import Probe  # noqa: E402
 from sides import DIED, HUNG, Failure, Server, Side, limit_memory, run_both  # noqa: E402
 
-# Cases whose processes are started together.
+# Number of cases that are run by one pair of processes.
 CHUNK = 500
 RUN = f"generated{os.getpid()}"
 
@@ -34,7 +34,7 @@ def calls_of(op, types):
 
 
 class Case:
-    """A call of an op with types, changed."""
+    """A changed call of an op with types. `static`: shapes and parameters are known when the graph is built."""
 
     def __init__(self, op, types, label, call, changes, static):
         self.op, self.types, self.call, self.static = op, types, call, static
@@ -49,7 +49,7 @@ class Case:
 
 
 def cases_of(op, count, seed):
-    """So many cases of an op; the same for the same seed."""
+    """Yields up to `count` cases of an op; the same cases for the same seed."""
     definition = op_def_registry.get(op)
     kinds = [tuple(types.items()) for types in combinations(op, definition)]
     chance = random.Random(f"{seed} {op}")
@@ -63,46 +63,47 @@ def cases_of(op, count, seed):
             possible = mutations(call, definition)
             if not possible:
                 break
-            said, change = chance.choice(possible)
+            description, change = chance.choice(possible)
             try:
                 call = change(call)
             except TooLarge:
                 continue
-            changes.append(said)
+            changes.append(description)
         if changes and call.exact:
-            # Its sums were exact in any order with the values that it was given.
+            # Only with the original values are the sums exact in any order.
             call = copy.copy(call)
             call.exact = False
         yield Case(op, types, label, call, changes, chance.random() < 0.15)
 
 
 def difference(case, ours, theirs):
-    """What differs, in words; None if nothing does."""
-    for side, said in ((ours, "ours"), (theirs, "the peer")):
+    """Returns the first difference as text, or None."""
+    for side, name in ((ours, "ours"), (theirs, "the peer")):
         if isinstance(side, Failure) and side.kind in (DIED, HUNG):
-            return f"{said}: {side.kind}"
+            return f"{name}: {side.kind}"
     if isinstance(ours, Failure) or isinstance(theirs, Failure):
         kinds = [side.kind if isinstance(side, Failure) else None for side in (ours, theirs)]
         if kinds[0] == kinds[1]:
             return None
-        said = [f"{side.kind}: {side.message}" if isinstance(side, Failure) else "no error" for side in (ours, theirs)]
-        return f"{said[0]}, not {said[1]}"
+        texts = [f"{side.kind}: {side.message}" if isinstance(side, Failure) else "no error" for side in (ours, theirs)]
+        return f"{texts[0]}, not {texts[1]}"
     for step, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
         for kind, a, b in (("output", mine[0], other[0]), ("variable", mine[1], other[1])):
             for i, (x, y) in enumerate(zip(a, b, strict=True)):
-                said = different(x, y, case.call)
-                if said:
-                    return f"{kind} {i} of step {step}: {said}"
+                differing = different(x, y, case.call)
+                if differing:
+                    return f"{kind} {i} of step {step}: {differing}"
     return None
 
 
 def run(chosen, first, server):
-    """The differences of some cases: pairs of a case and words."""
+    """Runs cases on both sides. Returns pairs of a case and its difference, and the number of calls that fail in
+    TensorFlow."""
     probes = [case.probe(first + at) for at, case in enumerate(chosen)]
     ours, theirs = run_both([Side(probes, server), Side(probes)])
     found = [(case, difference(case, *results)) for case, *results in zip(chosen, ours, theirs, strict=True)]
     failures = sum(isinstance(result, Failure) for result in theirs)
-    return [(case, said) for case, said in found if said], failures
+    return [(case, text) for case, text in found if text], failures
 
 
 def main():
@@ -112,7 +113,7 @@ def main():
     parser.add_argument("--seed", default=os.environ.get("ANABRANCH_CASES_SEED", "1"))
     parser.add_argument("--count", type=int, default=int(os.environ.get("ANABRANCH_CASES_COUNT", "4")), help="cases of each op")
     parser.add_argument("--only", default="", help="a regular expression that ops must match")
-    parser.add_argument("--log", default=os.devnull, help="where the server writes")
+    parser.add_argument("--log", default=os.devnull, help="the file for the server's log")
     options = parser.parse_args()
     started = time.time()
     limit_memory()
@@ -127,15 +128,15 @@ def main():
         for first in range(0, len(made), CHUNK):
             found, failed = run(made[first : first + CHUNK], first, server)
             failures += failed
-            for case, said in found:
-                if said.startswith("the peer:"):
+            for case, text in found:
+                if text.startswith("the peer:"):
                     peers_faults += 1
-                    print(f"skipped: {case.described()}: {said}", flush=True)
+                    print(f"skipped: {case.described()}: {text}", flush=True)
                     continue
-                entry = entry_for(case.op, said, None if case in witnesses else case.label)
+                entry = entry_for(case.op, text, None if case in witnesses else case.label)
                 if entry is None:
                     wrong += 1
-                    print(f"{case.described()}: {said}", flush=True)
+                    print(f"{case.described()}: {text}", flush=True)
                 elif case in witnesses:
                     used.add(ALLOWED.index(entry))
     finally:

@@ -1,5 +1,5 @@
-"""Our gradients of single ops against `tf.gradients`: imports each graph of a manifest (the argument), which holds our
-gradient nodes, adds TensorFlow's own for the same ys, xs and weights, and runs both with TensorFlow's kernels."""
+"""Compares our gradients of single ops with `tf.gradients`. Each graph of a manifest (the argument) holds our gradient
+nodes; the script adds TensorFlow's gradients for the same ys, xs and weights, and runs both with TensorFlow's kernels."""
 import json
 import os
 import sys
@@ -14,7 +14,7 @@ tf.disable_v2_behavior()
 
 
 def check(entry):
-    """What differs, in words; None if nothing does; `no rule` where TensorFlow has none."""
+    """Returns the first difference as text, None if there is none, or `no rule` if TensorFlow has no gradient."""
     with tf.Graph().as_default() as graph:
         definition = tf.GraphDef.FromString(open(entry["graph"], "rb").read())
         tf.import_graph_def(definition, name="")
@@ -45,14 +45,14 @@ def main():
     wrong, without = 0, set()
     for entry in entries:
         try:
-            said = check(entry)
+            difference = check(entry)
         except (ValueError, tf.errors.OpError) as error:
-            said = f"{type(error).__name__}: {str(error)[:400]}"
-        if said == "no rule":
+            difference = f"{type(error).__name__}: {str(error)[:400]}"
+        if difference == "no rule":
             without.add(entry["op"])
-        elif said:
+        elif difference:
             wrong += 1
-            print(f"{entry['op']}: {said}")
+            print(f"{entry['op']}: {difference}")
     print("TensorFlow has no rule for", " ".join(sorted(without)))
     print(f"{len(entries)} graphs compared, {wrong} differences")
     sys.exit(1 if wrong else 0)

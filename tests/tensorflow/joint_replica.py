@@ -1,5 +1,5 @@
-"""One replica of a synchronous job, with TensorFlow's own optimizer and session. Another replica is not TensorFlow's:
-tests/joint_training.rs."""
+"""One replica of a synchronous job, with TensorFlow's SyncReplicasOptimizer and MonitoredTrainingSession. The other
+replica is ours: see tests/joint_training.rs."""
 import argparse
 
 import numpy as np

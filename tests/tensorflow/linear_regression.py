@@ -1,6 +1,7 @@
-"""One worker's client of a between-graph job: y = w * x + b is fitted to 0.1 x + 0.3, with w and b on the ps.
+"""One worker's client of a job with between-graph replication, which fits w * x + b to 0.1 x + 0.3. The variables w and b
+are on the ps.
 
-The first worker initialises; each trains by itself until both see converged values.
+The first worker initialises; each worker trains until the values that it reads have converged.
 """
 import argparse
 import json

@@ -1,38 +1,39 @@
-"""Changes of a valid call, one after another: what each does to ranks, sizes, values and attributes. Nothing here
-knows an op; whether a changed call is still valid is for TensorFlow to say."""
+"""Changes of valid calls: of ranks, sizes, values and attributes. The changes do not depend on the op; TensorFlow decides
+whether a changed call is still valid."""
 import copy
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-# Sizes that an axis gets beside one less and one more; the last is beyond what a loop's vector or block holds.
+# Sizes that an axis is changed to, besides one less and one more. The last is larger than a SIMD vector or block of
+# kernels.
 SIZES = (0, 1, 67)
-# Elements that a changed input has at most.
+# Largest number of elements of a changed input.
 LARGEST = 1 << 16
-# Beyond what kernels are compiled for; shapes may have more.
+# A rank above those for which kernels are compiled; shapes allow higher ranks.
 HIGH_RANK = 9
 FLOATS = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -1.0, 1e-30, 3e38, 0.5)
 INTEGERS = (0, 1, -1, 2, 3, -2, 100, 2**31 - 1, -(2**31), 2**40, 2**62)
 TEXTS = (b"", b"\xff\xfe", b"a" * 300, b"-1", b"nan", b" 12 ", b"1e400", b"9223372036854775808")
 NUMBERS = (0, 1, -1, 2, 2**31 - 1)
 FRACTIONS = (0.0, -1.0, 1.0, float("nan"), float("inf"))
-# Attributes that say nothing of what is computed, or make it a matter of chance, or of patience.
-KEPT = ("seed", "seed2", "container", "shared_name", "range_max", "num_sampled")
+# Attributes that are not changed: they do not affect the result, or make it random or slow.
+UNCHANGED = ("seed", "seed2", "container", "shared_name", "range_max", "num_sampled")
 
 
 class TooLarge(Exception):
-    """The change would make an input with more elements than are tried."""
+    """Raised by a change that would give an input more than LARGEST elements."""
 
 
 def mutations(call, definition):
-    """What can be changed in a call: words for each change, and a function from the call to the changed one."""
+    """Returns the possible changes of a call: for each a description, and a function that returns the changed call."""
     made = []
     leaves = [(i, j) for i, value in enumerate(call.inputs) for j in (range(len(value)) if isinstance(value, list) else (None,))]
     for at in leaves:
         where = definition.input_arg[at[0]].name + ("" if at[1] is None else f"[{at[1]}]")
         value = leaf(call, at)
-        for said, change in shape_changes(value) + value_changes(value):
-            made.append((f"{where} {said}", lambda call, at=at, change=change: with_leaf(call, at, change)))
+        for description, change in shape_changes(value) + value_changes(value):
+            made.append((f"{where} {description}", lambda call, at=at, change=change: with_leaf(call, at, change)))
     sizes = {n for at in leaves for n in leaf(call, at).shape if n > 1}
     for old in sorted(sizes) if len(leaves) > 1 else ():
         for new in (old + 1, *SIZES):
@@ -42,7 +43,7 @@ def mutations(call, definition):
         made.append((f"{attr} is less", lambda call, lists=lists: with_lists(call, lists, lambda v: v[:-1])))
         made.append((f"{attr} is more", lambda call, lists=lists: with_lists(call, lists, lambda v: v + v[-1:])))
     for spec in definition.attr:
-        if spec.name not in KEPT and spec.name not in {arg.number_attr for arg in definition.input_arg}:
+        if spec.name not in UNCHANGED and spec.name not in {arg.number_attr for arg in definition.input_arg}:
             made += attr_changes(call, spec, spec.name in {arg.number_attr for arg in definition.output_arg})
     return made
 
@@ -80,7 +81,7 @@ def everywhere(call, leaves, old, new):
 
 
 def sized(value, axis, size):
-    """The value with another size along an axis: cut, or repeated."""
+    """Returns the value with another size along an axis: truncated, or with repeated elements."""
     if np.prod([n for i, n in enumerate(value.shape) if i != axis]) * size > LARGEST:
         raise TooLarge
     if value.size == 0 and size:
@@ -115,7 +116,7 @@ def shape_changes(value):
 
 
 def value_changes(value):
-    """Other elements: all of them, or the first or the last."""
+    """Returns changes of all elements, of the first and of the last element."""
     kind = value.dtype.kind
     if value.dtype == object:
         special = TEXTS
@@ -130,11 +131,11 @@ def value_changes(value):
         special = FLOATS
     made = []
     for x in special if value.size else ():
-        said = repr(x)[:24]
-        made.append((f"all {said}", lambda v, x=x: replaced(v, slice(None), x)))
+        text = repr(x)[:24]
+        made.append((f"all {text}", lambda v, x=x: replaced(v, slice(None), x)))
         if value.size > 1:
-            made.append((f"first {said}", lambda v, x=x: replaced(v, slice(1), x)))
-            made.append((f"last {said}", lambda v, x=x: replaced(v, slice(-1, None), x)))
+            made.append((f"first {text}", lambda v, x=x: replaced(v, slice(1), x)))
+            made.append((f"last {text}", lambda v, x=x: replaced(v, slice(-1, None), x)))
     if value.size > 1:
         made.append(("all alike", lambda v: np.broadcast_to(first_of(v), v.shape).copy()))
         made.append(("backwards", lambda v: v.reshape(-1)[::-1].reshape(v.shape)))
@@ -159,7 +160,7 @@ def attr_changes(call, spec, counts_outputs):
     if spec.type == "bool":
         others = [not values]
     elif spec.type == "int":
-        # Outputs without number are no graph to send.
+        # A huge number of outputs would make the graph too large to send.
         others = [n for n in (*NUMBERS, values + 1) if n <= values + 1 or not counts_outputs]
     elif spec.type == "float":
         others = FRACTIONS

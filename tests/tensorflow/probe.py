@@ -1,4 +1,4 @@
-"""One use of an op as nodes of a graph, and batches of them that run on a session."""
+"""Probes: uses of an op as nodes of a graph, which run in batches in a session."""
 import re
 
 import numpy as np
@@ -7,12 +7,12 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import tensor_util
 
-# The version that graphs say they were made for; an op that later versions lack gets the last that has it.
+# The producer version of graphs. A deprecated op gets the last version that has it.
 PRODUCER = 1882
 
 
 def attr_value(value, kind):
-    """A Python value as an AttrValue of an attribute's type."""
+    """Converts a Python value to an AttrValue of the type `kind`."""
     out = tf.AttrValue()
     if kind.startswith("list("):
         items = [attr_value(v, kind[5:-1]) for v in value]
@@ -41,7 +41,8 @@ def dtype_of(array):
 
 
 class Probe:
-    """Nodes, how they are fed, what runs first, what runs in each step, and what is read after it."""
+    """One use of an op: its nodes and feeds, the nodes to run once at first (`first`), the tensors to fetch in each step
+    (`fetches`), and the variables to read after each step (`reads`)."""
 
     def __init__(self, number, op, label):
         self.name = f"p{number}"
@@ -62,7 +63,7 @@ class Probe:
         self.shapes = ""
 
     def node(self, op, name, inputs, **attrs):
-        """Adds a node; attributes by their value, of the types that the op's definition says."""
+        """Adds a node and returns its name. Attributes are Python values, converted by the op's definition."""
         definition = op_def_registry.get(op)
         node = tf.NodeDef(name=f"{self.name}{name}", op=op, input=inputs)
         for spec in definition.attr:
@@ -84,7 +85,7 @@ class Probe:
         return self.node("Const", f"_in{len(self.nodes)}", [], dtype=dtype_of(value), value=tensor_util.make_tensor_proto(value))
 
     def variable(self, value, run, static):
-        """A reference variable that starts as `value`."""
+        """Adds a reference variable with the initial value `value`."""
         shared = f"{run}_{self.name}_{len(self.nodes)}"
         name = self.node("VariableV2", f"_var{len(self.nodes)}", [], dtype=dtype_of(value), shape=value.shape, shared_name=shared)
         start = self.feed(value, static, self.first_feeds)
@@ -101,7 +102,7 @@ class Probe:
         return name
 
     def call(self, types, call, run, static):
-        """The op itself, on its inputs."""
+        """Adds the op itself with the inputs of a `cases.Call`. `static`: shapes and parameters are in the graph."""
         definition = op_def_registry.get(self.op)
         attrs = dict(call.attrs)
         inputs = []
@@ -140,7 +141,7 @@ class Probe:
 
 
 def is_parameter(arg, definition):
-    """Whether the input says how rather than on what: an axis, a shape, indices."""
+    """Returns whether an input is a parameter, such as an axis, a shape or indices, and not data."""
     first = definition.input_arg[0]
     return arg.type == tf.int32.as_datatype_enum or bool(
         arg.type_attr and first.type_attr and arg.type_attr != first.type_attr and arg.type_attr not in ("T", "dtype", "Tout")
@@ -158,7 +159,7 @@ def output_types(node):
 
 
 def config():
-    """Every node runs as it stands: nothing is folded or rewritten before."""
+    """Returns a session configuration without constant folding and rewrites, so that every node runs."""
     out = tf.ConfigProto(intra_op_parallelism_threads=1)
     out.graph_options.rewrite_options.disable_meta_optimizer = True
     out.graph_options.optimizer_options.opt_level = tf.OptimizerOptions.L0
@@ -166,7 +167,7 @@ def config():
 
 
 def attempt(target, probes):
-    """Runs the probes in one session; for each by name, its values step by step."""
+    """Runs the probes in one session; returns for each name the (outputs, variables) of each step."""
     graph_def = graph_pb2.GraphDef(node=[n for p in probes for n in p.nodes])
     graph_def.versions.producer = probes[0].producer
     with tf.Graph().as_default() as graph:
@@ -188,7 +189,7 @@ def attempt(target, probes):
 
 
 def run(target, probes):
-    """As `attempt`, but what fails is found and left out: an exception stands for its values."""
+    """Like `attempt`, but isolates probes that fail: their result is the exception."""
     results = {}
     rest = [list(probes)]
     while rest:
@@ -212,7 +213,7 @@ def run(target, probes):
 
 
 def blame(error, batch):
-    """The probe whose node the error names, if it is certain."""
+    """Returns the probe whose node the error names, or None if there is no such probe or more than one."""
     names = set(re.findall(r"\b(p\d+)(?:_\w+)?\b", getattr(error, "message", None) or str(error)))
     found = [p for p in batch if p.name in names]
     return found[0] if len(found) == 1 else None

@@ -1,4 +1,4 @@
-"""Prints the ops that TensorFlow's servers run on a CPU and that Python programs can send, a line each."""
+"""Prints the ops that TensorFlow's servers run on a CPU and that Python programs can send, one per line."""
 import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
@@ -6,7 +6,7 @@ from tensorflow.python.framework import kernels
 
 
 def registered():
-    """Every op of the registry by name."""
+    """Returns the names of all ops in the registry."""
     ops = op_def_pb2.OpList()
     ops.ParseFromString(pywrap_tf_session.TF_GetBuffer(pywrap_tf_session.TF_GetAllOpList()))
     return sorted(op.name for op in ops.op)
@@ -17,6 +17,6 @@ def runs_on_a_cpu(op):
 
 
 for name in registered():
-    # What is hidden from Python is somebody's internals.
+    # Ops without a Python wrapper are internal to TensorFlow.
     if not name.startswith("_") and hasattr(tf.raw_ops, name) and runs_on_a_cpu(name):
         print(name)

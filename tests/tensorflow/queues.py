@@ -1,4 +1,4 @@
-"""Runs the scenarios of `synchronisation/` on servers of ours and on TensorFlow's own, and compares what they say."""
+"""Runs the scenarios of `synchronisation/` on our servers and on TensorFlow's, and compares the recorded results."""
 import argparse
 import json
 import os
@@ -62,11 +62,11 @@ def run(scenario, workers, names):
     with tf.Graph().as_default():
         tf.set_random_seed(1)
         scenario(peer)
-    return [(label, without_numbers(value)) for label, value in peer.said]
+    return [(label, without_numbers(value)) for label, value in peer.records]
 
 
 def without_numbers(value):
-    """Names of objects that have none begin with a number that counts them."""
+    """Removes the counter that begins the names of anonymous objects from an error message."""
     if isinstance(value, tuple) and isinstance(value[-1], str):
         return (*value[:-1], re.sub(r"'_\d+_", "'_N_", value[-1]))
     return value
@@ -74,26 +74,26 @@ def without_numbers(value):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--target", action="append", required=True, help="our workers, twice")
-    parser.add_argument("--peer", action="append", help="TensorFlow's workers, if they run already")
+    parser.add_argument("--target", action="append", required=True, help="the target of one of our workers; given twice")
+    parser.add_argument("--peer", action="append", help="the target of a running TensorFlow worker; without any, servers are started")
     parser.add_argument("--only", default="", help="scenarios whose name contains this")
     options = parser.parse_args()
     names = f"r{os.getpid()}"
     differences = 0
-    wanted = [s for s in synchronisation.SCENARIOS if options.only in s.__name__]
+    selected = [s for s in synchronisation.SCENARIOS if options.only in s.__name__]
     with Servers() if not options.peer else open(os.devnull) as servers:
         peers = options.peer or servers.workers
-        for scenario in wanted:
+        for scenario in selected:
             theirs, ours = outcome(scenario, peers, names), outcome(scenario, options.target, names)
             for place in range(max(len(theirs), len(ours))):
                 a = ours[place] if place < len(ours) else "nothing"
                 b = theirs[place] if place < len(theirs) else "nothing"
-                # What breaks a scenario itself is wrong on whichever side, and on both.
+                # An exception of the scenario itself counts as a difference, even if both sides raise it.
                 if a != b or a[0] == "scenario":
                     differences += 1
                     print(f"{scenario.__name__}: {a}, not {b}", flush=True)
             print(f"ok {scenario.__name__} ({len(theirs)})", flush=True)
-    print(f"{len(wanted)} scenarios, {differences} differences")
+    print(f"{len(selected)} scenarios, {differences} differences")
     sys.exit(1 if differences else 0)
 
 

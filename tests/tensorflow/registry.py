@@ -1,4 +1,4 @@
-"""Compares our op table (JSON on the command line's file) with TensorFlow's registry: every field that clients see."""
+"""Compares our op table (a JSON file, the argument) with TensorFlow's registry, in every field that clients see."""
 import json
 import sys
 
@@ -16,7 +16,7 @@ def shape(proto):
 
 
 def value(proto, kind):
-    """An AttrValue as JSON; `kind` is the attribute's type, which an empty list does not tell."""
+    """Converts an AttrValue to JSON. `kind` is the attribute's type, which an empty list does not contain."""
     which = proto.WhichOneof("value")
     if which == "list":
         inner = kind.removeprefix("list(").removesuffix(")")
@@ -78,7 +78,7 @@ def main():
         theirs = op(registered)
         for a in mine["attrs"]:
             a["allowed"] = sorted(a["allowed"])
-            # An unknown rank is a default too, and reads as null.
+            # A default that is a shape of unknown rank is null in our JSON, like a missing default.
             twin = next((t for t in theirs["attrs"] if t["name"] == a["name"]), None)
             a["has_default"] = a["default"] is not None or bool(a["type"] == "shape" and twin and twin["has_default"])
         for field in theirs:

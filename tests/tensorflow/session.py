@@ -1,4 +1,4 @@
-"""What an unmodified TensorFlow client does with a session: feeds, fetches, grows its graph, gets errors."""
+"""An unmodified TensorFlow client on our server: feeds, fetches, graph extension, errors."""
 import argparse
 
 import numpy as np
@@ -15,9 +15,9 @@ def check(f):
 
 
 def fails(error, *parts):
-    """A context that wants `error`, with all of `parts` in its message; gives the error as `.value`."""
+    """A context manager that expects `error` with all of `parts` in its message; `.value` is the error."""
 
-    class Wanted:
+    class Expected:
         value = None
 
         def __enter__(self):
@@ -31,7 +31,7 @@ def fails(error, *parts):
             self.value = value
             return True
 
-    return Wanted()
+    return Expected()
 
 
 @check
@@ -45,7 +45,7 @@ def feeds_and_fetches(target):
         np.testing.assert_array_equal(got, value * 2 + 1)
         np.testing.assert_array_equal(again, got)
         assert list(strings) == [b"a", b"bc"]
-        # Any tensor can be fed, and both spellings of a name mean the same.
+        # Any tensor can be fed, by its name or as an object.
         assert session.run(s[0], {"y:0": value, s: [b"fed", b"x"]}) == b"fed"
         np.testing.assert_array_equal(session.run("y:0", {"x:0": value}), got)
         empty = session.run(y, {x: np.zeros([0, 3], np.float32)})
@@ -62,7 +62,7 @@ def callables(target):
 
 
 @check
-def a_graph_that_grows(target):
+def graph_extension(target):
     v = tf.Variable([1.0, 2.0], use_resource=False)
     with tf.Session(target) as session:
         session.run(tf.global_variables_initializer())
@@ -74,8 +74,8 @@ def a_graph_that_grows(target):
 
 
 @check
-def tensors_that_stay_between_steps(target):
-    """The peer's own server cannot."""
+def session_tensors(target):
+    """Session tensors, which TensorFlow's own server does not support."""
     x = tf.placeholder(tf.float32, [2])
     handle = tf.get_session_handle(x * 2.0)
     with tf.Session(target) as session:
@@ -116,7 +116,7 @@ def variables_outlive_sessions_and_are_shared_by_name(target):
 
 
 @check
-def across_tasks(target):
+def steps_over_several_tasks(target):
     with tf.device("/job:ps/task:0"):
         v = tf.Variable(tf.zeros([4]), use_resource=False)
     with tf.device("/job:worker/task:1"):
@@ -135,7 +135,7 @@ def across_tasks(target):
 
 
 @check
-def an_unfed_placeholder(target):
+def unfed_placeholder(target):
     p = tf.placeholder(tf.float32, name="p")
     y = p + 1.0
     with tf.Session(target) as session:
@@ -146,7 +146,7 @@ def an_unfed_placeholder(target):
 
 
 @check
-def an_unknown_device(target):
+def unknown_device(target):
     with tf.device("/job:worker/task:9"):
         x = tf.constant(1.0, name="lost")
     with tf.Session(target) as session:
@@ -164,7 +164,7 @@ def an_unknown_device(target):
 
 
 @check
-def shapes_that_do_not_fit(target):
+def incompatible_shapes(target):
     a = tf.placeholder(tf.float32, name="a")
     b = tf.placeholder(tf.float32, name="b")
     product = tf.matmul(a, b, name="product")
@@ -180,7 +180,7 @@ def shapes_that_do_not_fit(target):
 
 
 @check
-def a_failed_assertion(target):
+def failed_assertion(target):
     x = tf.placeholder(tf.int32, [])
     checked = tf.Assert(x > 0, ["x is", x])
     with tf.Session(target) as session:
@@ -190,8 +190,8 @@ def a_failed_assertion(target):
 
 
 @check
-def a_step_that_takes_too_long(target):
-    """The step's deadline is the client's; the session lives on."""
+def step_deadline(target):
+    """A step ends at its deadline, and the session still works."""
     x = tf.random_uniform([1500, 1500])
     for _ in range(200):
         x = tf.matmul(x, x) * 1e-3
@@ -203,7 +203,7 @@ def a_step_that_takes_too_long(target):
 
 
 @check
-def names_that_are_not_there(target):
+def unknown_names(target):
     x = tf.constant(1.0, name="x")
     with tf.Session(target) as session:
         session.run(x)

@@ -1,8 +1,10 @@
-"""Checks that run one after the other, each with a graph of its own, and how they want errors."""
+"""A registry of checks that run in order, each with its own graph, and a context manager that expects errors."""
 import tensorflow.compat.v1 as tf
 
 
 class Checks:
+    """A list of checks, which prints `ok NAME` or `FAILED NAME` for each."""
+
     def __init__(self):
         self._checks = []
 
@@ -22,7 +24,7 @@ class Checks:
 
 
 class fails:
-    """A context that wants `error`, with all of `parts` in its message; gives the error as `.value`."""
+    """A context manager that expects `error` with all of `parts` in its message; `.value` is the error."""
 
     def __init__(self, error, *parts):
         self._error, self._parts = error, parts

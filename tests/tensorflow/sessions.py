@@ -1,7 +1,7 @@
-"""What unmodified TensorFlow clients ask of sessions beyond running steps, on a cluster of one ps and two workers.
+"""Partial runs, callables, traces, deadlines and options of sessions, used by an unmodified TensorFlow client on a
+cluster of one ps and two workers.
 
-Runs against TensorFlow's own server as well: then only what both must do is checked, and what differs on purpose is
-skipped.
+Also runs against TensorFlow's own servers (`--is-peer`), where checks of intended differences are skipped.
 """
 import argparse
 import json
@@ -44,7 +44,7 @@ def options(feed=(), fetch=(), target=(), connections=(), **run_options):
 
 
 @check
-def a_step_in_parts(env):
+def partial_runs(env):
     a, b, c, first, second = two_stages()
     with tf.Session(env.target) as session:
         run = session.partial_run_setup([first, second], [a, b, c])
@@ -72,19 +72,19 @@ def a_step_in_parts(env):
             session.partial_run(run, first, {a: 1, b: 2, c: 1})
         assert session.partial_run(run, first, {a: 3, b: 2}) == 5
         with fails(tf.errors.InvalidArgumentError, "Must run PartialRunSetup before performing partial runs"):
-            session.partial_run("nobody's", first, {a: 1, b: 2})
+            session.partial_run("unknown", first, {a: 1, b: 2})
         with fails(tf.errors.InvalidArgumentError, "Must specify at least one target to fetch or execute."):
             session.partial_run_setup([], [a])
         with fails(tf.errors.InvalidArgumentError, 'Endpoint "a:0" fed more than once.'):
             session.partial_run_setup([first], [a, a])
-        # Several runs at the same time, each with its own values, and one that is never ended.
+        # Several partial runs at the same time, each with its own values; one of them is never finished.
         runs = [session.partial_run_setup([first, second], [a, b, c]) for _ in range(4)]
         assert [session.partial_run(r, first, {a: i, b: 1}) for i, r in enumerate(runs)] == [1, 2, 3, 4]
         assert [session.partial_run(r, second, {c: 2}) for r in runs[1:]] == [4, 6, 8]
 
 
 @check
-def a_step_in_parts_that_fails(env):
+def failed_partial_run(env):
     a, b, c, first, second = two_stages()
     with tf.Session(env.target) as session:
         run = session.partial_run_setup([first, second], [a, b])
@@ -116,7 +116,7 @@ def callables(env):
         traced = make(options(["a:0", "b:0"], ["first:0"], trace_level=tf.RunOptions.FULL_TRACE))
         assert traced(one, two, run_metadata=metadata) == [3]
 
-        for wanted, text, bad in [
+        for expected, text, bad in [
             (tf.errors.NotFoundError, "FetchOutputs node zz:0: not found", options(["a:0", "b:0"], ["zz:0"])),
             (tf.errors.NotFoundError, "FeedInputs: unable to find feed output zz:0", options(["zz:0"], ["k:0"])),
             (tf.errors.InvalidArgumentError, "Must specify at least one target", options(["a:0"])),
@@ -143,7 +143,7 @@ def callables(env):
                 options(["a:0", "b:0"], ["second:0"], connections=[("second:0", "c:0")]),
             ),
         ]:
-            with fails(wanted, text):
+            with fails(expected, text):
                 make(bad)
         for devices in ("feed_devices", "fetch_devices"):
             bad = options(["a:0", "b:0"], ["first:0"])
@@ -166,13 +166,13 @@ def callables_of_keras(env):
 
 
 @check
-def a_timeline(env):
+def timelines(env):
     a, b, c, first, second = two_stages()
     with tf.Session(env.target) as session:
         feeds = {a: 1, b: 2, c: 3}
         full = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True)
         before = time.time() * 1e6
-        # The peer's workers record transfers beside the step: now and then one comes too late for it.
+        # TensorFlow's workers record transfers concurrently with the step, so a trace may lack some: hence the retries.
         for _ in range(20 if env.is_peer else 1):
             metadata = tf.RunMetadata()
             assert session.run(second, feeds, options=full, run_metadata=metadata) == 9
@@ -204,7 +204,7 @@ def a_timeline(env):
             ops = {(e["args"]["name"], lanes[e["pid"]]) for e in events if e["ph"] == "X"}
             assert ("first", PS + " Compute") in ops and ("second", WORKER % 0 + " Compute") in ops, ops
 
-        # Nothing is recorded that nobody asked for, and traced steps at the same time keep apart.
+        # Untraced steps record nothing, and concurrent traced steps have separate traces.
         plain = tf.RunMetadata()
         session.run(second, feeds, run_metadata=plain)
         assert not plain.step_stats.dev_stats and not plain.partition_graphs
@@ -244,14 +244,14 @@ def options_of_runs(env):
 def devices_of_a_session(env):
     first = tf.constant(1.0)
     with tf.Session(env.target) as session:
-        # Before a step: the session starts without a graph.
+        # Lists devices before the first step, when the session has no graph yet.
         devices = session.list_devices()
         assert {d.name for d in devices} == {PS, WORKER % 0, WORKER % 1}, devices
         assert all(d.device_type == "CPU" and d.memory_limit_bytes > 0 for d in devices)
         assert len({d.incarnation for d in devices}) == 3
         assert session.run(first) == 1
     with tf.Session(env.target, config=tf.ConfigProto(device_filters=["/job:ps"])) as session:
-        # The master's own task is always there.
+        # Filters never exclude the master's own task.
         assert {d.name for d in session.list_devices()} == {PS, WORKER % 0}
     with tf.device("/job:worker/task:1"):
         away = tf.constant(1.0, name="away")
@@ -261,7 +261,7 @@ def devices_of_a_session(env):
 
 
 @check
-def state_of_ones_own(env):
+def isolated_session_state(env):
     v = tf.get_variable("isolated", initializer=1.0, use_resource=False)
     with tf.Session(env.target) as shared:
         shared.run(v.initializer)
@@ -275,14 +275,14 @@ def state_of_ones_own(env):
 
 
 @check
-def a_reset(env):
+def reset_of_containers(env):
     with tf.device("/job:ps/task:0"):
         with tf.container("kept"):
             kept = tf.get_variable("in_container", initializer=1.0, use_resource=False)
         plain = tf.get_variable("in_default", initializer=1.0, use_resource=False)
     first = tf.Session(env.target)
     first.run(tf.global_variables_initializer())
-    # Of containers by name; and it ends every session.
+    # Reset clears the named containers and closes all sessions.
     tf.Session.reset(env.target, ["kept"])
     with fails(tf.errors.AbortedError, "Session ", " is not found."):
         first.run(plain)
@@ -297,7 +297,7 @@ def a_reset(env):
 
 
 @check
-def where_nodes_were_placed(env):
+def logged_placement(env):
     *_, second = two_stages()
     with tf.Session(env.target, config=tf.ConfigProto(log_device_placement=True)) as session:
         session.run(second, {"a:0": 1, "b:0": 2, "c:0": 3})
@@ -329,8 +329,8 @@ def deadlines(env):
 
 
 @check
-def a_cluster_of_the_sessions_own(env):
-    """ClusterSpec propagation: the session's names for the servers' tasks."""
+def cluster_spec_propagation(env):
+    """ClusterSpec propagation: the session's configuration names the jobs and tasks of the servers."""
     config = tf.ConfigProto()
     config.cluster_def.job.add(name="chief").tasks[0] = env.target[len("grpc://") :]
     config.cluster_def.job.add(name="store").tasks[3] = env.address_of_ps
@@ -344,7 +344,7 @@ def a_cluster_of_the_sessions_own(env):
         assert session.run(triple) == 6
         assert {d.name for d in session.list_devices()} == names
     with tf.Session(env.target, config=config) as session:
-        # State belongs to the session.
+        # Without sharing, each session has its own state.
         with fails(tf.errors.FailedPreconditionError, "Attempting to use uninitialized value propagated"):
             session.run(triple)
     config.experimental.share_session_state_in_clusterspec_propagation = True
@@ -395,7 +395,7 @@ def options_of_sessions(env):
 
 
 @check
-def whatever_is_fed_and_fetched(env):
+def feeds_and_fetches_of_any_tensor(env):
     p = tf.placeholder(tf.float32, [], name="p")
     default = tf.placeholder_with_default(5.0, [], name="default")
     v = tf.get_variable("fetched_ref", initializer=[1.0, 2.0], use_resource=False)
@@ -407,7 +407,7 @@ def whatever_is_fed_and_fetched(env):
         assert session.run(tf.assign(v, [3.0, 2.0])).tolist() == [3, 2]
         assert [x.tolist() for x in session.run([indices, values, indices])] == [[0], [3], [0]]
         if not env.is_peer:
-            # The peer's server answers with the fed value, which its own client then refuses.
+            # TensorFlow's server answers with the fed value, which the client then refuses.
             assert session.run(indices, {"top:0": [0.0]}).tolist() == [0]
         assert session.run([p, total, "p:0"], {p: 1}) == [1, 6, 1]
         assert session.run([total, default], {"p:0": 1, default: 2}) == [3, 2]
@@ -416,7 +416,7 @@ def whatever_is_fed_and_fetched(env):
 
 
 @check
-def what_is_fetched_of_a_variable_is_what_it_holds_when_the_step_ends(env):
+def fetched_variable_has_its_value_at_the_end_of_the_step(env):
     with tf.Session(env.target) as session:
 
         def fetched(read, write, after=False):

@@ -1,5 +1,5 @@
-"""Two sides that run the same probes, each in a process of its own that may die: TensorFlow in the child itself, and a
-server of ours that the child is the client of."""
+"""Two sides that run the same probes, each in a child process that may crash: TensorFlow runs in the child itself; our
+server runs in another process, of which the child is a client."""
 import collections
 import json
 import multiprocessing
@@ -15,30 +15,30 @@ from tensorflow.core.framework import graph_pb2
 
 from probe import config
 
-# Children are forked from a process that has imported TensorFlow and done nothing with it: its threads do not survive.
+# Children are forked from a process that has imported TensorFlow without starting threads, which a fork would not copy.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["__main__", "sides"])
 
-# So much address space each side has: what needs more fails on both, whatever the machine has.
+# Address space of each side in bytes, so that calls that need more memory fail on both sides on every machine.
 MEMORY = 4 << 30
-# A graph grows by this many probes before a new session begins.
+# Number of probes that are added to a graph before a new session is opened.
 PROBES_OF_A_GRAPH = 40
-# A step ends by then, and its side is given up a little later.
+# Deadline of a step in seconds; a side that does not answer for 10 s longer is restarted.
 STEP_S = 30
 
-# What stands for the values of a probe that has none.
+# The result of a probe that fails.
 Failure = collections.namedtuple("Failure", "kind message")
 DIED, HUNG = "its process ends", "it does not answer"
 
 
 def limit_memory():
-    """For this process and those that it starts."""
+    """Limits the address space of this process and its children, and disables core dumps."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 class Server:
-    """A server of ours that is started again when it has ended."""
+    """Our server process, which can be started again."""
 
     def __init__(self, program, log):
         self.program, self.log, self.process = program, log, None
@@ -57,7 +57,7 @@ class Server:
             time.sleep(0.01)
 
     def has_ended(self):
-        """Whether it has, waiting for one that is about to: what it says of its end may take a while."""
+        """Returns whether the process ends within 10 s: a crashing server may take a while to end."""
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -70,7 +70,7 @@ class Server:
 
 
 class Side:
-    """The results of probes, from a child process that is replaced when it ends or hangs."""
+    """A child process that runs probes, and their results; the child is replaced when it ends or hangs."""
 
     def __init__(self, probes, server=None):
         self.probes, self.server = probes, server
@@ -83,24 +83,25 @@ class Side:
         self.child = PROCESSES.Process(target=work, args=(target, self.probes[first:], theirs), daemon=True)
         self.child.start()
         theirs.close()
-        self.heard = time.monotonic()
+        self.last_received = time.monotonic()
 
     def is_done(self):
         return len(self.results) == len(self.probes)
 
-    def hear(self):
-        """Takes what the child has sent; to be called when the pipe has something, and now and then."""
+    def receive(self):
+        """Receives the results that the child has sent, and detects a child or server that has died or hangs. Called when
+        the pipe is readable, and once a second."""
         try:
             while not self.is_done() and self.pipe.poll():
                 result = self.pipe.recv()
-                self.heard = time.monotonic()
+                self.last_received = time.monotonic()
                 if isinstance(result, Failure) and result.kind == "UnavailableError" and self.server and self.server.has_ended():
                     self.server.start()
                     return self.give_up(DIED)
                 self.results.append(result)
         except (EOFError, ConnectionResetError):
             return self.give_up(DIED)
-        if not self.is_done() and time.monotonic() > self.heard + STEP_S + 10:
+        if not self.is_done() and time.monotonic() > self.last_received + STEP_S + 10:
             if self.server:
                 self.server.stop()
                 self.server.start()
@@ -118,18 +119,19 @@ class Side:
 
 
 def run_both(sides):
+    """Waits for the results of all sides and returns them."""
     while not all(side.is_done() for side in sides):
         multiprocessing.connection.wait([side.pipe for side in sides if not side.is_done()], timeout=1)
         for side in sides:
             if not side.is_done():
-                side.hear()
+                side.receive()
     for side in sides:
         side.end()
     return [side.results for side in sides]
 
 
 def work(target, probes, pipe):
-    """Runs the probes; sends the values of each, or its failure."""
+    """The child process: runs the probes and sends the values of each, or its failure."""
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 2)
     steps = Steps(target)
@@ -144,7 +146,7 @@ def work(target, probes, pipe):
 
 
 class Steps:
-    """A graph that grows, and its session."""
+    """A session whose graph is extended by each probe."""
 
     def __init__(self, target):
         self.graph = tf.Graph()
@@ -153,7 +155,7 @@ class Steps:
         self.producer = None
 
     def run(self, probe):
-        """What the probe gives, and whether the session can be used again."""
+        """Returns the probe's values or failure, and whether the session can be used again."""
         if self.producer not in (None, probe.producer):
             self.__init__(self.session.sess_str)
         self.producer = probe.producer
@@ -188,7 +190,7 @@ class Steps:
 
 
 def failure(error):
-    """The failure without what a message says of where."""
-    said = " ".join(str(getattr(error, "message", None) or error).split())
-    said = re.sub(r"Graph execution error: |Detected at node .*? Node: '\S+' |\[\[.*", "", said)
-    return Failure(type(error).__name__, said[:300])
+    """Converts an error to a Failure, without the node and location in its message."""
+    message = " ".join(str(getattr(error, "message", None) or error).split())
+    message = re.sub(r"Graph execution error: |Detected at node .*? Node: '\S+' |\[\[.*", "", message)
+    return Failure(type(error).__name__, message[:300])

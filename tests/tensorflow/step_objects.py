@@ -1,5 +1,5 @@
-"""Stacks and arrays of tensors, op by op: values, classes of errors and their texts are those of a session of the
-client's own process."""
+"""Compares ops of stacks and tensor arrays on our server with a local TensorFlow session: values, classes of errors and
+error messages."""
 import argparse
 import re
 
@@ -9,7 +9,7 @@ from tensorflow.python.ops import gen_data_flow_ops as g
 
 tf.disable_v2_behavior()
 
-# Rewrites would drop what has no effect but an error.
+# Without rewrites, which would remove ops whose only effect is an error.
 CONFIG = tf.ConfigProto()
 CONFIG.graph_options.rewrite_options.disable_meta_optimizer = True
 
@@ -18,20 +18,21 @@ NOISE = (" ", "\t", "Graph exec", "Detected", "Original", "From /job")
 
 
 def t(label, build):
+    """Registers a case: `build` returns the tensor or op to run."""
     CASES.append((label, build))
 
 
 def run(target, build):
-    """What it gives, or how it fails; names of objects end in numbers that say nothing."""
+    """Returns the value or the error as text, without the numbers at the end of object names."""
     with tf.Graph().as_default():
         try:
             fetch = build()
             with tf.Session(target, config=CONFIG) as session:
-                said = repr(session.run(fetch))
+                outcome = repr(session.run(fetch))
         except tf.errors.OpError as error:
             lines = [line for line in error.message.splitlines() if line and not line.startswith(NOISE)]
-            said = f"{type(error).__name__}: {lines[0] if lines else ''}"
-    return re.sub(r"_[0-9]+\b", "_N", said)
+            outcome = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return re.sub(r"_[0-9]+\b", "_N", outcome)
 
 
 def ta(size=3,dtype=tf.float32,**k): return g.tensor_array_v3(size=size,dtype=dtype,**k)

@@ -1,7 +1,8 @@
-"""What `mixed.py` runs on clusters of both implementations: two ps and two workers.
+"""The scenarios that `mixed.py` runs on clusters of both implementations, with two ps and two workers.
 
-Each module has a `build()`, which makes a graph over all four tasks and returns a function of two sessions: that of the
-master in question, and that of the other worker as master. What the function returns must be the same in each mixture.
+Each module has a `build()`, which builds a graph over all four tasks and returns a function of two sessions: the session
+of the tested master, and the session of the other worker as master. The function's values must be the same in each
+mixture.
 """
 import tensorflow.compat.v1 as tf
 
@@ -10,6 +11,6 @@ WORKERS = ["/job:worker/task:0", "/job:worker/task:1"]
 
 
 def on(device, make):
-    """What `make` gives, on a device."""
+    """Calls `make` in the scope of a device and returns its result."""
     with tf.device(device):
         return make()

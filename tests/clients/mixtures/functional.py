@@ -1,4 +1,4 @@
-"""Control flow by functions (While, If), whose bodies and branches are on all tasks, and gradients through it."""
+"""Functional control flow (While, If), whose bodies and branches are on all tasks, and gradients through it."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -23,13 +23,13 @@ def compute():
         with tf.device(PS[1]):
             read = w.read_value()
 
-        def turn(i, y, states):
+        def body(i, y, states):
             with tf.device(WORKERS[1]):
                 y = tf.tanh(tf.matmul(y, read))
             with tf.device(PS[0]):
                 return i + 1, y * 1.5, states.write(i, y)
 
-        _, y, states = tf.while_loop(lambda i, *_: i < 4, turn, (0, x, states))
+        _, y, states = tf.while_loop(lambda i, *_: i < 4, body, (0, x, states))
         y = y + tf.reduce_sum(states.stack(), 0)
         branches = lambda: on(PS[0], lambda: tf.matmul(y, w)), lambda: on(WORKERS[1], lambda: tf.square(y))
         out = tf.cond(tf.reduce_sum(y) > 0, *branches)

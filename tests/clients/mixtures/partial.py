@@ -1,4 +1,4 @@
-"""A partial run over all tasks: what each feed allows is computed, and kept for the next."""
+"""A partial run over all tasks: the second call continues from the values that the first has computed."""
 import tensorflow.compat.v1 as tf
 
 from mixtures import PS, WORKERS
@@ -16,7 +16,7 @@ def build():
 
     def run(session, _):
         handle = session.partial_run_setup([first, second, third], [a, b, c])
-        said = [session.partial_run(handle, first, {a: [1.0, 2.0], b: [10.0, 20.0]})]
-        return said + session.partial_run(handle, [second, third], {c: said[0] * 2})
+        values = [session.partial_run(handle, first, {a: [1.0, 2.0], b: [10.0, 20.0]})]
+        return values + session.partial_run(handle, [second, third], {c: values[0] * 2})
 
     return run

@@ -1,4 +1,4 @@
-"""A queue on a ps that one worker, a master itself, fills, while the other drains it."""
+"""A queue on a ps that one worker fills, through its own master, while the other worker drains it."""
 import threading
 
 import tensorflow.compat.v1 as tf
@@ -9,7 +9,8 @@ COUNT = 12
 
 
 def build():
-    # Those who wait for room and for elements are in turns. Once closed a queue stays so: there is one for each master.
+    # The capacity of 3 makes both the enqueues and the dequeues wait. A closed queue stays closed, so each master has its
+    # own queue.
     with tf.device(PS[1]):
         types, shapes = [tf.int32, tf.float32, tf.string], [[], [2], []]
         queues = [tf.FIFOQueue(3, types, shapes, shared_name=f"queue-{i}") for i in range(2)]
@@ -22,7 +23,7 @@ def build():
     rounds = iter(zip(fills, drains))
 
     def run(session, other):
-        (enqueue, close), (one, some, size) = next(rounds)
+        (enqueue, close), (dequeue, dequeue_up_to, size) = next(rounds)
 
         def fill():
             for n in range(COUNT):
@@ -31,15 +32,15 @@ def build():
 
         filler = threading.Thread(target=fill, daemon=True)
         filler.start()
-        said = [part for _ in range(6) for part in session.run(one)]
-        while sum(len(numbers) for numbers in said[18::3]) < COUNT - 6:
-            said += session.run(some)
+        values = [part for _ in range(6) for part in session.run(dequeue)]
+        while sum(len(numbers) for numbers in values[18::3]) < COUNT - 6:
+            values += session.run(dequeue_up_to)
         filler.join()
         try:
-            session.run(one)
-            raise AssertionError("took from a closed queue that is empty")
+            session.run(dequeue)
+            raise AssertionError("dequeued from a closed and empty queue")
         except tf.errors.OutOfRangeError as error:
             assert "is closed and has insufficient elements" in error.message, error.message
-        return said + [session.run(size)]
+        return values + [session.run(size)]
 
     return run

@@ -1,4 +1,4 @@
-"""A traced step: its timeline has what each task computed."""
+"""A traced step, whose timeline has the ops of each task."""
 import json
 
 import tensorflow.compat.v1 as tf

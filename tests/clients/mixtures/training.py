@@ -1,4 +1,4 @@
-"""A model that sends all kinds of tensors between all tasks: gradients, text, dead tensors, a loop's condition."""
+"""A model that sends all kinds of tensors between all tasks: gradients, strings, dead tensors, a loop's condition."""
 import tensorflow.compat.v1 as tf
 
 from job import classifier, digits
@@ -6,7 +6,7 @@ from mixtures import PS, WORKERS, on
 
 
 def learn():
-    """Placeholders, the loss, and a step of two towers."""
+    """Builds a model with two towers; returns the placeholders, the loss and the training op."""
     setter = [tf.train.replica_device_setter(ps_tasks=2, worker_device=worker) for worker in WORKERS]
     with tf.device(WORKERS[0]):
         images, labels = tf.placeholder(tf.float32, [64, 784]), tf.placeholder(tf.int64, [64])
@@ -24,14 +24,16 @@ def learn():
 
 
 def loop():
-    def turn(i, total):
+    """A loop whose body is on two tasks."""
+
+    def body(i, total):
         with tf.device(WORKERS[1]):
             total = total + tf.cast(i, tf.float32)
         with tf.device(PS[0]):
             return i + 1, total * 0.5
 
     with tf.device(WORKERS[0]):
-        return tf.while_loop(lambda i, _: i < 10, turn, (tf.constant(0), tf.constant(1.0)))[1]
+        return tf.while_loop(lambda i, _: i < 10, body, (tf.constant(0), tf.constant(1.0)))[1]
 
 
 def build():
@@ -41,10 +43,10 @@ def build():
         names = tf.constant([b"a", b"", b"some longer name" * 10])
         count = tf.Variable(0, name="count")
     with tf.device(WORKERS[1]):
-        rows, none = tf.gather(table, [1, 3, 5]), tf.gather(table, [99])
+        rows, missing = tf.gather(table, [1, 3, 5]), tf.gather(table, [99])
         joined = tf.concat([names, names[:1]], 0)
         counted = tf.placeholder_with_default(False, [])
-    # Dead tensors cross from one task to another, and so does the loop's condition.
+    # Dead tensors are sent between tasks, and so is the loop's condition.
     chosen = tf.cond(counted, lambda: on(PS[0], lambda: tf.identity(rows) * 2), lambda: on(PS[1], lambda: -rows))
     looped = loop()
     with tf.control_dependencies([step]), tf.device(PS[1]):
@@ -54,16 +56,16 @@ def build():
 
     def run(session, _):
         session.run(init)
-        said = []
+        values = []
         for at in range(0, 640, 64):
-            said += session.run([loss, counting], {images: x[at : at + 64], labels: y[at : at + 64]})
-        said += session.run([rows, chosen, looped, joined, table], {counted: True})
-        said += session.run([chosen, count], {counted: False})
+            values += session.run([loss, counting], {images: x[at : at + 64], labels: y[at : at + 64]})
+        values += session.run([rows, chosen, looped, joined, table], {counted: True})
+        values += session.run([chosen, count], {counted: False})
         try:
-            session.run(none)
-            raise AssertionError("gathered a row that is not there")
+            session.run(missing)
+            raise AssertionError("gathered a row that does not exist")
         except tf.errors.InvalidArgumentError as error:
             assert "99" in error.message, error.message
-        return said
+        return values
 
     return run

@@ -1,5 +1,6 @@
-"""Actor and critic: each worker has a copy of its own, takes it from the shared one, and gives its gradients there; in
-turns at first, so that what each does is known."""
+"""Asynchronous advantage actor-critic: each worker has its own copy of the shared networks, which it pulls before an
+episode, and pushes its gradients to the shared ones. The workers take turns at first, so that results are
+deterministic."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -36,12 +37,12 @@ def run(job):
         with tf.control_dependencies([push]):
             count = episodes.assign_add(1, use_locking=True)
     everything = tf.global_variables()
-    of_ps = [v for v in everything if v.device.startswith("/job:ps")]
+    on_ps = [v for v in everything if v.device.startswith("/job:ps")]
     with tf.Session(job.target) as session:
         if job.is_chief:
-            session.run(tf.variables_initializer(of_ps))
-        session.run(tf.variables_initializer([v for v in everything if v not in of_ps]))
-        missing = tf.report_uninitialized_variables(of_ps)
+            session.run(tf.variables_initializer(on_ps))
+        session.run(tf.variables_initializer([v for v in everything if v not in on_ps]))
+        missing = tf.report_uninitialized_variables(on_ps)
         wait(lambda: len(session.run(missing)) == 0, "the chief initialises")
         random = np.random.default_rng(job.task)
 

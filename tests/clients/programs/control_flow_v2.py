@@ -1,5 +1,5 @@
-"""Control flow by functions (If, While, Case) over resource variables on the ps: bodies and branches on other tasks than
-what is around them, nested ones, and gradients through all of them, which go by lists of tensors."""
+"""Functional control flow (If, While, Case) over resource variables on the ps: bodies and branches on other tasks than
+the surrounding ops, nested ones, and gradients through all of them, which use tensor lists."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -16,7 +16,7 @@ def variable(name, shape, seed):
 
 
 def on(device, make):
-    """A branch whose ops are on one task."""
+    """Returns a branch function whose ops are on one task."""
 
     def branch():
         with tf.device(device):
@@ -26,13 +26,13 @@ def on(device, make):
 
 
 def recurrence(x, w, b):
-    """The states over time (first axis) and the last one: the body reads the variable `b` anew in each turn, and
-    multiplies on the other worker."""
+    """Returns the states over time (first axis) and the last state of a recurrent layer. The loop's body reads the
+    variable `b` in each iteration, and multiplies on the other worker."""
     batch, steps, units = x.shape
     inputs = tf.TensorArray(tf.float32, steps).unstack(tf.transpose(x, [1, 0, 2]))
     states = tf.TensorArray(tf.float32, steps)
 
-    def turn(t, state, states):
+    def body(t, state, states):
         joined = tf.concat([inputs.read(t), state], 1)
         with tf.device(SECOND):
             product = tf.matmul(joined, w)
@@ -40,28 +40,29 @@ def recurrence(x, w, b):
         return t + 1, state, states.write(t, state)
 
     first = (0, tf.zeros([batch, units]), states)
-    _, last, states = tf.while_loop(lambda t, *_: t < steps, turn, first, parallel_iterations=4)
+    _, last, states = tf.while_loop(lambda t, *_: t < steps, body, first, parallel_iterations=4)
     return states.stack(), last
 
 
 def settle(state, w):
-    """A loop of as many turns as the values want, in a loop of two turns; the inner one is on the other worker."""
+    """A loop whose number of iterations depends on its values, inside a loop of two iterations. The inner body is on the
+    other worker."""
 
-    def inner(turns, y):
+    def inner(iterations, y):
         with tf.device(SECOND):
-            return turns + 1, 0.7 * tf.sin(tf.matmul(y, w)) + 0.1 * y
+            return iterations + 1, 0.7 * tf.sin(tf.matmul(y, w)) + 0.1 * y
 
     def outer(i, total, y):
-        # The inner loop's condition is computed where the outer loop is.
-        turns, y = tf.while_loop(lambda n, y: tf.logical_and(n < 6, tf.reduce_max(tf.abs(y)) > 0.02), inner, (0, y))
-        return i + 1, total + turns, y + 0.5
+        # The inner loop's condition is on the outer loop's task.
+        iterations, y = tf.while_loop(lambda n, y: tf.logical_and(n < 6, tf.reduce_max(tf.abs(y)) > 0.02), inner, (0, y))
+        return i + 1, total + iterations, y + 0.5
 
-    _, turns, y = tf.while_loop(lambda i, *_: i < 2, outer, (0, 0, state))
-    return turns, y
+    _, iterations, y = tf.while_loop(lambda i, *_: i < 2, outer, (0, 0, state))
+    return iterations, y
 
 
 def choices(state, kind, w):
-    """A branch by what is computed, with a branch in it, and one by a number that is fed."""
+    """Nested conditionals on computed values, and a switch on a fed number."""
     negative = tf.cond(
         tf.reduce_sum(state) > 1.0,
         on(PS, lambda: tf.nn.relu(state) * 3),
@@ -82,7 +83,7 @@ def run(job):
         w, b = variable("w", [2 * units, units], 1), variable("b", [units], 2)
         inner, chosen = variable("inner", [units, units], 3), variable("chosen", [units, units], 4)
         states, last = recurrence(x, w, b)
-        turns, settled = settle(last, inner)
+        iterations, settled = settle(last, inner)
         summed = tf.scan(lambda total, state: 0.5 * total + tf.sin(state), states)
         out = choices(settled + summed[-1], kind, chosen)
         loss = tf.reduce_mean(tf.square(out - tf.reduce_mean(x, 1)))
@@ -94,16 +95,16 @@ def run(job):
         with tf.control_dependencies([train]):
             counted = tf.cond(tf.equal(kind, 1), lambda: count.assign_add(10), lambda: count.assign_add(1))
     random = np.random.default_rng(0)
-    said = {"loss": [], "turns": [], "count": []}
+    results = {"loss": [], "iterations": [], "count": []}
     with tf.Session(job.target) as session:
         session.run(tf.global_variables_initializer())
         fed = random.normal(size=(batch, steps, units))
         first = [session.run(gradients, {x: fed, kind: k}) for k in range(3)]
         for step in range(24):
-            values = session.run([loss, turns, counted], {x: random.normal(size=fed.shape), kind: step % 3})
-            for key, value in zip(said, values):
-                said[key].append(value)
+            values = session.run([loss, iterations, counted], {x: random.normal(size=fed.shape), kind: step % 3})
+            for key, value in zip(results, values):
+                results[key].append(value)
         weights = session.run([w, b, inner, chosen])
-    said.update({f"gradient {k} {i}": g for k, of_kind in enumerate(first) for i, g in enumerate(of_kind)})
-    said.update({f"weights {i}": value for i, value in enumerate(weights)})
-    return said
+    results.update({f"gradient {k} {i}": g for k, of_kind in enumerate(first) for i, g in enumerate(of_kind)})
+    results.update({f"weights {i}": value for i, value in enumerate(weights)})
+    return results

@@ -1,4 +1,4 @@
-"""Input by tf.data: files of records, parsing, shuffling, batches; an iterator made anew for each epoch."""
+"""Input by tf.data: record files, parsing, shuffling, batches; the iterator is initialised again for each epoch."""
 import os
 
 import numpy as np
@@ -40,9 +40,9 @@ def run(job):
             taken = 0
             try:
                 while True:
-                    value, of_batch, _ = session.run([loss, labels, train])
+                    value, batch_labels, _ = session.run([loss, labels, train])
                     losses.append(value)
-                    seen.extend(of_batch.tolist())
+                    seen.extend(batch_labels.tolist())
                     taken += 1
             except tf.errors.OutOfRangeError as error:
                 assert "End of sequence" in error.message, error.message

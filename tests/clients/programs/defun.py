@@ -1,5 +1,5 @@
-"""Functions of old programs, by Defun: gradients through the calls, TensorFlow's own (SymbolicGradient) and the
-function's, on the task that is called."""
+"""Functions defined with Defun, as old programs do: gradients through calls on another task, by TensorFlow
+(SymbolicGradient) and by gradient functions of the program."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import function
@@ -14,7 +14,7 @@ def gate(x, w):
 
 @function.Defun(tf.float32, tf.float32)
 def twice(x, w):
-    """Calls within a call."""
+    """A function that calls another one twice."""
     return gate(gate(x, w), w)
 
 
@@ -25,7 +25,7 @@ def clip_gradient(x, dy):
 
 @function.Defun(tf.float32, grad_func=clip_gradient)
 def clipped(x):
-    """What is given; its gradient is not."""
+    """The identity with a custom gradient."""
     return tf.identity(x)
 
 
@@ -35,7 +35,7 @@ def half_gradient(op, dy):
 
 @function.Defun(tf.float32, python_grad_func=half_gradient)
 def halved(x):
-    """As `clipped`, by a function of Python's."""
+    """A sine with a custom gradient that is a Python function."""
     return tf.sin(x)
 
 

@@ -1,4 +1,4 @@
-"""Device filters: a session sees the tasks that its filters name, and its own."""
+"""Device filters: a session lists the devices of its master's task and of the tasks that its filters name."""
 import tensorflow.compat.v1 as tf
 
 
@@ -14,7 +14,7 @@ def run(job):
             other = tf.constant(1, name="other")
         try:
             session.run(other)
-            raise AssertionError("placed where the filters do not reach")
+            raise AssertionError("placed on a device that the filters exclude")
         except tf.errors.InvalidArgumentError as error:
             assert "Cannot assign a device for operation other" in error.message, error.message
     return {"seen": seen}

@@ -1,4 +1,4 @@
-"""Q-learning: a target network that is copied by assignments, and feeds whose first axis grows."""
+"""Deep Q-learning: a target network that is updated by assignments, and feeds whose first axis grows."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -17,9 +17,9 @@ def run(job):
         ended = tf.placeholder(tf.bool, [None])
         q, target = network(states, "online"), network(after, "target")
         best = tf.where(ended, tf.zeros_like(rewards), tf.reduce_max(target, 1))
-        wanted = tf.stop_gradient(rewards + 0.9 * best)
+        target_q = tf.stop_gradient(rewards + 0.9 * best)
         rows = tf.stack([tf.range(tf.shape(actions)[0]), actions], 1)
-        error = tf.gather_nd(q, rows) - wanted
+        error = tf.gather_nd(q, rows) - target_q
         loss = tf.reduce_mean(tf.where(tf.abs(error) < 1, 0.5 * tf.square(error), tf.abs(error) - 0.5))
         train = tf.train.RMSPropOptimizer(0.005).minimize(loss)
         pairs = zip(tf.trainable_variables("target"), tf.trainable_variables("online"))

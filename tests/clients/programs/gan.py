@@ -1,4 +1,4 @@
-"""Two networks against each other, an optimizer and a set of variables each, in turns."""
+"""A generative adversarial network: two networks trained alternately, each with its own optimizer and variables."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 

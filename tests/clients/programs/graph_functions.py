@@ -1,5 +1,5 @@
-"""Functions called in a graph: tf.function with resource variables of the ps, bodies on several tasks, loops and branches
-in them, and gradients through the calls; and Defun."""
+"""Functions called in a graph: tf.function with resource variables on the ps, bodies on several tasks, loops and branches
+in the bodies, and gradients through the calls; and a Defun."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import function
@@ -16,7 +16,7 @@ def gate(x, w):
 
 
 def layers(first, second):
-    """A function that reads variables on the ps and computes on both workers."""
+    """Returns a function that reads variables on the ps and computes on both workers."""
 
     @tf.function(autograph=False)
     def forward(x):
@@ -31,24 +31,24 @@ def layers(first, second):
 
 
 def counted(total):
-    """A function that changes a variable on the ps in each turn of its loop, in order."""
+    """Returns a function that changes a variable on the ps in each iteration of a loop, in order."""
 
     @tf.function(autograph=False)
     def count(times):
-        def turn(i):
+        def body(i):
             total.assign_add(tf.cast(i, tf.float32))
             total.assign(total * 2)
             return i + 1
 
-        tf.while_loop(lambda i: i < times, lambda i: [turn(i)], [tf.constant(0)])
+        tf.while_loop(lambda i: i < times, lambda i: [body(i)], [tf.constant(0)])
         return total.read_value()
 
     return count
 
 
 def refined(w):
-    """Functions within a function: a loop that calls, and a branch that does. They share a tensor that is read outside:
-    TensorFlow's servers run no loop whose calls take variables of another task."""
+    """Returns a function with a loop and a branch that call another function. Both functions use a tensor `w` that is read
+    outside of them, because TensorFlow's servers cannot run a loop whose calls take variables of another task."""
 
     @tf.function(autograph=False)
     def smooth(y):
@@ -84,17 +84,17 @@ def run(job):
         with tf.control_dependencies([train]):
             counting = counted(total)(times)
     random = np.random.default_rng(0)
-    said = {"loss": [], "total": [], "gated": []}
+    results = {"loss": [], "total": [], "gated": []}
     with tf.Session(job.target) as session:
         session.run(tf.global_variables_initializer())
         fed = {x: random.normal(size=(4, units)), times: 3}
         first_gradients = session.run(gradients, fed)
         for step in range(20):
             fed = {x: random.normal(size=(4, units)), times: step % 4}
-            for key, value in zip(said, session.run([loss, counting, gated], fed)):
-                said[key].append(value)
+            for key, value in zip(results, session.run([loss, counting, gated], fed)):
+                results[key].append(value)
         weights = session.run([first, second, third])
     assert np.abs(first_gradients[0]).max() > 0, first_gradients
-    said.update({f"gradient {i}": gradient for i, gradient in enumerate(first_gradients)})
-    said.update({f"weights {i}": value for i, value in enumerate(weights)})
-    return said
+    results.update({f"gradient {i}": gradient for i, gradient in enumerate(first_gradients)})
+    results.update({f"weights {i}": value for i, value in enumerate(weights)})
+    return results

@@ -1,5 +1,5 @@
-"""A language model on dynamic_rnn with truncated back-propagation: texts of different lengths come in windows, and the
-state is carried from each window to the next."""
+"""A language model on dynamic_rnn with truncated back-propagation: texts of different lengths are fed in windows, and
+the state is fed from each window to the next."""
 import collections
 
 import numpy as np
@@ -12,8 +12,7 @@ State = collections.namedtuple("State", ["c", "h"])
 
 
 class Cell:
-    """A long short-term memory, as `tf.nn.dynamic_rnn` takes it; TensorFlow's own are in a package of Keras that clients
-    have no longer."""
+    """An LSTM cell for `tf.nn.dynamic_rnn`. TensorFlow's own cells are in a Keras package that clients may lack."""
 
     def __init__(self, units, seed):
         self.output_size, self.state_size = units, State(units, units)
@@ -33,7 +32,8 @@ class Cell:
 
 
 def model(batch, steps, units, words):
-    """Placeholders, the loss, the state after the window, what the cell gave at each step, and a training step."""
+    """Builds the model. Returns the placeholders, the loss, the state after the window, the cell's output at each step,
+    and the training op."""
     text, lengths = tf.placeholder(tf.int32, [batch, steps + 1]), tf.placeholder(tf.int32, [batch])
     first = State(*(tf.placeholder(tf.float32, [batch, units]) for _ in range(2)))
     table = tf.get_variable("embedding", [words, units], initializer=tf.random_uniform_initializer(-0.3, 0.3, seed=1))
@@ -56,7 +56,7 @@ def run(job):
         (text, lengths, first), *fetches = model(batch, steps, units, words)
     random = np.random.default_rng(0)
     stream = (np.cumsum(random.integers(1, 3, (batch, windows * steps + 1)), axis=1) % words).astype(np.int32)
-    # The longest text is there to the end, the shortest for a quarter of the windows.
+    # The longest text has all windows, the shortest a quarter of them.
     ends = np.linspace(windows * steps / 4, windows * steps, batch).astype(np.int32)
     losses = []
     with tf.Session(job.target) as session:

@@ -1,5 +1,5 @@
-"""One client, a replica on each device of its worker: variables mirrored, batches dealt out, gradients reduced, as
-`tf.distribute` has it. Devices that are not there are the worker's CPU."""
+"""`tf.distribute.MirroredStrategy` with one client: a replica on each of two GPUs, mirrored variables, distributed
+batches, reduced gradients. Soft placement puts ops of missing GPUs on the worker's CPU."""
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
@@ -16,7 +16,7 @@ def run(job):
 
         def step(inputs):
             _, loss, _ = classifier(*inputs)
-            # Each replica's is the mean of its half.
+            # The loss of a replica is the mean over half of the batch.
             train = tf.train.MomentumOptimizer(0.05, 0.9).minimize(loss / 2)
             with tf.control_dependencies([train]):
                 return tf.identity(loss)

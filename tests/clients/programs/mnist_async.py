@@ -1,5 +1,5 @@
-"""Two workers train one network on a parameter server: in turns at first, so that each loss is known, then each at its
-own pace."""
+"""Two workers train one network on a parameter server: in turns at first, so that each loss is deterministic, then
+asynchronously."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 

@@ -1,4 +1,4 @@
-"""Synchronous training with a backup worker: a step takes the first of two gradients."""
+"""Synchronous training with a backup worker: a step uses the first of two gradients."""
 import os
 
 import tensorflow.compat.v1 as tf
@@ -8,9 +8,9 @@ from job import classifier, digits, wait_for_file
 CLIENTS = 2
 
 
-class Before(tf.train.SessionRunHook):
-    """On the chief: runs `fetches` when variables have their first values and none can have changed, for its hook that
-    takes gradients comes after this one. Then it lets the other worker begin."""
+class InitialValues(tf.train.SessionRunHook):
+    """A hook of the chief that runs `fetches` on the initial variables, and then lets the other worker begin by creating
+    the file `path`. No variable can have changed before, because the hook that applies gradients runs after this one."""
 
     def __init__(self, fetches, feeds, path):
         self.fetches, self.feeds, self.path = fetches, feeds, path
@@ -35,10 +35,10 @@ def run(job):
     initialised = os.path.join(job.scratch, "initialised")
     if job.is_chief:
         fetches = [loss, global_step, *(gradient for gradient, _ in gradients)]
-        before = Before(fetches, {images: x[:64], labels: y[:64]}, initialised)
+        before = InitialValues(fetches, {images: x[:64], labels: y[:64]}, initialised)
         hooks.insert(0, before)
     else:
-        # A worker that comes before the chief has initialised sleeps for half a minute.
+        # Waits here, because a session that opens before the chief has initialised sleeps for half a minute.
         wait_for_file(initialised)
     config = tf.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{job.task}"])
     reached, i = 0.0, 0

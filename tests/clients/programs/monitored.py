@@ -1,4 +1,5 @@
-"""MonitoredTrainingSession, chief and worker: checkpoint, summaries, hooks, and a second run that goes on from there."""
+"""MonitoredTrainingSession with chief and worker: checkpoints, summaries, hooks, and a second run that resumes from the
+checkpoint."""
 import os
 
 import tensorflow.compat.v1 as tf
@@ -9,6 +10,8 @@ CLIENTS = 2
 
 
 class Counter(tf.train.SessionRunHook):
+    """A hook that counts its calls."""
+
     def __init__(self):
         self.created, self.ran, self.ended = 0, 0, 0
 
@@ -23,7 +26,8 @@ class Counter(tf.train.SessionRunHook):
 
 
 def train(job, last_step, turns=0):
-    """Trains to the last step, at first in turns with the other worker: the losses of those, and the first step."""
+    """Trains to the last step, at first in turns with the other worker. Returns the losses of these turns, and the first
+    global step after them."""
     with tf.Graph().as_default():
         tf.set_random_seed(3)
         with tf.device(job.setter()):
@@ -48,7 +52,7 @@ def train(job, last_step, turns=0):
             max_wait_secs=60,
         ) as session:
             fed = {images: x[:64], labels: y[:64]}
-            # Without the hooks, some of which fetch what wants feeds.
+            # Bypasses the hooks, some of which fetch tensors that need feeds.
             done = lambda: session.run_step_fn(lambda step_context: step_context.session.run(global_step))
             for _ in job.turns(done, turns):
                 losses.append(session.run([loss, step], fed)[0])
@@ -62,7 +66,7 @@ def train(job, last_step, turns=0):
 def run(job):
     done = os.path.join(job.scratch, "first-run-over")
     if not job.is_chief:
-        # A worker that comes before the chief has initialised sleeps for half a minute.
+        # Waits here, because a session that opens before the chief has initialised sleeps for half a minute.
         wait_for_file(os.path.join(job.scratch, "model", "checkpoint"))
     losses, _ = train(job, 60, turns=10)
     model = os.path.join(job.scratch, "model")
@@ -76,7 +80,7 @@ def run(job):
     saved = int(reader.get_tensor("global_step"))
     assert saved >= 60, saved
     with tf.Session(job.target) as session:
-        # The variables still live on the ps: forget them, so that only the checkpoint can bring them back.
+        # Resets the ps, which still has the variables, so that only the checkpoint can restore them.
         tf.Session.reset(job.target_of("ps", 0))
     _, first = train(job, saved + 20)
     assert saved <= first <= saved + 2, (saved, first)

@@ -1,4 +1,4 @@
-"""Partial runs: a step whose feeds come one after another."""
+"""Partial runs: a step that receives its feeds in several calls."""
 import tensorflow.compat.v1 as tf
 
 
@@ -8,11 +8,11 @@ def run(job):
         first = a + b
     with tf.device("/job:worker/task:1"):
         second = first * c
-    said = {}
+    results = {}
     with tf.Session(job.target) as session:
         handle = session.partial_run_setup([first, second], [a, b, c])
-        said["first"] = session.partial_run(handle, first, {a: 1.0, b: 2.0})
-        said["second"] = session.partial_run(handle, second, {c: said["first"] * 10})
+        results["first"] = session.partial_run(handle, first, {a: 1.0, b: 2.0})
+        results["second"] = session.partial_run(handle, second, {c: results["first"] * 10})
         handle = session.partial_run_setup([first, second], [a, b, c])
         session.partial_run(handle, [], {a: 1.0})
         try:
@@ -20,6 +20,6 @@ def run(job):
             raise AssertionError("computed without a feed")
         except tf.errors.InvalidArgumentError as error:
             assert "can't be computed from the feeds that have been fed so far" in error.message, error.message
-        said["plain"] = session.run(second, {a: 1.0, b: 1.0, c: 4.0})
-    assert said["second"] == 90.0, said
-    return said
+        results["plain"] = session.run(second, {a: 1.0, b: 1.0, c: 4.0})
+    assert results["second"] == 90.0, results
+    return results

@@ -1,4 +1,4 @@
-"""The ps is killed under a monitored session: it recovers by itself, from the last checkpoint."""
+"""The ps is killed and restarted during a monitored session, which recovers by itself from the last checkpoint."""
 import os
 
 import tensorflow.compat.v1 as tf

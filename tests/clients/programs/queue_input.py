@@ -1,4 +1,4 @@
-"""Input by queue runners: file names, their lines, shuffled batches, and an end that comes as OutOfRange."""
+"""Input by queue runners: file names, their lines, shuffled batches, and OutOfRangeError at the end."""
 import os
 
 import numpy as np
@@ -37,6 +37,6 @@ def run(job):
         finally:
             coordinator.request_stop()
             coordinator.join(threads, stop_grace_period_secs=20)
-    # The order of what several threads put into queues is not for programs to know.
+    # Sorted, because several threads enqueue and the order is not deterministic.
     assert seen != sorted(seen)
     return {"numbers": sorted(seen)}

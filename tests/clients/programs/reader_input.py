@@ -1,4 +1,4 @@
-"""Input by readers: names of record and text files, read by queue runners, parsed and learnt from until the data ends."""
+"""Input by readers: queue runners read record and text files; a model trains on the parsed records until they end."""
 import os
 
 import numpy as np
@@ -61,5 +61,5 @@ def run(job):
     keys, labels, places = (np.concatenate(column) for column in zip(*read))
     assert (labels == y).all()
     keys = [os.path.basename(key.decode()) for key in keys]
-    # The order of what several threads put into queues is not for programs to know.
+    # Without the order of the records, which is not deterministic because several threads enqueue.
     return {"keys": keys, "labels": labels, "places": places, "produced": produced, "classes": np.unique(np.concatenate(seen))}

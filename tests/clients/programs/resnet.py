@@ -3,7 +3,7 @@ import tensorflow.compat.v1 as tf
 
 from job import dense, digits
 
-# Small steps: at a rate of 0.05, rounding grows tenfold in three steps.
+# For this tolerance the learning rate is small: at 0.05, rounding errors grow tenfold in three steps.
 TOLERANCE = 1e-3
 
 
@@ -62,7 +62,7 @@ def run(job):
         with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
             train = tf.train.MomentumOptimizer(rate, 0.9, use_nesterov=True).minimize(total, step)
         with tf.control_dependencies([train]):
-            # Read on the ps: TensorFlow's read on another task would race with the next update.
+            # Reads on the ps, because TensorFlow's read on another task would race with the next update.
             with tf.device("/job:ps/task:0"):
                 count = tf.identity(step)
             average = tf.train.ExponentialMovingAverage(0.9, count)

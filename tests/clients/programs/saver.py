@@ -1,4 +1,5 @@
-"""Saver: save, sharded and whole; restore; restore into another partitioning; the number of files kept."""
+"""Saver: sharded and unsharded checkpoints, restoring, also into another partitioning, and the number of checkpoints
+that are kept."""
 import os
 
 import numpy as np
@@ -40,7 +41,7 @@ def run(job):
                 np.testing.assert_array_equal(session.run(value(table)), before)
             try:
                 savers[0].restore(session, path + "-none")
-                raise AssertionError("restored what is not there")
+                raise AssertionError("restored a checkpoint that does not exist")
             except ValueError as error:
                 assert "not a valid checkpoint" in str(error), error
     listed = sorted(f"{name} {shape}" for name, shape in tf.train.list_variables(kept[-1]))

@@ -9,7 +9,7 @@ TOLERANCE = 1e-3
 
 
 def attention(memory, lengths, units):
-    """A function of the decoder's output: it, and what of the memory it looks at, in one."""
+    """Returns a function that combines the decoder's output with the part of `memory` that it attends to."""
     w = tf.get_variable("attention", [2 * units, units], initializer=tf.random_uniform_initializer(-0.3, 0.3, seed=5))
     outside = (1 - tf.sequence_mask(lengths, tf.shape(memory)[1], tf.float32)) * 1e9
 
@@ -22,11 +22,11 @@ def attention(memory, lengths, units):
 
 
 def decode(given, lengths, state, attend, units):
-    """What the decoder says to the words that it is given, for as many steps as the longest sequence has."""
+    """The decoder's outputs for the input words `given`, for as many steps as the longest sequence has."""
     batch, steps, size = given.shape
     given = tf.TensorArray(tf.float32, steps).unstack(tf.transpose(given, [1, 0, 2]))
 
-    def turn(time, output, now, _):
+    def step(time, output, now, _):
         finished = time >= lengths
         over = tf.reduce_all(finished)
         word = tf.cond(over, lambda: tf.zeros([batch, size]), lambda: tf.ensure_shape(given.read(time), [batch, size]))
@@ -34,7 +34,7 @@ def decode(given, lengths, state, attend, units):
             return finished, word, state, tf.zeros([units]), None
         return finished, word, now, attend(output), None
 
-    outputs, _, _ = tf.nn.raw_rnn(Cell(units, 6), turn, swap_memory=True, scope="decoder")
+    outputs, _, _ = tf.nn.raw_rnn(Cell(units, 6), step, swap_memory=True, scope="decoder")
     return tf.transpose(outputs.stack(), [1, 0, 2])
 
 
@@ -49,8 +49,8 @@ def run(job):
         given = tf.nn.embedding_lookup(table, tf.pad(target, [[0, 0], [1, 0]])[:, :-1])
         outputs = decode(given, lengths, state, attention(memory, lengths, units), units)
         logits = tf.tensordot(outputs, table, [[2], [1]])
-        wanted = target[:, : tf.shape(outputs)[1]]
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=wanted, logits=logits)
+        labels = target[:, : tf.shape(outputs)[1]]
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
         mask = tf.sequence_mask(lengths, dtype=tf.float32)
         loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
         train = tf.train.AdamOptimizer(0.03).minimize(loss)
@@ -62,8 +62,8 @@ def run(job):
             text = random.integers(1, words, (batch, steps))
             size = random.integers(2, steps + 1, batch)
             fed = {source: text, lengths: size, target: text}
-            value, said, _ = session.run([loss, outputs, train], fed)
+            value, decoded, _ = session.run([loss, outputs, train], fed)
             history.append(value)
-            taken.append(said.shape[1])
+            taken.append(decoded.shape[1])
     assert history[-1] < history[0], history
-    return {"loss": history, "steps": taken, "said": said}
+    return {"loss": history, "steps": taken, "decoded": decoded}

@@ -1,5 +1,5 @@
-"""tf.train.Supervisor: the chief initialises, the other waits; checkpoints and summaries by its threads. The workers
-train in turns at first, so that each loss is known."""
+"""tf.train.Supervisor: the chief initialises and the other worker waits; the supervisor's threads write checkpoints and
+summaries. The workers train in turns at first, so that each loss is deterministic."""
 import os
 
 import tensorflow.compat.v1 as tf

@@ -1,4 +1,4 @@
-"""Traces: the timeline of a step over three tasks has every op, and the transfers."""
+"""Tracing: the timeline of a step over three tasks has all ops and transfers."""
 import json
 import re
 
@@ -7,19 +7,19 @@ from tensorflow.python.client import timeline
 
 
 def ops(step_stats):
-    """What ran where, and the shapes that it gave; without transfers, of which TensorFlow's servers say nothing but what
-    is received, and that not always, and without the source of each of their graphs."""
-    said = []
+    """The traced ops as text: device, node and output shapes. Without transfers, because TensorFlow's servers record only
+    received tensors, and not always; and without the source nodes of partitions."""
+    traced = []
     for device in step_stats.dev_stats:
         for node in device.node_stats:
             shapes = [[d.size for d in output.tensor_description.shape.dim] for output in node.output]
             if not re.search("RecvTensor| = (_Send|_Recv|NoOp)[(]", node.node_name + node.timeline_label):
-                said.append(f"{device.device} {node.node_name} {node.timeline_label} {shapes}")
-    return sorted(said)
+                traced.append(f"{device.device} {node.node_name} {node.timeline_label} {shapes}")
+    return sorted(traced)
 
 
 def nodes(graphs):
-    """The nodes of partitions, without the numbers that transfers get."""
+    """The nodes of partitions as text, without the numbers in the names of transfers."""
     return sorted(f"{node.device} {node.op} {re.sub('_S[0-9]+$', '', node.name)}" for g in graphs for node in g.node)
 
 

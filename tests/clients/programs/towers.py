@@ -1,4 +1,4 @@
-"""One client, a tower on each worker, gradients averaged where the variables are."""
+"""In-graph replication: one client, a tower on each worker, gradients averaged on the variables' device."""
 import tensorflow.compat.v1 as tf
 
 from job import classifier, digits
@@ -17,7 +17,7 @@ def run(job):
             losses.append(loss)
     with tf.device("/job:ps/task:0"):
         averaged = [
-            (tf.reduce_mean(tf.stack([g for g, _ in of_variable]), 0), of_variable[0][1]) for of_variable in zip(*towers)
+            (tf.reduce_mean(tf.stack([g for g, _ in pairs]), 0), pairs[0][1]) for pairs in zip(*towers)
         ]
         train = optimizer.apply_gradients(averaged)
         loss = tf.add_n(losses) / 2

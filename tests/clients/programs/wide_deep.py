@@ -1,4 +1,4 @@
-"""Wide and deep: partitioned embeddings, weighted sparse lookups, two optimizers (Ftrl and Adagrad)."""
+"""A wide-and-deep model: partitioned embeddings, sparse lookups, two optimizers (Ftrl and Adagrad)."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 

@@ -1,4 +1,4 @@
-"""Skip-grams with sampled softmax and noise-contrastive estimation: sparse gradients travel to the ps."""
+"""Skip-grams with sampled softmax and noise-contrastive estimation, whose sparse gradients are sent to the ps."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 

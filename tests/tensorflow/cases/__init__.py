@@ -1,7 +1,7 @@
-"""Valid inputs for every op of the table: one generator an op, which yields calls for given types.
+"""Valid inputs for every op of the table: one generator per op, which yields calls for given types.
 
-A call is the op's inputs in order (arrays; a list of arrays where the signature has a list; the first value of the
-variable where it has a reference or a handle) and its attributes other than types.
+A call has the op's inputs in order and its attributes other than types. An input is an array, a list of arrays if the
+signature has a list, or the initial value of a variable if the signature has a reference or a handle.
 """
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -27,10 +27,10 @@ def case(*ops):
 
 
 class Call:
-    """One use of an op. `steps`: how often it runs; `exact`: results must have the same bits; `loose`: how many times
-    the tolerance 16-bit floats may differ; `unset`: outputs that the peer leaves as its memory happens to be; `known`:
-    the graph always holds the parameters' values; `within`: how far from the peer's a result may be that is a sum of
-    larger numbers, or of single precision in a wider type."""
+    """One use of an op. `steps`: the number of steps that run it; `exact`: results must have the same bits; `loose`: a
+    factor of the tolerance of 16-bit floats; `unset`: indices of outputs that the peer does not initialise; `known`:
+    parameters are always constants of the graph; `within`: the absolute tolerance, for results that are sums of larger
+    numbers, or of single precision in a wider type."""
 
     def __init__(self, *inputs, steps=1, exact=False, loose=1.0, unset=(), known=False, within=0.0, **attrs):
         self.within = within
@@ -44,7 +44,7 @@ class Call:
 
 
 class Context:
-    """What a generator knows: the op, its types, and a source of values."""
+    """The argument of a generator: the op, its types, and a random generator of values."""
 
     def __init__(self, op, types, seed):
         self.op = op
@@ -64,14 +64,14 @@ class Context:
         return self.name(attr) in UNSIGNED + SIGNED
 
     def name(self, attr):
-        """The type that an attribute holds; anything that is no attribute is a type's name."""
+        """The type in an attribute; an argument that names no attribute is itself returned as the type's name."""
         return self.types.get(attr, attr)
 
     def dtype(self, attr="T"):
         return tf.as_dtype(self.name(attr)).as_numpy_dtype
 
     def values(self, shape=(3, 4), low=-8, high=8, attr="T"):
-        """Random values in [low, high) (as far as the type has them)."""
+        """Random values in [low, high), restricted to the values of the type."""
         name = self.name(attr)
         if name == "bool":
             return self.rng.integers(0, 2, shape).astype(bool)
@@ -89,14 +89,14 @@ class Context:
         return np.asarray(self.rng.integers(int(np.ceil(low)), int(np.ceil(high)), shape)).astype(self.dtype(attr))
 
     def whole(self, shape=(3, 4), attr="T"):
-        """Random bits of an integer type; of others, plain values."""
+        """Random values over the whole range of an integer type; small values for other types."""
         if not self.is_integer(attr):
             return self.values(shape, attr=attr)
         info = np.iinfo(self.dtype(attr))
         return np.asarray(self.rng.integers(info.min, info.max, shape, dtype=self.dtype(attr), endpoint=True))
 
     def distinct(self, shape, attr="T"):
-        """Values of which no two are equal, as far as the type has enough."""
+        """Distinct values, unless the type has too few."""
         size = int(np.prod(shape))
         order = self.rng.permutation(size)
         if self.name(attr) in UNSIGNED:
@@ -109,7 +109,7 @@ class Context:
         return np.array(values, dtype=self.dtype(attr))
 
     def special(self):
-        """Infinities, NaN and zeros with large and small values."""
+        """Infinities, NaN, zeros of both signs, and large and small values."""
         return self.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 60000.0, -60000.0, 1e-4])
 
 

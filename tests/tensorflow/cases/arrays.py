@@ -1,4 +1,4 @@
-"""Ops that move, make and measure arrays."""
+"""Ops that create, move and measure arrays."""
 import numpy as np
 
 from . import Call, case
@@ -37,8 +37,8 @@ def squeeze(c):
 
 @case("EnsureShape")
 def ensure(c):
-    for shape, wanted in (((3, 4), [None, 4]), ((), []), ((0, 3), [0, 3])):
-        yield Call(c.values(shape), shape=wanted)
+    for shape, expected in (((3, 4), [None, 4]), ((), []), ((0, 3), [0, 3])):
+        yield Call(c.values(shape), shape=expected)
 
 
 @case("Transpose", "ConjugateTranspose")
@@ -172,7 +172,7 @@ def slices(c):
         yield Call(c.values(shape), c.array(begin, "Index"), c.array(size, "Index"))
 
 
-# Shape, begin, end, strides, masks (begin, end, ellipsis, new axis, shrink axis).
+# (Shape, begin, end, strides, masks: begin, end, ellipsis, new axis, shrink axis).
 STRIDED = (
     ((5, 6), [1, 2], [4, 6], [1, 2], {}),
     ((5, 6), [4, 5], [0, 0], [-1, -2], {}),
@@ -329,7 +329,7 @@ def depth_to_space(c):
 @case("StringFormat")
 def string_format(c):
     if c.is_complex("T"):
-        return  # The peer has no text for them.
+        return  # The peer does not format complex numbers.
     yield Call([c.values((3,)), c.values((2, 2))], template="a %s b %s", placeholder="%s")
     yield Call([c.values((9,)), c.values(())], template="{} and {}", placeholder="{}", summarize=2)
 

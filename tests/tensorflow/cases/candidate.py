@@ -1,4 +1,4 @@
-"""Samplers of classes: seeded, they give the same classes."""
+"""Candidate samplers, which sample the same classes for the same seed."""
 import numpy as np
 
 from . import Call, case

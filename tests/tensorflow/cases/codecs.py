@@ -1,4 +1,4 @@
-"""Image files, and numbers as quantisation leaves them."""
+"""Image files and quantisation."""
 import struct
 
 import numpy as np
@@ -9,13 +9,13 @@ from .special import special
 
 
 def eagerly(make):
-    """What the peer's own kernels make of something, outside any graph."""
+    """Computes the value of `make()` with the peer's own kernels, in a separate graph."""
     with tf.Graph().as_default(), tf.Session() as session:
         return session.run(make())
 
 
 def smooth(c, shape=(19, 22, 3)):
-    """An image without noise, of which a JPEG file loses little."""
+    """An image without noise, which JPEG compresses with little loss."""
     rows, columns, channels = np.meshgrid(*(np.arange(n) for n in shape), indexing="ij")
     return (127 + 100 * np.sin(rows / 5 + channels) * np.cos(columns / 7)).astype(np.uint8)
 
@@ -56,7 +56,7 @@ def decode_png(c):
 
 
 def gif(first=True):
-    """Two frames of which the second covers a part."""
+    """A GIF file of two frames, of which the second covers a part; one frame if `first`."""
     colours = bytes([0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255])
     head = b"GIF89a" + struct.pack("<HHBBB", 3, 2, 0x81, 0, 0) + colours
     control = b"\x21\xf9\x04\x01\x00\x00\x03\x00"
@@ -66,7 +66,7 @@ def gif(first=True):
 
 
 def lzw(indices):
-    """Codes of three bits that never grow: the table is cleared before each."""
+    """LZW codes of three bits, whose width never grows because the table is cleared before each code."""
     bits = "".join(f"{n:03b}"[::-1] for i in indices for n in (4, i)) + f"{5:03b}"[::-1]
     bits = bits.ljust(-(-len(bits) // 8) * 8, "0")
     data = bytes(int(bits[i:i + 8][::-1], 2) for i in range(0, len(bits), 8))
@@ -101,7 +101,7 @@ def jpeg_shape(c):
 
 
 def near(probe, op, inputs, levels, **attrs):
-    """Pixels as numbers, which may differ by so many levels."""
+    """Adds nodes that compute pixels as floats, which may differ by `levels`."""
     node = probe.node(op, "", inputs, **attrs)
     probe.fetch(probe.node("Cast", "_out", [node], SrcT="uint8", DstT="float"))
     probe.within = levels
@@ -113,7 +113,7 @@ def decode_jpeg(c):
         for attrs in (dict(), dict(channels=1), dict(channels=3), dict(dct_method="INTEGER_ACCURATE")):
 
             def make(probe, run, file=file, attrs=attrs):
-                # Without a method, the peer takes its fastest, which is its least exact.
+                # Without a method, the peer uses its fastest one, which is the least exact.
                 near(probe, "DecodeJpeg", [probe.constant(file)], 3 if attrs.get("dct_method") else 9, **attrs)
 
             yield make

@@ -1,11 +1,11 @@
-"""Ops that work element by element, with and without broadcasting."""
+"""Elementwise ops, with and without broadcasting."""
 import numpy as np
 
 from . import COMPLEX, Call, FLOATS, case
 
 SHAPES = ((3, 4), (), (0, 3), (1031,))
 
-# The range in which an op is tried; outside of it, only special values are.
+# The range of an op's random inputs; outside of it, only special values are tried.
 RANGES = {
     "Acos": (-1, 1), "Acosh": (1, 9), "Asin": (-1, 1), "Atanh": (-0.99, 0.99), "Cosh": (-4, 4), "Sinh": (-4, 4),
     "Digamma": (0.1, 9), "Lgamma": (0.1, 9), "Erf": (-3, 3), "Erfc": (-3, 3), "Exp": (-5, 5), "Expm1": (-5, 5),
@@ -31,7 +31,7 @@ def unary(c):
             yield Call(c.values(shape, low, high, attr))
     if c.is_float(attr):
         x = c.special()
-        # The peer's erf of an infinite double is not a number.
+        # The peer's erf of an infinite double is NaN.
         yield Call(x[np.isfinite(x)] if c.op == "Erf" else x)
         if c.op in ("Acosh", "Asinh"):
             yield Call(c.array([6e4, 1e19, 1e38, 1e300 if c.name("T") == "double" else 3e38]))
@@ -177,7 +177,7 @@ def complex_numbers(c):
 @case("Real", "Imag", "ComplexAbs", "Angle", "Conj")
 def parts(c):
     if c.types.get("Tout") not in (None, "double" if c.name("T") == "complex128" else "float"):
-        return  # Not the type of the parts.
+        return  # The output type does not match the type of the parts.
     for shape in SHAPES:
         yield Call(c.values(shape))
     yield Call(c.array([0, 1, -1, 1j, -1j, complex(np.inf, 1), complex(np.nan, 0), 3 + 4j]))

@@ -1,4 +1,4 @@
-"""Calls that must fail, and with the same class of error."""
+"""Calls that must fail with the same class of error as in TensorFlow."""
 import re
 
 import numpy as np
@@ -292,11 +292,11 @@ CALLS = (
 )
 
 
-def probes(number, run, wanted):
+def probes(number, run, pattern):
     from probe import Probe
 
     for i, (op, types, call) in enumerate(CALLS):
         label = f"{op} must fail"
-        if re.search(wanted, label):
-            # Shapes are not known before the step: the kernel has to find the error.
+        if re.search(pattern, label):
+            # Shapes are unknown before the step, so the kernel has to detect the error.
             yield Probe(number + i, op, label).call(types, call, run, False)

@@ -1,4 +1,4 @@
-"""Ops on files: what is written is read back in the same step."""
+"""Ops on files, which are written and read in the same step."""
 import atexit
 import os
 import shutil
@@ -8,7 +8,7 @@ import numpy as np
 
 from .special import special
 
-# The peer does not restore slices of these.
+# Types of which the peer does not restore slices.
 WHOLE = ("half", "uint16", "uint32", "uint64", "string")
 
 FOLDER = tempfile.mkdtemp()
@@ -41,8 +41,8 @@ def checkpoints(c):
         whole = text(probe, name_of(probe, "whole"))
         prefixes = probe.node("Pack", "_pack", [file], N=1, T="string")
         merged = probe.node("MergeV2Checkpoints", "_merge", [prefixes, whole, f"^{saved}"], delete_old_dirs=False)
-        wanted = text(probe, [b"", b"4 3 1,2:-" if is_cut else b""])
-        probe.fetch(probe.node("RestoreV2", "_restore", [whole, text(probe, [b"a", b"b"]), wanted, f"^{merged}"], dtypes=[dtype] * 2))
+        slices = text(probe, [b"", b"4 3 1,2:-" if is_cut else b""])
+        probe.fetch(probe.node("RestoreV2", "_restore", [whole, text(probe, [b"a", b"b"]), slices, f"^{merged}"], dtypes=[dtype] * 2))
         probe.fetches += [f"{file}:0", f"{spec}:0"]
 
     yield make
@@ -64,8 +64,8 @@ def first_format(c):
         path, names = text(probe, name_of(probe, "slices")), text(probe, [b"a", b"a"])
         parts = text(probe, [b"4 3 0,2:-", b"4 3 2,2:-"])
         saved = probe.node("SaveSlices", "_slices", [path, names, parts, *tensors], T=[dtype] * 2)
-        wanted = text(probe, b"4 3 1,2:0,2")
-        probe.fetch(probe.node("RestoreSlice", "_part", [path, text(probe, b"a"), wanted, f"^{saved}"], dt=dtype))
+        slice_spec = text(probe, b"4 3 1,2:0,2")
+        probe.fetch(probe.node("RestoreSlice", "_part", [path, text(probe, b"a"), slice_spec, f"^{saved}"], dt=dtype))
 
     if dtype not in ("bfloat16", "uint32", "uint64"):
         yield make

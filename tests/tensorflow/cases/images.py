@@ -4,11 +4,11 @@ import numpy as np
 from . import Call, case
 
 GRIDS = (dict(), dict(align_corners=True), dict(half_pixel_centers=True))
-# From and to.
+# (Input size, output size).
 SIZES = (((4, 5), (7, 3)), ((3, 3), (3, 3)), ((6, 4), (2, 9)), ((1, 5), (4, 1)))
 
 
-# Sums of single precision, in whichever type they end.
+# Absolute tolerance of sums that are computed in single precision for all types.
 SINGLE = 1e-5
 
 
@@ -83,7 +83,7 @@ def convert(c):
     yield Call(c.array([[0, 0, 0], [1, 1, 1], [0.5, 0.5, 0.5], [1, 0, 0], [0, 1, 0], [0, 0, 1]]), loose=10)
 
 
-# The last lies partly outside.
+# The last box is partly outside of the image.
 BOXES = np.array([[0, 0, 1, 1], [0.1, 0.2, 0.7, 0.9], [0.8, 0.9, 0.3, 0.1], [-0.2, 0.3, 0.6, 1.4]], np.float32)
 INDEX = np.array([0, 1, 0, 1], np.int32)
 

@@ -7,7 +7,7 @@ I32 = lambda v: np.array(v, np.int32)
 
 
 def well_formed(c, shape):
-    """Square matrices far from singular."""
+    """Well-conditioned square matrices."""
     n = shape[-1]
     return (c.values(shape, -1, 1).astype(np.complex128 if c.is_complex() else np.float64) + 3 * np.eye(n)).astype(c.dtype())
 
@@ -61,7 +61,7 @@ def qr(c):
     for shape in ((3, 3), (2, 4, 3), (3, 4)):
         for full in (False, True):
             if full and shape[-2] > shape[-1]:
-                continue  # Vectors beyond the rank may be any.
+                continue  # The vectors beyond the rank are arbitrary.
             yield Call(c.values(shape, -1, 1), full_matrices=full, loose=20)
 
 

@@ -47,7 +47,7 @@ def bias_grad(c):
         yield Call(c.values(shape, 0, 3), data_format="NCHW", loose=4)
 
 
-# Input, filter, strides, padding, explicit paddings, dilations.
+# (Input, filter, strides, padding, explicit paddings, dilations).
 CONVOLUTIONS = (
     ((2, 5, 6, 3), (3, 3, 3, 4), (1, 1), "SAME", (), (1, 1)),
     ((2, 5, 6, 3), (3, 2, 3, 4), (2, 1), "VALID", (), (1, 1)),
@@ -63,7 +63,7 @@ def convolutions(c, grads):
     import tensorflow.compat.v1 as tf
 
     for x, w, strides, padding, explicit, dilations in CONVOLUTIONS:
-        # Groups and dilations, which only the forward op has on this device.
+        # Skips groups and dilations, which only the forward op supports on the CPU.
         if grads and (x[3] != w[2] or dilations != (1, 1)):
             continue
         attrs = dict(strides=[1, *strides, 1], padding=padding, explicit_paddings=list(explicit), dilations=[1, *dilations, 1])
@@ -73,8 +73,8 @@ def convolutions(c, grads):
 
 
 def factors(c):
-    """Makers of what convolutions multiply, each with how closely the sums must agree: eighths, whose sums are exact in
-    any order, and reals, whose sums may be far smaller than their terms."""
+    """Yields generators of convolution operands, each with the tolerance of the sums: multiples of 1/8, whose sums are
+    exact in any order, and reals, whose sums may be far smaller than their terms."""
     wide = c.name("T") in ("float", "double")
     yield lambda shape: np.round(c.values(shape, -2, 3) * 8) / 8 if wide else c.values(shape, -2, 3), dict(exact=wide, loose=20)
     if wide:
@@ -103,7 +103,7 @@ def conv_filter(c):
             yield Call(make(x), np.array(w, np.int32), make(y), **close, **attrs)
 
 
-# Input, window, strides, padding.
+# (Input, window, strides, padding).
 POOLS = (
     ((2, 4, 6, 3), (2, 2), (2, 2), "VALID"), ((1, 5, 5, 2), (3, 2), (2, 1), "SAME"), ((1, 5, 5, 1), (3, 3), (1, 1), "SAME"),
     ((1, 4, 4, 2), (1, 1), (1, 1), "VALID"), ((0, 4, 4, 2), (2, 2), (1, 1), "VALID"),
@@ -143,7 +143,7 @@ def max_grad(c):
 
 
 def pooled(x, shape, attrs):
-    """The maximum pool of x, in numpy."""
+    """The maximum pool of x, computed with numpy."""
     (_, kh, kw, _), (_, sh, sw, _) = attrs["ksize"], attrs["strides"]
     out = np.zeros(shape, x.dtype)
     top = left = 0

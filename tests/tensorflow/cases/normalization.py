@@ -1,4 +1,4 @@
-"""Normalisation over batches and over neighbouring channels."""
+"""Batch normalisation and local response normalisation."""
 import numpy as np
 
 from . import Call, case
@@ -11,7 +11,7 @@ def moved(x, data_format):
 
 
 def batches(c):
-    """Images and their attributes."""
+    """Yields images with the attributes for their format."""
     yield c.values((2, 4, 3, 5), -2, 3), dict()
     yield c.values((3, 2, 2, 1), -2, 3), dict(epsilon=0.1)
     yield moved(c.values((2, 3, 4, 2), -2, 3), "NCHW"), dict(data_format="NCHW")

@@ -1,4 +1,4 @@
-"""Rows of different lengths."""
+"""Ragged tensors."""
 import numpy as np
 
 from . import Call, case

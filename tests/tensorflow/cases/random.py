@@ -1,4 +1,4 @@
-"""Random numbers: seeded, they are the same."""
+"""Random numbers, which are the same for the same seed."""
 import numpy as np
 
 from . import Call, case
@@ -48,13 +48,13 @@ def state(i):
 
 FILLED = ("Uniform", "Normal", "UniformFullInt")
 GENERATOR = ("StatefulStandardNormalV2", "StatefulTruncatedNormal", "StatefulUniform", "StatefulUniformFullInt")
-# Sines and logarithms may differ in the last bit.
+# Only uniform numbers are exact: others use sines and logarithms, which may differ in the last bit.
 EXACT = lambda c: "Uniform" in c.op
 
 
 @case(*(f"StatelessRandom{kind}" for kind in FILLED), "StatelessTruncatedNormal")
 def of_seeds(c):
-    # The peer registers unsigned seeds and refuses them when it runs.
+    # The peer registers kernels for unsigned seeds that always fail.
     if c.is_unsigned("Tseed"):
         return
     for i, shape in enumerate(SHAPES):
@@ -139,7 +139,7 @@ def read_and_skipped(c):
         yield Call(state(i), np.int32(1 + i % 2 * 2), np.uint64(delta), steps=2)
 
 
-# Shapes below, at and above 1, where numbers are drawn in other ways.
+# Shape parameters below, at and above 1, which use different sampling algorithms.
 ALPHAS = [0.2, 1.0, 1.7, 30.0]
 
 
@@ -165,7 +165,7 @@ def gamma_slopes(c):
         yield Call(c.values(a, 0.2, 9), c.values(b, 0.1, 9), within=2e-6)
 
 
-# Rates of both ways to draw.
+# Rates that use each of the two sampling algorithms.
 RATES = [0.0, 0.7, 9.0, 12.0, 500.0]
 
 

@@ -1,4 +1,4 @@
-"""Reductions, scans, segments and what else folds or orders a dimension."""
+"""Reductions, scans, segments, and other ops that reduce or sort an axis."""
 import numpy as np
 
 from . import Call, case

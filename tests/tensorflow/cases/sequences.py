@@ -1,4 +1,4 @@
-"""Sequences of labels without alignment, and elements by rank."""
+"""CTC losses and decoders, and the n-th smallest element."""
 import numpy as np
 
 from . import Call, case

@@ -1,4 +1,4 @@
-"""Sets, sequences and features in the rows of sparse tensors."""
+"""Set operations, edit distances and feature crosses on the rows of sparse tensors."""
 import numpy as np
 
 from . import Call, case
@@ -52,10 +52,10 @@ def distance(c):
 def cross(c):
     kinds = [c.name("sparse_types"), c.name("dense_types")]
     internal = c.types.get("internal_type")
-    # The first form takes columns of its internal type alone.
+    # The first version of the op supports only columns of its internal type.
     if internal and set(kinds) != {internal}:
         return
-    # Sparse numbers are refused by name.
+    # SparseCrossHashed refuses sparse numbers.
     if c.op == "SparseCrossHashed" and kinds[0] == "int64":
         return
     values = lambda shape, kind: c.values(shape, -20, 20, kind)

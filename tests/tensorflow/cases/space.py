@@ -1,4 +1,4 @@
-"""Blocks of space in the batch, and patches."""
+"""SpaceToBatch and BatchToSpace, and image patches."""
 import numpy as np
 
 from . import Call, case

@@ -1,11 +1,11 @@
-"""Sparse tensors, and segments of picked rows."""
+"""Sparse tensors, and segment reductions of gathered rows."""
 import numpy as np
 
 from . import Call, case
 
 I64 = lambda v: np.array(v, np.int64)
 
-# Indices in order, and the shape.
+# (Sorted indices, shape).
 SPARSE = (
     ([[0, 1], [0, 3], [2, 0]], [3, 4]),
     ([[0, 0, 1], [1, 2, 0], [1, 2, 1], [1, 2, 3]], [2, 3, 4]),
@@ -84,7 +84,7 @@ def fill_grad(c):
 @case("SparseAdd")
 def add(c):
     if c.name("Treal") != {"complex64": "float", "complex128": "double"}.get(c.name("T"), c.name("T")):
-        return  # The peer reads the threshold as a number of the values' own kind.
+        return  # The peer reads the threshold as the real type that belongs to the type of the values.
     threshold = lambda v: c.array(v, "Treal")
     for indices, shape in SPARSE:
         yield Call(*sparse(c, indices, shape), *sparse(c, indices, shape), threshold(0))

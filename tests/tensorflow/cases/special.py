@@ -1,4 +1,5 @@
-"""Ops that are no plain call: variables, handles, temporaries, constants, placeholders, nodes without ports."""
+"""Ops that need more than one node to call: variables, handles, temporaries, constants, placeholders, nodes without
+inputs and outputs."""
 import numpy as np
 
 SPECIAL = {}
@@ -130,7 +131,8 @@ def carried(c):
 
 @special("SelfAdjointEigV2", "Svd")
 def spectra(c):
-    """Values; and vectors by the sizes of their elements, as each may be turned. Outputs not asked for may hold anything."""
+    """Singular and eigenvalues. Vectors are compared by the magnitudes of their elements, because each may have another
+    phase. Outputs of vectors that are not requested are ignored."""
     from .matrices import positive
 
     dtype = c.name("T")

@@ -1,4 +1,5 @@
-"""Variables, scatters and optimizers: an input that is a reference or a handle is its variable's first value."""
+"""Variables, scatters and optimizers. An input that is a reference or a handle is given as its variable's initial
+value."""
 import numpy as np
 
 from . import Call, case
@@ -48,7 +49,7 @@ def scatter(c):
     attr = "T" if "T" in c.types else "dtype"
     index = lambda v: c.array(v, "Tindices")
     make = lambda *shape: c.values(shape, 1, 4, attr)
-    # An update has no order among equal indices.
+    # Updates must not repeat an index, because their order is not defined.
     again = 3 if c.op.endswith("Update") else 1
     yield Call(make(5, 3), index([4, 0, again]), make(3, 3), steps=2)
     yield Call(make(5), index([[1, 2], [3, 4]]), make(2, 2))
@@ -96,7 +97,7 @@ def strided_slice_assign(c):
     yield Call(make(3), index(0), index(3), index(1), make())
 
 
-# What an optimizer's input holds; others are the slots.
+# Values of an optimizer's scalar inputs; all other inputs are slots.
 SCALARS = {
     "lr": 0.1, "alpha": 0.1, "rho": 0.9, "epsilon": 1e-3, "beta1": 0.9, "beta2": 0.99, "beta1_power": 0.9,
     "beta2_power": 0.99, "momentum": 0.9, "l1": 0.05, "l2": 0.2, "l2_shrinkage": 0.1, "lr_power": -0.5,
@@ -139,6 +140,6 @@ def optimizer(c):
                 else:
                     inputs.append(c.values(shape, 0.3, 1))
             attrs = {} if flag is None else {flag: flag != "update_slots"}
-            # Its accumulator is a difference of large numbers.
+            # The accumulator of Ftrl is a difference of large numbers.
             coarse = "Ftrl" in c.op and c.name("T") in ("half", "bfloat16")
             yield Call(*inputs, steps=2, loose=40 if coarse else 4, **attrs)

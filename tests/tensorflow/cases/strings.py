@@ -154,7 +154,7 @@ def decode(c):
 @case("DecodeRaw")
 def raw(c):
     for little in (True, False):
-        # Small patterns of bits, so that no float is a NaN.
+        # Small bytes, so that no float is NaN.
         yield Call(S(bytes(range(16)), bytes(range(16, 32))), little_endian=little)
 
 

@@ -1,11 +1,11 @@
-"""Convolutions and pools over volumes, over each channel by itself, and of uneven windows."""
+"""3-D and depthwise convolutions, 3-D and fractional pools, dilations."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from . import Call, case
 from .nn import pooled, pools
 
-# Input, filter, stride, padding, explicit paddings.
+# (Input, filter, stride, padding, explicit paddings).
 DEPTHWISE = (
     ((2, 5, 6, 3), (3, 3, 3, 1), 1, "SAME", ()),
     ((2, 5, 6, 3), (3, 2, 3, 2), 2, "VALID", ()),
@@ -42,7 +42,7 @@ def depthwise_filter(c):
         yield Call(c.values(x, -2, 3), np.array(w, np.int32), c.values(y, -2, 3), loose=40, within=2e-5, **attrs)
 
 
-# Input, filter, strides, padding.
+# (Input, filter, strides, padding).
 VOLUMES = (
     ((2, 4, 5, 3, 2), (2, 3, 2, 2, 3), (1, 1, 1), "SAME"),
     ((1, 5, 4, 6, 2), (2, 2, 3, 2, 1), (2, 1, 2), "VALID"),
@@ -77,12 +77,12 @@ def volumes_filter(c):
         yield Call(c.values(x, -2, 3), np.array(w, np.int32), c.values(y, -2, 3), loose=60, within=2e-5, **attrs)
 
 
-# Input, window, strides, padding.
+# (Input, window, strides, padding).
 POOLS_3D = (
     ((2, 4, 4, 6, 3), (2, 2, 2), (2, 2, 2), "VALID"),
     ((1, 3, 5, 5, 2), (2, 3, 2), (1, 2, 1), "SAME"),
     ((1, 4, 4, 4, 1), (1, 1, 1), (1, 1, 1), "VALID"),
-    # Strides beyond the window.
+    # Strides larger than the window.
     ((1, 5, 7, 3, 1), (2, 2, 2), (4, 5, 2), "SAME"),
 )
 
@@ -110,13 +110,13 @@ def average_3d_grad(c):
 @case("MaxPool3DGrad", "MaxPool3DGradGrad")
 def max_3d_grad(c):
     for x, y, attrs in pools_3d():
-        # Few values: with ties.
+        # Few distinct values, so that windows have ties.
         value = c.array(c.rng.integers(0, 9, x)) if c.op == "MaxPool3DGrad" else c.distinct(x)
         yield Call(value, pooled_3d(value, y, attrs), c.values(x if c.op == "MaxPool3DGradGrad" else y), loose=2, **attrs)
 
 
 def pooled_3d(x, shape, attrs):
-    """The maximum pool of a volume, in numpy."""
+    """The maximum pool of a volume, computed with numpy."""
     ksize, strides = attrs["ksize"][1:4], attrs["strides"][1:4]
     before = [0, 0, 0]
     if attrs["padding"] == "SAME":
@@ -193,7 +193,7 @@ def fractional_mean_grad(c):
         yield Call(np.array([2, 5, 7, 2], np.int64), c.values((2, 3, 4, 2)), ROWS, COLUMNS, overlapping=overlapping)
 
 
-# Input, filter, strides, rates, padding.
+# (Input, filter, strides, rates, padding).
 DILATIONS = (
     ((2, 5, 6, 3), (3, 2, 3), (1, 2), (1, 1), "SAME"),
     ((1, 7, 7, 2), (3, 3, 2), (2, 1), (2, 3), "VALID"),
@@ -221,6 +221,6 @@ def dilated(c):
 def dilated_back(c):
     for x, w, y, attrs in dilations():
         yield Call(c.values(x), c.values(w), c.values(y), loose=10, **attrs)
-    # Where nothing is greater than the least number, the first place wins.
+    # If all elements of a window are the smallest number, the gradient goes to the first.
     least = np.full((1, 3, 3, 1), -np.inf, c.dtype()) if c.is_float() else c.values((1, 3, 3, 1))
     yield Call(least, c.values((2, 2, 1)), c.values((1, 3, 3, 1)), strides=[1] * 4, rates=[1] * 4, padding="SAME")

@@ -1,5 +1,5 @@
-"""Input pipelines, each a function that makes a dataset; what they are compared by. The modules here hold them, by where
-their elements come from and what is done with them."""
+"""Input pipelines, each a function that returns a dataset, and the functions that compare them. The modules group them by
+the source of the elements."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -10,16 +10,17 @@ PIPELINES = []
 
 
 def pipeline(f):
-    """A function that makes a dataset, whose elements are compared."""
+    """Registers a function that returns a dataset, whose elements are compared."""
     PIPELINES.append(f)
     return f
 
 
+# Largest number of elements that are compared.
 MOST = 60
 
 
 def elements(target, make, one_shot):
-    """Up to MOST elements of a pipeline, each a list of arrays; last the error's class and text, or the end."""
+    """Returns up to MOST elements of a pipeline, each a list of arrays or an error's class, and whether it has ended."""
     with tf.Graph().as_default():
         tf.set_random_seed(17)
         dataset = make()
@@ -47,6 +48,7 @@ def elements(target, make, one_shot):
 
 
 def same(ours, theirs):
+    """Asserts that two lists of elements are equal."""
     assert len(ours) == len(theirs), f"{len(ours)} elements, not {len(theirs)}: {ours} {theirs}"
     for i, (a, b) in enumerate(zip(ours, theirs)):
         assert type(a) is type(b) and len(a) == len(b), f"element {i}: {a} {b}"

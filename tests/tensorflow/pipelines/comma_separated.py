@@ -1,4 +1,4 @@
-"""From files of comma-separated values."""
+"""Pipelines that read files of comma-separated values."""
 import tensorflow.compat.v1 as tf
 
 from pipelines import pipeline

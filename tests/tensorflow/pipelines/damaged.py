@@ -1,4 +1,4 @@
-"""From compressed files that are cut off or damaged: up to which element readers come, and what they say then."""
+"""Pipelines that read truncated or damaged compressed files: the elements before the error, and the error."""
 import gzip
 import zlib
 
@@ -10,7 +10,7 @@ from pipelines.files import lines, written
 
 
 def cut_off(name, packed):
-    """The first half of a file."""
+    """Writes the first half of a file."""
     return lines(name, packed[: len(packed) // 2])
 
 
@@ -28,8 +28,8 @@ def compressed_lines_cut_off():
 
 
 def damaged(name, compression, count, change):
-    """Records in a file of which `change` gives other bytes. How many come before the error depends on the size of the
-    pieces that are decompressed at once."""
+    """A dataset of a compressed record file whose bytes `change` has modified. The number of records before the error
+    depends on the size of the blocks that are decompressed at once."""
     noise = np.random.RandomState(5)
     whole = written(f"whole-{name}", [noise.bytes(500) for _ in range(count)], compression)
     with open(whole, "rb") as file:

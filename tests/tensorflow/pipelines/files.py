@@ -1,4 +1,4 @@
-"""From files of lines, records and blocks."""
+"""Pipelines that read files of lines, records and fixed-length blocks."""
 import os
 import tempfile
 
@@ -18,7 +18,7 @@ def lines(name, text):
 
 
 def written(name, messages, compression=""):
-    """A file of records."""
+    """Writes a record file and returns its path."""
     path = os.path.join(FILES, name)
     if not os.path.exists(path):
         with tf.io.TFRecordWriter(path, compression) as writer:

@@ -1,4 +1,4 @@
-"""Whose elements functions make, choose and group."""
+"""Pipelines with functions that transform, filter and group elements."""
 import tensorflow.compat.v1 as tf
 
 from pipelines import Dataset, pipeline

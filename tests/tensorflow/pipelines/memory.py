@@ -1,4 +1,4 @@
-"""From tensors and numbers, without functions."""
+"""Pipelines over tensors and ranges, without functions."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 

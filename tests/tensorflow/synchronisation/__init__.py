@@ -1,5 +1,5 @@
-"""Scenarios of queues, readers, accumulators, barriers, staging areas and tables. Each is a function of a `Peer`, run
-once on our servers and once on TensorFlow's; what it says to the peer's `say` must be the same on both."""
+"""Scenarios of queues, readers, accumulators, barriers, staging areas and tables. Each is a function of a `Peer` that
+runs once on our servers and once on TensorFlow's; the results that it records must be the same on both."""
 import contextlib
 import threading
 import time
@@ -18,17 +18,17 @@ def scenario(f):
 
 
 class Peer:
-    """A cluster, as a scenario sees it."""
+    """The cluster on which a scenario runs, and the results that it has recorded."""
 
     def __init__(self, workers, run):
         self.workers = workers
         self.target = workers[0]
         self.run = run
-        self.said = []
+        self.records = []
         self.names = 0
 
     def name(self, base):
-        """A shared name that no other run uses."""
+        """Returns a shared name that no other run uses."""
         self.names += 1
         return f"{self.run}{base}{self.names}"
 
@@ -38,16 +38,16 @@ class Peer:
         with tf.Session(self.workers[worker], config=config) as session:
             yield session
 
-    def say(self, label, value):
-        """Records what a call gave, or how it failed."""
-        self.said.append((label, outcome(value)))
+    def record(self, label, value):
+        """Records a value, or the value or failure of a call."""
+        self.records.append((label, outcome(value)))
 
     def background(self, f):
         return Background(f)
 
 
 class Background:
-    """A call on a thread of its own: for what blocks."""
+    """A call that runs on its own thread, because it may block."""
 
     def __init__(self, f):
         self.result = None
@@ -63,11 +63,11 @@ class Background:
     def join(self):
         self.thread.join(DEADLINE)
         assert not self.thread.is_alive(), "the call still blocks"
-        return Told(self.result)
+        return Recorded(self.result)
 
 
-class Told:
-    """An outcome that is one already."""
+class Recorded:
+    """An outcome that `outcome` returns unchanged."""
 
     def __init__(self, outcome):
         self.outcome = outcome
@@ -77,12 +77,13 @@ def until(condition, deadline_s=DEADLINE):
     """Waits until a condition holds."""
     deadline = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < deadline, "the condition does not come true"
+        assert time.monotonic() < deadline, "the condition did not become true"
         threading.Event().wait(0.005)
 
 
 def outcome(value):
-    if isinstance(value, Told):
+    """Converts a value, or the value or error of a call, to comparable Python values."""
+    if isinstance(value, Recorded):
         return value.outcome
     if callable(value):
         try:
@@ -93,7 +94,7 @@ def outcome(value):
 
 
 def text(error):
-    """The failure itself: without places, and without what Python adds before it."""
+    """Returns the message of an error without locations and without the lines that Python adds."""
     message = getattr(error, "message", None) or str(error)
     if message.startswith("Graph execution error:"):
         message = message.split("\nNode: ", 1)[-1].partition("\n")[2]
@@ -104,7 +105,7 @@ def text(error):
 
 
 def type_of(f):
-    """How a call fails, if it does."""
+    """Returns the class of the error with which a call fails, or None."""
     try:
         f()
     except tf.errors.OpError as error:

@@ -1,4 +1,4 @@
-"""Accumulators of gradients, dense and sparse, and the synchronous replicas that use them."""
+"""Dense and sparse accumulators of gradients."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -15,62 +15,62 @@ def gradients_are_averaged(peer):
                 step = tf.placeholder(tf.int64, [])
                 apply = a.apply_grad(g, step)
                 with peer.session() as s:
-                    peer.say("none", s.run(a.num_accumulated()))
+                    peer.record("none", s.run(a.num_accumulated()))
                     for i, v in enumerate([[1, 2], [3, 5], [4, 0.5]]):
                         s.run(apply, {g: v, step: i})
-                    peer.say("three", s.run(a.num_accumulated()))
-                    peer.say("taken", s.run(a.take_grad(2)))
-                    peer.say("none", s.run(a.num_accumulated()))
+                    peer.record("three", s.run(a.num_accumulated()))
+                    peer.record("taken", s.run(a.take_grad(2)))
+                    peer.record("none", s.run(a.num_accumulated()))
                     s.run(apply, {g: [9, 9], step: 0})
-                    peer.say("stale", s.run(a.num_accumulated()))
+                    peer.record("stale", s.run(a.num_accumulated()))
                     s.run(apply, {g: [7, 9], step: 1})
-                    peer.say("fresh", s.run(a.num_accumulated()))
+                    peer.record("fresh", s.run(a.num_accumulated()))
                     s.run(a.set_global_step(5))
                     s.run(apply, {g: [7, 9], step: 4})
-                    peer.say("stale again", s.run(a.num_accumulated()))
+                    peer.record("stale again", s.run(a.num_accumulated()))
                     waits = peer.background(s.make_callable(a.take_grad(2)))
                     s.run(apply, {g: [1, 1], step: 5})
-                    peer.say("waited", waits.join())
+                    peer.record("waited", waits.join())
                     s.run(apply, {g: [1, 1], step: 5})
-                    peer.say("its step is 6 now", s.run(a.num_accumulated()))
+                    peer.record("its step is 6 now", s.run(a.num_accumulated()))
                     s.run(a.set_global_step(1))
                     s.run(apply, {g: [1, 1], step: 5})
-                    peer.say("set back", s.run(a.num_accumulated()))
+                    peer.record("set back", s.run(a.num_accumulated()))
 
 
 @scenario
-def gradients_that_do_not_fit(peer):
+def gradients_of_wrong_shapes_are_refused(peer):
     raw = tf.raw_ops
     a = tf.ConditionalAccumulator(tf.float32, shape=[2], shared_name=peer.name("a"))
     handle = a.accumulator_ref
     g = tf.placeholder(tf.float32)
     with peer.session() as s:
         apply = raw.ResourceAccumulatorApplyGradient(handle=handle, local_step=tf.constant(0, tf.int64), gradient=g)
-        peer.say("shape", lambda: s.run(apply, {g: [1.0, 2.0, 3.0]}))
+        peer.record("shape", lambda: s.run(apply, {g: [1.0, 2.0, 3.0]}))
         s.run(apply, {g: [1.0, 2.0]})
-        peer.say("shape", lambda: s.run(apply, {g: [1.0, 2.0, 3.0]}))
-        peer.say("rank", lambda: s.run(apply, {g: [[1.0, 2.0]]}))
+        peer.record("shape", lambda: s.run(apply, {g: [1.0, 2.0, 3.0]}))
+        peer.record("rank", lambda: s.run(apply, {g: [[1.0, 2.0]]}))
         n = tf.placeholder(tf.int32)
         take = raw.ResourceAccumulatorTakeGradient(handle=handle, num_required=n, dtype=tf.float32)
-        peer.say("zero", lambda: s.run(take, {n: 0}))
-        peer.say("negative", lambda: s.run(take, {n: -1}))
-        peer.say("count", s.run(a.num_accumulated()))
+        peer.record("zero", lambda: s.run(take, {n: 0}))
+        peer.record("negative", lambda: s.run(take, {n: -1}))
+        peer.record("count", s.run(a.num_accumulated()))
     free = tf.ConditionalAccumulator(tf.float32, shared_name=peer.name("a"))
     apply = raw.ResourceAccumulatorApplyGradient(handle=free.accumulator_ref, local_step=tf.constant(0, tf.int64), gradient=g)
     with peer.session() as s:
         s.run(apply, {g: [1.0, 2.0]})
-        peer.say("other shape", lambda: s.run(apply, {g: [1.0]}))
-        peer.say("taken", s.run(free.take_grad(1)))
+        peer.record("other shape", lambda: s.run(apply, {g: [1.0]}))
+        peer.record("taken", s.run(free.take_grad(1)))
         partial = tf.ConditionalAccumulator(tf.float32, shape=[None, 2], shared_name=peer.name("a"))
         apply = raw.ResourceAccumulatorApplyGradient(handle=partial.accumulator_ref, local_step=tf.constant(0, tf.int64), gradient=g)
         s.run(apply, {g: [[1.0, 2.0]]})
-        peer.say("partly known", lambda: s.run(apply, {g: [[1.0, 2.0, 3.0]]}))
-        peer.say("other size", lambda: s.run(apply, {g: [[1.0, 2.0], [1.0, 2.0]]}))
-        peer.say("taken", s.run(partial.take_grad(1)))
+        peer.record("partly known", lambda: s.run(apply, {g: [[1.0, 2.0, 3.0]]}))
+        peer.record("other size", lambda: s.run(apply, {g: [[1.0, 2.0], [1.0, 2.0]]}))
+        peer.record("taken", s.run(partial.take_grad(1)))
 
 
 @scenario
-def accumulators_of_one_name(peer):
+def accumulators_are_shared_by_name(peer):
     name = peer.name("a")
     a = tf.ConditionalAccumulator(tf.float32, shape=[2], shared_name=name)
     others = [
@@ -80,9 +80,9 @@ def accumulators_of_one_name(peer):
         tf.ConditionalAccumulator(tf.float32, shape=[2], shared_name=name),
     ]
     with peer.session() as s:
-        peer.say("first", s.run(a.num_accumulated()))
+        peer.record("first", s.run(a.num_accumulated()))
         for other in others:
-            peer.say("other", lambda: s.run(other.num_accumulated()))
+            peer.record("other", lambda: s.run(other.num_accumulated()))
 
 
 @scenario
@@ -99,11 +99,11 @@ def accumulators_by_reference(peer):
             with peer.session() as s:
                 s.run(apply)
                 s.run(apply)
-                peer.say("number", s.run(number))
-                peer.say("taken", s.run(take))
+                peer.record("number", s.run(number))
+                peer.record("taken", s.run(take))
                 s.run(set_step)
                 s.run(apply)
-                peer.say("number", s.run(number))
+                peer.record("number", s.run(number))
 
 
 @scenario
@@ -119,19 +119,19 @@ def sparse_gradients(peer):
                     s.run(apply, {indices: [1, 4], values: [[1, 2], [3, 4]], step: 0})
                     s.run(apply, {indices: [0, 4, 7], values: [[5, 6], [7, 8], [9, 1]], step: 0})
                     s.run(apply, {indices: [4], values: [[1, 0]], step: 0})
-                    peer.say("number", s.run(a.num_accumulated()))
-                    peer.say("taken", list(s.run(a.take_grad(3))))
+                    peer.record("number", s.run(a.num_accumulated()))
+                    peer.record("taken", list(s.run(a.take_grad(3))))
                     s.run(apply, {indices: [1], values: [[1, 2]], step: 0})
-                    peer.say("stale", s.run(a.num_accumulated()))
+                    peer.record("stale", s.run(a.num_accumulated()))
                     s.run(apply, {indices: [1], values: [[1, 2]], step: 1})
                     slices = a.take_indexed_slices_grad(1)
-                    peer.say("slices", list(s.run([slices.indices, slices.values, slices.dense_shape])))
+                    peer.record("slices", list(s.run([slices.indices, slices.values, slices.dense_shape])))
                     nothing = np.zeros([0, 2], dtype.as_numpy_dtype)
-                    peer.say("nothing", lambda: s.run(apply, {indices: [], values: nothing, step: 2}))
+                    peer.record("nothing", lambda: s.run(apply, {indices: [], values: nothing, step: 2}))
 
 
 @scenario
-def sparse_gradients_that_do_not_fit(peer):
+def sparse_gradients_of_wrong_shapes_are_refused(peer):
     raw = tf.raw_ops
     for known in (True, False):
         for declared in ([3, 2], None):
@@ -157,7 +157,7 @@ def sparse_gradients_that_do_not_fit(peer):
                         ([0], [[1.0]], [3, 1]),
                     ]
                     for call in calls:
-                        peer.say(f"{known} {declared} {call}", lambda: s.run(apply, dict(zip((i, v, shape), call))))
-                    peer.say("number", s.run(a.num_accumulated()))
+                        peer.record(f"{known} {declared} {call}", lambda: s.run(apply, dict(zip((i, v, shape), call))))
+                    peer.record("number", s.run(a.num_accumulated()))
                     take = raw.SparseAccumulatorTakeGradient(handle=a.accumulator_ref, num_required=1, dtype=tf.float32)
-                    peer.say("taken", lambda: list(s.run(take)))
+                    peer.record("taken", lambda: list(s.run(take)))

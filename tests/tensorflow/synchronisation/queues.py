@@ -1,4 +1,4 @@
-"""Queues: order, capacity, closing, checks, sharing by name."""
+"""Queues: order, capacity, closing, checks of arguments, sharing by name."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -13,29 +13,29 @@ def a_queue_is_first_in_first_out(peer):
     with peer.session() as s:
         s.run(enqueue)
         s.run(many)
-        peer.say("size", s.run(q.size()))
-        peer.say("one", s.run(q.dequeue()))
-        peer.say("two", s.run(q.dequeue_many(2)))
-        peer.say("none", s.run(q.dequeue_many(0)))
-        peer.say("negative", lambda: s.run(q.dequeue_many(tf.constant(-1) * tf.constant(1))))
-        peer.say("up to", s.run(q.dequeue_up_to(1)))
-        peer.say("size", s.run(q.size()))
-        peer.say("closed", s.run(q.is_closed()))
+        peer.record("size", s.run(q.size()))
+        peer.record("one", s.run(q.dequeue()))
+        peer.record("two", s.run(q.dequeue_many(2)))
+        peer.record("none", s.run(q.dequeue_many(0)))
+        peer.record("negative", lambda: s.run(q.dequeue_many(tf.constant(-1) * tf.constant(1))))
+        peer.record("up to", s.run(q.dequeue_up_to(1)))
+        peer.record("size", s.run(q.size()))
+        peer.record("closed", s.run(q.is_closed()))
         s.run(q.close())
-        peer.say("closed", s.run(q.is_closed()))
-        peer.say("enqueue", lambda: s.run(enqueue))
-        peer.say("enqueue many", lambda: s.run(many))
-        peer.say("dequeue", lambda: s.run(q.dequeue()))
-        peer.say("dequeue many", lambda: s.run(q.dequeue_many(2)))
-        peer.say("dequeue up to", lambda: s.run(q.dequeue_up_to(2)))
-        peer.say("dequeue none", lambda: s.run(q.dequeue_many(0)))
-        peer.say("close again", lambda: s.run(q.close()))
-        peer.say("cancel again", lambda: s.run(q.close(cancel_pending_enqueues=True)))
-        peer.say("size", s.run(q.size()))
+        peer.record("closed", s.run(q.is_closed()))
+        peer.record("enqueue", lambda: s.run(enqueue))
+        peer.record("enqueue many", lambda: s.run(many))
+        peer.record("dequeue", lambda: s.run(q.dequeue()))
+        peer.record("dequeue many", lambda: s.run(q.dequeue_many(2)))
+        peer.record("dequeue up to", lambda: s.run(q.dequeue_up_to(2)))
+        peer.record("dequeue none", lambda: s.run(q.dequeue_many(0)))
+        peer.record("close again", lambda: s.run(q.close()))
+        peer.record("cancel again", lambda: s.run(q.close(cancel_pending_enqueues=True)))
+        peer.record("size", s.run(q.size()))
 
 
 @scenario
-def names_in_messages_are_the_nodes(peer):
+def messages_name_the_node(peer):
     run = peer.name("node")
     q = tf.FIFOQueue(10, tf.float32, name=f"{run}q")
     shuffle = tf.RandomShuffleQueue(10, 2, tf.float32, name=f"{run}r")
@@ -44,34 +44,34 @@ def names_in_messages_are_the_nodes(peer):
     with peer.session() as s:
         for queue in (q, shuffle, pad, priority):
             s.run(queue.close())
-            peer.say("dequeue", lambda: s.run(queue.dequeue()))
-            peer.say("close", lambda: s.run(queue.close()))
+            peer.record("dequeue", lambda: s.run(queue.dequeue()))
+            peer.record("close", lambda: s.run(queue.close()))
 
 
 @scenario
-def what_does_not_fit_is_refused(peer):
+def elements_of_wrong_types_or_shapes_are_refused(peer):
     q = tf.FIFOQueue(10, [tf.float32, tf.int32], shapes=[[], [2]], shared_name=peer.name("q"))
     x = tf.placeholder(tf.float32)
     y = tf.placeholder(tf.int32)
     raw = tf.raw_ops
     with peer.session() as s:
         enqueue = raw.QueueEnqueueV2(handle=q.queue_ref, components=[x, y])
-        peer.say("shape", lambda: s.run(enqueue, {x: [1.0], y: [1, 2]}))
-        peer.say("shape of the second", lambda: s.run(enqueue, {x: 1.0, y: [1, 2, 3]}))
+        peer.record("shape", lambda: s.run(enqueue, {x: [1.0], y: [1, 2]}))
+        peer.record("shape of the second", lambda: s.run(enqueue, {x: 1.0, y: [1, 2, 3]}))
         one = raw.QueueEnqueueV2(handle=q.queue_ref, components=[x])
-        peer.say("count", lambda: s.run(one, {x: 1.0}))
+        peer.record("count", lambda: s.run(one, {x: 1.0}))
         swapped = raw.QueueEnqueueV2(handle=q.queue_ref, components=[y, x])
-        peer.say("type", lambda: s.run(swapped, {x: 1.0, y: [1, 2]}))
+        peer.record("type", lambda: s.run(swapped, {x: 1.0, y: [1, 2]}))
         many = raw.QueueEnqueueManyV2(handle=q.queue_ref, components=[x, y])
-        peer.say("many", lambda: s.run(many, {x: [1.0, 2.0], y: [[1, 2]]}))
-        peer.say("many of another shape", lambda: s.run(many, {x: [1.0], y: [[1]]}))
+        peer.record("many", lambda: s.run(many, {x: [1.0, 2.0], y: [[1, 2]]}))
+        peer.record("many of another shape", lambda: s.run(many, {x: [1.0], y: [[1]]}))
         wrong = raw.QueueDequeueV2(handle=q.queue_ref, component_types=[tf.int32, tf.int32])
-        peer.say("dequeue of another type", lambda: s.run(wrong))
-        peer.say("size", s.run(q.size()))
+        peer.record("dequeue of another type", lambda: s.run(wrong))
+        peer.record("size", s.run(q.size()))
 
 
 @scenario
-def what_does_not_fit_a_queue_without_shapes(peer):
+def checks_of_queues_without_shapes(peer):
     q = tf.FIFOQueue(10, [tf.float32, tf.int32], shared_name=peer.name("q"))
     x = tf.placeholder(tf.float32)
     y = tf.placeholder(tf.int32)
@@ -80,35 +80,35 @@ def what_does_not_fit_a_queue_without_shapes(peer):
         s.run(q.enqueue((x, y)), {x: [1.0], y: 7})
         s.run(q.enqueue((x, y)), {x: [[1.0, 2.0]], y: [7]})
         many = raw.QueueEnqueueManyV2(handle=q.queue_ref, components=[x, y])
-        peer.say("many", lambda: s.run(many, {x: [1.0, 2.0], y: [[1, 2]]}))
+        peer.record("many", lambda: s.run(many, {x: [1.0, 2.0], y: [[1, 2]]}))
         s.run(many, {x: [[1.0], [2.0]], y: [5, 6]})
         for _ in range(4):
-            peer.say("one", s.run(q.dequeue()))
+            peer.record("one", s.run(q.dequeue()))
         dequeue = raw.QueueDequeueManyV2(handle=q.queue_ref, n=1, component_types=[tf.float32, tf.int32])
-        peer.say("dequeue many", lambda: s.run(dequeue))
+        peer.record("dequeue many", lambda: s.run(dequeue))
         up_to = raw.QueueDequeueUpToV2(handle=q.queue_ref, n=1, component_types=[tf.float32, tf.int32])
-        peer.say("dequeue up to", lambda: s.run(up_to))
+        peer.record("dequeue up to", lambda: s.run(up_to))
 
 
 @scenario
-def the_order_of_a_seeded_shuffle(peer):
+def order_of_a_seeded_shuffle(peer):
     q = tf.RandomShuffleQueue(100, 2, [tf.int32, tf.string], shapes=[[], []], seed=7, shared_name=peer.name("r"))
     with peer.session() as s:
         s.run(q.enqueue_many([list(range(20)), [str(i) for i in range(20)]]))
         for _ in range(5):
-            peer.say("one", s.run(q.dequeue()))
-        peer.say("many", s.run(q.dequeue_many(6)))
+            peer.record("one", s.run(q.dequeue()))
+        peer.record("many", s.run(q.dequeue_many(6)))
         s.run(q.enqueue_many([list(range(100, 110)), ["x"] * 10]))
-        peer.say("up to", s.run(q.dequeue_up_to(8)))
+        peer.record("up to", s.run(q.dequeue_up_to(8)))
         waits = peer.background(lambda: s.run(q.dequeue_many(10)))
         until(lambda: s.run(q.size()) == 2)
         s.run(q.close())
-        peer.say("the rest", waits.join())
-        peer.say("size", s.run(q.size()))
-        peer.say("up to", s.run(q.dequeue_up_to(20)))
-        peer.say("closed", lambda: s.run(q.dequeue()))
-        peer.say("closed", lambda: s.run(q.dequeue_many(2)))
-        peer.say("closed", lambda: s.run(q.enqueue((1, "a"))))
+        peer.record("the rest", waits.join())
+        peer.record("size", s.run(q.size()))
+        peer.record("up to", s.run(q.dequeue_up_to(20)))
+        peer.record("closed", lambda: s.run(q.dequeue()))
+        peer.record("closed", lambda: s.run(q.dequeue_many(2)))
+        peer.record("closed", lambda: s.run(q.enqueue((1, "a"))))
 
 
 @scenario
@@ -119,19 +119,19 @@ def padding(peer):
     with peer.session() as s:
         for i in range(4):
             s.run(enqueue, {a: list(range(i)), b: np.full([3 - i, 2], str(i)), c: i})
-        peer.say("one", s.run(q.dequeue()))
-        peer.say("many", s.run(q.dequeue_many(3)))
-        peer.say("none", s.run(q.dequeue_many(0)))
-        peer.say("shape", lambda: s.run(enqueue, {a: [[1]], b: [["x", "y"]], c: 1.0}))
-        peer.say("shape", lambda: s.run(enqueue, {a: [1], b: [["x"]], c: 1.0}))
+        peer.record("one", s.run(q.dequeue()))
+        peer.record("many", s.run(q.dequeue_many(3)))
+        peer.record("none", s.run(q.dequeue_many(0)))
+        peer.record("shape", lambda: s.run(enqueue, {a: [[1]], b: [["x", "y"]], c: 1.0}))
+        peer.record("shape", lambda: s.run(enqueue, {a: [1], b: [["x"]], c: 1.0}))
         many = tf.raw_ops.QueueEnqueueManyV2(handle=q.queue_ref, components=[a, b, c])
         s.run(many, {a: [[1, 2], [3, 4]], b: [[["x", "y"]]] * 2, c: [1.0, 2.0]})
-        peer.say("many shape", lambda: s.run(many, {a: [[1, 2], [3, 4]], b: [["x", "y"]] * 2, c: [1.0, 2.0]}))
-        peer.say("many count", lambda: s.run(many, {a: [[1, 2]], b: [[["x", "y"]]] * 2, c: [1.0, 2.0]}))
+        peer.record("many shape", lambda: s.run(many, {a: [[1, 2], [3, 4]], b: [["x", "y"]] * 2, c: [1.0, 2.0]}))
+        peer.record("many count", lambda: s.run(many, {a: [[1, 2]], b: [[["x", "y"]]] * 2, c: [1.0, 2.0]}))
         s.run(q.close())
-        peer.say("too many", lambda: s.run(q.dequeue_many(3)))
-        peer.say("up to", s.run(q.dequeue_up_to(3)))
-        peer.say("closed", lambda: s.run(q.dequeue()))
+        peer.record("too many", lambda: s.run(q.dequeue_many(3)))
+        peer.record("up to", s.run(q.dequeue_up_to(3)))
+        peer.record("closed", lambda: s.run(q.dequeue()))
 
 
 @scenario
@@ -145,28 +145,28 @@ def priorities(peer):
         for i, priority in enumerate(order[:6]):
             s.run(enqueue, {p: priority, v: str(i)})
         s.run(q.enqueue_many((tf.constant(order[6:], tf.int64), [str(i) for i in range(6, 12)])))
-        peer.say("one", s.run(q.dequeue()))
-        peer.say("many", s.run(q.dequeue_many(5)))
+        peer.record("one", s.run(q.dequeue()))
+        peer.record("many", s.run(q.dequeue_many(5)))
         s.run(enqueue, {p: 3, v: "last"})
-        peer.say("rest", s.run(q.dequeue_up_to(7)))
-        peer.say("shape", lambda: s.run(enqueue, {p: [3], v: "last"}))
+        peer.record("rest", s.run(q.dequeue_up_to(7)))
+        peer.record("shape", lambda: s.run(enqueue, {p: [3], v: "last"}))
         waits = peer.background(s.make_callable(q.dequeue_many(2)))
         s.run(enqueue, {p: 3, v: "later"})
-        peer.say("nothing is taken before all is there", s.run(q.size()))
+        peer.record("nothing is taken before all is there", s.run(q.size()))
         s.run(enqueue, {p: 2, v: "sooner"})
-        peer.say("in order", waits.join())
+        peer.record("in order", waits.join())
         s.run(q.close())
-        peer.say("closed", lambda: s.run(q.dequeue()))
-        peer.say("closed", lambda: s.run(q.dequeue_many(1)))
+        peer.record("closed", lambda: s.run(q.dequeue()))
+        peer.record("closed", lambda: s.run(q.dequeue_many(1)))
 
 
 @scenario
-def equal_priorities_in_number(peer):
+def many_equal_priorities(peer):
     q = tf.PriorityQueue(-1, [tf.int32], shapes=[[]], shared_name=peer.name("o"))
     with peer.session() as s:
         priorities = [(i * 7919) % 5 for i in range(60)]
         s.run(q.enqueue_many((tf.constant(priorities, tf.int64), list(range(60)))))
-        peer.say("order", s.run(q.dequeue_many(60)))
+        peer.record("order", s.run(q.dequeue_many(60)))
 
 
 @scenario
@@ -175,7 +175,7 @@ def priorities_must_be_scalars(peer):
     p = tf.placeholder(tf.int32)
     enqueue = tf.raw_ops.QueueEnqueueV2(handle=q.queue_ref, components=[p, "a"])
     with peer.session() as s:
-        peer.say("type", lambda: s.run(enqueue, {p: 3}))
+        peer.record("type", lambda: s.run(enqueue, {p: 3}))
 
 
 @scenario
@@ -186,16 +186,16 @@ def a_full_queue_blocks(peer):
     with peer.session() as s:
         blocked = peer.background(lambda: s.run(many, {x: [1, 2, 3, 4, 5]}))
         until(lambda: s.run(q.size()) == 2)
-        peer.say("blocks", blocked.is_blocked())
-        peer.say("many", s.run(q.dequeue_many(4)))
-        peer.say("enqueued", blocked.join())
-        peer.say("rest", s.run(q.dequeue()))
-        # More than there is room for at once.
+        peer.record("blocks", blocked.is_blocked())
+        peer.record("many", s.run(q.dequeue_many(4)))
+        peer.record("enqueued", blocked.join())
+        peer.record("rest", s.run(q.dequeue()))
+        # More elements than the queue's capacity.
         taker = peer.background(lambda: s.run(q.dequeue_many(6)))
         s.run(many, {x: [1, 2, 3]})
         until(lambda: s.run(q.size()) == 0)
         s.run(many, {x: [4, 5, 6]})
-        peer.say("taken", taker.join())
+        peer.record("taken", taker.join())
 
 
 @scenario
@@ -205,27 +205,27 @@ def closing_lets_pending_enqueues_through(peer):
         s.run(q.enqueue(1))
         two, first = q.enqueue(2), q.dequeue()
         pending = peer.background(lambda: s.run(two))
-        peer.say("first", s.run(first))
-        peer.say("pending", pending.join())
+        peer.record("first", s.run(first))
+        peer.record("pending", pending.join())
         s.run(q.close())
-        peer.say("second", s.run(q.dequeue()))
-        peer.say("closed", lambda: s.run(q.dequeue()))
+        peer.record("second", s.run(q.dequeue()))
+        peer.record("closed", lambda: s.run(q.dequeue()))
 
 
 @scenario
 def closing_cancels_pending_enqueues(peer):
     q = tf.FIFOQueue(1, tf.int32, shapes=[[]], shared_name=peer.name("q"))
     with peer.session() as s:
-        peer.say("first", s.run(q.enqueue(1)))
+        peer.record("first", s.run(q.enqueue(1)))
         x = tf.placeholder(tf.int32, [None])
         pending = peer.background(lambda: s.run(q.enqueue_many(x), {x: [1, 2, 3]}))
-        peer.say("one", s.run(q.dequeue()))
+        peer.record("one", s.run(q.dequeue()))
         until(lambda: s.run(q.size()) == 1)
         s.run(q.close(cancel_pending_enqueues=True))
-        peer.say("pending", pending.join())
-        peer.say("rest", s.run(q.dequeue()))
-        peer.say("closed", lambda: s.run(q.dequeue()))
-        peer.say("enqueue", lambda: s.run(q.enqueue(1)))
+        peer.record("pending", pending.join())
+        peer.record("rest", s.run(q.dequeue()))
+        peer.record("closed", lambda: s.run(q.dequeue()))
+        peer.record("enqueue", lambda: s.run(q.enqueue(1)))
 
 
 @scenario
@@ -234,26 +234,26 @@ def closing_fails_pending_dequeues(peer):
     with peer.session() as s:
         one = peer.background(lambda: s.run(q.dequeue()))
         s.run(q.close())
-        peer.say("one", one.join())
+        peer.record("one", one.join())
     q = tf.FIFOQueue(5, tf.int32, shapes=[[]], shared_name=peer.name("q"))
     with peer.session() as s:
         s.run(q.enqueue_many([[1, 2]]))
         three = peer.background(lambda: s.run(q.dequeue_many(3)))
         until(lambda: s.run(q.size()) == 0)
         s.run(q.close())
-        peer.say("three", three.join())
-        peer.say("put back", s.run(q.dequeue_up_to(5)))
+        peer.record("three", three.join())
+        peer.record("put back", s.run(q.dequeue_up_to(5)))
     q = tf.FIFOQueue(5, tf.int32, shapes=[[]], shared_name=peer.name("q"))
     with peer.session() as s:
         s.run(q.enqueue_many([[1, 2]]))
         three = peer.background(lambda: s.run(q.dequeue_up_to(3)))
         until(lambda: s.run(q.size()) == 0)
         s.run(q.close())
-        peer.say("up to three", three.join())
+        peer.record("up to three", three.join())
 
 
 @scenario
-def a_shared_name_is_one_queue(peer):
+def queues_are_shared_by_name(peer):
     name = peer.name("q")
     q = tf.FIFOQueue(1, tf.int32, shapes=[[]], shared_name=name)
     with peer.session() as s:
@@ -273,8 +273,8 @@ def a_shared_name_is_one_queue(peer):
         sizes = [other().size() for other in others]
         with peer.session() as s:
             for i, size in enumerate(sizes):
-                peer.say(f"other {i}", lambda: s.run(size))
-            peer.say("same", s.run(same.dequeue()))
+                peer.record(f"other {i}", lambda: s.run(size))
+            peer.record("same", s.run(same.dequeue()))
     name = peer.name("r")
     first = tf.RandomShuffleQueue(5, 2, tf.int32, shapes=[[]], seed=3, shared_name=name)
     others = [
@@ -284,19 +284,19 @@ def a_shared_name_is_one_queue(peer):
         tf.FIFOQueue(5, tf.int32, shapes=[[]], shared_name=name),
     ]
     with peer.session() as s:
-        peer.say("size", s.run(first.size()))
+        peer.record("size", s.run(first.size()))
         for i, other in enumerate(others):
-            peer.say(f"other shuffle {i}", lambda: s.run(other.size()))
+            peer.record(f"other shuffle {i}", lambda: s.run(other.size()))
     name = peer.name("p")
     first = tf.PaddingFIFOQueue(5, tf.int32, shapes=[[None]], shared_name=name)
     other = tf.PaddingFIFOQueue(5, tf.int32, shapes=[[2]], shared_name=name)
     with peer.session() as s:
-        peer.say("size", s.run(first.size()))
-        peer.say("other padding", lambda: s.run(other.size()))
+        peer.record("size", s.run(first.size()))
+        peer.record("other padding", lambda: s.run(other.size()))
 
 
 @scenario
-def makers_refuse_wrong_attributes(peer):
+def queues_with_invalid_attributes_are_refused(peer):
     raw = tf.raw_ops
     makers = [
         lambda: raw.FIFOQueueV2(component_types=[tf.int32, tf.int32], shapes=[[]], shared_name=peer.name("q")),
@@ -312,7 +312,7 @@ def makers_refuse_wrong_attributes(peer):
         with tf.Graph().as_default():
             size = raw.QueueSizeV2(handle=make())
             with peer.session() as s:
-                peer.say(f"maker {i}", lambda: s.run(size))
+                peer.record(f"maker {i}", lambda: s.run(size))
 
 
 @scenario
@@ -339,43 +339,43 @@ def queues_by_reference(peer):
             close = raw.QueueClose(handle=handle, cancel_pending_enqueues=False)
             with peer.session() as s:
                 s.run(many)
-                peer.say("size", s.run(size))
-                peer.say("one", s.run(dequeue))
+                peer.record("size", s.run(size))
+                peer.record("one", s.run(dequeue))
                 s.run(enqueue)
-                peer.say("two", s.run(two))
+                peer.record("two", s.run(two))
                 s.run(close)
-                peer.say("closed", s.run(closed))
-                # The peer's priority queue loses elements here.
-                peer.say("up to", s.run(dequeue if make is makers[-1] else up_to)[0].ravel())
-                peer.say("empty", lambda: s.run(dequeue))
+                peer.record("closed", s.run(closed))
+                # Not for the priority queue, which loses elements here in TensorFlow.
+                peer.record("up to", s.run(dequeue if make is makers[-1] else up_to)[0].ravel())
+                peer.record("empty", lambda: s.run(dequeue))
                 shape = s.run(handle).shape
-                peer.say("handle", list(shape))
+                peer.record("handle", list(shape))
 
 
 @scenario
-def a_killed_wait_takes_nothing(peer):
+def cancelled_dequeue_takes_no_element(peer):
     q = tf.FIFOQueue(5, tf.int32, shapes=[[]], shared_name=peer.name("q"))
     options = tf.RunOptions(timeout_in_ms=300)
     with peer.session() as s, peer.session(1) as other:
-        peer.say("timeout", lambda: type_of(lambda: s.run(q.dequeue(), options=options)))
+        peer.record("timeout", lambda: type_of(lambda: s.run(q.dequeue(), options=options)))
         s.run(q.enqueue(1))
-        peer.say("size", s.run(q.size()))
-        peer.say("one", s.run(q.dequeue()))
+        peer.record("size", s.run(q.size()))
+        peer.record("one", s.run(q.dequeue()))
 
 
 @scenario
-def closing_the_session_cancels_who_waits(peer):
+def closing_the_session_cancels_pending_dequeues(peer):
     q = tf.FIFOQueue(1, tf.int32, shapes=[[]], shared_name=peer.name("q"))
     begun = tf.FIFOQueue(1, tf.bool, shapes=[[]], shared_name=peer.name("begun"))
     with tf.control_dependencies([begun.enqueue(True)]):
         dequeue = q.dequeue()
     s = tf.Session(peer.target)
-    peer.say("size", s.run(q.size()))
+    peer.record("size", s.run(q.size()))
     waits = peer.background(lambda: s.run(dequeue))
-    # A step that the session has not sent yet would fail in the client, with another text.
+    # Waits until the step runs: a step that was not sent yet would fail in the client, with another message.
     until(lambda: s.run(begun.size()) == 1)
     s.close()
-    peer.say("waits", waits.join())
+    peer.record("waits", waits.join())
 
 
 @scenario
@@ -385,8 +385,8 @@ def a_queue_of_another_task(peer):
     with peer.session(0) as a, peer.session(1) as b:
         waits = peer.background(lambda: b.run(q.dequeue()))
         a.run(q.enqueue(42))
-        peer.say("got", waits.join())
-        peer.say("size", b.run(q.size()))
+        peer.record("got", waits.join())
+        peer.record("size", b.run(q.size()))
 
 
 @scenario
@@ -395,8 +395,8 @@ def the_dummy_queue(peer):
     fake = tf.raw_ops.FakeQueue(resource=q.queue_ref)
     with peer.session() as s:
         s.run(q.enqueue(3))
-        peer.say("size", s.run(tf.raw_ops.QueueSize(handle=fake)))
-        peer.say("one", s.run(tf.raw_ops.QueueDequeue(handle=fake, component_types=[tf.int32])))
+        peer.record("size", s.run(tf.raw_ops.QueueSize(handle=fake)))
+        peer.record("one", s.run(tf.raw_ops.QueueDequeue(handle=fake, component_types=[tf.int32])))
 
 
 @scenario
@@ -408,7 +408,7 @@ def elements_of_every_kind(peer):
             x = tf.placeholder(dtype, [None, 2])
             with peer.session() as s:
                 s.run(q.enqueue_many(x), {x: [[1, 0], [0, 1]]})
-                peer.say(dtype.name, [v.tolist() for v in s.run([q.dequeue_many(2)])])
+                peer.record(dtype.name, [v.tolist() for v in s.run([q.dequeue_many(2)])])
 
 
 @scenario
@@ -421,8 +421,8 @@ def an_input_pipeline(peer):
         coordinator = tf.train.Coordinator()
         threads = tf.train.start_queue_runners(s, coordinator)
         for _ in range(3):
-            peer.say("batch", s.run([names, numbers]))
-        peer.say("end", lambda: type_of(lambda: s.run(names)))
+            peer.record("batch", s.run([names, numbers]))
+        peer.record("end", lambda: type_of(lambda: s.run(names)))
         coordinator.request_stop()
         coordinator.join(threads)
 
@@ -442,4 +442,4 @@ def shuffled_batches(peer):
         except tf.errors.OutOfRangeError:
             coordinator.request_stop()
         coordinator.join(threads)
-    peer.say("all", sorted(seen))
+    peer.record("all", sorted(seen))

@@ -1,4 +1,4 @@
-"""Readers: what they read, where files end, what they count, what goes wrong, and who waits for whom."""
+"""Readers: records, ends of files, counts, errors, and waiting for work units."""
 import atexit
 import gzip
 import os
@@ -31,7 +31,7 @@ def records(name, values, compression=""):
 
 
 class Input:
-    """A queue that holds work units and is closed, or stays open, and a reader of them."""
+    """A queue of work units, closed or open, and a reader that reads them."""
 
     def __init__(self, peer, reader, units=(), close=True):
         self.peer, self.reader = peer, reader
@@ -54,21 +54,21 @@ class Input:
     def put(self, unit):
         self.session.run(self.add, {self.unit: unit})
 
-    def say(self, fetches=None, label="read"):
+    def record(self, fetches=None, label="read"):
         fetches = self.read if fetches is None else fetches
-        self.peer.say(label, lambda: self.outcome(fetches))
-        self.peer.say("counts", lambda: self.session.run(self.counts))
+        self.peer.record(label, lambda: self.outcome(fetches))
+        self.peer.record("counts", lambda: self.session.run(self.counts))
 
     def outcome(self, fetches):
         try:
             return without_place(self.session.run(fetches))
         except tf.errors.DataLossError as error:
-            # Ours go on with the file's name.
+            # Our messages end with the file's name.
             return re.search(r"(corrupted|truncated) record at \d+( \(.*\))?", error.message).group()
 
-    def say_all(self, times, fetches=None):
+    def record_all(self, times, fetches=None):
         for _ in range(times):
-            self.say(fetches)
+            self.record(fetches)
 
 
 def without_place(values):
@@ -82,7 +82,7 @@ def lines(peer):
     for skipped in (None, 1, 4):
         with peer.session() as s:
             source = Input(peer, tf.TextLineReader(skip_header_lines=skipped), paths).start(s)
-            source.say_all(13)
+            source.record_all(13)
 
 
 @scenario
@@ -90,9 +90,9 @@ def a_long_line_and_many_short_ones(peer):
     path = file("long", b"x" * 600_000 + b"\r\n" + b"".join(b"%d\n" % i for i in range(70_000)))
     with peer.session() as s:
         source = Input(peer, tf.TextLineReader(), [path]).start(s)
-        source.say()
-        source.say(source.reader.read_up_to(source.queue, 69_998), "most")
-        source.say_all(4)
+        source.record()
+        source.record(source.reader.read_up_to(source.queue, 69_998), "most")
+        source.record_all(4)
 
 
 @scenario
@@ -101,7 +101,7 @@ def blocks_of_one_length(peer):
     for header, record, footer, hop in ((0, 3, 0, 0), (1, 4, 1, 0), (1, 4, 1, 2), (1, 4, 1, 5), (1, 4, 1, 7), (0, 30, 0, 0), (1, 3, 0, 100), (2, 1, 10, 1)):
         with peer.session() as s:
             reader = tf.FixedLengthRecordReader(record, header_bytes=header, footer_bytes=footer, hop_bytes=hop)
-            Input(peer, reader, paths).start(s).say_all(12)
+            Input(peer, reader, paths).start(s).record_all(12)
 
 
 @scenario
@@ -112,14 +112,14 @@ def compressed_blocks(peer):
         for hop in (0, 1, 6):
             with peer.session() as s:
                 reader = tf.FixedLengthRecordReader(4, header_bytes=1, footer_bytes=1, hop_bytes=hop, encoding=encoding)
-                Input(peer, reader, [path]).start(s).say_all(9)
+                Input(peer, reader, [path]).start(s).record_all(9)
 
 
 @scenario
 def files_shorter_than_their_header(peer):
     paths = [file("short0", b"ab"), file("short1", b"header1234"), file("short2", b"")]
     with peer.session() as s:
-        Input(peer, tf.FixedLengthRecordReader(2, header_bytes=6), paths).start(s).say_all(6)
+        Input(peer, tf.FixedLengthRecordReader(2, header_bytes=6), paths).start(s).record_all(6)
 
 
 @scenario
@@ -129,7 +129,7 @@ def records_of_files(peer):
         values = [[b"one", b"", b"three" * 1000], [], [b"four"]]
         paths = [records(f"records{i}{compression}", v, compression) for i, v in enumerate(values)]
         with peer.session() as s:
-            Input(peer, tf.TFRecordReader(options=options), paths).start(s).say_all(6)
+            Input(peer, tf.TFRecordReader(options=options), paths).start(s).record_all(6)
 
 
 @scenario
@@ -140,55 +140,55 @@ def damaged_records(peer):
     after = records("after", [b"after"])
     with peer.session() as s:
         source = Input(peer, tf.TFRecordReader(), [damaged, rubbish, after]).start(s)
-        # What is wrong stays wrong, until the reader is reset.
-        source.say_all(3)
+        # The error repeats until the reader is reset.
+        source.record_all(3)
         s.run(source.reader.reset())
-        source.say_all(2)
+        source.record_all(2)
         s.run(source.reader.reset())
-        source.say_all(2)
+        source.record_all(2)
     with peer.session() as s:
         source = Input(peer, tf.TFRecordReader(), [damaged, after]).start(s)
-        source.say(source.reader.read_up_to(source.queue, 3))
+        source.record(source.reader.read_up_to(source.queue, 3))
         s.run(source.reader.reset())
-        source.say(source.reader.read_up_to(source.queue, 3))
+        source.record(source.reader.read_up_to(source.queue, 3))
 
 
 @scenario
-def records_that_are_cut_off(peer):
+def truncated_records(peer):
     whole = open(records("uncut", [b"first", b"second", b"third"]), "rb").read()
     for length in (0, 7, 12, 15, 19, 30, 35, 39, len(whole) - 1):
         with peer.session() as s:
             source = Input(peer, tf.TFRecordReader(), [file(f"cut{length}", whole[:length]), records("next", [b"next"])]).start(s)
-            source.say_all(4)
+            source.record_all(4)
 
 
 @scenario
 def whole_files(peer):
     paths = [file("whole0", b"all\0of it\n"), file("whole1", b""), file("whole2", b"x" * 300_000)]
     with peer.session() as s:
-        Input(peer, tf.WholeFileReader(), paths).start(s).say_all(4)
+        Input(peer, tf.WholeFileReader(), paths).start(s).record_all(4)
 
 
 @scenario
 def work_units_themselves(peer):
     with peer.session() as s:
-        Input(peer, tf.IdentityReader(), ["a", "", "b/c"]).start(s).say_all(4)
+        Input(peer, tf.IdentityReader(), ["a", "", "b/c"]).start(s).record_all(4)
 
 
 @scenario
-def files_that_are_not_there(peer):
+def missing_files(peer):
     there, missing = file("there", b"line\n"), os.path.join(FOLDER, "missing")
     for make in (tf.TextLineReader, tf.TFRecordReader, lambda: tf.FixedLengthRecordReader(2)):
         with peer.session() as s:
             source = Input(peer, make(), [missing, missing, there if make is tf.TextLineReader else missing]).start(s)
-            source.say_all(5)
+            source.record_all(5)
     with peer.session() as s:
-        # A file that is one record is tried again, and found once it is there.
+        # WholeFileReader retries a missing file, and reads it once it exists.
         source = Input(peer, tf.WholeFileReader(), [missing, there]).start(s)
-        source.say_all(2)
-        source.say(source.reader.serialize_state())
+        source.record_all(2)
+        source.record(source.reader.serialize_state())
         file("missing", b"here")
-        source.say_all(3)
+        source.record_all(3)
         os.remove(missing)
 
 
@@ -208,14 +208,14 @@ def several_records_at_once(peer):
             source = Input(peer, make(), paths).start(s)
             count = tf.placeholder(tf.int64, [])
             some = source.reader.read_up_to(source.queue, count)
-            for wanted in (0, 3, 1, 3, 2, 100, 4, 4, 4, 4, 0):
-                peer.say(f"up to {wanted}", lambda: without_place(s.run(some, {count: wanted})))
-                peer.say("counts", s.run(source.counts))
-            source.say()
+            for limit in (0, 3, 1, 3, 2, 100, 4, 4, 4, 4, 0):
+                peer.record(f"up to {limit}", lambda: without_place(s.run(some, {count: limit})))
+                peer.record("counts", s.run(source.counts))
+            source.record()
 
 
 @scenario
-def readers_go_back_to_a_state(peer):
+def readers_restore_a_state(peer):
     for make in (tf.IdentityReader, tf.WholeFileReader):
         with peer.session() as s:
             paths = [file(f"state{i}", b"content %d" % i) for i in range(4)]
@@ -223,25 +223,25 @@ def readers_go_back_to_a_state(peer):
             reader = source.reader
             state = tf.placeholder(tf.string, [])
             restore = reader.restore_state(state)
-            source.say(reader.serialize_state())
-            source.say()
+            source.record(reader.serialize_state())
+            source.record()
             first = s.run(reader.serialize_state())
-            source.say()
-            source.say(reader.serialize_state())
+            source.record()
+            source.record(reader.serialize_state())
             s.run(restore, {state: first})
-            source.say()
+            source.record()
             s.run(reader.reset())
-            source.say(reader.serialize_state())
-            source.say()
+            source.record(reader.serialize_state())
+            source.record()
             for unreadable in (b"\xff\"'\n", b"junk"):
-                peer.say("restore", lambda: s.run(restore, {state: unreadable}))
+                peer.record("restore", lambda: s.run(restore, {state: unreadable}))
             for wrong in (b"\x08\x02\x10\x01", b"\x08\x02\x10\x01\x22\x01x", b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x08\x05\x10\x05\x18\x09"):
-                # The peer describes the state in a form of its own.
-                peer.say("restore", lambda: type_of(lambda: s.run(restore, {state: wrong})))
-                peer.say("counts", s.run(source.counts))
-            source.say()
+                # Compares only the class, because TensorFlow's message describes the state in its own format.
+                peer.record("restore", lambda: type_of(lambda: s.run(restore, {state: wrong})))
+                peer.record("counts", s.run(source.counts))
+            source.record()
             several = tf.raw_ops.ReaderRestoreStateV2(reader_handle=reader.reader_ref, state=tf.placeholder_with_default(["a", "b"], None))
-            peer.say("restore several", lambda: s.run(several))
+            peer.record("restore several", lambda: s.run(several))
 
 
 @scenario
@@ -249,8 +249,8 @@ def most_readers_have_no_state(peer):
     for make in (tf.TextLineReader, tf.TFRecordReader, lambda: tf.FixedLengthRecordReader(2)):
         with peer.session() as s:
             reader = make()
-            peer.say("serialize", lambda: s.run(reader.serialize_state()))
-            peer.say("restore", lambda: s.run(reader.restore_state(b"")))
+            peer.record("serialize", lambda: s.run(reader.serialize_state()))
+            peer.record("restore", lambda: s.run(reader.restore_state(b"")))
 
 
 @scenario
@@ -258,13 +258,13 @@ def reset_starts_with_the_next_file(peer):
     paths = [file(f"reset{i}", b"%d-0\n%d-1\n" % (i, i)) for i in range(3)]
     with peer.session() as s:
         source = Input(peer, tf.TextLineReader(), paths).start(s)
-        source.say_all(3)
+        source.record_all(3)
         s.run(source.reader.reset())
-        source.say_all(4)
+        source.record_all(4)
 
 
 @scenario
-def queues_that_do_not_hold_names(peer):
+def queues_of_wrong_types(peer):
     raw = tf.raw_ops
     reader = tf.IdentityReader(name=peer.name("reader"))
     two = tf.FIFOQueue(9, [tf.string, tf.string], shared_name=peer.name("q"))
@@ -275,8 +275,8 @@ def queues_that_do_not_hold_names(peer):
         s.run(vectors.enqueue([["c", "d"]]))
         s.run(vectors.enqueue([["e"]]))
         for queue in (two, numbers, vectors, vectors):
-            peer.say("read", lambda: list(s.run(raw.ReaderReadV2(reader_handle=reader.reader_ref, queue_handle=queue.queue_ref))))
-            peer.say("size", s.run(queue.size()))
+            peer.record("read", lambda: list(s.run(raw.ReaderReadV2(reader_handle=reader.reader_ref, queue_handle=queue.queue_ref))))
+            peer.record("size", s.run(queue.size()))
 
 
 @scenario
@@ -293,13 +293,13 @@ def wrong_attributes(peer):
         with tf.Graph().as_default():
             count = raw.ReaderNumRecordsProducedV2(reader_handle=make())
             with peer.session() as s:
-                peer.say("made", lambda: s.run(count))
+                peer.record("made", lambda: s.run(count))
 
 
 @scenario
 def readers_behind_references(peer):
     path = file("old", b"ab\ncd\nef\n")
-    # The peer cannot make its FixedLengthRecordReader: it asks for an attribute that the op has not.
+    # Without FixedLengthRecordReader, whose kernel in TensorFlow needs an attribute that the op lacks.
     for op in ("TextLineReader", "WholeFileReader", "IdentityReader", "TFRecordReader"):
         old = OldGraph()
         old.add("queue", "FIFOQueue", component_types=[tf.string], shared_name=peer.name("q"))
@@ -322,15 +322,15 @@ def readers_behind_references(peer):
             s.run("close")
             for fetch in ("read", "some", "counts", "state", "read", "some", "counts", "read"):
                 names = {"read": ["read:0", "read:1"], "some": ["some:0", "some:1"], "counts": ["produced:0", "completed:0"]}.get(fetch, f"{fetch}:0")
-                peer.say(fetch, lambda: s.run(names, {"count:0": 5}))
-            peer.say("restored", lambda: s.run("restore", {"unit:0": b"\x08\x02\x10\x02"}))
-            peer.say("counts", s.run(["produced:0", "completed:0"]))
-            peer.say("reset", lambda: s.run("reset"))
-            peer.say("counts", s.run(["produced:0", "completed:0"]))
+                peer.record(fetch, lambda: s.run(names, {"count:0": 5}))
+            peer.record("restored", lambda: s.run("restore", {"unit:0": b"\x08\x02\x10\x02"}))
+            peer.record("counts", s.run(["produced:0", "completed:0"]))
+            peer.record("reset", lambda: s.run("reset"))
+            peer.record("counts", s.run(["produced:0", "completed:0"]))
 
 
 class OldGraph:
-    """A graph of a time when handles were references to strings."""
+    """A graph of an old version, in which handles are references to strings."""
 
     def __init__(self):
         self.graph = tf.GraphDef()
@@ -356,23 +356,23 @@ def a_read_waits_for_work(peer):
         source = Input(peer, tf.TextLineReader(), close=False).start(s)
         waits = peer.background(lambda: without_place(s.run(source.read)))
         source.put(path)
-        peer.say("read", waits.join())
-        source.say()
+        peer.record("read", waits.join())
+        source.record()
         waits = peer.background(lambda: without_place(s.run(source.read)))
         s.run(source.close)
-        peer.say("closed", waits.join())
-        source.say()
+        peer.record("closed", waits.join())
+        source.record()
 
 
 @scenario
-def a_reader_that_waits_holds_up_others_until_it_is_cancelled(peer):
+def waiting_read_blocks_others_until_it_is_cancelled(peer):
     path = file("held", b"1\n2\n")
     with peer.session() as s:
         source = Input(peer, tf.TextLineReader(), close=False).start(s)
         options = tf.RunOptions(timeout_in_ms=2000)
-        peer.say("read", lambda: type_of(lambda: s.run(source.read, options=options)))
+        peer.record("read", lambda: type_of(lambda: s.run(source.read, options=options)))
         source.put(path)
-        source.say_all(2)
+        source.record_all(2)
 
 
 @scenario
@@ -386,9 +386,9 @@ def a_shared_reader(peer):
         s.run(queue.enqueue(path))
         s.run(queue.close())
         for i in (0, 1, 2, 0, 1):
-            peer.say("read", lambda: without_place(s.run(raw.ReaderReadV2(reader_handle=readers[i], queue_handle=queue.queue_ref))))
+            peer.record("read", lambda: without_place(s.run(raw.ReaderReadV2(reader_handle=readers[i], queue_handle=queue.queue_ref))))
     with peer.session() as s:
-        peer.say("count", s.run([raw.ReaderNumRecordsProducedV2(reader_handle=reader) for reader in readers]))
+        peer.record("count", s.run([raw.ReaderNumRecordsProducedV2(reader_handle=reader) for reader in readers]))
 
 
 @scenario
@@ -404,11 +404,11 @@ def lines_by_queue_runners(peer):
         coordinator = tf.train.Coordinator()
         threads = tf.train.start_queue_runners(s, coordinator)
         for _ in range(9):
-            peer.say("batch", lambda: s.run(batch))
-        peer.say("end", lambda: type_of(lambda: s.run(batch)))
+            peer.record("batch", lambda: s.run(batch))
+        peer.record("end", lambda: type_of(lambda: s.run(batch)))
         coordinator.request_stop()
         coordinator.join(threads)
-        peer.say("counts", s.run([reader.num_records_produced(), reader.num_work_units_completed()]))
+        peer.record("counts", s.run([reader.num_records_produced(), reader.num_work_units_completed()]))
 
 
 @scenario
@@ -429,4 +429,4 @@ def several_threads_share_a_reader(peer):
         except tf.errors.OutOfRangeError:
             coordinator.request_stop()
         coordinator.join(threads)
-    peer.say("all", sorted(seen))
+    peer.record("all", sorted(seen))

@@ -1,4 +1,4 @@
-"""Replicas that train in step, with accumulators and token queues; and tensors that stay between steps."""
+"""Synchronous replicas with accumulators and token queues; mutexes; Session.reset."""
 import threading
 
 import numpy as np
@@ -8,7 +8,7 @@ from . import scenario
 
 
 def replica(peer, task, name, replicas, aggregate):
-    """One replica's graph of a model whose variable is on the ps: its session and what to run."""
+    """Builds one replica's graph, whose variable is on the ps; returns its session and the ops to run."""
     graph = tf.Graph()
     with graph.as_default(), tf.device(tf.train.replica_device_setter(1, worker_device=f"/job:worker/task:{task}")):
         step = tf.train.create_global_step()
@@ -45,14 +45,14 @@ def synchronous_replicas(peer):
     graph, _, (w, _, _, step) = replica(peer, 0, name, 2, 2)
     with graph.as_default(), peer.session() as session:
         steps = int(session.run(step))
-        # Whose gradients made a step is chance, but all are the same.
-        peer.say("steps", 1 <= steps <= 3)
-        peer.say("trained", np.array_equal(session.run(w), 1.0 - 0.5 * steps * inputs))
+        # Which replicas' gradients make a step is random, but all gradients are the same.
+        peer.record("steps", 1 <= steps <= 3)
+        peer.record("trained", np.array_equal(session.run(w), 1.0 - 0.5 * steps * inputs))
 
 
 @scenario
 def gradients_of_backup_replicas_are_dropped(peer):
-    """What the optimizer does with one replica of two to wait for, in single operations."""
+    """The ops of SyncReplicasOptimizer one by one, if it aggregates the gradients of one of two replicas."""
     name = peer.name("backup")
     with tf.device("/job:ps/task:0"):
         gradients = tf.ConditionalAccumulator(tf.float32, shape=[2], shared_name=f"{name}grad")
@@ -65,13 +65,13 @@ def gradients_of_backup_replicas_are_dropped(peer):
     with peer.session(0) as chief, peer.session(1) as worker:
         taken = peer.background(chief.make_callable([gradients.take_grad(1), sparse.take_indexed_slices_grad(1).values]))
         worker.run([apply, rows], {g: [1.0, 2.0], step: 0})
-        peer.say("taken", taken.join())
+        peer.record("taken", taken.join())
         chief.run(tokens.enqueue_many([tf.fill([2], tf.constant(1, tf.int64))]))
         chief.run([apply, rows], {g: [5.0, 5.0], step: 0})
-        peer.say("stale", chief.run([gradients.num_accumulated(), sparse.num_accumulated()]))
-        peer.say("token", worker.run(tokens.dequeue()))
+        peer.record("stale", chief.run([gradients.num_accumulated(), sparse.num_accumulated()]))
+        peer.record("token", worker.run(tokens.dequeue()))
         worker.run([apply, rows], {g: [3.0, 4.0], step: 1})
-        peer.say("fresh", chief.run([gradients.num_accumulated(), sparse.num_accumulated()]))
+        peer.record("fresh", chief.run([gradients.num_accumulated(), sparse.num_accumulated()]))
 
 
 @scenario
@@ -83,11 +83,11 @@ def critical_sections(peer):
         s.run(v.initializer)
         for _ in range(3):
             s.run(add)
-        peer.say("added", s.run(v))
+        peer.record("added", s.run(v))
 
 
 @scenario
-def a_reset_forgets_and_ends_who_waits(peer):
+def reset_clears_state_and_ends_waiting_steps(peer):
     q = tf.FIFOQueue(2, tf.int32, shapes=[[]], shared_name=peer.name("q"), name="forgotten")
     dequeue, size, enqueue = q.dequeue(), q.size(), q.enqueue(3)
     session = tf.Session(peer.target)
@@ -98,9 +98,9 @@ def a_reset_forgets_and_ends_who_waits(peer):
     waits.join()
     session.run(enqueue)
     tf.Session.reset(peer.target, ["worker"])
-    peer.say("its session", type_of(lambda: session.run(size)))
+    peer.record("its session", type_of(lambda: session.run(size)))
     with peer.session() as s:
-        peer.say("empty", s.run(size))
+        peer.record("empty", s.run(size))
 
 
 def type_of(f):

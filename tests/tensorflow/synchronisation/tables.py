@@ -1,4 +1,4 @@
-"""Lookup tables: initialised once, or changed at will."""
+"""Lookup tables: immutable and mutable ones."""
 import os
 import tempfile
 
@@ -28,38 +28,38 @@ def tables_are_initialised_once(peer):
             ask = tf.constant(np.array(keys)[[2, 0, 0]])
             missing = tf.constant([[b"no"], [keys[1]]] if keys is WORDS else np.array([[99], [keys[1]]], keys.dtype))
             with peer.session() as s:
-                peer.say("early", lambda: s.run(table.lookup(ask)))
-                peer.say("early", lambda: s.run(table.size()))
+                peer.record("early", lambda: s.run(table.lookup(ask)))
+                peer.record("early", lambda: s.run(table.size()))
                 s.run(tf.tables_initializer())
-                peer.say("found", s.run(table.lookup(ask)))
-                peer.say("missing", s.run(table.lookup(missing)))
-                peer.say("size", s.run(table.size()))
-                peer.say("again", s.run(tf.tables_initializer()))
+                peer.record("found", s.run(table.lookup(ask)))
+                peer.record("missing", s.run(table.lookup(missing)))
+                peer.record("size", s.run(table.size()))
+                peer.record("again", s.run(tf.tables_initializer()))
 
 
 @scenario
-def what_initialisation_refuses(peer):
+def invalid_initialisations_are_refused(peer):
     raw = tf.raw_ops
     handle = raw.HashTableV2(key_dtype=tf.string, value_dtype=tf.int64, shared_name=peer.name("t"))
     k, v = tf.placeholder(tf.string), tf.placeholder(tf.int64)
     init = raw.InitializeTableV2(table_handle=handle, keys=k, values=v)
     with peer.session() as s:
-        peer.say("count", lambda: s.run(init, {k: [b"a", b"b"], v: [1]}))
-        peer.say("rank", lambda: s.run(init, {k: [[b"a", b"b"]], v: [[1, 2]]}))
-        peer.say("scalar", lambda: s.run(init, {k: b"a", v: 1}))
-        peer.say("double", lambda: s.run(init, {k: [b"a", b"a"], v: [1, 2]}))
+        peer.record("count", lambda: s.run(init, {k: [b"a", b"b"], v: [1]}))
+        peer.record("rank", lambda: s.run(init, {k: [[b"a", b"b"]], v: [[1, 2]]}))
+        peer.record("scalar", lambda: s.run(init, {k: b"a", v: 1}))
+        peer.record("double", lambda: s.run(init, {k: [b"a", b"a"], v: [1, 2]}))
         wrong = raw.InitializeTableV2(table_handle=handle, keys=[1], values=v)
-        peer.say("type", lambda: s.run(wrong, {v: [1]}))
-        peer.say("twice the same", lambda: s.run(init, {k: [b"a", b"a"], v: [1, 1]}))
-        peer.say("size", lambda: s.run(raw.LookupTableSizeV2(table_handle=handle)))
-        peer.say("other", lambda: s.run(init, {k: [b"c"], v: [1]}))
-        peer.say("find of another type", lambda: s.run(raw.LookupTableFindV2(table_handle=handle, keys=[b"a"], default_value=1.0)))
-        peer.say("find of another key", lambda: s.run(raw.LookupTableFindV2(table_handle=handle, keys=[1], default_value=tf.constant(1, tf.int64))))
-        peer.say("default", lambda: s.run(raw.LookupTableFindV2(table_handle=handle, keys=[b"a"], default_value=tf.constant([1, 2], tf.int64))))
-        peer.say("insert", lambda: s.run(raw.LookupTableInsertV2(table_handle=handle, keys=[b"a"], values=tf.constant([1], tf.int64))))
-        peer.say("remove", lambda: s.run(raw.LookupTableRemoveV2(table_handle=handle, keys=[b"a"])))
-        peer.say("import", lambda: s.run(raw.LookupTableImportV2(table_handle=handle, keys=[b"q"], values=tf.constant([1], tf.int64))))
-        peer.say("export", lambda: s.run(raw.LookupTableExportV2(table_handle=handle, Tkeys=tf.string, Tvalues=tf.int64)))
+        peer.record("type", lambda: s.run(wrong, {v: [1]}))
+        peer.record("twice the same", lambda: s.run(init, {k: [b"a", b"a"], v: [1, 1]}))
+        peer.record("size", lambda: s.run(raw.LookupTableSizeV2(table_handle=handle)))
+        peer.record("other", lambda: s.run(init, {k: [b"c"], v: [1]}))
+        peer.record("find of another type", lambda: s.run(raw.LookupTableFindV2(table_handle=handle, keys=[b"a"], default_value=1.0)))
+        peer.record("find of another key", lambda: s.run(raw.LookupTableFindV2(table_handle=handle, keys=[1], default_value=tf.constant(1, tf.int64))))
+        peer.record("default", lambda: s.run(raw.LookupTableFindV2(table_handle=handle, keys=[b"a"], default_value=tf.constant([1, 2], tf.int64))))
+        peer.record("insert", lambda: s.run(raw.LookupTableInsertV2(table_handle=handle, keys=[b"a"], values=tf.constant([1], tf.int64))))
+        peer.record("remove", lambda: s.run(raw.LookupTableRemoveV2(table_handle=handle, keys=[b"a"])))
+        peer.record("import", lambda: s.run(raw.LookupTableImportV2(table_handle=handle, keys=[b"q"], values=tf.constant([1], tf.int64))))
+        peer.record("export", lambda: s.run(raw.LookupTableExportV2(table_handle=handle, Tkeys=tf.string, Tvalues=tf.int64)))
 
 
 @scenario
@@ -81,16 +81,16 @@ def tables_from_text_files(peer):
             handle, init = table(tf.string, tf.int64, path, key_index=-2, value_index=-1)
             s.run(init)
             find = raw.LookupTableFindV2(table_handle=handle, keys=[b"plum", b"fig"], default_value=tf.constant(-1, tf.int64))
-            peer.say("line numbers", s.run(find))
-            peer.say("again", s.run(init))
+            peer.record("line numbers", s.run(find))
+            peer.record("again", s.run(init))
             handle, init = table(tf.int64, tf.string, path, key_index=-1, value_index=-2)
             s.run(init)
             find = raw.LookupTableFindV2(table_handle=handle, keys=tf.constant([2, 0, 9], tf.int64), default_value=b"?")
-            peer.say("lines", s.run(find))
+            peer.record("lines", s.run(find))
             handle, init = table(tf.string, tf.float32, columns, key_index=0, value_index=2, delimiter=",")
             s.run(init)
             find = raw.LookupTableFindV2(table_handle=handle, keys=[b"b", b"c"], default_value=-1.0)
-            peer.say("columns", s.run(find))
+            peer.record("columns", s.run(find))
             calls = [
                 (tf.string, tf.int64, columns, dict(key_index=0, value_index=1, delimiter=",")),
                 (tf.string, tf.int64, columns, dict(key_index=0, value_index=3, delimiter=",")),
@@ -108,9 +108,9 @@ def tables_from_text_files(peer):
             ]
             for keys, values, file, options in calls:
                 handle, init = table(keys, values, file, **options)
-                peer.say(str(options), lambda: s.run(init))
+                peer.record(str(options), lambda: s.run(init))
                 size = raw.LookupTableSizeV2(table_handle=handle)
-                peer.say(str(options), lambda: s.run(size))
+                peer.record(str(options), lambda: s.run(size))
     finally:
         os.remove(path)
         os.remove(columns)
@@ -146,13 +146,13 @@ def mutable_tables(peer):
             with peer.session() as s:
                 s.run(insert, {k: [of(1), of(2)], v: [to(1), to(2)]})
                 s.run(insert, {k: [[of(2), of(3)]], v: [[to(1), to(3)]]})
-                peer.say("found", s.run(find, {k: [[of(1)], [of(2)], [of(9)]]}))
-                peer.say("export", pairs(s.run(export)))
+                peer.record("found", s.run(find, {k: [[of(1)], [of(2)], [of(9)]]}))
+                peer.record("export", pairs(s.run(export)))
                 s.run(remove, {k: [of(1), of(77)]})
-                peer.say("size", s.run(size))
+                peer.record("size", s.run(size))
                 s.run(imports, {k: [of(8)], v: [to(1)]})
-                peer.say("imported", pairs(s.run(export)))
-                peer.say("count", lambda: s.run(insert, {k: [of(1)], v: [to(1), to(2)]}))
+                peer.record("imported", pairs(s.run(export)))
+                peer.record("count", lambda: s.run(insert, {k: [of(1)], v: [to(1), to(2)]}))
 
 
 @scenario
@@ -175,17 +175,17 @@ def mutable_tables_of_tensors(peer):
             size = raw.LookupTableSizeV2(table_handle=handle)
             with peer.session() as s:
                 s.run(insert, {k: [str(i).encode() for i in range(30)], v: [[i, i * i] for i in range(30)]})
-                peer.say("found", s.run(find, {k: [b"3", b"x", b"29"]}))
-                peer.say("found", s.run(find, {k: [[b"3"], [b"x"]]}))
+                peer.record("found", s.run(find, {k: [b"3", b"x", b"29"]}))
+                peer.record("found", s.run(find, {k: [[b"3"], [b"x"]]}))
                 s.run(remove, {k: [b"3", b"4"]})
-                peer.say("found", s.run(find, {k: [b"3", b"5"]}))
-                peer.say("size", s.run(size))
-                peer.say("shape", lambda: s.run(insert, {k: [b"1"], v: [1]}))
-                peer.say("shape", lambda: s.run(insert, {k: [b"1"], v: [[1, 2, 3]]}))
-                # A dense table may export its empty buckets, and keys as rows.
+                peer.record("found", s.run(find, {k: [b"3", b"5"]}))
+                peer.record("size", s.run(size))
+                peer.record("shape", lambda: s.run(insert, {k: [b"1"], v: [1]}))
+                peer.record("shape", lambda: s.run(insert, {k: [b"1"], v: [[1, 2, 3]]}))
+                # A dense table may export its empty buckets, and exports keys as rows.
                 keys, values = s.run(export)
                 rows = zip(keys.ravel().tolist(), values.reshape([keys.size, 2]).tolist())
-                peer.say("export", sorted(row for row in rows if row[0] not in (b"", b"-")))
+                peer.record("export", sorted(row for row in rows if row[0] not in (b"", b"-")))
 
 
 @scenario
@@ -200,10 +200,10 @@ def dense_tables_refuse_special_keys(peer):
     remove = raw.LookupTableRemoveV2(table_handle=handle, keys=k)
     with peer.session() as s:
         for op in (insert, find, remove):
-            peer.say("empty", lambda: s.run(op, {k: [0]}))
-            peer.say("deleted", lambda: s.run(op, {k: [-1]}))
+            peer.record("empty", lambda: s.run(op, {k: [0]}))
+            peer.record("deleted", lambda: s.run(op, {k: [-1]}))
         s.run(insert, {k: [3, 4]})
-        peer.say("found", s.run(find, {k: [3, 5]}))
+        peer.record("found", s.run(find, {k: [3, 5]}))
     makers = [
         lambda: raw.MutableDenseHashTableV2(empty_key=1, deleted_key=1, value_dtype=tf.int32, shared_name=peer.name("t")),
         lambda: raw.MutableDenseHashTableV2(empty_key=1, deleted_key=2, value_dtype=tf.int32, initial_num_buckets=3, shared_name=peer.name("t")),
@@ -215,11 +215,11 @@ def dense_tables_refuse_special_keys(peer):
         with tf.Graph().as_default():
             size = raw.LookupTableSizeV2(table_handle=make())
             with peer.session() as s:
-                peer.say(f"maker {i}", lambda: s.run(size))
+                peer.record(f"maker {i}", lambda: s.run(size))
 
 
 @scenario
-def tables_of_one_name(peer):
+def tables_are_shared_by_name(peer):
     raw = tf.raw_ops
     name = peer.name("t")
     first = raw.HashTableV2(key_dtype=tf.string, value_dtype=tf.int64, shared_name=name)
@@ -230,7 +230,7 @@ def tables_of_one_name(peer):
     with peer.session() as s:
         s.run(raw.InitializeTableV2(table_handle=first, keys=[b"a"], values=tf.constant([4], tf.int64)))
         for other in others:
-            peer.say("other", lambda: s.run(raw.LookupTableSizeV2(table_handle=other)))
+            peer.record("other", lambda: s.run(raw.LookupTableSizeV2(table_handle=other)))
 
 
 @scenario
@@ -241,19 +241,19 @@ def tables_by_reference(peer):
     zero = tf.constant(0, tf.int64)
     find = raw.LookupTableFind(table_handle=handle, keys=k, default_value=zero)
     with peer.session() as s:
-        peer.say("early", lambda: s.run(find))
+        peer.record("early", lambda: s.run(find))
         s.run(raw.InitializeTable(table_handle=handle, keys=k, values=v))
-        peer.say("found", s.run(find))
-        peer.say("size", s.run(raw.LookupTableSize(table_handle=handle)))
+        peer.record("found", s.run(find))
+        peer.record("size", s.run(raw.LookupTableSize(table_handle=handle)))
     for handle in (
         raw.MutableHashTable(key_dtype=tf.string, value_dtype=tf.int64, shared_name=peer.name("t")),
         raw.MutableHashTableOfTensors(key_dtype=tf.string, value_dtype=tf.int64, shared_name=peer.name("t")),
     ):
         with peer.session() as s:
-            peer.say("insert", lambda: s.run(raw.LookupTableInsert(table_handle=handle, keys=k, values=v)))
-            peer.say("found", lambda: s.run(raw.LookupTableFind(table_handle=handle, keys=k, default_value=zero)))
-            peer.say("import", lambda: s.run(raw.LookupTableImport(table_handle=handle, keys=k, values=v)))
-            peer.say("size", lambda: s.run(raw.LookupTableSize(table_handle=handle)))
+            peer.record("insert", lambda: s.run(raw.LookupTableInsert(table_handle=handle, keys=k, values=v)))
+            peer.record("found", lambda: s.run(raw.LookupTableFind(table_handle=handle, keys=k, default_value=zero)))
+            peer.record("import", lambda: s.run(raw.LookupTableImport(table_handle=handle, keys=k, values=v)))
+            peer.record("size", lambda: s.run(raw.LookupTableSize(table_handle=handle)))
 
 
 @scenario
@@ -268,5 +268,5 @@ def anonymous_tables(peer):
         with tf.control_dependencies([insert]):
             find = raw.LookupTableFindV2(table_handle=handle, keys=WORDS, default_value=tf.constant(0, tf.int64))
         with peer.session() as s:
-            peer.say("found", lambda: s.run(find))
-            peer.say("size", lambda: s.run(raw.LookupTableSizeV2(table_handle=handle)))
+            peer.record("found", lambda: s.run(find))
+            peer.record("size", lambda: s.run(raw.LookupTableSizeV2(table_handle=handle)))

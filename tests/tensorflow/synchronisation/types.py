@@ -1,4 +1,4 @@
-"""What keeps values for other steps keeps those of every type."""
+"""Queues, staging areas, tables and other objects that keep values between steps support all types of TensorFlow."""
 import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import kernels
@@ -16,7 +16,7 @@ TYPES = NUMBERS + [tf.bool, tf.string, tf.qint8, tf.quint8, tf.qint16, tf.quint1
 
 
 def pair(dtype):
-    """Two elements of a type."""
+    """Returns a tensor of two elements of a type."""
     if dtype == tf.string:
         return tf.constant(["one", ""])
     if dtype.is_quantized:
@@ -24,14 +24,14 @@ def pair(dtype):
     return tf.cast(tf.constant([1, 0]), dtype)
 
 
-def seen(value):
-    """What a client can fetch of any type."""
+def fetchable(value):
+    """Converts a quantized tensor to an integer tensor, which a client can fetch."""
     return tf.bitcast(value, tf.as_dtype(value.dtype.name.removeprefix("q"))) if value.dtype.is_quantized else value
 
 
 def for_each_type(peer, types, build):
-    """Says what `build` gives for each type: a list of what to run, one after the other. Without the types that
-    TensorFlow has no kernels for."""
+    """Records for each type the values of the fetches that `build` returns, which run one after the other. Skips types for
+    which TensorFlow has no kernels."""
     compared = 0
     for dtype in types:
         with tf.Graph().as_default() as graph:
@@ -41,12 +41,12 @@ def for_each_type(peer, types, build):
             compared += 1
             with peer.session() as s:
                 for i, fetch in enumerate(fetches):
-                    peer.say(f"{dtype.name} {i}", lambda fetch=fetch: in_words(s.run(fetch)))
+                    peer.record(f"{dtype.name} {i}", lambda fetch=fetch: in_words(s.run(fetch)))
     assert compared > 2, compared
 
 
 def has_kernel(op):
-    """Whether TensorFlow has a CPU kernel for a node."""
+    """Returns whether TensorFlow has a CPU kernel for a node."""
     defs = kernels.get_registered_kernels_for_op(op.type).kernel
     return any(k.device_type in ("CPU", "DEFAULT") and all(fits(op, c) for c in k.constraint) for k in defs)
 
@@ -58,7 +58,7 @@ def fits(op, constraint):
 
 
 def in_words(value):
-    """Values as text: of some types Python's numbers do not compare."""
+    """Converts values to text, because Python's numbers of some types cannot be compared."""
     return [str(v) for v in np.ravel(value)] if isinstance(value, np.ndarray) else str(value)
 
 
@@ -82,7 +82,7 @@ def queues_of_every_type(peer):
             many = queue.dequeue_many(2)
             yield many[1] if kind == "priority" else many
 
-    # Many quantized elements at once are Unimplemented in TensorFlow.
+    # Without quantized types, whose batched enqueues and dequeues are Unimplemented in TensorFlow.
     for_each_type(peer, NUMBERS + [tf.bool, tf.string], build)
 
 
@@ -91,12 +91,12 @@ def staging_areas_of_every_type(peer):
     def build(dtype):
         area = data_flow_ops.StagingArea([dtype], [[2]], capacity=2, shared_name=peer.name("area"))
         yield area.put([pair(dtype)])
-        yield seen(area.peek(0)[0])
-        yield seen(area.get()[0])
+        yield fetchable(area.peek(0)[0])
+        yield fetchable(area.get()[0])
         by_key = data_flow_ops.MapStagingArea([dtype], [[2]], capacity=2, shared_name=peer.name("map"))
         key = tf.constant(4, tf.int64)
         yield by_key.put(key, [pair(dtype)], [0])
-        yield seen(by_key.get(key)[1][0])
+        yield fetchable(by_key.get(key)[1][0])
 
     for_each_type(peer, TYPES, build)
 
@@ -106,7 +106,7 @@ def barriers_of_every_type(peer):
     def build(dtype):
         barrier = data_flow_ops.Barrier([dtype], [()], shared_name=peer.name("barrier"))
         yield barrier.insert_many(0, ["a", "b"], pair(dtype))
-        yield seen(barrier.take_many(2)[2][0])
+        yield fetchable(barrier.take_many(2)[2][0])
 
     for_each_type(peer, TYPES, build)
 
@@ -135,18 +135,18 @@ def tensor_arrays_and_lists_of_every_type(peer):
     def build(dtype):
         value = pair(dtype)
         array = tf.TensorArray(dtype, 3, clear_after_read=False).write(0, value).write(2, value)
-        yield seen(array.read(2))
-        yield seen(array.gather([0, 2]))
-        yield seen(array.stack())
-        yield seen(tf.TensorArray(dtype, 2).unstack(value).stack())
-        yield seen(tf.TensorArray(dtype, 1).split(value, [2]).concat())
+        yield fetchable(array.read(2))
+        yield fetchable(array.gather([0, 2]))
+        yield fetchable(array.stack())
+        yield fetchable(tf.TensorArray(dtype, 2).unstack(value).stack())
+        yield fetchable(tf.TensorArray(dtype, 1).split(value, [2]).concat())
         items = raw.TensorListFromTensor(tensor=value, element_shape=tf.constant([], tf.int32))
         items = raw.TensorListPushBack(input_handle=items, tensor=value[0])
-        yield seen(raw.TensorListStack(input_handle=items, element_shape=tf.constant([], tf.int32), element_dtype=dtype))
-        yield seen(raw.TensorListGather(input_handle=items, indices=[2, 0], element_shape=tf.constant([], tf.int32), element_dtype=dtype))
+        yield fetchable(raw.TensorListStack(input_handle=items, element_shape=tf.constant([], tf.int32), element_dtype=dtype))
+        yield fetchable(raw.TensorListGather(input_handle=items, indices=[2, 0], element_shape=tf.constant([], tf.int32), element_dtype=dtype))
         stack = raw.StackV2(max_size=-1, elem_type=dtype, stack_name="")
         with tf.control_dependencies([raw.StackPushV2(handle=stack, elem=value)]):
-            yield seen(raw.StackPopV2(handle=stack, elem_type=dtype))
+            yield fetchable(raw.StackPopV2(handle=stack, elem_type=dtype))
 
     for_each_type(peer, TYPES, build)
 
@@ -171,15 +171,15 @@ def variables_of_every_type(peer):
         handle = raw.VarHandleOp(dtype=dtype, shape=[2], shared_name=peer.name("resource"))
         yield raw.VarIsInitializedOp(resource=handle)
         yield raw.AssignVariableOp(resource=handle, value=value)
-        yield seen(raw.ReadVariableOp(resource=handle, dtype=dtype))
+        yield fetchable(raw.ReadVariableOp(resource=handle, dtype=dtype))
         yield raw.AssignAddVariableOp(resource=handle, value=value)
-        yield seen(raw.ReadVariableOp(resource=handle, dtype=dtype))
-        yield seen(raw.ResourceGather(resource=handle, indices=[1, 1], dtype=dtype))
+        yield fetchable(raw.ReadVariableOp(resource=handle, dtype=dtype))
+        yield fetchable(raw.ResourceGather(resource=handle, indices=[1, 1], dtype=dtype))
         with tf.variable_scope(peer.name("ref")):
             ref = tf.get_variable("v", initializer=value, use_resource=False)
         yield ref.initializer
-        yield seen(tf.identity(ref))
-        yield seen(tf.scatter_update(ref, [0], value[1:]))
+        yield fetchable(tf.identity(ref))
+        yield fetchable(tf.scatter_update(ref, [0], value[1:]))
 
     for_each_type(peer, TYPES, build)
 
@@ -189,11 +189,11 @@ def switches_and_loops_of_every_type(peer):
     def build(dtype):
         value = pair(dtype)
         off, on = raw.Switch(data=value, pred=tf.constant(True))
-        yield seen(raw.Merge(inputs=[off, on])[0])
-        yield seen(raw.Merge(inputs=[on, off])[0])
+        yield fetchable(raw.Merge(inputs=[off, on])[0])
+        yield fetchable(raw.Merge(inputs=[on, off])[0])
         entered = raw.Enter(data=value, frame_name=peer.name("frame"), is_constant=False, parallel_iterations=1)
-        yield seen(raw.Exit(data=entered))
+        yield fetchable(raw.Exit(data=entered))
         looped = tf.while_loop(lambda i, _: i < 3, lambda i, v: (i + 1, tf.identity(v)), [0, value])
-        yield seen(looped[1])
+        yield fetchable(looped[1])
 
     for_each_type(peer, TYPES, build)
