@@ -72,8 +72,8 @@ impl Value {
         }
     }
 
-    /// Stores a copy of the value in `place`, which must be `None`. Scalars are copied as 64-bit words: a larger load
-    /// of words that were just stored would stall until the stores have reached the cache.
+    /// Stores a copy of the value in `place`, which must be `None`. Scalars are copied as 64-bit words: a wider load of
+    /// words that were just stored would stall until the stores have reached the cache.
     #[inline]
     pub fn copy_to(&self, place: &mut Value) {
         match self.as_scalar_word() {
