@@ -115,7 +115,7 @@ impl KernelDef {
     }
 
     /// Returns whether the argument's tensors may be in either memory.
-    pub fn is_anywhere(&self, argument: &str) -> bool {
+    pub fn accepts_any_memory(&self, argument: &str) -> bool {
         is_among(argument, self.any_memory)
     }
 

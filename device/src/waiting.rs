@@ -180,9 +180,9 @@ impl<S, R> Shared<S, R> {
     /// Locks the state for a change, which the journal notes.
     fn lock(&self) -> MutexGuard<'_, Guarded<S, R>> {
         let Some(record) = self.record.get() else { return self.inner.lock() };
-        let _collection_guard = record.hold();
+        let _collection_guard = record.delay_collection();
         let inner = self.inner.lock();
-        record.changes();
+        record.note_change();
         inner
     }
 

@@ -188,7 +188,7 @@ pub(super) fn port_memories(
         Role::LoopCond => true,
         _ => kernel.is_some_and(|def| def.is_on_host(argument)),
     };
-    let is_anywhere = |argument: &str| kernel.is_some_and(|def| def.is_anywhere(argument));
+    let accepts_any_memory = |argument: &str| kernel.is_some_and(|def| def.accepts_any_memory(argument));
     let of_type = |dtype: DType| match (role, dtype) {
         (Role::Recv, DType::Int32) => RequiredMemory::Host,
         (
@@ -203,7 +203,7 @@ pub(super) fn port_memories(
         let count = op.arg_count(arg, &node.attrs)?;
         let memory = match () {
             () if is_on_host(arg.name) => Some(RequiredMemory::Host),
-            () if role == Role::Send || is_anywhere(arg.name) => Some(RequiredMemory::Any),
+            () if role == Role::Send || accepts_any_memory(arg.name) => Some(RequiredMemory::Any),
             () => None,
         };
         ports.extend(std::iter::repeat_n(memory, count));

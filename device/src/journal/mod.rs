@@ -217,18 +217,18 @@ impl Record {
     /// Waits for a collection under way and delays the next until the guard is dropped. A change of several resources
     /// holds one guard, so that all or none of it is collected. The caller must hold no lock of a resource, and no
     /// other guard.
-    pub fn hold(&self) -> RwLockReadGuard<'_, ()> {
+    pub fn delay_collection(&self) -> RwLockReadGuard<'_, ()> {
         self.journal.collection_lock.read()
     }
 
     /// Notes that the whole resource changes. The caller has locked the resource, so that its state is not read before
     /// the change is complete.
-    pub fn changes(&self) {
+    pub fn note_change(&self) {
         self.note(|extent| *extent = Extent::Whole);
     }
 
     /// Notes that these slices change, of `length` elements each; `total` is the number of elements of the resource.
-    pub fn changes_slices(&self, slices: impl Iterator<Item = usize>, length: usize, total: usize) {
+    pub fn note_slice_changes(&self, slices: impl Iterator<Item = usize>, length: usize, total: usize) {
         let mut slices = slices.peekable();
         if slices.peek().is_none() {
             return;

@@ -131,7 +131,7 @@ impl Variable {
     /// Locks the value for writing. The lock should be held briefly, because readers wait for it.
     pub fn lock(&self) -> Locked<'_> {
         let record = self.record.get();
-        let collection_guard = record.map(Record::hold);
+        let collection_guard = record.map(Record::delay_collection);
         Locked { guarded: self.host_value.lock(), record, collection_guard }
     }
 
@@ -180,7 +180,7 @@ impl DerefMut for Locked<'_> {
     /// Returns the value, all of which may change.
     fn deref_mut(&mut self) -> &mut Option<Tensor> {
         if let Some(record) = self.record {
-            record.changes();
+            record.note_change();
         }
         let HostValue { value, snapshots } = &mut *self.guarded;
         for snapshot in snapshots.drain(..).filter_map(|snapshot| snapshot.upgrade()) {
@@ -201,7 +201,7 @@ impl Locked<'_> {
         snapshots.retain(|snapshot| snapshot.strong_count() > 0);
         if let Some(value) = &*value {
             if let Some(record) = self.record {
-                record.changes_slices(slices.clone(), length, value.num_elements());
+                record.note_slice_changes(slices.clone(), length, value.num_elements());
             }
             let size = length * value.dtype().size().unwrap_or(0);
             for snapshot in snapshots.iter().filter_map(Weak::upgrade) {
@@ -285,7 +285,8 @@ impl VariableInput {
 pub fn lock_all<'a, const N: usize>(variables: [&'a Variable; N]) -> Result<[Locked<'a>; N]> {
     // The variables have one journal. Its lock is taken first and once: a thread that waits for a collection must hold
     // no variable's lock, and the changes are to be collected together.
-    let collection_guard = variables.iter().find_map(|variable| variable.record.get()).map(Record::hold);
+    let collection_guard =
+        variables.iter().find_map(|variable| variable.record.get()).map(Record::delay_collection);
     let mut locked = lock_each(variables, Variable::lock_without_collection_guard)?;
     if let Some(first) = locked.first_mut() {
         first.collection_guard = collection_guard;
