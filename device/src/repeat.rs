@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The extent to which a device may capture the work that a kernel enqueues, and replay it while shapes and host values
-/// are the same. Ordered from the least effect on.
+/// are the same. The variants are ordered by increasing effect on variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Capture {
     /// The kernel may not be captured: it waits, depends on host state, replaces a variable's memory, or has not been

@@ -34,8 +34,8 @@ struct Entry {
     admit: AdmitFn,
 }
 
-/// Registers an object with a journal. A function pointer per entry, because only the entry's creator knows the
-/// object's type.
+/// A function that registers an object with a journal. It is stored in each entry, because only the creator of an entry
+/// knows the object's type.
 type AdmitFn = fn(&Arc<Journal>, u32, &Arc<str>, &Arc<str>, &Arc<dyn Any + Send + Sync>) -> Result<()>;
 
 fn admit<T: Resource>(

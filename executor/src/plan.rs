@@ -485,7 +485,7 @@ impl Plan {
 }
 
 /// Returns whether the node sends its input to the client. If that is a reference, the client gets the variable's value
-/// at the end of the step, whatever in the step writes it, like from TensorFlow.
+/// at the end of the step, as clients of TensorFlow expect, even if nodes of the step write the variable.
 fn is_fetch(node: &Node) -> bool {
     node.op.role() == Role::Send && node.attr::<bool>("client_terminated").unwrap_or(false)
 }
