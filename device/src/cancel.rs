@@ -1,4 +1,4 @@
-//! Cancellation of a step: one flag, and callbacks for those who wait.
+//! Cancellation of a step: a flag, and callbacks that end pending operations.
 
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
@@ -8,30 +8,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 type Callback = Box<dyn FnOnce(&Error) + Send>;
 
-/// Cancelled at most once, with a reason; later reasons are ignored.
+/// The cancellation state of a step. The first reason is kept; later ones are ignored.
 #[derive(Default)]
 pub struct Cancellation {
     cancelled: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<CancellationState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CancellationState {
     reason: Option<Error>,
     next: u64,
     callbacks: FxHashMap<u64, Callback>,
 }
 
-/// A registered callback.
+/// The identifier of a registered callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration(u64);
 
 impl Cancellation {
+    /// Creates the state of a step that is not cancelled.
     pub fn new() -> Cancellation {
         Cancellation::default()
     }
 
-    /// Cancels, and calls every callback with the reason.
+    /// Cancels the step and calls every callback with the reason.
     pub fn cancel(&self, reason: Error) {
         let callbacks = {
             let mut state = self.state.lock();
@@ -47,17 +48,18 @@ impl Cancellation {
         }
     }
 
+    /// Returns whether the step is cancelled.
     #[inline]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Acquire)
     }
 
-    /// The reason as it was given, once cancelled.
+    /// Returns the reason exactly as given to [`Cancellation::cancel`], or `None` if the step is not cancelled.
     pub fn reason(&self) -> Option<Error> {
         if self.is_cancelled() { self.state.lock().reason.clone() } else { None }
     }
 
-    /// The reason as an error, once cancelled.
+    /// Returns the reason as a [derived](Error::derived) error if the step is cancelled.
     pub fn check(&self) -> Result<()> {
         if !self.is_cancelled() {
             return Ok(());
@@ -66,8 +68,8 @@ impl Cancellation {
         Err(reason.unwrap_or_else(|| Error::internal("cancelled without a reason")).derived())
     }
 
-    /// Calls `callback` upon cancellation. If that has been already, nothing is registered and the reason is
-    /// the error.
+    /// Registers a callback that is called upon cancellation. If the step is already cancelled, nothing is registered
+    /// and the reason is returned as the error.
     pub fn register(&self, callback: impl FnOnce(&Error) + Send + 'static) -> Result<Registration> {
         let mut state = self.state.lock();
         if let Some(reason) = &state.reason {
@@ -79,7 +81,7 @@ impl Cancellation {
         Ok(Registration(key))
     }
 
-    /// Forgets a callback; whether it was still there, and so will not be called.
+    /// Removes a callback. Returns whether it was still registered and will therefore not be called.
     pub fn deregister(&self, registration: Registration) -> bool {
         self.state.lock().callbacks.remove(&registration.0).is_some()
     }

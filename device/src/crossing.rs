@@ -1,5 +1,6 @@
-//! Tensors that come to a device's memory and go back to the host's, with those that variants hold: lists and optionals of the
-//! CPU hold tensors of the host, those of a device with memory of its own hold tensors of either memory.
+//! Transfers of values between host memory and device memory, including the tensors inside variants. Lists and
+//! optionals made by the CPU hold host tensors; those made by a device with its own memory hold tensors in either
+//! memory.
 
 use crate::device::{Device, Transfer};
 use crate::error::{Error, Result};
@@ -12,34 +13,35 @@ use std::sync::Arc;
 
 type Values = SmallVec<[Value; 4]>;
 
-/// Brings what a device holds into host memory.
+/// Copies a value of the device into host memory.
 ///
 /// # Errors
-/// The transfer's; `Internal` for what is no tensor.
+/// Errors of the transfer; `Internal` if the value is not a tensor.
 pub fn to_host(device: &Arc<Device>, value: Value, done: Transfer<Tensor>) {
     match value {
         Value::Device(tensor) => device.processor().download(tensor, done),
-        Value::Host(tensor) if holds_placed(&tensor) => {
-            carry(tensor, |value, done| to_host(device, value, done), done);
+        Value::Host(tensor) if holds_device_elements(&tensor) => {
+            transfer_contents(tensor, |value, done| to_host(device, value, done), done);
         }
         Value::Host(tensor) => done(Ok(tensor)),
         other => done(Err(Error::internal(format!("{other:?} is no tensor to bring to the host")))),
     }
 }
 
-/// Brings a tensor of the host, or of a device that [hands over](Device::hands_over), into a device's memory; one of a
-/// device that it does not reach comes as far as the host. Within variants, integers of 32 bits stay on the host, as
-/// kernels have them there.
+/// Copies a tensor of the host, or of a device whose tensors this one can [adopt](crate::Processor::adopt), into the
+/// device's memory. A tensor in memory that the device cannot access is only copied to the host. 32-bit integers inside
+/// variants stay on the host, where kernels expect them.
 ///
 /// # Errors
-/// The transfer's; `Internal` for what is no tensor.
+/// Errors of the transfer; `Internal` if the value is not a tensor.
 pub fn to_device(device: &Arc<Device>, value: Value, done: Transfer<Value>) {
     match value {
         Value::Host(tensor)
-            if device.processor().has_own_memory() && (holds::<Tensor>(&tensor) || holds_placed(&tensor)) =>
+            if device.processor().has_own_memory()
+                && (holds_elements::<Tensor>(&tensor) || holds_device_elements(&tensor)) =>
         {
             let carried = Box::new(|tensor: Result<Tensor>| done(tensor.map(Value::from)));
-            carry(tensor, |value, done| to_variant(device, value, done), carried);
+            transfer_contents(tensor, |value, done| to_variant(device, value, done), carried);
         }
         Value::Host(tensor) => device.processor().upload(tensor, done),
         Value::Device(tensor) => device.processor().adopt(tensor, done),
@@ -47,32 +49,33 @@ pub fn to_device(device: &Arc<Device>, value: Value, done: Transfer<Value>) {
     }
 }
 
-/// Brings all that a device holds of these into host memory.
+/// Copies those of the values that are in device memory into host memory.
 ///
 /// # Errors
-/// As of [`to_host`].
+/// Those of [`to_host`].
 pub fn all_to_host(device: &Arc<Device>, values: Values, done: Transfer<Values>) {
-    let bring = |value, done: Transfer<Value>| {
+    let transfer = |value, done: Transfer<Value>| {
         to_host(device, value, Box::new(|tensor: Result<Tensor>| done(tensor.map(Value::from))));
     };
-    all(values, bring, done);
+    transfer_all(values, transfer, done);
 }
 
-/// Brings these into a device's memory, from the host's or from a device's that [hands over](Device::hands_over), but for
-/// integers of 32 bits that are on the host, where kernels have them as a rule.
+/// Copies values of the host, or of other devices, into the device's memory. 32-bit integers in host memory stay there,
+/// where kernels usually expect them.
 ///
 /// # Errors
-/// As of [`to_device`]; `InvalidArgument` for what a device without memory of its own cannot reach.
+/// Those of [`to_device`]; `InvalidArgument` if a value is in another device's memory and this device has no memory of
+/// its own.
 pub fn all_to_device(device: &Arc<Device>, values: Values, done: Transfer<Values>) {
     if !device.processor().has_own_memory() {
         let is_elsewhere = values.iter().any(|value| matches!(value, Value::Device(_)));
         return done(if is_elsewhere { Err(out_of_reach(device)) } else { Ok(values) });
     }
-    let bring = |value, done: Transfer<Value>| match value {
+    let transfer = |value, done: Transfer<Value>| match value {
         Value::Host(tensor) if tensor.dtype() == DType::Int32 => done(Ok(tensor.into())),
         value => into_memory(device, value, done),
     };
-    all(values, bring, done);
+    transfer_all(values, transfer, done);
 }
 
 fn out_of_reach(device: &Device) -> Error {
@@ -82,14 +85,15 @@ fn out_of_reach(device: &Device) -> Error {
     ))
 }
 
-/// As [`to_device`], also of what is in the memory of a device that it does not reach.
+/// Copies a value into the device's memory like [`to_device`], through host memory if the device cannot access the
+/// source.
 fn into_memory(device: &Arc<Device>, value: Value, done: Transfer<Value>) {
     match value {
         Value::Device(tensor) => {
             let own = device.clone();
-            let adopted = move |came| match came {
+            let adopted = move |arrived| match arrived {
                 Ok(Value::Host(tensor)) => own.processor().upload(tensor, done),
-                came => done(came),
+                arrived => done(arrived),
             };
             device.processor().adopt(tensor, Box::new(adopted));
         }
@@ -97,29 +101,29 @@ fn into_memory(device: &Arc<Device>, value: Value, done: Transfer<Value>) {
     }
 }
 
-/// Brings what a variant holds into a device's memory.
+/// Copies a tensor of a variant into the device's memory; 32-bit integers stay on the host.
 fn to_variant(device: &Arc<Device>, value: Value, done: Transfer<Placed>) {
     if matches!(&value, Value::Host(tensor) if tensor.dtype() == DType::Int32) {
         return done(Placed::of(value));
     }
-    let placed = move |came: Result<Value>| done(came.and_then(Placed::of));
+    let placed = move |arrived: Result<Value>| done(arrived.and_then(Placed::of));
     into_memory(device, value, Box::new(placed));
 }
 
-/// Whether variants of the tensor hold what a device with memory of its own made.
-pub fn holds_placed(tensor: &Tensor) -> bool {
-    holds::<Placed>(tensor)
+/// Returns whether the tensor has variants that were made by a device with its own memory.
+pub fn holds_device_elements(tensor: &Tensor) -> bool {
+    holds_elements::<Placed>(tensor)
 }
 
-fn holds<H: Held>(tensor: &Tensor) -> bool {
+fn holds_elements<H: Held>(tensor: &Tensor) -> bool {
     let is_of = |variant: &Variant| {
         variant.get::<TensorList<H>>().is_some() || variant.get::<Optional<H>>().is_some()
     };
     tensor.as_variants().is_ok_and(|variants| variants.iter().any(is_of))
 }
 
-/// Brings what the variants of a tensor hold over, all at once.
-fn carry<T: Held>(tensor: Tensor, bring: impl Fn(Value, Transfer<T>), done: Transfer<Tensor>) {
+/// Transfers all tensors inside the variants of `tensor` at once.
+fn transfer_contents<T: Held>(tensor: Tensor, transfer: impl Fn(Value, Transfer<T>), done: Transfer<Tensor>) {
     let mut held = Vec::new();
     let seen = replaced(&tensor, &mut |value| {
         held.push(value.clone());
@@ -134,25 +138,25 @@ fn carry<T: Held>(tensor: Tensor, bring: impl Fn(Value, Transfer<T>), done: Tran
             let missing = || Error::internal("a tensor of a variant got lost");
             replaced::<T>(&tensor, &mut |_| brought.next().ok_or_else(missing))
         });
-        // Who is told finds what was there no longer held here.
+        // The source is dropped first, so that the callback may find its memory unshared.
         drop(tensor);
         done(carried);
     };
-    all(held, bring, Box::new(arrived));
+    transfer_all(held, transfer, Box::new(arrived));
 }
 
-/// The same variants with other tensors in them, at whatever depth those are.
+/// Returns the same variants with every tensor inside them, at any depth, replaced by `with`.
 fn replaced<T: Held>(tensor: &Tensor, with: &mut dyn FnMut(Value) -> Result<T>) -> Result<Tensor> {
-    Replacing { with, known: FxHashMap::default() }.tensor(tensor)
+    VariantReplacer { with, cache: FxHashMap::default() }.tensor(tensor)
 }
 
-struct Replacing<'a, T> {
+struct VariantReplacer<'a, T> {
     with: &'a mut dyn FnMut(Value) -> Result<T>,
-    /// What objects have become, by where they are: one that is held in many places is so again.
-    known: FxHashMap<*const (), Variant>,
+    /// Replaced objects by address, so that an object referenced from many places is replaced once and stays shared.
+    cache: FxHashMap<*const (), Variant>,
 }
 
-impl<T: Held> Replacing<'_, T> {
+impl<T: Held> VariantReplacer<'_, T> {
     fn tensor(&mut self, tensor: &Tensor) -> Result<Tensor> {
         let variants = tensor.as_variants()?.iter().map(|variant| self.variant(variant));
         Ok(Tensor::variants(variants.collect::<Result<_>>()?, tensor.shape().clone())?)
@@ -160,15 +164,15 @@ impl<T: Held> Replacing<'_, T> {
 
     fn variant(&mut self, variant: &Variant) -> Result<Variant> {
         let Some(object) = variant.object() else { return Ok(Variant::EMPTY) };
-        let place = Arc::as_ptr(object).cast::<()>();
-        if let Some(known) = self.known.get(&place) {
-            return Ok(known.clone());
+        let address = Arc::as_ptr(object).cast::<()>();
+        if let Some(replaced) = self.cache.get(&address) {
+            return Ok(replaced.clone());
         }
         let replaced = match self.contents_of::<Tensor>(variant)? {
             Some(replaced) => replaced,
             None => self.contents_of::<Placed>(variant)?.unwrap_or_else(|| variant.clone()),
         };
-        self.known.insert(place, replaced.clone());
+        self.cache.insert(address, replaced.clone());
         Ok(replaced)
     }
 
@@ -190,18 +194,18 @@ impl<T: Held> Replacing<'_, T> {
     }
 }
 
-/// What has come of several transfers.
-struct Arrivals<T, C> {
-    came: Vec<Option<Result<T>>>,
-    missing: usize,
+/// The results of several transfers that are under way.
+struct PendingTransfers<T, C> {
+    results: Vec<Option<Result<T>>>,
+    remaining: usize,
     done: Option<Transfer<C>>,
 }
 
-/// Starts a transfer of each value, and answers when the last has ended.
+/// Starts a transfer of each value, and calls `done` when the last has ended.
 ///
 /// # Errors
-/// Of the first in order that failed.
-fn all<T: Send + 'static, C: FromIterator<T> + 'static>(
+/// The error of the first value, in order, whose transfer failed.
+fn transfer_all<T: Send + 'static, C: FromIterator<T> + 'static>(
     values: impl IntoIterator<Item = Value, IntoIter: ExactSizeIterator>,
     start: impl Fn(Value, Transfer<T>),
     done: Transfer<C>,
@@ -211,20 +215,20 @@ fn all<T: Send + 'static, C: FromIterator<T> + 'static>(
     if count == 0 {
         return done(Ok(C::from_iter([])));
     }
-    let came = (0..count).map(|_| None).collect();
-    let arrivals = Arc::new(Mutex::new(Arrivals { came, missing: count, done: Some(done) }));
+    let results = (0..count).map(|_| None).collect();
+    let pending = Arc::new(Mutex::new(PendingTransfers { results, remaining: count, done: Some(done) }));
     for (i, value) in values.enumerate() {
-        let arrivals = arrivals.clone();
+        let pending = pending.clone();
         let arrived = move |result: Result<T>| {
-            let mut state = arrivals.lock();
-            state.came[i] = Some(result);
-            state.missing -= 1;
-            if state.missing == 0
+            let mut state = pending.lock();
+            state.results[i] = Some(result);
+            state.remaining -= 1;
+            if state.remaining == 0
                 && let Some(done) = state.done.take()
             {
-                let came = std::mem::take(&mut state.came);
+                let results = std::mem::take(&mut state.results);
                 drop(state);
-                done(came.into_iter().flatten().collect());
+                done(results.into_iter().flatten().collect());
             }
         };
         start(value, Box::new(arrived));

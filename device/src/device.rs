@@ -1,4 +1,4 @@
-//! Devices: processors under the names that a task gives them, with the kernels and the resources that live there.
+//! Devices: named processors of a task, with their kernels and their resources.
 
 use crate::error::{Error, Result};
 use crate::kernel::KernelDef;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub use graph::device::DeviceAttributes;
 
-/// A device of a task. Devices of several names may stand for one processor, with shared resources or with their own.
+/// A device of a task. Several devices may name one processor and either share resources or each have their own.
 #[derive(Clone, Debug)]
 pub struct Device {
     attributes: DeviceAttributes,
@@ -25,7 +25,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device whose nodes run kernels of this table, with no resources yet.
+    /// Creates a device without resources, whose nodes run kernels of this table.
     pub fn new(
         attributes: DeviceAttributes,
         processor: Arc<dyn Processor>,
@@ -35,125 +35,128 @@ impl Device {
         Device { attributes, resources, processor, kernels }
     }
 
-    /// The same device under another name: a session may know its task by a name of its own.
+    /// Returns the same device under another name, because a session may know its task by a different name.
     pub fn renamed(&self, name: DeviceName) -> Device {
         Device { attributes: DeviceAttributes { name, ..self.attributes.clone() }, ..self.clone() }
     }
 
-    /// The same processor under another name, with resources of its own.
+    /// Returns a device with the same processor, another name and a new, empty resource store.
     pub fn isolated(&self, name: DeviceName) -> Device {
         Device { resources: Arc::new(ResourceStore::new(&name.job)), ..self.renamed(name) }
     }
 
-    /// The same device with another processor, such as one that captures the work of kernels.
+    /// Returns the same device with another processor, such as one that captures the work of kernels.
     pub fn with_processor(&self, processor: Arc<dyn Processor>) -> Device {
         Device { processor, ..self.clone() }
     }
 
-    /// The name, the incarnation and the memory that the device tells the cluster.
+    /// Returns the attributes that the cluster knows of the device: name, incarnation, memory limit, description.
     pub fn attributes(&self) -> &DeviceAttributes {
         &self.attributes
     }
 
-    /// The full name.
+    /// Returns the full name.
     pub fn name(&self) -> &DeviceName {
         &self.attributes.name
     }
 
-    /// The resources that live here.
+    /// Returns the resources of the device.
     #[inline]
     pub fn resources(&self) -> &ResourceStore {
         &self.resources
     }
 
-    /// The memory and the transfers of the device.
+    /// Returns the processor, which owns the memory and transfers tensors.
     #[inline]
     pub fn processor(&self) -> &dyn Processor {
         &*self.processor
     }
 
-    /// The kernels of the device.
+    /// Returns the kernels of the device.
     pub fn kernels(&self) -> &'static KernelTable {
         self.kernels
     }
 
-    /// The kernel for a node, if the device has one.
+    /// Returns the kernel for a node, or `None` if the device has none.
     pub fn find_kernel(&self, node: &Node) -> Option<&'static KernelDef> {
         self.kernels.find(node)
     }
 }
 
-/// A processor with its memory: moves tensors between that memory, the host's and other devices'.
+/// A processor with its memory. It moves tensors between that memory, host memory and the memory of other devices.
 pub trait Processor: Any + Send + Sync + fmt::Debug {
-    /// Moves a tensor from host memory into the processor's; the identity where both are one.
+    /// Moves a tensor from host memory into the processor's; returns it unchanged where both are the same memory.
     fn upload(&self, tensor: Tensor, done: Transfer<Value>);
 
     /// Moves a tensor of this processor into host memory.
     fn download(&self, tensor: DeviceTensor, done: Transfer<Tensor>);
 
-    /// Returns a tensor that may be kept beyond its step: a copy, if a captured graph owns its memory.
+    /// Returns a tensor that stays valid after its step: a copy if a captured graph owns its memory, else the tensor
+    /// itself.
     ///
     /// # Errors
-    /// `ResourceExhausted`, and the device's.
+    /// `ResourceExhausted`, and errors of the device.
     fn persist(&self, tensor: DeviceTensor) -> Result<DeviceTensor> {
         Ok(tensor)
     }
 
-    /// Returns whether processors of this type in one process [adopt](Processor::adopt) each other's tensors, so that Send
-    /// need not bring them into host memory.
+    /// Returns whether processors of this type [adopt](Processor::adopt) each other's tensors within one process, so
+    /// that Send need not copy them to host memory.
     fn can_adopt(&self) -> bool {
         false
     }
 
-    /// Brings a tensor into the processor's memory, from another processor that [adopts](Processor::can_adopt), or from
-    /// another process's that [exports](Processor::export); into host memory where the other's cannot be reached.
+    /// Copies a tensor into the processor's memory: from another processor that [adopts](Processor::can_adopt) tensors,
+    /// or from a buffer that another process [exports](Processor::export). The result is in host memory if the
+    /// processor cannot access the source.
     fn adopt(&self, tensor: DeviceTensor, done: Transfer<Value>) {
         let DeviceTensor { dtype, shape, .. } = tensor;
         let message = format!("{self:?} adopts no tensors, such as {dtype}{shape}");
         done(Err(Error::internal(message)));
     }
 
-    /// Copies a tensor of [`LEAST`](crate::window::LEAST) bytes or more into a buffer that other processes of this machine
-    /// may map, or into host memory if there is no room for such a buffer.
+    /// Copies a tensor of at least [`LEAST`](crate::window::LEAST) bytes into a buffer that other processes of this
+    /// machine may map, or into host memory if there is no room for such a buffer.
     fn export(&self, tensor: DeviceTensor, done: Transfer<Value>) {
         self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
     }
 
-    /// Returns whether the processor can read a buffer that another process [exports](Processor::export), whose tensors it then
-    /// [adopts](Processor::adopt). May block.
+    /// Returns whether the processor can read a buffer that another process [exports](Processor::export) and can
+    /// therefore [adopt](Processor::adopt) tensors in it. May block.
     fn can_access(&self, _window: &PeerWindow) -> bool {
         false
     }
 
-    /// Waits until all work enqueued before has run: nothing to do where kernels run to their end.
+    /// Waits until all work enqueued so far has run. The default does nothing, because kernels of such processors run
+    /// to their end on the calling thread.
     ///
     /// # Errors
-    /// The device's.
+    /// The error of the device.
     fn synchronize(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns whether tensors live in memory other than the host's, so that values move at ports that ask for the other
-    /// memory.
+    /// Returns whether tensors are in memory other than the host's, so that values are moved at ports that require the
+    /// other memory.
     fn has_own_memory(&self) -> bool {
         false
     }
 
-    /// Returns whether kernels only enqueue work, and segments of them may be captured by a [`Processor::repeater`].
+    /// Returns whether kernels only enqueue work, so that a [`Processor::repeater`] may capture segments of them.
     fn can_capture(&self) -> bool {
         false
     }
 
-    /// Returns a runner for a segment, which captures its kernels' work and enqueues it as one.
+    /// Returns a runner for a segment, which captures the work of its kernels and enqueues it as one graph.
     ///
     /// # Errors
-    /// `Unimplemented` where segments are not captured; the reason why the device cannot be opened.
+    /// `Unimplemented` if the processor does not capture segments; the reason if the device cannot be opened.
     fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn Repeater>> {
         Err(Error::unimplemented(format!("{self:?} does not capture the kernels of {}", segment.name)))
     }
 }
 
-/// The host's processors. Kernels run to their end on the thread that calls them, on tensors in host memory.
+/// The CPUs of the host. Kernels run to their end on the calling thread, on tensors in host memory.
 #[derive(Debug)]
 pub struct HostProcessor;
 
@@ -167,10 +170,10 @@ impl Processor for HostProcessor {
     }
 }
 
-/// Called once, when a transfer has ended.
+/// A callback that receives the result of a transfer. Called exactly once.
 pub type Transfer<T> = Box<dyn FnOnce(Result<T>) + Send>;
 
-/// A tensor in a device's memory. Its memory is freed after the last work that reads it.
+/// A tensor in a device's memory. The memory is freed after the last enqueued work that reads it.
 #[derive(Clone, Debug)]
 pub struct DeviceTensor {
     pub dtype: DType,
@@ -178,9 +181,9 @@ pub struct DeviceTensor {
     pub memory: Arc<dyn DeviceMemory>,
 }
 
-/// A block of a device's memory, known in full only to the device that made it.
+/// A block of a device's memory. Only the device that allocated it knows its concrete type.
 pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
-    /// Bytes.
+    /// Returns the size in bytes.
     fn len(&self) -> usize;
 
     /// Returns whether the block has no bytes.
@@ -188,7 +191,7 @@ pub trait DeviceMemory: Any + Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// The buffer in which other processes can map the block from its beginning; `None` if they cannot.
+    /// Returns the buffer that starts with this block and that other processes can map; `None` if they cannot map it.
     fn shared_block(&self) -> Option<&dyn SharedBlock> {
         None
     }

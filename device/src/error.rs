@@ -1,20 +1,21 @@
-//! Why a step, or the registration of a graph, failed.
+//! Errors of steps and of the registration of graphs.
 
 use graph::{Code, Node};
 use std::any::Any;
 
-/// A failure, with as much of its place as the layers it passed knew.
+/// An error of a step, with the name of the node that failed once that is known.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// A kernel failed at a node, or what it called did. Clients parse the tag.
+    /// The failure of a node's kernel, or of a function that the kernel called. Clients parse the tag with the node's
+    /// name.
     #[error("{message}\n\t [[{}]]", tag(node, message))]
     Node { code: Code, node: String, message: String },
 
-    /// A failure that no node is to blame for, or that has not been given one yet.
+    /// A failure that is not, or not yet, attributed to a node.
     #[error("{message}")]
     Status { code: Code, message: String },
 
-    /// What follows from another failure: never to be reported where its cause is known.
+    /// A consequence of another failure, which is reported only if its cause is unknown.
     #[error("{0}")]
     Derived(Box<Error>),
 
@@ -23,23 +24,27 @@ pub enum Error {
 }
 
 impl Error {
+    /// Creates an error that is not attributed to a node.
     pub fn new(code: Code, message: impl Into<String>) -> Error {
         Error::Status { code, message: message.into() }
     }
 
+    /// Creates an `InvalidArgument` error.
     pub fn invalid(message: impl Into<String>) -> Error {
         Error::new(Code::InvalidArgument, message)
     }
 
+    /// Creates an `Unimplemented` error.
     pub fn unimplemented(message: impl Into<String>) -> Error {
         Error::new(Code::Unimplemented, message)
     }
 
+    /// Creates an `Internal` error.
     pub fn internal(message: impl Into<String>) -> Error {
         Error::new(Code::Internal, message)
     }
 
-    /// The error of a kernel that panicked with this payload.
+    /// Creates the `Internal` error for a kernel that panicked with this payload.
     pub fn panicked(node: &Node, payload: &(dyn Any + Send)) -> Error {
         let text = payload
             .downcast_ref::<&str>()
@@ -49,6 +54,7 @@ impl Error {
         Error::internal(format!("the kernel of {} panicked: {text}", node.op.name()))
     }
 
+    /// Returns the status code; for a consequence, the code of its cause.
     pub fn code(&self) -> Code {
         match self {
             Error::Node { code, .. } | Error::Status { code, .. } => *code,
@@ -57,11 +63,12 @@ impl Error {
         }
     }
 
+    /// Returns whether the error is a consequence of another failure.
     pub fn is_derived(&self) -> bool {
         matches!(self, Error::Derived(_))
     }
 
-    /// The same failure marked as a consequence.
+    /// Marks the error as a consequence of another failure.
     pub fn derived(self) -> Error {
         match self {
             Error::Derived(_) => self,
@@ -69,7 +76,8 @@ impl Error {
         }
     }
 
-    /// The same failure with the node's name; after those of the nodes that failed within what this one called.
+    /// Attributes the error to a node. If nodes of a called function failed before, their names come first in the
+    /// message.
     pub fn at_node(self, node: &str) -> Error {
         match self {
             Error::Derived(cause) => Error::Derived(Box::new(cause.at_node(node))),
@@ -83,7 +91,8 @@ impl Error {
     }
 }
 
-/// How a message names a node: the first one so that clients find where it was made.
+/// Returns the node's tag in a message. Only the first tag has the form `{{node name}}`, by which clients find the
+/// Python line that created the node.
 fn tag(node: &str, message: &str) -> String {
     if message.contains("{{node ") { node.to_owned() } else { format!("{{{{node {node}}}}}") }
 }
@@ -97,9 +106,10 @@ impl From<checkpoint::Error> for Error {
     }
 }
 
+/// The result of an operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// `Err(InvalidArgument)` with a formatted message.
+/// Returns `Err(InvalidArgument)` with a formatted message from the enclosing function.
 #[macro_export]
 macro_rules! invalid {
     ($($arg:tt)*) => { return Err($crate::Error::invalid(format!($($arg)*))) };

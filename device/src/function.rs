@@ -1,4 +1,5 @@
-//! Functions as kernels see them: found by attribute, called within a step. The executor compiles and runs their bodies.
+//! The interface through which kernels find functions by attribute and call them within a step. The executor compiles
+//! and runs the bodies.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -13,52 +14,55 @@ use std::sync::{Arc, OnceLock, mpsc};
 
 /// The functions that the kernels of one graph may call.
 pub trait Functions: Send + Sync + fmt::Debug {
-    /// The function for these attributes, on the device of the kernels. It is compiled when it is first called.
+    /// Returns the function for these attributes, on the device of the kernels. The body is compiled when the function
+    /// is first called.
     ///
     /// # Errors
-    /// `NotFound` if there is none of the name; `InvalidArgument` if attributes are missing.
+    /// `NotFound` if no function has the name; `InvalidArgument` if attributes are missing.
     fn get(&self, func: &FuncAttr) -> Result<Arc<dyn Function>>;
 
-    /// The same functions on another device of the task, and that device.
+    /// Returns the same functions on another device of the task, and that device.
     ///
     /// # Errors
-    /// `NotFound` if the graph has no functions; `Unimplemented` if the task has no device of the name.
+    /// `NotFound` if the graph has no functions; `Unimplemented` if no device of the task has the name.
     fn on_device(&self, name: &DeviceName) -> Result<(Arc<dyn Functions>, Arc<Device>)>;
 }
 
-/// A function for certain attributes, on one device. It may be kept, and called in any step.
+/// A function for certain attributes, on one device. A kernel may keep it and call it in any step.
 pub trait Function: Send + Sync + fmt::Debug {
-    /// The definition.
+    /// Returns the definition.
     fn def(&self) -> &Arc<FunctionDef>;
 
-    /// The types of the arguments.
+    /// Returns the dtypes of the arguments.
     fn arg_types(&self) -> &[DType];
 
-    /// The types of the results.
+    /// Returns the dtypes of the results.
     fn return_types(&self) -> &[DType];
 
-    /// The device that it runs on.
+    /// Returns the device that the function runs on.
     ///
     /// # Errors
     /// `Internal` if the function calls itself and its body has been dropped.
     fn device(&self) -> Result<Arc<Device>>;
 
-    /// The same function with kernels, and so with state, of its own.
+    /// Returns the same function with new kernels, and therefore with its own state.
     ///
     /// # Errors
-    /// As [`Function::device`].
+    /// Those of [`Function::device`].
     fn instance(&self) -> Result<Arc<dyn Function>>;
 
-    /// Calls the function as part of `step`: the call ends when the step is cancelled, shares the step's resources, and
-    /// fails alone. Does not block; `done` gets the results on a compute thread, or at once if the call is refused.
+    /// Calls the function as part of `step`: the call ends when the step is cancelled and shares the step's resources,
+    /// but a failure of the call does not fail the step. Does not block. `done` gets the results on a compute thread,
+    /// or on the calling thread if the call is refused.
     fn call(&self, step: &Arc<Step>, args: SmallVec<[Value; 4]>, done: Done);
 }
 
 impl dyn Function {
-    /// Calls the function and waits for its results: for threads that may block.
+    /// Calls the function and waits for its results. Only for threads that may block.
     ///
     /// # Errors
-    /// `Internal` on a compute thread, which others may need to go on; the call's errors.
+    /// `Internal` on a compute thread, because other calls may need that thread to make progress; the errors of the
+    /// call.
     pub fn call_and_wait(
         &self,
         step: &Arc<Step>,
@@ -79,7 +83,7 @@ impl dyn Function {
     }
 }
 
-/// Functions of a graph that has none.
+/// The empty function library.
 #[derive(Debug)]
 struct NoFunctions;
 
@@ -93,18 +97,18 @@ impl Functions for NoFunctions {
     }
 }
 
-/// The functions of graphs that have none.
+/// Returns the empty function library, for graphs that define no functions.
 pub fn no_functions() -> &'static Arc<dyn Functions> {
     static NONE: OnceLock<Arc<dyn Functions>> = OnceLock::new();
     NONE.get_or_init(|| Arc::new(NoFunctions))
 }
 
-/// The `NotFound` for a function that the graph does not define.
+/// Creates the `NotFound` error for a function that the graph does not define.
 pub fn undefined(name: &str) -> Error {
     Error::new(Code::NotFound, format!("Function {name} is not defined."))
 }
 
-/// The arguments and results of one call.
+/// The arguments and the results of one call.
 pub struct Call {
     depth: u32,
     args: Mutex<SmallVec<[Value; 4]>>,
@@ -112,18 +116,18 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call at this depth of calls within calls, with this many results to come.
+    /// Creates a call at this nesting depth, with `returns` results that are not set yet.
     pub fn new(depth: u32, args: SmallVec<[Value; 4]>, returns: usize) -> Call {
         let returns = SmallVec::from_elem(Value::None, returns);
         Call { depth, args: Mutex::new(args), returns: Mutex::new(returns) }
     }
 
-    /// The number of calls that this one is within, itself included.
+    /// Returns the nesting depth: the number of enclosing calls plus one.
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Takes an argument; each is taken once, by its `_Arg`.
+    /// Takes an argument. Each argument is taken once, by its `_Arg` node.
     ///
     /// # Errors
     /// `Internal` if there is no such argument, or it has been taken.
@@ -135,7 +139,7 @@ impl Call {
         }
     }
 
-    /// Drops the arguments that no `_Arg` took, so that their owners may write them in place.
+    /// Drops the arguments that no `_Arg` node took, so that other holders of their buffers may write in place.
     pub fn drop_args(&self) {
         self.args.lock().clear();
     }
@@ -152,7 +156,7 @@ impl Call {
         }
     }
 
-    /// Sets a result: the work of its `_Retval`.
+    /// Sets a result; called by its `_Retval` node.
     ///
     /// # Errors
     /// `Internal` if the call has no such result.

@@ -79,7 +79,7 @@ impl Default for GpuOptions {
     }
 }
 
-/// Bytes left for the driver, the libraries and the kernels' code.
+/// Bytes reserved for the driver, the libraries and the code of kernels.
 const RESERVE: u64 = 512 << 20;
 
 impl GpuOptions {

@@ -1,5 +1,5 @@
-//! Ops that own an object of a device and give out a handle to it, and inputs that lead to one: a `resource`
-//! tensor, or a reference to the strings `[container, name]` in graphs of old.
+//! Ops that create an object of a device and output a handle to it, and inputs that refer to such an object: by a
+//! `resource` tensor, or in older graphs by a reference to the strings `[container, name]`.
 
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -14,18 +14,18 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The container and the name that a node gives its object.
+/// The container and the name of a node's object.
 #[derive(Clone, Debug)]
 pub struct ObjectName {
     pub container: Arc<str>,
     pub name: Arc<str>,
-    /// No other node can name it: it goes with its kernel.
+    /// True if no other node can refer to the object; it is then removed together with its kernel.
     pub is_private: bool,
 }
 
 impl ObjectName {
-    /// The node's `container` and `shared_name`. Without the latter, the node's own name if `by_node`, else one
-    /// that nobody else has.
+    /// Returns the node's `container` and `shared_name`. An empty `shared_name` stands for the node's own name if
+    /// `by_node`, else for a name that is unique in the process.
     pub fn of(init: &KernelInit<'_>, by_node: bool) -> Result<ObjectName> {
         let container = match &*container(init)? {
             "" => init.device.resources().default_container().clone(),
@@ -42,14 +42,14 @@ impl ObjectName {
         })
     }
 
-    /// A name that nobody else has, in the device's own container.
+    /// Returns a name that is unique in the process, in the device's default container.
     pub fn anonymous(init: &KernelInit<'_>) -> ObjectName {
         let container = init.device.resources().default_container().clone();
         ObjectName { container, name: private_name(&init.node.name), is_private: true }
     }
 }
 
-/// The node's `container`, as it is; empty for that of the device.
+/// Returns the node's `container` attribute; empty means the device's default container.
 pub fn container(init: &KernelInit<'_>) -> Result<String> {
     let container = init.attr::<String>("container")?;
     let valid = |(i, c): (usize, char)| {
@@ -66,30 +66,32 @@ fn private_name(node: &str) -> Arc<str> {
     format!("_{}_{node}", NEXT.fetch_add(1, Ordering::Relaxed)).into()
 }
 
-/// A node's hold on its object: made at the first run, found again at later ones.
+/// A node's access to its object: created at the first run, found again at later ones.
 pub struct Owner<T: Resource> {
     device: Arc<Device>,
     name: ObjectName,
     by_reference: bool,
-    held: Mutex<Option<Held<T>>>,
+    cached: Mutex<Option<CachedHandle<T>>>,
 }
 
-/// What was found, and after how many removals.
-struct Held<T> {
+/// A handle that was output before, its object, and the store's number of removals at that time.
+struct CachedHandle<T> {
     removals: u64,
     object: Weak<T>,
     handle: Value,
 }
 
 impl<T: Resource> Owner<T> {
+    /// Creates the access of a node whose object has this name. A node whose first output is a reference outputs the
+    /// strings `[container, name]`.
     pub fn new(init: &KernelInit<'_>, name: ObjectName) -> Owner<T> {
         let by_reference = init.outputs.first().is_some_and(|port| port.is_ref);
-        let (device, held) = (init.device.clone(), Mutex::new(None));
-        Owner { device, name, by_reference, held }
+        let (device, cached) = (init.device.clone(), Mutex::new(None));
+        Owner { device, name, by_reference, cached }
     }
 
-    /// The kernel of an op that gives out the handle: `make` makes the object where there is none, `check` sees
-    /// one that is there already.
+    /// Creates the kernel of an op that outputs the handle. `make` creates the object if there is none of the name;
+    /// `check` validates an existing one.
     pub fn kernel(
         self,
         make: impl Fn(&KernelContext<'_>, &Arc<str>) -> Result<T> + Send + Sync + 'static,
@@ -108,25 +110,25 @@ impl<T: Resource> Owner<T> {
         check: impl FnOnce(&T) -> Result<()>,
     ) -> Result<Value> {
         let store = self.device.resources();
-        let mut held = self.held.lock();
+        let mut cached = self.cached.lock();
         let removals = store.removals();
-        if let Some(known) = &*held
-            && known.removals == removals
-            && known.object.strong_count() > 0
+        if let Some(cached) = &*cached
+            && cached.removals == removals
+            && cached.object.strong_count() > 0
         {
-            return Ok(known.handle.clone());
+            return Ok(cached.handle.clone());
         }
         let object = self.object(make)?;
         check(&object)?;
-        let handle = match &*held {
-            Some(known) => known.handle.clone(),
+        let handle = match &*cached {
+            Some(cached) => cached.handle.clone(),
             None => self.new_handle()?,
         };
-        *held = Some(Held { removals, object: Arc::downgrade(&object), handle: handle.clone() });
+        *cached = Some(CachedHandle { removals, object: Arc::downgrade(&object), handle: handle.clone() });
         Ok(handle)
     }
 
-    /// The object itself, made by `make` where there is none: for ops that give out no handle.
+    /// Returns the object, created by `make` if there is none. For ops that output no handle.
     pub fn object(&self, make: impl FnOnce(&Arc<str>) -> Result<T>) -> Result<Arc<T>> {
         let ObjectName { container, name, is_private } = &self.name;
         let store = self.device.resources();
@@ -153,7 +155,7 @@ impl<T: Resource> Owner<T> {
 
 impl<T: Resource> Drop for Owner<T> {
     fn drop(&mut self) {
-        if self.name.is_private && self.held.lock().is_some() {
+        if self.name.is_private && self.cached.lock().is_some() {
             self.device.resources().remove::<T>(&self.name.container, &self.name.name);
         }
     }
@@ -165,7 +167,7 @@ impl<T: Resource> fmt::Debug for Owner<T> {
     }
 }
 
-/// A reference to the strings that name an object.
+/// Creates a reference to the strings that name an object.
 pub fn string_handle(container: &str, name: &str) -> Result<Value> {
     let text = |s: &str| Bytes::copy_from_slice(s.as_bytes());
     let strings = Tensor::strings(vec![text(container), text(name)], Shape::new(&[2])?)?;
@@ -174,19 +176,20 @@ pub fn string_handle(container: &str, name: &str) -> Result<Value> {
     Ok(Value::Ref(Arc::new(variable)))
 }
 
-/// A number that tells kinds of objects apart.
+/// Returns a hash that identifies a kind of objects.
 pub fn hash_of(kind: &str) -> u64 {
-    // FNV-1a: the same in every process.
+    // FNV-1a, because the hash must be the same in every process.
     kind.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// An input that leads to an object of the device, looked up once and again only after something was removed.
+/// An input that refers to an object of the device. The lookup is repeated only after an object was removed from the
+/// store.
 pub struct HandleInput<T: Resource> {
-    found: Mutex<Option<Found<T>>>,
+    cached: Mutex<Option<CachedObject<T>>>,
 }
 
-struct Found<T> {
+struct CachedObject<T> {
     removals: u64,
     container: Arc<str>,
     name: Arc<str>,
@@ -195,12 +198,12 @@ struct Found<T> {
 
 impl<T: Resource> Default for HandleInput<T> {
     fn default() -> Self {
-        HandleInput { found: Mutex::new(None) }
+        HandleInput { cached: Mutex::new(None) }
     }
 }
 
 impl<T: Resource> HandleInput<T> {
-    /// The object behind a handle, or what `otherwise` makes of one that leads to none.
+    /// Returns the object behind a handle, or the result of `otherwise` if the handle refers to none.
     pub fn get_or(
         &self,
         device: &Arc<Device>,
@@ -208,9 +211,9 @@ impl<T: Resource> HandleInput<T> {
         otherwise: impl FnOnce(&ResourceStore, &ResourceHandle) -> Result<Arc<T>>,
     ) -> Result<Arc<T>> {
         let store = device.resources();
-        // Read before the lookup, so that a removal in between is noticed next time.
+        // The count is read before the lookup, so that a removal in between is noticed at the next call.
         let removals = store.removals();
-        if let Some(object) = self.known(removals, &handle.container, &handle.name) {
+        if let Some(object) = self.cached(removals, &handle.container, &handle.name) {
             return Ok(object);
         }
         let here = device.name().to_string();
@@ -225,14 +228,14 @@ impl<T: Resource> HandleInput<T> {
             Some(object) => object,
             None => otherwise(store, handle)?,
         };
-        self.keep(removals, &handle.container, &handle.name, &object);
+        self.cache(removals, &handle.container, &handle.name, &object);
         Ok(object)
     }
 
-    /// The object that an input names, by either kind of handle.
+    /// Returns the object that an input refers to, by either kind of handle.
     ///
     /// # Errors
-    /// `NotFound` if there is none.
+    /// `NotFound` if there is no such object.
     pub fn get(&self, device: &Arc<Device>, input: &Value) -> Result<Arc<T>> {
         match input {
             Value::Host(tensor) if tensor.dtype() == DType::Resource => {
@@ -257,24 +260,24 @@ impl<T: Resource> HandleInput<T> {
         let (container, name) = (text(container)?, text(name)?);
         let store = device.resources();
         let removals = store.removals();
-        if let Some(object) = self.known(removals, &container, &name) {
+        if let Some(object) = self.cached(removals, &container, &name) {
             return Ok(object);
         }
         let object = store.lookup(&container, &name)?;
-        self.keep(removals, &container, &name, &object);
+        self.cache(removals, &container, &name, &object);
         Ok(object)
     }
 
-    fn known(&self, removals: u64, container: &str, name: &str) -> Option<Arc<T>> {
-        let found = self.found.lock();
-        let found = found.as_ref()?;
-        let is_same = found.removals == removals && *found.name == *name && *found.container == *container;
-        if is_same { found.object.upgrade() } else { None }
+    fn cached(&self, removals: u64, container: &str, name: &str) -> Option<Arc<T>> {
+        let cached = self.cached.lock();
+        let cached = cached.as_ref()?;
+        let is_same = cached.removals == removals && *cached.name == *name && *cached.container == *container;
+        if is_same { cached.object.upgrade() } else { None }
     }
 
-    fn keep(&self, removals: u64, container: &Arc<str>, name: &Arc<str>, object: &Arc<T>) {
+    fn cache(&self, removals: u64, container: &Arc<str>, name: &Arc<str>, object: &Arc<T>) {
         let (container, name, object) = (container.clone(), name.clone(), Arc::downgrade(object));
-        *self.found.lock() = Some(Found { removals, container, name, object });
+        *self.cached.lock() = Some(CachedObject { removals, container, name, object });
     }
 }
 
@@ -284,8 +287,8 @@ impl<T: Resource> fmt::Debug for HandleInput<T> {
     }
 }
 
-/// The kernel of an operation that may wait, on the object that input 0 leads to: `start` sees to the answer, or
-/// gives back the way to it with what is wrong.
+/// Creates the asynchronous kernel of an operation on the object that input 0 refers to. `start` must call `done`
+/// eventually, or return it together with an error.
 pub fn operation<T: Resource>(
     start: impl Fn(&Arc<T>, AsyncContext) -> Result<(), (Done, Error)> + Send + Sync + 'static,
 ) -> Result<Kernel> {
@@ -302,7 +305,7 @@ pub fn operation<T: Resource>(
     })
 }
 
-/// The one handle of a `resource` tensor.
+/// Returns the handle of a `resource` tensor with one element.
 pub fn one_handle(tensor: &Tensor) -> Result<&ResourceHandle> {
     match tensor.as_resources()? {
         [handle] => Ok(handle),

@@ -1,4 +1,5 @@
-//! Kernels: what computes a node on a device, how they are tabled, and what they see while they run.
+//! Kernels: the functions that compute nodes on a device, the rows that register them, and the context in which they
+//! run.
 
 use crate::cancel::Cancellation;
 use crate::device::{Device, DeviceTensor};
@@ -14,40 +15,41 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 
-/// A row of a kernel table: which op, for which attributes, on the table's device type.
+/// A row of a kernel table: the kernel of an op for certain attributes on the table's device type.
 #[derive(Clone, Copy)]
 pub struct KernelDef {
     pub op: &'static str,
-    /// Type attributes and the types that the kernel takes for them; attributes not named may be any.
+    /// Type attributes and the dtypes that the kernel supports for each; attributes not listed may have any value.
     pub types: &'static [(&'static str, &'static [DType])],
-    /// An attribute without which a node is not this row's.
+    /// An attribute that a node must have for this row to apply.
     pub mark: Option<&'static str>,
-    /// Names of arguments whose tensors are in host memory on every device; [`ALL_ARGUMENTS`] for all.
+    /// Names of the arguments whose tensors are in host memory on every device; [`ALL_ARGUMENTS`] for all.
     pub host_memory: &'static [&'static str],
-    /// Names of arguments whose tensors stay in whichever memory they are in; [`ALL_ARGUMENTS`] for all.
+    /// Names of the arguments whose tensors may be in either memory; [`ALL_ARGUMENTS`] for all.
     pub any_memory: &'static [&'static str],
-    /// Of kernels of several device types, that of the highest goes first where no device is asked for.
+    /// The priority among device types if the node requests no device: the kernel with the highest wins.
     pub priority: i32,
-    /// Always ends sooner than another thread would begin: it touches no elements and waits for no lock.
+    /// True if the kernel always ends sooner than another thread would start: it reads no elements and waits for no
+    /// lock.
     pub is_brief: bool,
-    /// Whether what it enqueues may be captured and repeated.
+    /// The extent to which work that the kernel enqueues may be captured and replayed.
     pub capture: Capture,
     pub make: MakeKernel,
-    /// The op is known, and answers that its kernel is not there.
+    /// True if graphs may contain the op although it has no kernel: a node fails with the op's name when it runs.
     pub is_absent: bool,
 }
 
-/// The attribute of a node whose kernel computes truth values in host memory on a device with memory of its own.
+/// The attribute of nodes that compute booleans in host memory although their device has its own memory.
 pub const ON_HOST: &str = "_on_host";
 
-/// All of a kernel's arguments: for `host_memory`, of one that runs on the host, whatever its device.
+/// All arguments of a kernel. In `host_memory` it marks a kernel that runs on the host whatever its device.
 pub const ALL_ARGUMENTS: &[&str] = &["*"];
 
-/// Builds a kernel for one node, once, when its graph is registered.
+/// Creates the kernel of one node; called once, when the node's graph is registered.
 pub type MakeKernel = fn(&KernelInit<'_>) -> Result<Kernel>;
 
 impl KernelDef {
-    /// What a row leaves out.
+    /// The defaults of a row's fields.
     pub const NEW: KernelDef = KernelDef {
         op: "",
         types: &[],
@@ -61,7 +63,7 @@ impl KernelDef {
         is_absent: false,
     };
 
-    /// A kernel for one type attribute `T`.
+    /// Creates a row with these type attributes.
     pub const fn of(
         op: &'static str,
         types: &'static [(&'static str, &'static [DType])],
@@ -70,7 +72,7 @@ impl KernelDef {
         KernelDef { op, types, make, ..KernelDef::NEW }
     }
 
-    /// As [`KernelDef::of`], of a kernel that does nothing but enqueue work: it may be captured.
+    /// Creates a row like [`KernelDef::of`] for a kernel that only enqueues work and may therefore be captured.
     pub const fn enqueuing(
         op: &'static str,
         types: &'static [(&'static str, &'static [DType])],
@@ -79,7 +81,7 @@ impl KernelDef {
         KernelDef { capture: Capture::Work, ..KernelDef::of(op, types, make) }
     }
 
-    /// As [`KernelDef::enqueuing`], of work that changes variables in place.
+    /// Creates a row like [`KernelDef::enqueuing`] for a kernel whose work changes variables in place.
     pub const fn updating(
         op: &'static str,
         types: &'static [(&'static str, &'static [DType])],
@@ -88,7 +90,7 @@ impl KernelDef {
         KernelDef { capture: Capture::Updates, ..KernelDef::of(op, types, make) }
     }
 
-    /// As [`KernelDef::updating`], of work that puts other values where those of variables are.
+    /// Creates a row like [`KernelDef::updating`] for a kernel whose work replaces the values of variables.
     pub const fn assigning(
         op: &'static str,
         types: &'static [(&'static str, &'static [DType])],
@@ -97,27 +99,27 @@ impl KernelDef {
         KernelDef { capture: Capture::Assigns, ..KernelDef::of(op, types, make) }
     }
 
-    /// A row for an op that graphs may hold, and that fails by name where it would run.
+    /// Creates a row for an op that graphs may contain but whose nodes fail, with the op's name, when they run.
     pub const fn absent(op: &'static str) -> Self {
         KernelDef { op, is_absent: true, ..KernelDef::NEW }
     }
 
-    /// The row of a kernel that is brief.
+    /// Marks the row's kernel as [brief](KernelDef::is_brief).
     pub const fn brief(self) -> Self {
         KernelDef { is_brief: true, ..self }
     }
 
-    /// Whether the argument's tensors are in host memory on every device.
+    /// Returns whether the argument's tensors are in host memory on every device.
     pub fn is_on_host(&self, argument: &str) -> bool {
         is_among(argument, self.host_memory)
     }
 
-    /// Whether the argument's tensors stay where they are.
-    pub fn is_anywhere(&self, argument: &str) -> bool {
+    /// Returns whether the argument's tensors may be in either memory.
+    pub fn accepts_any_memory(&self, argument: &str) -> bool {
         is_among(argument, self.any_memory)
     }
 
-    /// Whether the kernel takes the node's attributes.
+    /// Returns whether the kernel supports the node's attributes.
     pub fn supports(&self, node: &Node) -> bool {
         let takes = |(attr, allowed): &(&str, &[DType])| match node.attr::<DType>(attr) {
             Ok(dtype) => allowed.contains(&dtype),
@@ -139,7 +141,7 @@ impl fmt::Debug for KernelDef {
     }
 }
 
-/// The node that a kernel is made for.
+/// The node for which a kernel is created, with its port types, device and functions.
 #[derive(Debug)]
 pub struct KernelInit<'a> {
     pub node: &'a Node,
@@ -151,12 +153,13 @@ pub struct KernelInit<'a> {
 }
 
 impl KernelInit<'_> {
+    /// Returns an attribute of the node.
     pub fn attr<T: graph::attr::FromAttr>(&self, name: &str) -> Result<T> {
         Ok(self.node.attr(name)?)
     }
 
-    /// The function that attribute `attr` names, on the kernel's device. It is compiled when it is first called,
-    /// and may outlive the kernel.
+    /// Returns the function that attribute `attr` names, on the kernel's device. The body is compiled when the function
+    /// is first called. The function may outlive the kernel.
     ///
     /// # Errors
     /// `NotFound` if the graph has no such function.
@@ -164,42 +167,48 @@ impl KernelInit<'_> {
         self.functions.get(&self.attr::<graph::FuncAttr>(attr)?)
     }
 
-    /// The functions that attribute `attr`, a list, names.
+    /// Returns the functions named by attribute `attr`, a list.
     ///
     /// # Errors
-    /// As [`KernelInit::function`].
+    /// Those of [`KernelInit::function`].
     pub fn function_list(&self, attr: &str) -> Result<Vec<Arc<dyn Function>>> {
         self.attr::<Vec<graph::FuncAttr>>(attr)?.iter().map(|f| self.functions.get(f)).collect()
     }
 
-    /// The type of input `i`.
+    /// Returns the dtype of input `i`.
     pub fn input_type(&self, i: usize) -> DType {
         self.inputs[i].dtype
     }
 
+    /// Returns the dtype of output `i`.
     pub fn output_type(&self, i: usize) -> DType {
         self.outputs[i].dtype
     }
 }
 
-/// A node's kernel.
+/// The kernel of a node.
 pub enum Kernel {
-    /// Returns when it is done.
+    /// A kernel that has finished when it returns.
     Sync(Box<SyncKernel>),
-    /// Returns at once and calls back: for what waits (receives, queues), never for what computes.
+    /// A kernel that returns at once and calls back later. For operations that wait (receives, queues), never for
+    /// computation.
     Async(Box<AsyncKernel>),
 }
 
+/// The function of a synchronous kernel.
 pub type SyncKernel = dyn Fn(&mut KernelContext<'_>) -> Result<()> + Send + Sync;
+/// The function of an asynchronous kernel.
 pub type AsyncKernel = dyn Fn(AsyncContext) + Send + Sync;
 
 impl Kernel {
+    /// Creates a synchronous kernel.
     pub fn sync(
         compute: impl Fn(&mut KernelContext<'_>) -> Result<()> + Send + Sync + 'static,
     ) -> Result<Kernel> {
         Ok(Kernel::Sync(Box::new(compute)))
     }
 
+    /// Creates an asynchronous kernel.
     pub fn asynchronous(start: impl Fn(AsyncContext) + Send + Sync + 'static) -> Result<Kernel> {
         Ok(Kernel::Async(Box::new(start)))
     }
@@ -214,66 +223,72 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// What all kernels of one step share.
+/// The state that all kernels of one step share.
 #[derive(Debug)]
 pub struct Step {
     pub id: i64,
     pub rendezvous: Arc<dyn Rendezvous>,
     pub cancellation: Arc<Cancellation>,
-    /// Resources that end with the step; calls of functions share them.
+    /// Resources that are dropped with the step; function calls of the step share them.
     pub resources: Arc<ResourceStore>,
-    /// The call that the step is the inside of, if it is that of a function.
+    /// The call whose body this step runs, if the step is a function call.
     pub call: Option<Arc<Call>>,
 }
 
 impl Step {
-    /// A step with resources of its own, that is no call.
+    /// Creates a step with its own resources that is not a function call.
     pub fn new(id: i64, rendezvous: Arc<dyn Rendezvous>, cancellation: Arc<Cancellation>) -> Step {
         Step { id, rendezvous, cancellation, resources: Arc::new(ResourceStore::new("")), call: None }
     }
 }
 
-/// What a kernel sees while it runs.
+/// The context of one run of a synchronous kernel.
 #[derive(Debug)]
 pub struct KernelContext<'a> {
     pub node: &'a Node,
     pub device: &'a Arc<Device>,
     pub step: &'a Arc<Step>,
-    /// Owned by the kernel: what it does not take is dropped after it.
+    /// The inputs, which the kernel owns; those that it does not take are dropped when it returns.
     pub inputs: &'a mut [Value],
     pub outputs: &'a mut [Value],
 }
 
 impl<'a> KernelContext<'a> {
+    /// Returns the node.
     #[inline]
     pub fn node(&self) -> &'a Node {
         self.node
     }
 
+    /// Returns the device that the kernel runs on.
     pub fn device(&self) -> &'a Arc<Device> {
         self.device
     }
 
+    /// Returns the resources of the device.
     #[inline]
     pub fn resources(&self) -> &'a ResourceStore {
         self.device.resources()
     }
 
+    /// Returns the step.
     pub fn step(&self) -> &'a Arc<Step> {
         self.step
     }
 
+    /// Returns the number of inputs.
     #[inline]
     pub fn num_inputs(&self) -> usize {
         self.inputs.len()
     }
 
+    /// Returns the number of outputs.
     #[inline]
     pub fn num_outputs(&self) -> usize {
         self.outputs.len()
     }
 
-    /// Input `i`, a tensor in host memory.
+    /// Returns input `i`, which must be a tensor in host memory.
     #[inline]
     pub fn input(&self, i: usize) -> Result<&Tensor> {
         match self.inputs.get(i) {
@@ -282,7 +297,7 @@ impl<'a> KernelContext<'a> {
         }
     }
 
-    /// The shape of input `i`, in whichever memory it is.
+    /// Returns the shape of input `i`, a tensor in either memory.
     pub fn shape(&self, i: usize) -> Result<&Shape> {
         match self.inputs.get(i) {
             Some(Value::Host(tensor)) => Ok(tensor.shape()),
@@ -291,7 +306,7 @@ impl<'a> KernelContext<'a> {
         }
     }
 
-    /// Input `i`, a tensor in the device's own memory.
+    /// Returns input `i`, which must be a tensor in the device's own memory.
     pub fn device_input(&self, i: usize) -> Result<&DeviceTensor> {
         match self.inputs.get(i) {
             Some(Value::Device(tensor)) => Ok(tensor),
@@ -299,7 +314,8 @@ impl<'a> KernelContext<'a> {
         }
     }
 
-    /// As [`KernelContext::device_input`], by value: unique, and so writable in place, where nobody else reads it.
+    /// Takes input `i` like [`KernelContext::device_input`], but by value: its memory is uniquely owned, and therefore
+    /// writable in place, if nothing else refers to it.
     pub fn take_device_input(&mut self, i: usize) -> Result<DeviceTensor> {
         match self.inputs.get_mut(i).map(std::mem::take) {
             Some(Value::Device(tensor)) => Ok(tensor),
@@ -307,7 +323,7 @@ impl<'a> KernelContext<'a> {
         }
     }
 
-    /// Input `i`, which must be of rank 0; `name` is what the error calls it.
+    /// Returns input `i`, which must have rank 0; errors call the input `name`.
     pub fn scalar(&self, i: usize, name: &str) -> Result<&Tensor> {
         let value = self.input(i)?;
         if value.shape().rank() != 0 {
@@ -316,7 +332,8 @@ impl<'a> KernelContext<'a> {
         Ok(value)
     }
 
-    /// Input `i` by value: unique, and so writable in place, where nobody else reads it.
+    /// Takes input `i` by value: its buffer is uniquely owned, and therefore writable in place, if nothing else refers
+    /// to it.
     #[inline]
     pub fn take_input(&mut self, i: usize) -> Result<Tensor> {
         match self.inputs.get_mut(i).map(std::mem::take) {
@@ -325,12 +342,12 @@ impl<'a> KernelContext<'a> {
         }
     }
 
-    /// All inputs from `from` on.
+    /// Returns all inputs from number `from` on, which must be in host memory.
     pub fn inputs_from(&self, from: usize) -> Result<SmallVec<[&Tensor; 8]>> {
         (from..self.inputs.len()).map(|i| self.input(i)).collect()
     }
 
-    /// The variable behind reference input `i`.
+    /// Returns the variable behind reference input `i`.
     pub fn ref_input(&self, i: usize) -> Result<&Arc<Variable>> {
         match self.inputs.get(i) {
             Some(Value::Ref(variable)) => Ok(variable),
@@ -338,24 +355,25 @@ impl<'a> KernelContext<'a> {
         }
     }
 
-    /// Input `i` whatever it holds.
+    /// Returns input `i`, a value of any kind.
     pub fn value(&self, i: usize) -> Option<&Value> {
         self.inputs.get(i)
     }
 
-    /// Input `i` whatever it holds, for kernels that pass it on.
+    /// Takes input `i`, a value of any kind, for kernels that pass it on.
     #[inline]
     pub fn take_value(&mut self, i: usize) -> Value {
         self.inputs.get_mut(i).map(std::mem::take).unwrap_or_default()
     }
 
+    /// Sets output `i`.
     #[inline]
     pub fn set_output(&mut self, i: usize, value: impl Into<Value>) {
         self.outputs[i].discard();
         Value::fill(&mut self.outputs[i], value.into());
     }
 
-    /// Output `i` is one element of rank 0.
+    /// Sets output `i` to a scalar.
     #[inline]
     pub fn set_scalar<T: Element>(&mut self, i: usize, value: T) {
         let output = &mut self.outputs[i];
@@ -363,13 +381,13 @@ impl<'a> KernelContext<'a> {
         Value::fill(output, Value::Host(Tensor::scalar(value)));
     }
 
-    /// Memory for an output, of a plain type, with unspecified contents.
+    /// Allocates a host tensor of a dtype with fixed-size elements; the contents are unspecified.
     pub fn allocate(&self, dtype: DType, shape: Shape) -> Result<Tensor> {
         Ok(Tensor::unspecified(dtype, shape)?)
     }
 
-    /// A tensor for an output of this type and shape: input `i`'s memory if nobody else reads it and its size
-    /// is the same, else new memory. The contents are unspecified in either case.
+    /// Returns a tensor for an output of this dtype and shape: in the buffer of input `i` if nothing else refers to it
+    /// and its size matches, else in new memory. The contents are unspecified in either case.
     pub fn forward_or_allocate(&mut self, i: usize, dtype: DType, shape: Shape) -> Result<Tensor> {
         match self.forward(i, dtype, &shape)? {
             Some(tensor) => Ok(tensor),
@@ -377,7 +395,8 @@ impl<'a> KernelContext<'a> {
         }
     }
 
-    /// As [`KernelContext::forward_or_allocate`], without new memory.
+    /// Returns a tensor like [`KernelContext::forward_or_allocate`], or `None` if the buffer of input `i` cannot be
+    /// reused.
     pub fn forward(&mut self, i: usize, dtype: DType, shape: &Shape) -> Result<Option<Tensor>> {
         if let Some(Value::Host(tensor)) = self.inputs.get(i)
             && tensor.dtype() == dtype
@@ -385,7 +404,7 @@ impl<'a> KernelContext<'a> {
             && dtype.size().is_some()
             && tensor.is_unique()
         {
-            // Reshaping counts the storage up and down again.
+            // `reshaped` is skipped if possible, because it increments and decrements the buffer's reference count.
             let is_same_shape = tensor.shape() == shape;
             let tensor = self.take_input(i)?;
             return Ok(Some(if is_same_shape { tensor } else { tensor.reshaped(shape.clone())? }));
@@ -393,7 +412,7 @@ impl<'a> KernelContext<'a> {
         Ok(None)
     }
 
-    /// An error once the step is cancelled: for kernels that run long.
+    /// Returns an error once the step is cancelled. For kernels that run long.
     pub fn check_cancelled(&self) -> Result<()> {
         self.step.cancellation.check()
     }
@@ -409,7 +428,7 @@ fn no_device_tensor(i: usize, input: Option<&Value>) -> Error {
     Error::internal(format!("input {i} is no tensor in the device's memory but {input:?}"))
 }
 
-/// An asynchronous kernel's step: it owns its inputs and answers through [`AsyncContext::done`].
+/// The context of one run of an asynchronous kernel, which owns its inputs and answers through [`AsyncContext::done`].
 pub struct AsyncContext {
     pub node: Arc<Node>,
     pub device: Arc<Device>,
@@ -418,10 +437,11 @@ pub struct AsyncContext {
     pub done: Done,
 }
 
-/// Called once with the outputs.
+/// A callback that receives the outputs of an asynchronous kernel. Called exactly once.
 pub type Done = Box<dyn FnOnce(Result<SmallVec<[Value; 4]>>) + Send>;
 
 impl AsyncContext {
+    /// Returns input `i`, which must be a tensor in host memory.
     pub fn input(&self, i: usize) -> Result<&Tensor> {
         match self.inputs.get(i) {
             Some(Value::Host(tensor)) => Ok(tensor),
@@ -429,6 +449,7 @@ impl AsyncContext {
         }
     }
 
+    /// Ends the kernel's run with its outputs or an error.
     pub fn done(self, result: Result<SmallVec<[Value; 4]>>) {
         (self.done)(result);
     }

@@ -1,4 +1,4 @@
-//! Kernel tables: the kernels of one device type by op, and questions asked of the tables of a process.
+//! Kernel tables: the kernels of a device type by op, and error messages about missing kernels.
 
 use crate::error::Error;
 use crate::kernel::KernelDef;
@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use std::fmt;
 use std::fmt::Write;
 
-/// The kernels of one device type.
+/// The table of the kernels of one device type.
 pub struct KernelTable {
     /// `CPU` or `GPU`.
     pub device_type: &'static str,
@@ -16,7 +16,8 @@ pub struct KernelTable {
 }
 
 impl KernelTable {
-    /// The table of these families. `is_chained` says whether the kernel of fused chains computes an op.
+    /// Creates the table of these families of rows. `is_chained` returns whether the kernel of fused chains can compute
+    /// an op.
     pub fn new(
         device_type: &'static str,
         families: &[&'static [KernelDef]],
@@ -29,23 +30,23 @@ impl KernelTable {
         KernelTable { device_type, by_op, is_chained }
     }
 
-    /// The kernel for a node: the first row of its op that supports the node's attributes.
+    /// Returns the kernel for a node: the first row of its op that supports the node's attributes.
     pub fn find(&self, node: &Node) -> Option<&'static KernelDef> {
         self.of_op(node.op.name()).iter().copied().find(|kernel| kernel.supports(node))
     }
 
-    /// All kernels of an op.
+    /// Returns all kernels of an op.
     pub fn of_op(&self, op: &str) -> &[&'static KernelDef] {
         self.by_op.get(op).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns whether the kernel of fused chains computes the op.
+    /// Returns whether the kernel of fused chains can compute the op.
     pub fn is_chained(&self, op: &str) -> bool {
         (self.is_chained)(op)
     }
 
-    /// The priority of the kernel for the node; `None` if there is none. The executor itself carries out the ops of other
-    /// [roles](Role) on all devices.
+    /// Returns the priority of the node's kernel; `None` if there is no kernel. Ops of [roles](Role) other than
+    /// `Compute` are run by the executor itself and have priority 0 on all devices.
     pub fn priority(&self, node: &Node) -> Option<i32> {
         match node.op.role() {
             Role::Compute => self.find(node).map(|kernel| kernel.priority),
@@ -53,7 +54,7 @@ impl KernelTable {
         }
     }
 
-    /// Returns whether nodes of the op run here, with some of its types.
+    /// Returns whether the table has a kernel of the op for at least some of its dtypes.
     pub fn has_op(&self, op: &Op) -> bool {
         op.role() != Role::Compute || self.of_op(op.name()).iter().any(|kernel| !kernel.is_absent)
     }
@@ -65,8 +66,8 @@ impl fmt::Debug for KernelTable {
     }
 }
 
-/// The `InvalidArgument` for a node that none of a process's tables has a kernel for: its attributes, and the kernels of its
-/// op, in TensorFlow's words.
+/// Creates the `InvalidArgument` error, in TensorFlow's words, for a node without a kernel in any of a process's
+/// tables. The message lists the node's attributes and the kernels of its op.
 pub fn no_kernel(tables: &[&KernelTable], node: &Node) -> Error {
     let mut attrs = String::new();
     for (name, value) in node.attrs.iter().filter(|(name, _)| !name.starts_with('_')) {
@@ -85,7 +86,7 @@ pub fn no_kernel(tables: &[&KernelTable], node: &Node) -> Error {
     Error::invalid(message).at_node(&node.name)
 }
 
-/// The kernels of an op in these tables, one a line, as messages list them.
+/// Returns the text that lists an op's kernels in these tables, one a line.
 pub fn registered_kernels(tables: &[&KernelTable], op: &str) -> String {
     let mut kernels = String::new();
     for table in tables {

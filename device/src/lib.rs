@@ -1,5 +1,5 @@
-//! What kernels and the executor agree on: values in either memory, devices, kernel tables, functions, resources behind handles,
-//! rendezvous and cancellation.
+//! The interface between kernels and the executor: values in host or device memory, devices, kernel tables, functions,
+//! resources behind handles, rendezvous and cancellation.
 
 pub mod cancel;
 pub mod crossing;

@@ -1,4 +1,4 @@
-//! What runs when.
+//! The scheduling priority of threads.
 
 use std::io;
 use thread_priority::{
@@ -6,11 +6,11 @@ use thread_priority::{
     thread_native_id,
 };
 
-/// From now on the calling thread has a processor when nobody else wants it, and hardly any time when all are wanted: it
-/// should hold no lock that others wait for. It cannot go back.
+/// Gives the calling thread the idle scheduling policy: it runs when processors are idle, and hardly at all when all
+/// are busy. The thread should hold no lock that other threads wait for. The policy cannot be reverted.
 ///
 /// # Errors
-/// Of a system that does not let a thread be idle.
+/// The system's error if it refuses the policy.
 pub fn run_when_idle() -> io::Result<()> {
     let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
     set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy)

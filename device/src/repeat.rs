@@ -1,4 +1,5 @@
-//! Segments as a device sees them: runs of kernels that only enqueue, which some devices enqueue again as one.
+//! The interface between the executor and devices that capture segments: runs of kernels that only enqueue work, which
+//! a device can enqueue again as one graph.
 
 use crate::device::Device;
 use crate::error::Result;
@@ -6,66 +7,69 @@ use crate::value::Value;
 use std::fmt;
 use std::sync::Arc;
 
-/// Whether a device may capture what a kernel enqueues, and repeat it while shapes, and values in host memory, are the
-/// same: from what does least on.
+/// The extent to which a device may capture the work that a kernel enqueues, and replay it while shapes and host values
+/// are the same. The variants are ordered by increasing effect on variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Capture {
-    /// It may not: the kernel waits, draws on a state of the host's, puts other memory in a variable's place, or nobody has
-    /// looked.
+    /// The kernel may not be captured: it waits, depends on host state, replaces a variable's memory, or has not been
+    /// examined.
     #[default]
     Never,
-    /// There is nothing to capture: what the kernel gives is what it was given, or follows from shapes and values in host
-    /// memory.
+    /// The kernel enqueues nothing: its outputs are its inputs, or follow from shapes and host values.
     Passes,
-    /// The kernel does nothing but enqueue work. What it gives is new, or as of [`Capture::Passes`].
+    /// The kernel only enqueues work. Its outputs are new, or as for [`Capture::Passes`].
     Work,
-    /// Besides, the work changes variables in place.
+    /// The kernel enqueues work that changes variables in place.
     Updates,
-    /// Besides, the work puts other values where those of variables are.
+    /// The kernel enqueues work that also replaces the values of variables.
     Assigns,
 }
 
 impl Capture {
-    /// Whether there is something to repeat.
+    /// Returns whether the kernel enqueues work that can be replayed.
     pub fn works(self) -> bool {
         self >= Capture::Work
     }
 
-    /// Whether variables are other ones afterwards.
+    /// Returns whether the kernel changes variables.
     pub fn changes(self) -> bool {
         self >= Capture::Updates
     }
 }
 
-/// A segment, for who repeats it.
+/// A segment's description for the device that captures it.
 #[derive(Clone, Debug)]
 pub struct SegmentInfo {
-    /// Its first node's name.
+    /// The name of the segment's first node.
     pub name: Arc<str>,
-    /// How many kernels it has.
+    /// The number of kernels.
     pub kernels: usize,
-    /// How many of them enqueue something.
+    /// The number of kernels that enqueue work.
     pub works: usize,
-    /// By input: what kernels do with the variable that it leads to, if it does.
+    /// The access of the kernels to each input that refers to a variable, by input.
     pub inputs: Vec<Access>,
 }
 
-/// What kernels do with a variable.
+/// The access of a segment's kernels to a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
+    /// The kernels only read the variable.
     Reads,
-    /// They may change it in place.
+    /// The kernels may change the variable in place.
     Changes,
 }
 
-/// Runs a segment's kernels one by one on a device: from the values of its inputs to those of its outputs.
+/// A function that runs a segment's kernels one by one on a device, from the values of the inputs to those of the
+/// outputs.
 pub type Walk<'a> = dyn FnMut(&Arc<Device>, Vec<Value>) -> Result<Vec<Value>> + 'a;
 
-/// Runs one segment, step after step.
+/// A segment's runner, used by all its steps. It decides when to run the kernels, to capture them or to replay the
+/// graph.
 pub trait Repeater: Send + Sync + fmt::Debug {
-    /// What `walk` does, whether by it or not. Several steps may ask at once.
+    /// Computes the segment's outputs, by calling `walk` or by replaying a captured graph. Several steps may call at
+    /// once.
     ///
     /// # Errors
-    /// Those of `walk`, and the device's.
+    /// Errors of `walk` and of the device.
     fn run(&self, device: &Arc<Device>, inputs: Vec<Value>, walk: &mut Walk<'_>) -> Result<Vec<Value>>;
 }

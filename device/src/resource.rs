@@ -1,4 +1,5 @@
-//! Objects that outlive steps and sessions, by container, kind and name: variables, queues, tables.
+//! Resources: objects that outlive steps and sessions, such as variables, queues and tables, by container, kind and
+//! name.
 
 use crate::error::{Error, Result};
 use crate::journal::{Journal, Replica};
@@ -12,10 +13,10 @@ use std::sync::{Arc, OnceLock};
 
 /// An object of a [`ResourceStore`].
 pub trait Resource: Any + Send + Sync + fmt::Debug {
-    /// The kind's name in messages.
+    /// The name of the kind in messages.
     const KIND: &'static str;
 
-    /// How another process that follows the store comes to hold the same.
+    /// Returns how a standby that replicates the store obtains the resource.
     fn replica(_resource: &Arc<Self>) -> Replica
     where
         Self: Sized,
@@ -25,16 +26,17 @@ pub trait Resource: Any + Send + Sync + fmt::Debug {
 }
 
 type Key = (TypeId, Arc<str>);
-type Container = FxHashMap<Key, Held>;
+type Container = FxHashMap<Key, Entry>;
 
-struct Held {
+struct Entry {
     kind: &'static str,
     object: Arc<dyn Any + Send + Sync>,
-    admit: Admit,
+    admit: AdmitFn,
 }
 
-/// Tells a journal of an object whose type is known here alone.
-type Admit = fn(&Arc<Journal>, u32, &Arc<str>, &Arc<str>, &Arc<dyn Any + Send + Sync>) -> Result<()>;
+/// A function that registers an object with a journal. It is stored in each entry, because only the creator of an entry
+/// knows the object's type.
+type AdmitFn = fn(&Arc<Journal>, u32, &Arc<str>, &Arc<str>, &Arc<dyn Any + Send + Sync>) -> Result<()>;
 
 fn admit<T: Resource>(
     journal: &Arc<Journal>,
@@ -55,35 +57,36 @@ pub struct ResourceStore {
     default_container: Arc<str>,
     containers: Mutex<FxHashMap<Arc<str>, Container>>,
     removals: AtomicU64,
-    /// Of a store that has a replica, with the store's number there.
+    /// The journal, and the store's number in it, if the store has a replica.
     journal: OnceLock<(Arc<Journal>, u32)>,
 }
 
 impl ResourceStore {
-    /// A store whose container for resources without one is `default_container` (the job's name).
+    /// Creates an empty store. Resources without a container go to `default_container` (the job's name).
     pub fn new(default_container: &str) -> ResourceStore {
         ResourceStore { default_container: default_container.into(), ..ResourceStore::default() }
     }
 
-    /// From now on `journal` knows of what the store holds, which is `number` there. The store holds nothing yet, or what
-    /// another journal's has held.
+    /// Makes `journal` record all changes of the store, under the store's `number` there. The store must be empty, or
+    /// have been filled from another store's journal.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it has a journal.
+    /// `FailedPrecondition` if the store has a journal already.
     pub fn attach(&self, journal: &Arc<Journal>, number: u32) -> Result<()> {
-        // What is there is told under the lock that keeps others from being made meanwhile.
+        // Existing resources are registered under the lock, so that no resource can be created meanwhile.
         let containers = self.containers.lock();
         if self.journal.set((journal.clone(), number)).is_err() {
             return Err(Error::new(Code::FailedPrecondition, "the store has a journal"));
         }
         for (container, resources) in containers.iter() {
-            for ((_, name), held) in resources {
-                (held.admit)(journal, number, container, name, &held.object)?;
+            for ((_, name), entry) in resources {
+                (entry.admit)(journal, number, container, name, &entry.object)?;
             }
         }
         Ok(())
     }
 
+    /// Returns the name of the default container.
     pub fn default_container(&self) -> &Arc<str> {
         &self.default_container
     }
@@ -92,7 +95,7 @@ impl ResourceStore {
         if name.is_empty() { self.default_container.clone() } else { name.into() }
     }
 
-    /// The resource, or the error `NotFound` naming it.
+    /// Returns the resource, or a `NotFound` error that names it.
     pub fn lookup<T: Resource>(&self, container: &str, name: &str) -> Result<Arc<T>> {
         self.find(container, name).ok_or_else(|| {
             let container = self.container(container);
@@ -105,24 +108,25 @@ impl ResourceStore {
         })
     }
 
-    /// A number that changes whenever a resource is removed: what was found before and is kept beside the
-    /// number is still there while the number is the same.
+    /// Returns a number that changes whenever a resource is removed. A resource that was cached together with the
+    /// number is still in the store if the number is unchanged.
     pub fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
     }
 
+    /// Returns the resource, or `None` if there is none.
     pub fn find<T: Resource>(&self, container: &str, name: &str) -> Option<Arc<T>> {
         let containers = self.containers.lock();
         let found = containers.get(&self.container(container))?.get(&key::<T>(name))?.object.clone();
         found.downcast::<T>().ok()
     }
 
-    /// Something of the store changes.
-    pub(crate) fn is_used(&self) {
-        self.journal.get().into_iter().for_each(|(journal, _)| journal.is_used());
+    /// Marks the store's journal as used, because a resource changes.
+    pub(crate) fn mark_used(&self) {
+        self.journal.get().into_iter().for_each(|(journal, _)| journal.mark_used());
     }
 
-    /// The resource; made by `make` if it is not there.
+    /// Returns the resource, created by `make` if there is none.
     pub fn lookup_or_create<T: Resource>(
         &self,
         container: &str,
@@ -132,7 +136,8 @@ impl ResourceStore {
         self.find_or_make(container, name, make, admit::<T>)
     }
 
-    /// As [`ResourceStore::lookup_or_create`], of what ends with the kernel that makes it: no other process holds the same.
+    /// Returns the resource like [`ResourceStore::lookup_or_create`]. The resource is removed with the kernel that
+    /// created it and is not replicated.
     pub fn lookup_or_create_private<T: Resource>(
         &self,
         container: &str,
@@ -147,7 +152,7 @@ impl ResourceStore {
         container: &str,
         name: &str,
         make: impl FnOnce() -> Result<T>,
-        admit: Admit,
+        admit: AdmitFn,
     ) -> Result<Arc<T>> {
         let mut containers = self.containers.lock();
         let container = self.container(container);
@@ -161,23 +166,23 @@ impl ResourceStore {
         }
         let made = Arc::new(make()?);
         let key = key::<T>(name);
-        let held = Held { kind: T::KIND, object: made.clone(), admit };
+        let entry = Entry { kind: T::KIND, object: made.clone(), admit };
         if let Some((journal, number)) = self.journal.get() {
-            (held.admit)(journal, *number, &container, &key.1, &held.object)?;
+            (entry.admit)(journal, *number, &container, &key.1, &entry.object)?;
         }
-        of_container.insert(key, held);
+        of_container.insert(key, entry);
         Ok(made)
     }
 
-    /// Whether there was one to remove.
+    /// Removes a resource. Returns whether there was one.
     pub fn remove<T: Resource>(&self, container: &str, name: &str) -> bool {
         self.remove_found(container, |_| Some(key::<T>(name)))
     }
 
-    /// Removes the resource of any kind that has this name for it; whether there was one.
+    /// Removes the resource whose kind has the name `kind`. Returns whether there was one.
     pub fn remove_kind(&self, container: &str, kind: &str, name: &str) -> bool {
-        let is_it = |((_, own), held): &(&Key, &Held)| **own == *name && held.kind == kind;
-        self.remove_found(container, |resources| resources.iter().find(is_it).map(|(key, _)| key.clone()))
+        let is_match = |((_, own), entry): &(&Key, &Entry)| **own == *name && entry.kind == kind;
+        self.remove_found(container, |resources| resources.iter().find(is_match).map(|(key, _)| key.clone()))
     }
 
     fn remove_found(&self, container: &str, find: impl FnOnce(&Container) -> Option<Key>) -> bool {
@@ -190,23 +195,23 @@ impl ResourceStore {
         if let Some((journal, number)) = self.journal.get() {
             journal.removed(*number, &container, removed.kind, &key.1);
         }
-        // Dropped after the lock is free: a resource's end may take long.
+        // The resource is dropped after the lock is released, because dropping it may take long.
         drop(containers);
         drop(removed);
         true
     }
 
-    /// Forgets everything.
+    /// Removes all resources.
     pub fn clear_all(&self) {
         let all: Vec<Arc<str>> = self.containers.lock().keys().cloned().collect();
         all.iter().for_each(|container| self.clear(container));
     }
 
-    /// Forgets everything in a container; an empty name means the default container.
+    /// Removes all resources of a container; an empty name means the default container.
     pub fn clear(&self, container: &str) {
         let mut containers = self.containers.lock();
         self.removals.fetch_add(1, Ordering::AcqRel);
-        // Dropped after the lock is free: a resource's end may take long.
+        // The resources are dropped after the lock is released, because dropping them may take long.
         let container = self.container(container);
         let _removed = containers.remove(&container);
         if let Some((journal, number)) = self.journal.get() {

@@ -1,4 +1,4 @@
-//! Blocks of memory that other processes of this machine read where they are: what their owner must know of that.
+//! Shared blocks: memory that other processes of this machine may map, and the bookkeeping of its owner.
 
 use parking_lot::Mutex;
 use std::fmt;
@@ -7,44 +7,48 @@ use std::os::fd::OwnedFd;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Memory that another process can be given a descriptor of. It stays while one of both has it.
+/// Memory that another process can map by a descriptor. The memory is freed when neither process uses it.
 pub trait SharedBlock: Send + Sync + fmt::Debug {
+    /// Returns the block's bookkeeping.
     fn sharing(&self) -> &Sharing;
 
-    /// Bytes.
+    /// Returns the size in bytes.
     fn len(&self) -> usize;
 
+    /// Returns whether the block has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// To be given to another process, which reads the block by it.
+    /// Returns a descriptor by which another process can map the block.
     ///
     /// # Errors
-    /// What the system says, and that there are too many blocks.
+    /// Errors of the system, and `QuotaExceeded` if there are too many blocks.
     fn descriptor(&self) -> io::Result<OwnedFd>;
 
-    /// Where it is.
+    /// Returns whether the block is in host or device memory.
     fn place(&self) -> Place;
 }
 
-/// Whose memory a block is in.
+/// The memory that a block is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
+    /// Host memory.
     Host,
-    /// A device's with memory of its own.
+    /// The memory of a device that has its own.
     Device,
 }
 
-/// Who gave a block's descriptor away, and wants to know when the block is no more.
+/// A listener that is called when a block that it has shared is freed.
 pub trait Freed: Send + Sync {
+    /// Called with the number of the block, which has just been freed.
     fn freed(&self, id: u64);
 }
 
-/// Who knows a block.
+/// The sharing state of a block: its number, its listeners, and whether it is read-only.
 pub struct Sharing {
     id: u64,
-    told: Mutex<Vec<Weak<dyn Freed>>>,
+    listeners: Mutex<Vec<Weak<dyn Freed>>>,
     given_up: AtomicBool,
 }
 
@@ -55,34 +59,36 @@ impl Default for Sharing {
 }
 
 impl Sharing {
+    /// Creates the state of a block that is not shared, with a new number.
     pub fn new() -> Sharing {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Sharing { id, told: Mutex::default(), given_up: AtomicBool::new(false) }
+        Sharing { id, listeners: Mutex::default(), given_up: AtomicBool::new(false) }
     }
 
-    /// The block's number: no other of this process has had it.
+    /// Returns the block's number, which is unique in this process.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Whom to tell when the block is freed.
-    pub fn tell(&self, who: Weak<dyn Freed>) {
-        let mut told = self.told.lock();
-        told.retain(|who| who.strong_count() > 0);
-        told.push(who);
+    /// Adds a listener that is called when the block is freed.
+    pub fn tell(&self, listener: Weak<dyn Freed>) {
+        let mut listeners = self.listeners.lock();
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(listener);
     }
 
-    /// Whether anybody wants to be told: others may have the block.
+    /// Returns whether a listener is registered, so that other processes may have mapped the block.
     pub fn is_known(&self) -> bool {
-        self.told.lock().iter().any(|who| who.strong_count() > 0)
+        self.listeners.lock().iter().any(|listener| listener.strong_count() > 0)
     }
 
-    /// Others read the block, and nobody will say when they have ended: it is never written again.
+    /// Makes the block read-only for ever, because another process reads it and will not report when it has finished.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
     }
 
+    /// Returns whether the block is read-only.
     pub fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Acquire)
     }
@@ -90,8 +96,8 @@ impl Sharing {
 
 impl Drop for Sharing {
     fn drop(&mut self) {
-        for who in self.told.get_mut().drain(..).filter_map(|who| who.upgrade()) {
-            who.freed(self.id);
+        for listener in self.listeners.get_mut().drain(..).filter_map(|listener| listener.upgrade()) {
+            listener.freed(self.id);
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Memory of tensors that other processes of this machine can read where it is.
+//! Tensor memory that other processes of this machine can map.
 //!
-//! Each block is a file without a name: whoever is given its descriptor can map it to read, and nobody but its maker
-//! can write it, or make it shorter. It goes when the last process that has it mapped ends, however that ends. Zeros are
-//! common memory, which takes none before it is written, and become a file in their place when somebody is to read them.
+//! Each block is a sealed memory file: a process that receives its descriptor can map it for reading, and only its
+//! creator can write or shorten it. The system frees it when the last process that has mapped it ends, even by a crash.
+//! Zeros are ordinary memory, which takes no space before it is written, and are converted to a file in place when
+//! another process is to read them.
 
 use crate::shared_block::{Place, SharedBlock, Sharing};
 use graph::tensor::{Region, Use, set_large_memory};
@@ -19,28 +20,28 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Each block takes a descriptor: at most this share of those that the process may have.
-const SHARE: u64 = 2;
-/// Descriptors that the process may have if it is not limited.
-const UNLIMITED: u64 = 1 << 20;
+/// The reciprocal of the share of the process's file descriptors that blocks may use; each block takes one.
+const DESCRIPTOR_SHARE: u64 = 2;
+/// The number of file descriptors assumed if the process has no limit.
+const DEFAULT_DESCRIPTORS: u64 = 1 << 20;
 
-/// From this size on, huge pages are asked for, bytes.
-const HUGE: usize = 4 << 20;
-/// What a system gives memory in, at least, bytes.
+/// The size in bytes from which huge pages are requested.
+const MIN_HUGE_PAGES_LEN: usize = 4 << 20;
+/// The smallest page size of the system in bytes.
 const PAGE: usize = 4096;
-/// What is moved into a file at once, bytes: whole pages, of whatever size.
-const PIECE: usize = 16 << 20;
+/// The bytes that are moved into a file at once: a multiple of every page size.
+const PIECE_LEN: usize = 16 << 20;
 
-static EXISTING: AtomicUsize = AtomicUsize::new(0);
-static MOST: OnceLock<usize> = OnceLock::new();
+static NUM_BLOCKS: AtomicUsize = AtomicUsize::new(0);
+static MAX_BLOCKS: OnceLock<usize> = OnceLock::new();
 
-/// Makes large buffers from now on shareable, as far as the system gives descriptors for them.
+/// Makes all large buffers that are allocated from now on shareable, as far as file descriptors allow.
 pub fn install() {
-    MOST.get_or_init(|| {
+    MAX_BLOCKS.get_or_init(|| {
         let limit = getrlimit(Resource::Nofile);
-        // Where more is not to be had, fewer blocks are shared.
+        // If the limit cannot be raised, fewer blocks are shared.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-        (getrlimit(Resource::Nofile).current.unwrap_or(UNLIMITED) / SHARE) as usize
+        (getrlimit(Resource::Nofile).current.unwrap_or(DEFAULT_DESCRIPTORS) / DESCRIPTOR_SHARE) as usize
     });
     set_large_memory(|len, what_for| {
         let memory = match what_for {
@@ -51,51 +52,53 @@ pub fn install() {
     });
 }
 
-/// Whether large buffers of this process are to be shareable.
+/// Returns whether large buffers of this process are shareable.
 pub fn is_installed() -> bool {
-    MOST.get().is_some()
+    MAX_BLOCKS.get().is_some()
 }
 
-/// A block of this process.
+/// A shared block that this process has allocated.
 pub struct SharedMemory {
     sharing: Sharing,
-    /// Zeros that nobody else reads have none.
-    file: Mutex<Option<(File, Share)>>,
+    /// The file; `None` for zeros that no other process reads.
+    file: Mutex<Option<(File, DescriptorQuota)>>,
     mapping: MmapMut,
 }
 
 impl SharedMemory {
-    /// So many bytes, all of which are about to be written.
+    /// Allocates a block of `len` bytes, all of which will be written soon.
     ///
     /// # Errors
-    /// What the system says, and that there are too many blocks.
+    /// Errors of the system, and `QuotaExceeded` if there are too many blocks.
     pub fn new(len: usize) -> io::Result<SharedMemory> {
-        let counted = Share::take()?;
+        let quota = DescriptorQuota::take()?;
         let (file, mapping) = create(len)?;
-        if len >= HUGE {
-            // Systems that give no huge pages to shared memory, as most do unless told to, refuse.
+        if len >= MIN_HUGE_PAGES_LEN {
+            // Most systems give no huge pages to shared memory unless configured to, and refuse.
             let _ = mapping.advise(Advice::HugePage);
         }
-        // All pages at once: one fault each would take longer. Where the system cannot, it gives them as they are touched.
+        // Populates all pages at once, because a page fault for each would take longer. If the system refuses, pages
+        // are allocated when first touched.
         let _ = mapping.advise(Advice::PopulateWrite);
         seal(&file)?;
-        Ok(SharedMemory::of_mapping(mapping, Some((file, counted))))
+        Ok(SharedMemory::of_mapping(mapping, Some((file, quota))))
     }
 
-    /// So many bytes of zeros, which take memory as they are written.
+    /// Allocates `len` bytes of zeros, which take memory only as they are written.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn zeros(len: usize) -> io::Result<SharedMemory> {
-        // Huge pages are not asked for: a row of a table that is written would take two megabytes.
+        // Huge pages are not requested, because each written row of a sparsely written table would then take two
+        // megabytes.
         Ok(SharedMemory::of_mapping(MmapMut::map_anon(len)?, None))
     }
 
-    fn of_mapping(mapping: MmapMut, file: Option<(File, Share)>) -> SharedMemory {
+    fn of_mapping(mapping: MmapMut, file: Option<(File, DescriptorQuota)>) -> SharedMemory {
         SharedMemory { sharing: Sharing::new(), file: Mutex::new(file), mapping }
     }
 
-    /// The block behind a buffer's memory, if that is one: the buffer begins where it does.
+    /// Returns the shared block behind a buffer's memory, if there is one. The buffer starts where the block starts.
     pub fn of(region: &dyn Region) -> Option<&SharedMemory> {
         (region.block().unwrap_or(region) as &dyn Any).downcast_ref()
     }
@@ -110,12 +113,12 @@ impl SharedBlock for SharedMemory {
         self.mapping.len()
     }
 
-    /// Takes as long as to copy the block, the first time that one of zeros is asked for it.
+    /// The first call for a block of zeros takes as long as copying the block.
     fn descriptor(&self) -> io::Result<OwnedFd> {
         let mut file = self.file.lock();
         let (file, _) = match &mut *file {
             Some(file) => file,
-            none => none.insert(share(&self.mapping)?),
+            none => none.insert(convert_to_file(&self.mapping)?),
         };
         Ok(file.try_clone()?.into())
     }
@@ -125,29 +128,30 @@ impl SharedBlock for SharedMemory {
     }
 }
 
-/// One of the descriptors that blocks may have, given back when dropped: its block has it until then.
-struct Share;
+/// One of the file descriptors that blocks may use; released when dropped.
+struct DescriptorQuota;
 
-impl Share {
-    fn take() -> io::Result<Share> {
-        let most = MOST.get().copied().unwrap_or(usize::MAX);
-        let (others, share) = (EXISTING.fetch_add(1, Ordering::Relaxed), Share);
-        if others >= most { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(share) }
+impl DescriptorQuota {
+    fn take() -> io::Result<DescriptorQuota> {
+        let most = MAX_BLOCKS.get().copied().unwrap_or(usize::MAX);
+        let (others, quota) = (NUM_BLOCKS.fetch_add(1, Ordering::Relaxed), DescriptorQuota);
+        if others >= most { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(quota) }
     }
 }
 
-impl Drop for Share {
+impl Drop for DescriptorQuota {
     fn drop(&mut self) {
-        EXISTING.fetch_sub(1, Ordering::Relaxed);
+        NUM_BLOCKS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A file of so many bytes of zero, and its memory.
+/// Creates a memory file of `len` zero bytes and maps it.
 fn create(len: usize) -> io::Result<(File, MmapMut)> {
     let fd = rustix::fs::memfd_create("anabranch", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let file = File::from(fd);
     file.set_len(len as u64)?;
-    // SAFETY: nobody else has the file before it is sealed: its length is kept for ever, and others cannot write it.
+    // SAFETY: no other process has the file before it is sealed; from then on its length is fixed and others cannot
+    // write it.
     let mapping = unsafe { MmapOptions::new().len(len).map_mut(&file)? };
     Ok((file, mapping))
 }
@@ -157,33 +161,35 @@ fn seal(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, seals)?)
 }
 
-/// Puts a file of the same contents where common memory is. Whoever reads there meanwhile sees no difference.
-fn share(memory: &MmapMut) -> io::Result<(File, Share)> {
-    let counted = Share::take()?;
+/// Replaces ordinary memory by a file with the same contents, at the same addresses. Concurrent readers see no
+/// difference.
+fn convert_to_file(memory: &MmapMut) -> io::Result<(File, DescriptorQuota)> {
+    let quota = DescriptorQuota::take()?;
     let (file, mut copy) = create(memory.len())?;
-    // Piece by piece, so that no more than one is there twice. If that ends halfway, what has been moved stays where it is.
-    for (i, (to, from)) in copy.chunks_mut(PIECE).zip(memory.chunks(PIECE)).enumerate() {
+    // Moves the memory in pieces, so that at most one piece exists twice. If a piece fails, those moved before stay in
+    // the file.
+    for (i, (to, from)) in copy.chunks_mut(PIECE_LEN).zip(memory.chunks(PIECE_LEN)).enumerate() {
         for (to, from) in to.chunks_mut(PAGE).zip(from.chunks(PAGE)) {
-            // What was never written takes no memory here either, until somebody reads it.
+            // A page that was never written stays a hole in the file, and takes no memory until it is read.
             if *from != [0; PAGE][..from.len()] {
                 to.copy_from_slice(from);
             }
         }
-        take_place(from, &file, i * PIECE);
+        map_over(from, &file, i * PIECE_LEN);
     }
     seal(&file)?;
-    Ok((file, counted))
+    Ok((file, quota))
 }
 
-/// Maps a part of a file in the place of a part of common memory, of which it is a copy.
-fn take_place(memory: &[u8], file: &File, offset: usize) {
+/// Maps a part of a file over the ordinary memory of which it is a copy.
+fn map_over(memory: &[u8], file: &File, offset: usize) {
     let (access, how) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
     let address = memory.as_ptr().cast_mut().cast();
-    // SAFETY: what is replaced are whole pages of one mapping, which stays the owner of their addresses; the bytes there are
-    // the same before and after, and nobody writes them meanwhile, for they are borrowed.
+    // SAFETY: the replaced range consists of whole pages of one mapping, which keeps owning their addresses; the bytes
+    // are the same before and after, and no thread writes them meanwhile because they are borrowed.
     let mapped = unsafe { rustix::mm::mmap(address, memory.len(), access, how, file, offset as u64) };
     if let Err(error) = mapped {
-        // The system may have taken away what was there.
+        // The system may already have removed the old mapping, so the process cannot go on.
         tracing::error!("memory that was to be shared is lost, and the process ends: {error}");
         std::process::abort();
     }
@@ -209,26 +215,27 @@ impl fmt::Debug for SharedMemory {
     }
 }
 
-/// A block of another process, to be read.
+/// A shared block of another process, mapped for reading.
 #[derive(Debug)]
 pub struct PeerMemory(Mmap);
 
 impl PeerMemory {
-    /// Maps a block of `len` bytes that its maker can neither shorten nor let others write. The caller reads it only
-    /// while the maker has promised not to write it.
+    /// Maps a block of `len` bytes that its owner can neither shorten nor let others write. The caller may read it only
+    /// while the owner has promised not to write it.
     ///
     /// # Errors
-    /// `InvalidData` if it is no such block; what the system says.
+    /// `InvalidData` if the file is not a sealed block of that length; errors of the system.
     pub fn map(file: &File, len: usize) -> io::Result<PeerMemory> {
         let seals = rustix::fs::fcntl_get_seals(file)?;
         if len == 0 || file.metadata()?.len() != len as u64 || !seals.contains(SealFlags::SHRINK) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no sealed memory of that length"));
         }
         // SAFETY: the seal keeps the file from becoming shorter, so that every byte of the mapping stays readable. The
-        // maker, which has proved to be a task of the cluster, does not write what it has lent.
+        // owner, which has proved to be a task of the cluster, does not write a block while it is borrowed.
         Ok(PeerMemory(unsafe { MmapOptions::new().len(len).populate().map(file)? }))
     }
 
+    /// Returns the bytes of the block.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -250,11 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_through_the_descriptor_and_by_nobody_changed() -> io::Result<()> {
+    fn a_block_is_read_but_not_written_through_its_descriptor() -> io::Result<()> {
         let log = Arc::new(Log::default());
         let mut own = SharedMemory::new(5000)?;
-        let told: Weak<dyn Freed> = Arc::<Log>::downgrade(&log);
-        own.sharing().tell(told);
+        let listener: Weak<dyn Freed> = Arc::<Log>::downgrade(&log);
+        own.sharing().tell(listener);
         own.bytes_mut().unwrap_or_default()[4999] = 7;
         let given = File::from(own.descriptor()?);
         let peer = PeerMemory::map(&given, 5000)?;
@@ -262,17 +269,17 @@ mod tests {
         assert!(PeerMemory::map(&given, 6000).is_err() && PeerMemory::map(&given, 0).is_err());
         assert!(given.set_len(0).is_err() && given.set_len(10_000).is_err());
         assert!(std::os::unix::fs::FileExt::write_at(&given, &[1], 0).is_err());
-        // SAFETY: it fails.
+        // SAFETY: the mapping fails.
         assert!(unsafe { MmapMut::map_mut(&given) }.is_err());
         let id = own.sharing().id();
         drop(own);
         assert_eq!(*log.0.lock(), [id]);
-        assert_eq!(peer.bytes()[4999], 7, "it stays while somebody has it");
+        assert_eq!(peer.bytes()[4999], 7, "the memory stays while a process has mapped it");
         Ok(())
     }
 
     #[test]
-    fn zeros_take_memory_where_they_are_written_and_are_shared_in_their_place() -> io::Result<()> {
+    fn zeros_take_memory_when_written_and_are_shared_at_the_same_address() -> io::Result<()> {
         const LEN: usize = (64 << 20) + 5;
         let mut own = SharedMemory::zeros(LEN)?;
         let bytes = own.bytes_mut().unwrap_or_default();
@@ -282,7 +289,7 @@ mod tests {
         let peer = PeerMemory::map(&own.descriptor()?.into(), LEN)?;
         assert_eq!((own.bytes().as_ptr(), own.bytes()), (address, peer.bytes()));
         assert_eq!((peer.bytes()[0], peer.bytes()[30 << 20], peer.bytes()[LEN - 1]), (1, 2, 3));
-        // One block, whoever asks for it.
+        // Every descriptor refers to the same block.
         own.bytes_mut().unwrap_or_default()[7] = 7;
         assert_eq!((peer.bytes()[7], PeerMemory::map(&own.descriptor()?.into(), LEN)?.bytes()[7]), (7, 7));
         assert!(File::from(own.descriptor()?).set_len(10).is_err());
@@ -293,7 +300,7 @@ mod tests {
         Ok(())
     }
 
-    /// The bytes that are in memory of these, and of what the system counts with them.
+    /// Returns the resident bytes of the mapping that contains `bytes`.
     fn resident(bytes: &[u8]) -> io::Result<usize> {
         let address = bytes.as_ptr() as usize;
         let maps = std::fs::read_to_string("/proc/self/smaps")?;
@@ -305,11 +312,11 @@ mod tests {
         let own = maps.lines().skip_while(|line| holds(line) != Some(true));
         let kib = own.skip(1).find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB"));
         let kib = kib.and_then(|kib| kib.parse::<usize>().ok());
-        Ok(kib.ok_or_else(|| io::Error::other("the system does not say"))? << 10)
+        Ok(kib.ok_or_else(|| io::Error::other("the mapping is not in smaps"))? << 10)
     }
 
     #[test]
-    fn what_was_given_up_is_not_written_nor_used_again() -> io::Result<()> {
+    fn a_read_only_block_is_not_written_again() -> io::Result<()> {
         let own = SharedMemory::new(1 << 20)?;
         assert!(own.is_writable());
         own.sharing().give_up();

@@ -1,4 +1,4 @@
-//! One node run without a graph: what constant folding and kernel tests share.
+//! Runs of a single node without a graph, for constant folding and kernel tests.
 
 use crate::cancel::Cancellation;
 use crate::device::Device;
@@ -10,11 +10,12 @@ use crate::value::Value;
 use graph::Node;
 use std::sync::Arc;
 
-/// Runs a node's kernel on these inputs, in a step of its own.
+/// Creates the node's kernel and runs it on these inputs, in a new step.
 pub fn run(device: &Arc<Device>, node: &Node, inputs: Vec<Value>) -> Result<Vec<Value>> {
     run_kernel(&make_kernel(device, node)?, device, node, inputs)
 }
 
+/// Creates the kernel of a node.
 pub fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
     let (input_types, output_types) = (node.input_types()?, node.output_types()?);
     let def = device.find_kernel(node).ok_or_else(|| {
@@ -29,7 +30,7 @@ pub fn make_kernel(device: &Arc<Device>, node: &Node) -> Result<Kernel> {
     })
 }
 
-/// Runs a kernel that was made for this node: one that keeps state between runs shows it.
+/// Runs a kernel that was created for this node, in a new step. Several runs of one kernel show state that it keeps.
 pub fn run_kernel(
     kernel: &Kernel,
     device: &Arc<Device>,
@@ -53,16 +54,16 @@ pub fn run_kernel(
     }
 }
 
-/// A step of its own, never cancelled.
+/// Creates a step that is never cancelled and receives no tensors.
 pub fn step() -> Arc<Step> {
-    Arc::new(Step::new(1, Arc::new(Nowhere), Arc::new(Cancellation::new())))
+    Arc::new(Step::new(1, Arc::new(NoRendezvous), Arc::new(Cancellation::new())))
 }
 
-/// The rendezvous of a step in which nobody else takes part.
+/// The rendezvous of a step without other devices: sends are dropped, receives fail.
 #[derive(Debug)]
-struct Nowhere;
+struct NoRendezvous;
 
-impl Rendezvous for Nowhere {
+impl Rendezvous for NoRendezvous {
     fn send(&self, _: &Arc<RendezvousKey>, _: Sent) -> Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What flows along edges inside a partition.
+//! The values that flow along the edges of a partition.
 
 use crate::device::{Device, DeviceTensor};
 use crate::error::{Error, Result};
@@ -7,10 +7,10 @@ use graph::tensor::Component;
 use graph::{DType, Shape, Tensor, Variant};
 use std::sync::Arc;
 
-/// What an output holds.
+/// The value of an output.
 #[derive(Clone, Debug, Default)]
 pub enum Value {
-    /// Nothing: not produced yet, or dead.
+    /// No value: the output has not been produced yet, or is dead.
     #[default]
     None,
     /// A tensor in host memory.
@@ -23,7 +23,7 @@ pub enum Value {
     View(Arc<View>),
 }
 
-/// The elements of a variable in a shape that it had not when the view was taken.
+/// A variable's elements in a shape other than the one that it had when the view was created.
 #[derive(Debug)]
 pub struct View {
     variable: Arc<Variable>,
@@ -31,20 +31,21 @@ pub struct View {
 }
 
 impl View {
-    /// What the variable holds now, in the view's shape; `None` before the first assignment.
+    /// Returns the variable's current value in the view's shape; `None` before the first assignment.
     ///
     /// # Errors
-    /// `InvalidArgument` if it has got another number of elements since.
+    /// `InvalidArgument` if the variable's number of elements has changed since the view was created.
     pub fn snapshot(&self) -> Result<Option<Value>> {
         self.variable.snapshot().map(|value| value.reshaped(self.shape.clone())).transpose()
     }
 }
 
 impl Value {
-    /// What is behind a reference now, `None` before the first assignment; any other value as it is.
+    /// Returns the current value behind a reference, `None` before the first assignment. Other values are returned
+    /// unchanged.
     ///
     /// # Errors
-    /// As [`View::snapshot`].
+    /// Those of [`View::snapshot`].
     pub fn dereferenced(self) -> Result<Option<Value>> {
         match self {
             Value::Ref(variable) => Ok(variable.snapshot()),
@@ -53,14 +54,15 @@ impl Value {
         }
     }
 
-    /// Fills an empty place: nothing is called to drop what is not there, so that the value is made where it goes.
+    /// Stores a value in `place`, which must be `None`. Skips the drop of the old value, so that the compiler
+    /// constructs the new value in place.
     #[inline]
     pub(crate) fn fill(place: &mut Value, value: Value) {
         debug_assert!(matches!(place, Value::None));
         std::mem::forget(std::mem::replace(place, value));
     }
 
-    /// Drops what is here.
+    /// Drops the value and leaves `None`.
     #[inline]
     pub fn discard(&mut self) {
         match self {
@@ -70,20 +72,20 @@ impl Value {
         }
     }
 
-    /// A copy of what is here, in an empty place. Scalars go by the word: what was just written so, as they are, cannot be
-    /// read in larger pieces before it has reached the cache.
+    /// Stores a copy of the value in `place`, which must be `None`. Scalars are copied as 64-bit words: a wider load of
+    /// words that were just stored would stall until the stores have reached the cache.
     #[inline]
     pub fn copy_to(&self, place: &mut Value) {
-        match self.as_word() {
+        match self.as_scalar_word() {
             Some(word) => Value::fill(place, word),
             None => Value::fill(place, self.clone()),
         }
     }
 
-    /// What is here, to an empty place; by the word as in [`Value::copy_to`].
+    /// Moves the value to `place`, which must be `None`; scalars as words, like [`Value::copy_to`].
     #[inline]
     pub fn move_to(&mut self, place: &mut Value) {
-        match self.as_word() {
+        match self.as_scalar_word() {
             Some(word) => {
                 Value::fill(place, word);
                 self.discard();
@@ -93,14 +95,15 @@ impl Value {
     }
 
     #[inline]
-    fn as_word(&self) -> Option<Value> {
+    fn as_scalar_word(&self) -> Option<Value> {
         match self {
             Value::Host(tensor) => tensor.as_word().map(Value::Host),
             _ => None,
         }
     }
 
-    /// The shape of a tensor, in whichever memory it is, or of the one behind a reference; `None` where there is none.
+    /// Returns the shape of a tensor in either memory, or of the tensor behind a reference; `None` if there is no
+    /// tensor.
     pub fn shape(&self) -> Option<Shape> {
         match self {
             Value::None => None,
@@ -111,10 +114,10 @@ impl Value {
         }
     }
 
-    /// The same elements in another shape, without a copy: of a reference, a reference.
+    /// Returns the same elements in another shape, without a copy; a reference becomes a [view](View).
     ///
     /// # Errors
-    /// `InvalidArgument` if it has another number of them; `Internal` of what is no tensor.
+    /// `InvalidArgument` if the shape has another number of elements; `Internal` if the value is not a tensor.
     pub fn reshaped(self, shape: Shape) -> Result<Value> {
         match self {
             Value::Host(tensor) => Ok(tensor.reshaped(shape)?.into()),
@@ -140,27 +143,32 @@ impl From<Tensor> for Value {
     }
 }
 
-/// A tensor, in memory that its type says.
+/// A type of tensor values: a tensor in host memory, in device memory, or in either.
 pub trait Item: Clone + Into<Value> {
+    /// Converts a value.
+    ///
     /// # Errors
-    /// `Internal` if the value is no tensor of where they are.
+    /// `Internal` if the value is not a tensor in a memory that this type allows.
     fn of(value: Value) -> Result<Self>;
 
-    /// The tensor, if it is in host memory.
+    /// Returns the tensor if it is in host memory.
     fn on_host(&self) -> Option<&Tensor>;
 
-    /// The tensor, if it is in a device's own memory.
+    /// Returns the tensor if it is in a device's own memory.
     fn on_device(&self) -> Option<&DeviceTensor>;
 }
 
-/// A tensor as lists and optionals hold it: those of the host, and those of a device with memory of its own.
+/// An element of tensor lists and optionals: [`Tensor`] in those of the CPU, [`Placed`] in those of a device with its
+/// own memory.
 pub trait Held: Item + Component {
+    /// Returns the dtype.
     fn dtype(&self) -> DType;
 
+    /// Returns the shape.
     fn shape(&self) -> &Shape;
 }
 
-/// A tensor, in either memory: of a kernel that passes it on.
+/// A tensor in host or device memory, for kernels that pass it on.
 #[derive(Clone, Debug)]
 pub enum Placed {
     Host(Tensor),
@@ -229,10 +237,10 @@ impl Item for Placed {
 }
 
 impl Placed {
-    /// What a kernel of the device keeps for steps to come of an input.
+    /// Converts an input to a tensor that a kernel of the device may keep for later steps.
     ///
     /// # Errors
-    /// `Internal` if it is no tensor, and those of [`Device::keep`].
+    /// `Internal` if the input is not a tensor; errors of [`Processor::persist`](crate::Processor::persist).
     pub fn kept(input: Value, device: &Device) -> Result<Placed> {
         Ok(match Placed::of(input)? {
             Placed::Device(tensor) => Placed::Device(device.processor().persist(tensor)?),
@@ -240,15 +248,15 @@ impl Placed {
         })
     }
 
-    /// The tensor, where those of the host alone are worked with.
+    /// Returns the tensor, for callers that support host memory only.
     ///
     /// # Errors
-    /// `Internal` if it is in a device's own memory.
+    /// `Internal` if the tensor is in a device's own memory.
     pub fn tensor(&self) -> Result<&Tensor> {
         self.on_host().ok_or_else(|| Error::internal(format!("{self:?} is not in the host's memory")))
     }
 
-    /// The memory that it takes.
+    /// Returns the bytes of memory that the tensor takes.
     pub fn num_bytes(&self) -> usize {
         match self {
             Placed::Host(tensor) => tensor.num_bytes(),

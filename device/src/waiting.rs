@@ -1,5 +1,5 @@
-//! Objects whose operations may have to wait: state under a lock, and the attempts that wait for it in order. No
-//! thread waits: an attempt is tried again whenever the state has changed.
+//! State whose operations may have to wait: a lock around the state, and queues of attempts that wait for it in order.
+//! No thread blocks: an attempt is advanced again whenever the state has changed.
 
 use crate::cancel::{Cancellation, Registration};
 use crate::error::{Error, Result};
@@ -9,23 +9,23 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// What one try of an attempt comes to.
+/// The result of advancing an attempt once.
 #[derive(Debug)]
 pub enum Tried<R> {
-    /// Nothing has changed.
+    /// The attempt waits and has changed nothing.
     Waits,
-    /// The state has changed, but the attempt still waits.
+    /// The attempt has changed the state, but still waits.
     Advanced,
-    /// The attempt is over.
+    /// The attempt has ended.
     Over(Result<R>),
 }
 
-/// An operation on state `S` that ends in an `R`.
+/// An operation on state `S` with a result of type `R`.
 pub trait Attempt<S, R>: Send {
-    /// Goes as far as the state lets it.
+    /// Proceeds as far as the state allows.
     fn advance(&mut self, state: &mut S) -> Tried<R>;
 
-    /// The attempt ends unfinished: gives back what it has taken.
+    /// Returns to the state everything that the attempt has taken, because it ends unfinished.
     fn undo(&mut self, _state: &mut S) {}
 }
 
@@ -35,24 +35,24 @@ impl<S, R, F: FnMut(&mut S) -> Tried<R> + Send> Attempt<S, R> for F {
     }
 }
 
-/// Called once with how an attempt ended.
+/// A callback that receives the result of an attempt. Called exactly once.
 pub type Finish<R> = Box<dyn FnOnce(Result<R>) + Send>;
 
-/// State, and who waits for it. Attempts of one lane are served in order, the first before the next, unless the
-/// object says that any may go before another; lanes do not wait for each other.
+/// State with queues of attempts that wait for it. Attempts of one queue are served in order, the first before the
+/// next, unless the object allows any order; the queues do not wait for each other.
 pub struct Waiting<S, R> {
     shared: Arc<Shared<S, R>>,
 }
 
 struct Shared<S, R> {
-    inner: Mutex<Inner<S, R>>,
-    /// Of an object that has a replica.
+    inner: Mutex<Guarded<S, R>>,
+    /// The journal record of an object that has a replica.
     record: OnceLock<Record>,
 }
 
-struct Inner<S, R> {
+struct Guarded<S, R> {
     state: S,
-    lanes: Vec<VecDeque<Waiter<S, R>>>,
+    queues: Vec<VecDeque<Waiter<S, R>>>,
     in_order: bool,
     next: u64,
 }
@@ -65,37 +65,39 @@ struct Waiter<S, R> {
     registration: Option<Registration>,
 }
 
-/// Attempts that are over, to be told once the lock is free.
+/// Attempts that have ended, whose callbacks are called after the lock is released.
 type Ended<S, R> = Vec<(Waiter<S, R>, Result<R>)>;
 
 impl<S: Send + 'static, R: Send + 'static> Waiting<S, R> {
-    pub fn new(state: S, lanes: usize) -> Waiting<S, R> {
-        Waiting::with_lanes(state, lanes, true)
+    /// Creates the state with a number of queues, each served in order.
+    pub fn new(state: S, queues: usize) -> Waiting<S, R> {
+        Waiting::with_queues(state, queues, true)
     }
 
-    /// Whoever waits goes on as soon as the state lets it, whoever waits before it.
-    pub fn in_any_order(state: S, lanes: usize) -> Waiting<S, R> {
-        Waiting::with_lanes(state, lanes, false)
+    /// Creates the state with queues in which an attempt ends as soon as the state allows, even before earlier
+    /// attempts.
+    pub fn in_any_order(state: S, queues: usize) -> Waiting<S, R> {
+        Waiting::with_queues(state, queues, false)
     }
 
-    fn with_lanes(state: S, lanes: usize, in_order: bool) -> Waiting<S, R> {
-        let lanes = (0..lanes).map(|_| VecDeque::new()).collect();
-        let inner = Mutex::new(Inner { state, lanes, in_order, next: 0 });
+    fn with_queues(state: S, queues: usize, in_order: bool) -> Waiting<S, R> {
+        let queues = (0..queues).map(|_| VecDeque::new()).collect();
+        let inner = Mutex::new(Guarded { state, queues, in_order, next: 0 });
         Waiting { shared: Arc::new(Shared { inner, record: OnceLock::new() }) }
     }
 
-    /// From now on the object's replica follows it.
+    /// Makes the journal of `record` note all changes of the object from now on.
     pub fn attach(&self, record: Record) {
-        // An object is in one store.
+        // An object is in one store, so the record is set once.
         let _is_first = self.shared.record.set(record);
     }
 
-    /// Looks at the state.
+    /// Reads the state under the lock.
     pub fn look<T>(&self, look: impl FnOnce(&S) -> T) -> T {
         look(&self.shared.inner.lock().state)
     }
 
-    /// Changes the state; who waits is then tried again.
+    /// Changes the state, then advances the waiting attempts.
     pub fn with<T>(&self, change: impl FnOnce(&mut S) -> T) -> T {
         let mut ended = Vec::new();
         let result = {
@@ -104,15 +106,15 @@ impl<S: Send + 'static, R: Send + 'static> Waiting<S, R> {
             inner.flush(&mut ended);
             result
         };
-        tell(ended);
+        call_back(ended);
         result
     }
 
-    /// Starts an attempt: it may be over when this returns, or wait in `lane` until the state lets it end or its
-    /// step is cancelled.
+    /// Starts an attempt. It may have ended when this returns, or it waits in queue number `queue` until the state lets
+    /// it end or its step is cancelled.
     pub fn attempt(
         &self,
-        lane: usize,
+        queue: usize,
         cancellation: &Arc<Cancellation>,
         attempt: impl Attempt<S, R> + 'static,
         finish: Finish<R>,
@@ -127,26 +129,26 @@ impl<S: Send + 'static, R: Send + 'static> Waiting<S, R> {
             inner.next += 1;
             let attempt = Box::new(attempt);
             let cancellation = cancellation.clone();
-            inner.lanes[lane].push_back(Waiter { id, attempt, finish, cancellation, registration: None });
+            inner.queues[queue].push_back(Waiter { id, attempt, finish, cancellation, registration: None });
             inner.flush(&mut ended);
-            (id, inner.lanes[lane].iter().any(|waiter| waiter.id == id))
+            (id, inner.queues[queue].iter().any(|waiter| waiter.id == id))
         };
-        tell(ended);
+        call_back(ended);
         if waits {
-            self.watch(lane, id, cancellation);
+            self.end_on_cancellation(queue, id, cancellation);
         }
     }
 
-    /// Ends an attempt when its step is cancelled.
-    fn watch(&self, lane: usize, id: u64, cancellation: &Cancellation) {
-        // The callback keeps the object: who waits can still be told when its container is cleared.
+    /// Registers an attempt to be ended when its step is cancelled.
+    fn end_on_cancellation(&self, queue: usize, id: u64, cancellation: &Cancellation) {
+        // The callback holds the object, so that waiting attempts can still be ended after its container is cleared.
         let shared = self.shared.clone();
-        let end = move |reason: &Error| shared.cancel(lane, id, reason.clone().derived());
+        let end = move |reason: &Error| shared.cancel(queue, id, reason.clone().derived());
         match cancellation.register(end) {
-            Err(reason) => self.shared.cancel(lane, id, reason),
+            Err(reason) => self.shared.cancel(queue, id, reason),
             Ok(registration) => {
                 let mut inner = self.shared.inner.lock();
-                match inner.lanes[lane].iter_mut().find(|waiter| waiter.id == id) {
+                match inner.queues[queue].iter_mut().find(|waiter| waiter.id == id) {
                     Some(waiter) => waiter.registration = Some(registration),
                     None => {
                         drop(inner);
@@ -157,65 +159,65 @@ impl<S: Send + 'static, R: Send + 'static> Waiting<S, R> {
         }
     }
 
-    /// Changes the state and ends all who wait in a lane.
-    pub fn cancel_lane(&self, lane: usize, change: impl FnOnce(&mut S), reason: &Error) {
+    /// Changes the state and ends all attempts of a queue with `reason`.
+    pub fn cancel_lane(&self, queue: usize, change: impl FnOnce(&mut S), reason: &Error) {
         let mut ended = Vec::new();
         {
             let mut inner = self.shared.lock();
             change(&mut inner.state);
-            let waiters = std::mem::take(&mut inner.lanes[lane]);
+            let waiters = std::mem::take(&mut inner.queues[queue]);
             for mut waiter in waiters {
                 waiter.attempt.undo(&mut inner.state);
                 ended.push((waiter, Err(reason.clone())));
             }
             inner.flush(&mut ended);
         }
-        tell(ended);
+        call_back(ended);
     }
 }
 
 impl<S, R> Shared<S, R> {
-    /// The state, to be changed.
-    fn lock(&self) -> MutexGuard<'_, Inner<S, R>> {
+    /// Locks the state for a change, which the journal notes.
+    fn lock(&self) -> MutexGuard<'_, Guarded<S, R>> {
         let Some(record) = self.record.get() else { return self.inner.lock() };
-        let _not_taken = record.hold();
+        let _collection_guard = record.delay_collection();
         let inner = self.inner.lock();
-        record.changes();
+        record.note_change();
         inner
     }
 
-    /// Ends one attempt, if it still waits.
-    fn cancel(&self, lane: usize, id: u64, reason: Error) {
+    /// Ends an attempt with `reason` if it still waits.
+    fn cancel(&self, queue: usize, id: u64, reason: Error) {
         let mut ended = Vec::new();
         {
             let mut inner = self.lock();
-            let Some(place) = inner.lanes[lane].iter().position(|waiter| waiter.id == id) else { return };
-            if let Some(mut waiter) = inner.lanes[lane].remove(place) {
+            let Some(place) = inner.queues[queue].iter().position(|waiter| waiter.id == id) else { return };
+            if let Some(mut waiter) = inner.queues[queue].remove(place) {
                 waiter.attempt.undo(&mut inner.state);
                 ended.push((waiter, Err(reason)));
             }
             inner.flush(&mut ended);
         }
-        tell(ended);
+        call_back(ended);
     }
 }
 
-impl<S, R> Inner<S, R> {
-    /// Tries the lanes in turn until none gets further.
+impl<S, R> Guarded<S, R> {
+    /// Advances the attempts of all queues until none makes progress.
     fn flush(&mut self, ended: &mut Ended<S, R>) {
-        let Inner { state, lanes, in_order, .. } = self;
+        let Guarded { state, queues, in_order, .. } = self;
         loop {
-            let mut changed = false;
-            for lane in lanes.iter_mut() {
+            let mut has_advanced = false;
+            for queue in queues.iter_mut() {
                 let mut place = 0;
-                while let Some(waiter) = lane.get_mut(place) {
+                while let Some(waiter) = queue.get_mut(place) {
                     match waiter.attempt.advance(state) {
                         Tried::Over(result) => {
-                            changed = true;
-                            ended.extend(lane.remove(place).map(|waiter| (waiter, result)));
+                            has_advanced = true;
+                            ended.extend(queue.remove(place).map(|waiter| (waiter, result)));
                             continue;
                         }
-                        Tried::Advanced => changed = true,
+                        Tried::Advanced => has_advanced = true,
                         Tried::Waits => {}
                     }
                     if *in_order {
@@ -224,14 +226,14 @@ impl<S, R> Inner<S, R> {
                     place += 1;
                 }
             }
-            if !changed {
+            if !has_advanced {
                 return;
             }
         }
     }
 }
 
-fn tell<S, R>(ended: Ended<S, R>) {
+fn call_back<S, R>(ended: Ended<S, R>) {
     for (waiter, result) in ended {
         if let Some(registration) = waiter.registration {
             waiter.cancellation.deregister(registration);
@@ -242,7 +244,7 @@ fn tell<S, R>(ended: Ended<S, R>) {
 
 impl<S, R> fmt::Debug for Waiting<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waiting: usize = self.shared.inner.lock().lanes.iter().map(VecDeque::len).sum();
+        let waiting: usize = self.shared.inner.lock().queues.iter().map(VecDeque::len).sum();
         write!(f, "Waiting({waiting} attempts)")
     }
 }
@@ -255,7 +257,7 @@ mod tests {
     type Counter = Waiting<i64, i64>;
     type Log = Arc<Mutex<Vec<Result<i64>>>>;
 
-    /// Takes one at a time until it has `wanted`.
+    /// An attempt that takes units as they become available until it has `wanted`.
     struct Take {
         wanted: i64,
         taken: i64,
@@ -290,7 +292,7 @@ mod tests {
             take(&counter, wanted, &step, &log);
         }
         counter.with(|n| *n += 2);
-        assert!(log.lock().is_empty(), "who came first comes first");
+        assert!(log.lock().is_empty(), "the first attempt is served first");
         counter.with(|n| *n += 2);
         assert_eq!(*log.lock(), [Ok(3), Ok(1)]);
         counter.with(|n| *n += 2);
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_attempt_gives_back_what_it_has_taken() {
+    fn a_cancelled_attempt_returns_the_units_it_has_taken() {
         let (counter, log) = (Counter::new(2, 1), Log::default());
         let (first, second) = (Arc::new(Cancellation::new()), Arc::new(Cancellation::new()));
         take(&counter, 3, &first, &log);
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_order_nobody_waits_for_who_came_before() {
+    fn in_any_order_attempts_do_not_wait_for_earlier_ones() {
         let (counter, step, log) =
             (Counter::in_any_order(0, 1), Arc::new(Cancellation::new()), Log::default());
         let at_least = |limit: i64| {
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_ends_as_one() {
+    fn all_attempts_of_a_queue_end_together() {
         let (counter, step, log) = (Counter::new(1, 1), Arc::new(Cancellation::new()), Log::default());
         take(&counter, 2, &step, &log);
         take(&counter, 5, &step, &log);
@@ -333,7 +335,7 @@ mod tests {
         counter.cancel_lane(0, |n| *n += 10, &closed);
         assert_eq!(*log.lock(), [Err(closed.clone()), Err(closed)]);
         assert_eq!(counter.with(|n| *n), 11);
-        step.cancel(Error::internal("no one is told twice"));
+        step.cancel(Error::internal("each callback is called once"));
         assert_eq!(log.lock().len(), 2);
     }
 }

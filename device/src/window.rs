@@ -1,4 +1,4 @@
-//! Memory of other processes' devices, which devices of this one see.
+//! Device memory of other processes that devices of this process can map.
 
 use crate::device::DeviceMemory;
 use parking_lot::Mutex;
@@ -7,54 +7,58 @@ use std::fmt;
 use std::fs::File;
 use std::sync::Arc;
 
-/// Smaller tensors go by the host, bytes: to bring them where others see them takes as long.
+/// The size in bytes from which tensors are sent through exported device buffers. Smaller tensors are sent through host
+/// memory, because copying them to a shared buffer takes as long.
 pub const LEAST: usize = 1 << 18;
 
-/// A block of another process's device.
+/// A buffer in the memory of another process's device.
 #[derive(Debug)]
 pub struct PeerWindow {
-    /// Kept, for other devices may look later.
+    /// The descriptor, kept open because other devices may map the buffer later.
     descriptor: File,
     len: usize,
-    /// One for each device that has looked.
+    /// The mappings: one for each device that has mapped the buffer or tried to.
     views: Mutex<Vec<Box<dyn View>>>,
 }
 
-/// How a device sees a window, until it is dropped: known in full only to the device that made it.
+/// A device's mapping of a buffer, unmapped when dropped. Only the device that made it knows its concrete type.
 pub trait View: Any + Send + Sync + fmt::Debug {}
 
 impl PeerWindow {
-    /// A block of so many bytes by its descriptor. Nothing is looked at yet.
+    /// Creates a buffer of `len` bytes from its descriptor. No device maps it yet.
     pub fn new(descriptor: File, len: usize) -> Arc<PeerWindow> {
         Arc::new(PeerWindow { descriptor, len, views: Mutex::default() })
     }
 
+    /// Returns the descriptor by which devices map the buffer.
     pub fn descriptor(&self) -> &File {
         &self.descriptor
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Returns whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What `find` finds among the views of one kind; one more is made where it finds nothing.
+    /// Returns the first result of `find` among the mappings of type `V`. If there is none, `make` creates one more
+    /// mapping, and `find` is applied to that.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// Errors of `make`.
     pub fn view<V: View, R, E>(
         &self,
         find: impl Fn(&V) -> Option<R>,
         make: impl FnOnce() -> Result<V, E>,
     ) -> Result<Option<R>, E> {
         let mut views = self.views.lock();
-        let known = views.iter().find_map(|view| (&**view as &dyn Any).downcast_ref().and_then(&find));
-        if known.is_some() {
-            return Ok(known);
+        let found_before = views.iter().find_map(|view| (&**view as &dyn Any).downcast_ref().and_then(&find));
+        if found_before.is_some() {
+            return Ok(found_before);
         }
         let view = make()?;
         let found = find(&view);
@@ -63,13 +67,13 @@ impl PeerWindow {
     }
 }
 
-/// What lender and borrower have agreed on: dropped, it returns what was lent.
+/// A borrowed buffer's link to its lender; dropping it returns the buffer.
 pub trait Loan: Send + Sync {
-    /// The device cannot look into the window after all: its lender is to lend it nothing more.
+    /// Reports that the device has no access to the buffer, so that the lender shares no further buffers with it.
     fn tell_unseen(&self);
 }
 
-/// A tensor's memory in a window, from its beginning on: lent until it is dropped.
+/// The memory of a tensor at the start of another process's buffer, borrowed until dropped.
 pub struct BorrowedMemory {
     window: Arc<PeerWindow>,
     len: usize,
@@ -77,21 +81,22 @@ pub struct BorrowedMemory {
 }
 
 impl BorrowedMemory {
-    /// `None` if the window is shorter.
+    /// Creates the memory of a tensor of `len` bytes; `None` if the buffer is shorter.
     pub fn new(window: Arc<PeerWindow>, len: usize, loan: Box<dyn Loan>) -> Option<BorrowedMemory> {
         (len <= window.len).then_some(BorrowedMemory { window, len, loan })
     }
 
-    /// The memory behind a tensor, if it is such.
+    /// Returns the borrowed memory behind a tensor; `None` if its memory is of another kind.
     pub fn of(memory: &dyn DeviceMemory) -> Option<&BorrowedMemory> {
         (memory as &dyn Any).downcast_ref()
     }
 
+    /// Returns the buffer that the memory is in.
     pub fn window(&self) -> &Arc<PeerWindow> {
         &self.window
     }
 
-    /// Tells the lender that the device cannot look into the window.
+    /// Reports to the lender that the device has no access to the buffer.
     pub fn tell_unseen(&self) {
         self.loan.tell_unseen();
     }

@@ -1,4 +1,4 @@
-//! What the executor itself costs: nanoseconds a node, for ten thousand scalar nodes.
+//! The overhead of the executor: nanoseconds per node, for ten thousand scalar nodes.
 
 use anabranch_executor::{Executor, KernelCache};
 use device::KernelTable;
@@ -12,7 +12,7 @@ use graph::{DType, Graph, Node, NodeId, Op, Output, Tensor};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-/// As in the binaries.
+/// The allocator of the binaries.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -46,7 +46,7 @@ fn table() -> &'static KernelTable {
     })
 }
 
-/// Nanoseconds a node: the median step, and the fastest.
+/// Returns the nanoseconds per node of the median step and of the fastest.
 fn measure(graph: &Graph, threads: usize) -> Result<(f64, f64)> {
     let pool = Pool::new(threads)?;
     let attributes = kernels::lone_device().attributes().clone();

@@ -1,4 +1,4 @@
-//! What running a node means, decided once.
+//! The action of each node of a plan, and the memory of each of its ports; both are decided once, at registration.
 
 use crate::kernel_cache::KernelCache;
 use device::Device;
@@ -13,31 +13,29 @@ use graph::{Bool8, DType, DeviceName, Node, Op, Role};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What running a node means.
+/// The action of a node: the work that running it consists of.
 pub(super) enum Action {
+    /// Runs a kernel.
     Kernel(Arc<Kernel>),
-    Send {
-        key: Arc<RendezvousKey>,
-        way: Way,
-    },
-    /// `to_device`: what arrives is moved into the device's own memory.
-    Recv {
-        key: Arc<RendezvousKey>,
-        to_device: bool,
-    },
-    /// Runs with no effect: what is ordered by it is all.
-    Nothing,
-    /// Decides where a value goes on.
-    Steer(Steer),
-    /// Runs the kernels of a segment, by its number.
+    /// Sends the input to another device.
+    Send { key: Arc<RendezvousKey>, path: SendPath },
+    /// Receives a tensor from another device. If `to_device`, it is then moved into the device's own memory.
+    Recv { key: Arc<RendezvousKey>, to_device: bool },
+    /// Does nothing (ControlTrigger); the node only orders others by its control edges, and runs even if its inputs are
+    /// dead.
+    Trigger,
+    /// Forwards a value between ports by the rules of a control-flow op.
+    ControlFlow(ControlFlowOp),
+    /// Runs the kernels of the segment with this number.
     Segment(u32),
-    /// Computed at registration; never scheduled.
+    /// Was computed at registration; never scheduled.
     Constant,
 }
 
 impl Action {
     /// # Errors
-    /// With the node's name: there is no kernel for it, or its op needs what the executor has not.
+    /// An error that names the node if there is no kernel for it, or its op needs features that the executor does not
+    /// have.
     pub(super) fn new(
         device: &Arc<Device>,
         kernels: &KernelCache,
@@ -49,86 +47,93 @@ impl Action {
             Role::Compute => Ok(Action::Kernel(kernels.kernel(device, node, functions)?)),
             Role::Send => {
                 let key = key(node)?;
-                let way = Way::between(device, &key.dst_device)?;
-                Ok(Action::Send { key, way })
+                let path = SendPath::between(device, &key.dst_device)?;
+                Ok(Action::Send { key, path })
             }
             Role::Recv => {
-                let wanted = memories(device, node, &node.op.outputs, outputs)?;
-                // What variants hold is in memories of its own.
+                let required = port_memories(device, node, &node.op.outputs, outputs)?;
+                // A variant's tensors may be in host or device memory, so that a variant is always passed on for
+                // transfer.
                 let is_variant = outputs.first().is_some_and(|port| port.dtype == DType::Variant);
                 let to_device = device.processor().has_own_memory()
-                    && (is_variant || wanted.first() == Some(&Wanted::Own));
+                    && (is_variant || required.first() == Some(&RequiredMemory::Device));
                 Ok(Action::Recv { key: key(node)?, to_device })
             }
-            Role::ControlTrigger => Ok(Action::Nothing),
-            Role::Switch => Ok(Action::Steer(Steer::Switch)),
-            Role::Merge => Ok(Action::Steer(Steer::Merge)),
-            Role::Enter | Role::Exit | Role::NextIteration | Role::LoopCond => Ok(Action::Steer(Steer::Pass)),
+            Role::ControlTrigger => Ok(Action::Trigger),
+            Role::Switch => Ok(Action::ControlFlow(ControlFlowOp::Switch)),
+            Role::Merge => Ok(Action::ControlFlow(ControlFlowOp::Merge)),
+            Role::Enter | Role::Exit | Role::NextIteration | Role::LoopCond => {
+                Ok(Action::ControlFlow(ControlFlowOp::Forward))
+            }
         }
     }
 
-    /// Whether running it early lets another device, or an operation that takes time but no thread, go on.
+    /// Returns whether running the node early allows another device, or an operation that takes time but no thread, to
+    /// proceed.
     pub(super) fn is_awaited_elsewhere(&self) -> bool {
         match self {
             Action::Send { .. } | Action::Recv { .. } => true,
             Action::Kernel(kernel) => matches!(**kernel, Kernel::Async(_)),
-            Action::Nothing | Action::Steer(_) | Action::Segment(_) | Action::Constant => false,
+            Action::Trigger | Action::ControlFlow(_) | Action::Segment(_) | Action::Constant => false,
         }
     }
 }
 
-/// Where who receives finds what is in the device's own memory.
+/// How a Send delivers a tensor that is in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// In the host's memory.
+pub(super) enum SendPath {
+    /// The tensor is copied to host memory.
     Host,
-    /// Where it is: the devices are alike, and of one task.
-    HandOver,
-    /// Where another process sees it, if it can: the devices are alike.
-    Lend,
+    /// The tensor itself is passed on, because the devices have one type and belong to one task.
+    SameTask,
+    /// The tensor is exported to a buffer that the receiver's process can map, if it has access; the devices have one
+    /// type.
+    PeerProcess,
 }
 
-impl Way {
-    fn between(device: &Device, other: &str) -> Result<Way> {
+impl SendPath {
+    fn between(device: &Device, other: &str) -> Result<SendPath> {
         let (own, other) = (device.name(), DeviceName::parse(other)?);
         Ok(match device.processor().can_adopt() && own.device_type == other.device_type {
-            false => Way::Host,
-            true if DeviceName { id: own.id, ..other } == *own => Way::HandOver,
-            true => Way::Lend,
+            false => SendPath::Host,
+            true if DeviceName { id: own.id, ..other } == *own => SendPath::SameTask,
+            true => SendPath::PeerProcess,
         })
     }
 }
 
-/// How control flow moves values between ports; between turns and loops, the frames do.
-pub(super) enum Steer {
-    /// To the output that the second input chooses: by truth if there are two, else by number, where a number
-    /// that is no output's chooses the last. The other outputs are dead.
+/// A control-flow op's rule for forwarding values from inputs to outputs. Forwarding between iterations and loop frames
+/// is done by the frames.
+pub(super) enum ControlFlowOp {
+    /// Forwards to the output that the second input selects: by a boolean if there are two outputs, else by index,
+    /// where an index out of range selects the last output. The other outputs are dead.
     Switch,
-    /// The input that came, and which one that is.
+    /// Forwards the input that has arrived, and its index.
     Merge,
-    Pass,
+    /// Forwards the only input.
+    Forward,
 }
 
-impl Steer {
+impl ControlFlowOp {
     pub(super) fn run(&self, inputs: &mut [Value], outputs: &mut [Value]) -> Result<()> {
         match self {
-            Steer::Switch => {
-                let output = chosen(inputs.get(1), outputs.len())?;
+            ControlFlowOp::Switch => {
+                let output = selected_output(inputs.get(1), outputs.len())?;
                 outputs[output] = std::mem::take(&mut inputs[0]);
             }
-            Steer::Merge => {
-                let came = inputs.iter().position(|input| !matches!(input, Value::None));
-                let came = came.ok_or_else(|| Error::internal("a Merge runs without an input"))?;
-                outputs[0] = std::mem::take(&mut inputs[came]);
-                outputs[1] = Value::Host((came as i32).into());
+            ControlFlowOp::Merge => {
+                let arrived = inputs.iter().position(|input| !matches!(input, Value::None));
+                let arrived = arrived.ok_or_else(|| Error::internal("a Merge runs without an input"))?;
+                outputs[0] = std::mem::take(&mut inputs[arrived]);
+                outputs[1] = Value::Host((arrived as i32).into());
             }
-            Steer::Pass => outputs[0] = std::mem::take(&mut inputs[0]),
+            ControlFlowOp::Forward => outputs[0] = std::mem::take(&mut inputs[0]),
         }
         Ok(())
     }
 }
 
-fn chosen(by: Option<&Value>, outputs: usize) -> Result<usize> {
+fn selected_output(by: Option<&Value>, outputs: usize) -> Result<usize> {
     let Some(Value::Host(by)) = by else {
         return Err(Error::internal("a Switch runs without its choice in host memory"));
     };
@@ -142,7 +147,7 @@ fn chosen(by: Option<&Value>, outputs: usize) -> Result<usize> {
     Ok(usize::try_from(number).ok().filter(|n| *n < outputs).unwrap_or(outputs - 1))
 }
 
-/// The key of a Send or Recv, all of whose parts are attributes.
+/// Returns the key of a Send or Recv, which is given by the node's attributes.
 fn key(node: &Node) -> Result<Arc<RendezvousKey>> {
     let text = |name: &str| node.attr::<String>(name);
     let incarnation = node.attr::<i64>("send_device_incarnation")?;
@@ -154,26 +159,27 @@ fn key(node: &Node) -> Result<Arc<RendezvousKey>> {
     )))
 }
 
-/// In which memory a port's tensor is.
+/// The memory that a port's tensor must be in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Wanted {
+pub(super) enum RequiredMemory {
+    /// Host memory.
     Host,
-    /// The device's own.
-    Own,
-    /// Wherever it came from: its reader moves it if it must.
+    /// The device's own memory.
+    Device,
+    /// Either memory: the reader moves the tensor if necessary.
     Any,
 }
 
-/// For each port, in which memory its tensor is: the host's because the kernel says so, or because its elements are
-/// objects. What is sent leaves from where it is. Integers of 32 bits, which count turns and sizes, and truth values,
-/// which choose branches, are on the host as a rule: what only steers leaves them where they are, and what receives
-/// integers does not bring them over.
-pub(super) fn memories(
+/// Returns the memory of each port's tensor. A port is in host memory if the kernel requires it, or if its elements are
+/// objects. A Send sends its input from the memory that it is in. 32-bit integers, which count iterations and sizes,
+/// and booleans, which select branches, are usually on the host: control-flow ops leave them in the memory they are in,
+/// and a Recv leaves integers on the host.
+pub(super) fn port_memories(
     device: &Arc<Device>,
     node: &Node,
     args: &[graph::ops::spec::Arg],
     types: &PortTypes,
-) -> Result<Vec<Wanted>> {
+) -> Result<Vec<RequiredMemory>> {
     let kernel = device.find_kernel(node);
     let role = node.op.role();
     let is_on_host = |argument: &str| match role {
@@ -182,38 +188,39 @@ pub(super) fn memories(
         Role::LoopCond => true,
         _ => kernel.is_some_and(|def| def.is_on_host(argument)),
     };
-    let is_anywhere = |argument: &str| kernel.is_some_and(|def| def.is_anywhere(argument));
+    let accepts_any_memory = |argument: &str| kernel.is_some_and(|def| def.accepts_any_memory(argument));
     let of_type = |dtype: DType| match (role, dtype) {
-        (Role::Recv, DType::Int32) => Wanted::Host,
+        (Role::Recv, DType::Int32) => RequiredMemory::Host,
         (
             Role::Switch | Role::Merge | Role::Enter | Role::Exit | Role::NextIteration,
             DType::Int32 | DType::Bool,
-        ) => Wanted::Any,
-        _ => Wanted::Own,
+        ) => RequiredMemory::Any,
+        _ => RequiredMemory::Device,
     };
     let op: &Op = node.op;
     let mut ports = Vec::with_capacity(types.len());
     for arg in args {
         let count = op.arg_count(arg, &node.attrs)?;
         let memory = match () {
-            () if is_on_host(arg.name) => Some(Wanted::Host),
-            () if role == Role::Send || is_anywhere(arg.name) => Some(Wanted::Any),
+            () if is_on_host(arg.name) => Some(RequiredMemory::Host),
+            () if role == Role::Send || accepts_any_memory(arg.name) => Some(RequiredMemory::Any),
             () => None,
         };
         ports.extend(std::iter::repeat_n(memory, count));
     }
-    let wanted = |(memory, port): (Option<Wanted>, &graph::PortType)| match memory {
-        // Objects have no form but the host's.
-        _ if port.dtype.size().is_none() => Wanted::Host,
+    let required = |(memory, port): (Option<RequiredMemory>, &graph::PortType)| match memory {
+        // Elements that are objects exist in host memory only.
+        _ if port.dtype.size().is_none() => RequiredMemory::Host,
         Some(memory) => memory,
         None => of_type(port.dtype),
     };
-    Ok(ports.into_iter().zip(types).map(wanted).collect())
+    Ok(ports.into_iter().zip(types).map(required).collect())
 }
 
-/// The outputs of a node that gives the same in every step: it has no state, no inputs, and waits for nobody.
-/// A kernel that fails is left to fail in a step that needs it.
-pub(super) fn constant(
+/// Returns the outputs of a node without state and data inputs, which are the same in every step; `None` if the kernel
+/// is stateful, asynchronous or fails. A kernel that fails is run again in each step that needs it, so that the step
+/// reports the error.
+pub(super) fn constant_outputs(
     action: &Action,
     node: &Node,
     num_outputs: usize,
@@ -233,7 +240,7 @@ pub(super) fn constant(
     is_complete.then_some(outputs)
 }
 
-/// The step of the constants, in which no tensor comes from elsewhere.
-pub(super) fn lone_step() -> Arc<Step> {
+/// Creates the step in which constants are computed, without any received tensors.
+pub(super) fn constants_step() -> Arc<Step> {
     Arc::new(Step::new(0, Arc::new(LocalRendezvous::new()), Arc::new(Cancellation::new())))
 }

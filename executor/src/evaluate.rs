@@ -1,4 +1,4 @@
-//! Nodes computed on the host from constants, for passes that fold them.
+//! Evaluation of nodes on the host from constant inputs, for constant folding.
 
 use device::Device;
 use device::single_node;
@@ -10,13 +10,13 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Evaluates nodes that have no state and whose CPU kernel does not wait.
+/// Evaluates nodes whose op is stateless and whose CPU kernel is synchronous.
 pub struct HostEvaluator {
     device: Arc<Device>,
 }
 
 impl HostEvaluator {
-    /// An evaluator that runs the kernels of this device, which has host memory.
+    /// Creates an evaluator that runs the kernels of this device, whose tensors are in host memory.
     pub fn new(device: Arc<Device>) -> HostEvaluator {
         HostEvaluator { device }
     }
@@ -77,7 +77,7 @@ mod tests {
     use graph::DType;
 
     #[test]
-    fn folds_what_has_a_kernel_and_reports_what_is_wrong() -> Result<()> {
+    fn nodes_with_a_kernel_are_folded_and_errors_reported() -> Result<()> {
         let op = graph::ops::lookup("AddV2").ok_or_else(|| Error::internal("AddV2 is not in the table"))?;
         let node = Node::new("sum", op).with_attr("T", DType::Float);
         let evaluator = HostEvaluator::new(Arc::new(kernels::lone_device()));

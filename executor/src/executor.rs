@@ -1,25 +1,26 @@
 //! The executor: runs one device's partition of a graph, step after step.
 //!
-//! Registration compiles the partition ([`plan`]); a step touches dense arrays ([`state`]) and walks them with
-//! as few threads as the work deserves ([`run`], [`node`]); what does not end at once comes back through
-//! [`launch`]. Where a node's state is and what follows it is a [`flow`]: [`straight`] where each node runs once,
-//! [`frames`] where there are branches and loops ([`frame_plan`]).
+//! Registration compiles the partition ([`plan`]). A step changes dense arrays ([`state`]) and is run by as few threads
+//! as its work is worth ([`run`], [`node`]); operations that end later resume the step through [`launch`]. The state of
+//! nodes and the delivery of values is a [`flow`]: [`straight`] if each node runs once, [`frames`] if there are
+//! branches and loops ([`frame_plan`], [`iteration`]).
 //!
-//! Where kernels only enqueue, those that may be enqueued as one are a [`segment`]: which they are [`segments`] decides, by
-//! what [`arrivals`] says of when there is what they wait for, and [`segmented`] lays them out.
+//! On devices whose kernels only enqueue work, kernels that may be enqueued as one graph form a [`segment`].
+//! [`segment_selection`] selects them, from the times that [`availability`] computes, and [`segment_layout`] lays them out.
 
 #[cfg(test)]
 mod control_flow_tests;
 #[cfg(test)]
 mod tests;
 
-use crate::frames::Framed;
+use crate::frames::FramedFlow;
 use crate::kernel_cache::KernelCache;
 use crate::library_functions::LibraryFunctions;
 use crate::plan::Plan;
 use crate::run::Run;
-use crate::state::State;
-use crate::straight::Straight;
+use crate::start::{Start, StartFacts};
+use crate::state::RunState;
+use crate::straight::StraightFlow;
 use crate::trace::Trace;
 use device::Device;
 use device::Pool;
@@ -32,56 +33,57 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// A compiled partition. Any number of its steps may run at once.
+/// A compiled partition. Any number of its steps may run concurrently.
 pub struct Executor {
     pub(crate) plan: Plan,
     pub(crate) device: Arc<Device>,
     pub(crate) pool: Arc<Pool>,
-    /// What running each node took, ns, by recent experience; 0 before the first.
+    /// The estimated duration of each node in ns, from recent runs; 0 before the first.
     pub(crate) costs: Box<[AtomicU32]>,
     steps: AtomicU64,
-    /// By recent experience, a step is over sooner than another thread would begin it.
+    /// True if recent steps took less time than another thread takes to start.
     is_light: AtomicBool,
-    /// As `is_light`, of what follows from each value that is received.
-    receives_lightly: AtomicBool,
-    /// States that no step uses.
-    states: Mutex<Vec<Arc<State>>>,
+    /// True if the work that follows each received value recently took less time than another thread takes to start.
+    has_light_receives: AtomicBool,
+    /// States that no step uses, for reuse.
+    states: Mutex<Vec<Arc<RunState>>>,
 }
 
-/// At most so many idle states are kept.
-pub(crate) const KEPT_STATES: usize = 16;
+/// The maximum number of idle states that are kept for reuse.
+pub(crate) const MAX_IDLE_STATES: usize = 16;
 
-/// Nodes that take longer than this, ns, are worth another thread: a hand-over costs a few microseconds.
-pub(crate) const EXPENSIVE: u32 = 15_000;
+/// The duration in ns from which a node is worth another thread: handing it over costs a few microseconds.
+pub(crate) const EXPENSIVE_NANOS: u32 = 15_000;
 
-/// Nodes that take at least this, ns, are worth another thread in numbers; smaller ones lose more by two threads
-/// that count down the same nodes than they gain.
-const SHAREABLE: u32 = 1_000;
+/// The duration in ns from which many nodes together are worth another thread. Below it, two threads that decrement the
+/// same pending counts lose more time than they gain.
+const SHAREABLE_NANOS: u32 = 1_000;
 
-/// Costs are measured in the first steps, and then in one of so many, for clocks cost as much as small nodes.
-const MEASURED_AT_FIRST: u64 = 4;
-const MEASURED_EVERY: u64 = 16;
+/// The number of first steps whose costs are measured, and the interval of measured steps afterwards. Not all are
+/// measured, because reading a clock costs as much as a small node.
+const NUM_FIRST_MEASURED: u64 = 4;
+const MEASURED_INTERVAL: u64 = 16;
 
-/// Steps of more nodes are not light, whatever they take.
-const MOST_LIGHT: usize = 1024;
+/// The number of nodes above which a step never counts as light.
+const MAX_LIGHT_NODES: usize = 1024;
 
-/// Steps that take less than this, ns, are light: a thread that sleeps takes as long to wake.
-pub(crate) const LIGHT: u64 = 50_000;
+/// The duration in ns below which a step is light: waking a sleeping thread takes as long.
+pub(crate) const LIGHT_NANOS: u64 = 50_000;
 
-/// What follows from the values that a step receives is light if it takes less than `LIGHT` for each, and this in all,
-/// ns: it may be that all of it waits for the last.
-const LIGHT_IN_ALL: u64 = 250_000;
+/// The duration in ns, over all received values of a step, below which the work that follows them is light, if it is
+/// also below `LIGHT_NANOS` for each value. The sum is limited because all the work may wait for the last value.
+const LIGHT_TOTAL_NANOS: u64 = 250_000;
 
-/// What a node takes besides its kernel, ns.
-pub(crate) const NODE: u64 = 100;
+/// The overhead of the executor for each node in ns.
+pub(crate) const NODE_OVERHEAD_NANOS: u64 = 100;
 
 impl Executor {
-    /// Compiles one device's partition: every node is of this device, and the attributes of each Send and Recv
-    /// hold its full key.
+    /// Compiles one device's partition: every node is placed on this device, and the attributes of each Send and Recv
+    /// give its full key.
     ///
     /// # Errors
-    /// What makes the partition unfit to run, with the node's name: no kernel, bad attributes, a cycle
-    /// that is no loop.
+    /// An error that names the node if the partition cannot run: a missing kernel, invalid attributes, or a cycle that
+    /// is not a loop.
     pub fn new(
         graph: &Graph,
         device: Arc<Device>,
@@ -92,10 +94,11 @@ impl Executor {
         Executor::among(graph, device, &devices, pool, kernels)
     }
 
-    /// As [`Executor::new`], where functions may be called on other devices of the task.
+    /// Compiles a partition like [`Executor::new`]; its functions may also be called on the other `devices` of the
+    /// task.
     ///
     /// # Errors
-    /// As of [`Executor::new`].
+    /// Those of [`Executor::new`].
     pub fn among(
         graph: &Graph,
         device: Arc<Device>,
@@ -104,11 +107,11 @@ impl Executor {
         kernels: &KernelCache,
     ) -> Result<Executor> {
         let functions = LibraryFunctions::of_graph(&graph.library, &device, devices, &pool);
-        Executor::of_function(graph, device, pool, kernels, &functions)
+        Executor::with_functions(graph, device, pool, kernels, &functions)
     }
 
-    /// As [`Executor::new`], with the functions that the kernels may call.
-    pub(crate) fn of_function(
+    /// Compiles a partition like [`Executor::new`], whose kernels may call `functions`.
+    pub(crate) fn with_functions(
         graph: &Graph,
         device: Arc<Device>,
         pool: Arc<Pool>,
@@ -118,93 +121,104 @@ impl Executor {
         let plan = Plan::new(graph, &device, kernels, functions)?;
         let costs = plan.nodes.iter().map(|_| AtomicU32::new(0)).collect();
         let steps = AtomicU64::new(0);
-        let (is_light, receives_lightly) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (is_light, has_light_receives) = (AtomicBool::new(false), AtomicBool::new(false));
         let states = Mutex::default();
-        Ok(Executor { plan, device, pool, costs, steps, is_light, receives_lightly, states })
+        Ok(Executor { plan, device, pool, costs, steps, is_light, has_light_receives, states })
     }
 
-    /// Starts a step; `done` is called exactly once, after every node has ended: from a pool thread or one that was
-    /// [lent](Pool::lend_thread), or before this returns where the whole step takes less than a thread's start. If a
-    /// node failed, the step was cancelled with that failure as the reason, and it is the result.
+    /// Starts a step. `done` is called exactly once, after every node has ended: on a pool thread, on a thread that was
+    /// [lent](Pool::lend_thread), or before this returns if the whole step takes less time than a thread takes to
+    /// start. If a node fails, the step is cancelled with that error as the reason, and `done` receives the error.
     pub fn run(self: &Arc<Self>, step: Arc<Step>, trace: bool, done: Box<dyn FnOnce(Result<Trace>) + Send>) {
         let number = self.steps.fetch_add(1, Ordering::Relaxed);
-        let measures = number < MEASURED_AT_FIRST || number.is_multiple_of(MEASURED_EVERY);
-        if !self.plan.frames.is_empty() {
-            let run = Run::<Framed>::new(self, step, trace, measures, done);
-            self.pool.spawn(move || run.start());
-        } else {
-            let run = Run::<Straight>::new(self, step, trace, measures, done);
-            // On a compute thread, kernels may be waiting below.
-            let is_compute_thread = Pool::is_compute_thread();
-            if self.plan.is_brief && !is_compute_thread {
-                run.start();
-            } else if self.is_light() && visit::can_run_short() {
-                self.pool.run_short(move || run.start());
-            } else if self.plan.only_waits && !is_compute_thread {
-                run.start_receives();
-            } else {
+        let measures = number < NUM_FIRST_MEASURED || number.is_multiple_of(MEASURED_INTERVAL);
+        match Start::choose(self.start_facts()) {
+            Start::FramesOnPool => {
+                let run = Run::<FramedFlow>::new(self, step, trace, measures, done);
                 self.pool.spawn(move || run.start());
+            }
+            start => {
+                let run = Run::<StraightFlow>::new(self, step, trace, measures, done);
+                match start {
+                    Start::OnCaller => run.start(),
+                    Start::InlineTask => self.pool.run_short(move || run.start()),
+                    Start::ReceivesOnCaller => run.start_receives(),
+                    Start::OnPool | Start::FramesOnPool => self.pool.spawn(move || run.start()),
+                }
             }
         }
     }
 
-    /// Whether a step may run on a thread that [was lent](Pool::lend_thread).
+    /// Returns the facts that decide how a step starts on the calling thread.
+    fn start_facts(&self) -> StartFacts {
+        StartFacts {
+            has_control_flow: !self.plan.frames.is_empty(),
+            is_brief: self.plan.is_brief,
+            is_light: self.is_light(),
+            starts_with_receives: self.plan.starts_with_receives,
+            is_compute_thread: Pool::is_compute_thread(),
+            runs_inline_tasks: visit::can_run_short(),
+        }
+    }
+
+    /// Returns whether a step may run as an inline task of a thread that [was lent](Pool::lend_thread).
     fn is_light(&self) -> bool {
         self.is_light.load(Ordering::Relaxed)
     }
 
-    /// As [`Executor::is_light`], of what goes on when a value is received.
-    pub fn receives_lightly(&self) -> bool {
-        self.receives_lightly.load(Ordering::Relaxed)
+    /// Returns whether the work that follows a received value may run as an inline task.
+    pub fn has_light_receives(&self) -> bool {
+        self.has_light_receives.load(Ordering::Relaxed)
     }
 
-    /// Learns from a step that was measured.
-    pub fn weigh(&self) {
+    /// Updates whether steps are light, after a measured step.
+    pub fn update_lightness(&self) {
         let nodes = self.plan.nodes.len();
-        let is_known = self.steps.load(Ordering::Relaxed) >= MEASURED_AT_FIRST;
-        if !is_known || nodes > MOST_LIGHT || !self.plan.frames.is_empty() {
+        let is_known = self.steps.load(Ordering::Relaxed) >= NUM_FIRST_MEASURED;
+        if !is_known || nodes > MAX_LIGHT_NODES || !self.plan.frames.is_empty() {
             return;
         }
         let kernels: u64 = self.costs.iter().map(|cost| u64::from(cost.load(Ordering::Relaxed))).sum();
-        let step = kernels + nodes as u64 * NODE;
-        let most = (LIGHT * self.plan.num_receives as u64).min(LIGHT_IN_ALL);
-        self.is_light.store(step <= LIGHT, Ordering::Relaxed);
-        self.receives_lightly.store(step <= most, Ordering::Relaxed);
+        let step = kernels + nodes as u64 * NODE_OVERHEAD_NANOS;
+        let max_light = (LIGHT_NANOS * self.plan.num_receives as u64).min(LIGHT_TOTAL_NANOS);
+        self.is_light.store(step <= LIGHT_NANOS, Ordering::Relaxed);
+        self.has_light_receives.store(step <= max_light, Ordering::Relaxed);
     }
 
-    pub(crate) fn take_state(&self) -> Arc<State> {
+    /// Returns a state for a new step.
+    pub(crate) fn take_state(&self) -> Arc<RunState> {
         let idle = self.states.lock().pop();
         match idle {
             Some(state) => {
                 state.reset(&self.plan);
                 state
             }
-            None => Arc::new(State::new(&self.plan)),
+            None => Arc::new(RunState::new(&self.plan)),
         }
     }
 
-    /// Takes back a state whose slots are empty.
-    pub(crate) fn keep_state(&self, state: Arc<State>) {
+    /// Stores a state, whose slots must be empty, for reuse.
+    pub(crate) fn store_state(&self, state: Arc<RunState>) {
         let mut states = self.states.lock();
-        if states.len() < KEPT_STATES {
+        if states.len() < MAX_IDLE_STATES {
             states.push(state);
         }
     }
 
-    /// What the node is expected to take, ns; 0 where other threads would not help.
+    /// Returns the node's expected duration in ns; 0 if other threads would not help.
     pub fn cost(&self, node: u32) -> u32 {
         let cost = self.costs[node as usize].load(Ordering::Relaxed);
-        if cost >= SHAREABLE && self.pool.threads() > 1 { cost } else { 0 }
+        if cost >= SHAREABLE_NANOS && self.pool.threads() > 1 { cost } else { 0 }
     }
 
-    /// Whether others should not wait until the node has ended.
+    /// Returns whether other ready nodes should not wait until the node has ended.
     pub fn is_expensive(&self, node: u32) -> bool {
-        self.costs[node as usize].load(Ordering::Relaxed) >= EXPENSIVE
+        self.costs[node as usize].load(Ordering::Relaxed) >= EXPENSIVE_NANOS
     }
 
-    /// Learns what a node took. Estimates fall fast and rise slowly: a thread that lost its processor for a
-    /// while must not make a small node look expensive for long.
-    pub fn learn(&self, node: u32, nanos: u64) {
+    /// Updates the node's expected duration. Estimates fall fast and rise slowly, because a thread that lost its
+    /// processor for a while must not make a small node look expensive for long.
+    pub fn record_cost(&self, node: u32, nanos: u64) {
         let cost = &self.costs[node as usize];
         let nanos = u32::try_from(nanos).unwrap_or(u32::MAX).max(1);
         let new = match cost.load(Ordering::Relaxed) {

@@ -1,7 +1,7 @@
-//! What differs between partitions with and without control flow: where the state of a node is, and whom its
-//! end makes ready. The rest of a step is the same code, compiled once for each.
+//! The difference between partitions with and without control flow: the location of a node's state, and the delivery of
+//! its outputs. The rest of a run is generic code, compiled once for each flow.
 
-use super::run::{Local, Run};
+use super::run::{Run, ThreadState};
 use crate::executor::Executor;
 use device::Result;
 use device::rendezvous::RendezvousKey;
@@ -10,49 +10,59 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// How a step of a partition goes on from node to node.
+/// The state of one run, and the delivery of values from node to node.
 pub(super) trait Flow: Sized + Send + Sync + 'static {
-    /// One run of a node that waits for nothing more.
+    /// A node that is ready to run.
     type Task: Send + 'static;
 
-    /// Whether a step may go on for any time, so that its threads must give way to other steps.
+    /// True if a run may last arbitrarily long, so that its threads must yield to other steps.
     const MAY_LOOP: bool;
 
+    /// Returns the state for a new run.
     fn new(executor: &Executor) -> Self;
 
-    /// The run of a node that waits for nothing from the start.
+    /// Returns the task of a node that is ready from the start.
     fn source(&self, id: u32) -> Self::Task;
 
+    /// Returns the task's node.
     fn node(task: &Self::Task) -> u32;
 
-    /// Whether some input of the run will never be there.
+    /// Returns whether an input of the task is dead.
     fn is_dead(task: &Self::Task) -> bool;
 
-    /// The inputs of a run.
+    /// Returns the inputs of a task.
     ///
     /// # Safety
-    /// The caller has the task, `slots` are of its node, and it holds no other borrow of them.
+    /// The caller owns the task, `slots` are those of its node, and the caller has no other borrow of them.
     #[allow(clippy::mut_from_ref)]
     unsafe fn inputs<'a>(&'a self, task: &'a Self::Task, slots: Range<usize>) -> &'a mut [Value];
 
-    /// Under which key a Send or Recv meets its other end.
+    /// Returns the rendezvous key of a Send or Recv in the task's iteration.
     fn key(task: &Self::Task, key: &Arc<RendezvousKey>) -> Arc<RendezvousKey>;
 
-    /// Gives what the run left in `local.outputs` to the node's consumers, and makes ready who waited for it
-    /// last. `started` is when it started, if it did and clocks are read.
-    fn deliver(run: &Arc<Run<Self>>, task: Self::Task, started: Option<Instant>, local: &mut Local<Self>);
+    /// Moves `local.outputs` to the consumers of the task's node, and makes those ready that waited for nothing else.
+    /// `started` is the start of the task if durations are measured and the node ran.
+    fn deliver(
+        run: &Arc<Run<Self>>,
+        task: Self::Task,
+        started: Option<Instant>,
+        local: &mut ThreadState<Self>,
+    );
 
-    /// As [`Flow::deliver`], of a run that received the news that there is no tensor.
-    fn deliver_dead(run: &Arc<Run<Self>>, task: Self::Task, local: &mut Local<Self>);
+    /// Ends a Recv that received a dead tensor; its consumers are dead.
+    fn deliver_dead(run: &Arc<Run<Self>>, task: Self::Task, local: &mut ThreadState<Self>);
 
-    /// Takes back what the step used; whether all came to an end. Nobody works on the step any more.
+    /// Stores the state of the run for reuse, when no thread works on the run any more.
+    ///
+    /// # Errors
+    /// `Internal` if a loop did not end although the run has not failed.
     fn end(&self, executor: &Executor, has_failed: bool) -> Result<()>;
 
-    /// An empty queue, with memory of an earlier one if there is some.
+    /// Returns an empty queue, in the allocation of an earlier one if there is one.
     fn take_queue() -> Vec<Self::Task> {
         Vec::new()
     }
 
-    /// Takes back an empty queue.
-    fn keep_queue(_: Vec<Self::Task>) {}
+    /// Stores the allocation of an empty queue for reuse.
+    fn store_queue(_: Vec<Self::Task>) {}
 }

@@ -1,10 +1,10 @@
-//! The frames of a partition with control flow: which node runs in which, and what each needs to start.
+//! The frames of a partition with control flow: the frame of each node, and the initial pending counts.
 //!
-//! A frame is a loop's body. Nodes are numbered frame by frame, and so are segments behind them, so that the state of one
-//! turn of a loop is as dense as that of a step.
+//! In a plan, a frame is the body of a loop. Nodes are numbered frame by frame, and segments behind all nodes likewise,
+//! so that the state of one iteration is dense.
 
-use super::frames::{Cells, Iteration};
-use super::segmented::Units;
+use super::iteration::{Iteration, IterationState};
+use super::segment_layout::Units;
 use device::Result;
 use graph::{Edge, Graph, NodeId, Role, Topology};
 use parking_lot::Mutex;
@@ -12,53 +12,57 @@ use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What control flow adds to a plan; nothing if there is none. Frame 0 is what is in no loop.
+/// The part of a plan that describes control flow; empty if there is none. Frame 0 has the nodes outside all loops.
 #[derive(Default)]
 pub(super) struct FramePlan {
-    pub(super) kinds: Vec<Kind>,
+    /// The kind of each node, and then of each segment.
+    pub(super) kinds: Vec<NodeKind>,
     pub(super) frames: Vec<FrameInfo>,
-    /// By data edge of the plan: its consumer, or the segment that has it, and whether that is a Merge.
+    /// The target of each data edge of the plan.
     targets: Vec<Target>,
-    /// Outermost iterations that no step uses.
+    /// Outermost iterations that no step uses, for reuse.
     pub(super) roots: Mutex<Vec<Arc<Iteration>>>,
-    /// By node, and then by segment: the count at the start of a turn.
+    /// The pending count at the start of an iteration, by node and then by segment.
     pub(super) counts: Vec<u64>,
 }
 
-/// How a node's end goes on.
+/// The rule by which a node's outputs are delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
+    /// Outputs go to consumers in the same iteration.
     Plain,
-    /// Runs on the first of so many inputs.
+    /// A Merge with this number of inputs, which runs on the first that is alive.
     Merge(u32),
-    /// Its outputs are in this frame.
-    Enter {
-        frame: u32,
-        is_constant: bool,
-    },
+    /// An Enter: its output is in this frame, in the first iteration, or in all if constant.
+    Enter { frame: u32, is_constant: bool },
+    /// An Exit: its output is in the enclosing frame.
     Exit,
+    /// A NextIteration: its output is in the following iteration.
     NextIteration,
 }
 
+/// The consumer of a data edge.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
+    /// The consuming node, or the segment that contains it.
     pub(super) node: u32,
     pub(super) is_merge: bool,
 }
 
+/// A loop frame of a plan.
 pub(super) struct FrameInfo {
     pub(super) name: Arc<str>,
-    /// The fingerprint of the name, which keys between tasks are made of.
+    /// The fingerprint of the name, from which rendezvous keys are made.
     pub(super) hash: u64,
     parent: u32,
     pub(super) nodes: Range<usize>,
     pub(super) segments: Range<usize>,
     pub(super) slots: Range<usize>,
     pub(super) enters: usize,
-    /// So many turns may be under way at once.
-    pub(super) parallel: usize,
-    /// State of turns that have ended.
-    pub(super) idle: Mutex<Vec<Cells>>,
+    /// The number of iterations that may be open at once.
+    pub(super) max_open: usize,
+    /// The states of iterations that have ended, for reuse.
+    pub(super) idle: Mutex<Vec<IterationState>>,
 }
 
 impl FramePlan {
@@ -66,37 +70,39 @@ impl FramePlan {
         self.frames.is_empty()
     }
 
-    /// The consumers of a run of the plan's edges.
+    /// Returns the targets of a range of the plan's edges.
     pub(super) fn targets(&self, edges: Range<usize>) -> &[Target] {
         &self.targets[edges]
     }
 }
 
-/// Which frame each node runs in, before anything is numbered.
-pub(super) struct Frames {
+/// The frame and kind of each node, before the nodes are renumbered.
+pub(super) struct FrameAssignment {
     of: Vec<u32>,
     infos: Vec<FrameInfo>,
-    kinds: Vec<Kind>,
+    kinds: Vec<NodeKind>,
 }
 
-/// Whether any node needs more than to run once after its producers.
+/// Returns whether the graph has control-flow ops other than triggers.
 pub(super) fn has_control_flow(graph: &Graph) -> bool {
     graph.nodes().any(|(_, node)| {
         matches!(node.op.role(), Role::Switch | Role::Merge | Role::Enter | Role::Exit | Role::NextIteration)
     })
 }
 
-impl Frames {
+impl FrameAssignment {
+    /// Assigns each node to a frame.
+    ///
     /// # Errors
-    /// `InvalidArgument` for a node whose inputs come from different frames, or that leaves a loop that it is
-    /// not in.
-    pub(super) fn new(graph: &Graph, topology: &Topology) -> Result<Frames> {
-        let mut frames = Frames {
+    /// `InvalidArgument` for a node whose inputs come from different frames, or an Exit or NextIteration outside all
+    /// loops.
+    pub(super) fn new(graph: &Graph, topology: &Topology) -> Result<FrameAssignment> {
+        let mut frames = FrameAssignment {
             of: vec![0; graph.len()],
             infos: vec![FrameInfo::new("", 0, usize::MAX)],
-            kinds: vec![Kind::Plain; graph.len()],
+            kinds: vec![NodeKind::Plain; graph.len()],
         };
-        let mut known: FxHashMap<(u32, String), u32> = FxHashMap::default();
+        let mut frame_numbers: FxHashMap<(u32, String), u32> = FxHashMap::default();
         for id in topology.order(graph)? {
             let node = graph.node(id);
             let producers = topology.producers(id).iter();
@@ -104,26 +110,26 @@ impl Frames {
             let inside = forward.next().map_or(0, |p| frames.of_output(p.node));
             frames.of[id.index()] = inside;
             frames.kinds[id.index()] = match node.op.role() {
-                Role::Merge => Kind::Merge(node.input_types()?.len() as u32),
+                Role::Merge => NodeKind::Merge(node.input_types()?.len() as u32),
                 Role::Enter => {
                     let name = node.attr::<String>("frame_name")?;
-                    let parallel = node.attr::<i64>("parallel_iterations")?;
-                    let Some(parallel) = usize::try_from(parallel).ok().filter(|p| *p > 0) else {
-                        device::invalid!("{}: parallel_iterations is {parallel}, not > 0", node.name);
+                    let max_open = node.attr::<i64>("parallel_iterations")?;
+                    let Some(max_open) = usize::try_from(max_open).ok().filter(|p| *p > 0) else {
+                        device::invalid!("{}: parallel_iterations is {max_open}, not > 0", node.name);
                     };
-                    let frame = *known.entry((inside, name)).or_insert_with_key(|(parent, name)| {
-                        frames.infos.push(FrameInfo::new(name, *parent, parallel));
+                    let frame = *frame_numbers.entry((inside, name)).or_insert_with_key(|(parent, name)| {
+                        frames.infos.push(FrameInfo::new(name, *parent, max_open));
                         (frames.infos.len() - 1) as u32
                     });
                     frames.infos[frame as usize].enters += 1;
-                    Kind::Enter { frame, is_constant: node.attr("is_constant")? }
+                    NodeKind::Enter { frame, is_constant: node.attr("is_constant")? }
                 }
                 Role::Exit | Role::NextIteration if inside == 0 => {
                     device::invalid!("{{{{node {}}}}} ({}) is in no loop", node.name, node.op.name())
                 }
-                Role::Exit => Kind::Exit,
-                Role::NextIteration => Kind::NextIteration,
-                _ => Kind::Plain,
+                Role::Exit => NodeKind::Exit,
+                Role::NextIteration => NodeKind::NextIteration,
+                _ => NodeKind::Plain,
             };
         }
         for id in graph.ids() {
@@ -151,48 +157,48 @@ impl Frames {
     fn of_output(&self, id: NodeId) -> u32 {
         let inside = self.of[id.index()];
         match self.kinds[id.index()] {
-            Kind::Enter { frame, .. } => frame,
-            Kind::Exit => self.infos[inside as usize].parent,
+            NodeKind::Enter { frame, .. } => frame,
+            NodeKind::Exit => self.infos[inside as usize].parent,
             _ => inside,
         }
     }
 
-    /// The graph with its nodes frame by frame, and the frames of that.
-    pub(super) fn sorted(self, graph: &Graph, topology: &Topology) -> Result<(Graph, Frames)> {
+    /// Returns the graph with its nodes sorted by frame, and the frames of the sorted graph.
+    pub(super) fn sorted(self, graph: &Graph, topology: &Topology) -> Result<(Graph, FrameAssignment)> {
         let mut order: Vec<NodeId> = graph.ids().collect();
         order.sort_by_key(|id| self.of[id.index()]);
-        let mut place = vec![NodeId::new(0); graph.len()];
+        let mut new_ids = vec![NodeId::new(0); graph.len()];
         for (i, id) in order.iter().enumerate() {
-            place[id.index()] = NodeId::new(i);
+            new_ids[id.index()] = NodeId::new(i);
         }
         let edges = order.iter().flat_map(|&id| {
-            let to = place[id.index()];
+            let to = new_ids[id.index()];
             topology.producers(id).iter().map(move |p| (p, to))
         });
         let edges =
-            edges.map(|(p, to)| Edge { from: place[p.node.index()], output: p.output, to, input: p.input });
+            edges.map(|(p, to)| Edge { from: new_ids[p.node.index()], output: p.output, to, input: p.input });
         let nodes = order.iter().map(|&id| graph.node(id).clone()).collect();
         let sorted = Graph::assemble(nodes, edges.collect::<Vec<_>>().into_iter())?;
         let of = order.iter().map(|id| self.of[id.index()]).collect();
         let kinds = order.iter().map(|id| self.kinds[id.index()]).collect();
-        Ok((sorted, Frames { of, kinds, infos: self.infos }))
+        Ok((sorted, FrameAssignment { of, kinds, infos: self.infos }))
     }
 
     pub(super) fn is_merge(&self, node: usize) -> bool {
-        matches!(self.kinds.get(node), Some(Kind::Merge(_)))
+        matches!(self.kinds.get(node), Some(NodeKind::Merge(_)))
     }
 
-    pub(super) fn kind(&self, node: NodeId) -> Kind {
+    pub(super) fn kind(&self, node: NodeId) -> NodeKind {
         self.kinds[node.index()]
     }
 
-    /// The frame that a node runs in.
+    /// Returns the frame that a node runs in.
     pub(super) fn of(&self, node: u32) -> u32 {
         self.of[node as usize]
     }
 
-    /// What steps need, once the plan has counted what units wait for and numbered the inputs of nodes; `edges` are
-    /// the inputs that its edges lead to.
+    /// Returns the part of the plan that steps use. `pending` has the pending counts of units, `slots` the input slots
+    /// of nodes, and `edges` the slot of each data edge.
     pub(super) fn plan(
         self,
         units: &Units,
@@ -200,7 +206,7 @@ impl Frames {
         slots: &[Range<usize>],
         edges: impl Iterator<Item = usize>,
     ) -> FramePlan {
-        let Frames { of, mut infos, mut kinds } = self;
+        let FrameAssignment { of, mut infos, mut kinds } = self;
         let num_slots = slots.last().map_or(0, |last| last.end);
         let frames_of_segments: Vec<u32> = units.firsts().map(|first| of[first as usize]).collect();
         let (mut next, mut next_segment) = (0, 0);
@@ -221,18 +227,18 @@ impl Frames {
         for (node, slots) in slots.iter().enumerate() {
             owner[slots.clone()].fill(node);
         }
-        let is_merge = |node: usize| matches!(kinds[node], Kind::Merge(_));
+        let is_merge = |node: usize| matches!(kinds[node], NodeKind::Merge(_));
         let target =
             |slot: usize| Target { node: units.of(owner[slot] as u32), is_merge: is_merge(owner[slot]) };
         let targets = edges.map(target).collect();
-        kinds.resize(pending.len(), Kind::Plain);
+        kinds.resize(pending.len(), NodeKind::Plain);
         let counts = pending.iter().map(|&count| u64::from(count)).collect();
         FramePlan { kinds, frames: infos, targets, counts, roots: Mutex::default() }
     }
 }
 
 impl FrameInfo {
-    fn new(name: &str, parent: u32, parallel: usize) -> FrameInfo {
+    fn new(name: &str, parent: u32, max_open: usize) -> FrameInfo {
         FrameInfo {
             name: name.into(),
             hash: graph::fingerprint::hash64(name.as_bytes()),
@@ -241,7 +247,7 @@ impl FrameInfo {
             segments: 0..0,
             slots: 0..0,
             enters: 0,
-            parallel,
+            max_open,
             idle: Mutex::default(),
         }
     }

@@ -1,4 +1,4 @@
-//! Kernels with state, kept across the graphs of a session.
+//! The cache of kernels with state, shared by the graphs of a session.
 
 use device::Device;
 use device::function::Functions;
@@ -12,31 +12,33 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The kernels of one session's stateful nodes: a node of the same device, name, op and attributes in another
-/// graph of the session continues the same kernel, with whatever state it has.
+/// The kernels of one session's stateful nodes. A node with the same device, name, op and attributes in another graph
+/// of the session shares the kernel, with its state.
 #[derive(Default)]
 pub struct KernelCache {
-    kernels: Mutex<FxHashMap<Key, Vec<Kept>>>,
+    kernels: Mutex<FxHashMap<Key, Vec<CachedKernel>>>,
 }
 
-/// The device's name and the node's.
+/// The device's name and the node's name.
 type Key = (DeviceName, Arc<str>);
 
-/// One kernel under a name. A session rarely has more than one: its graphs grow, and names stay.
-struct Kept {
+/// A cached kernel with its node. A name rarely has more than one, because the graphs of a session grow but keep their
+/// names.
+struct CachedKernel {
     node: Node,
     kernel: Arc<Kernel>,
 }
 
 impl KernelCache {
+    /// Creates an empty cache.
     pub fn new() -> KernelCache {
         KernelCache::default()
     }
 
-    /// The node's kernel on the device: kept or new if the op is stateful, else new.
+    /// Returns the node's kernel on the device: from the cache if the op is stateful, else a new one.
     ///
     /// # Errors
-    /// With the node's name: no kernel takes the node, or it refuses its attributes.
+    /// An error that names the node if there is no kernel for it, or its attributes are invalid.
     pub(crate) fn kernel(
         &self,
         device: &Arc<Device>,
@@ -44,21 +46,21 @@ impl KernelCache {
         functions: &Arc<dyn Functions>,
     ) -> Result<Arc<Kernel>> {
         if !node.op.is_stateful() {
-            return make(device, node, functions);
+            return make_kernel(device, node, functions);
         }
         let key = (device.name().clone(), node.name.clone());
         let mut kernels = self.kernels.lock();
         let of_name = kernels.entry(key).or_default();
-        if let Some(kept) = of_name.iter().find(|kept| kept.node.computes_same_as(node)) {
-            return Ok(kept.kernel.clone());
+        if let Some(cached) = of_name.iter().find(|cached| cached.node.computes_same_as(node)) {
+            return Ok(cached.kernel.clone());
         }
-        let kernel = make(device, node, functions)?;
-        of_name.push(Kept { node: node.clone(), kernel: kernel.clone() });
+        let kernel = make_kernel(device, node, functions)?;
+        of_name.push(CachedKernel { node: node.clone(), kernel: kernel.clone() });
         Ok(kernel)
     }
 }
 
-fn make(device: &Arc<Device>, node: &Node, functions: &Arc<dyn Functions>) -> Result<Arc<Kernel>> {
+fn make_kernel(device: &Arc<Device>, node: &Node, functions: &Arc<dyn Functions>) -> Result<Arc<Kernel>> {
     let def = device.find_kernel(node).ok_or_else(|| no_kernel(&[device.kernels()], node))?;
     let (inputs, outputs) = (node.input_types()?, node.output_types()?);
     let init = KernelInit { node, inputs: &inputs, outputs: &outputs, device, functions };

@@ -1,71 +1,73 @@
-//! Operations that end later, on a thread that is not ours: receives, transfers, asynchronous kernels.
+//! Operations that end later, on threads outside the run: receives, transfers, asynchronous kernels.
 
 use super::flow::Flow;
-use super::run::{Local, Run};
-use crate::executor::LIGHT;
+use super::run::{Run, ThreadState};
+use crate::executor::LIGHT_NANOS;
 use device::{Error, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where the result of an operation and the thread that started it meet.
-enum Landing<T> {
+/// The state of an operation that is shared by the thread that starts it and the thread that completes it.
+enum Operation<T> {
+    /// The start has not returned and there is no result.
     Starting,
-    /// The result came before the start returned.
-    Arrived(Result<T>),
-    /// The start returned first: the result is to be passed on.
-    Waiting(Box<dyn FnOnce(Result<T>) + Send>),
-    Done,
+    /// The result was available before the start returned.
+    Completed(Result<T>),
+    /// The start has returned without a result, which is to be passed to the callback.
+    Detached(Box<dyn FnOnce(Result<T>) + Send>),
+    /// The result has been passed on.
+    PassedOn,
 }
 
 impl<F: Flow> Run<F> {
-    /// Starts an operation of node `id` and goes on with its result: at once if it is there when `start`
-    /// returns, else when it comes: on a pool thread, but for what little goes on at once on a thread that brings it and
-    /// [was lent](Pool::lend_thread). A failure is the node's.
+    /// Starts an operation of node `id` and calls `then` with its result: at once if it is available when `start`
+    /// returns, else once it is. In the latter case `then` runs on a pool thread, or, if the work that follows is
+    /// short, as an inline task of a completing thread that [was lent](Pool::lend_thread). An error fails the node.
     pub(super) fn launch<T: Send + 'static>(
         self: &Arc<Run<F>>,
         id: u32,
-        local: &mut Local<F>,
+        local: &mut ThreadState<F>,
         start: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>),
-        then: impl FnOnce(&Arc<Run<F>>, &mut Local<F>, T) + Send + 'static,
+        then: impl FnOnce(&Arc<Run<F>>, &mut ThreadState<F>, T) + Send + 'static,
     ) {
-        let landing = Arc::new(Mutex::new(Landing::Starting));
-        let reply = Reply { landing: Some(landing.clone()) };
+        let operation = Arc::new(Mutex::new(Operation::Starting));
+        let reply = Reply { operation: Some(operation.clone()) };
         start(Box::new(move |result| reply.deliver(result)));
-        let mut state = landing.lock();
-        let arrived = match std::mem::replace(&mut *state, Landing::Done) {
-            Landing::Arrived(result) => Some(result),
+        let mut state = operation.lock();
+        let completed = match std::mem::replace(&mut *state, Operation::PassedOn) {
+            Operation::Completed(result) => Some(result),
             _ => None,
         };
-        let go_on = move |run: &Arc<Run<F>>, local: &mut Local<F>, result: Result<T>| match result {
+        let resume = move |run: &Arc<Run<F>>, local: &mut ThreadState<F>, result: Result<T>| match result {
             Ok(value) => then(run, local, value),
             Err(error) => run.fail(id, error),
         };
-        match arrived {
+        match completed {
             Some(result) => {
                 drop(state);
-                match &mut local.left {
-                    Some(left) if self.executor.plan.has_many_consumers(id) => {
-                        left.push(Box::new(move |run, local| go_on(run, local, result)));
+                match &mut local.continuations {
+                    Some(continuations) if self.executor.plan.has_many_consumers(id) => {
+                        continuations.push(Box::new(move |run, local| resume(run, local, result)));
                     }
-                    _ => go_on(self, local, result),
+                    _ => resume(self, local, result),
                 }
             }
             None => {
-                // This thread counts too, so the step cannot end in between.
+                // The count cannot reach zero in between, because it includes this thread.
                 self.outstanding.fetch_add(1, Ordering::Relaxed);
-                local.joined();
+                local.set_shared();
                 let run = self.clone();
-                *state = Landing::Waiting(Box::new(move |result| {
+                *state = Operation::Detached(Box::new(move |result| {
                     let pool = run.executor.pool.clone();
-                    // Who brings a failure may be in the midst of ending the step.
+                    // A failure is not handled inline, because the thread that reports it may be about to end the step.
                     let runs_here = result.is_ok() && visit::can_run_short();
-                    let is_bounded = runs_here && !run.executor.receives_lightly();
+                    let is_bounded = runs_here && !run.executor.has_light_receives();
                     let work = move || {
                         run.work(|run, local| {
                             local.current = id;
-                            local.allowance = is_bounded.then_some(LIGHT);
-                            go_on(run, local, result);
+                            local.allowance = is_bounded.then_some(LIGHT_NANOS);
+                            resume(run, local, result);
                         });
                     };
                     match runs_here {
@@ -78,35 +80,35 @@ impl<F: Flow> Run<F> {
     }
 }
 
-/// The right to answer once; dropped without an answer, it answers that there will be none.
+/// The right to complete an operation once. Dropped without a result, it completes the operation with an error.
 struct Reply<T> {
-    landing: Option<Arc<Mutex<Landing<T>>>>,
+    operation: Option<Arc<Mutex<Operation<T>>>>,
 }
 
 impl<T> Reply<T> {
     fn deliver(mut self, result: Result<T>) {
-        if let Some(landing) = self.landing.take() {
-            land(&landing, result);
+        if let Some(operation) = self.operation.take() {
+            complete(&operation, result);
         }
     }
 }
 
 impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
-        if let Some(landing) = self.landing.take() {
-            land(&landing, Err(Error::internal("the operation was dropped before it ended")));
+        if let Some(operation) = self.operation.take() {
+            complete(&operation, Err(Error::internal("the operation was dropped before it ended")));
         }
     }
 }
 
-fn land<T>(landing: &Mutex<Landing<T>>, result: Result<T>) {
-    let mut state = landing.lock();
-    match std::mem::replace(&mut *state, Landing::Done) {
-        Landing::Starting => *state = Landing::Arrived(result),
-        Landing::Waiting(pass_on) => {
+fn complete<T>(operation: &Mutex<Operation<T>>, result: Result<T>) {
+    let mut state = operation.lock();
+    match std::mem::replace(&mut *state, Operation::PassedOn) {
+        Operation::Starting => *state = Operation::Completed(result),
+        Operation::Detached(pass_on) => {
             drop(state);
             pass_on(result);
         }
-        Landing::Arrived(_) | Landing::Done => {}
+        Operation::Completed(_) | Operation::PassedOn => {}
     }
 }

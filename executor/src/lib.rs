@@ -1,14 +1,15 @@
-//! Runs one device's partition of a placed graph: compiled when it is registered, run step after step.
+//! Runs one device's partition of a placed graph, which is compiled when it is registered and executed step after step.
 
 mod action;
-mod arrivals;
+mod availability;
 mod evaluate;
 mod executor;
 mod flow;
 mod frame_plan;
 mod frames;
 mod fusion;
-mod hosted;
+mod host_logic;
+mod iteration;
 mod kernel_cache;
 mod launch;
 mod library_functions;
@@ -17,8 +18,9 @@ mod node;
 mod plan;
 mod run;
 mod segment;
-mod segmented;
-mod segments;
+mod segment_layout;
+mod segment_selection;
+mod start;
 mod state;
 mod straight;
 mod trace;

@@ -1,5 +1,5 @@
-//! The functions of a graph's library: a body is compiled for the kernel's device when it is first called, and runs as a step of
-//! its own within its caller's.
+//! The functions of a graph's library. A body is compiled for the kernel's device when it is first called, and each
+//! call runs it as a step within the caller's step.
 
 use crate::executor::Executor;
 use crate::kernel_cache::KernelCache;
@@ -20,55 +20,56 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Calls within calls go no deeper than this: each holds memory until it returns.
+/// The maximum nesting depth of calls, because each holds memory until it returns.
 const MAX_DEPTH: u32 = 2_000;
 
 /// The functions of a graph's library, on one device.
 #[derive(Clone)]
 pub struct LibraryFunctions {
-    shared: Arc<Shared>,
-    /// The function whose body the kernel is of, if it is of one.
-    within: Option<Arc<Caller>>,
+    shared: Arc<SharedLibrary>,
+    /// The function whose body contains the calling kernel, if there is one.
+    enclosing: Option<Arc<EnclosingFunction>>,
 }
 
-/// A body that is there as long as somebody calls it, and the attributes it was made for.
-type Known = (Attrs, Weak<Compiled>);
+/// The attributes of a compiled function, and the function, which exists as long as it is in use.
+type CachedFunction = (Attrs, Weak<CompiledFunction>);
 
-/// What all functions of a graph have in common.
-struct Shared {
+/// The state that all functions of a graph share.
+struct SharedLibrary {
     library: Arc<FunctionLibrary>,
     device: Arc<Device>,
-    /// The devices of its task.
+    /// The devices of the task.
     devices: Arc<[Arc<Device>]>,
     pool: Arc<Pool>,
-    known: Mutex<FxHashMap<Arc<str>, Vec<Known>>>,
+    cache: Mutex<FxHashMap<Arc<str>, Vec<CachedFunction>>>,
 }
 
-/// A function whose body is being made, and whose body its call stands in.
-struct Caller {
-    function: Weak<Compiled>,
-    within: Option<Arc<Caller>>,
+/// A function that encloses a call, and the functions that enclose that one.
+struct EnclosingFunction {
+    function: Weak<CompiledFunction>,
+    enclosing: Option<Arc<EnclosingFunction>>,
 }
 
-/// A function for certain attributes, on one device. It may be kept, and called in any step.
+/// A function for certain attributes, on one device. A kernel may keep it and call it in any step.
 struct LibraryFunction {
-    /// Of a function that calls itself, by whatever way, the kernels in the body do not keep the body.
-    compiled: Result<Arc<Compiled>, Weak<Compiled>>,
+    /// The compiled function. A recursive call, direct or indirect, has a weak reference, so that the kernels in the
+    /// body do not keep the body alive.
+    compiled: Result<Arc<CompiledFunction>, Weak<CompiledFunction>>,
     def: Arc<FunctionDef>,
     arg_types: Vec<DType>,
     return_types: Vec<DType>,
 }
 
-struct Compiled {
-    shared: Arc<Shared>,
+struct CompiledFunction {
+    shared: Arc<SharedLibrary>,
     def: Arc<FunctionDef>,
     attrs: Attrs,
-    within: Option<Arc<Caller>>,
+    enclosing: Option<Arc<EnclosingFunction>>,
     executor: OnceLock<Result<Arc<Executor>>>,
 }
 
 impl LibraryFunctions {
-    /// The functions of a library for the kernels of one of a task's devices.
+    /// Returns the functions of a library for the kernels of one of a task's devices.
     pub fn of_graph(
         library: &Arc<FunctionLibrary>,
         device: &Arc<Device>,
@@ -78,19 +79,19 @@ impl LibraryFunctions {
         if library.functions().is_empty() {
             return no_functions().clone();
         }
-        let shared = Shared {
+        let shared = SharedLibrary {
             library: library.clone(),
             device: device.clone(),
             devices: devices.clone(),
             pool: pool.clone(),
-            known: Mutex::default(),
+            cache: Mutex::default(),
         };
-        Arc::new(LibraryFunctions { shared: Arc::new(shared), within: None })
+        Arc::new(LibraryFunctions { shared: Arc::new(shared), enclosing: None })
     }
 
-    /// The function itself, if the kernel that asks stands in its body, or in that of a function called there.
-    fn own_caller(&self, func: &FuncAttr) -> Option<&Arc<Caller>> {
-        let mut next = self.within.as_ref();
+    /// Returns the enclosing function that `func` names, if there is one: the call is then recursive.
+    fn enclosing_function(&self, func: &FuncAttr) -> Option<&Arc<EnclosingFunction>> {
+        let mut next = self.enclosing.as_ref();
         while let Some(caller) = next {
             if let Some(function) = caller.function.upgrade()
                 && function.def.name == func.name
@@ -98,7 +99,7 @@ impl LibraryFunctions {
             {
                 return Some(caller);
             }
-            next = caller.within.as_ref();
+            next = caller.enclosing.as_ref();
         }
         None
     }
@@ -109,9 +110,9 @@ impl Functions for LibraryFunctions {
         let shared = &self.shared;
         let def = shared.library.get(&func.name).ok_or_else(|| undefined(&func.name))?;
         let (arg_types, return_types) = (def.arg_types(&func.attrs)?, def.output_types(&func.attrs)?);
-        let compiled = match self.own_caller(func) {
+        let compiled = match self.enclosing_function(func) {
             Some(caller) => Err(caller.function.clone()),
-            None => Ok(shared.compiled(def, func, &self.within)),
+            None => Ok(shared.compiled(def, func, &self.enclosing)),
         };
         Ok(Arc::new(LibraryFunction { compiled, def: def.clone(), arg_types, return_types }))
     }
@@ -137,25 +138,25 @@ impl Functions for LibraryFunctions {
     }
 }
 
-impl Shared {
+impl SharedLibrary {
     fn compiled(
-        self: &Arc<Shared>,
+        self: &Arc<SharedLibrary>,
         def: &Arc<FunctionDef>,
         func: &FuncAttr,
-        within: &Option<Arc<Caller>>,
-    ) -> Arc<Compiled> {
-        let mut known = self.known.lock();
-        let of_name = known.entry(func.name.clone()).or_default();
+        enclosing: &Option<Arc<EnclosingFunction>>,
+    ) -> Arc<CompiledFunction> {
+        let mut cache = self.cache.lock();
+        let of_name = cache.entry(func.name.clone()).or_default();
         of_name.retain(|(_, compiled)| compiled.strong_count() > 0);
         let same = of_name.iter().find(|(attrs, _)| *attrs == func.attrs);
         if let Some(compiled) = same.and_then(|(_, compiled)| compiled.upgrade()) {
             return compiled;
         }
-        let compiled = Arc::new(Compiled {
+        let compiled = Arc::new(CompiledFunction {
             shared: self.clone(),
             def: def.clone(),
             attrs: func.attrs.clone(),
-            within: within.clone(),
+            enclosing: enclosing.clone(),
             executor: OnceLock::new(),
         });
         of_name.push((func.attrs.clone(), Arc::downgrade(&compiled)));
@@ -163,27 +164,27 @@ impl Shared {
     }
 }
 
-impl Compiled {
-    fn executor(self: &Arc<Compiled>) -> Result<Arc<Executor>> {
+impl CompiledFunction {
+    fn executor(self: &Arc<CompiledFunction>) -> Result<Arc<Executor>> {
         self.executor.get_or_init(|| self.compile()).clone()
     }
 
-    fn compile(self: &Arc<Compiled>) -> Result<Arc<Executor>> {
+    fn compile(self: &Arc<CompiledFunction>) -> Result<Arc<Executor>> {
         let body = self.def.instantiate(&self.attrs, &self.shared.library)?;
-        let graph = prune(&body.graph, &wanted(&body))?;
-        let caller = Caller { function: Arc::downgrade(self), within: self.within.clone() };
-        let functions = LibraryFunctions { shared: self.shared.clone(), within: Some(Arc::new(caller)) };
+        let graph = prune(&body.graph, &call_targets(&body))?;
+        let caller = EnclosingFunction { function: Arc::downgrade(self), enclosing: self.enclosing.clone() };
+        let functions = LibraryFunctions { shared: self.shared.clone(), enclosing: Some(Arc::new(caller)) };
         let functions: Arc<dyn Functions> = Arc::new(functions);
-        let Shared { device, pool, .. } = &*self.shared;
-        // Kernels with state belong to the function: names in bodies are not those of the graph.
+        let SharedLibrary { device, pool, .. } = &*self.shared;
+        // Kernels with state belong to the function, because names in a body are not those of the graph.
         let executor =
-            Executor::of_function(&graph, device.clone(), pool.clone(), &KernelCache::new(), &functions)?;
+            Executor::with_functions(&graph, device.clone(), pool.clone(), &KernelCache::new(), &functions)?;
         Ok(Arc::new(executor))
     }
 }
 
-/// What runs in a call; an argument that nobody reads is not asked for.
-fn wanted(body: &Body) -> Vec<graph::NodeId> {
+/// Returns the nodes that a call must run; unused arguments are not among them.
+fn call_targets(body: &Body) -> Vec<graph::NodeId> {
     body.wanted().into_iter().filter(|id| !body.args.contains(id)).collect()
 }
 
@@ -206,18 +207,18 @@ impl Function for LibraryFunction {
 
     fn instance(&self) -> Result<Arc<dyn Function>> {
         let of = self.compiled()?;
-        let shared = Shared {
+        let shared = SharedLibrary {
             library: of.shared.library.clone(),
             device: of.shared.device.clone(),
             devices: of.shared.devices.clone(),
             pool: of.shared.pool.clone(),
-            known: Mutex::default(),
+            cache: Mutex::default(),
         };
-        let compiled = Compiled {
+        let compiled = CompiledFunction {
             shared: Arc::new(shared),
             def: of.def.clone(),
             attrs: of.attrs.clone(),
-            within: of.within.clone(),
+            enclosing: of.enclosing.clone(),
             executor: OnceLock::new(),
         };
         Ok(Arc::new(LibraryFunction {
@@ -237,7 +238,7 @@ impl Function for LibraryFunction {
 }
 
 impl LibraryFunction {
-    fn compiled(&self) -> Result<Arc<Compiled>> {
+    fn compiled(&self) -> Result<Arc<CompiledFunction>> {
         let gone = || Error::internal(format!("function {} ended before its caller", self.def.name));
         match &self.compiled {
             Ok(compiled) => Ok(compiled.clone()),

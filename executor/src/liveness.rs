@@ -1,79 +1,82 @@
-//! What is known to live if a node does, where branches and loops let nodes die: enough to see which constants in them
-//! need not run.
+//! Static analysis of liveness in partitions with branches and loops: it finds nodes that are alive whenever a given
+//! node is, and thereby constants that need not run.
 
 use graph::{DType, Graph, NodeId, Output, Producer, Role, Topology};
 use smallvec::SmallVec;
 
-/// So many nodes are looked at for one consumer, and so many steps are gone from the node in question: what loops and
-/// branches are made of is near.
-const MOST_NODES: usize = 64;
-const MOST_STEPS: u32 = 4;
+/// The limits of the search: the number of nodes examined for one consumer, and the number of edges followed back from
+/// the node in question. The nodes of interest in loops and branches are near.
+const MAX_NODES: usize = 64;
+const MAX_STEPS: u32 = 4;
 
-/// Whether nothing is lost if the node, whose value does not change, does not run: it waits for nothing, or lives
-/// wherever each of its consumers would live without it, as constants in the turn of a loop do. What acts and is waited
-/// for through it, its consumers wait for besides.
-pub(super) fn follows_its_consumers(graph: &Graph, topology: &Topology, id: NodeId) -> bool {
+/// Returns whether a node with a constant value may be replaced by its value: it waits for nothing, or it is alive
+/// wherever each of its consumers would be alive without it, like the constants in a loop body. Nodes with side effects
+/// that the node waits for are also waited for by its consumers.
+pub(super) fn is_alive_with_consumers(graph: &Graph, topology: &Topology, id: NodeId) -> bool {
     let awaited = topology.producers(id);
     if awaited.iter().any(|edge| !edge.is_control()) {
         return false;
     }
     let has_value = !graph.node(id).op.outputs.is_empty();
     let follows = |consumer| {
-        let known = Known::where_lives(graph, topology, consumer);
-        awaited.iter().all(|edge| known.has(edge, MOST_STEPS))
+        let alive = AliveNodes::with_inputs_of(graph, topology, consumer);
+        awaited.iter().all(|edge| alive.has_edge(edge, MAX_STEPS))
     };
     awaited.is_empty() || has_value && topology.consumers(id).iter().all(|consumer| follows(consumer.node))
 }
 
-/// What lives where the inputs of some node do, in the same turn of the same loop. All of it has run before the node.
-struct Known<'a> {
+/// The nodes known to be alive in the same iteration in which the inputs of a given node are. All of them run before
+/// that node.
+struct AliveNodes<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
     nodes: SmallVec<[NodeId; 16]>,
-    /// Predicates, and which output of a Switch they choose.
-    ways: SmallVec<[(Output, u32); 4]>,
+    /// Predicates, each with the Switch output that it is known to select.
+    selected: SmallVec<[(Output, u32); 4]>,
 }
 
-impl<'a> Known<'a> {
-    /// Inputs that may themselves be left out, because no values come to them, tell nothing.
-    fn where_lives(graph: &'a Graph, topology: &'a Topology, node: NodeId) -> Known<'a> {
-        let mut known = Known { graph, topology, nodes: SmallVec::new(), ways: SmallVec::new() };
+impl<'a> AliveNodes<'a> {
+    /// Returns the nodes that are alive if the inputs of `node` are. Inputs without data inputs are ignored, because
+    /// they may be constants that do not run themselves.
+    fn with_inputs_of(graph: &'a Graph, topology: &'a Topology, node: NodeId) -> AliveNodes<'a> {
+        let mut alive = AliveNodes { graph, topology, nodes: SmallVec::new(), selected: SmallVec::new() };
         if runs_with_all_inputs(graph, node) {
             let takes_values = |node| topology.producers(node).iter().any(|edge| !edge.is_control());
-            known.learn(topology.producers(node).iter().filter(|edge| takes_values(edge.node)));
+            alive.add(topology.producers(node).iter().filter(|edge| takes_values(edge.node)));
         }
         let mut next = 0;
-        while let Some(&node) = known.nodes.get(next) {
+        while let Some(&node) = alive.nodes.get(next) {
             next += 1;
             if runs_with_all_inputs(graph, node) {
-                known.learn(topology.producers(node).iter());
+                alive.add(topology.producers(node).iter());
             }
         }
-        known
+        alive
     }
 
-    fn learn<'e>(&mut self, edges: impl Iterator<Item = &'e Producer>) {
+    fn add<'e>(&mut self, edges: impl Iterator<Item = &'e Producer>) {
         for edge in edges {
             if let Some(predicate) = self.predicate(edge) {
-                self.ways.push((predicate, edge.output));
+                self.selected.push((predicate, edge.output));
             }
-            if self.nodes.len() < MOST_NODES && !self.nodes.contains(&edge.node) {
+            if self.nodes.len() < MAX_NODES && !self.nodes.contains(&edge.node) {
                 self.nodes.push(edge.node);
             }
         }
     }
 
-    /// By what a Switch chooses whether a value takes this edge.
+    /// Returns the predicate of the Switch that the edge comes from; `None` if the producer is not a Switch or the edge
+    /// is a control edge.
     fn predicate(&self, edge: &Producer) -> Option<Output> {
-        let is_way = !edge.is_control() && self.graph.node(edge.node).op.role() == Role::Switch;
+        let is_branch = !edge.is_control() && self.graph.node(edge.node).op.role() == Role::Switch;
         let data = self.topology.producers(edge.node).iter();
-        let mut predicates = data.filter(|input| is_way && !input.is_control() && input.input == 1);
+        let mut predicates = data.filter(|input| is_branch && !input.is_control() && input.input == 1);
         predicates.next().map(Producer::source)
     }
 
-    /// Whether something lives on the edge.
-    fn has(&self, edge: &Producer, steps: u32) -> bool {
-        let is_taken = |predicate| self.ways.contains(&(predicate, edge.output));
+    /// Returns whether the edge is known to be alive.
+    fn has_edge(&self, edge: &Producer, steps: u32) -> bool {
+        let is_taken = |predicate| self.selected.contains(&(predicate, edge.output));
         self.predicate(edge).is_none_or(is_taken) && self.has_node(edge.node, steps)
     }
 
@@ -83,12 +86,13 @@ impl<'a> Known<'a> {
                 && runs_with_all_inputs(self.graph, node)
                 && self.is_pure(node)
                 && !self.topology.producers(node).is_empty()
-                && self.topology.producers(node).iter().all(|edge| self.has(edge, steps - 1))
+                && self.topology.producers(node).iter().all(|edge| self.has_edge(edge, steps - 1))
         };
         self.nodes.contains(&node) || follows()
     }
 
-    /// Whether nobody can tell when the node runs: it does not act, and reads nothing that others write.
+    /// Returns whether the time at which the node runs has no effect: it has no side effects, and reads no state that
+    /// other nodes write.
     fn is_pure(&self, node: NodeId) -> bool {
         let reads_state = |edge: &Producer| {
             let port = self.graph.output_type(edge.source());
@@ -99,7 +103,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Whether the node lives just where all its inputs do, and in their turn.
+/// Returns whether the node is alive exactly if all its inputs are, and in the same iteration.
 fn runs_with_all_inputs(graph: &Graph, node: NodeId) -> bool {
     matches!(graph.node(node).op.role(), Role::Compute | Role::Send | Role::Switch | Role::LoopCond)
 }

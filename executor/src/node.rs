@@ -1,12 +1,13 @@
-//! One node of a step: its inputs made fit, its kernel run, its outputs given to who waits for them.
+//! The execution of one node: its inputs are dereferenced and moved to the required memory, its kernel runs, and its
+//! outputs are delivered.
 
-use super::action::{Action, Steer, Wanted, Way};
+use super::action::{Action, ControlFlowOp, RequiredMemory, SendPath};
 use super::flow::Flow;
 use super::plan::PlanNode;
-use super::run::{Local, Run};
-use super::state::empty;
+use super::run::{Run, ThreadState};
+use super::state::discard_all;
 use device::crossing;
-use device::crossing::{holds_placed, to_host};
+use device::crossing::{holds_device_elements, to_host};
 use device::kernel::{AsyncContext, AsyncKernel, Kernel, KernelContext, SyncKernel};
 use device::rendezvous::{RendezvousKey, Sent};
 use device::value::Value;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl<F: Flow> Run<F> {
-    pub(super) fn run_node(self: &Arc<Run<F>>, task: F::Task, local: &mut Local<F>) {
+    pub(super) fn run_node(self: &Arc<Run<F>>, task: F::Task, local: &mut ThreadState<F>) {
         let id = F::node(&task);
         local.current = id;
         let plan = &self.executor.plan;
@@ -27,7 +28,7 @@ impl<F: Flow> Run<F> {
             return self.run_dead(task, local);
         }
         {
-            // SAFETY: this thread has the task, whose producers have all counted it down.
+            // SAFETY: this thread owns the task, whose producers have all decremented its count.
             let inputs = unsafe { self.flow.inputs(&task, slots.clone()) };
             plan.fill_constants(planned, inputs);
             if planned.has_refs
@@ -48,10 +49,10 @@ impl<F: Flow> Run<F> {
                 Kernel::Sync(compute) => self.compute(task, planned, compute, slots, local),
                 Kernel::Async(start) => self.start_kernel(task, planned, start, slots, local),
             },
-            Action::Send { key, way } => self.send(task, key, *way, slots, local),
+            Action::Send { key, path } => self.send(task, key, *path, slots, local),
             Action::Recv { key, to_device } => self.receive(task, key, *to_device, local),
-            Action::Nothing => F::deliver(self, task, self.measures.then(Instant::now), local),
-            Action::Steer(steer) => self.steer(task, planned, steer, slots, local),
+            Action::Trigger => F::deliver(self, task, self.measures.then(Instant::now), local),
+            Action::ControlFlow(op) => self.run_control_flow(task, planned, op, slots, local),
             Action::Segment(number) => {
                 self.run_segment(task, &plan.segments[*number as usize], local);
             }
@@ -59,14 +60,14 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// A node with a dead input does not run, but what pairs with another device does, so that the other end
-    /// hears of it.
-    fn run_dead(self: &Arc<Run<F>>, task: F::Task, local: &mut Local<F>) {
+    /// Ends a task with a dead input, whose node does not run. A Send still sends the mark of a dead tensor, and a Recv
+    /// still receives, so that the other device proceeds.
+    fn run_dead(self: &Arc<Run<F>>, task: F::Task, local: &mut ThreadState<F>) {
         let id = F::node(&task);
         let plan = &self.executor.plan;
         let planned = &plan.nodes[id as usize];
-        // SAFETY: this thread has the task, whose producers have all counted it down.
-        empty(unsafe { self.flow.inputs(&task, plan.slots(planned)) });
+        // SAFETY: this thread owns the task, whose producers have all decremented its count.
+        discard_all(unsafe { self.flow.inputs(&task, plan.slots(planned)) });
         match &planned.action {
             Action::Send { key, .. } => match self.step.rendezvous.send(&F::key(&task, key), Sent::dead()) {
                 Ok(()) => F::deliver(self, task, None, local),
@@ -81,20 +82,20 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// Sends a value one of several ways, or passes on the one that came.
-    fn steer(
+    /// Runs a control-flow op, which forwards a value.
+    fn run_control_flow(
         self: &Arc<Run<F>>,
         task: F::Task,
         planned: &PlanNode,
-        steer: &Steer,
+        op: &ControlFlowOp,
         slots: Range<usize>,
-        local: &mut Local<F>,
+        local: &mut ThreadState<F>,
     ) {
         let started = self.measures.then(Instant::now);
-        // SAFETY: this thread has the task.
+        // SAFETY: this thread owns the task.
         let inputs = unsafe { self.flow.inputs(&task, slots) };
-        let result = steer.run(inputs, local.outputs_of(planned));
-        empty(inputs);
+        let result = op.run(inputs, local.outputs_of(planned));
+        discard_all(inputs);
         match result {
             Ok(()) => F::deliver(self, task, started, local),
             Err(error) => self.fail(F::node(&task), error),
@@ -107,9 +108,9 @@ impl<F: Flow> Run<F> {
         planned: &PlanNode,
         compute: &SyncKernel,
         slots: Range<usize>,
-        local: &mut Local<F>,
+        local: &mut ThreadState<F>,
     ) {
-        // SAFETY: this thread has the task; no other borrow of its inputs is left.
+        // SAFETY: this thread owns the task; no other borrow of its inputs exists.
         let inputs = unsafe { self.flow.inputs(&task, slots) };
         let outputs = local.outputs_of(planned);
         let started = self.measures.then(Instant::now);
@@ -122,10 +123,11 @@ impl<F: Flow> Run<F> {
         };
         let result = compute(&mut ctx);
         if let Some(started) = started {
-            self.executor.learn(F::node(&task), started.elapsed().as_nanos() as u64);
+            self.executor.record_cost(F::node(&task), started.elapsed().as_nanos() as u64);
         }
-        // What the kernel has not taken is dropped before others run, who may then have their inputs alone.
-        empty(inputs);
+        // Inputs that the kernel has not taken are dropped before consumers run, so that those may own their buffers
+        // uniquely.
+        discard_all(inputs);
         match result {
             Ok(()) => F::deliver(self, task, started, local),
             Err(error) => self.fail(F::node(&task), error),
@@ -138,11 +140,11 @@ impl<F: Flow> Run<F> {
         planned: &PlanNode,
         start: &AsyncKernel,
         slots: Range<usize>,
-        local: &mut Local<F>,
+        local: &mut ThreadState<F>,
     ) {
         let id = F::node(&task);
         let started = self.measures.then(Instant::now);
-        // SAFETY: this thread has the task; no other borrow of its inputs is left.
+        // SAFETY: this thread owns the task; no other borrow of its inputs exists.
         let inputs = unsafe { self.flow.inputs(&task, slots) };
         let inputs = inputs.iter_mut().map(std::mem::take).collect();
         self.launch(
@@ -180,27 +182,27 @@ impl<F: Flow> Run<F> {
         self: &Arc<Run<F>>,
         task: F::Task,
         key: &Arc<RendezvousKey>,
-        way: Way,
+        path: SendPath,
         slots: Range<usize>,
-        local: &mut Local<F>,
+        local: &mut ThreadState<F>,
     ) {
         let started = self.measures.then(Instant::now);
         let key = F::key(&task, key);
-        // SAFETY: this thread has the task; no other borrow of its inputs is left.
+        // SAFETY: this thread owns the task; no other borrow of its inputs exists.
         let inputs = unsafe { self.flow.inputs(&task, slots) };
         let value = std::mem::take(&mut inputs[0]);
         let is_elsewhere = || match &value {
             Value::Device(_) => true,
-            Value::Host(tensor) => holds_placed(tensor),
+            Value::Host(tensor) => holds_device_elements(tensor),
             _ => false,
         };
-        if way == Way::HandOver || !is_elsewhere() {
+        if path == SendPath::SameTask || !is_elsewhere() {
             return self.sent(task, &key, value, started, local);
         }
         let device = &self.executor.device;
         match value {
             Value::Device(tensor)
-                if way == Way::Lend && self.step.rendezvous.lends(&key, device, &tensor) =>
+                if path == SendPath::PeerProcess && self.step.rendezvous.lends(&key, device, &tensor) =>
             {
                 self.launch(
                     F::node(&task),
@@ -218,14 +220,14 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// Sends what is where its receiver takes it.
+    /// Sends a value that is in the memory in which its receiver expects it.
     fn sent(
         self: &Arc<Run<F>>,
         task: F::Task,
         key: &Arc<RendezvousKey>,
         value: Value,
         started: Option<Instant>,
-        local: &mut Local<F>,
+        local: &mut ThreadState<F>,
     ) {
         match self.step.rendezvous.send(key, Sent { value, is_dead: false }) {
             Ok(()) => F::deliver(self, task, started, local),
@@ -238,7 +240,7 @@ impl<F: Flow> Run<F> {
         task: F::Task,
         key: &Arc<RendezvousKey>,
         to_device: bool,
-        local: &mut Local<F>,
+        local: &mut ThreadState<F>,
     ) {
         let started = self.measures.then(Instant::now);
         let key = F::key(&task, key);
@@ -253,14 +255,15 @@ impl<F: Flow> Run<F> {
         );
     }
 
-    /// Brings what has arrived where it is wanted. What was handed over by a device out of reach comes by the host.
+    /// Moves a received value to the required memory. A tensor from a device whose memory this one cannot access is
+    /// moved through host memory.
     fn bring(
         self: &Arc<Run<F>>,
         task: F::Task,
         value: Value,
         to_device: bool,
         started: Option<Instant>,
-        local: &mut Local<F>,
+        local: &mut ThreadState<F>,
     ) {
         let (id, device) = (F::node(&task), &self.executor.device);
         match value {
@@ -294,14 +297,14 @@ impl<F: Flow> Run<F> {
         task: F::Task,
         value: Value,
         started: Option<Instant>,
-        local: &mut Local<F>,
+        local: &mut ThreadState<F>,
     ) {
         local.outputs_of(&self.executor.plan.nodes[F::node(&task) as usize])[0] = value;
         F::deliver(self, task, started, local);
     }
 
-    /// Replaces references by the values behind them where the node wants values, and checks that those it
-    /// takes have one.
+    /// Replaces references by the values behind them at ports that take values, and checks that variables at reference
+    /// ports have a value if the node requires one.
     pub(super) fn dereference(&self, planned: &PlanNode, inputs: &mut [Value]) -> Result<()> {
         let plan = &self.executor.plan;
         let may_be_empty = planned.node.op.def.traits.allows_uninitialized_input;
@@ -325,30 +328,30 @@ impl<F: Flow> Run<F> {
         Ok(())
     }
 
-    /// Moves the inputs into the memories that the node wants them in, one at a time; gives the task back once
-    /// all are there. Until then the node becomes ready again whenever the next one is.
+    /// Moves the inputs to the required memories, one at a time. Returns the task once all are there; until then, each
+    /// completed move makes the node ready again.
     pub(super) fn place(
         self: &Arc<Run<F>>,
         task: F::Task,
         slots: impl IntoIterator<Item = usize>,
-        local: &mut Local<F>,
+        local: &mut ThreadState<F>,
     ) -> Option<F::Task> {
         let device = &self.executor.device;
         for slot in slots {
-            let wanted = self.executor.plan.wanted(slot);
-            // SAFETY: this thread has the task; the borrow ends here, before anything is put back.
+            let required = self.executor.plan.required_memory(slot);
+            // SAFETY: this thread owns the task; the borrow ends here, before anything is put back.
             let [input] = (unsafe { self.flow.inputs(&task, slot..slot + 1) }) else { continue };
             let is_there = match input {
-                Value::Host(_) => wanted != Wanted::Own,
-                Value::Device(_) => wanted != Wanted::Host,
+                Value::Host(_) => required != RequiredMemory::Device,
+                Value::Device(_) => required != RequiredMemory::Host,
                 Value::Ref(_) | Value::View(_) | Value::None => true,
             };
             if is_there {
                 continue;
             }
             let (id, value) = (F::node(&task), std::mem::take(input));
-            let place = move |run: &Arc<Run<F>>, local: &mut Local<F>, value: Value| {
-                // SAFETY: only this operation has the task, and leads to another run of the node.
+            let place = move |run: &Arc<Run<F>>, local: &mut ThreadState<F>, value: Value| {
+                // SAFETY: only this operation owns the task, and it leads to another run of the node.
                 if let [input] = unsafe { run.flow.inputs(&task, slot..slot + 1) } {
                     *input = value;
                 }

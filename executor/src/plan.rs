@@ -1,10 +1,10 @@
-//! A partition compiled to dense arrays: everything about it that no step changes.
+//! A partition compiled to dense arrays, which no step changes.
 
-use super::action::{self, Action, Wanted, memories};
-use super::frame_plan::{self, FramePlan, Frames};
-use super::liveness::follows_its_consumers;
+use super::action::{self, Action, RequiredMemory, port_memories};
+use super::frame_plan::{self, FrameAssignment, FramePlan};
+use super::liveness::is_alive_with_consumers;
 use super::segment::Segment;
-use super::segmented::{self, Units};
+use super::segment_layout::{self, Units};
 use crate::kernel_cache::KernelCache;
 use device::Device;
 use device::function::Functions;
@@ -15,44 +15,46 @@ use graph::{Graph, Node, NodeId, Role, Topology};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A partition, by dense node number. Each data edge has one slot: the input of its consumer.
+/// A compiled partition by dense node number. Each data edge has one slot, which is the input of its consumer.
 pub(crate) struct Plan {
     pub(super) nodes: Vec<PlanNode>,
-    /// How many distinct nodes must run before each node.
+    /// The pending count of each node: the number of distinct nodes that must run before it.
     pub(super) pending: Vec<u32>,
-    /// Nodes that wait for nothing, in the order in which they are to be started from the back.
+    /// The nodes that wait for nothing, in reverse order of their start.
     pub(super) sources: Vec<u32>,
     pub(super) num_slots: usize,
     pub(super) num_receives: usize,
-    /// What constant nodes give, by the numbers in [`ConstInput`].
+    /// The outputs of constant nodes, by the numbers in [`ConstInput`].
     pub(super) constants: Vec<Value>,
-    /// By node: its first number in `constants`.
+    /// The number of each node's first output in `constants`.
     constant_of: Vec<u32>,
     edges: Vec<Edge>,
     successors: Vec<Successor>,
     const_inputs: Vec<ConstInput>,
-    /// Control edges, source and destination, by destination.
+    /// Control edges as source and destination, sorted by destination.
     controls: Vec<(u32, u32)>,
-    /// By slot: where its value comes from.
-    producers: Vec<Source>,
-    /// By slot: whether it takes a reference.
+    /// The producer of each slot.
+    producers: Vec<SlotSource>,
+    /// Whether each slot takes a reference.
     takes_ref: Vec<bool>,
-    /// By slot: where it wants its value; empty if all memory is the host's.
-    wanted: Vec<Wanted>,
+    /// The required memory of each slot; empty if all memory is the host's.
+    required_memory: Vec<RequiredMemory>,
     pub(super) frames: FramePlan,
-    /// By the numbers in [`Action::Segment`].
+    /// The segments, by the numbers in [`Action::Segment`].
     pub(super) segments: Vec<Segment>,
-    /// A step is over sooner than another thread would begin it.
+    /// True if a step takes less time than another thread takes to start.
     pub(super) is_brief: bool,
-    /// A step begins with a few receives, and with nothing else.
-    pub(super) only_waits: bool,
+    /// True if a step starts with a few receives and nothing else.
+    pub(super) starts_with_receives: bool,
 }
 
-/// Partitions of more nodes are not brief, whatever they are.
-const MOST_BRIEF: usize = 32;
+/// The maximum number of nodes of a brief partition, and of receives at its start.
+const MAX_BRIEF_NODES: usize = 32;
 
+/// The number of consumers from which a received value is delivered by the thread that runs the consumers.
 const MANY_CONSUMERS: usize = 32;
 
+/// A node of a plan.
 pub(super) struct PlanNode {
     pub(super) action: Action,
     pub(super) node: Arc<Node>,
@@ -61,28 +63,30 @@ pub(super) struct PlanNode {
     successors: Span,
     const_inputs: Span,
     pub(super) outputs: u32,
-    /// Some input is a reference.
+    /// True if an input is a reference.
     pub(super) has_refs: bool,
 }
 
 impl PlanNode {
-    /// What it gives in every step, if it does.
+    /// Returns the node's outputs if they are the same in every step.
     fn constant(&self, device: &Arc<Device>, step: &Arc<Step>) -> Option<Vec<Value>> {
-        action::constant(&self.action, &self.node, self.outputs as usize, device, step)
+        action::constant_outputs(&self.action, &self.node, self.outputs as usize, device, step)
     }
 
-    /// Whether it ends sooner than another thread would begin it, or ends by itself elsewhere. A variable whose value
-    /// is taken may be locked by who writes it; a reference that is passed on is not looked into.
+    /// Returns whether the node takes less time than another thread takes to start, or completes asynchronously. A node
+    /// that dereferences a variable is not brief, because the variable may be locked by a writer; one that passes on a
+    /// reference may be.
     fn is_brief(&self, device: &Arc<Device>, takes_ref: &[bool]) -> bool {
         let is_brief = match &self.action {
             Action::Kernel(_) => device.find_kernel(&self.node).is_some_and(|def| def.is_brief),
-            Action::Send { .. } | Action::Recv { .. } | Action::Nothing | Action::Constant => true,
-            Action::Steer(_) | Action::Segment(_) => false,
+            Action::Send { .. } | Action::Recv { .. } | Action::Trigger | Action::Constant => true,
+            Action::ControlFlow(_) | Action::Segment(_) => false,
         };
         is_brief && (!self.has_refs || takes_ref[self.slots.range()].iter().all(|takes| *takes))
     }
 }
 
+/// A range of numbers.
 #[derive(Clone, Copy, Default)]
 struct Span {
     start: u32,
@@ -95,40 +99,42 @@ impl Span {
     }
 }
 
-/// A data edge, as its producer sees it. Those of one output are adjacent.
+/// A data edge of a producer. The edges of one output are adjacent.
 #[derive(Clone, Copy)]
 pub(super) struct Edge {
     pub(super) output: u32,
     pub(super) slot: u32,
-    /// The output's last consumer takes the value; the others share it.
+    /// True for the last edge of an output, whose consumer takes the value; the other consumers share it.
     pub(super) is_last: bool,
 }
 
-/// A node that waits for another.
+/// A node whose pending count its producer decrements.
 #[derive(Clone, Copy)]
 pub(super) struct Successor(u32);
 
 impl Successor {
-    const ONLY: u32 = 1 << 31;
+    const SOLE_WAIT: u32 = 1 << 31;
 
     pub(super) fn node(self) -> u32 {
-        self.0 & !Successor::ONLY
+        self.0 & !Successor::SOLE_WAIT
     }
 
-    /// Whether it waits for nothing else.
-    pub(super) fn waits_for_one(self) -> bool {
-        self.0 & Successor::ONLY != 0
+    /// Returns whether the node waits for this producer only.
+    pub(super) fn is_sole_wait(self) -> bool {
+        self.0 & Successor::SOLE_WAIT != 0
     }
 }
 
+/// An input slot whose value is a constant.
 #[derive(Clone, Copy)]
 pub(super) struct ConstInput {
     pub(super) slot: u32,
     pub(super) constant: u32,
 }
 
+/// The output that feeds a slot.
 #[derive(Clone, Copy)]
-struct Source {
+struct SlotSource {
     node: u32,
     output: u32,
 }
@@ -140,23 +146,23 @@ impl Plan {
         kernels: &KernelCache,
         functions: &Arc<dyn Functions>,
     ) -> Result<Plan> {
-        if graph.len() >= Successor::ONLY as usize {
+        if graph.len() >= Successor::SOLE_WAIT as usize {
             device::invalid!("a partition of {} nodes is too large", graph.len());
         }
         let topology = Topology::new(graph);
         topology.order(graph)?;
         if !frame_plan::has_control_flow(graph) {
-            return Plan::of(graph, &topology, None, device, (kernels, functions));
+            return Plan::compile(graph, &topology, None, device, (kernels, functions));
         }
-        let frames = Frames::new(graph, &topology)?;
+        let frames = FrameAssignment::new(graph, &topology)?;
         let (graph, frames) = frames.sorted(graph, &topology)?;
-        Plan::of(&graph, &Topology::new(&graph), Some(frames), device, (kernels, functions))
+        Plan::compile(&graph, &Topology::new(&graph), Some(frames), device, (kernels, functions))
     }
 
-    fn of(
+    fn compile(
         graph: &Graph,
         topology: &Topology,
-        frames: Option<Frames>,
+        frames: Option<FrameAssignment>,
         device: &Arc<Device>,
         made_from: (&KernelCache, &Arc<dyn Functions>),
     ) -> Result<Plan> {
@@ -174,22 +180,23 @@ impl Plan {
             const_inputs: Vec::new(),
             producers: Vec::with_capacity(graph.num_edges()),
             takes_ref: Vec::with_capacity(graph.num_edges()),
-            wanted: Vec::new(),
+            required_memory: Vec::new(),
             frames: FramePlan::default(),
             segments: Vec::new(),
             is_brief: false,
-            only_waits: false,
+            starts_with_receives: false,
         };
         let passes_ref = passes_ref(graph, topology)?;
         let is_merge = |node: usize| frames.as_ref().is_some_and(|frames| frames.is_merge(node));
-        let step = action::lone_step();
+        let step = action::constants_step();
         for id in graph.ids() {
             let planned = plan.node(graph, topology, id, device, made_from, &passes_ref)?;
             plan.nodes.push(planned);
-            // A Merge is told of each input that comes.
+            // A constant input of a Merge must be delivered like any other, because the Merge runs on the first input
+            // that arrives.
             let feeds_merge =
                 || topology.consumers(id).iter().any(|c| !c.is_control() && is_merge(c.node.index()));
-            if follows_its_consumers(graph, topology, id)
+            if is_alive_with_consumers(graph, topology, id)
                 && !feeds_merge()
                 && let Some(values) = plan.nodes[id.index()].constant(device, &step)
             {
@@ -203,15 +210,15 @@ impl Plan {
         }
         plan.num_slots = plan.producers.len();
         let segments = match device.processor().can_capture() {
-            true => segmented::find(&plan, graph, topology, frames.as_ref(), device)?,
+            true => segment_layout::find(&plan, graph, topology, frames.as_ref(), device)?,
             false => Vec::new(),
         };
         let units = Units::new(graph.len(), segments);
         plan.add_segments(&units);
         plan.connect(topology, &units, is_merge);
-        plan.start(&units);
+        plan.find_sources(&units);
         for unit in units.segments() {
-            plan.lay_out(&units, unit, device)?;
+            plan.lay_out_segment(&units, unit, device)?;
         }
         if let Some(frames) = frames {
             let slots = plan.nodes[..graph.len()].iter().map(|node| node.slots.range());
@@ -220,13 +227,13 @@ impl Plan {
             plan.frames = frames.plan(&units, &plan.pending, &slots, edges);
         }
         let waits = |&id: &u32| matches!(plan.nodes[id as usize].action, Action::Recv { .. });
-        plan.only_waits = plan.sources.len() <= MOST_BRIEF && plan.sources.iter().all(waits);
-        plan.is_brief = plan.nodes.len() <= MOST_BRIEF
+        plan.starts_with_receives = plan.sources.len() <= MAX_BRIEF_NODES && plan.sources.iter().all(waits);
+        plan.is_brief = plan.nodes.len() <= MAX_BRIEF_NODES
             && plan.nodes.iter().all(|node| node.is_brief(device, &plan.takes_ref));
         Ok(plan)
     }
 
-    /// The node with its slots; its edges follow once every node has slots.
+    /// Returns the node with its slots; its edges are added once every node has slots.
     fn node(
         &mut self,
         graph: &Graph,
@@ -245,7 +252,7 @@ impl Plan {
                 device::invalid!("Input {} of node {} is fed twice or not at all", edge.input, node.name);
             }
             has_refs |= graph.output_type(edge.source())?.is_ref || passes_ref[edge.node.index()];
-            self.producers.push(Source { node: edge.node.index() as u32, output: edge.output });
+            self.producers.push(SlotSource { node: edge.node.index() as u32, output: edge.output });
         }
         let end = self.producers.len() as u32;
         let controls = topology.producers(id).iter().filter(|p| p.is_control());
@@ -254,13 +261,13 @@ impl Plan {
             let missing = inputs.len() - (end - first) as usize;
             device::invalid!("Incomplete graph, missing {missing} inputs for {}", node.name);
         }
-        let hands_on = passes_ref[id.index()] || is_fetch(node);
-        // What has no output beside it, such as a shape, is not handed on.
-        let is_handed_on = |slot| hands_on && (slot < outputs.len() || outputs.is_empty());
+        let passes_on = passes_ref[id.index()] || is_fetch(node);
+        // An input without a corresponding output, such as a shape, is not passed on.
+        let is_passed_on = |slot| passes_on && (slot < outputs.len() || outputs.is_empty());
         self.takes_ref
-            .extend(inputs.iter().enumerate().map(|(slot, port)| port.is_ref || is_handed_on(slot)));
+            .extend(inputs.iter().enumerate().map(|(slot, port)| port.is_ref || is_passed_on(slot)));
         if device.processor().has_own_memory() {
-            self.wanted.extend(memories(device, node, &node.op.inputs, &inputs)?);
+            self.required_memory.extend(port_memories(device, node, &node.op.inputs, &inputs)?);
         }
         Ok(PlanNode {
             action: Action::new(device, kernels, functions, node, &outputs)?,
@@ -274,7 +281,7 @@ impl Plan {
         })
     }
 
-    /// Gives each segment a place behind the nodes.
+    /// Adds a node for each segment behind all nodes.
     fn add_segments(&mut self, units: &Units) {
         for (number, first) in units.firsts().enumerate() {
             let PlanNode { node, slots, .. } = &self.nodes[first as usize];
@@ -282,7 +289,7 @@ impl Plan {
             self.nodes.push(PlanNode {
                 action: Action::Segment(number as u32),
                 node,
-                // None, in the frame of those of its kernels.
+                // A segment has no slots. The empty range lies among the slots of its kernels' frame.
                 slots: Span { start, end: start },
                 edges: none,
                 successors: none,
@@ -295,9 +302,9 @@ impl Plan {
         }
     }
 
-    /// Lays out what a segment takes, and gives to whom.
-    fn lay_out(&mut self, units: &Units, unit: u32, device: &Arc<Device>) -> Result<()> {
-        let (segment, outputs) = segmented::segment(self, units, unit, device)?;
+    /// Lays out a segment's inputs and outputs.
+    fn lay_out_segment(&mut self, units: &Units, unit: u32, device: &Arc<Device>) -> Result<()> {
+        let (segment, outputs) = segment_layout::segment(self, units, unit, device)?;
         let first = self.edges.len();
         for (output, slots) in outputs.iter().enumerate() {
             let last = slots.len().saturating_sub(1);
@@ -310,13 +317,13 @@ impl Plan {
         Ok(())
     }
 
-    /// Lays out what each node gives to whom, and counts what each unit, which is a node or a segment, waits for: of its
-    /// data a Merge waits for one, whichever that is.
+    /// Lays out the edges of each node, and computes the pending count of each unit, which is a node or a segment. A
+    /// Merge counts one for all its data inputs together.
     fn connect(&mut self, topology: &Topology, units: &Units, is_merge: impl Fn(usize) -> bool) {
         for (id, pending) in self.pending.iter_mut().enumerate() {
             *pending = u32::from(is_merge(id));
         }
-        // The last producer counted for each unit: edges of one producer to one consumer count once.
+        // The last producer counted for each unit, because several edges between two units count once.
         let mut counted = vec![u32::MAX; self.nodes.len()];
         let mut waits: Vec<u32> = Vec::new();
         for unit in units.all() {
@@ -355,11 +362,12 @@ impl Plan {
         }
         for i in 0..self.nodes.len() {
             let waits = &mut waits[self.nodes[i].successors.range()];
-            // The last made ready runs first: what others wait for elsewhere, then what came first.
+            // The node that is made ready last runs first. Nodes that other devices wait for are therefore put last;
+            // the others are in reverse order of their edges.
             waits.reverse();
             waits.sort_by_key(|&to| self.nodes[to as usize].action.is_awaited_elsewhere());
             self.successors.extend(waits.iter().map(|&to| {
-                let only = if self.pending[to as usize] == 1 { Successor::ONLY } else { 0 };
+                let only = if self.pending[to as usize] == 1 { Successor::SOLE_WAIT } else { 0 };
                 Successor(to | only)
             }));
         }
@@ -377,7 +385,8 @@ impl Plan {
         }
     }
 
-    fn start(&mut self, units: &Units) {
+    /// Computes the nodes that are ready at the start.
+    fn find_sources(&mut self, units: &Units) {
         let waits_for_nothing = |id: &u32| {
             self.pending[*id as usize] == 0 && !matches!(self.nodes[*id as usize].action, Action::Constant)
         };
@@ -386,7 +395,7 @@ impl Plan {
         self.sources.sort_by_key(|&id| self.nodes[id as usize].action.is_awaited_elsewhere());
     }
 
-    /// Fills inputs that are constants.
+    /// Fills the inputs that are constants.
     #[inline]
     pub(super) fn fill_constants(&self, node: &PlanNode, inputs: &mut [Value]) {
         for constant in self.const_inputs(node) {
@@ -397,9 +406,9 @@ impl Plan {
         }
     }
 
-    /// The error of a kernel that did not set an output which others wait for.
+    /// Creates the error of a kernel that did not set an output which has consumers.
     #[cold]
-    pub(super) fn missing(&self, node: u32, output: u32) -> Error {
+    pub(super) fn missing_output_error(&self, node: u32, output: u32) -> Error {
         Error::internal(format!("Missing {output}-th output from {}", self.nodes[node as usize].node.name))
     }
 
@@ -411,13 +420,13 @@ impl Plan {
         &self.edges[node.edges.range()]
     }
 
-    /// Whether so many read what the node gives that they are better given it by the thread that runs them: another
-    /// processor's memory is slow.
+    /// Returns whether the node has so many consumers that its value is better delivered by the thread that runs them,
+    /// because delivery writes to their slots, which would then be in another processor's cache.
     pub(super) fn has_many_consumers(&self, id: u32) -> bool {
         self.nodes[id as usize].edges.range().len() >= MANY_CONSUMERS
     }
 
-    /// The places of a node's edges among all.
+    /// Returns the numbers of a node's edges among all edges.
     pub(super) fn edge_range(&self, node: &PlanNode) -> Range<usize> {
         node.edges.range()
     }
@@ -430,25 +439,25 @@ impl Plan {
         &self.const_inputs[node.const_inputs.range()]
     }
 
-    /// Whether the node behind `slot` wants a reference as it is, not the value behind it.
+    /// Returns whether `slot` takes a reference itself, not the value behind it.
     pub(super) fn takes_ref(&self, slot: usize) -> bool {
         self.takes_ref[slot]
     }
 
-    /// The node and its output that feed `slot`.
-    pub(super) fn source(&self, slot: usize) -> (u32, u32) {
-        let Source { node, output } = self.producers[slot];
+    /// Returns the node and the output that feed `slot`.
+    pub(super) fn producer(&self, slot: usize) -> (u32, u32) {
+        let SlotSource { node, output } = self.producers[slot];
         (node, output)
     }
 
-    /// The name of the output that feeds `slot`: `node`, or `node:index` if it is not the first.
+    /// Returns the name of the output that feeds `slot`: `node`, or `node:index` if it is not the first.
     pub(super) fn input_name(&self, slot: usize) -> String {
-        let Source { node, output } = self.producers[slot];
+        let SlotSource { node, output } = self.producers[slot];
         let name = &self.nodes[node as usize].node.name;
         if output == 0 { name.to_string() } else { format!("{name}:{output}") }
     }
 
-    /// `name = Op(input, other:1, ^control)`.
+    /// Returns the node as text: `name = Op(input, other:1, ^control)`.
     pub(super) fn label(&self, id: u32) -> String {
         let PlanNode { node, slots, .. } = &self.nodes[id as usize];
         let mut inputs: Vec<String> = slots.range().map(|slot| self.input_name(slot)).collect();
@@ -458,31 +467,31 @@ impl Plan {
         format!("{} = {}({})", node.name, node.op.name(), inputs.join(", "))
     }
 
-    /// What a constant node gives.
+    /// Returns the outputs of a constant node.
     pub(super) fn constants_of(&self, id: u32) -> &[Value] {
         let first = self.constant_of[id as usize] as usize;
         let count = self.nodes[id as usize].outputs as usize;
         self.constants.get(first..first + count).unwrap_or_default()
     }
 
-    /// In which memory the value at `slot` must be.
-    pub(super) fn wanted(&self, slot: usize) -> Wanted {
-        self.wanted.get(slot).copied().unwrap_or(Wanted::Any)
+    /// Returns the memory that the value at `slot` must be in.
+    pub(super) fn required_memory(&self, slot: usize) -> RequiredMemory {
+        self.required_memory.get(slot).copied().unwrap_or(RequiredMemory::Any)
     }
 
     pub(super) fn has_own_memory(&self) -> bool {
-        !self.wanted.is_empty()
+        !self.required_memory.is_empty()
     }
 }
 
-/// Whether the node gives its input to the client. Of a reference that is what the variable holds when the step ends,
-/// whatever in the step writes it: clients of TensorFlow are used to that.
+/// Returns whether the node sends its input to the client. If that is a reference, the client gets the variable's value
+/// at the end of the step, as clients of TensorFlow expect, even if nodes of the step write the variable.
 fn is_fetch(node: &Node) -> bool {
     node.op.role() == Role::Send && node.attr::<bool>("client_terminated").unwrap_or(false)
 }
 
-/// By node: whether it passes on a reference that it is given. Only to who reads a value when it runs; what goes
-/// around in a loop or through a switch is a value.
+/// Returns for each node whether it passes on a reference that it receives. It does so only if all its consumers read
+/// the value when they run; a value that goes through a loop or a Switch is dereferenced.
 fn passes_ref(graph: &Graph, topology: &Topology) -> Result<Vec<bool>> {
     let mut passes = vec![false; graph.len()];
     if !graph.nodes().any(|(_, node)| node.op.outputs.iter().any(|output| output.is_ref)) {

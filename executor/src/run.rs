@@ -1,10 +1,10 @@
-//! One step of a partition: which node runs next, on which thread, and how the step ends.
+//! One run of a partition: the choice of the next node and its thread, and the end of the run.
 
 use super::action::Action;
 use super::flow::Flow;
 use super::plan::PlanNode;
 use super::trace::{Recorder, Trace};
-use crate::executor::{EXPENSIVE, Executor, NODE};
+use crate::executor::{EXPENSIVE_NANOS, Executor, NODE_OVERHEAD_NANOS};
 use device::cancel::Registration;
 use device::kernel::Step;
 use device::value::Value;
@@ -17,60 +17,65 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Done = Box<dyn FnOnce(Result<Trace>) + Send>;
 
-/// A step under way.
+/// A run of a partition.
 pub(super) struct Run<F: Flow> {
     pub(super) executor: Arc<Executor>,
     pub(super) step: Arc<Step>,
     pub(super) flow: F,
-    /// Threads that work on the step, or are about to, and operations that will call back. At zero it ends.
+    /// The number of threads that work on the run or are about to, and of operations that will call back. The run ends
+    /// at zero.
     pub(super) outstanding: AtomicUsize,
-    /// The failure to report: the first, but a cause rather than a consequence.
+    /// The error to report: the first, unless it is a consequence and a cause follows.
     error: Mutex<Option<Error>>,
     pub(super) recorder: Option<Recorder>,
     pub(super) measures: bool,
-    end: Mutex<End>,
+    completion: Mutex<Completion>,
 }
 
-/// What the end of the step needs.
-struct End {
+/// The registration and the callback that the end of the run consumes.
+struct Completion {
     registration: Option<Registration>,
     done: Option<Done>,
 }
 
-/// One thread's share of a step: the nodes that it made ready, the last first.
-pub(super) struct Local<F: Flow> {
+/// The state of one thread that works on a run.
+pub(super) struct ThreadState<F: Flow> {
+    /// The nodes that this thread made ready; the last one runs first.
     pub(super) ready: Vec<F::Task>,
-    /// What the ready nodes that are worth sharing are expected to take, ns.
+    /// The expected duration in ns of the ready nodes that are worth sharing.
     backlog: u64,
-    /// An expensive node, kept until there is nothing else to run here, or for as many cheap nodes as a
-    /// hand-over costs.
-    held: Option<F::Task>,
-    patience: u32,
-    /// The node that runs.
+    /// An expensive node, postponed until nothing else is ready here, or until as many cheap nodes have run as take the
+    /// time of a hand-over to another thread.
+    postponed: Option<F::Task>,
+    /// The number of cheap nodes that may still run before the postponed node is handed over.
+    postponed_for: u32,
+    /// The node that is running.
     pub(super) current: u32,
-    /// No other thread works on the step.
+    /// True if no other thread works on the run.
     pub(super) alone: bool,
-    /// Where kernels leave outputs; empty between nodes.
+    /// The outputs of the running kernel; empty between nodes.
     pub(super) outputs: SmallVec<[Value; 4]>,
-    /// While a step begins on a thread that it does not stay on: what others are to go on with.
-    pub(super) left: Option<Vec<GoOn<F>>>,
-    /// What may still run here before others go on, ns; `None` for no bound.
+    /// Continuations that another thread is to run, while a run starts its receives on a thread that it does not stay
+    /// on.
+    pub(super) continuations: Option<Vec<Continuation<F>>>,
+    /// The time in ns for which nodes may still run on this thread before the rest is handed over; `None` for no limit.
     pub(super) allowance: Option<u64>,
 }
 
-/// The rest of an operation that has ended.
-pub(super) type GoOn<F> = Box<dyn FnOnce(&Arc<Run<F>>, &mut Local<F>) + Send>;
+/// The continuation of a run after an operation.
+pub(super) type Continuation<F> = Box<dyn FnOnce(&Arc<Run<F>>, &mut ThreadState<F>) + Send>;
 
-const PATIENCE: u32 = 64;
+/// The number of cheap nodes that take about as long as handing a node to another thread.
+const MAX_POSTPONED_FOR: u32 = 64;
 
-/// A backlog of this, ns, is shared with a thread that has nothing to do.
-const SHARED_FROM: u64 = 30_000;
+/// The backlog in ns from which it is shared with an idle thread.
+const MIN_SHARED_BACKLOG: u64 = 30_000;
 
-/// Kernels whose inputs are no larger, bytes, are taken for fast until they have been measured.
-const SMALL: usize = 4 << 10;
+/// The size in bytes up to which all inputs of an unmeasured kernel must be for the kernel to count as fast.
+const SMALL_INPUT_BYTES: usize = 4 << 10;
 
-/// A step that may loop looks after so many nodes whether other steps wait for its thread.
-const TURN: u32 = 1024;
+/// The number of nodes after which a run with loops checks whether other work waits for its thread.
+const YIELD_INTERVAL: u32 = 1024;
 
 impl<F: Flow> Run<F> {
     pub(super) fn new(
@@ -80,7 +85,8 @@ impl<F: Flow> Run<F> {
         measures: bool,
         done: Done,
     ) -> Arc<Run<F>> {
-        // Receives end with the step, whoever cancels it. If that has been already, no node will run.
+        // A cancellation ends the receives. If the step is already cancelled, no callback is needed, because no node
+        // will run.
         let registration = if executor.plan.num_receives > 0 {
             let rendezvous = step.rendezvous.clone();
             step.cancellation.register(move |reason| rendezvous.abort(reason.clone().derived())).ok()
@@ -95,7 +101,7 @@ impl<F: Flow> Run<F> {
             outstanding: AtomicUsize::new(1),
             error: Mutex::new(None),
             measures: measures || trace,
-            end: Mutex::new(End { registration, done: Some(done) }),
+            completion: Mutex::new(Completion { registration, done: Some(done) }),
         })
     }
 
@@ -107,28 +113,30 @@ impl<F: Flow> Run<F> {
         });
     }
 
-    /// As [`Run::start`], of a step that begins with receives: they wait from now on. What can go on at once does so
-    /// on another thread.
+    /// Starts a run that begins with receives: the calling thread starts them, and values that are available at once
+    /// are handled on another thread.
     pub(super) fn start_receives(self: Arc<Run<F>>) {
         self.work(|run, local| {
-            local.left = Some(Vec::new());
+            local.continuations = Some(Vec::new());
             for &id in &run.executor.plan.sources {
                 if let Some(recorder) = &run.recorder {
                     recorder.scheduled(id);
                 }
                 run.run_node(run.flow.source(id), local);
             }
-            run.give_way(local);
-            let left = local.left.take().unwrap_or_default();
-            if !left.is_empty() {
-                run.go_on_elsewhere(local, |run, local| left.into_iter().for_each(|go_on| go_on(run, local)));
+            run.yield_to_others(local);
+            let continuations = local.continuations.take().unwrap_or_default();
+            if !continuations.is_empty() {
+                run.continue_elsewhere(local, |run, local| {
+                    continuations.into_iter().for_each(|continuation| continuation(run, local))
+                });
             }
         });
     }
 
-    /// Works on the step until nothing is left for this thread. The caller has counted it as outstanding.
-    pub(super) fn work(self: Arc<Run<F>>, begin: impl FnOnce(&Arc<Run<F>>, &mut Local<F>)) {
-        let mut local = Local::new();
+    /// Works on the run until nothing is ready for this thread. The caller has included the thread in `outstanding`.
+    pub(super) fn work(self: Arc<Run<F>>, begin: impl FnOnce(&Arc<Run<F>>, &mut ThreadState<F>)) {
+        let mut local = ThreadState::new();
         let worked = catch_unwind(AssertUnwindSafe(|| {
             begin(&self, &mut local);
             self.drive(&mut local);
@@ -139,26 +147,26 @@ impl<F: Flow> Run<F> {
             self.fail(local.current, Error::panicked(node, payload.as_ref()));
         }
         local.ready.clear();
-        F::keep_queue(std::mem::take(&mut local.ready));
+        F::store_queue(std::mem::take(&mut local.ready));
         drop(local);
         if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.finish();
         }
     }
 
-    fn drive(self: &Arc<Run<F>>, local: &mut Local<F>) {
-        let mut turn = TURN;
+    fn drive(self: &Arc<Run<F>>, local: &mut ThreadState<F>) {
+        let mut until_yield = YIELD_INTERVAL;
         loop {
             if F::MAY_LOOP {
-                turn -= 1;
-                if turn == 0 {
-                    turn = TURN;
+                until_yield -= 1;
+                if until_yield == 0 {
+                    until_yield = YIELD_INTERVAL;
                     if self.executor.pool.has_waiting() {
-                        return self.give_way(local);
+                        return self.yield_to_others(local);
                     }
                 }
             }
-            if local.backlog >= SHARED_FROM && self.executor.pool.has_idle() {
+            if local.backlog >= MIN_SHARED_BACKLOG && self.executor.pool.has_idle() {
                 self.share(local);
             }
             let task = match local.ready.pop() {
@@ -167,7 +175,7 @@ impl<F: Flow> Run<F> {
                     local.backlog = local.backlog.saturating_sub(cost.into());
                     task
                 }
-                None => match local.held.take() {
+                None => match local.postponed.take() {
                     Some(task) => task,
                     None => return,
                 },
@@ -178,17 +186,17 @@ impl<F: Flow> Run<F> {
                 }
                 return;
             }
-            if local.held.is_some() {
-                local.patience -= 1;
-                if local.patience == 0
-                    && let Some(held) = local.held.take()
+            if local.postponed.is_some() {
+                local.postponed_for -= 1;
+                if local.postponed_for == 0
+                    && let Some(postponed) = local.postponed.take()
                 {
-                    self.hand_over([held], local);
+                    self.hand_over([postponed], local);
                 }
             }
-            if local.allowance.is_some() && !self.allows(&task, local) {
+            if local.allowance.is_some() && !self.try_spend_allowance(&task, local) {
                 local.ready.push(task);
-                return self.give_way(local);
+                return self.yield_to_others(local);
             }
             if self.executor.is_expensive(F::node(&task)) {
                 self.step.rendezvous.flush();
@@ -197,55 +205,56 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// Whether a node still goes into what may run here. What has not been measured yet does if its inputs are small.
-    fn allows(&self, task: &F::Task, local: &mut Local<F>) -> bool {
+    /// Returns whether a node still fits the allowance, and deducts its duration. A kernel that has not been measured
+    /// fits if its inputs are small.
+    fn try_spend_allowance(&self, task: &F::Task, local: &mut ThreadState<F>) -> bool {
         let Some(allowance) = &mut local.allowance else { return true };
         let plan = &self.executor.plan;
         let planned = &plan.nodes[F::node(task) as usize];
-        let known = self.executor.costs[F::node(task) as usize].load(Ordering::Relaxed);
+        let cost = self.executor.costs[F::node(task) as usize].load(Ordering::Relaxed);
         let is_small = |input: &Value| match input {
-            Value::Host(tensor) => tensor.num_bytes() <= SMALL,
+            Value::Host(tensor) => tensor.num_bytes() <= SMALL_INPUT_BYTES,
             Value::None => true,
             Value::Device(_) | Value::Ref(_) | Value::View(_) => false,
         };
-        if known == 0
+        if cost == 0
             && let Action::Kernel(_) = planned.action
-            // SAFETY: this thread has the task, whose producers have all counted it down.
+            // SAFETY: this thread owns the task, whose producers have all decremented its count.
             && !unsafe { self.flow.inputs(task, plan.slots(planned)) }.iter().all(is_small)
         {
             return false;
         }
-        match allowance.checked_sub(NODE + u64::from(known)) {
-            Some(left) => *allowance = left,
+        match allowance.checked_sub(NODE_OVERHEAD_NANOS + u64::from(cost)) {
+            Some(rest) => *allowance = rest,
             None => return false,
         }
         true
     }
 
     pub(super) fn is_alone(&self) -> bool {
-        // Acquire: what the threads that have left wrote.
+        // Acquire makes the writes of the threads that have left visible.
         self.outstanding.load(Ordering::Acquire) == 1
     }
 
-    pub(super) fn make_ready(self: &Arc<Run<F>>, task: F::Task, local: &mut Local<F>) {
+    pub(super) fn make_ready(self: &Arc<Run<F>>, task: F::Task, local: &mut ThreadState<F>) {
         let id = F::node(&task);
         if let Some(recorder) = &self.recorder {
             recorder.scheduled(id);
         }
         let cost = self.executor.cost(id);
-        if cost < EXPENSIVE {
+        if cost < EXPENSIVE_NANOS {
             local.ready.push(task);
             local.backlog += u64::from(cost);
-        } else if local.held.is_none() {
-            local.held = Some(task);
-            local.patience = PATIENCE;
+        } else if local.postponed.is_none() {
+            local.postponed = Some(task);
+            local.postponed_for = MAX_POSTPONED_FOR;
         } else {
             self.hand_over([task], local);
         }
     }
 
-    /// Gives the older half of what is ready to another thread, which may do so in turn.
-    fn share(self: &Arc<Run<F>>, local: &mut Local<F>) {
+    /// Hands the older half of the ready nodes to another thread, which may share them in turn.
+    fn share(self: &Arc<Run<F>>, local: &mut ThreadState<F>) {
         let half = local.ready.len() / 2;
         local.backlog /= 2;
         if half > 0 {
@@ -254,23 +263,23 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// Lets other steps have the thread, and goes on after them.
+    /// Yields the thread to other steps by handing all ready nodes to the pool.
     #[cold]
-    fn give_way(self: &Arc<Run<F>>, local: &mut Local<F>) {
-        let mut rest: Vec<F::Task> = local.held.take().into_iter().collect();
+    fn yield_to_others(self: &Arc<Run<F>>, local: &mut ThreadState<F>) {
+        let mut rest: Vec<F::Task> = local.postponed.take().into_iter().collect();
         rest.append(&mut local.ready);
         if !rest.is_empty() {
             self.hand_over(rest, local);
         }
     }
 
-    /// Gives nodes to another thread.
+    /// Hands ready nodes to another thread.
     fn hand_over(
         self: &Arc<Run<F>>,
         tasks: impl IntoIterator<Item = F::Task> + Send + 'static,
-        local: &mut Local<F>,
+        local: &mut ThreadState<F>,
     ) {
-        self.go_on_elsewhere(local, |run, local| {
+        self.continue_elsewhere(local, |run, local| {
             for task in tasks {
                 local.backlog += u64::from(run.executor.cost(F::node(&task)));
                 local.ready.push(task);
@@ -278,11 +287,11 @@ impl<F: Flow> Run<F> {
         });
     }
 
-    /// Lets another thread work on the step.
-    fn go_on_elsewhere(
+    /// Makes another thread work on the run.
+    fn continue_elsewhere(
         self: &Arc<Run<F>>,
-        local: &mut Local<F>,
-        begin: impl FnOnce(&Arc<Run<F>>, &mut Local<F>) + Send + 'static,
+        local: &mut ThreadState<F>,
+        begin: impl FnOnce(&Arc<Run<F>>, &mut ThreadState<F>) + Send + 'static,
     ) {
         local.alone = false;
         self.outstanding.fetch_add(1, Ordering::Relaxed);
@@ -290,7 +299,7 @@ impl<F: Flow> Run<F> {
         self.executor.pool.spawn(move || run.work(begin));
     }
 
-    /// Ends the step with a failure of this node: nodes that have not started will not.
+    /// Fails the step with an error of this node; nodes that have not started do not run.
     pub(super) fn fail(&self, id: u32, error: Error) {
         let error = error.at_node(&self.executor.plan.nodes[id as usize].node.name);
         let error = if self.step.cancellation.is_cancelled() { error.derived() } else { error };
@@ -308,13 +317,13 @@ impl<F: Flow> Run<F> {
     }
 
     fn finish(self: Arc<Run<F>>) {
-        let End { registration, done } =
-            std::mem::replace(&mut *self.end.lock(), End { registration: None, done: None });
+        let Completion { registration, done } =
+            std::mem::replace(&mut *self.completion.lock(), Completion { registration: None, done: None });
         if let Some(registration) = registration {
             self.step.cancellation.deregister(registration);
         }
         if self.measures {
-            self.executor.weigh();
+            self.executor.update_lightness();
         }
         let error = self.error.lock().take();
         let error = self.flow.end(&self.executor, error.is_some()).err().or(error);
@@ -330,23 +339,23 @@ impl<F: Flow> Run<F> {
     }
 }
 
-impl<F: Flow> Local<F> {
-    fn new() -> Local<F> {
-        Local {
+impl<F: Flow> ThreadState<F> {
+    fn new() -> ThreadState<F> {
+        ThreadState {
             ready: F::take_queue(),
             backlog: 0,
-            held: None,
-            patience: 0,
+            postponed: None,
+            postponed_for: 0,
             current: 0,
             alone: false,
             outputs: SmallVec::new(),
-            left: None,
+            continuations: None,
             allowance: None,
         }
     }
 
-    /// Another thread may work on the step from now on.
-    pub(super) fn joined(&mut self) {
+    /// Records that another thread may work on the run from now on.
+    pub(super) fn set_shared(&mut self) {
         self.alone = false;
     }
 
@@ -354,8 +363,8 @@ impl<F: Flow> Local<F> {
         self.outputs(planned.outputs as usize)
     }
 
-    /// The output of a node that has one.
-    pub(super) fn outputs_of_one(&mut self) -> &mut [Value] {
+    /// Returns the output of a node with one output.
+    pub(super) fn single_output(&mut self) -> &mut [Value] {
         self.outputs(1)
     }
 

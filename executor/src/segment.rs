@@ -1,10 +1,10 @@
-//! A segment of a partition: kernels that are scheduled as one, and so can be repeated as one. Which they are,
-//! [`segments`](super::segments) decides.
+//! Segments: kernels that are scheduled together and can be replayed as one graph. [`segment_selection`](super::segment_selection)
+//! selects them.
 
 use super::action::Action;
 use super::flow::Flow;
-use super::run::{Local, Run};
-use super::state::empty;
+use super::run::{Run, ThreadState};
+use super::state::discard_all;
 use device::Device;
 use device::kernel::{Kernel, KernelContext};
 use device::repeat::{Access, Repeater};
@@ -14,55 +14,57 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Kernels that run one after another. Their inputs are in the slots that they have among all nodes.
+/// Kernels that run one after another. Their inputs are in the slots of their nodes.
 pub(super) struct Segment {
-    pub(super) kernels: Vec<Member>,
-    pub(super) inputs: Vec<Input>,
+    pub(super) kernels: Vec<SegmentKernel>,
+    pub(super) inputs: Vec<SegmentInput>,
     pub(super) outputs: usize,
     pub(super) repeater: Box<dyn Repeater>,
 }
 
-pub(super) struct Member {
+/// A kernel of a segment.
+pub(super) struct SegmentKernel {
     pub(super) node: u32,
     pub(super) deliveries: SmallVec<[Delivery; 2]>,
 }
 
-/// Where an output of a kernel goes; those of one output are adjacent.
+/// A consumer of a kernel's output. The deliveries of one output are adjacent.
 #[derive(Clone, Copy)]
 pub(super) struct Delivery {
     pub(super) output: u32,
-    pub(super) to: To,
+    pub(super) to: DeliveryTarget,
     pub(super) is_last: bool,
 }
 
+/// The target of a delivery.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum To {
-    /// An input of another kernel of the segment.
+pub(super) enum DeliveryTarget {
+    /// The input slot of another kernel of the segment.
     Slot(u32),
-    /// An output of the segment.
+    /// The segment's output with this number.
     Outside(u32),
 }
 
 impl Delivery {
-    /// As which of the segment's outputs this one leaves it, if that is where it goes.
+    /// Returns the number of the segment's output, if this delivers the kernel's `output` there.
     pub(super) fn leaves_as(&self, output: u32) -> Option<u32> {
         match self.to {
-            To::Outside(number) if self.output == output => Some(number),
+            DeliveryTarget::Outside(number) if self.output == output => Some(number),
             _ => None,
         }
     }
 }
 
-/// One value from outside in one memory, and the slots of all who take it there.
-pub(super) struct Input {
+/// An input of the segment: one value from outside in one memory, and the slots of all kernels that take it.
+pub(super) struct SegmentInput {
     pub(super) slots: SmallVec<[u32; 2]>,
     pub(super) access: Access,
 }
 
 impl Segment {
-    /// The segment's first kernel stands for it in messages.
+    /// Returns the node of the first kernel, which names the segment in messages.
     pub(super) fn first(&self) -> u32 {
-        self.kernels.first().map_or(0, |member| member.node)
+        self.kernels.first().map_or(0, |kernel| kernel.node)
     }
 
     fn input_slots(&self) -> impl Iterator<Item = usize> {
@@ -71,29 +73,34 @@ impl Segment {
 }
 
 impl<F: Flow> Run<F> {
-    /// Runs a segment whose inputs have come. Steps that are traced run its kernels one by one.
-    pub(super) fn run_segment(self: &Arc<Run<F>>, task: F::Task, segment: &Segment, local: &mut Local<F>) {
+    /// Runs a segment whose inputs are available. Traced steps run the kernels one by one.
+    pub(super) fn run_segment(
+        self: &Arc<Run<F>>,
+        task: F::Task,
+        segment: &Segment,
+        local: &mut ThreadState<F>,
+    ) {
         let Some(task) = self.place(task, segment.input_slots(), local) else { return };
         let id = F::node(&task);
         let started = self.measures.then(Instant::now);
         let inputs = self.take_inputs(&task, segment);
-        // What fails from here on is named by the kernel that runs, if one does.
+        // An error names the kernel that runs, or the first if the segment is replayed.
         local.current = segment.first();
         let current = &mut local.current;
-        let mut walk = |device: &Arc<Device>, inputs: Vec<Value>| {
-            let walked = self.walk(&task, segment, device, inputs, current);
-            if walked.is_err() {
+        let mut run_kernels = |device: &Arc<Device>, inputs: Vec<Value>| {
+            let result = self.run_kernels(&task, segment, device, inputs, current);
+            if result.is_err() {
                 self.clear_segment(&task, segment);
             }
-            walked
+            result
         };
         let device = &self.executor.device;
         let result = match &self.recorder {
-            Some(_) => walk(device, inputs),
-            None => segment.repeater.run(device, inputs, &mut walk),
+            Some(_) => run_kernels(device, inputs),
+            None => segment.repeater.run(device, inputs, &mut run_kernels),
         };
         if let Some(started) = started {
-            self.executor.learn(id, started.elapsed().as_nanos() as u64);
+            self.executor.record_cost(id, started.elapsed().as_nanos() as u64);
         }
         match result {
             Ok(outputs) => {
@@ -107,17 +114,17 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// Drops what a segment was given, as it will not run.
+    /// Drops the inputs of a segment that does not run.
     pub(super) fn clear_segment(&self, task: &F::Task, segment: &Segment) {
         let plan = &self.executor.plan;
-        for member in &segment.kernels {
-            let slots = plan.slots(&plan.nodes[member.node as usize]);
-            // SAFETY: who has the segment's task has the slots of its kernels, none of which runs.
-            empty(unsafe { self.flow.inputs(task, slots) });
+        for kernel in &segment.kernels {
+            let slots = plan.slots(&plan.nodes[kernel.node as usize]);
+            // SAFETY: the owner of the segment's task owns the slots of its kernels, none of which runs.
+            discard_all(unsafe { self.flow.inputs(task, slots) });
         }
     }
 
-    /// The values of the segment's inputs, each once a memory.
+    /// Takes the values of the segment's inputs out of the slots.
     fn take_inputs(&self, task: &F::Task, segment: &Segment) -> Vec<Value> {
         let mut values = Vec::with_capacity(segment.inputs.len());
         for input in &segment.inputs {
@@ -132,20 +139,21 @@ impl<F: Flow> Run<F> {
 
     fn take(&self, task: &F::Task, slot: u32) -> Value {
         let slot = slot as usize;
-        // SAFETY: this thread has the segment's task, whose slots have all been filled; no other borrow is left.
+        // SAFETY: this thread owns the segment's task, whose slots have all been filled; no other borrow exists.
         unsafe { self.flow.inputs(task, slot..slot + 1) }.first_mut().map(std::mem::take).unwrap_or_default()
     }
 
     fn put(&self, task: &F::Task, slot: u32, value: Value) {
         let slot = slot as usize;
-        // SAFETY: this thread runs the slot's producer, and its consumer is counted down, or run, only later.
+        // SAFETY: this thread runs the slot's producer, and its consumer's count is decremented, or the consumer run,
+        // only later.
         if let [input] = unsafe { self.flow.inputs(task, slot..slot + 1) } {
             *input = value;
         }
     }
 
-    /// Puts a value into each of some slots.
-    fn spread(&self, task: &F::Task, slots: &[u32], value: Value) {
+    /// Puts a value into each of the slots.
+    fn put_in_all(&self, task: &F::Task, slots: &[u32], value: Value) {
         if let Some((&last, others)) = slots.split_last() {
             for &slot in others {
                 self.put(task, slot, value.clone());
@@ -154,8 +162,8 @@ impl<F: Flow> Run<F> {
         }
     }
 
-    /// Runs the kernels one by one; `current` is the one that runs.
-    fn walk(
+    /// Runs the kernels one by one, and sets `current` to the one that runs.
+    fn run_kernels(
         &self,
         task: &F::Task,
         segment: &Segment,
@@ -164,14 +172,14 @@ impl<F: Flow> Run<F> {
         current: &mut u32,
     ) -> Result<Vec<Value>> {
         for (input, value) in segment.inputs.iter().zip(inputs) {
-            self.spread(task, &input.slots, value);
+            self.put_in_all(task, &input.slots, value);
         }
-        let mut given = vec![Value::None; segment.outputs];
+        let mut segment_outputs = vec![Value::None; segment.outputs];
         let mut outputs = SmallVec::new();
-        for member in &segment.kernels {
-            *current = member.node;
-            self.run_member(task, member.node, device, &mut outputs)?;
-            for delivery in &member.deliveries {
+        for kernel in &segment.kernels {
+            *current = kernel.node;
+            self.run_kernel(task, kernel.node, device, &mut outputs)?;
+            for delivery in &kernel.deliveries {
                 let output = outputs.get_mut(delivery.output as usize);
                 let value = match output {
                     Some(output) if delivery.is_last => std::mem::take(output),
@@ -179,19 +187,19 @@ impl<F: Flow> Run<F> {
                     None => Value::None,
                 };
                 if matches!(value, Value::None) {
-                    return Err(self.executor.plan.missing(member.node, delivery.output));
+                    return Err(self.executor.plan.missing_output_error(kernel.node, delivery.output));
                 }
                 match delivery.to {
-                    To::Slot(slot) => self.put(task, slot, value),
-                    To::Outside(output) => given[output as usize] = value,
+                    DeliveryTarget::Slot(slot) => self.put(task, slot, value),
+                    DeliveryTarget::Outside(output) => segment_outputs[output as usize] = value,
                 }
             }
-            empty(&mut outputs);
+            discard_all(&mut outputs);
         }
-        Ok(given)
+        Ok(segment_outputs)
     }
 
-    fn run_member(
+    fn run_kernel(
         &self,
         task: &F::Task,
         id: u32,
@@ -204,7 +212,7 @@ impl<F: Flow> Run<F> {
             recorder.scheduled(id);
             Instant::now()
         });
-        // SAFETY: this thread runs the segment; the kernels before have filled the slots, and hold no borrow of them.
+        // SAFETY: this thread runs the segment; the kernels before have filled the slots, and have no borrow of them.
         let inputs = unsafe { self.flow.inputs(task, plan.slots(planned)) };
         plan.fill_constants(planned, inputs);
         if planned.has_refs {
@@ -219,9 +227,9 @@ impl<F: Flow> Run<F> {
         outputs.resize_with(planned.outputs as usize, Value::default);
         let mut ctx = KernelContext { node: &planned.node, device, step: &self.step, inputs, outputs };
         let result = compute(&mut ctx);
-        empty(inputs);
+        discard_all(inputs);
         if let (Some(recorder), Some(started), Ok(())) = (&self.recorder, started, &result) {
-            recorder.ran(plan, id, started, outputs);
+            recorder.record(plan, id, started, outputs);
         }
         result
     }

@@ -1,4 +1,4 @@
-//! What one step of a partition changes: a count for each node and a value for each data edge.
+//! The mutable state of a run: a pending count for each node and a value for each data edge.
 
 use super::plan::Plan;
 use device::value::Value;
@@ -6,18 +6,18 @@ use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Values on their way along data edges, by edge.
+/// The values on data edges, by edge.
 ///
-/// Slots have no locks. A slot is written by its edge's producer before the producer counts down the consumer,
-/// and from then on belongs to the consumer, which one thread runs, after it saw the count reach zero.
+/// Slots have no locks. A slot is written by its producer before that decrements the consumer's count. It then belongs
+/// to the consumer, which runs on the one thread that saw the count reach zero.
 pub(super) struct Slots(Box<[Slot]>);
 
 #[repr(transparent)]
 #[derive(Default)]
 struct Slot(UnsafeCell<Value>);
 
-// SAFETY: slots are accessed through unsafe methods only, whose callers have the slot to themselves; `Value`
-// may be used from any thread.
+// SAFETY: slots are accessed through unsafe methods only, whose callers have exclusive access to the slot; `Value` may
+// be used from any thread.
 unsafe impl Sync for Slot {}
 
 impl Slots {
@@ -25,13 +25,13 @@ impl Slots {
         Slots(std::iter::repeat_with(Slot::default).take(count).collect())
     }
 
-    /// Fills an empty slot with what is in `output`; that is left empty if this `is_last` of those that it goes to.
+    /// Fills an empty slot with a copy of `output`, or moves `output` there if this `is_last` of its edges.
     ///
     /// # Safety
-    /// The caller runs the slot's producer, which has not counted down the consumer yet.
+    /// The caller runs the slot's producer, which has not decremented the consumer's count yet.
     #[inline]
-    pub(super) unsafe fn give(&self, slot: usize, output: &mut Value, is_last: bool) {
-        // SAFETY: as the caller promises, nobody else has access to the slot now.
+    pub(super) unsafe fn fill(&self, slot: usize, output: &mut Value, is_last: bool) {
+        // SAFETY: the caller promises that no other thread has access to the slot.
         let slot = unsafe { &mut *self.0[slot].0.get() };
         debug_assert!(matches!(slot, Value::None));
         match is_last {
@@ -40,63 +40,63 @@ impl Slots {
         }
     }
 
-    /// The inputs of a node.
+    /// Returns the inputs of a node.
     ///
     /// # Safety
-    /// The caller runs the node that the slots belong to, and holds no other borrow of them.
+    /// The caller runs the node that the slots belong to, and has no other borrow of them.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn inputs(&self, slots: Range<usize>) -> &mut [Value] {
         let slots = &self.0[slots];
         let first = UnsafeCell::raw_get(slots.as_ptr().cast::<UnsafeCell<Value>>());
-        // SAFETY: `Slot` has the layout of `Value`; the slots are adjacent and, as the caller promises, its own.
+        // SAFETY: `Slot` has the layout of `Value`; the slots are adjacent, and the caller promises exclusive access.
         unsafe { std::slice::from_raw_parts_mut(first, slots.len()) }
     }
 
-    /// Whether no slot has a value.
+    /// Returns whether no slot has a value.
     ///
     /// # Safety
-    /// Nobody else may be using the slots.
+    /// No other thread may be using the slots.
     pub(super) unsafe fn are_empty(&self) -> bool {
-        // SAFETY: the caller has the slots to itself.
+        // SAFETY: the caller has exclusive access to the slots.
         unsafe { self.inputs(0..self.0.len()) }.iter().all(|value| matches!(value, Value::None))
     }
 
-    /// Drops what was left.
+    /// Drops all remaining values.
     ///
     /// # Safety
-    /// Nobody else may be using the slots.
+    /// No other thread may be using the slots.
     pub(super) unsafe fn clear(&self) {
-        // SAFETY: the caller has the slots to itself.
-        empty(unsafe { self.inputs(0..self.0.len()) });
+        // SAFETY: the caller has exclusive access to the slots.
+        discard_all(unsafe { self.inputs(0..self.0.len()) });
     }
 }
 
-/// The state of one step without control flow, reused by later ones.
-pub(super) struct State {
+/// The state of a run without control flow, reused by later runs.
+pub(super) struct RunState {
     pending: Box<[AtomicU32]>,
     pub(super) slots: Slots,
 }
 
-impl State {
-    /// The count of a node that waits for nothing more and will not run: some input will never be there.
+impl RunState {
+    /// The count of a node that waits for nothing more and does not run, because an input is dead.
     pub(super) const DEAD: u32 = 1 << 31;
 
-    pub(super) fn new(plan: &Plan) -> State {
-        State {
+    pub(super) fn new(plan: &Plan) -> RunState {
+        RunState {
             pending: plan.pending.iter().map(|&count| AtomicU32::new(count)).collect(),
             slots: Slots::new(plan.num_slots),
         }
     }
 
-    /// Sets the counts for another step. Nobody may be using the state.
+    /// Sets the counts for another run. No thread may be using the state.
     pub(super) fn reset(&self, plan: &Plan) {
         for (pending, &count) in self.pending.iter().zip(&plan.pending) {
             pending.store(count, Ordering::Relaxed);
         }
     }
 
-    /// Counts `node` down; 0 if it waits for nothing any more, or [`State::DEAD`] if besides it will not run.
-    /// `alone`: no other thread works on the step.
+    /// Decrements the count of `node`. Returns 0 if the node is ready, or [`RunState::DEAD`] if it has a dead input and
+    /// waits for nothing more. `alone` is true if no other thread works on the run.
     pub(super) fn count_down(&self, node: u32, alone: bool) -> u32 {
         let pending = &self.pending[node as usize];
         if alone {
@@ -104,19 +104,19 @@ impl State {
             pending.store(left, Ordering::Relaxed);
             left
         } else {
-            // Release: what this thread wrote into slots. Acquire: what the others did.
+            // Release publishes this thread's writes to slots; acquire makes those of other threads visible.
             pending.fetch_sub(1, Ordering::AcqRel) - 1
         }
     }
 
-    /// Lets `node` not run. The caller counts it down afterwards.
-    pub(super) fn bury(&self, node: u32) {
-        self.pending[node as usize].fetch_or(State::DEAD, Ordering::Relaxed);
+    /// Marks `node` as having a dead input. The caller decrements the count afterwards.
+    pub(super) fn mark_dead(&self, node: u32) {
+        self.pending[node as usize].fetch_or(RunState::DEAD, Ordering::Relaxed);
     }
 }
 
-/// Drops what is there. Mostly nothing is, for the consumer took it.
+/// Drops all values. Usually there are none, because the consumers took them.
 #[inline]
-pub(super) fn empty(values: &mut [Value]) {
+pub(super) fn discard_all(values: &mut [Value]) {
     values.iter_mut().for_each(Value::discard);
 }

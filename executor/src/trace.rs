@@ -1,4 +1,4 @@
-//! What a traced step tells of each node.
+//! The trace of a step: the times and outputs of its nodes.
 
 use super::action::Action;
 use super::plan::Plan;
@@ -15,22 +15,22 @@ pub struct Trace {
     pub nodes: Vec<NodeTrace>,
 }
 
-/// One node's run. Times are nanoseconds since the UNIX epoch, by this host's clock.
+/// One run of a node. Times are nanoseconds since the UNIX epoch by this host's clock.
 #[derive(Clone, Debug)]
 pub struct NodeTrace {
     pub node: Arc<str>,
-    /// `name = Op(input, other:1, ^control)`.
+    /// The node as text: `name = Op(input, other:1, ^control)`.
     pub label: String,
-    /// When the last of what it waited for had run.
+    /// The time at which the node became ready.
     pub scheduled: u64,
     pub start: u64,
     pub end: u64,
-    /// A small number for the thread on which it ended.
+    /// The number of the thread on which the run ended.
     pub thread: u64,
     pub outputs: Vec<OutputTrace>,
 }
 
-/// A tensor that a node made.
+/// A tensor that a node produced.
 #[derive(Clone, Debug)]
 pub struct OutputTrace {
     pub slot: usize,
@@ -39,12 +39,12 @@ pub struct OutputTrace {
     pub bytes: u64,
 }
 
-/// Runs of nodes beyond so many are left out: a loop may have any number of turns.
+/// The maximum number of runs in a trace, because a loop may have any number of iterations.
 const MAX_TRACED: usize = 1 << 20;
 
 /// Collects the trace of a step.
 pub(super) struct Recorder {
-    /// The same moment by both clocks.
+    /// The time of the start by the monotonic clock; `epoch_nanos` is the same by the system clock.
     instant: Instant,
     epoch_nanos: u64,
     scheduled: Box<[AtomicU64]>,
@@ -70,8 +70,8 @@ impl Recorder {
         self.scheduled[id as usize].store(self.nanos(Instant::now()), Ordering::Relaxed);
     }
 
-    /// Notes that a node has ended and left these outputs.
-    pub(super) fn ran(&self, plan: &Plan, id: u32, started: Instant, outputs: &[Value]) {
+    /// Records that a node has ended with these outputs.
+    pub(super) fn record(&self, plan: &Plan, id: u32, started: Instant, outputs: &[Value]) {
         let end = self.nanos(Instant::now());
         if self.nodes.lock().len() >= MAX_TRACED {
             return;
@@ -83,12 +83,12 @@ impl Recorder {
             start: self.nanos(started),
             end,
             thread: rayon::current_thread_index().unwrap_or(0) as u64,
-            outputs: outputs.iter().enumerate().filter_map(|(i, value)| output(i, value)).collect(),
+            outputs: outputs.iter().enumerate().filter_map(|(i, value)| output_trace(i, value)).collect(),
         };
         self.nodes.lock().push(trace);
     }
 
-    /// The trace; constants, which no step computes, come first and take no time.
+    /// Returns the trace. Constants, which no step computes, come first with a duration of 0.
     pub(super) fn take(&self, plan: &Plan) -> Trace {
         let constants = (0..plan.nodes.len() as u32)
             .filter(|&id| matches!(plan.nodes[id as usize].action, Action::Constant));
@@ -104,7 +104,7 @@ impl Recorder {
                     .constants_of(id)
                     .iter()
                     .enumerate()
-                    .filter_map(|(i, value)| output(i, value))
+                    .filter_map(|(i, value)| output_trace(i, value))
                     .collect(),
             })
             .collect();
@@ -113,7 +113,7 @@ impl Recorder {
     }
 }
 
-fn output(slot: usize, value: &Value) -> Option<OutputTrace> {
+fn output_trace(slot: usize, value: &Value) -> Option<OutputTrace> {
     match value {
         Value::Host(tensor) => Some(OutputTrace {
             slot,
@@ -129,7 +129,7 @@ fn output(slot: usize, value: &Value) -> Option<OutputTrace> {
         }),
         Value::Ref(_) | Value::View(_) => {
             let value = value.clone().dereferenced().ok()??;
-            output(slot, &value)
+            output_trace(slot, &value)
         }
         Value::None => None,
     }

@@ -1,4 +1,4 @@
-//! One change of a store, and how another store follows it.
+//! A change of a resource store, and its application to a replica.
 
 use crate::error::Result;
 use crate::resource::ResourceStore;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 /// A change of a resource, or of a container.
 #[derive(Debug)]
 pub struct Change {
-    /// The number of the store's device.
+    /// The number of the store, which is that of its device.
     pub store: u32,
     pub container: Arc<str>,
     pub what: ChangeKind,
 }
 
-/// The ways in which a store changes.
+/// The kinds of changes of a store.
 #[derive(Debug)]
 pub enum ChangeKind {
-    /// A resource has this state.
+    /// A resource has changed to this state.
     State { kind: Arc<str>, name: Arc<str>, state: Box<dyn ReplicaState> },
     /// A resource has been removed.
     Removed { kind: Arc<str>, name: Arc<str> },
@@ -26,30 +26,30 @@ pub enum ChangeKind {
     Cleared,
 }
 
-/// The state of one kind of resource, from which another store makes or updates its replica.
+/// The state, or a part of it, of a resource, from which another store creates or updates its replica.
 pub trait ReplicaState: Any + Send + Sync + fmt::Debug {
-    /// Gives the replica this state, and makes it where it is missing. `kind` is the resource's.
+    /// Sets the replica to this state, and creates it if it is missing. `kind` is the name of the resource's kind.
     ///
     /// # Errors
-    /// `Internal` if the store did not follow all changes before.
+    /// `Internal` if an earlier change was not applied to the store.
     fn apply(self: Box<Self>, store: &ResourceStore, container: &str, kind: &str, name: &str) -> Result<()>;
 }
 
 impl Change {
-    /// Repeats the change in another store.
+    /// Applies the change to another store.
     ///
     /// # Errors
-    /// `Internal` if the store did not follow all changes before this one.
+    /// `Internal` if an earlier change was not applied to the store.
     pub fn apply(self, store: &ResourceStore) -> Result<()> {
         let container = &*self.container;
         match self.what {
             ChangeKind::Cleared => store.clear(container),
             ChangeKind::Removed { kind, name } => {
-                // A resource that was made and removed between two takes was never replicated.
+                // A resource that was created and removed between two collections was never replicated.
                 let _was_there = store.remove_kind(container, &kind, &name);
             }
             ChangeKind::State { kind, name, state } => {
-                store.is_used();
+                store.mark_used();
                 state.apply(store, container, &kind, &name)?;
             }
         }

@@ -1,8 +1,9 @@
-//! What changes in a store, so that another process can hold the same: a parameter server and its standby.
+//! The journal of a resource store: the changes from which another process maintains a replica, such as the standby of
+//! a parameter server.
 //!
-//! Resources note that they change; [`Journal::take`] gives all that has changed since the last time, as it was at one
-//! moment: no change begins while states are taken, and those under way are waited for. So whatever followed from a
-//! change is taken with it or after it, never before.
+//! Resources note that they change; [`Journal::take`] collects everything that has changed since the last collection,
+//! as of one moment: no change begins during a collection, and changes under way are waited for. A change that was
+//! caused by another change is therefore collected with it or after it, never before.
 
 mod change;
 
@@ -17,32 +18,33 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A resource whose state another process can hold.
+/// A resource whose state another process can replicate.
 pub trait Replicated: Send + Sync + fmt::Debug {
-    /// From now on the resource waits for `record` before it changes, and notes that it has. Called once.
+    /// Makes the resource note every change with `record`, and wait for a collection under way before it changes.
+    /// Called once.
     fn attach(&self, record: Record);
 
-    /// What has changed of it to this extent.
+    /// Returns the part of the resource's state that `extent` describes.
     fn state(&self, extent: &Extent) -> Box<dyn ReplicaState>;
 }
 
-/// How a process that follows a store comes to hold a resource of it.
+/// The way in which a standby obtains a replica of a resource.
 #[derive(Debug)]
 pub enum Replica {
-    /// It is told what the resource is.
+    /// The standby receives the resource's state.
     Follows(Arc<dyn Replicated>),
-    /// It does without: what the resource is for ends with its process.
+    /// The standby needs no replica, because the resource's purpose ends with its process.
     NotNeeded,
-    /// It cannot.
+    /// The resource cannot be replicated, so creating it in a replicated store fails.
     Refused,
 }
 
-/// How much of a resource has changed.
+/// The part of a resource that has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Extent {
     #[default]
     Nothing,
-    /// Slices of so many elements each, by number.
+    /// Slices of `length` elements each, by number.
     Slices {
         length: usize,
         numbers: BTreeSet<usize>,
@@ -53,44 +55,44 @@ pub enum Extent {
 /// The journal of one or more stores.
 #[derive(Default)]
 pub struct Journal {
-    /// Whether somebody wants to know.
-    is_kept: AtomicBool,
+    /// True while changes are noted for [`Journal::take`].
+    is_recording: AtomicBool,
     was_used: AtomicBool,
-    /// Closed while states are taken.
-    gate: RwLock<()>,
+    /// Held for writing during a collection, and for reading during each change.
+    collection_lock: RwLock<()>,
     notes: Mutex<Vec<Note>>,
     entries: Mutex<FxHashMap<Key, Arc<Entry>>>,
 }
 
-/// Store, container, kind and name.
+/// Store number, container, kind and name.
 type Key = (u32, Arc<str>, &'static str, Arc<str>);
 
-/// What has happened, in order.
+/// A noted change, in order of first occurrence.
 enum Note {
     Changed(Arc<Entry>),
-    Gone(Box<Change>),
+    Removal(Box<Change>),
 }
 
-/// A resource's place in its journal.
+/// A resource's entry in its journal.
 struct Entry {
     key: Key,
     resource: Weak<dyn Replicated>,
     extent: Mutex<Extent>,
-    /// It has been removed: whoever still has the resource changes nothing that others are told.
+    /// True if the resource has been removed. Changes by kernels that still use it are not replicated.
     is_gone: AtomicBool,
 }
 
-/// What a resource holds of its journal.
+/// The access of a resource to its journal.
 pub struct Record {
     journal: Arc<Journal>,
     entry: Arc<Entry>,
 }
 
 impl Journal {
-    /// A resource of this kind has been made.
+    /// Registers a resource that has just been created.
     ///
     /// # Errors
-    /// `Unimplemented` of a kind whose state no other process can hold.
+    /// `Unimplemented` if the state of resources of this kind cannot be replicated.
     pub(crate) fn admit<T: Resource>(
         self: &Arc<Journal>,
         store: u32,
@@ -117,37 +119,37 @@ impl Journal {
         Ok(())
     }
 
-    /// A resource has been removed: states are taken before that, or after it is noted.
+    /// Notes that a resource has been removed. A collection happens either before the removal or after it is noted.
     pub(crate) fn removed(&self, store: u32, container: &Arc<str>, kind: &'static str, name: &Arc<str>) {
-        let _not_taken = self.gate.read();
+        let _change_guard = self.collection_lock.read();
         let entry = self.entries.lock().remove(&(store, container.clone(), kind, name.clone()));
         let Some(entry) = entry else { return };
         entry.is_gone.store(true, Ordering::Release);
         let what = ChangeKind::Removed { kind: kind.into(), name: name.clone() };
-        self.gone(Change { store, container: container.clone(), what });
+        self.note_removal(Change { store, container: container.clone(), what });
     }
 
-    /// So has everything in a container.
+    /// Notes that all resources of a container have been removed.
     pub(crate) fn cleared(&self, store: u32, container: &Arc<str>) {
-        let _not_taken = self.gate.read();
+        let _change_guard = self.collection_lock.read();
         self.entries.lock().retain(|(of, within, ..), entry| {
             let is_gone = (*of, within) == (store, container);
             entry.is_gone.fetch_or(is_gone, Ordering::AcqRel);
             !is_gone
         });
-        self.gone(Change { store, container: container.clone(), what: ChangeKind::Cleared });
+        self.note_removal(Change { store, container: container.clone(), what: ChangeKind::Cleared });
     }
 
-    fn gone(&self, change: Change) {
-        if self.is_kept.load(Ordering::Acquire) {
-            self.notes.lock().push(Note::Gone(Box::new(change)));
+    fn note_removal(&self, change: Change) {
+        if self.is_recording.load(Ordering::Acquire) {
+            self.notes.lock().push(Note::Removal(Box::new(change)));
         }
     }
 
-    /// All that there is; from now on [`Journal::take`] gives what changes.
+    /// Returns the whole state of the stores, and starts to note changes for [`Journal::take`].
     pub fn everything(&self) -> Vec<Change> {
-        let _closed = self.gate.write();
-        self.is_kept.store(true, Ordering::Release);
+        let _collection_guard = self.collection_lock.write();
+        self.is_recording.store(true, Ordering::Release);
         self.notes.lock().clear();
         let entries: Vec<Arc<Entry>> = self.entries.lock().values().cloned().collect();
         let changes = entries.iter().filter_map(|entry| {
@@ -157,12 +159,12 @@ impl Journal {
         changes.collect()
     }
 
-    /// What has changed since the last time, in the order to apply it.
+    /// Returns the changes since the last collection, in the order in which to apply them.
     pub fn take(&self) -> Vec<Change> {
-        let _closed = self.gate.write();
+        let _collection_guard = self.collection_lock.write();
         let notes = std::mem::take(&mut *self.notes.lock());
         let change = |note| match note {
-            Note::Gone(change) => Some(*change),
+            Note::Removal(change) => Some(*change),
             Note::Changed(entry) => {
                 let extent = std::mem::take(&mut *entry.extent.lock());
                 entry.change(&extent)
@@ -171,25 +173,26 @@ impl Journal {
         notes.into_iter().filter_map(change).collect()
     }
 
-    /// A resource has changed.
-    pub(crate) fn is_used(&self) {
+    /// Marks the stores as used, because a resource has changed.
+    pub(crate) fn mark_used(&self) {
         self.was_used.store(true, Ordering::Release);
     }
 
-    /// Whether what its stores hold has ever changed: what has no value yet is nothing to lose.
+    /// Returns whether any resource of the stores has ever changed. Before that there is nothing to lose: no resource
+    /// has a value yet.
     pub fn was_used(&self) -> bool {
         self.was_used.load(Ordering::Acquire)
     }
 
-    /// Whether something is noted that [`Journal::take`] would give.
+    /// Returns whether changes are noted that [`Journal::take`] would return.
     pub fn has_notes(&self) -> bool {
         !self.notes.lock().is_empty()
     }
 
-    /// Nobody wants to know any more.
+    /// Stops noting changes and discards those noted.
     pub fn stop(&self) {
-        let _closed = self.gate.write();
-        self.is_kept.store(false, Ordering::Release);
+        let _collection_guard = self.collection_lock.write();
+        self.is_recording.store(false, Ordering::Release);
         for note in self.notes.lock().drain(..) {
             if let Note::Changed(entry) = note {
                 *entry.extent.lock() = Extent::Nothing;
@@ -199,7 +202,7 @@ impl Journal {
 }
 
 impl Entry {
-    /// `None` of a resource that is no more.
+    /// Returns the change of this extent; `None` if the resource has been removed or dropped.
     fn change(&self, extent: &Extent) -> Option<Change> {
         if self.is_gone.load(Ordering::Acquire) {
             return None;
@@ -211,19 +214,21 @@ impl Entry {
 }
 
 impl Record {
-    /// Waits while states are taken; none are before this is dropped. For a change of several resources, which are taken
-    /// together or not at all. Whoever calls it holds no lock of a resource, and calls it once.
-    pub fn hold(&self) -> RwLockReadGuard<'_, ()> {
-        self.journal.gate.read()
+    /// Waits for a collection under way and delays the next until the guard is dropped. A change of several resources
+    /// holds one guard, so that all or none of it is collected. The caller must hold no lock of a resource, and no
+    /// other guard.
+    pub fn delay_collection(&self) -> RwLockReadGuard<'_, ()> {
+        self.journal.collection_lock.read()
     }
 
-    /// All of the resource changes; its state cannot be read until that is done.
-    pub fn changes(&self) {
+    /// Notes that the whole resource changes. The caller has locked the resource, so that its state is not read before
+    /// the change is complete.
+    pub fn note_change(&self) {
         self.note(|extent| *extent = Extent::Whole);
     }
 
-    /// These slices of it do, of `total` elements in all.
-    pub fn changes_slices(&self, slices: impl Iterator<Item = usize>, length: usize, total: usize) {
+    /// Notes that these slices change, of `length` elements each; `total` is the number of elements of the resource.
+    pub fn note_slice_changes(&self, slices: impl Iterator<Item = usize>, length: usize, total: usize) {
         let mut slices = slices.peekable();
         if slices.peek().is_none() {
             return;
@@ -235,7 +240,7 @@ impl Record {
             match extent {
                 Extent::Slices { length: same, numbers } if *same == length => {
                     numbers.extend(slices);
-                    // Then numbers cost more than they save.
+                    // Slices that cover more than half of the resource cost more to list than they save.
                     if numbers.len().saturating_mul(length).saturating_mul(2) > total {
                         *extent = Extent::Whole;
                     }
@@ -246,17 +251,17 @@ impl Record {
     }
 
     fn note(&self, change: impl FnOnce(&mut Extent)) {
-        self.journal.is_used();
-        if !self.journal.is_kept.load(Ordering::Acquire) {
+        self.journal.mark_used();
+        if !self.journal.is_recording.load(Ordering::Acquire) {
             return;
         }
-        let was_known = {
+        let is_noted = {
             let mut extent = self.entry.extent.lock();
-            let was_known = *extent != Extent::Nothing;
+            let is_noted = *extent != Extent::Nothing;
             change(&mut extent);
-            was_known
+            is_noted
         };
-        if !was_known {
+        if !is_noted {
             self.journal.notes.lock().push(Note::Changed(self.entry.clone()));
         }
     }

@@ -1,4 +1,4 @@
-//! A store that follows another.
+//! Tests of a store that replicates another through a journal.
 
 use super::*;
 use crate::resource::ResourceStore;
@@ -8,35 +8,35 @@ use std::any::Any;
 use std::sync::atomic::AtomicI64;
 use std::thread;
 
-/// A store, its journal, and a store that follows.
+/// A store, its journal, and a replica of the store.
 #[derive(Default)]
-struct Pair {
+struct ReplicatedStore {
     journal: Arc<Journal>,
-    own: ResourceStore,
-    follower: ResourceStore,
+    primary: ResourceStore,
+    replica: ResourceStore,
 }
 
-impl Pair {
-    fn new() -> Result<Pair> {
-        let pair = Pair::default();
-        pair.own.attach(&pair.journal, 0)?;
-        pair.follow(pair.journal.everything())?;
-        Ok(pair)
+impl ReplicatedStore {
+    fn new() -> Result<ReplicatedStore> {
+        let stores = ReplicatedStore::default();
+        stores.primary.attach(&stores.journal, 0)?;
+        stores.apply(stores.journal.everything())?;
+        Ok(stores)
     }
 
-    fn follow(&self, changes: Vec<Change>) -> Result<()> {
-        changes.into_iter().try_for_each(|change| change.apply(&self.follower))
+    fn apply(&self, changes: Vec<Change>) -> Result<()> {
+        changes.into_iter().try_for_each(|change| change.apply(&self.replica))
     }
 
     fn variable(&self, name: &str) -> Result<Arc<Variable>> {
-        self.own
+        self.primary
             .lookup_or_create("c", name, || Ok(Variable::new(name, DType::Float, PartialShape::unknown())))
     }
 
-    /// Takes what has changed, and how much of each resource that was.
+    /// Collects the changes, applies them to the replica, and returns a description of each.
     fn take(&self) -> Result<Vec<String>> {
         let changes = self.journal.take();
-        let told = changes.iter().map(|change| match &change.what {
+        let descriptions = changes.iter().map(|change| match &change.what {
             ChangeKind::State { name, state, .. } => {
                 let state: &dyn Any = &**state;
                 match state.downcast_ref::<VariableSlices>() {
@@ -47,13 +47,13 @@ impl Pair {
             ChangeKind::Removed { name, .. } => format!("-{name}"),
             ChangeKind::Cleared => format!("-{}/", change.container),
         });
-        let told = told.collect();
-        self.follow(changes)?;
-        Ok(told)
+        let descriptions = descriptions.collect();
+        self.apply(changes)?;
+        Ok(descriptions)
     }
 
-    fn followed(&self, name: &str) -> Option<Tensor> {
-        self.follower.find::<Variable>("c", name)?.read()
+    fn replica_value(&self, name: &str) -> Option<Tensor> {
+        self.replica.find::<Variable>("c", name)?.read()
     }
 }
 
@@ -62,107 +62,110 @@ fn floats(values: &[f32]) -> Result<Tensor> {
 }
 
 #[test]
-fn what_changes_is_followed_whole_or_by_slices() -> Result<()> {
-    let pair = Pair::new()?;
-    let v = pair.variable("v")?;
-    assert_eq!(pair.take()?, [""; 0], "it has no value yet");
+fn changes_are_collected_whole_or_by_slices() -> Result<()> {
+    let stores = ReplicatedStore::new()?;
+    let v = stores.variable("v")?;
+    assert_eq!(stores.take()?, [""; 0], "the variable has no value yet");
     *v.lock() = Some(floats(&[0.0; 20])?);
-    assert_eq!(pair.take()?, ["v"]);
+    assert_eq!(stores.take()?, ["v"]);
     let mut locked = v.lock();
     if let Some(value) = locked.slices_mut([3, 1].into_iter(), 2)? {
         let values = value.values_mut::<f32>()?;
         (values[2], values[7]) = (1.5, 2.5);
     }
     drop(locked);
-    assert_eq!(pair.take()?, ["v[1, 3]"]);
-    assert_eq!(pair.followed("v"), v.read());
-    // Slices of more than one kind, or most of them, are all.
+    assert_eq!(stores.take()?, ["v[1, 3]"]);
+    assert_eq!(stores.replica_value("v"), v.read());
+    // Slices of different lengths, or of more than half the elements, become a change of the whole variable.
     for slices in [(0..2, 2), (0..1, 4)] {
         let _slices = v.lock().slices_mut(slices.0, slices.1)?;
     }
-    assert_eq!(pair.take()?, ["v"]);
+    assert_eq!(stores.take()?, ["v"]);
     let _slices = v.lock().slices_mut(0..9, 2)?;
-    assert_eq!(pair.take()?, ["v"]);
-    assert_eq!(pair.take()?, [""; 0]);
+    assert_eq!(stores.take()?, ["v"]);
+    assert_eq!(stores.take()?, [""; 0]);
     Ok(())
 }
 
 #[test]
-fn what_is_removed_and_made_again_is_followed_in_order() -> Result<()> {
-    let pair = Pair::new()?;
+fn removals_and_creations_are_collected_in_order() -> Result<()> {
+    let stores = ReplicatedStore::new()?;
     for (name, value) in [("a", 1.0), ("b", 2.0)] {
-        *pair.variable(name)?.lock() = Some(floats(&[value])?);
+        *stores.variable(name)?.lock() = Some(floats(&[value])?);
     }
-    let old = pair.variable("a")?;
-    pair.own.remove::<Variable>("c", "a");
-    *pair.variable("a")?.lock() = Some(floats(&[3.0, 4.0])?);
-    // What the first one was before it was removed is of no use to anybody.
-    assert_eq!(pair.take()?, ["b", "-a", "a"]);
-    assert_eq!(pair.followed("a"), Some(floats(&[3.0, 4.0])?));
-    pair.own.clear("c");
-    assert_eq!(pair.take()?, ["-c/"]);
-    assert_eq!((pair.followed("a"), pair.followed("b")), (None, None));
-    // Whoever still holds what was removed changes nothing that a newcomer is told.
+    let old = stores.variable("a")?;
+    stores.primary.remove::<Variable>("c", "a");
+    *stores.variable("a")?.lock() = Some(floats(&[3.0, 4.0])?);
+    // The state of the first variable before its removal is not collected.
+    assert_eq!(stores.take()?, ["b", "-a", "a"]);
+    assert_eq!(stores.replica_value("a"), Some(floats(&[3.0, 4.0])?));
+    stores.primary.clear("c");
+    assert_eq!(stores.take()?, ["-c/"]);
+    assert_eq!((stores.replica_value("a"), stores.replica_value("b")), (None, None));
+    // A change of a variable that has been removed is not collected.
     *old.lock() = Some(floats(&[5.0])?);
-    assert_eq!(pair.take()?, [""; 0]);
-    assert!(pair.journal.everything().is_empty());
+    assert_eq!(stores.take()?, [""; 0]);
+    assert!(stores.journal.everything().is_empty());
     Ok(())
 }
 
 #[test]
-fn a_reference_and_a_resource_of_one_name_are_two() -> Result<()> {
-    let pair = Pair::new()?;
+fn a_reference_variable_and_a_resource_variable_may_have_one_name() -> Result<()> {
+    let stores = ReplicatedStore::new()?;
     let make = || Ok(RefVariable(Arc::new(Variable::new("v", DType::Float, PartialShape::unknown()))));
-    let by_reference = pair.own.lookup_or_create("c", "v", make)?;
+    let by_reference = stores.primary.lookup_or_create("c", "v", make)?;
     *by_reference.0.lock() = Some(floats(&[1.0])?);
-    *pair.variable("v")?.lock() = Some(floats(&[2.0])?);
-    pair.take()?;
-    let followed = pair.follower.lookup::<RefVariable>("c", "v")?;
-    assert_eq!((followed.0.read(), pair.followed("v")), (by_reference.0.read(), Some(floats(&[2.0])?)));
+    *stores.variable("v")?.lock() = Some(floats(&[2.0])?);
+    stores.take()?;
+    let replica_value = stores.replica.lookup::<RefVariable>("c", "v")?;
+    assert_eq!(
+        (replica_value.0.read(), stores.replica_value("v")),
+        (by_reference.0.read(), Some(floats(&[2.0])?))
+    );
     Ok(())
 }
 
-/// Something that only its own process knows.
+/// A resource that cannot be replicated.
 #[derive(Debug)]
-struct Words;
+struct Unreplicated;
 
-impl Resource for Words {
+impl Resource for Unreplicated {
     const KIND: &'static str = "Words";
 }
 
 #[test]
-fn what_no_other_process_can_hold_is_refused_by_name() -> Result<()> {
-    let pair = Pair::new()?;
-    let refused = pair.own.lookup_or_create("", "words", || Ok(Words));
-    let error = refused.err().ok_or_else(|| Error::internal("it was made"))?;
+fn resources_without_replicas_are_refused_by_name() -> Result<()> {
+    let stores = ReplicatedStore::new()?;
+    let refused = stores.primary.lookup_or_create("", "words", || Ok(Unreplicated));
+    let error = refused.err().ok_or_else(|| Error::internal("the resource was created"))?;
     assert!(error.code() == Code::Unimplemented && error.to_string().contains("'words'"), "{error}");
-    assert!(pair.own.find::<Words>("", "words").is_none());
+    assert!(stores.primary.find::<Unreplicated>("", "words").is_none());
     Ok(())
 }
 
 #[test]
-fn a_store_that_has_followed_is_followed_in_turn() -> Result<()> {
-    let pair = Pair::new()?;
-    *pair.variable("v")?.lock() = Some(floats(&[1.0])?);
-    pair.take()?;
+fn a_replica_can_be_replicated_in_turn() -> Result<()> {
+    let stores = ReplicatedStore::new()?;
+    *stores.variable("v")?.lock() = Some(floats(&[1.0])?);
+    stores.take()?;
     let (journal, third) = (Arc::<Journal>::default(), ResourceStore::default());
-    pair.follower.attach(&journal, 0)?;
-    assert!(pair.follower.attach(&journal, 0).is_err());
+    stores.replica.attach(&journal, 0)?;
+    assert!(stores.replica.attach(&journal, 0).is_err());
     journal.everything().into_iter().try_for_each(|change| change.apply(&third))?;
-    assert_eq!(third.lookup::<Variable>("c", "v")?.read(), pair.followed("v"));
-    // Nobody wants to know any more.
+    assert_eq!(third.lookup::<Variable>("c", "v")?.read(), stores.replica_value("v"));
+    // After `stop`, changes are not noted.
     journal.stop();
-    *pair.follower.lookup::<Variable>("c", "v")?.lock() = None;
+    *stores.replica.lookup::<Variable>("c", "v")?.lock() = None;
     assert!(journal.take().is_empty());
     Ok(())
 }
 
-/// `y` follows `x`, on one thread; states are taken on another.
+/// One thread changes `x`, then `y`; another thread collects changes.
 #[test]
-fn nothing_is_taken_before_what_it_follows_from() -> Result<()> {
+fn no_change_is_collected_before_an_earlier_one() -> Result<()> {
     const LAST: i64 = 20_000;
-    let pair = Pair::new()?;
-    let [x, y] = [pair.variable("x")?, pair.variable("y")?];
+    let stores = ReplicatedStore::new()?;
+    let [x, y] = [stores.variable("x")?, stores.variable("y")?];
     let done = AtomicI64::new(0);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -173,10 +176,10 @@ fn nothing_is_taken_before_what_it_follows_from() -> Result<()> {
                 done.store(number, Ordering::Release);
             }
         });
-        let number = |name| pair.followed(name).map_or(Ok(0), |value| value.item::<i64>());
+        let number = |name| stores.replica_value(name).map_or(Ok(0), |value| value.item::<i64>());
         loop {
             let at_least = done.load(Ordering::Acquire);
-            pair.take()?;
+            stores.take()?;
             let (x, y) = (number("x")?, number("y")?);
             assert!(x == y || x == y + 1, "{x}, {y}");
             assert!(y >= at_least, "{y} after {at_least}");
@@ -188,9 +191,9 @@ fn nothing_is_taken_before_what_it_follows_from() -> Result<()> {
 }
 
 #[test]
-fn what_changes_together_is_taken_together() -> Result<()> {
-    let pair = Pair::new()?;
-    let [x, y] = [pair.variable("x")?, pair.variable("y")?];
+fn changes_under_one_lock_are_collected_together() -> Result<()> {
+    let stores = ReplicatedStore::new()?;
+    let [x, y] = [stores.variable("x")?, stores.variable("y")?];
     thread::scope(|scope| {
         let change = || -> Result<()> {
             for number in 0..20_000i64 {
@@ -202,58 +205,58 @@ fn what_changes_together_is_taken_together() -> Result<()> {
         };
         let changing = scope.spawn(change);
         while !changing.is_finished() {
-            pair.take()?;
-            assert_eq!(pair.followed("x"), pair.followed("y"));
+            stores.take()?;
+            assert_eq!(stores.replica_value("x"), stores.replica_value("y"));
         }
-        changing.join().unwrap_or_else(|_| Err(Error::internal("it panicked")))
+        changing.join().unwrap_or_else(|_| Err(Error::internal("the thread panicked")))
     })
 }
 
 #[test]
-fn what_has_no_value_yet_is_nothing_to_lose() -> Result<()> {
-    let pair = Pair::new()?;
-    let v = pair.variable("v")?;
-    assert!(!pair.journal.was_used());
+fn a_variable_without_a_value_does_not_mark_the_store_used() -> Result<()> {
+    let stores = ReplicatedStore::new()?;
+    let v = stores.variable("v")?;
+    assert!(!stores.journal.was_used());
     *v.lock() = Some(floats(&[0.0])?);
-    assert!(pair.journal.was_used());
+    assert!(stores.journal.was_used());
     Ok(())
 }
 
 #[test]
-fn who_follows_a_store_has_used_its_own() -> Result<()> {
-    let pair = Pair::new()?;
-    let own = Arc::new(Journal::default());
-    pair.follower.attach(&own, 0)?;
-    *pair.variable("v")?.lock() = Some(floats(&[0.0])?);
-    assert!(!own.was_used());
-    pair.take()?;
-    assert!(own.was_used());
+fn applying_changes_marks_the_replica_used() -> Result<()> {
+    let stores = ReplicatedStore::new()?;
+    let journal = Arc::new(Journal::default());
+    stores.replica.attach(&journal, 0)?;
+    *stores.variable("v")?.lock() = Some(floats(&[0.0])?);
+    assert!(!journal.was_used());
+    stores.take()?;
+    assert!(journal.was_used());
     Ok(())
 }
 
 #[test]
-fn what_ends_with_its_kernel_is_not_followed() -> Result<()> {
-    let pair = Pair::new()?;
+fn private_resources_are_not_replicated() -> Result<()> {
+    let stores = ReplicatedStore::new()?;
     let make = || Ok(Variable::new("private", DType::Float, PartialShape::unknown()));
-    let private = pair.own.lookup_or_create_private("c", "private", make)?;
+    let private = stores.primary.lookup_or_create_private("c", "private", make)?;
     *private.lock() = Some(floats(&[1.0])?);
-    assert!(pair.own.remove::<Variable>("c", "private"));
-    assert_eq!(pair.take()?, [""; 0]);
-    assert!(pair.journal.everything().is_empty());
+    assert!(stores.primary.remove::<Variable>("c", "private"));
+    assert_eq!(stores.take()?, [""; 0]);
+    assert!(stores.journal.everything().is_empty());
     Ok(())
 }
 
 #[test]
-fn an_update_of_no_slices_is_none() -> Result<()> {
-    let pair = Pair::new()?;
-    let v = pair.variable("v")?;
+fn an_update_of_no_slices_is_not_a_change() -> Result<()> {
+    let stores = ReplicatedStore::new()?;
+    let v = stores.variable("v")?;
     *v.lock() = Some(floats(&[0.0; 8])?);
-    pair.take()?;
+    stores.take()?;
     v.lock().slices_mut(std::iter::empty(), 0)?;
-    assert_eq!(pair.take()?, [""; 0]);
-    // Nor does it make slices of another length of them.
+    assert_eq!(stores.take()?, [""; 0]);
+    // An empty update does not turn later slices of another length into a change of the whole variable.
     v.lock().slices_mut(std::iter::empty(), 0)?;
     v.lock().slices_mut([1].into_iter(), 2)?;
-    assert_eq!(pair.take()?, ["v[1]"]);
+    assert_eq!(stores.take()?, ["v[1]"]);
     Ok(())
 }

@@ -12,52 +12,54 @@ use std::sync::Arc;
 
 const SHARDS: usize = 8;
 
-/// A table by key: of values that nobody has received yet, or of receivers whose value is still to come.
-/// Several of either may wait under one key; they pair up in order.
+/// A table by key of sent values that have not been received, or of receivers whose value has not been sent. Several
+/// values or receivers may wait under one key; they are paired in order.
 #[derive(Default)]
 pub struct LocalRendezvous {
-    shards: [Mutex<FxHashMap<Arc<str>, Waiting>>; SHARDS],
-    /// Set before the shards are emptied: who locks a shard later sees it.
+    shards: [Mutex<FxHashMap<Arc<str>, Pending>>; SHARDS],
+    /// The reason of an abort. Set before the shards are emptied, so that operations that lock a shard later fail.
     aborted: RwLock<Option<Error>>,
 }
 
-/// Never empty.
-enum Waiting {
+/// The values or receivers that wait under one key; never empty.
+enum Pending {
     Values(VecDeque<Sent>),
     Receivers(VecDeque<Receive>),
 }
 
 impl LocalRendezvous {
+    /// Creates an empty rendezvous.
     pub fn new() -> LocalRendezvous {
         LocalRendezvous::default()
     }
 
-    fn shard(&self, key: &str) -> &Mutex<FxHashMap<Arc<str>, Waiting>> {
+    fn shard(&self, key: &str) -> &Mutex<FxHashMap<Arc<str>, Pending>> {
         let mut hasher = FxHasher::default();
         key.hash(&mut hasher);
-        // The low bits choose the bucket within the shard's own table.
+        // The high bits choose the shard, because the low bits choose the bucket within the shard's own table.
         &self.shards[(hasher.finish() >> 60) as usize % SHARDS]
     }
 
-    /// Leaves a value under the text of its key.
+    /// Passes a value to the first receiver of the key, or stores it until there is one. `key` is the text of the
+    /// rendezvous key.
     ///
     /// # Errors
-    /// Why the step was aborted.
+    /// The reason if the step was aborted.
     pub fn put(&self, key: &Arc<str>, sent: Sent) -> Result<()> {
         let receive = {
             let mut table = self.shard(key).lock();
             self.check()?;
             match table.entry(key.clone()) {
                 Entry::Vacant(vacant) => {
-                    vacant.insert(Waiting::Values(VecDeque::from([sent])));
+                    vacant.insert(Pending::Values(VecDeque::from([sent])));
                     return Ok(());
                 }
                 Entry::Occupied(mut occupied) => match occupied.get_mut() {
-                    Waiting::Values(values) => {
+                    Pending::Values(values) => {
                         values.push_back(sent);
                         return Ok(());
                     }
-                    Waiting::Receivers(receivers) => {
+                    Pending::Receivers(receivers) => {
                         let receive = receivers.pop_front();
                         if receivers.is_empty() {
                             occupied.remove();
@@ -73,10 +75,10 @@ impl LocalRendezvous {
         Ok(())
     }
 
-    /// A value that nobody has received yet.
+    /// Removes and returns a value that has not been received; `None` if there is none.
     pub fn take(&self, key: &str) -> Option<Sent> {
         let mut table = self.shard(key).lock();
-        let Some(Waiting::Values(values)) = table.get_mut(key) else { return None };
+        let Some(Pending::Values(values)) = table.get_mut(key) else { return None };
         let sent = values.pop_front();
         if values.is_empty() {
             table.remove(key);
@@ -84,27 +86,29 @@ impl LocalRendezvous {
         sent
     }
 
-    /// Whether somebody waits for a value under this key.
+    /// Returns whether a receiver waits for a value under this key.
     pub fn is_awaited(&self, key: &str) -> bool {
-        matches!(self.shard(key).lock().get(key), Some(Waiting::Receivers(_)))
+        matches!(self.shard(key).lock().get(key), Some(Pending::Receivers(_)))
     }
 
-    /// Fails those who wait under the keys that `is_lost` says.
+    /// Fails the receivers that wait under keys for which `is_lost` returns true.
     pub fn fail_receivers(&self, is_lost: impl Fn(&str) -> bool, reason: &Error) {
         for shard in &self.shards {
             let is_lost =
-                |key: &Arc<str>, w: &mut Waiting| matches!(w, Waiting::Receivers(_)) && is_lost(key);
+                |key: &Arc<str>, w: &mut Pending| matches!(w, Pending::Receivers(_)) && is_lost(key);
             let lost: Vec<_> = shard.lock().extract_if(is_lost).collect();
-            for (_, waiting) in lost {
-                if let Waiting::Receivers(receivers) = waiting {
+            for (_, pending) in lost {
+                if let Pending::Receivers(receivers) = pending {
                     receivers.into_iter().for_each(|receive| receive(Err(reason.clone())));
                 }
             }
         }
     }
 
+    /// Returns an error if the step was aborted.
+    ///
     /// # Errors
-    /// Why the step was aborted, if it was.
+    /// The reason, as a derived error.
     pub fn check(&self) -> Result<()> {
         match &*self.aborted.read() {
             Some(reason) => Err(reason.clone().derived()),
@@ -125,15 +129,15 @@ impl Rendezvous for LocalRendezvous {
                 Err(reason) => Err(reason),
                 Ok(()) => match table.entry(key.text.clone()) {
                     Entry::Vacant(vacant) => {
-                        vacant.insert(Waiting::Receivers(VecDeque::from([receive])));
+                        vacant.insert(Pending::Receivers(VecDeque::from([receive])));
                         return;
                     }
                     Entry::Occupied(mut occupied) => match occupied.get_mut() {
-                        Waiting::Receivers(receivers) => {
+                        Pending::Receivers(receivers) => {
                             receivers.push_back(receive);
                             return;
                         }
-                        Waiting::Values(values) => {
+                        Pending::Values(values) => {
                             let sent = values.pop_front();
                             if values.is_empty() {
                                 occupied.remove();
@@ -150,9 +154,9 @@ impl Rendezvous for LocalRendezvous {
     fn abort(&self, reason: Error) {
         let reason = self.aborted.write().get_or_insert(reason).clone().derived();
         for shard in &self.shards {
-            let waiting = std::mem::take(&mut *shard.lock());
-            for receivers in waiting.into_values() {
-                if let Waiting::Receivers(receivers) = receivers {
+            let pending = std::mem::take(&mut *shard.lock());
+            for receivers in pending.into_values() {
+                if let Pending::Receivers(receivers) = receivers {
                     receivers.into_iter().for_each(|receive| receive(Err(reason.clone())));
                 }
             }
@@ -162,8 +166,8 @@ impl Rendezvous for LocalRendezvous {
 
 impl fmt::Debug for LocalRendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waiting: usize = self.shards.iter().map(|s| s.lock().len()).sum();
-        write!(f, "LocalRendezvous({waiting} keys wait, aborted: {:?})", self.aborted.read())
+        let pending: usize = self.shards.iter().map(|s| s.lock().len()).sum();
+        write!(f, "LocalRendezvous({pending} keys wait, aborted: {:?})", self.aborted.read())
     }
 }
 
@@ -196,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn sends_and_receives_of_a_key_pair_up_in_order_whoever_comes_first() -> Result<()> {
+    fn sends_and_receives_of_a_key_are_paired_in_order() -> Result<()> {
         let (rendezvous, log) = (LocalRendezvous::new(), Log::default());
         rendezvous.send(&key("x"), sent(1))?;
         rendezvous.send(&key("x"), sent(2))?;
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn abort_fails_who_waits_and_who_comes_later_with_the_first_reason() -> Result<()> {
+    fn abort_fails_waiting_and_later_operations_with_the_first_reason() -> Result<()> {
         let (rendezvous, log) = (LocalRendezvous::new(), Log::default());
         rendezvous.recv(&key("x"), receiver(&log));
         rendezvous.send(&key("y"), sent(1))?;
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_can_be_taken_back_and_receivers_failed_by_key() -> Result<()> {
+    fn values_are_removed_and_receivers_failed_by_key() -> Result<()> {
         let (rendezvous, log) = (LocalRendezvous::new(), Log::default());
         assert!(rendezvous.take("x").is_none());
         rendezvous.send(&key("x"), sent(1))?;
@@ -245,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn many_threads_lose_and_repeat_nothing() -> Result<()> {
+    fn concurrent_sends_are_each_received_once() -> Result<()> {
         let (rendezvous, log) = (LocalRendezvous::new(), Log::default());
         let keys: Vec<_> = (0..32).map(|i| key(&format!("e{i}"))).collect();
         std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Where Send and Recv meet: the trait that every transport implements, and the keys.
+//! The rendezvous, through which Send and Recv exchange tensors: the trait that every transport implements, and the
+//! keys.
 
 mod local;
 
@@ -11,7 +12,7 @@ use crate::value::Value;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a Send leaves: a value, or the news that there is none.
+/// The result of a Send: a value, or the mark of a dead tensor.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub value: Value,
@@ -19,31 +20,36 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// The news that there is no value.
+    /// Creates the mark of a dead tensor.
     pub fn dead() -> Sent {
         Sent { value: Value::None, is_dead: true }
     }
 }
 
-/// Called once with what was sent, or with why it never will be.
+/// A callback that receives the sent value, or the reason why it will never be sent. Called exactly once.
 pub type Receive = Box<dyn FnOnce(Result<Sent>) + Send>;
 
-/// The meeting place of one step. Each value that is sent goes to one receiver, in order.
+/// The rendezvous of one step. Each value that is sent goes to one receiver, in order.
 pub trait Rendezvous: Send + Sync + fmt::Debug {
+    /// Sends a value, or the mark of a dead tensor, to the receiver of the key.
+    ///
+    /// # Errors
+    /// The reason if the step was aborted; errors of the transport.
     fn send(&self, key: &Arc<RendezvousKey>, sent: Sent) -> Result<()>;
 
-    /// Calls `receive` when the value is there, or the step has failed: at once if it is so already.
+    /// Calls `receive` once the value has been sent or the step has failed; on the calling thread if either is so
+    /// already.
     fn recv(&self, key: &Arc<RendezvousKey>, receive: Receive);
 
-    /// Whether a tensor of the device's is to be sent where the receiver's device [sees](Device::sees) it, who is of another
-    /// process. Until that is known, it is not.
+    /// Returns whether a device's tensor is to be sent in a buffer that the receiver's device, in another process, can
+    /// map. False until [access](crate::Processor::can_access) has been confirmed.
     fn lends(&self, _key: &Arc<RendezvousKey>, _device: &Arc<Device>, _tensor: &DeviceTensor) -> bool {
         false
     }
 
-    /// A thread has sent all that it can for now: what has been gathered leaves.
+    /// Transmits all sends gathered so far, because the calling thread has no more to send for now.
     fn flush(&self) {}
 
-    /// Fails everything that waits, now and later, with the first reason given.
+    /// Fails all operations that wait, and all later ones, with the first reason given.
     fn abort(&self, reason: Error);
 }

@@ -1,14 +1,14 @@
-//! Variables: tensors that steps share, read by snapshot and written in place.
+//! Variables: mutable tensors that steps share, read by snapshot and written in place.
 
-mod brought;
-mod kept;
+mod device_snapshot;
+mod in_place_snapshot;
 mod replica;
-mod set_aside;
+mod saved_blocks;
 mod snapshot;
 
-pub use brought::Brought;
+pub use device_snapshot::DeviceSnapshot;
+pub use in_place_snapshot::InPlaceSnapshot;
 pub use replica::{VariableSlices, VariableState};
-pub use set_aside::SetAside;
 pub use snapshot::{Aside, Snapshot};
 
 use crate::device::{Device, DeviceTensor};
@@ -24,63 +24,65 @@ use smallvec::SmallVec;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// A mutable tensor, with no value until the first assignment.
+/// A mutable tensor, without a value until the first assignment.
 ///
-/// A reader takes a snapshot that shares storage; a writer that finds storage shared copies it first, so that
-/// what a reader holds never changes under it.
+/// A reader takes a snapshot that shares the buffer. A writer that finds the buffer shared copies it first, so that a
+/// reader's snapshot never changes.
 #[derive(Debug)]
 pub struct Variable {
     name: Arc<str>,
     dtype: DType,
     shape: PartialShape,
-    held: Mutex<Held>,
-    /// The value of a variable whose device has memory of its own; then `held` has none.
+    host_value: Mutex<HostValue>,
+    /// The value of a variable whose device has its own memory; `host_value` is then empty.
     device_value: Mutex<Option<DeviceTensor>>,
-    /// Of a variable that has a replica.
+    /// The journal record of a variable that has a replica.
     record: OnceLock<Record>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct HostValue {
     value: Option<Tensor>,
-    /// What was set aside of the value and is still in it.
-    aside: SmallVec<[Weak<SetAside>; 1]>,
+    /// Snapshots of the value that still read it from here.
+    snapshots: SmallVec<[Weak<InPlaceSnapshot>; 1]>,
 }
 
 impl Variable {
+    /// Creates a variable without a value.
     pub fn new(name: impl Into<Arc<str>>, dtype: DType, shape: PartialShape) -> Variable {
-        let (held, device_value) = (Mutex::default(), Mutex::default());
-        Variable { name: name.into(), dtype, shape, held, device_value, record: OnceLock::new() }
+        let (host_value, device_value) = (Mutex::default(), Mutex::default());
+        Variable { name: name.into(), dtype, shape, host_value, device_value, record: OnceLock::new() }
     }
 
-    /// The name of the node that made it, for messages.
+    /// Returns the name of the node that created the variable, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
+    /// Returns the dtype.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The declared shape; values may be narrower.
+    /// Returns the declared shape; values may have a more specific one.
     pub fn shape(&self) -> &PartialShape {
         &self.shape
     }
 
-    /// A snapshot of the value; `None` before the first assignment.
+    /// Returns a snapshot of the value in host memory; `None` before the first assignment.
     pub fn read(&self) -> Option<Tensor> {
-        self.held.lock().value.clone()
+        self.host_value.lock().value.clone()
     }
 
-    /// A snapshot of the value.
+    /// Returns a snapshot of the value in host memory.
     ///
     /// # Errors
-    /// `FailedPrecondition` before the first assignment. Clients look for this text.
+    /// `FailedPrecondition` before the first assignment. Clients match this text.
     pub fn value(&self) -> Result<Tensor> {
         self.read().ok_or_else(|| self.uninitialized())
     }
 
-    /// A snapshot of the value, in whichever memory it is; `None` before the first assignment.
+    /// Returns a snapshot of the value in either memory; `None` before the first assignment.
     pub fn snapshot(&self) -> Option<Value> {
         if let Some(tensor) = self.read() {
             return Some(tensor.into());
@@ -88,32 +90,32 @@ impl Variable {
         self.lock_device().clone().map(Value::from)
     }
 
-    /// Sets the value aside, which this device holds: it is to be had as it is now, whatever becomes of the variable.
+    /// Takes a snapshot of the value, which is on this device, to be read later while the variable changes.
     ///
     /// # Errors
-    /// As [`Variable::value`].
+    /// Those of [`Variable::value`].
     pub fn set_aside(self: &Arc<Variable>, device: &Device) -> Result<Aside> {
-        // Nobody changes it before the copy is enqueued.
+        // The lock is held until the copy is enqueued, so that no change is enqueued before it.
         if let Some(value) = &*self.lock_device() {
-            return Ok(Aside::Brought(Brought::start(device, &self.name, value.clone())));
+            return Ok(Aside::Device(DeviceSnapshot::start(device, &self.name, value.clone())));
         }
-        self.set_aside_in_place().map(Aside::InPlace)
+        self.snapshot_in_place().map(Aside::InPlace)
     }
 
-    fn set_aside_in_place(self: &Arc<Variable>) -> Result<Arc<SetAside>> {
-        let mut held = self.held.lock();
-        let value = held.value.as_ref().ok_or_else(|| self.uninitialized())?;
-        let aside = Arc::new(SetAside::new(self.clone(), value));
-        if aside.is_in_variable() {
-            held.aside.push(Arc::downgrade(&aside));
+    fn snapshot_in_place(self: &Arc<Variable>) -> Result<Arc<InPlaceSnapshot>> {
+        let mut guarded = self.host_value.lock();
+        let value = guarded.value.as_ref().ok_or_else(|| self.uninitialized())?;
+        let snapshot = Arc::new(InPlaceSnapshot::new(self.clone(), value));
+        if snapshot.is_in_variable() {
+            guarded.snapshots.push(Arc::downgrade(&snapshot));
         }
-        Ok(aside)
+        Ok(snapshot)
     }
 
-    /// Changes the value in place, exclusively.
+    /// Changes the value in place, under the lock.
     ///
     /// # Errors
-    /// As [`Variable::value`], and those of `change`.
+    /// Those of [`Variable::value`] and of `change`.
     pub fn update<R>(&self, change: impl FnOnce(&mut Tensor) -> Result<R>) -> Result<R> {
         match self.lock().as_mut() {
             Some(value) => change(value),
@@ -121,86 +123,89 @@ impl Variable {
         }
     }
 
-    /// The error of a read before the first assignment.
+    /// Creates the error of a read before the first assignment.
     pub fn uninitialized(&self) -> Error {
         Error::new(Code::FailedPrecondition, format!("Attempting to use uninitialized value {}", self.name))
     }
 
-    /// The value for writing, exclusively: keep it short, readers wait.
+    /// Locks the value for writing. The lock should be held briefly, because readers wait for it.
     pub fn lock(&self) -> Locked<'_> {
         let record = self.record.get();
-        let not_taken = record.map(Record::hold);
-        Locked { held: self.held.lock(), record, not_taken }
+        let collection_guard = record.map(Record::delay_collection);
+        Locked { guarded: self.host_value.lock(), record, collection_guard }
     }
 
-    /// As [`Variable::lock`], of one of several that are locked together.
-    fn lock_beside(&self) -> Locked<'_> {
-        Locked { held: self.held.lock(), record: self.record.get(), not_taken: None }
+    /// Locks the value like [`Variable::lock`], without delaying a journal's collection, which the caller of
+    /// [`lock_all`] does once for all.
+    fn lock_without_collection_guard(&self) -> Locked<'_> {
+        Locked { guarded: self.host_value.lock(), record: self.record.get(), collection_guard: None }
     }
 
-    /// As [`Variable::lock`], of a variable whose device has memory of its own.
+    /// Locks the value of a variable whose device has its own memory.
     pub fn lock_device(&self) -> MutexGuard<'_, Option<DeviceTensor>> {
         self.device_value.lock()
     }
 
+    /// Returns whether the variable has a value.
     pub fn is_initialized(&self) -> bool {
-        self.held.lock().value.is_some() || self.device_value.lock().is_some()
+        self.host_value.lock().value.is_some() || self.device_value.lock().is_some()
     }
 
-    /// As [`Variable::is_initialized`], but it waits for nobody: what is being written may have no value yet.
+    /// Returns whether the variable has a value, without waiting for a lock. A locked variable counts as initialized,
+    /// although its writer may not have stored a value yet.
     pub fn may_be_initialized(&self) -> bool {
-        self.held.try_lock().is_none_or(|held| held.value.is_some())
+        self.host_value.try_lock().is_none_or(|guarded| guarded.value.is_some())
             || self.device_value.try_lock().is_none_or(|value| value.is_some())
     }
 }
 
-/// A variable's value, which nobody else reads or writes meanwhile. What was set aside of it stays as it is.
+/// A variable's locked value, which no other thread reads or writes. Snapshots of it are preserved.
 #[derive(Debug)]
 pub struct Locked<'a> {
-    held: MutexGuard<'a, Held>,
+    guarded: MutexGuard<'a, HostValue>,
     record: Option<&'a Record>,
-    /// Of a variable that has a replica: its state is not taken meanwhile.
-    not_taken: Option<RwLockReadGuard<'a, ()>>,
+    /// Delays collections of the journal, if the variable has a replica.
+    collection_guard: Option<RwLockReadGuard<'a, ()>>,
 }
 
 impl Deref for Locked<'_> {
     type Target = Option<Tensor>;
 
     fn deref(&self) -> &Option<Tensor> {
-        &self.held.value
+        &self.guarded.value
     }
 }
 
 impl DerefMut for Locked<'_> {
-    /// All of it may change.
+    /// Returns the value, all of which may change.
     fn deref_mut(&mut self) -> &mut Option<Tensor> {
         if let Some(record) = self.record {
-            record.changes();
+            record.note_change();
         }
-        let Held { value, aside } = &mut *self.held;
-        for aside in aside.drain(..).filter_map(|aside| aside.upgrade()) {
-            value.iter().for_each(|value| aside.keep_all(value));
+        let HostValue { value, snapshots } = &mut *self.guarded;
+        for snapshot in snapshots.drain(..).filter_map(|snapshot| snapshot.upgrade()) {
+            value.iter().for_each(|value| snapshot.detach(value));
         }
         value
     }
 }
 
 impl Locked<'_> {
-    /// The value, of whose slices of `length` elements only those of these numbers change.
+    /// Returns the value, in which only the slices with these numbers, of `length` elements each, may change.
     pub fn slices_mut(
         &mut self,
         slices: impl Iterator<Item = usize> + Clone,
         length: usize,
     ) -> Result<&mut Option<Tensor>> {
-        let Held { value, aside } = &mut *self.held;
-        aside.retain(|aside| aside.strong_count() > 0);
+        let HostValue { value, snapshots } = &mut *self.guarded;
+        snapshots.retain(|snapshot| snapshot.strong_count() > 0);
         if let Some(value) = &*value {
             if let Some(record) = self.record {
-                record.changes_slices(slices.clone(), length, value.num_elements());
+                record.note_slice_changes(slices.clone(), length, value.num_elements());
             }
             let size = length * value.dtype().size().unwrap_or(0);
-            for aside in aside.iter().filter_map(Weak::upgrade) {
-                aside.keep(value, slices.clone(), size)?;
+            for snapshot in snapshots.iter().filter_map(Weak::upgrade) {
+                snapshot.save_slices(value, slices.clone(), size)?;
             }
         }
         Ok(value)
@@ -216,7 +221,8 @@ impl Resource for Variable {
     }
 }
 
-/// The variable behind a reference (`VariableV2`): another kind, so that the two never share a name.
+/// The variable behind a reference (`VariableV2`). Its kind is different from that of [`Variable`], so that the two
+/// never share a name.
 #[derive(Debug)]
 pub struct RefVariable(pub Arc<Variable>);
 
@@ -228,33 +234,35 @@ impl Resource for RefVariable {
     }
 }
 
-/// An input of a kernel that is a variable: by reference, or behind a handle.
+/// An input of a kernel that refers to a variable by reference or by handle.
 #[derive(Debug)]
 pub struct VariableInput {
     input: usize,
-    /// `None` if the input is a reference.
+    /// The lookup by handle; `None` if the input is a reference.
     found: Option<HandleInput<Variable>>,
 }
 
 impl VariableInput {
+    /// Creates the access to a node's input of this number.
     pub fn new(init: &KernelInit<'_>, input: usize) -> VariableInput {
         let is_ref = init.inputs.get(input).is_some_and(|port| port.is_ref);
         VariableInput { input, found: if is_ref { None } else { Some(HandleInput::default()) } }
     }
 
+    /// Returns whether the input is a reference.
     pub fn is_ref(&self) -> bool {
         self.found.is_none()
     }
 
-    /// The variable.
+    /// Returns the variable.
     ///
     /// # Errors
-    /// `NotFound` if there is none behind the handle.
+    /// `NotFound` if the handle refers to no variable.
     pub fn get(&self, ctx: &KernelContext<'_>) -> Result<Arc<Variable>> {
         self.get_or(ctx, |store, handle| store.lookup(&handle.container, &handle.name))
     }
 
-    /// The variable, or what `otherwise` makes of a handle that leads to none.
+    /// Returns the variable, or the result of `otherwise` if the handle refers to none.
     pub fn get_or(
         &self,
         ctx: &KernelContext<'_>,
@@ -266,25 +274,27 @@ impl VariableInput {
         }
     }
 
-    /// The handle in the input.
+    /// Returns the handle in the input.
     pub fn handle<'a>(&self, ctx: &'a KernelContext<'_>) -> Result<&'a ResourceHandle> {
         one_handle(ctx.input(self.input)?)
     }
 }
 
-/// Locks several variables in one global order, so that two kernels that need the same ones cannot wait for
-/// each other. Each variable may appear once.
+/// Locks several variables in one global order, so that two kernels that need the same ones cannot deadlock. Each
+/// variable may appear once.
 pub fn lock_all<'a, const N: usize>(variables: [&'a Variable; N]) -> Result<[Locked<'a>; N]> {
-    // All are of one journal: they are taken together, and who waits for it holds no lock.
-    let not_taken = variables.iter().find_map(|variable| variable.record.get()).map(Record::hold);
-    let mut locked = lock_each(variables, Variable::lock_beside)?;
+    // The variables have one journal. Its lock is taken first and once: a thread that waits for a collection must hold
+    // no variable's lock, and the changes are to be collected together.
+    let collection_guard =
+        variables.iter().find_map(|variable| variable.record.get()).map(Record::delay_collection);
+    let mut locked = lock_each(variables, Variable::lock_without_collection_guard)?;
     if let Some(first) = locked.first_mut() {
-        first.not_taken = not_taken;
+        first.collection_guard = collection_guard;
     }
     Ok(locked)
 }
 
-/// As [`lock_all`], of variables whose device has memory of its own.
+/// Locks variables whose device has its own memory, like [`lock_all`].
 pub fn lock_all_on_device<'a, const N: usize>(
     variables: [&'a Variable; N],
 ) -> Result<[MutexGuard<'a, Option<DeviceTensor>>; N]> {

@@ -1,4 +1,4 @@
-//! The states in which a standby's store receives a variable.
+//! The states of variables that are sent to a standby's store.
 
 use super::{RefVariable, Variable};
 use crate::error::{Error, Result};
@@ -7,17 +7,17 @@ use crate::resource::{Resource, ResourceStore};
 use graph::{DType, PartialShape, Shape, Tensor};
 use std::sync::Arc;
 
-/// A whole variable, with the means to make it.
+/// The state of a whole variable, from which a replica can be created.
 #[derive(Clone, Debug)]
 pub struct VariableState {
-    /// The name of the node that made it.
+    /// The name of the node that created the variable.
     pub name: Arc<str>,
     pub dtype: DType,
     pub shape: PartialShape,
     pub value: Option<Tensor>,
 }
 
-/// Slices of a variable, by number: a matrix with a row for each.
+/// Slices of a variable by number, as a matrix with a row for each slice.
 #[derive(Clone, Debug)]
 pub struct VariableSlices {
     pub numbers: Vec<usize>,
@@ -26,13 +26,13 @@ pub struct VariableSlices {
 
 impl Replicated for Variable {
     fn attach(&self, record: Record) {
-        // A variable is in one store.
+        // A variable is in one store, so the record is set once.
         let _is_first = self.record.set(record);
     }
 
     fn state(&self, extent: &Extent) -> Box<dyn ReplicaState> {
-        let held = self.held.lock();
-        if let (Extent::Slices { length, numbers }, Some(value)) = (extent, &held.value)
+        let host_value = self.host_value.lock();
+        if let (Extent::Slices { length, numbers }, Some(value)) = (extent, &host_value.value)
             && let Some(values) = slices(value, *length, numbers.iter().copied())
         {
             return Box::new(VariableSlices { numbers: numbers.iter().copied().collect(), values });
@@ -41,7 +41,7 @@ impl Replicated for Variable {
             name: self.name.clone(),
             dtype: self.dtype,
             shape: self.shape.clone(),
-            value: held.value.clone(),
+            value: host_value.value.clone(),
         })
     }
 }
@@ -92,7 +92,7 @@ impl Variable {
     }
 }
 
-/// A copy of the slices, a row each; `None` if they are not all in the value.
+/// Returns a copy of the slices, one per row; `None` if a slice is outside the value.
 fn slices(value: &Tensor, length: usize, numbers: impl ExactSizeIterator<Item = usize>) -> Option<Tensor> {
     let size = length * value.dtype().size()?;
     let (count, from) = (numbers.len(), value.bytes().ok()?);

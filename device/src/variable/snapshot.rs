@@ -1,6 +1,6 @@
-//! What variables held at one moment, for a checkpoint that is written behind the steps.
+//! Snapshots of variables, for a checkpoint that is written while steps run on.
 
-use super::{Brought, SetAside};
+use super::{DeviceSnapshot, InPlaceSnapshot};
 use crate::error::Error;
 use crate::journal::Replica;
 use crate::resource::Resource;
@@ -9,21 +9,23 @@ use graph::{DType, Shape, VariantObject};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// What one variable held, to be read out while it changes on.
+/// The value of one variable as of one moment, read while the variable changes.
 #[derive(Debug)]
 pub enum Aside {
-    InPlace(Arc<SetAside>),
-    Brought(Arc<Brought>),
+    /// A value in host memory, read from the variable itself.
+    InPlace(Arc<InPlaceSnapshot>),
+    /// A value in device memory that is copied to the host.
+    Device(Arc<DeviceSnapshot>),
 }
 
-/// As it goes from the variable's device to where the snapshot is kept, which is of the same process.
+/// Snapshots travel as variants from the variable's device to the device of the [`Snapshot`], in the same process.
 impl VariantObject for Aside {
     fn type_name(&self) -> &'static str {
         "anabranch::Aside"
     }
 }
 
-/// A place for values that were set aside: the latest ones, until they are taken.
+/// A resource with the latest snapshot of a set of variables, until it is taken.
 #[derive(Debug, Default)]
 pub struct Snapshot(Mutex<Option<Vec<Arc<Aside>>>>);
 
@@ -36,11 +38,12 @@ impl Resource for Snapshot {
 }
 
 impl Snapshot {
+    /// Stores the values of a snapshot, in place of an earlier one.
     pub fn put(&self, values: Vec<Arc<Aside>>) {
         *self.0.lock() = Some(values);
     }
 
-    /// The values, in the order in which they were put; `None` if there are none.
+    /// Removes and returns the values, in the order in which they were stored; `None` if there is no snapshot.
     pub fn take(&self) -> Option<Vec<Arc<Aside>>> {
         self.0.lock().take()
     }
@@ -49,25 +52,25 @@ impl Snapshot {
 impl Content for Aside {
     fn dtype(&self) -> DType {
         match self {
-            Aside::InPlace(aside) => aside.dtype(),
-            Aside::Brought(aside) => aside.dtype(),
+            Aside::InPlace(snapshot) => snapshot.dtype(),
+            Aside::Device(snapshot) => snapshot.dtype(),
         }
     }
 
     fn shape(&self) -> &Shape {
         match self {
-            Aside::InPlace(aside) => aside.shape(),
-            Aside::Brought(aside) => aside.shape(),
+            Aside::InPlace(snapshot) => snapshot.shape(),
+            Aside::Device(snapshot) => snapshot.shape(),
         }
     }
 
     fn give(&self, sink: &mut Sink<'_>) -> checkpoint::Result<()> {
         match self {
-            Aside::InPlace(aside) => match aside.whole() {
+            Aside::InPlace(snapshot) => match snapshot.whole() {
                 Some(tensor) => tensor.give(sink),
-                None => sink.add_from(|space| Ok(aside.read(space)?)),
+                None => sink.add_from(|space| Ok(snapshot.read(space)?)),
             },
-            Aside::Brought(aside) => aside.wait().map_err(to_checkpoint_error)?.give(sink),
+            Aside::Device(snapshot) => snapshot.wait().map_err(to_checkpoint_error)?.give(sink),
         }
     }
 }

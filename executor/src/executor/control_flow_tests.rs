@@ -1,4 +1,4 @@
-//! Branches and loops, as graphs in textual form with the CPU's kernels.
+//! Tests of branches and loops, with graphs in textual form and the CPU's kernels.
 
 use super::*;
 use crate::action::Action;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const PLACE: &str = "/job:localhost/replica:0/task:0/device:CPU:0";
 
-/// A partition in the making: what it fetches is sent under the fetched node's name.
+/// The text of a partition under construction. Fetched outputs are sent under the name of their node.
 #[derive(Default)]
 struct Text(String);
 
@@ -40,8 +40,8 @@ impl Text {
         self
     }
 
-    /// A loop `name` that counts from `from` up to `limit`; `body` is what it does to `name/at` and `name/one`
-    /// to get `name/then`.
+    /// Adds a loop `name` that counts from `from` up to `limit`. `body` computes `name/then` from `name/at` and
+    /// `name/one`.
     fn counting(mut self, name: &str, parallel: i32, from: &str, limit: &str, body: &str) -> Text {
         let attrs = format!("T=int32, frame_name=\"{name}\", parallel_iterations={parallel}");
         let _ = write!(
@@ -100,7 +100,7 @@ fn key(edge: &str) -> Arc<RendezvousKey> {
     Arc::new(RendezvousKey::new(PLACE, 0, PLACE, edge))
 }
 
-/// What was sent under a name; `None` if that it is dead.
+/// Returns the tensor that was sent under a name; `None` if it is dead.
 fn sent(step: &Arc<Step>, edge: &str) -> Result<Option<Tensor>> {
     let (sender, receiver) = mpsc::channel();
     step.rendezvous.recv(&key(edge), Box::new(move |sent| drop(sender.send(sent))));
@@ -112,7 +112,7 @@ fn sent(step: &Arc<Step>, edge: &str) -> Result<Option<Tensor>> {
     }
 }
 
-/// What a step leaves under each name.
+/// Runs a step and returns the tensors that it sent under these names.
 fn run(executor: &Arc<Executor>, feeds: &[(&str, Tensor)], names: &[&str]) -> Result<Vec<Option<Tensor>>> {
     let step = new_step();
     for (name, value) in feeds {
@@ -127,7 +127,7 @@ fn ints(values: &[Option<i32>]) -> Vec<Option<Tensor>> {
 }
 
 #[test]
-fn a_branch_runs_one_side_and_what_depends_on_the_other_is_dead() -> Result<()> {
+fn a_switch_runs_one_branch_and_consumers_of_the_other_are_dead() -> Result<()> {
     let executor = Text::of(
         "
         switch = Switch[T=int32](x, pred)
@@ -162,7 +162,7 @@ fn a_branch_runs_one_side_and_what_depends_on_the_other_is_dead() -> Result<()> 
 }
 
 #[test]
-fn a_constant_that_waits_as_its_readers_do_is_given_to_them_without_running() -> Result<()> {
+fn a_constant_that_is_alive_with_its_readers_does_not_run() -> Result<()> {
     let text = Text::of(
         "
         switch = Switch[T=int32](x, pred)
@@ -198,7 +198,7 @@ fn a_constant_that_waits_as_its_readers_do_is_given_to_them_without_running() ->
         ["with_yes", "with_also", "with_switch"].map(is_constant),
         [Some(true), Some(false), Some(true)]
     );
-    // Each would let its reader live where neither does; a write waits for a read through it.
+    // Each would make its reader alive where neither constant is; a write waits for a read through the constant.
     assert_eq!(["one_of_two", "two_of_two", "after_read"].map(is_constant), [Some(false); 3]);
     let names = ["sum", "alone", "other", "three", "read"];
     let yes = run(&executor, &[("x", 5.into()), ("pred", true.into())], &names)?;
@@ -208,9 +208,9 @@ fn a_constant_that_waits_as_its_readers_do_is_given_to_them_without_running() ->
     Ok(())
 }
 
-/// As clients write loops of several values, and as functions become loops.
+/// Loops over several values, like those that clients write and those that functions are lowered to.
 #[test]
-fn constants_of_a_turn_live_where_their_readers_do() -> Result<()> {
+fn constants_of_a_loop_body_are_alive_with_their_readers() -> Result<()> {
     let attrs = "T=int32, frame_name=\"l\", parallel_iterations=10";
     let executor = Text::of(&format!(
         "
@@ -242,7 +242,7 @@ fn constants_of_a_turn_live_where_their_readers_do() -> Result<()> {
     let of_name = |name: &str| executor.plan.nodes.iter().find(|n| &*n.node.name == name);
     let is_constant = |name: &str| of_name(name).map(|n| matches!(n.action, Action::Constant));
     assert_eq!(["limit", "one", "two"].map(is_constant), [Some(true); 3]);
-    // Its reader lives when the loop ends, and it does not.
+    // The reader is alive in the last iteration, and the constant is not.
     assert_eq!(is_constant("last"), Some(false));
     for _ in 0..10 {
         assert_eq!(run(&executor, &[], &["exit"])?, ints(&[Some(18)]));
@@ -275,7 +275,7 @@ fn a_merge_waits_for_its_control_inputs_and_takes_the_first_value() -> Result<()
 }
 
 #[test]
-fn a_switch_of_many_ways_takes_the_last_for_numbers_out_of_range() -> Result<()> {
+fn a_switch_with_many_outputs_uses_the_last_for_indices_out_of_range() -> Result<()> {
     let executor = Text::of("n = _SwitchN[T=int32, num_outs=3](x, which)")
         .recv("x", "int32")
         .recv("which", "int32")
@@ -295,7 +295,7 @@ fn a_switch_of_many_ways_takes_the_last_for_numbers_out_of_range() -> Result<()>
 }
 
 #[test]
-fn a_loop_counts_with_any_number_of_turns_at_once() -> Result<()> {
+fn a_loop_counts_with_any_number_of_parallel_iterations() -> Result<()> {
     for parallel in [1, 2, 10, 100] {
         for threads in [1, 3] {
             let text = Text::default().int("zero", 0).recv("limit", "int32");
@@ -311,17 +311,18 @@ fn a_loop_counts_with_any_number_of_turns_at_once() -> Result<()> {
 }
 
 #[test]
-fn a_million_turns_take_the_memory_of_a_few() -> Result<()> {
+fn a_million_iterations_take_the_memory_of_a_few() -> Result<()> {
     let text = Text::default().int("zero", 0).recv("limit", "int32");
     let text = text.counting("loop", 10, "zero", "limit", ADD_ONE).fetch("loop/exit", "int32");
     let executor = text.executor()?;
     assert_eq!(run(&executor, &[("limit", 1_000_000.into())], &["loop/exit"])?, ints(&[Some(1_000_000)]));
     let idle = executor.plan.frames.frames[1].idle.lock().len();
-    assert!((1..=11).contains(&idle), "{idle} states of turns were made");
+    assert!((1..=11).contains(&idle), "{idle} iteration states were created");
     Ok(())
 }
 
-/// Multiplies by counting: for each of `rows`, counts `columns` on from the sum so far.
+/// Returns a partition that multiplies by counting: for each of `rows`, an inner loop counts `columns` further from the
+/// sum so far.
 fn nested(parallel: i32) -> Text {
     let body = "
         sum/enter_limit = AddV2[T=int32](loop/sum, columns/in)
@@ -334,7 +335,7 @@ fn nested(parallel: i32) -> Text {
         .recv("columns", "int32")
         .counting("loop", parallel, "zero", "rows", body)
         .counting("inner", parallel, "loop/sum", "sum/enter_limit", inner)
-        .plus(&format!(
+        .with_lines(&format!(
             "columns/in = Enter[T=int32, frame_name=\"loop\", is_constant=true, parallel_iterations={parallel}](columns)
              sum/enter = Enter[T=int32, frame_name=\"loop\", parallel_iterations={parallel}](zero)
              sum/merge = Merge[T=int32, N=2](sum/enter, sum/next)
@@ -347,7 +348,7 @@ fn nested(parallel: i32) -> Text {
 }
 
 impl Text {
-    fn plus(mut self, lines: &str) -> Text {
+    fn with_lines(mut self, lines: &str) -> Text {
         self.0.push_str(lines);
         self.0.push('\n');
         self
@@ -370,7 +371,7 @@ fn loops_nest() -> Result<()> {
 }
 
 #[test]
-fn threads_share_the_turns_of_nested_loops() -> Result<()> {
+fn threads_share_the_iterations_of_nested_loops() -> Result<()> {
     let executor = nested(10).executor_on(4)?;
     for round in 0..60 {
         for (i, cost) in executor.costs.iter().enumerate() {
@@ -394,7 +395,7 @@ fn threads_share_the_turns_of_nested_loops() -> Result<()> {
 }
 
 #[test]
-fn a_loop_on_the_side_not_taken_is_dead_and_ends() -> Result<()> {
+fn a_loop_in_the_branch_not_taken_is_dead_and_ends() -> Result<()> {
     let text = Text::of(
         "
         way = Switch[T=int32](zero, pred)
@@ -418,8 +419,8 @@ fn a_loop_on_the_side_not_taken_is_dead_and_ends() -> Result<()> {
 }
 
 #[test]
-fn a_branch_in_a_loop_may_go_another_way_each_turn() -> Result<()> {
-    // Odd numbers are stepped over by one, even ones by two.
+fn a_switch_in_a_loop_may_select_another_branch_in_each_iteration() -> Result<()> {
+    // Odd numbers are increased by one, even numbers by two.
     let body = "
         loop/divisor = Const[dtype=int32, value=int32<>{2}](^loop/at)
         loop/odd = FloorMod[T=int32](loop/at, loop/divisor)
@@ -439,7 +440,7 @@ fn a_branch_in_a_loop_may_go_another_way_each_turn() -> Result<()> {
 }
 
 #[test]
-fn an_error_in_a_turn_names_its_node_and_the_next_step_is_sound() -> Result<()> {
+fn an_error_in_an_iteration_names_its_node_and_the_next_step_succeeds() -> Result<()> {
     let body = "
         loop/then = AddV2[T=int32](loop/at, loop/one)
         loop/left = Sub[T=int32](loop/limit, loop/then)
@@ -458,7 +459,7 @@ fn an_error_in_a_turn_names_its_node_and_the_next_step_is_sound() -> Result<()> 
 }
 
 #[test]
-fn a_loop_without_end_is_cancelled_and_lets_other_steps_run() -> Result<()> {
+fn an_endless_loop_can_be_cancelled_and_yields_to_other_steps() -> Result<()> {
     let endless = "loop/then = Mul[T=int32](loop/at, loop/one)";
     for threads in [1, 2] {
         let text = Text::default().int("zero", 0).recv("limit", "int32");
@@ -484,7 +485,7 @@ fn a_loop_without_end_is_cancelled_and_lets_other_steps_run() -> Result<()> {
 }
 
 #[test]
-fn what_crosses_within_a_loop_meets_under_a_key_of_its_turn() -> Result<()> {
+fn sends_in_a_loop_have_keys_of_their_iteration() -> Result<()> {
     let key = key_attrs("x");
     let body = format!(
         "
@@ -501,7 +502,7 @@ fn what_crosses_within_a_loop_meets_under_a_key_of_its_turn() -> Result<()> {
 }
 
 #[test]
-fn a_dead_tensor_from_elsewhere_kills_what_depends_on_it_alone() -> Result<()> {
+fn a_received_dead_tensor_makes_only_its_consumers_dead() -> Result<()> {
     let executor = Text::of(
         "
         y = AddV2[T=int32](x, z)
@@ -518,7 +519,7 @@ fn a_dead_tensor_from_elsewhere_kills_what_depends_on_it_alone() -> Result<()> {
     .fetch("go", "int32")
     .fetch("other", "int32")
     .executor()?;
-    assert!(executor.plan.frames.is_empty(), "there is no control flow in this part itself");
+    assert!(executor.plan.frames.is_empty(), "this partition itself has no control flow");
     let names = ["y", "after", "go", "other"];
     for _ in 0..3 {
         let step = new_step();
@@ -535,7 +536,7 @@ fn a_dead_tensor_from_elsewhere_kills_what_depends_on_it_alone() -> Result<()> {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_at_registration() -> Result<()> {
+fn invalid_loops_are_refused_at_registration() -> Result<()> {
     let refusal = |text: &str| -> Result<String> {
         Ok(Text::of(text).int("zero", 0).executor().err().map(|e| e.to_string()).unwrap_or_default())
     };
@@ -552,7 +553,7 @@ fn what_makes_no_sense_is_refused_at_registration() -> Result<()> {
 }
 
 #[test]
-fn frames_within_frames_by_the_thousand_are_no_recursion() -> Result<()> {
+fn thousands_of_nested_frames_do_not_overflow_the_stack() -> Result<()> {
     let mut text = Text::default().recv("x", "int32");
     let mut last = "x".to_owned();
     for i in 0..20_000 {

@@ -1,4 +1,4 @@
-//! The executor against private ops on private devices, which show what it does and when.
+//! Tests of the executor with private ops on private devices, which log their actions.
 
 mod bench;
 
@@ -40,7 +40,7 @@ fn values_flow_from_recv_through_kernels_to_send_step_after_step() -> Result<()>
 }
 
 #[test]
-fn a_value_that_many_read_is_given_to_all_of_them() -> Result<()> {
+fn a_value_is_delivered_to_many_consumers() -> Result<()> {
     let mut b = Bench::new();
     let (x, y) = (b.add("x", recv(), &[], &[])?, b.add("y", recv(), &[], &[])?);
     let mut sum = y;
@@ -66,13 +66,13 @@ fn a_value_that_many_read_is_given_to_all_of_them() -> Result<()> {
 }
 
 #[test]
-fn a_lent_thread_goes_on_with_what_it_brings_once_that_is_known_to_be_short() -> Result<()> {
+fn short_work_after_a_receive_runs_inline_on_a_lent_thread() -> Result<()> {
     let mut b = Bench::new();
     let x = b.add("x", recv(), &[], &[])?;
     let y = b.add("y", compute("Add", 2, 1), &[x, x], &[])?;
     b.add("fetch", send(), &[y], &[])?;
     let executor = b.executor()?;
-    // Whether a step ends on the thread that brings it its value.
+    // Returns whether a step ends on the thread that sends it its value.
     let ends_here = |executor: &Arc<Executor>| -> Result<bool> {
         let (step, (sender, receiver)) = (new_step(), mpsc::channel());
         let ended = move |result: Result<Trace>| {
@@ -90,7 +90,7 @@ fn a_lent_thread_goes_on_with_what_it_brings_once_that_is_known_to_be_short() ->
     let lent = std::thread::spawn(move || -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !Pool::lend_thread(|| ends_here(&executor))? {
-            assert!(Instant::now() < deadline, "it never does");
+            assert!(Instant::now() < deadline, "no step ended on the lent thread");
         }
         Ok(())
     });
@@ -98,7 +98,7 @@ fn a_lent_thread_goes_on_with_what_it_brings_once_that_is_known_to_be_short() ->
 }
 
 #[test]
-fn of_a_long_step_a_lent_thread_runs_only_the_beginning() -> Result<()> {
+fn a_lent_thread_runs_only_the_beginning_of_a_long_step() -> Result<()> {
     let mut b = Bench::new();
     let x = b.add("x", recv(), &[], &[])?;
     let begins = b.add("begins", compute("Thread", 1, 0), &[x], &[])?;
@@ -111,7 +111,7 @@ fn of_a_long_step_a_lent_thread_runs_only_the_beginning() -> Result<()> {
     let executor = b.executor()?;
     let lent = std::thread::Builder::new().name("lent".into());
     let run = lent.spawn(move || -> Result<Vec<String>> {
-        for _ in 0..2 * MEASURED_AT_FIRST {
+        for _ in 0..2 * NUM_FIRST_MEASURED {
             let step = new_step();
             let done = start(&executor, &step, false);
             Pool::lend_thread(|| feed(&step, "x", 1.0))?;
@@ -122,8 +122,8 @@ fn of_a_long_step_a_lent_thread_runs_only_the_beginning() -> Result<()> {
     });
     let run = run.map_err(|e| Error::internal(e.to_string()))?;
     let events = run.join().unwrap_or_else(|_| Err(Error::internal("the lent thread panicked")))?;
-    assert_eq!(events.len() as u64, 2 * 2 * MEASURED_AT_FIRST);
-    // Later ones may begin elsewhere: on a busy machine any node may be found to take long.
+    assert_eq!(events.len() as u64, 2 * 2 * NUM_FIRST_MEASURED);
+    // Later steps may begin on a pool thread, because on a busy machine any node may be measured as slow.
     assert_eq!(events[0], "lent");
     for step in events.chunks(2) {
         assert!(step[1].starts_with("compute"), "{step:?}");
@@ -148,7 +148,7 @@ fn a_chain_of_a_million_nodes_registers_and_runs() -> Result<()> {
 }
 
 #[test]
-fn the_last_reader_of_a_value_has_it_alone() -> Result<()> {
+fn the_last_reader_of_a_value_owns_it_uniquely() -> Result<()> {
     let mut b = Bench::new();
     let is_unique = compute("IsUnique", 1, 0);
     let x = b.add("x", compute("Row", 0, 1), &[], &[])?;
@@ -161,7 +161,7 @@ fn the_last_reader_of_a_value_has_it_alone() -> Result<()> {
 }
 
 #[test]
-fn a_failure_names_its_node_cancels_the_step_and_leaves_the_next_step_alone() -> Result<()> {
+fn a_failure_names_its_node_and_cancels_only_its_step() -> Result<()> {
     for (op, text, code) in [
         ("Fails", "it fails\n\t [[{{node bad}}]]", Code::InvalidArgument),
         ("Panics", "the kernel of Panics panicked: it panics\n\t [[{{node bad}}]]", Code::Internal),
@@ -203,14 +203,14 @@ fn cancelling_a_step_ends_its_receives_and_reports_a_consequence() -> Result<()>
     let error = wait(&done).err().ok_or_else(|| Error::internal("no failure"))?;
     assert!(error.is_derived());
     assert_eq!(error.code(), Code::DeadlineExceeded);
-    // A step that is cancelled before it starts does not start.
+    // A step that is cancelled before it starts runs no node.
     let error = run(&executor, &step).err().ok_or_else(|| Error::internal("no failure"))?;
     assert!(error.is_derived());
     Ok(())
 }
 
 #[test]
-fn a_callback_goes_on_in_the_pool_and_the_step_waits_for_it() -> Result<()> {
+fn a_run_continues_on_the_pool_after_an_asynchronous_kernel() -> Result<()> {
     let mut b = Bench::new();
     let x = b.add("x", compute("Value", 0, 1), &[], &[])?;
     let later = b.add("later", compute("Later", 1, 1), &[x], &[])?;
@@ -257,7 +257,7 @@ fn stateful_kernels_are_shared_by_the_graphs_of_a_session_but_not_across_attribu
 }
 
 #[test]
-fn references_become_values_where_values_are_wanted() -> Result<()> {
+fn references_are_dereferenced_at_value_ports() -> Result<()> {
     let gives = compute("GivesRef", 0, 1);
     let initializes =
         op("TakesRef", 1, 0, Role::Compute, Traits { allows_uninitialized_input: true, ..Traits::STATEFUL });
@@ -284,7 +284,7 @@ fn references_become_values_where_values_are_wanted() -> Result<()> {
 }
 
 #[test]
-fn a_client_is_sent_the_reference_itself() -> Result<()> {
+fn a_client_receives_the_reference_itself() -> Result<()> {
     let mut b = Bench::new();
     let v = b.add_with("v", compute("GivesRef", 0, 1), 7, &[], &[])?;
     let fetch = Node::new("fetch", send())
@@ -321,7 +321,7 @@ fn values_move_between_memories_at_send_recv_and_host_ports() -> Result<()> {
 }
 
 #[test]
-fn what_is_on_the_host_is_sent_from_there() -> Result<()> {
+fn a_host_tensor_is_sent_from_host_memory() -> Result<()> {
     let mut b = Bench::on(true);
     let x = b.add("x", recv(), &[], &[])?;
     let host = b.add("host", compute("WantsHost", 1, 1), &[x], &[])?;
@@ -335,7 +335,7 @@ fn what_is_on_the_host_is_sent_from_there() -> Result<()> {
 }
 
 #[test]
-fn a_trace_tells_of_each_node() -> Result<()> {
+fn a_trace_has_the_times_and_outputs_of_each_node() -> Result<()> {
     let mut b = Bench::new();
     let x = b.add("x", recv(), &[], &[])?;
     let one = b.add_with("one", op("Const", 0, 1, Role::Compute, Traits::NONE), 1, &[], &[])?;
@@ -362,7 +362,7 @@ fn a_trace_tells_of_each_node() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_run_is_refused_at_registration() -> Result<()> {
+fn nodes_without_kernels_are_refused_at_registration() -> Result<()> {
     let refusal = |op: &'static Op| -> Result<Error> {
         let mut b = Bench::new();
         b.add("n", op, &[], &[])?;
@@ -396,7 +396,7 @@ fn steps_run_side_by_side_and_expensive_nodes_spread_over_threads() -> Result<()
     run(&executor, &first)?;
     let expected = fetch(&first, "fetch")?;
     for round in 0..60 {
-        // As if experience said so: small nodes, some to share in numbers, and some worth a thread each.
+        // Sets measured costs: small nodes, nodes to share in numbers, and nodes worth a thread each.
         for (i, cost) in executor.costs.iter().enumerate() {
             let known = [1, 10_000, u32::MAX, [1, 10_000, u32::MAX][i % 3]];
             cost.store(known[round % 4], Ordering::Relaxed);

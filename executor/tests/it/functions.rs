@@ -1,4 +1,4 @@
-//! Functions that kernels call: calls, branches and loops on one device.
+//! Tests of functions that kernels call: calls, branches and loops on one device.
 
 use anabranch_executor::LibraryFunctions;
 use device::cancel::Cancellation;
@@ -11,7 +11,7 @@ use smallvec::smallvec;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// `main` of a library, ready to be called.
+/// Returns `main` of a library, ready to be called.
 fn function(library: &str, attrs: Attrs) -> Result<Arc<dyn Function>> {
     let library = Graph::from_text(library)?.library;
     let device: Arc<device::Device> = Arc::new(lone_device());
@@ -70,7 +70,7 @@ fn a_function_calls_others_by_name_and_by_attribute() -> Result<()> {
     Ok(())
 }
 
-/// 2 to the power of n, by a loop whose body is a branch away.
+/// Computes 2 to the power of n with a `While` loop.
 const POWER: &str = r#"
 %function less
   %arg i: int32
@@ -105,13 +105,13 @@ const POWER: &str = r#"
 "#;
 
 #[test]
-fn a_loop_runs_until_its_condition_ends_it() -> Result<()> {
+fn a_loop_runs_until_its_condition_is_false() -> Result<()> {
     assert_eq!(run(POWER, vec![20i32.into()])?, [1_048_576f32.into()]);
     assert_eq!(run(POWER, vec![0i32.into()])?, [1f32.into()]);
     Ok(())
 }
 
-/// Counts down to `bottom` by calls within calls.
+/// Returns a library whose `main` counts down to `bottom` by nested calls.
 fn countdown(bottom: i32) -> String {
     format!(
         "%function stop
@@ -139,7 +139,7 @@ fn countdown(bottom: i32) -> String {
 }
 
 #[test]
-fn a_function_may_call_itself_but_not_for_ever() -> Result<()> {
+fn recursion_works_but_is_limited_in_depth() -> Result<()> {
     assert_eq!(run(&countdown(0), vec![100i32.into()])?, [0i32.into()]);
     let endless = run(&countdown(i32::MIN), vec![100i32.into()]);
     assert_eq!(endless.map_err(|e| e.code()), Err(Code::ResourceExhausted));
@@ -147,7 +147,7 @@ fn a_function_may_call_itself_but_not_for_ever() -> Result<()> {
 }
 
 #[test]
-fn a_failure_within_names_the_inner_node_and_leaves_the_step_alone() -> Result<()> {
+fn a_failed_call_names_the_inner_node_and_does_not_cancel_the_step() -> Result<()> {
     let library = r#"
         %function main
           %arg x: float
@@ -168,7 +168,7 @@ fn a_failure_within_names_the_inner_node_and_leaves_the_step_alone() -> Result<(
 }
 
 #[test]
-fn cancelling_the_caller_ends_a_loop_that_would_not() -> Result<()> {
+fn cancelling_the_caller_ends_an_endless_loop() -> Result<()> {
     let library = r#"
         %function always
           %arg x: float

@@ -1,5 +1,5 @@
-//! Graphs at random before and after they are simplified: the same bits in what lives, the same deaths, and nothing runs
-//! before what it waited for.
+//! Random graphs before and after simplification: alive outputs have the same bits, the same outputs are dead, and no
+//! node runs before the nodes that it waited for.
 
 use device::{Error, Result, Value};
 use graph::passes::{SimplifyOptions, merge, prune, simplify, untie};
@@ -10,13 +10,13 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A graph in the making, with what its outputs are when it runs.
+/// A random graph under construction, with the values of its placeholders and the sizes of its tensors.
 struct Draw {
     rng: StdRng,
     graph: Graph,
-    /// What placeholders are fed.
+    /// The values fed to placeholders.
     fed: BTreeMap<String, Tensor>,
-    /// Float tensors to go on with, by their sizes.
+    /// Float outputs with their sizes, from which further nodes are built.
     floats: Vec<(Output, Vec<usize>)>,
 }
 
@@ -71,7 +71,7 @@ impl Draw {
         let dims: Vec<usize> = (0..rank).map(|_| self.one_of(&[1, 1, 2, 3])).collect();
         let value = self.values(&dims)?;
         let mut output = self.placeholder(value)?;
-        // Half of them of a shape that is known.
+        // Half of the sources get a shape that is known statically.
         if self.rng.random() {
             let sizes = self.integers(&dims.iter().map(|d| *d as i32).collect::<Vec<_>>())?;
             output = self.float("Reshape", &[], &[output, sizes])?;
@@ -86,7 +86,7 @@ impl Draw {
         self.node(op, &all, inputs)
     }
 
-    /// One more node, or a few that belong together.
+    /// Adds a node, or a few that belong together.
     fn grow(&mut self) -> Result<()> {
         let (x, dims) =
             self.floats.choose(&mut self.rng).cloned().ok_or_else(|| Error::internal("no source"))?;
@@ -211,10 +211,10 @@ impl Draw {
                 (self.float("SelectV2", &[], &[condition, x, other])?, dims)
             }
             15 => {
-                let there = self.rng.random::<bool>();
-                let way = self.placeholder(Tensor::from(there))?;
-                let parted = self.float("Switch", &[], &[x, way])?;
-                let [no, yes] = [Output::new(parted.node, 0), Output::new(parted.node, 1)];
+                let is_true = self.rng.random::<bool>();
+                let predicate = self.placeholder(Tensor::from(is_true))?;
+                let switch = self.float("Switch", &[], &[x, predicate])?;
+                let [no, yes] = [Output::new(switch.node, 0), Output::new(switch.node, 1)];
                 let shape = self.float("Shape", &[], &[yes])?;
                 let no = self.float("Identity", &[], &[no])?;
                 let yes = self.float("Reshape", &[], &[yes, shape])?;
@@ -236,7 +236,7 @@ impl Draw {
             }
             18.. => {
                 let (other, sizes) = self.resized(x, &dims)?;
-                // What may be taken for of one shape, if one of the two can be broadcast.
+                // The tensors may seem to have one shape if one of the two can be broadcast to the other.
                 if self.rng.random() && is_smaller(&sizes, &dims) {
                     self.gradient(x, &dims, (other, sizes.clone()))?;
                 } else if self.rng.random() && is_smaller(&dims, &sizes) {
@@ -250,7 +250,7 @@ impl Draw {
         Ok(())
     }
 
-    /// A tensor that has some of its sizes from another.
+    /// Returns a tensor, derived from `x`, that has some of its sizes.
     fn resized(&mut self, x: Output, dims: &[usize]) -> Result<(Output, Vec<usize>)> {
         let rank = dims.len();
         if rank == 0 {
@@ -318,7 +318,7 @@ impl Draw {
         })
     }
 
-    /// What may be added to a tensor of these sizes.
+    /// Returns a tensor that can be added to one of these sizes.
     fn summand(&mut self, dims: &[usize]) -> Result<(Output, Vec<usize>)> {
         let smaller: Vec<_> = self.floats.iter().filter(|f| is_smaller(&f.1, dims)).cloned().collect();
         Ok(match self.rng.random_range(0..4) {
@@ -331,7 +331,7 @@ impl Draw {
         })
     }
 
-    /// A sum with a smaller operand, and what becomes of a gradient on its way to both.
+    /// Adds a sum with a smaller operand, and the gradients of both operands.
     fn gradient(&mut self, x: Output, dims: &[usize], (y, row): (Output, Vec<usize>)) -> Result<()> {
         let operands = if self.rng.random() { [x, y] } else { [y, x] };
         let z = self.float("AddV2", &[], &operands)?;
@@ -350,7 +350,7 @@ impl Draw {
     }
 }
 
-/// Whether broadcasting with the first sizes leaves the second as they are.
+/// Returns whether a tensor of the first sizes can be broadcast to the second.
 fn is_smaller(sizes: &[usize], dims: &[usize]) -> bool {
     let facing = dims.iter().rev().zip(sizes.iter().rev());
     sizes.len() <= dims.len() && { facing }.all(|(own, other)| own == other || *other == 1)
@@ -377,7 +377,7 @@ fn outs(graph: &Graph) -> Vec<NodeId> {
     (0..4).filter_map(|i| graph.find(&format!("out{i}"))).collect()
 }
 
-/// The values of all outputs of a graph without loops; what is dead has none.
+/// Computes all outputs of a graph without loops; dead outputs are missing.
 fn run(graph: &Graph, fed: &BTreeMap<String, Tensor>) -> Result<BTreeMap<Output, Tensor>> {
     let topology = Topology::new(graph);
     let mut values: BTreeMap<Output, Tensor> = BTreeMap::new();
@@ -412,7 +412,7 @@ fn run(graph: &Graph, fed: &BTreeMap<String, Tensor>) -> Result<BTreeMap<Output,
     Ok(values)
 }
 
-/// Which placeholders each output waits for, in whatever way.
+/// Returns the placeholders that each node waits for, directly or indirectly.
 fn awaited(graph: &Graph) -> Result<Vec<BTreeSet<String>>> {
     let topology = Topology::new(graph);
     let mut awaited = vec![BTreeSet::new(); graph.len()];

@@ -1,4 +1,4 @@
-//! Private ops on private devices, graphs of them, and steps that are run by hand.
+//! A test bench: private ops on private devices, graphs of these ops, and functions that run steps.
 
 use crate::executor::*;
 use device::KernelTable;
@@ -15,7 +15,7 @@ use graph::{DType, Node, NodeId, Op, Output, PartialShape, Role, Tensor};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
-/// An op outside the table: float ports, and the attributes of Send and Recv.
+/// Creates an op outside the op table, with float ports and the attributes of Send and Recv.
 pub(super) fn op(
     name: &'static str,
     inputs: usize,
@@ -63,7 +63,7 @@ pub(super) fn scalar(ctx: &device::kernel::KernelContext<'_>, i: usize) -> Resul
 
 pub(super) type Callback = Box<dyn FnOnce() + Send>;
 
-/// What kernels tell the test, and what they leave for it to call.
+/// The events that kernels log, and the callbacks that they leave for the test to call.
 #[derive(Default)]
 pub(super) struct Log {
     events: Mutex<Vec<String>>,
@@ -166,12 +166,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
     KernelDef::of("TakesRef", &[], |_| Kernel::sync(|ctx| ctx.ref_input(0).map(|_| ()))),
-    KernelDef { op: "WantsHost", host_memory: &["x"], make: wants, ..KernelDef::NEW },
-    KernelDef { op: "WantsDevice", make: wants, ..KernelDef::NEW },
+    KernelDef { op: "WantsHost", host_memory: &["x"], make: log_memory, ..KernelDef::NEW },
+    KernelDef { op: "WantsDevice", make: log_memory, ..KernelDef::NEW },
 ];
 
-/// Notes in which memory the input is, and passes it on.
-pub(super) fn wants(_: &KernelInit<'_>) -> Result<Kernel> {
+/// Creates a kernel that logs the memory of its input and passes it on.
+pub(super) fn log_memory(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let value = ctx.take_value(0);
         let memory = if matches!(value, Value::Host(_)) { "host" } else { "device" };
@@ -186,7 +186,8 @@ fn table() -> &'static KernelTable {
     TABLE.get_or_init(|| KernelTable::new("CPU", &[KERNELS], |_| false))
 }
 
-/// The processor of a device with the kernels above; with memory of its own, it logs each transfer and ends it later.
+/// The processor of a device with the kernels above. If it has its own memory, it logs each transfer and ends it on
+/// another thread.
 #[derive(Debug)]
 pub(super) struct TestProcessor {
     log: OnceLock<Arc<Log>>,
@@ -221,9 +222,9 @@ impl DeviceMemory for Memory {
 }
 
 impl TestProcessor {
-    fn note<T: Send + 'static>(&self, what: &str, result: Result<T>, done: Transfer<T>) {
+    fn note<T: Send + 'static>(&self, event: &str, result: Result<T>, done: Transfer<T>) {
         if let Some(log) = self.log.get() {
-            log.events.lock().push(what.into());
+            log.events.lock().push(event.into());
         }
         std::thread::spawn(move || done(result));
     }
@@ -247,7 +248,7 @@ impl Processor for TestProcessor {
     }
 }
 
-/// A graph under construction and what it runs on.
+/// A graph under construction, and the device and kernels that run it.
 pub(super) struct Bench {
     pub(super) graph: Graph,
     pub(super) device: Arc<Device>,

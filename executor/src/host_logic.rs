@@ -1,18 +1,18 @@
-//! Truth values of the host, which decide whether a loop goes on: what is made of them stays there, so that no turn waits for
-//! a GPU to say so.
+//! Boolean logic on the host: ops on booleans that are computed in host memory stay there, so that the condition of a
+//! loop does not wait for a GPU.
 
 use device::Device;
 use device::Result;
 use device::kernel::ON_HOST;
 use graph::{Graph, Node, NodeId, Topology};
 
-/// Ops of nothing but truth values.
+/// Ops whose inputs and outputs are all booleans.
 const OPS: &[&str] = &["LogicalAnd", "LogicalOr", "LogicalNot"];
 
-/// A device's partition in which nodes that make truth values of such as are made on the host do so there, too.
+/// Returns a device's partition in which logical ops are computed in host memory if all their inputs are.
 ///
 /// # Errors
-/// `InvalidArgument` naming a node of a cycle that is no loop.
+/// `InvalidArgument` that names a node of a cycle that is not a loop.
 pub(crate) fn keep_on_host(mut graph: Graph, device: &Device) -> Result<Graph> {
     let is_logic = |graph: &Graph, id: NodeId| OPS.contains(&graph.node(id).op.name());
     if !graph.ids().any(|id| is_logic(&graph, id)) {
@@ -28,7 +28,7 @@ pub(crate) fn keep_on_host(mut graph: Graph, device: &Device) -> Result<Graph> {
     Ok(graph)
 }
 
-/// Whether the device's kernel of the node leaves this output in host memory.
+/// Returns whether the device's kernel of the node produces this output in host memory.
 fn is_made_on_host(device: &Device, node: &Node, output: u32) -> bool {
     let Some(def) = device.find_kernel(node) else { return false };
     let mut left = output as usize;

@@ -1,11 +1,12 @@
-//! A plan's segments laid out: what is known of its nodes for the decision, and what each segment takes and gives.
+//! The layout of a plan's segments: the properties of its nodes from which segments are selected, and the inputs and
+//! outputs of each segment.
 
-use super::action::{Action, Wanted, memories};
-use super::arrivals::{Arrivals, When};
-use super::frame_plan::Frames;
+use super::action::{Action, RequiredMemory, port_memories};
+use super::availability::{Availabilities, AvailableAt};
+use super::frame_plan::FrameAssignment;
 use super::plan::Plan;
-use super::segment::{Delivery, Input, Member, Segment, To};
-use super::segments::{self, Part};
+use super::segment::{Delivery, DeliveryTarget, Segment, SegmentInput, SegmentKernel};
+use super::segment_selection::{self, NodeProperties};
 use device::Device;
 use device::Result;
 use device::kernel::Kernel;
@@ -17,11 +18,11 @@ use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is scheduled: nodes, and segments, which are numbered behind the nodes.
+/// The units of scheduling: nodes, and segments, which are numbered behind the nodes.
 pub(super) struct Units {
     nodes: u32,
     segments: Vec<Vec<u32>>,
-    /// By node: its segment, or itself; empty without segments.
+    /// The segment of each node, or the node itself; empty if there are no segments.
     unit_of: Vec<u32>,
 }
 
@@ -38,16 +39,17 @@ impl Units {
         Units { nodes, segments, unit_of }
     }
 
-    /// The unit that a node is scheduled with.
+    /// Returns the unit that a node belongs to.
     pub(super) fn of(&self, node: u32) -> u32 {
         self.unit_of.get(node as usize).copied().unwrap_or(node)
     }
 
+    /// Returns all units.
     pub(super) fn all(&self) -> impl Iterator<Item = u32> {
         (0..self.nodes).filter(|&node| self.of(node) == node).chain(self.segments())
     }
 
-    /// The nodes of a unit.
+    /// Returns the nodes of a unit.
     pub(super) fn nodes(&self, unit: u32) -> SmallVec<[u32; 1]> {
         match unit.checked_sub(self.nodes).and_then(|number| self.segments.get(number as usize)) {
             Some(nodes) => SmallVec::from_slice(nodes),
@@ -55,51 +57,51 @@ impl Units {
         }
     }
 
-    /// The segments' numbers.
+    /// Returns the numbers of the segments among the units.
     pub(super) fn segments(&self) -> Range<u32> {
         self.nodes..self.nodes + self.segments.len() as u32
     }
 
-    /// The first node of each segment.
+    /// Returns the first node of each segment.
     pub(super) fn firsts(&self) -> impl Iterator<Item = u32> {
         self.segments.iter().filter_map(|nodes| nodes.first().copied())
     }
 }
 
-/// The segments of a partition, by what its kernels' rows say.
+/// Returns the segments of a partition, selected by the rows of its kernels.
 pub(super) fn find(
     plan: &Plan,
     graph: &Graph,
     topology: &Topology,
-    frames: Option<&Frames>,
+    frames: Option<&FrameAssignment>,
     device: &Arc<Device>,
 ) -> Result<Vec<Vec<u32>>> {
-    let mut given = Vec::with_capacity(graph.len());
+    let mut memories = Vec::with_capacity(graph.len());
     for (_, node) in graph.nodes() {
-        given.push(memories(device, node, &node.op.outputs, &node.output_types()?)?);
+        memories.push(port_memories(device, node, &node.op.outputs, &node.output_types()?)?);
     }
     let order = topology.order(graph)?;
-    let arrivals = Arrivals::new(graph, topology, frames, &order);
-    let (mut parts, mut waits) = (Vec::with_capacity(graph.len()), Vec::with_capacity(graph.len()));
+    let availabilities = Availabilities::new(graph, topology, frames, &order);
+    let (mut properties, mut waits) = (Vec::with_capacity(graph.len()), Vec::with_capacity(graph.len()));
     for (id, node) in graph.nodes() {
-        parts.push(part(plan, id, node, &given, &arrivals, device)?);
-        // What comes around in a loop was made a turn ago.
+        properties.push(node_properties(plan, id, node, &memories, &availabilities, device)?);
+        // The value of a NextIteration was computed in the previous iteration.
         let before = topology.producers(id).iter().map(|edge| edge.node);
         let before = before.filter(|&node| graph.node(node).op.role() != Role::NextIteration);
         waits.push(before.map(|node| node.index() as u32).collect::<SmallVec<[u32; 4]>>());
     }
     let order: Vec<u32> = order.into_iter().map(|id| id.index() as u32).collect();
-    Ok(segments::find(&order, &waits, &parts, arrivals.implied))
+    Ok(segment_selection::find(&order, &waits, &properties, availabilities.implied))
 }
 
-fn part(
+fn node_properties(
     plan: &Plan,
     id: NodeId,
     node: &Node,
-    given: &[Vec<Wanted>],
-    arrivals: &Arrivals,
+    memories: &[Vec<RequiredMemory>],
+    availabilities: &Availabilities,
     device: &Arc<Device>,
-) -> Result<Part> {
+) -> Result<NodeProperties> {
     let planned = &plan.nodes[id.index()];
     let inputs = node.input_types()?;
     let capture = match &planned.action {
@@ -108,55 +110,62 @@ fn part(
         }
         _ => Capture::Never,
     };
-    let arrival = &arrivals.of[id.index()];
+    let availability = &availabilities.by_node[id.index()];
     let waits_elsewhere = match &planned.action {
         Action::Kernel(kernel) => matches!(**kernel, Kernel::Async(_)),
-        _ => matches!(arrival.when, When::Received | When::Turn | When::Gate),
+        _ => matches!(
+            availability.at,
+            AvailableAt::Received | AvailableAt::NextIteration | AvailableAt::LoopBoundary
+        ),
     };
-    let (mut is_brought, mut fits) = (waits_elsewhere, true);
+    let (mut needs_transfer, mut can_join) = (waits_elsewhere, true);
     for (slot, port) in plan.slots(planned).zip(&inputs) {
-        let wanted = plan.wanted(slot);
-        let (from, output) = plan.source(slot);
-        // Of objects nobody can say that they are those of the last time, but of handles by what they lead to.
-        fits &= port.dtype.size().is_some() || port.dtype == DType::Resource;
+        let required = plan.required_memory(slot);
+        let (from, output) = plan.producer(slot);
+        // A captured graph requires the same input values again, which cannot be verified for objects. Handles are
+        // compared by their objects.
+        can_join &= port.dtype.size().is_some() || port.dtype == DType::Resource;
         if planned.has_refs && !plan.takes_ref(slot) {
-            // What is behind a reference is in the device's memory, where kernels of the host do not look for it.
-            fits &= wanted != Wanted::Host;
+            // The value behind a reference is in device memory, and host kernels cannot dereference it.
+            can_join &= required != RequiredMemory::Host;
         }
         match plan.constants_of(from).get(output as usize) {
-            Some(Value::Host(_)) => fits &= wanted != Wanted::Own,
-            Some(_) => fits &= wanted != Wanted::Host,
-            None if port.is_ref || wanted == Wanted::Any => {}
-            // It is brought as soon as it is there: who enqueues that does not wait.
-            None if arrivals.of[from as usize].when == When::AtStart && wanted == Wanted::Own => {}
+            Some(Value::Host(_)) => can_join &= required != RequiredMemory::Device,
+            Some(_) => can_join &= required != RequiredMemory::Host,
+            None if port.is_ref || required == RequiredMemory::Any => {}
+            // A fed value is copied to the device when the step starts; kernels that read it are enqueued without
+            // waiting.
+            None if availabilities.by_node[from as usize].at == AvailableAt::AtStart
+                && required == RequiredMemory::Device => {}
             None => {
-                // What steers has its value where that is wanted as a rule.
-                let given = given[from as usize].get(output as usize);
-                is_brought |= given.is_none_or(|given| *given != wanted && *given != Wanted::Any);
+                // The values of control-flow ops that may be in either memory usually are in the required one.
+                let memory = memories[from as usize].get(output as usize);
+                needs_transfer |=
+                    memory.is_none_or(|memory| *memory != required && *memory != RequiredMemory::Any);
             }
         }
     }
     let is_fetch = || node.attr::<bool>("client_terminated").unwrap_or(false);
     let is_constant = matches!(planned.action, Action::Constant);
-    Ok(Part {
-        may_join: capture != Capture::Never && fits && !is_constant && !arrival.is_conditional,
+    Ok(NodeProperties {
+        may_join: capture != Capture::Never && can_join && !is_constant && !availability.is_conditional,
         capture,
-        is_brought,
-        runs_anyway: match node.op.role() {
+        needs_transfer,
+        runs_if_dead: match node.op.role() {
             Role::Compute => false,
             Role::ControlTrigger | Role::Merge => true,
-            // What is fed is never dead.
-            _ => matches!(arrival.when, When::Received | When::Gate),
+            // A fed value is never dead.
+            _ => matches!(availability.at, AvailableAt::Received | AvailableAt::LoopBoundary),
         },
-        arrives: arrival.when != When::Computed,
-        ends_with: arrival.with,
-        is_gate: arrival.when == When::Gate,
-        frame: arrival.frame,
+        is_received: availability.at != AvailableAt::Computed,
+        group: availability.group,
+        is_loop_boundary: availability.at == AvailableAt::LoopBoundary,
+        frame: availability.frame,
         sends: node.op.role() == Role::Send && !is_fetch(),
     })
 }
 
-/// A segment, and by output of it the slots of who takes that.
+/// Returns a segment, and for each of its outputs the slots that it feeds.
 pub(super) fn segment(
     plan: &Plan,
     units: &Units,
@@ -168,9 +177,10 @@ pub(super) fn segment(
     let inner: FxHashSet<usize> = nodes.iter().flat_map(slots_of).collect();
     let inputs = inputs(plan, units, unit, device)?;
     let mut outputs = Vec::new();
-    let kernels =
-        nodes.iter().map(|&node| Member { node, deliveries: deliveries(plan, node, &inner, &mut outputs) });
-    let kernels: Vec<Member> = kernels.collect();
+    let kernels = nodes
+        .iter()
+        .map(|&node| SegmentKernel { node, deliveries: deliveries(plan, node, &inner, &mut outputs) });
+    let kernels: Vec<SegmentKernel> = kernels.collect();
     let name = nodes.first().map(|&id| plan.nodes[id as usize].node.name.clone()).unwrap_or_default();
     let accesses = inputs.iter().map(|input| input.access).collect();
     let capture_of = |&id: &u32| device.find_kernel(&plan.nodes[id as usize].node).map(|def| def.capture);
@@ -180,25 +190,25 @@ pub(super) fn segment(
     Ok((Segment { kernels, inputs, outputs: outputs.len(), repeater }, outputs))
 }
 
-/// What comes from outside: each value once for each memory that it is wanted in, whoever takes it.
-fn inputs(plan: &Plan, units: &Units, unit: u32, device: &Arc<Device>) -> Result<Vec<Input>> {
-    let mut inputs: Vec<Input> = Vec::new();
+/// Returns the inputs of a segment: each value from outside once for each memory in which it is required.
+fn inputs(plan: &Plan, units: &Units, unit: u32, device: &Arc<Device>) -> Result<Vec<SegmentInput>> {
+    let mut inputs: Vec<SegmentInput> = Vec::new();
     let mut numbers = FxHashMap::default();
     for &id in &*units.nodes(unit) {
         let planned = &plan.nodes[id as usize];
         let updates = device.find_kernel(&planned.node).is_some_and(|def| def.capture.changes());
-        // Who is given a reference or a handle by this node may change what is behind it.
-        let hands_on =
+        // Consumers of a reference or handle that this node outputs may change the variable.
+        let passes_on_variable =
             planned.node.output_types()?.iter().any(|port| port.is_ref || port.dtype == DType::Resource);
-        let access = if updates || hands_on { Access::Changes } else { Access::Reads };
+        let access = if updates || passes_on_variable { Access::Changes } else { Access::Reads };
         for slot in plan.slots(planned) {
-            let source = plan.source(slot);
+            let source = plan.producer(slot);
             if units.of(source.0) == unit || !plan.constants_of(source.0).is_empty() {
                 continue;
             }
-            let number = *numbers.entry((source, plan.wanted(slot))).or_insert(inputs.len());
+            let number = *numbers.entry((source, plan.required_memory(slot))).or_insert(inputs.len());
             if number == inputs.len() {
-                inputs.push(Input { slots: SmallVec::new(), access });
+                inputs.push(SegmentInput { slots: SmallVec::new(), access });
             }
             let input = &mut inputs[number];
             input.slots.push(slot as u32);
@@ -208,7 +218,7 @@ fn inputs(plan: &Plan, units: &Units, unit: u32, device: &Arc<Device>) -> Result
     Ok(inputs)
 }
 
-/// Where a node's outputs go; those that leave the segment become outputs of it.
+/// Returns the deliveries of a node's outputs. Outputs that leave the segment are added to `outputs`.
 fn deliveries(
     plan: &Plan,
     node: u32,
@@ -218,7 +228,7 @@ fn deliveries(
     let mut deliveries: SmallVec<[Delivery; 2]> = SmallVec::new();
     for edge in plan.edges(&plan.nodes[node as usize]) {
         let to = if inner.contains(&(edge.slot as usize)) {
-            To::Slot(edge.slot)
+            DeliveryTarget::Slot(edge.slot)
         } else {
             let leaves = deliveries.iter().find_map(|delivery| delivery.leaves_as(edge.output));
             let number = leaves.unwrap_or(outputs.len() as u32);
@@ -229,7 +239,7 @@ fn deliveries(
             if leaves.is_some() {
                 continue;
             }
-            To::Outside(number)
+            DeliveryTarget::Outside(number)
         };
         if let Some(last) = deliveries.last_mut() {
             last.is_last = last.output != edge.output;

@@ -1,4 +1,4 @@
-//! What a loop costs: nanoseconds a node and turn, for a loop that counts to a million.
+//! The overhead of loops: nanoseconds per node and iteration, for a loop that counts to a million.
 
 use anabranch_executor::{Executor, KernelCache};
 use device::cancel::Cancellation;
@@ -8,20 +8,20 @@ use graph::Graph;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// As in the binaries.
+/// The allocator of the binaries.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const TURNS: usize = 1_000_000;
+const ITERATIONS: usize = 1_000_000;
 
-/// Nodes that run in each turn, the Exit that is dead but in the last one included.
+/// The nodes that run in each iteration, including the Exit, which is dead except in the last one.
 const NODES: usize = 9;
 
 fn counting(parallel: usize) -> Result<Graph> {
     let attrs = format!("T=int32, frame_name=\"loop\", parallel_iterations={parallel}");
     Ok(Graph::from_text(&format!(
         "zero = Const[dtype=int32, value=int32<>{{0}}]
-limit = Const[dtype=int32, value=int32<>{{{TURNS}}}]
+limit = Const[dtype=int32, value=int32<>{{{ITERATIONS}}}]
 enter = Enter[{attrs}](zero)
 until = Enter[{attrs}, is_constant=true](limit)
 merge = Merge[T=int32, N=2](enter, next)
@@ -53,14 +53,14 @@ fn main() -> Result<()> {
                 let started = Instant::now();
                 executor.run(step, false, Box::new(move |result| drop(sender.send(result))));
                 let result = receiver.recv_timeout(Duration::from_secs(60));
-                times.push(started.elapsed().as_nanos() as f64 / (TURNS * NODES) as f64);
+                times.push(started.elapsed().as_nanos() as f64 / (ITERATIONS * NODES) as f64);
                 result.map_err(|e| Error::internal(e.to_string()))??;
             }
             times.sort_by(f64::total_cmp);
             let (median, best) = (times[times.len() / 2], times[0]);
             let _ = writeln!(
                 out,
-                "{parallel:>2} turns at once, {threads} threads: {median:6.1} ns/node, at best {best:6.1}"
+                "{parallel:>2} iterations at once, {threads} threads: {median:6.1} ns/node, at best {best:6.1}"
             );
         }
     }

@@ -1,149 +1,160 @@
-//! Which kernels of a partition are enqueued as one: segments, decided from what is known of each node.
+//! The selection of segments: kernels of a partition that are enqueued as one, chosen from the properties of each node.
 //!
-//! Those of one segment wait for the same nodes outside it (or for such as end when those do), and the same transfers to
-//! other tasks wait for them. So no kernel waits for what it does not need, no tensor leaves later for being in a segment,
-//! and no two segments, nor a segment and another node, can wait for each other. Of one segment either all are dead or
-//! none is: they depend on the same receives, and on the same turn of a loop.
+//! All kernels of a segment wait for the same nodes outside of it (or for nodes that end at the same time as those),
+//! and the same sends to other tasks wait for them. Therefore no kernel waits for nodes that it does not need, no send
+//! is delayed by a segment, and there is no cycle of waits among segments and other nodes. All kernels of a segment are
+//! dead or none is, because they depend on the same receives and on the same iteration of a loop.
 
 use device::repeat::Capture;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// What decides about a node.
+/// The properties of a node that decide whether it joins a segment, and which.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Part {
-    /// Its kernel may be captured, and all that it is given is where it wants it or comes from outside.
+pub(super) struct NodeProperties {
+    /// True if the kernel may be captured, and each input is in the required memory or comes from outside.
     pub(super) may_join: bool,
-    /// What its kernel does.
+    /// The extent to which the kernel may be captured.
     pub(super) capture: Capture,
-    /// It is given something that lies in another memory: it waits for a transfer.
-    pub(super) is_brought: bool,
-    /// It runs also where what it waits for is dead.
-    pub(super) runs_anyway: bool,
-    /// It receives what does not wait for this partition's kernels, but for those that it waits for itself.
-    pub(super) arrives: bool,
-    /// The node, if not itself, that ends when it does, and is dead when it is: it stands for all such.
-    pub(super) ends_with: u32,
-    /// Who waits for it waits for all that those wait for that end with it.
-    pub(super) is_gate: bool,
-    /// The frame that it runs in.
+    /// True if an input is in another memory, so that the node waits for a transfer.
+    pub(super) needs_transfer: bool,
+    /// True if the node runs even if its producers are dead.
+    pub(super) runs_if_dead: bool,
+    /// True if the node receives a value that does not wait for kernels of this partition, except those that the node
+    /// itself waits for.
+    pub(super) is_received: bool,
+    /// The first node of the group that ends, and is dead, together with this one; it represents the group.
+    pub(super) group: u32,
+    /// True if waiting for the node means waiting for the producers of its whole group.
+    pub(super) is_loop_boundary: bool,
+    /// The frame that the node runs in.
     pub(super) frame: u32,
-    /// It sends to another task.
+    /// True if the node sends to another task.
     pub(super) sends: bool,
 }
 
-/// To repeat fewer kernels as one is not worth it.
-const FEWEST: usize = 4;
+/// The minimum number of kernels that enqueue work in a segment: capturing fewer is not worth it.
+const MIN_KERNELS: usize = 4;
 
-/// Partitions in which nodes wait for more different sets of others have no segments.
-const MOST_SETS: usize = 1024;
+/// The maximum number of different sets of awaited nodes. A partition with more has no segments.
+const MAX_SETS: usize = 1024;
 
-/// The segments, each in an order in which its nodes may run: those that update variables, and who waits for them, come
-/// late, when values of the variables that are read are no longer held; those that assign, and who waits for them, last,
-/// for who updates others may hold such values. Segments of one frame are adjacent, in the order of frames.
+/// Returns the segments, each in an order in which its nodes may run. Nodes that update variables, and those that wait
+/// for them, come late, when no kernel holds the values that were read before. Nodes that assign variables, and those
+/// that wait for them, come last, because updating nodes may hold such values. The segments of one frame are adjacent,
+/// in the order of frames.
 ///
-/// `order` has every node after those that it `waits` for. Who waits for a node that another is `implied` by, and for that
-/// other one, has not more to wait for than who waits for the other one alone.
+/// `order` has every node after those in its `waits`. Where `implied` maps a node to another, a wait for both is the
+/// same as a wait for the other alone.
 pub(super) fn find(
     order: &[u32],
     waits: &[SmallVec<[u32; 4]>],
-    parts: &[Part],
+    properties: &[NodeProperties],
     implied: FxHashMap<u32, u32>,
 ) -> Vec<Vec<u32>> {
-    let places = places(order, waits, parts);
-    let Some(keys) = keys(order, waits, parts, &places, implied) else { return Vec::new() };
+    let placements = placements(order, waits, properties);
+    let Some(keys) = keys(order, waits, properties, &placements, implied) else { return Vec::new() };
     let mut numbers = FxHashMap::default();
     let mut segments: Vec<Vec<u32>> = Vec::new();
-    for &node in order.iter().filter(|&&node| places[node as usize] == Place::Within) {
-        let key = (keys[node as usize], parts[node as usize].frame);
+    for &node in order.iter().filter(|&&node| placements[node as usize] == Placement::InSegment) {
+        let key = (keys[node as usize], properties[node as usize].frame);
         let number = *numbers.entry(key).or_insert(segments.len());
         if number == segments.len() {
             segments.push(Vec::new());
         }
         segments[number].push(node);
     }
-    let works = |nodes: &[u32]| nodes.iter().filter(|&&node| parts[node as usize].capture.works()).count();
-    segments.retain(|nodes| works(nodes) >= FEWEST);
-    segments.sort_by_key(|nodes| nodes.first().map(|&first| parts[first as usize].frame));
-    let mut after = vec![Capture::Work; parts.len()];
+    let works =
+        |nodes: &[u32]| nodes.iter().filter(|&&node| properties[node as usize].capture.works()).count();
+    segments.retain(|nodes| works(nodes) >= MIN_KERNELS);
+    segments.sort_by_key(|nodes| nodes.first().map(|&first| properties[first as usize].frame));
+    let mut after = vec![Capture::Work; properties.len()];
     for nodes in &mut segments {
         for &node in &*nodes {
             let before = waits[node as usize].iter().map(|&before| after[before as usize]);
-            after[node as usize] = before.fold(parts[node as usize].capture.max(Capture::Work), Ord::max);
+            after[node as usize] =
+                before.fold(properties[node as usize].capture.max(Capture::Work), Ord::max);
         }
         nodes.sort_by_key(|&node| after[node as usize]);
     }
     segments
 }
 
-/// Where a node runs.
+/// The place of a node relative to the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// In a segment, or, if that would be too small, by itself.
-    Within,
-    /// Before all segments whose kernels wait for what it waits for: it waits for none.
-    Ahead,
+enum Placement {
+    /// In a segment, or by itself if the segment would be too small.
+    InSegment,
+    /// Before all segments with kernels that wait for the same nodes; the node waits for no segment.
+    BeforeSegments,
     /// Between segments.
-    Between,
+    BetweenSegments,
 }
 
-/// By node, its place. What could be in a segment, but has nothing to repeat, runs ahead where others do that wait for it:
-/// numbers are drawn by the shape of what comes before a step's kernels, so that they do not part these.
-fn places(order: &[u32], waits: &[SmallVec<[u32; 4]>], parts: &[Part]) -> Vec<Place> {
-    let mut places = vec![Place::Between; parts.len()];
-    let mut may_run_ahead = vec![false; parts.len()];
+/// Returns the place of each node. A node that could join a segment but enqueues no work runs ahead if a node that runs
+/// ahead waits for it. An example are random numbers of a shape that is known before a step's kernels run: they do not
+/// split the segment.
+fn placements(order: &[u32], waits: &[SmallVec<[u32; 4]>], properties: &[NodeProperties]) -> Vec<Placement> {
+    let mut placements = vec![Placement::BetweenSegments; properties.len()];
+    let mut may_run_ahead = vec![false; properties.len()];
     for &node in order {
-        let (part, waits) = (&parts[node as usize], &waits[node as usize]);
-        let comes_late = part.is_brought || part.may_join && part.capture.works();
-        may_run_ahead[node as usize] =
-            part.arrives || !comes_late && waits.iter().all(|&before| may_run_ahead[before as usize]);
-        places[node as usize] = match (part.may_join, may_run_ahead[node as usize]) {
-            (true, _) => Place::Within,
-            (false, true) => Place::Ahead,
-            (false, false) => Place::Between,
+        let (node_properties, waits) = (&properties[node as usize], &waits[node as usize]);
+        let is_late =
+            node_properties.needs_transfer || node_properties.may_join && node_properties.capture.works();
+        may_run_ahead[node as usize] = node_properties.is_received
+            || !is_late && waits.iter().all(|&before| may_run_ahead[before as usize]);
+        placements[node as usize] = match (node_properties.may_join, may_run_ahead[node as usize]) {
+            (true, _) => Placement::InSegment,
+            (false, true) => Placement::BeforeSegments,
+            (false, false) => Placement::BetweenSegments,
         };
     }
-    for &node in order.iter().rev().filter(|&&node| !parts[node as usize].arrives) {
-        if places[node as usize] == Place::Ahead {
-            waits[node as usize].iter().for_each(|&before| places[before as usize] = Place::Ahead);
+    for &node in order.iter().rev().filter(|&&node| !properties[node as usize].is_received) {
+        if placements[node as usize] == Placement::BeforeSegments {
+            waits[node as usize]
+                .iter()
+                .for_each(|&before| placements[before as usize] = Placement::BeforeSegments);
         }
     }
-    places
+    placements
 }
 
-/// By node, numbers of sets: of the nodes outside of segments that it waits for, of those whose death is its own, and of the
-/// transfers to other tasks that wait for it. `None` if there are too many.
+/// Returns for each node the numbers of three sets: the nodes outside of segments that it waits for, the nodes whose
+/// death implies its own, and the sends to other tasks that wait for it. `None` if there are too many sets.
 fn keys(
     order: &[u32],
     waits: &[SmallVec<[u32; 4]>],
-    parts: &[Part],
-    places: &[Place],
+    properties: &[NodeProperties],
+    placements: &[Placement],
     implied: FxHashMap<u32, u32>,
 ) -> Option<Vec<[u32; 3]>> {
-    let mut sets = Sets::new(implied);
-    let mut keys = vec![[Sets::EMPTY; 3]; parts.len()];
+    let mut sets = SetTable::new(implied);
+    let mut keys = vec![[SetTable::EMPTY; 3]; properties.len()];
     for &node in order {
-        let part = &parts[node as usize];
-        let (mut set, mut deaths) = (Sets::EMPTY, Sets::EMPTY);
+        let node_properties = &properties[node as usize];
+        let (mut set, mut deaths) = (SetTable::EMPTY, SetTable::EMPTY);
         for &before in &waits[node as usize] {
-            let mut known = keys[before as usize][0];
-            if places[before as usize] == Place::Between {
-                known = sets.with(known, parts[before as usize].ends_with)?;
+            let mut awaited = keys[before as usize][0];
+            if placements[before as usize] == Placement::BetweenSegments {
+                awaited = sets.with(awaited, properties[before as usize].group)?;
             }
-            set = sets.union(set, known)?;
+            set = sets.union(set, awaited)?;
             deaths = sets.union(deaths, keys[before as usize][1])?;
         }
-        if part.is_brought {
-            set = sets.with(if part.is_gate { Sets::EMPTY } else { set }, part.ends_with)?;
+        if node_properties.needs_transfer {
+            set = sets.with(
+                if node_properties.is_loop_boundary { SetTable::EMPTY } else { set },
+                node_properties.group,
+            )?;
         }
-        if part.runs_anyway {
-            deaths = sets.with(Sets::EMPTY, part.ends_with)?;
+        if node_properties.runs_if_dead {
+            deaths = sets.with(SetTable::EMPTY, node_properties.group)?;
         }
-        keys[node as usize] = [set, deaths, Sets::EMPTY];
+        keys[node as usize] = [set, deaths, SetTable::EMPTY];
     }
     for &node in order.iter().rev() {
         let mut set = keys[node as usize][2];
-        if parts[node as usize].sends {
+        if properties[node as usize].sends {
             set = sets.with(set, node)?;
         }
         for &before in &waits[node as usize] {
@@ -153,22 +164,22 @@ fn keys(
     Some(keys)
 }
 
-/// Sets of nodes, each known by a number.
-struct Sets {
+/// A table of sets of nodes, each with a number. Equal sets have equal numbers.
+struct SetTable {
     sets: Vec<SmallVec<[u32; 8]>>,
     numbers: FxHashMap<SmallVec<[u32; 8]>, u32>,
     unions: FxHashMap<(u32, u32), u32>,
-    /// What is left out of a set that has another.
+    /// Nodes that are left out of a set if it contains the node that they are mapped to.
     implied: FxHashMap<u32, u32>,
 }
 
-impl Sets {
+impl SetTable {
     const EMPTY: u32 = 0;
 
-    fn new(implied: FxHashMap<u32, u32>) -> Sets {
+    fn new(implied: FxHashMap<u32, u32>) -> SetTable {
         let empty = SmallVec::new();
-        let numbers = FxHashMap::from_iter([(empty.clone(), Sets::EMPTY)]);
-        Sets { sets: vec![empty], numbers, unions: FxHashMap::default(), implied }
+        let numbers = FxHashMap::from_iter([(empty.clone(), SetTable::EMPTY)]);
+        SetTable { sets: vec![empty], numbers, unions: FxHashMap::default(), implied }
     }
 
     fn number(&mut self, mut set: SmallVec<[u32; 8]>) -> Option<u32> {
@@ -182,7 +193,7 @@ impl Sets {
         let number = self.sets.len();
         self.sets.push(set.clone());
         self.numbers.insert(set, number as u32);
-        (number < MOST_SETS).then_some(number as u32)
+        (number < MAX_SETS).then_some(number as u32)
     }
 
     fn with(&mut self, set: u32, node: u32) -> Option<u32> {
@@ -194,10 +205,10 @@ impl Sets {
     }
 
     fn union(&mut self, a: u32, b: u32) -> Option<u32> {
-        if a == b || b == Sets::EMPTY {
+        if a == b || b == SetTable::EMPTY {
             return Some(a);
         }
-        if a == Sets::EMPTY {
+        if a == SetTable::EMPTY {
             return Some(b);
         }
         let key = (a.min(b), a.max(b));
@@ -219,12 +230,12 @@ mod tests {
     use super::*;
     use expect_test::{Expect, expect};
 
-    /// Nodes in order, `name(kind): whom it waits for`, a line each. Kinds are `kernel`, `shape` (a kernel that enqueues
-    /// nothing), `update`, `assign`, `brought` (a kernel that is given what lies elsewhere), `send`, `recv`, `with` (a
-    /// receive that ends when the node before does), `fed`, `other`.
+    /// Checks the segments of a graph with a node in each line, in order: `name(kind): producers`. Kinds are `kernel`,
+    /// `shape` (a kernel that enqueues nothing), `update`, `assign`, `brought` (a kernel with an input in another
+    /// memory), `send`, `recv`, `with` (a receive that ends when the node before does), `fed`, `other`.
     fn check(graph: &str, expected: Expect) {
         let mut names: Vec<&str> = Vec::new();
-        let (mut waits, mut parts) = (Vec::new(), Vec::new());
+        let (mut waits, mut properties) = (Vec::new(), Vec::new());
         for line in graph.trim().lines() {
             let (head, tail) = line.split_once(':').unwrap_or((line, ""));
             let (name, kind) = head.trim().trim_end_matches(')').split_once('(').unwrap_or((head, ""));
@@ -237,21 +248,21 @@ mod tests {
                 "assign" => Capture::Assigns,
                 _ => Capture::Never,
             };
-            parts.push(Part {
+            properties.push(NodeProperties {
                 may_join: capture != Capture::Never,
                 capture,
-                is_brought: ["brought", "recv", "with"].contains(&kind),
-                runs_anyway: ["recv", "with"].contains(&kind),
-                arrives: ["recv", "with", "fed"].contains(&kind),
-                ends_with: (names.len() - usize::from(kind == "with")) as u32,
-                is_gate: false,
+                needs_transfer: ["brought", "recv", "with"].contains(&kind),
+                runs_if_dead: ["recv", "with"].contains(&kind),
+                is_received: ["recv", "with", "fed"].contains(&kind),
+                group: (names.len() - usize::from(kind == "with")) as u32,
+                is_loop_boundary: false,
                 frame: 0,
                 sends: kind == "send",
             });
             names.push(name);
         }
         let order: Vec<u32> = (0..names.len() as u32).collect();
-        let lines = find(&order, &waits, &parts, FxHashMap::default()).into_iter().map(|nodes| {
+        let lines = find(&order, &waits, &properties, FxHashMap::default()).into_iter().map(|nodes| {
             let nodes: Vec<&str> = nodes.iter().map(|&node| names[node as usize]).collect();
             nodes.join(" ") + "\n"
         });
@@ -277,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_updates_comes_late_and_what_assigns_last() {
+    fn updates_come_late_and_assignments_last() {
         check(
             "
             rate(kernel):
@@ -295,12 +306,12 @@ mod tests {
     }
 
     #[test]
-    fn few_kernels_are_none() {
+    fn few_kernels_are_not_a_segment() {
         check("a(kernel):\nb(kernel): a\nc(kernel): b\nd(shape): c\ne(shape): d", expect![[""]]);
     }
 
     #[test]
-    fn a_kernel_does_not_wait_for_what_another_receives() {
+    fn a_kernel_does_not_wait_for_the_receive_of_another() {
         check(
             "
             x(recv):
@@ -322,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_at_one_time_is_waited_for_as_one() {
+    fn receives_that_end_together_count_as_one() {
         check(
             "
             x(recv):
@@ -339,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_step_is_fed_is_there_from_the_start() {
+    fn fed_values_are_available_from_the_start() {
         check(
             "
             x(fed):
@@ -356,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_kernels_of_a_segment_runs_ahead_of_it() {
+    fn nodes_that_need_no_kernels_run_ahead_of_segments() {
         check(
             "
             x(recv):
@@ -382,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lives_without_a_receive_is_not_with_what_dies_with_it() {
+    fn kernels_that_die_with_different_receives_are_separate() {
         check(
             "
             x(recv):
@@ -404,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_does_not_wait_for_kernels_that_it_is_not_made_by() {
+    fn a_send_does_not_wait_for_kernels_after_its_producer() {
         check(
             "
             a(kernel):
@@ -425,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_between_two_kernels_parts_them() {
+    fn a_node_between_two_kernels_splits_the_segment() {
         check(
             "
             a(kernel):
@@ -447,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_brought_from_another_memory_is_waited_for() {
+    fn kernels_wait_for_transfers_between_memories() {
         check(
             "
             a(kernel):
@@ -467,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_change_after_they_are_read() {
+    fn variables_are_updated_after_they_are_read() {
         check(
             "
             v(other):
@@ -484,16 +495,21 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_of_too_many_receives_has_none_and_takes_no_time() {
-        let (mut waits, mut parts) = (Vec::<SmallVec<[u32; 4]>>::new(), Vec::new());
+    fn too_many_receives_give_no_segments_in_short_time() {
+        let (mut waits, mut properties) = (Vec::<SmallVec<[u32; 4]>>::new(), Vec::new());
         for i in 0..100_000u32 {
             let is_kernel = i % 2 == 1;
             waits.push((is_kernel && i > 2).then(|| [i - 1, i - 2]).into_iter().flatten().collect());
             let capture = if is_kernel { Capture::Work } else { Capture::Never };
-            let part = Part { may_join: is_kernel, capture, is_brought: !is_kernel, ..Part::default() };
-            parts.push(Part { ends_with: i, ..part });
+            let node_properties = NodeProperties {
+                may_join: is_kernel,
+                capture,
+                needs_transfer: !is_kernel,
+                ..NodeProperties::default()
+            };
+            properties.push(NodeProperties { group: i, ..node_properties });
         }
         let order: Vec<u32> = (0..100_000).collect();
-        assert_eq!(find(&order, &waits, &parts, FxHashMap::default()), Vec::<Vec<u32>>::new());
+        assert_eq!(find(&order, &waits, &properties, FxHashMap::default()), Vec::<Vec<u32>>::new());
     }
 }
