@@ -1,9 +1,8 @@
-//! The process's compute threads, shared by the nodes that run side by side and by the parts that one kernel
-//! splits itself into.
+//! The process's compute threads, shared by nodes that run in parallel and by the parallel parts of single kernels.
 //!
-//! Both kinds of work live on one rayon pool, under one rule: a thread that waits for the parts of its kernel
-//! helps with parts of kernels, and never starts other work meanwhile. That other work might want a lock that
-//! the kernel holds, would delay the kernel by its whole length, and could nest without bound.
+//! Both kinds of work run on one rayon pool, under one rule: a thread that waits for the parts of its kernel runs parts
+//! of kernels, but never starts other work meanwhile. Such work might need a lock that the kernel holds, would delay
+//! the kernel by the work's whole length, and could nest without bound.
 
 use crate::error::{Error, Result};
 use parking_lot::Mutex;
@@ -13,10 +12,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of stack of each thread: kernels that wait help with parts of others on the same stack.
+/// The stack size of each thread in bytes; large because a waiting kernel runs parts of other kernels on the same
+/// stack.
 const STACK: usize = 8 << 20;
 
-/// Compute threads, and the work that waits for one.
+/// A pool of compute threads with a queue of work.
 pub struct Pool {
     rayon: rayon::ThreadPool,
     shared: Arc<Shared>,
@@ -26,17 +26,19 @@ pub struct Pool {
 #[derive(Default)]
 struct Shared {
     waiting: Mutex<VecDeque<Work>>,
-    /// Threads that take from what waits until nothing does: one for each piece of work, up to the number of
-    /// threads. Changed with `waiting` locked.
+    /// The number of threads that take work from the queue until it is empty: one for each queued piece of work, up to
+    /// the number of threads. Changed with `waiting` locked.
     runners: AtomicUsize,
 }
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Threads that take from what waits, of all pools.
+/// The number of threads of all pools that take work from their queue.
 static RUNNERS: AtomicUsize = AtomicUsize::new(0);
 
 impl Pool {
+    /// Creates a pool and starts its threads; at least one.
+    ///
     /// # Errors
     /// `ResourceExhausted` if the threads cannot be started.
     pub fn new(threads: usize) -> Result<Arc<Pool>> {
@@ -50,32 +52,32 @@ impl Pool {
         Ok(Arc::new(Pool { rayon, shared: Arc::default(), threads }))
     }
 
-    /// The number of threads.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Does something on each of the threads, when it comes to it.
+    /// Runs a function once on each thread, when that thread next becomes idle.
     pub fn on_each_thread(&self, something: fn()) {
         self.rayon.spawn_broadcast(move |_| something());
     }
 
-    /// Whether compute threads have something to do, of whatever pool: a hint.
+    /// Returns whether any compute thread of any pool is at work. A hint: the answer may be outdated at once.
     pub fn is_computing() -> bool {
         RUNNERS.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether the caller runs on a compute thread, of whatever pool.
+    /// Returns whether the calling thread is a compute thread of any pool.
     pub fn is_compute_thread() -> bool {
         rayon::current_thread_index().is_some()
     }
 
-    /// Whether some thread has nothing to do: a hint, for the next moment it may be otherwise.
+    /// Returns whether a thread of the pool is idle. A hint: the answer may be outdated at once.
     pub fn has_idle(&self) -> bool {
         self.shared.runners.load(Ordering::Relaxed) < self.threads
     }
 
-    /// Whether there is work that no thread has taken up.
+    /// Returns whether the queue has work that no thread has started.
     pub fn has_waiting(&self) -> bool {
         !self.has_idle() && !self.shared.waiting.lock().is_empty()
     }
@@ -94,7 +96,7 @@ impl Pool {
         }
     }
 
-    /// Runs `work` on a thread of the pool; never on the caller's stack. Work must not block.
+    /// Queues `work` for a thread of the pool; it never runs on the caller's stack. Work must not block.
     pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
         {
             let mut waiting = self.shared.waiting.lock();
@@ -215,7 +217,7 @@ mod tests {
             pool.spawn(move || {
                 DEPTH.set(DEPTH.get() + 1);
                 deepest.fetch_max(DEPTH.get(), Ordering::Relaxed);
-                // Unequal halves: one side always waits for the other.
+                // Unequal halves, so that one side always waits for the other.
                 rayon::join(|| spin(5), || spin(200));
                 DEPTH.set(DEPTH.get() - 1);
                 let _ = sender.send(());

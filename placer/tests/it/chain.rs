@@ -1,10 +1,9 @@
 //! Tests that every pass handles a chain of a million nodes, so none recurses over a graph's depth.
 
-
+use crate::support::{Result, TestKernels, devices};
 use anabranch_placer::{Names, PartitionOptions, PlaceRequest, Split, partition, place, rewrite_for_run};
 use graph::{DType, Edge, Graph, Node, NodeId, ops};
 use std::sync::Arc;
-use crate::support::{Result, TestKernels, devices};
 
 #[test]
 fn a_chain_of_a_million_nodes() -> Result<()> {

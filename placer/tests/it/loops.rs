@@ -1,11 +1,10 @@
 //! Tests of loops in the partitioner: a loop on one device stays whole, edges at its border may cross, and a
 //! loop whose iterations cross devices gets control loops.
 
-
+use crate::support::{Result, device, devices, graph_of, print};
 use anabranch_placer::{Names, PartitionOptions, Split, partition, placed_devices};
 use expect_test::{Expect, expect};
 use graph::{Graph, NodeId};
-use crate::support::{Result, device, devices, graph_of, print};
 
 const CLUSTER: &[&str] = &["ps:0/CPU:0", "w:0/CPU:0", "w:0/CPU:1"];
 

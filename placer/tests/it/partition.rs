@@ -1,13 +1,12 @@
 //! Tests of the transfers between partitions, and that the partitions together are equivalent to the graph.
 
-
+use crate::support::{Result, device, devices, graph_of, print, small_cluster};
 use anabranch_placer::{
     DeviceSet, Names, Partition, PartitionOptions, Split, partition, placed_devices, rewrite_for_run,
 };
 use expect_test::{Expect, expect};
 use graph::{AttrValue, CONTROL, Graph, Node, NodeId, Origin, Output, ops};
 use rustc_hash::FxHashMap;
-use crate::support::{Result, device, devices, graph_of, print, small_cluster};
 
 /// Expands the short device names of test graphs to full names.
 fn place(graph: &mut Graph) -> Result<()> {

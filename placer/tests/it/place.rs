@@ -1,9 +1,8 @@
 //! Tests of each placement rule and each placement error, on graphs given as text.
 
-
+use crate::support::{Result, TestKernels, device, devices, graph_of, small_cluster};
 use anabranch_placer::{DeviceSet, PlaceRequest, place};
 use expect_test::{Expect, expect};
-use crate::support::{Result, TestKernels, device, devices, graph_of, small_cluster};
 
 const KERNELS: TestKernels = TestKernels { without: &[], gpu: &[] };
 

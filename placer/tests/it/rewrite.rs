@@ -1,11 +1,10 @@
 //! Tests of feeds, fetches and targets, and of their errors.
 
-
+use crate::support::{Result, graph_of, print, small_cluster};
 use anabranch_placer::{normalise_endpoint, rewrite_for_run};
 use expect_test::{Expect, expect};
 use graph::Graph;
 use graph::passes::lower;
-use crate::support::{Result, graph_of, print, small_cluster};
 
 const GRAPH: &str = "p = Placeholder() @/job:worker/replica:0/task:1/device:CPU:0
     k = Const() @/job:ps/replica:0/task:0/device:CPU:0

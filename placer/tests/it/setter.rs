@@ -1,13 +1,12 @@
 //! Tests of device functions and variable partitioners against results of TensorFlow.
 
-
+use crate::support::Result;
 use anabranch_placer::{
     GreedyLoadBalancing, Partitioner, PsStrategy, RandomTask, ReplicaDeviceSetter, byte_size_load,
     replica_device_setter, shards,
 };
 use expect_test::expect;
 use graph::{DType, DeviceSpec, Node, PartialShape, Scope, Shape, ops};
-use crate::support::Result;
 
 fn variable(name: &str, device: &str) -> Result<Node> {
     let mut node = Node::new(name, ops::lookup("VariableV2").ok_or("no op")?);

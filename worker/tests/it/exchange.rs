@@ -1,8 +1,7 @@
 //! Transfers of tensors between workers that are real servers on loopback ports.
 
-
-use bytes::Bytes;
 use crate::cluster::*;
+use bytes::Bytes;
 use graph::{Bool8, Code, DType, Graph, Shape, TaskName, Tensor};
 use half::{bf16, f16};
 use proto::link::WorkerLink;

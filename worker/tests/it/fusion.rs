@@ -1,7 +1,6 @@
 //! The rewrites that a worker applies to a graph before it runs it, as far as the session's options allow
 //! them.
 
-
 use crate::cluster::*;
 use graph::{Graph, Tensor};
 use proto::link::RegisterGraph;

@@ -1,9 +1,8 @@
 //! Transfers over links by each transport: values and failures are the same, and no state is left behind.
 
-
+use crate::cluster::*;
 use anabranch_worker::Transport;
 use bytes::Bytes;
-use crate::cluster::*;
 use graph::{Code, DType, Graph, Shape, TaskName, Tensor};
 use proto::pb;
 use std::io::{Read, Write};

@@ -1,6 +1,5 @@
 //! Steps that wait, fail or are cancelled, and the shutdown of their worker.
 
-
 use crate::cluster::*;
 use graph::{Code, Graph, TaskName, Tensor};
 use proto::link::Extent;

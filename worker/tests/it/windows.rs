@@ -1,9 +1,8 @@
 //! Device memory shared with devices of other processes over a link. A test device replaces the GPU: its
 //! memory is host memory, which other processes map by descriptors like a GPU's.
 
-
-use anabranch_worker::{Transport, Worker, WorkerConfig};
 use crate::cluster::*;
+use anabranch_worker::{Transport, Worker, WorkerConfig};
 use device::Value;
 use device::shared_block::{Place, SharedBlock, Sharing};
 use device::shared_memory::{PeerMemory, SharedMemory};

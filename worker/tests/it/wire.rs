@@ -1,6 +1,5 @@
 //! The answers of the service to bare messages: codes, texts and payloads as TensorFlow's workers give them.
 
-
 use crate::cluster::*;
 use graph::{Code, Graph, Tensor};
 use proto::convert::{DefaultAttrs, graph_to_bytes};
