@@ -1,7 +1,7 @@
 //! The time to send a tensor from one worker to another, for each transport: a step of two partitions, one of
 //! which sends a variable to the other. For comparison: a copy in memory, and a plain blocking socket.
 
-#[path = "../tests/cluster/mod.rs"]
+#[path = "../tests/it/cluster/mod.rs"]
 mod cluster;
 
 use anabranch_worker::Transport;
