@@ -6,7 +6,6 @@ pub(crate) use array::TensorArray;
 
 use crate::objects::memory::Memory;
 use crate::objects::step_object::{HandleKind, address, base_name, object, set_handle, unique_name};
-
 use array::TensorArrayConfig;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::value::Value;
