@@ -4,21 +4,21 @@ mod accumulator;
 mod activation;
 mod barrier;
 mod bessel;
-pub mod bias;
+mod bias;
 mod binary;
-pub mod boxes;
+mod boxes;
 mod candidate;
-pub mod cast;
+mod cast;
 mod check;
 mod checkpoint;
 mod codec;
-pub mod color;
+mod color;
 mod compare;
 mod complex;
-pub mod concat;
-pub mod constant;
+mod concat;
+mod constant;
 mod control_flow;
-pub mod conv;
+mod conv;
 mod ctc;
 mod dataset_batch;
 mod dataset_function;
@@ -27,91 +27,91 @@ mod dataset_options;
 mod dataset_query;
 mod dataset_source;
 mod dataset_transform;
-pub mod diagonal;
+mod diagonal;
 mod edit_distance;
-pub mod einsum;
-pub mod fft;
+mod einsum;
+mod fft;
 mod file;
 mod functional;
-pub mod fused;
+mod fused;
 mod gather;
-pub mod generator;
-pub mod histogram;
-pub mod identity;
-pub mod iterator;
-pub mod linalg;
-pub mod matmul;
-pub mod morphology;
+mod generator;
+mod histogram;
+mod identity;
+mod iterator;
+mod linalg;
+mod matmul;
+mod morphology;
 mod mutex;
-pub mod normalization;
+mod normalization;
 pub mod numeric;
 pub mod objects;
-pub mod optional;
-pub mod pad;
+mod optional;
+mod pad;
 mod parsing;
-pub mod partition;
-pub mod pool;
-pub mod quantize;
+mod partition;
+pub mod plan;
+mod pool;
+mod quantize;
 mod queue;
 mod ragged;
-pub mod random;
+mod random;
 mod reader;
-pub mod reduce;
-pub mod resize;
-pub mod resource;
-pub mod scatter;
-pub mod segment;
-pub mod select;
-pub mod sequence;
+mod reduce;
+mod resize;
+mod resource;
+mod scatter;
+mod segment;
+mod select;
+mod sequence;
 mod session_tensor;
 mod set;
-pub mod shape;
-pub mod slice;
+mod shape;
+mod slice;
 mod softmax;
-pub mod space;
-pub mod sparse;
+mod space;
+mod sparse;
 mod sparse_cross;
-pub mod sparse_segment;
+mod sparse_segment;
 mod special;
 mod stack;
 mod staging;
-pub mod stateless_random;
+mod stateless_random;
 mod string;
 mod summary;
 mod summary_writer;
 mod table;
-pub mod tensor_array;
-pub mod tensor_list;
+mod tensor_array;
+mod tensor_list;
 pub mod testing;
-pub mod topk;
-pub mod training;
+mod topk;
+mod training;
 mod transfer;
-pub mod transpose;
+mod transpose;
 mod unary;
 mod unique;
-pub mod variable;
+mod variable;
 
-use device::KernelTable;
 use device::kernel::KernelDef;
-use device::{Device, DeviceAttributes, HostProcessor};
+use device::{Device, DeviceAttributes, HostProcessor, KernelTable};
 use graph::{DeviceName, TaskName};
 use std::sync::{Arc, OnceLock};
 
-/// The CPU's kernels.
+/// Returns the table of the CPU's kernels.
 pub fn table() -> &'static KernelTable {
     static TABLE: OnceLock<KernelTable> = OnceLock::new();
     TABLE.get_or_init(|| KernelTable::new("CPU", FAMILIES, fused::has_strip))
 }
 
-/// The device of one task's CPUs. `incarnation` is random and new at each start of the process; `memory_limit`, in bytes, is
-/// the figure that the device tells the cluster.
+/// Returns the device of one task's CPUs. `incarnation` is random and new at each start of the process;
+/// `memory_limit`, in bytes, is the limit that the device reports to the cluster.
 pub fn device(name: DeviceName, incarnation: u64, memory_limit: u64) -> Device {
     let attributes =
         DeviceAttributes { name, memory_limit, incarnation, physical_description: String::new() };
     Device::new(attributes, Arc::new(HostProcessor), table())
 }
 
-/// A CPU device outside any cluster, for nodes that run without a graph.
+/// Returns a CPU device outside any cluster, for nodes that run without a graph.
 pub fn lone_device() -> Device {
     device(DeviceName::new(&TaskName::new("localhost", 0), "CPU", 0), 1, 1 << 28)
 }

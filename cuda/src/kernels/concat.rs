@@ -1,20 +1,19 @@
 //! Joining and splitting tensors along an axis.
 
-use super::moved::{PACK, SOURCE};
-use super::support::{MOVED, allocate, function, launch, moved_type_name, read, write};
+use super::copy::{PACK, SOURCE};
+use super::support::{COPIED, allocate, copied_type_name, function, launch, read, write};
 use crate::engine::{Arguments, Function};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::DType;
-use kernels::concat::{Cut, Joined, concatenated, split, split_v, stacked, unstacked};
+use kernels::plan::concat::{ConcatLayout, SplitPlan, concatenated, split, split_v, stacked, unstacked};
 use std::ops::Range;
 use std::sync::Arc;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["axis"],
-        ..KernelDef::enqueuing("ConcatV2", &[("T", MOVED)], |init| {
+        ..KernelDef::enqueuing("ConcatV2", &[("T", COPIED)], |init| {
             make_join(init, |ctx| {
                 let count = ctx.num_inputs() - 1;
                 Ok((concatenated(ctx, 0..count, count)?, 0..count))
@@ -23,40 +22,40 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["concat_dim"],
-        ..KernelDef::enqueuing("Concat", &[("T", MOVED)], |init| {
+        ..KernelDef::enqueuing("Concat", &[("T", COPIED)], |init| {
             make_join(init, |ctx| {
                 let count = ctx.num_inputs();
                 Ok((concatenated(ctx, 1..count, 0)?, 1..count))
             })
         })
     },
-    KernelDef::enqueuing("Pack", &[("T", MOVED)], |init| {
+    KernelDef::enqueuing("Pack", &[("T", COPIED)], |init| {
         let axis: i64 = init.attr("axis")?;
         make_join(init, move |ctx| Ok((stacked(ctx, axis)?, 0..ctx.num_inputs())))
     }),
-    KernelDef::enqueuing("Unpack", &[("T", MOVED)], |init| {
+    KernelDef::enqueuing("Unpack", &[("T", COPIED)], |init| {
         let axis: i64 = init.attr("axis")?;
         make_split(init, move |ctx| unstacked(ctx, axis))
     }),
     KernelDef {
         host_memory: &["split_dim"],
-        ..KernelDef::enqueuing("Split", &[("T", MOVED)], |init| make_split(init, split))
+        ..KernelDef::enqueuing("Split", &[("T", COPIED)], |init| make_split(init, split))
     },
     KernelDef {
         host_memory: &["size_splits", "split_dim"],
-        ..KernelDef::enqueuing("SplitV", &[("T", MOVED)], |init| make_split(init, split_v))
+        ..KernelDef::enqueuing("SplitV", &[("T", COPIED)], |init| make_split(init, split_v))
     },
 ];
 
 /// Makes a kernel that joins its inputs along an axis; `plan` returns the layout and the range of the inputs.
 fn make_join(
     init: &KernelInit<'_>,
-    plan: impl Fn(&KernelContext<'_>) -> Result<(Joined, Range<usize>)> + Send + Sync + 'static,
+    plan: impl Fn(&KernelContext<'_>) -> Result<(ConcatLayout, Range<usize>)> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let mover = ColumnMover::new(init, dtype)?;
     Kernel::sync(move |ctx| {
-        let (Joined { shape, prefix, rows }, inputs) = plan(ctx)?;
+        let (ConcatLayout { shape, prefix, rows }, inputs) = plan(ctx)?;
         // If a single input has all elements, its memory is passed on.
         if let Some(n) = rows.iter().position(|&r| r > 0)
             && rows[n + 1..].iter().all(|&r| r == 0)
@@ -76,7 +75,7 @@ fn make_join(
 /// Makes a kernel that splits an input along an axis as `plan` says.
 fn make_split(
     init: &KernelInit<'_>,
-    plan: impl Fn(&KernelContext<'_>) -> Result<Cut> + Send + Sync + 'static,
+    plan: impl Fn(&KernelContext<'_>) -> Result<SplitPlan> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let mover = ColumnMover::new(init, dtype)?;
@@ -91,7 +90,7 @@ fn make_split(
         let prefix: usize = input.shape[..cut.at].iter().product();
         let part = |&size: &usize| allocate(ctx, dtype, cut.shape(&input.shape, size)?);
         let parts = cut.sizes.iter().map(part).collect::<Result<Vec<_>>>()?;
-        mover.run(ctx, MoveDirection::Cut, &input, prefix, &parts.iter().collect::<Vec<_>>())?;
+        mover.run(ctx, MoveDirection::Split, &input, prefix, &parts.iter().collect::<Vec<_>>())?;
         for (n, part) in parts.into_iter().enumerate() {
             ctx.set_output(n, part);
         }
@@ -105,7 +104,7 @@ pub(super) enum MoveDirection {
     /// From the parts into the tensor.
     Join,
     /// From the tensor into the parts.
-    Cut,
+    Split,
 }
 
 /// Largest number of parts in one launch: `MOST_PARTS` of the `.cu` file.
@@ -117,7 +116,7 @@ pub(super) struct ColumnMover(Arc<Function>);
 impl ColumnMover {
     /// Loads the kernel for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<ColumnMover> {
-        Ok(ColumnMover(function(init, &SOURCE, format!("side_by_side<{}>", moved_type_name(dtype)?))?))
+        Ok(ColumnMover(function(init, &SOURCE, format!("side_by_side<{}>", copied_type_name(dtype)?))?))
     }
 
     /// Moves `parts` into `joined` or out of it, as matrices of `rows` rows.

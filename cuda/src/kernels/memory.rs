@@ -1,7 +1,7 @@
 //! Tensor arrays and lists whose elements are in the GPU's memory.
 
 use super::concat::{ColumnMover, MoveDirection};
-use super::moved::zeros;
+use super::copy::zeros;
 use super::support::{NUMBERS, allocate};
 use super::variable::{InPlaceUpdate, make_unique};
 use device::DeviceTensor;
@@ -89,7 +89,7 @@ impl Memory for OnGpu {
         }
         let parts = shapes.into_iter().map(|shape| allocate(ctx, whole.dtype, shape));
         let parts = parts.collect::<Result<Vec<_>>>()?;
-        self.mover()?.run(ctx, MoveDirection::Cut, whole, 1, &parts.iter().collect::<Vec<_>>())?;
+        self.mover()?.run(ctx, MoveDirection::Split, whole, 1, &parts.iter().collect::<Vec<_>>())?;
         parts.into_iter().map(|part| T::of(part.into())).try_for_each(|part| part.and_then(&mut put))
     }
 }

@@ -1,14 +1,14 @@
 //! Dilation of greyscale images and its gradients, which are summed in no fixed order.
 
 use super::cast;
-use super::moved::zeros;
+use super::copy::zeros;
 use super::support::{allocate, function, launch, read, type_name, wide, write};
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::ops::morphology::{Dilation, Reach};
-use kernels::morphology::Sizes;
 use kernels::numeric::dispatch::FLOATS;
+use kernels::plan::morphology::Sizes;
 
 static SOURCE: Source = Source { file: "morphology.cu", text: include_str!("morphology.cu") };
 
@@ -50,7 +50,7 @@ fn gradient(init: &KernelInit<'_>, of: &str, by: usize) -> Result<Kernel> {
     let narrowed = cast::function(init, wide(dtype), dtype)?;
     Kernel::sync(move |ctx| {
         let sizes = Sizes::of(ctx, &dilation)?;
-        sizes.check_arrived(ctx)?;
+        sizes.check_out_backprop(ctx)?;
         let sums = zeros(ctx, wide(dtype), ctx.shape(by)?.clone())?;
         let count = sums.shape.num_elements();
         // An empty input has no element for the gradient.

@@ -1,24 +1,24 @@
 //! Dynamic partition and stitch of rows. The partition numbers and indices are in host memory, because output
 //! shapes depend on them.
 
+use super::copy::zeros;
 use super::host::same_as_cpu;
-use super::moved::zeros;
-use super::placed::{SliceCopier, Slices};
-use super::support::{MOVED, allocate};
+use super::slice_copy::{SliceCopier, Slices};
+use super::support::{COPIED, allocate};
 use device::Result;
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
 use kernels::numeric::dispatch::ANY;
-use kernels::partition::{Parts, Stitched, of_rows, parts, stitched};
+use kernels::plan::partition::{RowPartitions, StitchPlan, row_partitions, rows_shape, stitch_plan};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["partitions"],
-        ..KernelDef::of("DynamicPartition", &[("T", MOVED)], partition)
+        ..KernelDef::of("DynamicPartition", &[("T", COPIED)], partition)
     },
-    KernelDef { host_memory: &["indices"], ..KernelDef::of("DynamicStitch", &[("T", MOVED)], stitch) },
+    KernelDef { host_memory: &["indices"], ..KernelDef::of("DynamicStitch", &[("T", COPIED)], stitch) },
     KernelDef {
         host_memory: &["indices"],
-        ..KernelDef::of("ParallelDynamicStitch", &[("T", MOVED)], stitch)
+        ..KernelDef::of("ParallelDynamicStitch", &[("T", COPIED)], stitch)
     },
     // The size of the output depends on the elements.
     same_as_cpu("Where", &[("T", ANY)], ALL_ARGUMENTS),
@@ -29,11 +29,11 @@ fn partition(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.input_type(0);
     let placer = SliceCopier::new(init, dtype)?;
     Kernel::sync(move |ctx| {
-        let Parts { members, inner } = parts(ctx)?;
+        let RowPartitions { members, inner } = row_partitions(ctx)?;
         let data = ctx.take_device_input(0)?;
         let slices = Slices { inner: inner.iter().product(), batches: 1, steps: [0; 2] };
         for (n, rows) in members.iter().enumerate() {
-            let out = allocate(ctx, dtype, of_rows(rows.len(), &inner)?)?;
+            let out = allocate(ctx, dtype, rows_shape(rows.len(), &inner)?)?;
             let places: Vec<(usize, usize)> = rows.iter().enumerate().map(|(to, &from)| (from, to)).collect();
             placer.place(ctx, &data, &out, &places, &slices)?;
             ctx.set_output(n, out);
@@ -47,7 +47,7 @@ fn stitch(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let placer = SliceCopier::new(init, dtype)?;
     Kernel::sync(move |ctx| {
-        let (count, Stitched { shape, row, rows }) = (ctx.num_inputs() / 2, stitched(ctx)?);
+        let (count, StitchPlan { shape, row, rows }) = (ctx.num_inputs() / 2, stitch_plan(ctx)?);
         let out = match rows.iter().all(Option::is_some) {
             true => allocate(ctx, dtype, shape)?,
             false => zeros(ctx, dtype, shape)?,

@@ -1,15 +1,16 @@
 //! Numbers rounded to the levels of a quantised model, and the gradients of that.
 
 use super::cast;
-use super::moved::zeros;
+use super::copy::zeros;
 use super::reduce::Reduction;
 use super::support::{allocate, function, launch, read, type_name, upload, write};
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::{DType, Element, Shape, Tensor};
-use kernels::quantize::fake::{Levels, channels_of, check_ends, check_same, ends};
-use kernels::quantize::round_trip::{RoundTrip, check_range, gradient_slices};
+use kernels::plan::quantize::{
+    Levels, RoundTrip, channels_of, check_ends, check_range, check_same, ends, gradient_slices,
+};
 
 static SOURCE: Source = Source { file: "quantize.cu", text: include_str!("quantize.cu") };
 

@@ -1,18 +1,15 @@
 //! Resizing of batches of images, and its gradients. The tables of each axis are computed by the CPU's code and
 //! uploaded.
 
-use super::moved::zeros;
-use super::support::{SUMMED, allocate, function, launch, moved_type_name, read, type_name, upload, write};
+use super::copy::zeros;
+use super::support::{SUMMED, allocate, copied_type_name, function, launch, read, type_name, upload, write};
 use crate::engine::{Arguments, Function, Source};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::{DType, Shape, Tensor};
-use kernels::resize::area::{covered, shares};
-use kernels::resize::bicubic::{Taps, taps};
-use kernels::resize::bilinear::between;
-use kernels::resize::nearest::{back_sizes, nearest};
-use kernels::resize::{Grid, Sizes};
+use kernels::plan::resize::{
+    CubicTaps, Grid, Sizes, area_shares, back_sizes, covered, cubic_taps, linear_taps, nearest,
+};
 
 static SOURCE: Source = Source { file: "resize.cu", text: include_str!("resize.cu") };
 
@@ -55,7 +52,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["size"],
         ..KernelDef::of("ResizeNearestNeighbor", &[("T", RESIZED)], |init| {
             let (grid, dtype) = (Grid::of(init)?, init.output_type(0));
-            let resize = function(init, &SOURCE, format!("nearest<{}>", moved_type_name(dtype)?))?;
+            let resize = function(init, &SOURCE, format!("nearest<{}>", copied_type_name(dtype)?))?;
             Kernel::sync(move |ctx| {
                 let sizes = Sizes::forward(ctx)?;
                 let y = allocate(ctx, dtype, sizes.output_shape()?)?;
@@ -141,9 +138,9 @@ fn run(
     Ok(())
 }
 
-/// Returns the `Between` structure of the `.cu` file for each output position.
+/// Returns the `LinearTaps` structure of the `.cu` file for each output position.
 fn pairs(grid: Grid, input: usize, output: usize) -> Vec<i64> {
-    let pairs = between(grid, input, output).into_iter();
+    let pairs = linear_taps(grid, input, output).into_iter();
     pairs.flat_map(|at| [at.lower as i64, at.upper as i64, f64::from(at.part).to_bits() as i64]).collect()
 }
 
@@ -168,11 +165,11 @@ fn weighted(whole: f32, positions: &[Vec<(usize, f32)>]) -> Vec<i64> {
 
 /// Returns the table of bicubic interpolation.
 fn cubic(grid: Grid, input: usize, output: usize) -> Vec<i64> {
-    let pairs = |taps: Taps| taps.at.into_iter().zip(taps.weights).collect();
-    weighted(1.0, &taps(grid, input, output).into_iter().map(pairs).collect::<Vec<_>>())
+    let pairs = |taps: CubicTaps| taps.at.into_iter().zip(taps.weights).collect();
+    weighted(1.0, &cubic_taps(grid, input, output).into_iter().map(pairs).collect::<Vec<_>>())
 }
 
 /// Returns the table of the area method.
 fn areas(grid: Grid, input: usize, output: usize) -> Vec<i64> {
-    weighted(covered(grid, input, output), &shares(grid, input, output))
+    weighted(covered(grid, input, output), &area_shares(grid, input, output))
 }

@@ -2,19 +2,20 @@
 //! because the last one determines the output's shape.
 
 use super::cast::Narrowing;
-use super::moved::zeros;
+use super::copy::zeros;
 use super::scatter::{CHANGED, Scatter, start};
 use super::support::{NUMBERS, allocate, function, launch, read, type_name, upload, wide, write};
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Function, Source};
-use device::DeviceTensor;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Error, Result};
+use device::{DeviceTensor, Error, Result};
 use graph::{DType, Shape, Tensor};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
-use kernels::segment::sorted_ids;
-use kernels::shape::integers;
-use kernels::sparse_segment::{Picked, Spread, picked, sorted_segments, spread};
+use kernels::plan::segment::sorted_ids;
+use kernels::plan::shape::integers;
+use kernels::plan::sparse_segment::{
+    GradientRows, SelectedRows, gradient_rows, selected_rows, sorted_segments,
+};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -189,7 +190,7 @@ impl SegmentGradient {
     fn run(
         &self,
         ctx: &KernelContext<'_>,
-        from: &Spread,
+        from: &GradientRows,
         places: &DeviceTensor,
         rows: usize,
     ) -> Result<DeviceTensor> {
@@ -220,7 +221,7 @@ impl SegmentGradient {
 fn gradient(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let gradient = SegmentGradient::new(init, named, init.input_type(1))?;
     Kernel::sync(move |ctx| {
-        let spread = spread(ctx)?;
+        let spread = gradient_rows(ctx)?;
         let out = gradient.run(ctx, &spread, ctx.device_input(1)?, spread.rows)?;
         ctx.set_output(0, out);
         Ok(())
@@ -232,7 +233,7 @@ fn gradient_to_picked(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let gradient = SegmentGradient::new(init, named, DType::Int64)?;
     let index = init.input_type(1);
     Kernel::sync(move |ctx| {
-        let (spread, Picked { rows, places, .. }) = picked(ctx)?;
+        let (spread, SelectedRows { rows, places, .. }) = selected_rows(ctx)?;
         let places = upload(ctx, &Tensor::vector(&places)?)?;
         let out = gradient.run(ctx, &spread, &places, rows.len())?;
         ctx.set_output(0, out);

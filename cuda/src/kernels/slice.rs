@@ -1,7 +1,7 @@
 //! Slices, assignments to slices, and the gradients of slices.
 
-use super::moved::{Mover, make_box_copy, zeros};
-use super::support::MOVED;
+use super::copy::{Mover, make_box_copy, zeros};
+use super::support::COPIED;
 use super::variable::{make_unique, update_value};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
@@ -9,33 +9,33 @@ use device::variable::VariableInput;
 use graph::Shape;
 use graph::ops::slice::StridedSliceAttrs;
 use kernels::numeric::strided::Layout;
-use kernels::scatter::give_reference;
-use kernels::slice::{Written, layout, plan, slice, strided_slice, written};
+use kernels::plan::scatter::pass_reference;
+use kernels::plan::slice::{SliceAssignment, layout, plan, slice, slice_assignment, strided_slice};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["begin", "size"],
-        ..KernelDef::enqueuing("Slice", &[("T", MOVED)], |init| make_box_copy(init, slice))
+        ..KernelDef::enqueuing("Slice", &[("T", COPIED)], |init| make_box_copy(init, slice))
     },
     KernelDef {
         host_memory: &["begin", "end", "strides"],
-        ..KernelDef::enqueuing("StridedSlice", &[("T", MOVED)], |init| {
+        ..KernelDef::enqueuing("StridedSlice", &[("T", COPIED)], |init| {
             let attrs = StridedSliceAttrs::of(init.node)?;
             make_box_copy(init, move |ctx| strided_slice(ctx, attrs))
         })
     },
     KernelDef {
         host_memory: &["shape", "begin", "end", "strides"],
-        ..KernelDef::enqueuing("StridedSliceGrad", &[("T", MOVED)], gradient)
+        ..KernelDef::enqueuing("StridedSliceGrad", &[("T", COPIED)], gradient)
     },
-    KernelDef { host_memory: BOUNDS, ..KernelDef::updating("StridedSliceAssign", &[("T", MOVED)], assign) },
+    KernelDef { host_memory: BOUNDS, ..KernelDef::updating("StridedSliceAssign", &[("T", COPIED)], assign) },
     KernelDef {
         host_memory: BOUNDS,
-        ..KernelDef::updating("ResourceStridedSliceAssign", &[("T", MOVED)], assign)
+        ..KernelDef::updating("ResourceStridedSliceAssign", &[("T", COPIED)], assign)
     },
     KernelDef {
         host_memory: BOUNDS,
-        ..KernelDef::enqueuing("TensorStridedSliceUpdate", &[("T", MOVED)], update)
+        ..KernelDef::enqueuing("TensorStridedSliceUpdate", &[("T", COPIED)], update)
     },
 ];
 
@@ -52,14 +52,14 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
             if tensor.dtype != dtype {
                 device::invalid!("l-value dtype {} does not match r-value dtype {dtype}", tensor.dtype);
             }
-            match written(ctx, attrs, &tensor.shape)? {
-                Some(Written { dims, from, to }) => {
+            match slice_assignment(ctx, attrs, &tensor.shape)? {
+                Some(SliceAssignment { dims, from, to }) => {
                     mover.copy(ctx, &dims, (ctx.device_input(4)?, &from), (tensor, &to))
                 }
                 None => Ok(()),
             }
         })?;
-        give_reference(ctx, &variable, target);
+        pass_reference(ctx, &variable, target);
         Ok(())
     })
 }
@@ -70,7 +70,7 @@ fn update(init: &KernelInit<'_>) -> Result<Kernel> {
     let mover = Mover::new(init, init.input_type(4))?;
     Kernel::sync(move |ctx| {
         let mut tensor = ctx.take_device_input(0)?;
-        if let Some(Written { dims, from, to }) = written(ctx, attrs, &tensor.shape)? {
+        if let Some(SliceAssignment { dims, from, to }) = slice_assignment(ctx, attrs, &tensor.shape)? {
             make_unique(ctx, &mut tensor)?;
             mover.copy(ctx, &dims, (ctx.device_input(4)?, &from), (&tensor, &to))?;
         }

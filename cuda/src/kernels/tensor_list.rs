@@ -2,12 +2,12 @@
 //! indices, lengths and shapes are on the host. Lists of dtypes without GPU kernels are placed on the CPU.
 
 use super::memory::{HOSTED, OnGpu};
-use super::support::MOVED;
+use super::support::COPIED;
 use device::kernel::{KernelDef, KernelInit};
 use device::value::Placed;
 use graph::DType;
 use kernels::objects::memory::Host;
-use kernels::tensor_list::{
+use kernels::plan::tensor_list::{
     add_n, concat, concat_lists, concat_v2, element_shape, empty, from_tensor, gather, get_item, length,
     pop_back, push_back, push_back_batch, reserve, resize, scatter, scatter_into, scatter_v2, set_item,
     split, stack, zeros_like,
@@ -32,12 +32,12 @@ macro_rules! rows {
     ) => {
         &[
             $(
-                KernelDef { host_memory: $sizes, ..KernelDef::of($created, &[("element_dtype", MOVED)], $create) },
+                KernelDef { host_memory: $sizes, ..KernelDef::of($created, &[("element_dtype", COPIED)], $create) },
                 KernelDef { host_memory: $sizes, ..KernelDef::of($created, &[("element_dtype", HOSTED)], $create) },
             )*
             $(KernelDef { host_memory: $host, ..KernelDef::of($op, &[], $make) },)*
             $(
-                KernelDef { host_memory: $hosted, ..KernelDef::of($by, &[("element_dtype", MOVED)], $on_gpu) },
+                KernelDef { host_memory: $hosted, ..KernelDef::of($by, &[("element_dtype", COPIED)], $on_gpu) },
                 KernelDef {
                     host_memory: $with_elements,
                     ..KernelDef::of($by, &[("element_dtype", HOSTED)], $on_host)

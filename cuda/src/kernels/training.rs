@@ -1,7 +1,7 @@
 //! Kernels of optimizer steps: they lock the variable and its slots, check shapes, and enqueue the optimizer's
 //! rule. Learning rates and other scalars are in the GPU's memory, because GPU kernels may compute them.
 
-use super::moved::zeros;
+use super::copy::zeros;
 use super::support::{function, kernel_stream, read, type_name, write};
 use super::variable::make_variable_unique;
 use crate::engine::driver::Address;
@@ -11,8 +11,8 @@ use device::variable::{Variable, VariableInput, lock_all_on_device};
 use device::{Error, Result};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
-use kernels::scatter::give_reference;
-use kernels::training::{Arguments as Places, check_rows, check_scalar, same_shape};
+use kernels::plan::scatter::pass_reference;
+use kernels::plan::training::{Arguments as Places, check_rows, check_scalar, same_shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -145,7 +145,7 @@ fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result
             }
         }
         drop(guards);
-        give_reference(ctx, &variables[0], found.swap_remove(0));
+        pass_reference(ctx, &variables[0], found.swap_remove(0));
         Ok(())
     })
 }

@@ -1,9 +1,12 @@
 //! Non-maximum suppression: selects boxes in the order of their scores and drops those that overlap a box selected
 //! before.
 
-use crate::numeric::wide::{narrowed, widened};
+use crate::numeric::widen::narrowed;
+use crate::plan::boxes::{
+    SuppressionLimits, box_count, check_iou_threshold, check_scores, count, number, rounding, single,
+};
+use device::Result;
 use device::kernel::KernelContext;
-use device::{Error, Result};
 use graph::{DType, Element, Shape, Tensor};
 use half::f16;
 use std::cmp::Ordering;
@@ -33,77 +36,36 @@ impl PartialOrd for Candidate {
     }
 }
 
-/// The limits of a suppression: how many boxes are selected, and when a box is dropped.
-#[derive(Debug)]
-pub struct Rules {
-    /// The most boxes to select.
-    pub most: usize,
-    /// The overlap above which a box is dropped.
-    pub overlap: f32,
-    /// The score that a selected box must exceed.
-    pub score: f32,
-    /// The width of the Gaussian by which overlaps lower scores; 0 if overlapping boxes are dropped instead.
-    sigma: f32,
-    /// Rounds a number to the type of the scores.
-    rounded: fn(f32) -> f32,
-}
-
-impl Rules {
-    /// Reads the inputs behind the boxes and the scores of type `dtype`: the most boxes to select, the overlap
-    /// above which boxes are dropped, and, in later versions of the op, the score to exceed and the width by which
-    /// overlaps lower scores.
-    pub fn of(dtype: DType, inputs: &[&Tensor]) -> Result<Rules> {
-        let [most, overlap, others @ ..] = inputs else {
-            return Err(Error::internal("no thresholds"));
-        };
-        let sigma = others.get(1).map_or(Ok(0.0), |sigma| number(sigma, "soft_nms_sigma"))?;
-        if sigma < 0.0 || sigma.is_nan() {
-            device::invalid!("soft_nms_sigma_ must be non-negative.");
-        }
-        let overlap = check_iou_threshold(number(overlap, "iou_threshold")?)?;
-        let most = count(most)?;
-        let score = others.first().map_or(Ok(f32::MIN), |score| number(score, "score_threshold"))?;
-        Ok(Rules { most, overlap, score, sigma, rounded: rounding(dtype) })
-    }
-
-    /// Returns the factor of the squared overlap in the exponent of the weight that lowers a score; 0 if
-    /// overlapping boxes are dropped instead.
-    pub fn scale(&self) -> f32 {
-        if self.sigma > 0.0 { (self.rounded)(-0.5 / self.sigma) } else { 0.0 }
-    }
-}
-
-/// Returns the function that rounds a number to `dtype`.
-fn rounding(dtype: DType) -> fn(f32) -> f32 {
-    if dtype == DType::Half { |v| f16::from_f32(v).to_f32() } else { |v| v }
-}
-
 /// Returns the numbers and scores of the selected boxes; `overlap` gives the overlap of two boxes.
-fn select(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) -> Vec<(usize, f32)> {
-    let candidates = scores.iter().enumerate().filter(|(_, s)| **s > rules.score);
+fn select(
+    scores: &[f32],
+    limits: &SuppressionLimits,
+    overlap: impl Fn(usize, usize) -> f32,
+) -> Vec<(usize, f32)> {
+    let candidates = scores.iter().enumerate().filter(|(_, s)| **s > limits.score);
     let mut queue: BinaryHeap<Candidate> =
         candidates.map(|(number, &score)| Candidate { number, score, compared: 0 }).collect();
-    let soft = rules.sigma > 0.0;
-    let rounded = rules.rounded;
-    let scale = rules.scale();
+    let soft = limits.sigma > 0.0;
+    let rounded = limits.rounded;
+    let scale = limits.scale();
     let mut chosen: Vec<(usize, f32)> = Vec::new();
-    while chosen.len() < rules.most
+    while chosen.len() < limits.most
         && let Some(mut next) = queue.pop()
     {
         let score = next.score;
         let mut suppressed = false;
         for &(other, _) in chosen[next.compared..].iter().rev() {
             let common = rounded(overlap(next.number, other));
-            if !soft && common > rules.overlap {
+            if !soft && common > limits.overlap {
                 suppressed = true;
                 break;
             }
             // A soft suppression lowers scores with overlap. A hard one leaves the score, times 1, or makes it 0 if
             // the overlap is NaN.
-            let counts = soft || common <= rules.overlap;
+            let counts = soft || common <= limits.overlap;
             let weight = if counts { rounded(rounded(rounded(scale * common) * common).exp()) } else { 0.0 };
             next.score = rounded(next.score * weight);
-            if next.score <= rules.score {
+            if next.score <= limits.score {
                 break;
             }
         }
@@ -113,7 +75,7 @@ fn select(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
         }
         if next.score == score {
             chosen.push((next.number, next.score));
-        } else if next.score > rules.score {
+        } else if next.score > limits.score {
             queue.push(next);
         }
     }
@@ -138,61 +100,13 @@ fn intersection_over_union(a: &[f32; 4], b: &[f32; 4], rounded: fn(f32) -> f32) 
     rounded(common / rounded(rounded(area_a + area_b) - common))
 }
 
-/// Returns a tensor of `float` or `half` as `float`.
-fn single(x: &Tensor) -> Result<Tensor> {
-    if x.dtype() == DType::Half { widened::<f16>(x) } else { Ok(x.clone()) }
-}
-
-/// Returns the scalar in an input called `name`.
-fn number(tensor: &Tensor, name: &str) -> Result<f32> {
-    if tensor.shape().rank() != 0 {
-        device::invalid!("{name} must be 0-D, got shape {}", tensor.shape());
-    }
-    Ok(single(tensor)?.item()?)
-}
-
-/// Checks that an overlap threshold is in [0, 1].
-fn check_iou_threshold(value: f32) -> Result<f32> {
-    if !(0.0..=1.0).contains(&value) {
-        device::invalid!("iou_threshold must be in [0, 1]");
-    }
-    Ok(value)
-}
-
-fn count(tensor: &Tensor) -> Result<usize> {
-    if tensor.shape().rank() != 0 {
-        device::invalid!("max_output_size must be 0-D, got shape {}", tensor.shape());
-    }
-    let most: i32 = tensor.item()?;
-    usize::try_from(most).map_err(|_| Error::invalid("max_output_size must be non-negative"))
-}
-
-fn check_scores(scores: &Shape, count: usize) -> Result<()> {
-    if scores.rank() != 1 {
-        device::invalid!("scores must be 1-D{scores}");
-    }
-    if scores.num_elements() != count {
-        device::invalid!("scores has incompatible shape: {} scores for {count} boxes", scores.num_elements());
-    }
-    Ok(())
-}
-
-/// Returns the number of boxes, checked to equal the number of scores.
-pub fn among(boxes: &Shape, scores: &Shape) -> Result<usize> {
-    let &[count, 4] = boxes.dims() else {
-        device::invalid!("boxes must be 2-D with 4 columns, got shape {boxes}");
-    };
-    check_scores(scores, count)?;
-    Ok(count)
-}
-
-fn select_boxes(ctx: &KernelContext<'_>, rules: &Rules) -> Result<Vec<(usize, f32)>> {
+fn select_boxes(ctx: &KernelContext<'_>, limits: &SuppressionLimits) -> Result<Vec<(usize, f32)>> {
     let (boxes, scores) = (ctx.input(0)?, ctx.input(1)?);
-    among(boxes.shape(), scores.shape())?;
+    box_count(boxes.shape(), scores.shape())?;
     let (boxes, scores) = (single(boxes)?, single(scores)?);
     let (boxes, _) = boxes.values::<f32>()?.as_chunks::<4>();
-    let overlap = |i: usize, j: usize| intersection_over_union(&boxes[i], &boxes[j], rules.rounded);
-    Ok(select(scores.values::<f32>()?, rules, overlap))
+    let overlap = |i: usize, j: usize| intersection_over_union(&boxes[i], &boxes[j], limits.rounded);
+    Ok(select(scores.values::<f32>()?, limits, overlap))
 }
 
 /// Returns one value per selected box, followed by zeros up to `length`.
@@ -212,22 +126,22 @@ fn numbers(chosen: &[(usize, f32)], length: usize) -> Result<Tensor> {
 
 /// `NonMaxSuppression`: the threshold of overlaps is an attribute.
 pub(super) fn version_1(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
-    let rules = Rules {
+    let limits = SuppressionLimits {
         most: count(ctx.input(2)?)?,
         overlap: check_iou_threshold(threshold)?,
         score: f32::MIN,
         sigma: 0.0,
         rounded: rounding(DType::Float),
     };
-    let chosen = select_boxes(ctx, &rules)?;
+    let chosen = select_boxes(ctx, &limits)?;
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
 }
 
 /// Selects boxes by the inputs' rules. Also returns the most boxes that may be selected.
 fn suppressed(ctx: &KernelContext<'_>) -> Result<(Vec<(usize, f32)>, usize)> {
-    let rules = Rules::of(ctx.input(1)?.dtype(), &ctx.inputs_from(2)?)?;
-    Ok((select_boxes(ctx, &rules)?, rules.most))
+    let limits = SuppressionLimits::of(ctx.input(1)?.dtype(), &ctx.inputs_from(2)?)?;
+    Ok((select_boxes(ctx, &limits)?, limits.most))
 }
 
 /// `NonMaxSuppressionV2`, and V3, which has an additional score threshold.
@@ -271,7 +185,7 @@ pub(super) fn with_overlaps(ctx: &mut KernelContext<'_>) -> Result<()> {
     };
     let scores = ctx.input(1)?;
     check_scores(scores.shape(), columns)?;
-    let rules = Rules {
+    let limits = SuppressionLimits {
         most: count(ctx.input(2)?)?,
         overlap: number(ctx.input(3)?, "overlap_threshold")?,
         score: number(ctx.input(4)?, "score_threshold")?,
@@ -279,7 +193,7 @@ pub(super) fn with_overlaps(ctx: &mut KernelContext<'_>) -> Result<()> {
         rounded: rounding(DType::Float),
     };
     let overlaps = overlaps.values::<f32>()?;
-    let chosen = select(scores.values::<f32>()?, &rules, |i, j| overlaps[i * columns + j]);
+    let chosen = select(scores.values::<f32>()?, &limits, |i, j| overlaps[i * columns + j]);
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
 }

@@ -1,32 +1,15 @@
 //! ResizeBilinear: linear interpolation between the two nearest pixels on each axis.
 
-use super::{Grid, Sample, Sizes, as_single};
+use super::{Sample, as_single};
 use crate::numeric::scalar::Real as _;
 use crate::numeric::threads::for_rows;
-use crate::numeric::wide::Float;
+use crate::numeric::widen::Float;
+use crate::plan::resize::{Grid, Sizes, linear_taps};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::DType;
 use num_traits::Zero as _;
 use rayon::prelude::*;
-
-/// The two input positions around an output position, and the output position's distance from the lower one.
-#[derive(Clone, Copy, Debug)]
-pub struct Between {
-    pub lower: usize,
-    pub upper: usize,
-    pub part: f32,
-}
-
-pub fn between(grid: Grid, input: usize, output: usize) -> Vec<Between> {
-    let scale = grid.scale(input, output);
-    let place = |i| {
-        let at = grid.at(i, scale);
-        let upper = (at.ceil().max(0.0) as usize).min(input - 1);
-        Between { lower: (at.floor().max(0.0) as usize).min(upper), upper, part: at - at.floor() }
-    };
-    (0..output).map(place).collect()
-}
 
 pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
@@ -35,8 +18,8 @@ pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Res
     if sizes.input == sizes.output {
         out = input;
     } else if out.num_elements() > 0 {
-        let rows = between(grid, sizes.input[0], sizes.output[0]);
-        let columns = between(grid, sizes.input[1], sizes.output[1]);
+        let rows = linear_taps(grid, sizes.input[0], sizes.output[0]);
+        let columns = linear_taps(grid, sizes.input[1], sizes.output[1]);
         let (values, channels) = (input.values::<f32>()?, sizes.channels);
         let line = |image: usize, row: usize| {
             &values[(image * sizes.input[0] + row) * sizes.input_line()..][..sizes.input_line()]
@@ -67,8 +50,8 @@ pub(super) fn backward<T: Float>(ctx: &mut KernelContext<'_>, grid: Grid) -> Res
     let image_in = sizes.input[0] * sizes.input_line();
     let image_out = sizes.output[0] * sizes.output_line();
     if out.num_elements() > 0 {
-        let rows = between(grid, sizes.input[0], sizes.output[0]);
-        let columns = between(grid, sizes.input[1], sizes.output[1]);
+        let rows = linear_taps(grid, sizes.input[0], sizes.output[0]);
+        let columns = linear_taps(grid, sizes.input[1], sizes.output[1]);
         let images = out.values_mut::<T>()?.par_chunks_exact_mut(image_in);
         images.zip(grads.par_chunks_exact(image_out)).for_each(|(out, grads)| {
             let mut sums = vec![T::Wide::zero(); image_in];

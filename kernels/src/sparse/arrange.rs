@@ -1,43 +1,19 @@
 //! Rearranged sparse tensors: made dense, sorted, reshaped, concatenated, split, sliced.
 
 use super::coo::{Coo, check_sorted, joined, matrix, picked, text};
-use crate::numeric::moved::{Moved, moved};
-use device::invalid;
+use crate::numeric::copied::{CopiedElement, copied};
+use crate::plan::sparse::dense_shape;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::shape::resolve_axis;
 use graph::{Shape, Tensor};
 
 pub(super) fn to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     let validate = init.attr::<bool>("validate_indices")?;
-    moved!(init.output_type(0), E => Kernel::sync(move |ctx| dense::<E>(ctx, validate)))
+    copied!(init.output_type(0), E => Kernel::sync(move |ctx| dense::<E>(ctx, validate)))
 }
 
-/// Returns the number of values, and the shape of the dense tensor that they make.
-pub fn dense_shape(ctx: &KernelContext<'_>) -> Result<(usize, Shape)> {
-    let (indices, shape) = (ctx.shape(0)?, ctx.input(1)?);
-    let (values, default) = (ctx.shape(2)?, ctx.shape(3)?);
-    if indices.rank() > 2 {
-        invalid!("sparse_indices should be a scalar, vector, or matrix, got shape {indices}");
-    }
-    let count = indices.first().copied().unwrap_or(1);
-    let rank = indices.get(1).copied().unwrap_or(1);
-    if shape.shape().rank() != 1 {
-        invalid!("output_shape must be rank 1, got shape {}", shape.shape());
-    }
-    if shape.num_elements() != rank {
-        invalid!("output_shape has incorrect number of elements: {} should be: {rank}", shape.num_elements());
-    }
-    if values.rank() > 1 || (values.rank() == 1 && values.num_elements() != count) {
-        invalid!("sparse_values has incorrect shape {values}, should be [] or [{count}]");
-    }
-    if default.rank() != 0 {
-        invalid!("default_value should be a scalar.");
-    }
-    Ok((count, Shape::from_i64(&shape.to_i64s()?)?))
-}
-
-fn dense<E: Moved>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
+fn dense<E: CopiedElement>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
     let (count, shape) = dense_shape(ctx)?;
     let (indices, values, default) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
     let (rank, dims) = (shape.rank(), ctx.input(1)?.to_i64s()?);
@@ -351,7 +327,7 @@ pub(super) fn slice_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
 
 /// Returns the elements of a vector at these positions; zero for `None`.
 pub(super) fn placed(values: &Tensor, sources: &[Option<usize>]) -> Result<Tensor> {
-    moved!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[sources.len()])?, |out| {
+    copied!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[sources.len()])?, |out| {
         let values = E::view(values)?;
         for (o, source) in out.iter_mut().zip(sources) {
             match source {

@@ -1,38 +1,11 @@
 //! The validated view of a sparse tensor that kernels use, and selection of its rows.
 
-use crate::numeric::moved::{Moved, moved};
-use device::invalid;
+use crate::numeric::copied::{CopiedElement, copied};
+use crate::plan::sparse::check_parts;
 use device::kernel::KernelContext;
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::{Shape, Tensor};
 use std::cmp::Ordering;
-
-/// Checks that the shapes of the three parts match, and returns the number of values.
-pub(crate) fn check_parts(indices: &Shape, values: &Shape, sizes: &Shape) -> Result<usize> {
-    let [count, rank] = *indices.dims() else {
-        invalid!("Input indices should be a matrix but received shape {indices}");
-    };
-    if values.rank() != 1 {
-        invalid!("Input values should be a vector but received shape {values}");
-    }
-    if sizes.rank() != 1 {
-        invalid!("Input shape should be a vector but received shape {sizes}");
-    }
-    if values.num_elements() != count {
-        invalid!(
-            "Number of values must match first dimension of indices. Got {} values, indices shape: {indices}",
-            values.num_elements()
-        );
-    }
-    if sizes[0] != rank {
-        invalid!(
-            "Number of dimensions must match second dimension of indices. Got {} dimensions, indices \
-            shape: {indices}",
-            sizes[0]
-        );
-    }
-    Ok(count)
-}
 
 /// The indices, values and shape of one sparse tensor.
 #[derive(Debug)]
@@ -161,7 +134,7 @@ pub(in super::super) fn text(numbers: &[i64]) -> String {
 
 /// Returns the elements of a vector at these positions, which must exist.
 pub(in super::super) fn picked(values: &Tensor, order: &[usize]) -> Result<Tensor> {
-    moved!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[order.len()])?, |out| {
+    copied!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[order.len()])?, |out| {
         let values = E::view(values)?;
         for (o, &i) in out.iter_mut().zip(order) {
             o.clone_from(&values[i]);
@@ -174,7 +147,7 @@ pub(in super::super) fn picked(values: &Tensor, order: &[usize]) -> Result<Tenso
 pub(in super::super) fn joined(parts: &[&Tensor]) -> Result<Tensor> {
     let Some(first) = parts.first() else { invalid!("nothing to join") };
     let count = parts.iter().map(|p| p.num_elements()).sum();
-    moved!(first.dtype(), E => E::build(first.dtype(), Shape::new(&[count])?, |out| {
+    copied!(first.dtype(), E => E::build(first.dtype(), Shape::new(&[count])?, |out| {
         let mut rest = out;
         for part in parts {
             let values = E::view(part)?;

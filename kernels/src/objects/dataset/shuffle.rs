@@ -3,7 +3,7 @@
 
 use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
 use super::{DatasetPath, MakeContext, Pull};
-use crate::random::philox::{Philox, Singles};
+use crate::numeric::philox::{Philox, PhiloxWords};
 use device::Result;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -38,13 +38,16 @@ impl Seeds {
 pub(crate) struct SeedGenerator {
     seeds: Seeds,
     /// Stream of the seeds; `None` if each epoch uses the same seeds.
-    stream: Option<Mutex<Singles>>,
+    stream: Option<Mutex<PhiloxWords>>,
 }
 
 impl SeedGenerator {
     /// Returns a generator that starts from `seeds`; `is_new_each_time` makes each epoch use new seeds.
     pub(crate) fn new(seeds: Seeds, is_new_each_time: bool) -> SeedGenerator {
-        SeedGenerator { seeds, stream: is_new_each_time.then(|| Mutex::new(Singles::new(seeds.stream()))) }
+        SeedGenerator {
+            seeds,
+            stream: is_new_each_time.then(|| Mutex::new(PhiloxWords::new(seeds.stream()))),
+        }
     }
 
     /// Returns the seeds of the next epoch.
@@ -147,7 +150,7 @@ impl DatasetKind for Shuffle {
 
     fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
         let generator = self.seeds.of(ctx);
-        let numbers = Singles::new(generator.next().stream());
+        let numbers = PhiloxWords::new(generator.next().stream());
         Ok(Box::new(ShuffleIterator {
             dataset: self.input.clone(),
             size: self.size,
@@ -169,7 +172,7 @@ struct ShuffleIterator {
     epochs_left: Option<u64>,
     ctx: MakeContext,
     generator: Arc<SeedGenerator>,
-    numbers: Singles,
+    numbers: PhiloxWords,
     input: Option<Box<dyn DatasetIterator>>,
     /// For each epoch with elements in the buffer, oldest first: the number of its elements, and true if the epoch is
     /// completely read.
@@ -237,7 +240,7 @@ impl DatasetIterator for ShuffleIterator {
         }
         while self.epochs.front() == Some(&(0, true)) {
             self.epochs.pop_front();
-            self.numbers = Singles::new(self.generator.next().stream());
+            self.numbers = PhiloxWords::new(self.generator.next().stream());
         }
         let Some((count @ 1.., _)) = self.epochs.front_mut() else {
             return Err(device::Error::internal("a shuffle buffer with elements of no epoch"));

@@ -1,6 +1,6 @@
 //! The orders in which queues return their elements.
 
-use crate::random::philox::{Philox, Singles};
+use crate::numeric::philox::{Philox, PhiloxWords};
 use device::value::{Held, Placed};
 use device::{Error, Result};
 use graph::DType;
@@ -70,7 +70,7 @@ impl Order for Fifo {
 pub(super) struct Shuffle {
     elements: Vec<Element>,
     min_remaining: usize,
-    numbers: Singles,
+    numbers: PhiloxWords,
 }
 
 impl Shuffle {
@@ -78,7 +78,7 @@ impl Shuffle {
         Shuffle {
             elements: Vec::new(),
             min_remaining,
-            numbers: Singles::new(Philox::seeded(seeds.0, seeds.1)),
+            numbers: PhiloxWords::new(Philox::seeded(seeds.0, seeds.1)),
         }
     }
 }
