@@ -1,0 +1,101 @@
+//! The documents name files that exist: links, and paths in code marks.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders whose documents are checked, without those below them.
+const FOLDERS: &[&str] =
+    &[".", "docs", "docs/guide", "docs/design", "docs/performance", "docs/compatibility"];
+
+/// Folders of the repository with which a path in code marks begins.
+const TOP: &[&str] = &[
+    ".ci",
+    "benches",
+    "checkpoint",
+    "client",
+    "cuda",
+    "device",
+    "docs",
+    "examples",
+    "executor",
+    "graph",
+    "kernels",
+    "master",
+    "placer",
+    "proto",
+    "rpc",
+    "scripts",
+    "src",
+    "tests",
+    "train",
+    "visit",
+    "worker",
+];
+
+fn documents(root: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let mut found = Vec::new();
+    for folder in FOLDERS {
+        for entry in fs::read_dir(root.join(folder))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The text without its fenced blocks.
+fn prose(text: &str) -> String {
+    text.split("```").step_by(2).collect()
+}
+
+/// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+fn expanded(path: &str) -> Vec<String> {
+    let Some((before, rest)) = path.split_once('{') else { return vec![path.to_owned()] };
+    let Some((choices, after)) = rest.split_once('}') else { return vec![path.to_owned()] };
+    choices.split(',').flat_map(|choice| expanded(&format!("{before}{choice}{after}"))).collect()
+}
+
+/// Texts between pairs of code marks.
+fn marked(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+/// Targets of links to files.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets
+        .map(|target| target.split('#').next().unwrap_or_default())
+        .filter(|target| !target.is_empty() && !target.contains("://") && target.contains(['.', '/']))
+}
+
+/// Whether a text in code marks is a path of the repository: it begins with one of its folders.
+fn is_path(text: &str) -> bool {
+    let is_plain = text.chars().all(|c| c.is_alphanumeric() || "/._-{},".contains(c));
+    is_plain && text.split_once('/').is_some_and(|(top, _)| TOP.contains(&top))
+}
+
+#[test]
+fn links_and_paths_in_documents_exist() -> Result<(), Box<dyn Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut missing, mut checked) = (Vec::new(), 0);
+    for document in documents(root)? {
+        let text = prose(&fs::read_to_string(&document)?);
+        let folder = document.parent().ok_or("a document in no folder")?;
+        let linked = links(&text).map(|link| (folder.join(link), link.to_owned()));
+        let named = marked(&text).filter(|text| is_path(text));
+        let named = named.flat_map(expanded).map(|path| (root.join(&path), path));
+        for (path, text) in linked.chain(named) {
+            checked += 1;
+            if !path.exists() && !path.with_extension("rs").exists() {
+                missing.push(format!("{}: {text}", document.strip_prefix(root)?.display()));
+            }
+        }
+    }
+    assert!(checked > 200, "only {checked} links and paths were found");
+    assert!(missing.is_empty(), "these do not exist:\n{}", missing.join("\n"));
+    Ok(())
+}
