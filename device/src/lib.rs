@@ -1,6 +1,8 @@
 //! The interface between kernels and the executor: values in host or device memory, devices, kernel tables, functions,
 //! resources behind handles, rendezvous and cancellation.
 
+#![deny(unsafe_code)]
+
 pub mod cancel;
 pub mod crossing;
 mod device;
@@ -17,6 +19,8 @@ pub mod rendezvous;
 pub mod repeat;
 pub mod resource;
 pub mod shared_block;
+// Memory that is mapped from descriptors.
+#[allow(unsafe_code)]
 pub mod shared_memory;
 pub mod single_node;
 pub mod value;

@@ -1,5 +1,7 @@
 //! The CPU kernels: one file per family of ops.
 
+#![deny(unsafe_code)]
+
 mod accumulator;
 mod activation;
 mod barrier;
@@ -44,6 +46,8 @@ mod matmul;
 mod morphology;
 mod mutex;
 mod normalization;
+// Vector instructions, and memory that results are written to before it is initialised.
+#[allow(unsafe_code)]
 pub mod numeric;
 pub mod objects;
 mod optional;

@@ -34,6 +34,8 @@
 //! A kernel below on the stack takes no short work: [`run_short`] clears the allowance while it runs work, and compute threads
 //! are never lent.
 
+#![forbid(unsafe_code)]
+
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
