@@ -1,4 +1,4 @@
-//! The additional work of a thread that serves what it has read from a connection.
+//! The additional work of a thread that serves messages from a connection.
 //!
 //! # Why
 //!
@@ -21,7 +21,7 @@
 //! | short work | [`lend`] | [`run_short`], [`can_run_short`], [`is_lent`]: a pool that may use this thread |
 //! | queue | [`run_queue`] | itself: a compute thread takes from its pool's queue once on its stack |
 //!
-//! [`serve`] is the visit of a reading thread: answer, short work and cork in one.
+//! [`serve`] is the visit of a reading thread: it combines answer, short work and cork.
 //!
 //! # The order of the ends
 //!
@@ -66,7 +66,7 @@ struct State {
     runs_queue: Cell<bool>,
 }
 
-/// Whether a thread runs short work of a pool.
+/// A thread's state with regard to short work of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ShortWork {
     /// The thread was not lent.
@@ -100,7 +100,7 @@ impl<F: FnMut()> Drop for AtEnd<F> {
     }
 }
 
-/// Runs the visit of a thread that has read something: within it work can be [deferred](defer), writes are
+/// Runs the visit of a thread that has read a message: within it work can be [deferred](defer), writes are
 /// [corked](cork), and the thread is [lent](lend) if `is_lent`.
 pub fn serve<T>(is_lent: bool, work: impl FnOnce() -> T) -> T {
     answer(|| lend(is_lent, || cork(work)))
@@ -161,7 +161,7 @@ pub fn enqueue_if_corked<C: Flush + 'static>(connection: &Arc<C>) -> bool {
     })
 }
 
-/// Writes what the [`cork`] holds back now, because long work may follow.
+/// Flushes the connections of the [`cork`] now, because long work may follow.
 pub fn release_cork() {
     let corked = STATE.with(|state| state.corked.borrow_mut().as_mut().map(std::mem::take));
     corked.into_iter().flatten().for_each(|connection| connection.flush_now());
@@ -181,7 +181,7 @@ pub fn reply<R: Any + Send + Sync>() -> Option<Arc<R>> {
     STATE.with(|state| state.reply.borrow().clone())?.downcast().ok()
 }
 
-/// Runs `end`, which completes what a task waits for; if that task is woken inline, it runs before this returns. The caller
+/// Runs `end`, which completes the wait of a task; if that task is woken inline, it runs before this returns. The caller
 /// holds no locks.
 pub fn wake_inline<T>(end: impl FnOnce() -> T) -> T {
     let before = STATE.with(|state| state.wakes_inline.replace(true));

@@ -24,7 +24,7 @@ impl Log {
     }
 }
 
-/// A connection that counts what is written at a flush.
+/// A connection that counts the frames written at each flush.
 #[derive(Default)]
 struct Connection {
     queued: Mutex<usize>,
