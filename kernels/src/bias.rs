@@ -5,9 +5,10 @@ use crate::numeric::scalar::Semiring;
 use crate::numeric::simd::{Vector, vectorized};
 use crate::numeric::threads::{PARALLEL, for_rows};
 use crate::numeric::wide::Lane;
+use crate::plan::bias::axes;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
-use graph::ops::bias::{channel_axis, data_format};
+use graph::ops::bias::data_format;
 use graph::ops::window::DataFormat;
 use graph::{DType, Shape, Tensor};
 use rayon::prelude::*;
@@ -29,20 +30,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
         dispatch!(number, i.input_type(0), T => Kernel::sync(move |ctx| sum::<T>(ctx, format)))
     }),
 ];
-
-/// Returns the product of the dimensions before the channel axis, the number of channels, and the product of the
-/// dimensions after it.
-pub fn axes(shape: &Shape, format: DataFormat) -> Result<[usize; 3]> {
-    if shape.rank() < 2 {
-        device::invalid!("Input tensor must be at least 2D: {shape}");
-    }
-    let axis = channel_axis(shape.rank(), format)?;
-    let product = |dims: &[usize]| dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-    match (product(&shape[..axis]), product(&shape[axis + 1..])) {
-        (Some(outer), Some(inner)) => Ok([outer, shape[axis], inner]),
-        _ => device::invalid!("the dimensions of {shape} overflow"),
-    }
-}
 
 /// Sets output 0 to input 0 plus the bias of each channel; works in place if no other reader holds input 0.
 fn add<T: Semiring>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {

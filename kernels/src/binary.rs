@@ -1,12 +1,12 @@
 //! Element-wise arithmetic of two operands, with broadcasting.
 
-use super::tensor_list;
 use crate::numeric::broadcast;
 use crate::numeric::broadcast::{Binary, Operand, Plan, zip_run, zip_tensors};
 use crate::numeric::dispatch::{COMPLEX, FLOATS, FRACTIONS, INTEGERS, NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Analytic, Arithmetic, Integer, Number, Real};
 use crate::numeric::threads::{BLOCK, Cost, chunk_size, for_chunks};
 use crate::numeric::wide::{Float, Lane, block, load, store};
+use crate::plan::tensor_list;
 use bytes::Bytes;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Error, Result};

@@ -1,11 +1,12 @@
 //! Kernels of bounding boxes in images: cropping, drawing, random sampling and non-maximum suppression.
 
-pub mod crop;
+mod crop;
 mod draw;
 mod sample;
-pub mod suppress;
+mod suppress;
 
 use crate::numeric::dispatch::{REALS, dispatch};
+use crate::plan::boxes::Method;
 use device::kernel::{Kernel, KernelDef};
 use graph::DType;
 
@@ -18,7 +19,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["crop_size"],
         ..KernelDef::of("CropAndResize", PLAIN, |i| {
-            let (method, outside) = (crop::Method::of(i)?, i.attr("extrapolation_value")?);
+            let (method, outside) = (Method::of(i)?, i.attr("extrapolation_value")?);
             dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| crop::forward::<T>(ctx, method, outside)))
         })
     },
@@ -28,7 +29,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             "CropAndResizeGradImage",
             &[("T", &[DType::Float, DType::Half, DType::Double])],
             |i| {
-                let method = crop::Method::of(i)?;
+                let method = Method::of(i)?;
                 dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| crop::image_gradient::<T>(ctx, method)))
             },
         )

@@ -2,11 +2,10 @@
 
 mod sampler;
 
-use super::random::Stream;
-use super::random::philox::Singles;
-use device::Result;
-use device::invalid;
+use crate::numeric::philox::Singles;
+use crate::plan::random::Stream;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Result, invalid};
 use graph::{Shape, Tensor};
 use rustc_hash::{FxHashMap, FxHashSet};
 use sampler::{AllClasses, FixedUnigram, LogUniform, Sampler, Uniform, Unigram};

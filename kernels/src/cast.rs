@@ -4,9 +4,10 @@ use crate::numeric::dispatch::dispatch;
 use crate::numeric::elementwise::{Unary, map_run, map_tensor};
 use crate::numeric::threads::Cost;
 use crate::numeric::wide::Lane;
+use crate::plan::cast::bitcast_shape;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};
-use graph::{Bool8, DType, Shape, Tensor};
+use graph::{Bool8, DType, Tensor};
 use num_complex::Complex;
 use std::marker::PhantomData;
 
@@ -214,19 +215,4 @@ fn make_bitcast(init: &KernelInit<'_>) -> Result<Kernel> {
         ctx.set_output(0, out);
         Ok(())
     })
-}
-
-/// Returns the shape of the result of `Bitcast`. A smaller element type adds an axis; for a larger one the last
-/// axis must make up exactly one element.
-pub fn bitcast_shape(shape: &Shape, from: DType, to: DType) -> Result<Shape> {
-    let mut dims = shape.dims().to_vec();
-    let (Some(from_size), Some(to_size)) = (from.size(), to.size()) else {
-        return Err(Error::unimplemented(format!("Bitcast {from} to {to} is not supported")));
-    };
-    if from_size > to_size {
-        dims.push(from_size / to_size);
-    } else if from_size < to_size && dims.pop() != Some(to_size / from_size) {
-        device::invalid!("Cannot bitcast from {} to {}", from.number(), to.number());
-    }
-    Ok(Shape::new(&dims)?)
 }

@@ -3,9 +3,10 @@
 use crate::numeric::dispatch::{FLOATS, dispatch};
 use crate::numeric::threads::for_rows;
 use crate::numeric::wide::{Float, Lane, narrowed, widened};
+use crate::plan::color::{check_colours, check_images};
+use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
-use device::{Error, Result};
-use graph::{Code, DType, Shape, Tensor};
+use graph::{Code, DType, Tensor};
 
 const ADJUSTED: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half])];
 
@@ -89,15 +90,6 @@ fn to_rgb<W: crate::numeric::scalar::Real>([h, s, v]: [W; 3]) -> [W; 3] {
     pure.map(|p| (one - s + s * p) * v)
 }
 
-/// Checks that pixels have three channels; `code` is the error's code if they do not.
-pub fn check_colours(x: &Shape, code: Code) -> Result<()> {
-    match x.last() {
-        None => device::invalid!("input must be at least 1D{x}"),
-        Some(3) => Ok(()),
-        Some(n) => Err(Error::new(code, format!("input must have 3 channels but instead has {n} channels."))),
-    }
-}
-
 /// Sets output 0 to `pixel` of each pixel of input 0.
 fn convert<T: Float>(ctx: &mut KernelContext<'_>, pixel: fn([T::Wide; 3]) -> [T::Wide; 3]) -> Result<()> {
     let x = ctx.input(0)?;
@@ -121,14 +113,6 @@ fn map_pixels<W: crate::numeric::scalar::Real + graph::Element>(
         pixels.iter_mut().zip(from).for_each(|(o, &x)| *o = pixel(x));
     });
     Ok(out)
-}
-
-/// Checks that a tensor has at least three axes.
-pub fn check_images(x: &Shape) -> Result<()> {
-    if x.rank() < 3 {
-        device::invalid!("input must be at least 3-D, got shape{x}");
-    }
-    Ok(())
 }
 
 /// Sets output 0 to `pixel` of each pixel of input 0 and the scalar input 1, which errors call `name`.

@@ -1,15 +1,15 @@
 //! Kernels that create tensors: constants, placeholders, fills, ranges, one-hot encodings, diagonals and band
 //! parts.
 
-use super::tensor_list;
 use crate::numeric::dispatch::{ANY, FLOATS, INDEX, INTEGERS, dispatch};
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Semiring;
-use crate::numeric::strided::{Layout, Taken, copy, taking};
+use crate::numeric::strided::{Layout, copy, taking};
 use crate::objects::memory::Host;
-use device::invalid;
+use crate::plan::constant::{along_diagonal, band, diag_part, with_diagonal};
+use crate::plan::tensor_list;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::ops::constant::range_length;
 use graph::{DType, Element, PartialShape, Shape, Tensor};
 use num_traits::{AsPrimitive, Float};
@@ -258,20 +258,6 @@ fn ones_like<T: Semiring>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the shape of a tensor whose diagonal is input 0.
-pub fn with_diagonal(ctx: &KernelContext<'_>) -> Result<Shape> {
-    let input = ctx.shape(0)?;
-    if input.rank() == 0 {
-        invalid!("Input must be at least rank 1, got 0");
-    }
-    Ok(Shape::new(&input.repeat(2))?)
-}
-
-/// Returns the layout of the diagonal of a square matrix with `n` rows.
-pub fn along_diagonal(n: usize) -> Layout {
-    Layout { offset: 0, strides: [n as isize + 1].as_slice().into() }
-}
-
 fn diag<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (shape, input) = (with_diagonal(ctx)?, ctx.input(0)?);
     let n = input.num_elements();
@@ -281,41 +267,6 @@ fn diag<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     })?;
     ctx.set_output(0, out);
     Ok(())
-}
-
-/// Returns the diagonal of input 0, as a strided part of it.
-pub fn diag_part(ctx: &KernelContext<'_>) -> Result<Taken> {
-    let input = ctx.shape(0)?;
-    let rank = input.rank();
-    if rank % 2 != 0 {
-        invalid!("The rank of the tensor should be even and positive, got shape {input}");
-    }
-    let (first, second) = input.split_at(rank / 2);
-    if let Some(i) = (0..rank / 2).find(|&i| first[i] != second[i]) {
-        invalid!("Invalid shape {input}: dimensions {i} and {} do not match.", i + rank / 2);
-    }
-    let shape = Shape::new(first)?;
-    let n = shape.num_elements();
-    Ok(Taken { shape, dims: [n].as_slice().into(), from: along_diagonal(n) })
-}
-
-/// Returns the rows and columns of the matrices in input 0, and the number of diagonals kept below and above the
-/// main diagonal.
-pub fn band(ctx: &KernelContext<'_>) -> Result<([usize; 2], [i64; 2])> {
-    let input = ctx.shape(0)?;
-    let &[.., rows, columns] = input.dims() else {
-        invalid!("input must be at least 2-dim, received shape: {input}");
-    };
-    let bound = |i: usize, name: &str, unit: &str, most: usize| -> Result<i64> {
-        let value = ctx.scalar(i, &format!("num_{name}"))?.to_i64s()?[0];
-        if value > most as i64 {
-            invalid!(
-                "num_{name} must be negative or less or equal to number of {unit} ({most}) got: {value}"
-            );
-        }
-        Ok(if value < 0 { i64::MAX } else { value })
-    };
-    Ok(([rows, columns], [bound(1, "lower", "rows", rows)?, bound(2, "upper", "columns", columns)?]))
 }
 
 fn band_part<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {

@@ -21,6 +21,7 @@ use crate::numeric::operand_cache::Kept;
 use crate::numeric::panel::Panels;
 use crate::numeric::scalar::Number;
 use crate::numeric::wide::{Lane, narrowed, widened};
+use crate::plan::conv::{input_shape, sizes_input};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::ops::conv::{Conv, ConvSizes};
@@ -145,19 +146,6 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv, packed: &PackedF
     Ok(())
 }
 
-/// Returns a vector input that holds the sizes of a shape.
-pub fn sizes_input(ctx: &KernelContext<'_>, i: usize, name: &str) -> Result<Vec<i64>> {
-    let sizes = ctx.input(i)?;
-    if sizes.shape().rank() != 1 {
-        device::invalid!(
-            "{}: {name} input must be 1-dim, not {}",
-            ctx.node().op.name(),
-            sizes.shape().rank()
-        );
-    }
-    Ok(sizes.to_i64s()?)
-}
-
 /// Checks that the incoming gradient has the shape of the convolution's output.
 fn check_out_backprop(ctx: &KernelContext<'_>, conv: &Conv, sizes: &ConvSizes, dy: &Tensor) -> Result<()> {
     let expected = conv.output_shape(sizes)?;
@@ -169,18 +157,6 @@ fn check_out_backprop(ctx: &KernelContext<'_>, conv: &Conv, sizes: &ConvSizes, d
         );
     }
     Ok(())
-}
-
-/// Returns the shape of the convolution's input, given as all its sizes, or, for images, as rows and columns only.
-pub fn input_shape(ctx: &KernelContext<'_>, conv: &Conv) -> Result<Shape> {
-    let (filter, dy) = (ctx.shape(1)?, ctx.shape(2)?);
-    let input_sizes = sizes_input(ctx, 0, "input_sizes")?;
-    Ok(match (input_sizes.as_slice(), dy.dims(), filter.dims()) {
-        (&[h, w], &[n, _, _, _], &[_, _, c, _]) => {
-            Shape::from_i64(&conv.input_shape([h, w], n as i64, c as i64))?
-        }
-        _ => Shape::from_i64(&input_sizes)?,
-    })
 }
 
 /// Returns the shape with the channels moved to the end.

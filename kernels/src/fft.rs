@@ -1,9 +1,9 @@
 //! Fourier transforms along the innermost axes, computed in double precision.
 
 use crate::numeric::dispatch::COMPLEX;
+use crate::plan::fft::{check_lengths, check_rank, lengths};
 use device::Result;
-use device::invalid;
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::DType::{self, *};
 use graph::{Shape, Tensor};
 use num_complex::Complex;
@@ -74,14 +74,6 @@ fn write(dtype: DType, shape: Shape, values: &[C], by: f64) -> Result<Tensor> {
     Ok(out)
 }
 
-/// Checks that a tensor has at least `axes` axes.
-pub fn check_rank(input: &Shape, axes: usize) -> Result<()> {
-    if input.rank() < axes {
-        invalid!("Input must have rank of at least {axes} but got: {input}");
-    }
-    Ok(())
-}
-
 /// A transform of complex tensors.
 fn complex_to_complex(axes: usize, direction: FftDirection) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
@@ -101,20 +93,6 @@ fn complex_to_complex(axes: usize, direction: FftDirection) -> Result<Kernel> {
     })
 }
 
-/// Returns the lengths of the transform, given in input 1.
-pub fn lengths(ctx: &KernelContext<'_>, axes: usize) -> Result<Vec<usize>> {
-    let lengths = ctx.input(1)?;
-    if lengths.shape().dims() != [axes] {
-        invalid!("fft_length must have shape [{axes}]");
-    }
-    let lengths = lengths.to_i64s()?;
-    let length = |&len: &i64| match usize::try_from(len) {
-        Ok(len) => Ok(len),
-        Err(_) => Err(device::Error::invalid(format!("fft_length must be >= 0, but got: {len}"))),
-    };
-    lengths.iter().map(length).collect()
-}
-
 /// Returns the first `taken` elements of each of the innermost axes.
 fn cropped(values: &[C], shape: &[usize], taken: &[usize]) -> Vec<C> {
     let first = shape.len() - taken.len();
@@ -129,17 +107,6 @@ fn cropped(values: &[C], shape: &[usize], taken: &[usize]) -> Vec<C> {
         dims[axis] = keep;
     }
     values
-}
-
-/// Checks that the innermost axes have at least these lengths.
-pub fn check_lengths(shape: &[usize], lengths: &[usize]) -> Result<()> {
-    let first = shape.len() - lengths.len();
-    for (axis, &len) in (first..).zip(lengths) {
-        if shape[axis] < len && shape[axis] > 0 {
-            invalid!("Input dimension {axis} must have length of at least {len} but got: {}", shape[axis]);
-        }
-    }
-    Ok(())
 }
 
 /// A transform of real tensors. Only the first half of the last axis is computed, because the other half is its

@@ -1,21 +1,19 @@
 //! Fused ops, which are chains of other ops. The kernels of the chain run one after another, each in the buffer of
 //! the previous result if possible; chains of element-wise ops run in one pass over memory.
 
-pub mod chain;
 mod elementwise;
 mod strip;
 
 pub(crate) use strip::has_strip;
 
 use crate::numeric::dispatch::FLOATS;
-use bytes::Bytes;
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit, SyncKernel};
+use crate::plan::fused::{
+    Link, NORMALIZED, behind_normalization, check_inputs, copied, follow, fused_ops, run, texts,
+};
+use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::value::Value;
 use device::{Error, Result};
-use graph::DType::{self, BFloat16, Double, Float, Half};
-use graph::{AttrValue, Node};
-use smallvec::SmallVec;
-use std::fmt;
+use graph::DType::{BFloat16, Double, Float, Half};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("_FusedMatMul", &[("T", &[BFloat16, Half, Float])], |init| {
@@ -49,122 +47,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("_FusedElementwise", &[("T", FLOATS)], elementwise::make),
 ];
 
-/// An op of a chain. Its first input is the result of the previous op; the others are inputs of the fused node.
-pub struct Link {
-    /// The op as a node, for its kernel's context.
-    pub node: Node,
-    kernel: Box<SyncKernel>,
-    /// The number of the op's inputs.
-    inputs: usize,
-    /// The number of the op's outputs.
-    outputs: usize,
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Link({})", self.node.op.name())
-    }
-}
-
-impl Link {
-    /// Makes the kernel of an op of the chain.
-    fn new(
-        init: &KernelInit<'_>,
-        op: &str,
-        inputs: usize,
-        attrs: Vec<(&'static str, AttrValue)>,
-    ) -> Result<Link> {
-        let unknown = || Error::unimplemented(format!("{}: '{op}' in a fused op", init.node.op.name()));
-        let mut node = Node::new(init.node.name.clone(), graph::ops::lookup(op).ok_or_else(unknown)?);
-        for (name, value) in attrs {
-            node.attrs.set(name, value);
-        }
-        let def = init.device.find_kernel(&node).ok_or_else(unknown)?;
-        let (input_types, output_types) = (node.input_types()?, node.output_types()?);
-        let kernel =
-            (def.make)(&KernelInit { node: &node, inputs: &input_types, outputs: &output_types, ..*init })?;
-        let Kernel::Sync(kernel) = kernel else { return Err(unknown()) };
-        Ok(Link { kernel, inputs, outputs: output_types.len(), node })
-    }
-}
-
-/// Returns the node's attributes with these names.
-fn copied(init: &KernelInit<'_>, names: &[&'static str]) -> Result<Vec<(&'static str, AttrValue)>> {
-    names.iter().map(|name| Ok((*name, init.attr::<AttrValue>(name)?))).collect()
-}
-
-/// Returns a list attribute of strings.
-fn texts(init: &KernelInit<'_>, name: &str) -> Result<Vec<String>> {
-    let texts = init.attr::<Vec<Bytes>>(name)?;
-    Ok(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
-}
-
-/// Returns the ops that the attribute `fused_ops` names; they follow a first op that takes `first` inputs of the
-/// node.
-///
-/// # Errors
-/// `Unimplemented` naming an unknown op; `InvalidArgument` if the ops take more or fewer inputs than the node has.
-pub fn fused_ops(init: &KernelInit<'_>, first: usize) -> Result<Vec<Link>> {
-    let then =
-        texts(init, "fused_ops")?.iter().map(|op| follower(init, op)).collect::<Result<Vec<Link>>>()?;
-    check_inputs(init, first, &then)?;
-    Ok(then)
-}
-
-/// Inputs of a normalisation without fused ops.
-pub const NORMALIZED: usize = 5;
-
-/// Returns the ops of a `_FusedBatchNormEx` after its normalisation: the sum with the side input, and the
-/// activation.
-///
-/// # Errors
-/// `Unimplemented` naming an unknown activation; `InvalidArgument` if the ops take more or fewer inputs than the
-/// node has.
-pub fn behind_normalization(init: &KernelInit<'_>) -> Result<Vec<Link>> {
-    let mut then = Vec::new();
-    for _ in 0..init.attr::<i64>("num_side_inputs")? {
-        then.push(Link::new(init, "AddV2", 2, copied(init, &["T"])?)?);
-    }
-    let mode = init.attr::<String>("activation_mode")?;
-    if mode != "Identity" {
-        then.push(follower(init, &mode)?);
-    }
-    check_inputs(init, NORMALIZED, &then)?;
-    Ok(then)
-}
-
-/// Checks that the ops take exactly the node's inputs.
-fn check_inputs(init: &KernelInit<'_>, first: usize, then: &[Link]) -> Result<()> {
-    let expected = first + then.iter().map(|link| link.inputs - 1).sum::<usize>();
-    if expected != init.inputs.len() {
-        device::invalid!("{} takes {expected} inputs, not {}", init.node.op.name(), init.inputs.len());
-    }
-    Ok(())
-}
-
-/// Makes an op that follows the first one of a chain.
-fn follower(init: &KernelInit<'_>, op: &str) -> Result<Link> {
-    let element = init.attr::<DType>("T")?;
-    let mut attrs = vec![("T", element.into())];
-    match op {
-        "BiasAdd" => {
-            attrs.extend(init.attr::<AttrValue>("data_format").ok().map(|format| ("data_format", format)));
-            Link::new(init, op, 2, attrs)
-        }
-        "FusedBatchNorm" => {
-            attrs.extend(copied(init, &["epsilon", "data_format"])?);
-            attrs.push(("is_training", false.into()));
-            Link::new(init, op, 5, attrs)
-        }
-        "LeakyRelu" => {
-            attrs.push(("alpha", init.attr::<AttrValue>("leakyrelu_alpha")?));
-            Link::new(init, op, 1, attrs)
-        }
-        "Relu" | "Relu6" | "Elu" | "Selu" | "Tanh" | "Sigmoid" => Link::new(init, op, 1, attrs),
-        _ => Err(Error::unimplemented(format!("{}: '{op}' in a fused op", init.node.op.name()))),
-    }
-}
-
 /// Returns the kernel that runs `first` and then each of `then`. The first output is the chain's; the others are
 /// those of `first`.
 fn chain(init: &KernelInit<'_>, first: Link, then: Vec<Link>) -> Result<Kernel> {
@@ -175,40 +57,11 @@ fn chain(init: &KernelInit<'_>, first: Link, then: Vec<Link>) -> Result<Kernel> 
     })
 }
 
-/// Runs each of `then` on the current first output, and on the node's inputs from `next` on.
-pub fn follow(ctx: &mut KernelContext<'_>, then: &[Link], mut next: usize) -> Result<()> {
-    for link in then {
-        let value = std::mem::take(&mut ctx.outputs[0]);
-        run(ctx, link, next, value)?;
-        next += link.inputs - 1;
-    }
-    Ok(())
-}
-
-/// Runs one op on `value`, if there is one, and on the node's inputs from `next` on.
-fn run(ctx: &mut KernelContext<'_>, link: &Link, next: usize, value: Value) -> Result<()> {
-    let mut inputs: SmallVec<[Value; 6]> = SmallVec::new();
-    if !matches!(value, Value::None) {
-        inputs.push(value);
-    }
-    let further = link.inputs - inputs.len();
-    inputs.extend((next..next + further).map(|i| ctx.take_value(i)));
-    let mut outputs: SmallVec<[Value; 6]> = SmallVec::from_elem(Value::None, link.outputs);
-    let mut link_ctx = KernelContext { node: &link.node, inputs: &mut inputs, outputs: &mut outputs, ..*ctx };
-    (link.kernel)(&mut link_ctx)?;
-    for (whole, value) in ctx.outputs.iter_mut().zip(outputs) {
-        if matches!(whole, Value::None) {
-            *whole = value;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::run_op;
-    use graph::{AttrList, Tensor};
+    use graph::{AttrList, AttrValue, DType, Tensor};
 
     fn names(names: &[&'static str]) -> AttrValue {
         AttrValue::List(AttrList::Str(names.iter().map(|n| n.as_bytes().into()).collect()))

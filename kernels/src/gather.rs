@@ -3,10 +3,10 @@
 use crate::numeric::dispatch::{ANY, INDEX, dispatch};
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Semiring as _;
+use crate::plan::gather::position;
 use bytes::{Bytes, BytesMut};
-use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::DType::{self, Int16, Int32, Int64};
 use graph::shape::resolve_axis;
 use graph::{Element, Shape, Tensor};
@@ -57,20 +57,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
 ];
-
-/// Returns the position of element `i` in a tensor of this shape, for error messages.
-pub(super) fn position(name: &str, shape: &[usize], mut i: usize) -> String {
-    if shape.is_empty() {
-        return name.to_owned();
-    }
-    let mut at: SmallVec<[String; 6]> = SmallVec::new();
-    for &d in shape.iter().rev() {
-        at.push((i % d.max(1)).to_string());
-        i /= d.max(1);
-    }
-    at.reverse();
-    format!("{name}[{}]", at.join(","))
-}
 
 /// Returns the indices as unsigned numbers, checked to be below `limit`.
 fn checked(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {

@@ -1,8 +1,10 @@
 //! Random numbers from a generator whose state is a variable; each op advances the state.
 
-use super::random::philox::Philox;
-use super::random::{Generator, Source, bits, integers, normal, truncated, uniform};
+use super::random::{bits, integers, normal, truncated, uniform};
 use crate::numeric::dispatch::{FLOATS, INDEX, WORDS};
+use crate::numeric::philox::Philox;
+use crate::plan::generator::skipped;
+use crate::plan::random::{Generator, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::{DType, Tensor};
@@ -12,10 +14,6 @@ type Types = &'static [(&'static str, &'static [DType])];
 const FLOAT: Types = &[("dtype", FLOATS), ("shape_dtype", INDEX)];
 const WHOLE: Types = &[("dtype", INDEX), ("shape_dtype", INDEX)];
 const BITS: Types = &[("dtype", WORDS), ("shape_dtype", INDEX)];
-
-/// Groups of four numbers that a generator advances for each number skipped, equal to the number reserved for each
-/// number drawn.
-const SKIPPED: u64 = 256;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("StatefulStandardNormal", FLOAT, |i| {
@@ -40,19 +38,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
         })
     }),
 ];
-
-/// Returns the groups of four numbers to skip: those reserved for as many numbers as input 2 states.
-pub fn skipped(ctx: &KernelContext<'_>) -> Result<u64> {
-    let delta = ctx.input(2)?;
-    if delta.shape().rank() != 0 {
-        device::invalid!("delta must be of shape [], not {}", delta.shape());
-    }
-    let delta = match delta.dtype() {
-        DType::UInt64 => delta.item::<u64>()?,
-        _ => delta.item::<i64>()? as u64,
-    };
-    Ok(delta.wrapping_mul(SKIPPED))
-}
 
 /// Advances the generator. Returns its state before.
 fn skip(ctx: &KernelContext<'_>, generator: &Generator) -> Result<Philox> {

@@ -2,9 +2,9 @@
 
 use crate::numeric::dispatch::{INDEX, REALS, dispatch};
 use crate::numeric::scalar::Arithmetic;
-use device::Result;
-use device::invalid;
+use crate::plan::histogram::{Bins, Counted, boundaries, number, widths};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Result, invalid};
 use graph::DType::{self, *};
 use graph::{Element, Shape, Tensor};
 use num_traits::ToPrimitive;
@@ -35,15 +35,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("UpperBound", BOUNDS, |init| bound(init, true)),
 ];
 
-/// Returns the attribute `boundaries`, which must be sorted.
-pub fn boundaries(init: &KernelInit<'_>) -> Result<Vec<f32>> {
-    let bounds: Vec<f32> = init.attr("boundaries")?;
-    if bounds.windows(2).any(|w| w[1] < w[0]) {
-        invalid!("Expected sorted boundaries");
-    }
-    Ok(bounds)
-}
-
 fn bucketize<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, bounds: &[f32]) -> Result<()> {
     let input = ctx.input(0)?;
     let mut out = ctx.allocate(Int32, input.shape().clone())?;
@@ -68,44 +59,6 @@ fn counts(dtype: DType, counts: &[i64]) -> Result<Tensor> {
     })
 }
 
-fn number<T: ToPrimitive>(value: T) -> f64 {
-    value.to_f64().unwrap_or(f64::NAN)
-}
-
-/// Bins of equal width.
-#[derive(Debug)]
-pub struct Bins {
-    pub count: usize,
-    /// The lower bound of the first bin.
-    pub low: f64,
-    pub width: f64,
-}
-
-impl Bins {
-    /// Reads the number of bins in input 2 and their range in input 1.
-    pub fn of(ctx: &KernelContext<'_>) -> Result<Bins> {
-        let (range, bins) = (ctx.input(1)?, ctx.input(2)?);
-        if range.shape().rank() != 1 || range.num_elements() != 2 {
-            invalid!("value_range should be a vector of 2 elements, got shape {}", range.shape());
-        }
-        if bins.shape().rank() != 0 {
-            invalid!("nbins should be a scalar, got shape {}", bins.shape());
-        }
-        let bins = bins.item::<i32>()?;
-        if bins <= 0 {
-            invalid!("nbins should be a positive number, but got '{bins}'");
-        }
-        let [low, high] = dispatch!(real, range.dtype(), T => {
-            let ends = range.values::<T>()?;
-            Ok([number(ends[0]), number(ends[1])])
-        })?;
-        if low >= high || low.is_nan() || high.is_nan() {
-            invalid!("value_range should satisfy value_range[0] < value_range[1], but got '[{low}, {high}]'");
-        }
-        Ok(Bins { count: bins as usize, low, width: (high - low) / f64::from(bins) })
-    }
-}
-
 /// `HistogramFixedWidth`: counts the values in each bin.
 fn fixed_width<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
     let (values, bins) = (ctx.input(0)?.values::<T>()?, Bins::of(ctx)?);
@@ -124,57 +77,6 @@ fn fixed_width<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, dtype: DTy
     let out = counts(dtype, bin_counts)?;
     ctx.set_output(0, out);
     Ok(())
-}
-
-/// The numbers that `Bincount` counts, row by row if they are a matrix.
-#[derive(Debug)]
-pub struct Counted {
-    /// The number of rows of a matrix; `None` if there is a single row.
-    pub(crate) rows: Option<usize>,
-    /// Numbers in a row.
-    pub columns: usize,
-    /// The number of bins of a row.
-    pub bins: usize,
-    /// Set if the numbers have weights.
-    pub is_weighted: bool,
-}
-
-impl Counted {
-    /// Checks the inputs of `Bincount` or `DenseBincount`.
-    pub fn of(ctx: &KernelContext<'_>) -> Result<Counted> {
-        let (input, size, weights) = (ctx.shape(0)?, ctx.input(1)?, ctx.shape(2)?);
-        let dense = ctx.node().op.name() == "DenseBincount";
-        if dense && input.rank() > 2 {
-            invalid!("Shape must be at most rank 2 but is rank {}", input.rank());
-        }
-        if size.shape().rank() != 0 {
-            invalid!("Shape must be rank 0 but is rank {}", size.shape().rank());
-        }
-        let size = size.to_i64s()?[0];
-        let Ok(bins) = usize::try_from(size) else { invalid!("size ({size}) must be non-negative") };
-        let is_weighted = weights.num_elements() > 0;
-        let has_matching_shape =
-            if dense { weights == input } else { weights.num_elements() == input.num_elements() };
-        if is_weighted && !has_matching_shape {
-            invalid!(
-                "`weights` must be the same shape as `arr` or a length-0 `Tensor`, in which case it acts as all \
-                weights equal to 1. Received {weights}"
-            );
-        }
-        let (rows, columns) = match (dense, input.dims()) {
-            (true, &[rows, columns]) => (Some(rows), columns),
-            _ => (None, input.num_elements()),
-        };
-        Ok(Counted { rows, columns, bins, is_weighted })
-    }
-
-    /// Returns the shape of the result.
-    pub fn shape(&self) -> Result<Shape> {
-        Ok(match self.rows {
-            Some(rows) => Shape::new(&[rows, self.bins])?,
-            None => Shape::new(&[self.bins])?,
-        })
-    }
 }
 
 /// `Bincount` and `DenseBincount`: sums the weights (1 without weights) of each number, row by row for a matrix.
@@ -218,21 +120,6 @@ fn partition_point<T>(inputs: &[T], is_before: impl Fn(&T) -> bool) -> usize {
         }
     }
     first
-}
-
-/// Returns the elements per row of the sorted inputs and of the values, which must have equally many rows.
-pub fn widths(ctx: &KernelContext<'_>, dtype: DType) -> Result<[usize; 2]> {
-    let (sorted, values) = (ctx.shape(0)?, ctx.shape(1)?);
-    let (&[rows, width], &[value_rows, count]) = (sorted.dims(), values.dims()) else {
-        invalid!("sorted input and values must be matrices, got {sorted} and {values}");
-    };
-    if rows != value_rows {
-        invalid!("Leading dim_size of both tensors must match.");
-    }
-    if dtype == Int32 && width >= i32::MAX as usize {
-        invalid!("width of sorted inputs must be below {}", i32::MAX);
-    }
-    Ok([width, count])
 }
 
 /// `LowerBound` and `UpperBound`: for each value of a row, the first position of a sorted input that is not less

@@ -1,8 +1,9 @@
 //! Kernels that pass their inputs through.
 
 use crate::numeric::dispatch::{FLOATS, dispatch};
+use crate::plan::identity::Found;
+use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
-use device::{Error, Result};
 use graph::Element;
 use num_traits::Float;
 
@@ -33,39 +34,6 @@ fn pass(ctx: &mut KernelContext<'_>) -> Result<()> {
         ctx.set_output(i, value);
     }
     Ok(())
-}
-
-/// The kinds of values that are not finite in a tensor.
-#[derive(Default, Debug)]
-pub struct Found {
-    /// Set if there is a NaN.
-    pub nan: bool,
-    /// Set if there is an infinity of either sign.
-    pub infinite: bool,
-    /// Set if there is a negative infinity.
-    pub negative: bool,
-    /// Set if there is a positive infinity.
-    pub positive: bool,
-}
-
-impl Found {
-    /// Returns the error for a tensor with these values; `signed` distinguishes positive and negative infinities.
-    pub fn error(&self, message: &str, signed: bool) -> Error {
-        let kinds = match &(if signed { self.signed() } else { self.unsigned() })[..] {
-            [a, b, c] => format!("{a}, {b}, and {c}"),
-            some => some.join(" and "),
-        };
-        Error::invalid(format!("{message} : Tensor had {kinds} values"))
-    }
-
-    fn unsigned(&self) -> Vec<&'static str> {
-        [(self.infinite, "Inf"), (self.nan, "NaN")].into_iter().filter(|f| f.0).map(|f| f.1).collect()
-    }
-
-    fn signed(&self) -> Vec<&'static str> {
-        let all = [(self.negative, "-Inf"), (self.positive, "+Inf"), (self.nan, "NaN")];
-        all.into_iter().filter(|f| f.0).map(|f| f.1).collect()
-    }
 }
 
 /// `CheckNumerics`: passes input 0 on if all its values are finite.

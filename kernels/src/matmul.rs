@@ -7,8 +7,9 @@ use crate::numeric::panel::Panels;
 use crate::numeric::product::{Matrix, Threads, is_worth_packing, packed, product, product_with};
 use crate::numeric::scalar::Arithmetic;
 use crate::numeric::wide::{Lane, narrowed, widened};
+use crate::plan::matmul::{Batches, broadcast_batches, same_batches, single};
+use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Error, Result};
 use graph::DType::{self, *};
 use graph::{Element, Shape, Tensor};
 use rayon::prelude::*;
@@ -32,9 +33,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// A function that checks the ranks of both inputs and returns the plan that pairs their batches.
-pub type Batches = fn(&Shape, &Shape) -> Result<Plan>;
-
 /// Makes the kernel of a matrix product. A flipped factor is transposed, and by the batch ops conjugated too.
 fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Kernel> {
     let conjugates = init.node.op.name() != "MatMul";
@@ -42,45 +40,6 @@ fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Ker
     dispatch!(number, init.input_type(0), T => {
         Kernel::sync(move |ctx| multiply::<T>(ctx, flips, conjugates, batches, &kept))
     })
-}
-
-pub fn single(x: &Shape, y: &Shape) -> Result<Plan> {
-    for (i, s) in [x, y].into_iter().enumerate() {
-        if s.rank() != 2 {
-            device::invalid!("In[{i}] is not a matrix. Instead it has shape {s}");
-        }
-    }
-    Plan::new(&Shape::scalar(), &Shape::scalar())
-}
-
-pub fn same_batches(x: &Shape, y: &Shape) -> Result<Plan> {
-    if x.rank() != y.rank() {
-        device::invalid!("In[0] and In[1] has different ndims: {x} vs. {y}");
-    }
-    at_least_matrices(x, y)?;
-    for i in 0..x.rank() - 2 {
-        if x[i] != y[i] {
-            device::invalid!("In[0].dim({i}) and In[1].dim({i}) must be the same: {x} vs {y}");
-        }
-    }
-    broadcast_batches(x, y)
-}
-
-pub fn broadcast_batches(x: &Shape, y: &Shape) -> Result<Plan> {
-    at_least_matrices(x, y)?;
-    let batch = |s: &Shape| Shape::new(&s[..s.rank() - 2]);
-    Plan::fit(&batch(x)?, &batch(y)?)?.ok_or_else(|| {
-        Error::invalid(format!("In[0] and In[1] must have compatible batch dimensions: {x} vs. {y}"))
-    })
-}
-
-fn at_least_matrices(x: &Shape, y: &Shape) -> Result<()> {
-    for (i, s) in [x, y].into_iter().enumerate() {
-        if s.rank() < 2 {
-            device::invalid!("In[{i}] ndims must be >= 2: {}", s.rank());
-        }
-    }
-    Ok(())
 }
 
 fn multiply<T: Lane>(

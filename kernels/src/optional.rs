@@ -3,11 +3,9 @@
 //!
 //! [`Placed`]: device::value::Placed
 
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::value::Held;
-use device::{Error, Result};
-use graph::{DType, Optional, PartialShape, Tensor};
-use std::sync::Arc;
+use crate::plan::optional::{from_value, get_value, has_value, none};
+use device::kernel::KernelDef;
+use graph::Tensor;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("OptionalFromValue", &[], from_value::<Tensor>),
@@ -15,76 +13,3 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("OptionalHasValue", &[], has_value::<Tensor>),
     KernelDef::of("OptionalGetValue", &[], get_value::<Tensor>),
 ];
-
-/// Returns the optional in input 0.
-fn optional<T: Held>(ctx: &KernelContext<'_>) -> Result<Arc<Optional<T>>> {
-    match ctx.input(0)?.as_variants()? {
-        [variant] => Ok(variant.expect("an optional")?),
-        all => Err(Error::invalid(format!("an optional is a scalar, not {} variants", all.len()))),
-    }
-}
-
-pub fn from_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
-    Kernel::sync(|ctx| {
-        let components = (0..ctx.num_inputs()).map(|i| T::of(ctx.take_value(i))).collect::<Result<_>>()?;
-        ctx.set_output(0, Tensor::variant(Optional::of(components)?));
-        Ok(())
-    })
-}
-
-pub fn none<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
-    Kernel::sync(|ctx| {
-        ctx.set_output(0, Tensor::variant(Optional::<T>::NONE));
-        Ok(())
-    })
-}
-
-pub fn has_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
-    Kernel::sync(|ctx| {
-        let has_value = optional::<T>(ctx)?.components().is_some();
-        ctx.set_output(0, Tensor::from(has_value));
-        Ok(())
-    })
-}
-
-pub fn get_value<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
-    let shapes = init.attr::<Vec<PartialShape>>("output_shapes")?;
-    if shapes.len() != init.outputs.len() {
-        device::invalid!(
-            "output_types and output_shapes must be same length, got {} and {}",
-            init.outputs.len(),
-            shapes.len()
-        );
-    }
-    let types: Vec<DType> = init.outputs.iter().map(|port| port.dtype).collect();
-    Kernel::sync(move |ctx| {
-        let optional = optional::<T>(ctx)?;
-        let missing = || Error::invalid("The given optional does not have a value.");
-        let components = optional.components().ok_or_else(missing)?;
-        if components.len() != types.len() {
-            device::invalid!(
-                "The given optional has {} components, expected {}.",
-                components.len(),
-                types.len()
-            );
-        }
-        for (i, (component, (dtype, shape))) in components.iter().zip(types.iter().zip(&shapes)).enumerate() {
-            if component.dtype() != *dtype {
-                device::invalid!(
-                    "The given optional does not match the expected type for component {i}. Expected: {dtype}. \
-                     Actual: {}.",
-                    component.dtype()
-                );
-            }
-            if !shape.accepts(component.shape()) {
-                device::invalid!(
-                    "The given optional does not match the expected shape for component {i}. Expected: {shape}. \
-                     Actual: {}.",
-                    component.shape()
-                );
-            }
-            ctx.set_output(i, component.clone());
-        }
-        Ok(())
-    })
-}

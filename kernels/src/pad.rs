@@ -4,9 +4,9 @@ use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Semiring;
 use crate::numeric::strided::{Layout, copy};
-use device::invalid;
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Error, Result};
+use crate::plan::pad::{MOST_AXES, MOST_MIRRORED, check_mirrored, mirror_offset, padded, paddings, unpadded};
+use device::Result;
+use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::{Shape, Tensor};
 use smallvec::SmallVec;
 
@@ -31,42 +31,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// The most axes that the padding kernels support, like TensorFlow's.
-pub const MOST_AXES: usize = 8;
-pub const MOST_MIRRORED: usize = 5;
-
-/// Returns the number of elements to add before and after each axis, from input 1. Inputs with more than `most` axes
-/// are refused.
-pub fn paddings(ctx: &KernelContext<'_>, most: usize) -> Result<SmallVec<[(usize, usize); 6]>> {
-    let (input, given) = (ctx.shape(0)?, ctx.input(1)?);
-    if input.rank() > most {
-        return Err(Error::unimplemented(format!("inputs rank not in [0,{most}]: {}", input.rank())));
-    }
-    let &[rows, 2] = given.shape().dims() else {
-        invalid!("paddings must be a matrix with 2 columns: {}", given.shape());
-    };
-    if rows != input.rank() {
-        invalid!("The first dimension of paddings must be the rank of inputs{} {input}", given.shape());
-    }
-    let pairs = given.to_i64s()?;
-    pairs
-        .chunks_exact(2)
-        .map(|p| match (usize::try_from(p[0]), usize::try_from(p[1])) {
-            (Ok(before), Ok(after)) => Ok((before, after)),
-            _ => Err(Error::invalid(format!("Paddings must be non-negative: {} {}", p[0], p[1]))),
-        })
-        .collect()
-}
-
-pub fn padded(shape: &Shape, paddings: &[(usize, usize)]) -> Result<Shape> {
-    let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
-    for (&d, &(before, after)) in shape.iter().zip(paddings) {
-        let size = d.checked_add(before).and_then(|d| d.checked_add(after));
-        dims.push(size.ok_or_else(|| Error::invalid("the padded shape is too large"))?);
-    }
-    Ok(Shape::new(&dims)?)
-}
-
 fn pad<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let paddings = paddings(ctx, MOST_AXES)?;
     let value =
@@ -84,33 +48,6 @@ fn pad<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
         })?
     };
     ctx.set_output(0, out);
-    Ok(())
-}
-
-/// Returns 1 for mode REFLECT, which does not repeat the element at the edge, and 0 for SYMMETRIC, which does.
-pub fn mirror_offset(init: &KernelInit<'_>) -> Result<usize> {
-    match init.attr::<String>("mode")?.as_str() {
-        "REFLECT" => Ok(1),
-        "SYMMETRIC" => Ok(0),
-        other => invalid!("mode must be either REFLECT or SYMMETRIC, not {other}"),
-    }
-}
-
-/// Checks that each axis has enough elements to be mirrored.
-pub fn check_mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result<()> {
-    for (&size, &(before, after)) in inner.iter().zip(paddings) {
-        let most = size.saturating_sub(offset);
-        if before > most || after > most {
-            match offset {
-                0 => invalid!(
-                    "paddings must be no greater than the dimension size: {before}, {after} greater than {size}"
-                ),
-                _ => invalid!(
-                    "paddings must be less than the dimension size: {before}, {after} not less than {size}"
-                ),
-            }
-        }
-    }
     Ok(())
 }
 
@@ -181,18 +118,6 @@ fn mirror<E: Moved>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
     })?;
     ctx.set_output(0, out);
     Ok(())
-}
-
-/// Returns the shape before padding.
-pub fn unpadded(shape: &Shape, paddings: &[(usize, usize)]) -> Result<Shape> {
-    let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
-    for (&d, &(before, after)) in shape.iter().zip(paddings) {
-        let size = d.checked_sub(before).and_then(|d| d.checked_sub(after));
-        dims.push(size.ok_or_else(|| {
-            Error::invalid(format!("paddings {before}, {after} do not fit the dimension {d}"))
-        })?);
-    }
-    Ok(Shape::new(&dims)?)
 }
 
 fn mirror_back<T: Semiring>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {

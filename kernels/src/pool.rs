@@ -9,6 +9,7 @@ use crate::numeric::scalar::{Real, Semiring};
 use crate::numeric::simd::{Vector, vectorized};
 use crate::numeric::threads::PARALLEL;
 use crate::numeric::wide::Float;
+use crate::plan::pool::{WINDOWS, Windows};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};
 use graph::ops::pool::{Pool, PoolSizes};
@@ -18,31 +19,6 @@ use rayon::prelude::*;
 
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
-
-/// The source of a kernel's window sizes and strides.
-#[derive(Clone, Copy, Debug)]
-pub enum Windows {
-    Attrs(Pool),
-    /// The inputs from this index on: window sizes, then strides.
-    Inputs(usize),
-}
-
-impl Windows {
-    pub fn of(&self, ctx: &KernelContext<'_>) -> Result<Pool> {
-        let first = match self {
-            Windows::Attrs(pool) => return Ok(*pool),
-            Windows::Inputs(first) => *first,
-        };
-        let vector = |i: usize, what: &str| -> Result<Vec<i64>> {
-            let sizes = ctx.input(i)?;
-            if sizes.num_elements() != 4 {
-                device::invalid!("Sliding window {what} field must specify 4 dimensions");
-            }
-            Ok(sizes.to_i64s()?)
-        };
-        Ok(Pool::with(ctx.node(), &vector(first, "ksize")?, &vector(first + 1, "stride")?)?)
-    }
-}
 
 type Compute = fn(&mut KernelContext<'_>, &Pool) -> Result<()>;
 
@@ -60,9 +36,6 @@ fn pooling_kernel(windows: Windows, compute: Compute) -> Result<Kernel> {
         compute(ctx, &pool)
     })
 }
-
-/// The names of the inputs with window sizes and strides.
-pub const WINDOWS: &[&str] = &["ksize", "strides"];
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("MaxPool", REAL, |i| dispatch!(real, i.output_type(0), T => images(i, max_pool::<T>))),

@@ -1,9 +1,10 @@
 //! Kernels that round numbers as quantisation would, without changing their dtype, and their gradients.
 
-pub mod fake;
-pub mod round_trip;
+mod fake;
+mod round_trip;
 
 use crate::numeric::dispatch::dispatch;
+use crate::plan::quantize::{Levels, RoundTrip};
 use device::kernel::{Kernel, KernelDef};
 use graph::DType;
 
@@ -25,31 +26,31 @@ pub(super) const KERNELS: &[KernelDef] = &[
         Kernel::sync(move |ctx| fake::by_attrs_grad(ctx, range))
     }),
     KernelDef::of("FakeQuantWithMinMaxVars", &[], |i| {
-        let levels = fake::Levels::of(i)?;
+        let levels = Levels::of(i)?;
         Kernel::sync(move |ctx| fake::by_inputs(ctx, levels, false))
     }),
     KernelDef::of("FakeQuantWithMinMaxVarsGradient", &[], |i| {
-        let levels = fake::Levels::of(i)?;
+        let levels = Levels::of(i)?;
         Kernel::sync(move |ctx| fake::by_inputs_grad(ctx, levels, false))
     }),
     KernelDef::of("FakeQuantWithMinMaxVarsPerChannel", &[], |i| {
-        let levels = fake::Levels::of(i)?;
+        let levels = Levels::of(i)?;
         Kernel::sync(move |ctx| fake::by_inputs(ctx, levels, true))
     }),
     KernelDef::of("FakeQuantWithMinMaxVarsPerChannelGradient", &[], |i| {
-        let levels = fake::Levels::of(i)?;
+        let levels = Levels::of(i)?;
         Kernel::sync(move |ctx| fake::by_inputs_grad(ctx, levels, true))
     }),
     KernelDef::of("QuantizeAndDequantizeV2", WIDE, |i| {
-        let attrs = round_trip::RoundTrip::of(i)?;
+        let attrs = RoundTrip::of(i)?;
         wide!(i.output_type(0), T => Kernel::sync(move |ctx| round_trip::forward::<T>(ctx, &attrs)))
     }),
     KernelDef::of("QuantizeAndDequantizeV3", WIDE, |i| {
-        let attrs = round_trip::RoundTrip::of(i)?;
+        let attrs = RoundTrip::of(i)?;
         wide!(i.output_type(0), T => Kernel::sync(move |ctx| round_trip::forward::<T>(ctx, &attrs)))
     }),
     KernelDef::of("QuantizeAndDequantizeV4", WIDE, |i| {
-        let attrs = round_trip::RoundTrip::of(i)?;
+        let attrs = RoundTrip::of(i)?;
         wide!(i.output_type(0), T => Kernel::sync(move |ctx| round_trip::forward::<T>(ctx, &attrs)))
     }),
     KernelDef::of("QuantizeAndDequantizeV4Grad", WIDE, |i| {

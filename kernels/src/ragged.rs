@@ -4,12 +4,11 @@ mod dense;
 mod gather;
 mod range;
 
-use super::shape::integers;
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::moved::{MOVED, moved};
-use device::Result;
-use device::invalid;
+use crate::plan::shape::integers;
 use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::{Result, invalid};
 use graph::{DType, Shape, Tensor};
 
 pub(super) const KERNELS: &[KernelDef] = &[

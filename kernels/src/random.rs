@@ -7,24 +7,19 @@ pub(super) mod distribution;
 mod draw;
 mod fill;
 mod gamma;
-pub(crate) mod philox;
 mod poisson;
-pub mod shuffle;
-mod source;
+mod shuffle;
 mod words;
 
 pub(super) use self::bounded::bounded_by_batch;
-pub use self::distribution::RESERVED;
-pub use self::fill::shape_input;
 pub(super) use self::fill::{bits, integers, normal, truncated, uniform};
 pub(super) use self::gamma::gamma;
 pub(super) use self::poisson::poisson;
 pub(super) use self::shuffle::{multinomial, shuffle};
-pub use self::source::{Generator, Source};
-pub(super) use self::source::{Stream, seeds};
 pub(super) use self::words::{WordStream, Words};
 
 use crate::numeric::dispatch::{FLOATS, INDEX, WORDS};
+use crate::plan::random::{Source, Stream};
 use device::kernel::KernelDef;
 use graph::DType::{self, *};
 

@@ -2,18 +2,18 @@
 
 mod extreme;
 mod fold;
-pub mod scan;
+mod scan;
 
 use crate::numeric::dispatch::{NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Number, Semiring as _};
 use crate::numeric::wide::{Lane, narrowed};
+use crate::plan::reduce::Layout;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use fold::{Fold, Load, Monoid};
-use graph::{Bool8, Element, Shape, Tensor};
+use graph::{Bool8, Element, Tensor};
 use half::{bf16, f16};
 use num_complex::Complex;
-use smallvec::SmallVec;
 
 macro_rules! monoids {
     ($($name:ident: $kind:ident, $identity:ident, |$x:ident, $y:ident| $value:expr;)*) => {$(
@@ -81,61 +81,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Cumsum", &[("T", NUMBERS)], |init| scan::make(init, scan::Operation::Sum)),
     KernelDef::of("Cumprod", &[("T", NUMBERS)], |init| scan::make(init, scan::Operation::Product)),
 ];
-
-/// The axes and the output shape of a reduction.
-#[derive(Debug)]
-pub struct Layout {
-    /// The axes, outermost first, each with whether it is reduced. Adjacent axes of the same kind are merged, and
-    /// axes of size 1 are left out.
-    pub axes: SmallVec<[fold::Axis; 4]>,
-    /// The output's shape.
-    pub shape: Shape,
-    /// The number of input elements per output element.
-    pub(crate) count: usize,
-}
-
-impl Layout {
-    /// Plans the reduction of `shape` along `axes`; negative axes count from the end.
-    pub fn new(shape: &Shape, axes: &Tensor, keep_dims: bool) -> Result<Layout> {
-        let rank = shape.rank();
-        let mut reduced = SmallVec::<[bool; 8]>::from_elem(false, rank);
-        for axis in axes.to_i64s()? {
-            let at = if axis < 0 { axis.checked_add(rank as i64) } else { Some(axis) };
-            let at = at.and_then(|a| usize::try_from(a).ok()).filter(|&a| a < rank);
-            let Some(at) = at else {
-                device::invalid!("Invalid reduction dimension ({axis} for input with {rank} dimension(s)");
-            };
-            if std::mem::replace(&mut reduced[at], true) {
-                device::invalid!("Invalid reduction arguments: Axes contains duplicate dimension: {at}");
-            }
-        }
-        let mut merged = SmallVec::<[fold::Axis; 4]>::new();
-        let mut dims = SmallVec::<[usize; 4]>::new();
-        let mut count = 1usize;
-        for (&size, &reduced) in shape.iter().zip(&reduced) {
-            if !reduced {
-                dims.push(size);
-            } else {
-                count = count.saturating_mul(size);
-                if keep_dims {
-                    dims.push(1);
-                }
-            }
-            if size == 1 {
-                continue;
-            }
-            match merged.last_mut() {
-                Some(last) if last.reduced == reduced => last.size = last.size.saturating_mul(size),
-                _ => merged.push(fold::Axis { size, reduced }),
-            }
-        }
-        Ok(Layout { axes: merged, shape: Shape::new(&dims)?, count })
-    }
-
-    pub fn reduces(&self) -> bool {
-        self.axes.iter().any(|a| a.reduced)
-    }
-}
 
 /// Returns `x` reduced along the axes of `layout`, in the type that the reduction computes in.
 fn reduced<A: Element, W: Element>(

@@ -1,18 +1,19 @@
 //! Kernels of resource variables.
 
-use super::random::philox::entropy;
 use super::scatter;
 use super::variable::{shared_name, update};
 use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
+use crate::numeric::philox::entropy;
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
+use crate::plan::resource::{existing, readable, target};
 use bytes::Bytes;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::resource::Resource;
 use device::variable::{Variable, VariableInput};
 use device::{Error, Result};
 use graph::{Code, DType, PartialShape, ResourceHandle, Shape, Tensor};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("VarHandleOp", &[], handle).brief(),
@@ -126,53 +127,6 @@ fn handle(init: &KernelInit<'_>) -> Result<Kernel> {
 
 /// An arbitrary number that distinguishes variables from other kinds of resources.
 const HASH_CODE: u64 = 0x5661_7269_6162_6c65;
-
-/// Returns the variable whose value is read, like [`existing`]; `InvalidArgument` if it has another dtype.
-pub fn readable(input: &VariableInput, ctx: &KernelContext<'_>, dtype: DType) -> Result<Arc<Variable>> {
-    let variable = existing(input, ctx)?;
-    if variable.dtype() != dtype {
-        device::invalid!(
-            "Trying to read variable with wrong dtype. Expected {dtype} got {}",
-            variable.dtype()
-        );
-    }
-    Ok(variable)
-}
-
-/// Returns the variable, or a `FailedPrecondition` error in TensorFlow's words, which clients that wait for
-/// initialisation match.
-fn existing(input: &VariableInput, ctx: &KernelContext<'_>) -> Result<Arc<Variable>> {
-    input.get_or(ctx, |store, handle| {
-        store.lookup::<Variable>(&handle.container, &handle.name).map_err(|error| {
-            Error::new(
-                Code::FailedPrecondition,
-                format!(
-                    "Could not find variable {}. This could mean that the variable has been deleted. In TF1, it \
-                     can also mean the variable is uninitialized. Debug info: container={}, status error \
-                     message={error}",
-                    handle.name, handle.container
-                ),
-            )
-        })
-    })
-}
-
-/// Returns the variable to which a value of this dtype is assigned; the first assignment creates it.
-pub fn target(input: &VariableInput, ctx: &KernelContext<'_>, dtype: DType) -> Result<Arc<Variable>> {
-    let variable = input.get_or(ctx, |store, handle| {
-        let shape = handle.dtypes_and_shapes.first().map(|(_, shape)| shape.clone()).unwrap_or_default();
-        store.lookup_or_create(&handle.container, &handle.name, || {
-            Ok(Variable::new(handle.name.clone(), dtype, shape))
-        })
-    })?;
-    if variable.dtype() != dtype {
-        device::invalid!(
-            "Trying to assign variable with wrong dtype. Expected {} got {dtype}",
-            variable.dtype()
-        );
-    }
-    Ok(variable)
-}
 
 fn assign(ctx: &mut KernelContext<'_>, input: &VariableInput, validate: bool) -> Result<()> {
     let value = ctx.take_input(1)?;

@@ -4,13 +4,12 @@ use super::gather::ignores_bad_indices;
 use crate::numeric::dispatch::{ANY, INDEX, NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _, Stored};
 use crate::numeric::threads::is_parallel_under_lock;
+use crate::plan::scatter::{check_nothing_for_empty, check_slices, give_reference, one_for_each};
 use bytes::Bytes;
 use device::Result;
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::value::Value;
+use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::variable::VariableInput;
 use graph::{DType, Shape, Tensor};
-use smallvec::SmallVec;
 
 /// The operation that combines an element with its update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,17 +144,6 @@ fn apply(update: Update, dtype: DType) -> Result<Apply> {
     }
 }
 
-/// Sets output 0 to the variable if the op takes a reference, which such ops return.
-pub fn give_reference(
-    ctx: &mut KernelContext<'_>,
-    input: &VariableInput,
-    variable: std::sync::Arc<device::variable::Variable>,
-) {
-    if input.is_ref() {
-        ctx.set_output(0, Value::Ref(variable));
-    }
-}
-
 /// The destinations of updates: numbers of slices, each of `len` elements.
 struct SliceNumbers {
     numbers: Vec<usize>,
@@ -216,57 +204,6 @@ fn position(shape: &[usize], i: usize) -> String {
     }
     parts.reverse();
     if parts.is_empty() { String::new() } else { format!("[{}]", parts.join(",")) }
-}
-
-/// Returns the shape in which ScatterNd indices are read: a vector of indices has one number per slice, so it gets a
-/// last axis of size 1.
-pub fn one_for_each(indices: &Shape) -> SmallVec<[usize; 6]> {
-    let mut at: SmallVec<[usize; 6]> = indices[..].into();
-    at.extend((at.len() == 1).then_some(1));
-    at
-}
-
-/// Checks that indices and updates are both empty, or that params, indices and updates all have elements.
-pub fn check_nothing_for_empty(params: &Shape, indices: &Shape, updates: &Shape) -> Result<()> {
-    let counts = [indices.num_elements(), updates.num_elements()];
-    if counts != [0, 0] && (params.num_elements() == 0 || counts.contains(&0)) {
-        device::invalid!(
-            "Indices and updates specified for empty output. indices shape: {indices}, updates shape: {updates}, \
-             params shape: {params}"
-        );
-    }
-    Ok(())
-}
-
-/// Checks that the updates have one slice for each index, and returns the number of coordinates of an index.
-///
-/// `read_in` is the shape in which the indices are read; its last axis holds the coordinates of an index.
-pub fn check_slices(params: &Shape, at: &Shape, read_in: &[usize], updates: &Shape) -> Result<usize> {
-    let Some((&depth, batch)) = read_in.split_last() else {
-        device::invalid!("indices must be at least 1-D, got shape []");
-    };
-    if params.rank() == 0 {
-        device::invalid!("Output must be at least 1-D, got shape: {params}");
-    }
-    if depth > params.rank() {
-        device::invalid!("indices of shape {at} have {depth} numbers each, params has shape {params}");
-    }
-    if updates.rank() < batch.len() || updates[..batch.len()] != *batch {
-        device::invalid!(
-            "Dimensions [0,{0}) of indices[shape={at}] must match dimensions [0,{0}) of updates[shape={updates}]",
-            batch.len()
-        );
-    }
-    if updates[batch.len()..] != params[depth..] {
-        device::invalid!(
-            "Dimensions [{depth},{}) of input[shape={params}] must match dimensions [{},{}) of \
-             updates[shape={updates}]",
-            params.rank(),
-            batch.len(),
-            updates.rank()
-        );
-    }
-    Ok(depth)
 }
 
 fn slices(

@@ -1,11 +1,12 @@
 //! Sums, means, products and extremes over segments: rows with the same segment id.
 
-use super::gather::{INDICES, position};
+use super::gather::INDICES;
 use crate::numeric::dispatch::{INDEX, NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _, Stored as _};
-use device::invalid;
+use crate::plan::gather::position;
+use crate::plan::segment::sorted_ids;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
@@ -121,38 +122,6 @@ fn sorted(init: &KernelInit<'_>, reduction: Reduction) -> Result<Kernel> {
             _ => sorted_segments::<T>(ctx, T::ZERO, false, less),
         }
     }))
-}
-
-/// Returns the segment of each row of input 0, ascending, and the shape of the result.
-pub fn sorted_ids(ctx: &KernelContext<'_>) -> Result<(Vec<i64>, Shape)> {
-    let (data, ids) = (ctx.shape(0)?, ctx.input(1)?);
-    if data.rank() == 0 {
-        invalid!("input must be at least rank 1");
-    }
-    if ids.shape().rank() != 1 {
-        invalid!("segment_ids should be a vector.");
-    }
-    if ids.num_elements() != data[0] {
-        invalid!("segment_ids should be the same size as dimension 0 of input.");
-    }
-    let ids = ids.to_i64s()?;
-    let segments = match ids.last() {
-        None => 0,
-        Some(&last) => usize::try_from(last.saturating_add(1)).unwrap_or(0),
-    };
-    if ids.windows(2).any(|pair| pair[1] < pair[0]) {
-        invalid!("segment ids are not increasing");
-    }
-    if let Some(&first) = ids.first()
-        && first < 0
-    {
-        invalid!(
-            "Segment id {first} out of range [0, {segments}), possibly because 'segment_ids' input is not sorted."
-        );
-    }
-    let mut dims: SmallVec<[usize; 6]> = data.dims().into();
-    dims[0] = segments;
-    Ok((ids, Shape::new(&dims)?))
 }
 
 /// Reduces sorted segments with `op`; `empty` is the value of a segment without rows.

@@ -3,9 +3,9 @@
 use crate::numeric::dispatch::{NUMBERS, dispatch};
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::strided::{Layout, pack};
-use device::invalid;
+use crate::plan::select::check_bounds;
 use device::kernel::{Kernel, KernelContext, KernelDef};
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::{Bool8, Element, Shape, Tensor};
 use half::{bf16, f16};
 use num_complex::Complex;
@@ -194,17 +194,6 @@ macro_rules! clip {
 
 clip!(f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64);
 clip!(complex: f32, f64);
-
-/// Checks that each bound is a scalar, or has the shape of the input.
-pub fn check_bounds(ctx: &KernelContext<'_>) -> Result<()> {
-    let (shape, low, high) = (ctx.shape(0)?, ctx.shape(1)?, ctx.shape(2)?);
-    if [low, high].iter().any(|bound| bound.rank() != 0 && *bound != shape) {
-        invalid!(
-            "clip_value_min and clip_value_max must be either of the same shape as input, or a scalar. input shape: {shape}clip_value_min shape: {low}clip_value_max shape: {high}"
-        );
-    }
-    Ok(())
-}
 
 fn clip<T: Clip>(ctx: &mut KernelContext<'_>) -> Result<()> {
     check_bounds(ctx)?;

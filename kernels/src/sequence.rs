@@ -3,11 +3,10 @@
 use crate::numeric::dispatch::{INDEX, REALS, dispatch};
 use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Stored;
-use device::invalid;
+use crate::plan::sequence::{check_cross, sequences, shifts};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Error, Result};
-use graph::shape::resolve_axis;
-use graph::{Code, DType, Shape, Tensor};
+use device::{Result, invalid};
+use graph::{DType, Shape, Tensor};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence),
@@ -27,29 +26,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
 fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
     let (batch, sequence): (i64, i64) = (init.attr("batch_dim")?, init.attr("seq_dim")?);
     moved!(init.output_type(0), E => Kernel::sync(move |ctx| reverse::<E>(ctx, batch, sequence)))
-}
-
-/// Checks that there is one length per index of the batch axis, and returns the batch and the sequence axis.
-pub fn sequences(input: &Shape, lengths: &Shape, batch: i64, sequence: i64) -> Result<(usize, usize)> {
-    let rank = input.rank();
-    if lengths.rank() != 1 {
-        invalid!("seq_lens must be 1-dim, not {}-dim", lengths.rank());
-    }
-    let axis = |axis: i64| usize::try_from(axis).ok().filter(|&axis| axis < rank);
-    let (Some(batch), Some(sequence)) = (axis(batch), axis(sequence)) else {
-        invalid!("batch_dim {batch} and seq_dim {sequence} must be from 0 to below input rank {rank}");
-    };
-    if batch == sequence {
-        invalid!("batch_dim == seq_dim == {sequence}");
-    }
-    if lengths.num_elements() != input[batch] {
-        invalid!(
-            "Length of seq_lens != input.dims({batch}), ({} vs. {})",
-            lengths.num_elements(),
-            input[batch]
-        );
-    }
-    Ok((batch, sequence))
 }
 
 /// Reverses the first elements of each sequence, up to the sequence's length.
@@ -86,29 +62,6 @@ fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> 
     })?;
     ctx.set_output(0, out);
     Ok(())
-}
-
-/// Returns the shift of each axis of input 0, reduced to less than the axis's size.
-pub fn shifts(ctx: &KernelContext<'_>) -> Result<Vec<usize>> {
-    let (shape, shift, axis) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
-    if shape.rank() == 0 {
-        invalid!("input must be 1-D or higher");
-    }
-    for (name, t) in [("shift", shift), ("axis", axis)] {
-        if t.shape().rank() > 1 {
-            invalid!("{name} must be a scalar or a 1-D vector. Found: {}", t.shape());
-        }
-    }
-    if shift.shape() != axis.shape() {
-        invalid!("shift and axis must have the same size");
-    }
-    let mut shifts = vec![0usize; shape.rank()];
-    for (&by, &axis) in shift.to_i64s()?.iter().zip(&axis.to_i64s()?) {
-        let Some(at) = resolve_axis(axis, shape.rank()) else { invalid!("axis {axis} is out of range") };
-        let size = shape[at].max(1);
-        shifts[at] = (shifts[at] + by.rem_euclid(size as i64) as usize) % size;
-    }
-    Ok(shifts)
 }
 
 fn roll<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
@@ -177,19 +130,6 @@ fn unravel(ctx: &mut KernelContext<'_>) -> Result<()> {
         _ => Tensor::from_slice(&out.iter().map(|&i| i as i32).collect::<Vec<_>>(), shape)?,
     };
     ctx.set_output(0, out);
-    Ok(())
-}
-
-/// Checks that both inputs have the same shape, with a last axis of 3.
-pub fn check_cross(ctx: &KernelContext<'_>) -> Result<()> {
-    let (a, b) = (ctx.shape(0)?, ctx.shape(1)?);
-    if a != b {
-        invalid!("Both inputs must be of same shape: {a} vs. {b}");
-    }
-    if a.last() != Some(&3) {
-        let message = "Cross-products are only defined for 3-element vectors.";
-        return Err(Error::new(Code::FailedPrecondition, message));
-    }
     Ok(())
 }
 

@@ -3,11 +3,11 @@
 
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::moved::MOVED;
-use crate::numeric::strided::{Layout, Taken, taking};
-use device::invalid;
+use crate::numeric::strided::taking;
+use crate::plan::shape::{broadcast_to, integers};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::ops::shape::{pairs, reduced_axes, squeezed_axes};
 use graph::shape::resolve_axis;
 use graph::{DType, PartialShape, Shape, Tensor};
@@ -61,22 +61,6 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef { op: "EnsureShape", make: ensure_shape, ..KernelDef::NEW },
 ];
-
-/// Returns sizes as a vector of the dtype.
-pub fn integers(dtype: DType, values: &[i64]) -> Result<Tensor> {
-    match dtype {
-        DType::Int64 => Ok(Tensor::vector(values)?),
-        _ => {
-            let mut out = Tensor::unspecified(DType::Int32, Shape::new(&[values.len()])?)?;
-            for (o, &v) in out.values_mut::<i32>()?.iter_mut().zip(values) {
-                *o = v
-                    .try_into()
-                    .map_err(|_| Error::invalid(format!("{v} does not fit the output type int32")))?;
-            }
-            Ok(out)
-        }
-    }
-}
 
 fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.attr::<DType>("out_type")?;
@@ -193,31 +177,6 @@ fn ensure_shape(init: &KernelInit<'_>) -> Result<Kernel> {
         }
         pass(ctx, shape)
     })
-}
-
-pub fn broadcast_to(ctx: &KernelContext<'_>) -> Result<Taken> {
-    let (from, sizes) = (ctx.shape(0)?, ctx.input(1)?);
-    if sizes.shape().rank() != 1 {
-        invalid!("shape must be a vector of {{int32,int64}}, got shape {}", sizes.shape());
-    }
-    let to = Shape::from_i64(&sizes.to_i64s()?)?;
-    let Some(more) = to.rank().checked_sub(from.rank()) else {
-        invalid!(
-            "Rank of input ({}) must be no greater than rank of output shape ({}).",
-            from.rank(),
-            to.rank()
-        );
-    };
-    let packed = Layout::packed(from);
-    let mut layout = Layout { offset: 0, strides: SmallVec::from_elem(0, to.rank()) };
-    for (i, (&f, &stride)) in from.iter().zip(&packed.strides).enumerate() {
-        if f == to[more + i] {
-            layout.strides[more + i] = stride;
-        } else if f != 1 {
-            invalid!("Incompatible shapes: {from} vs. {to}");
-        }
-    }
-    Ok(Taken { dims: to.dims().into(), shape: to, from: layout })
 }
 
 /// Returns both inputs as shapes in plain numbers. They are not checked as shapes, because no tensor gets them.

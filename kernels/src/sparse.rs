@@ -10,9 +10,7 @@ mod map;
 mod matmul;
 mod reduce;
 
-pub use arrange::dense_shape;
 pub(super) use coo::{Coo, check_sorted, matrix};
-pub use matmul::product_sizes;
 
 use crate::numeric::dispatch::{FLOATS, INDEX, NUMBERS, REALS};
 use crate::numeric::moved::MOVED;

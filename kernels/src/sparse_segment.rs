@@ -3,9 +3,9 @@
 use crate::numeric::dispatch::{FLOATS, INDEX, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
 use crate::numeric::wide::Lane;
-use device::Result;
-use device::invalid;
+use crate::plan::sparse_segment::{Spread, picked, sorted_segments};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{Result, invalid};
 use graph::{DType, Element, Shape, Tensor};
 
 /// The divisor of a segment's sum.
@@ -35,75 +35,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SparseSegmentSqrtNGradV2", MEAN, |i| backward(i, RootOfCount)),
 ];
 
-/// Returns the segment ids, of which there must be as many as indices.
-fn segment_ids(ctx: &KernelContext<'_>) -> Result<Vec<i64>> {
-    let (indices, segments) = (ctx.shape(1)?, ctx.input(2)?);
-    for (name, shape) in [("indices", indices), ("segment_ids", segments.shape())] {
-        if shape.rank() != 1 {
-            invalid!("{name} should be a vector.");
-        }
-    }
-    if indices.num_elements() != segments.num_elements() {
-        invalid!("segment_ids and indices should have same size.");
-    }
-    Ok(segments.to_i64s()?)
-}
-
-fn check_sorted(segments: &[i64]) -> Result<()> {
-    if segments.first().is_some_and(|&s| s < 0) {
-        invalid!("segment ids must be >= 0");
-    }
-    if segments.windows(2).any(|w| w[1] < w[0]) {
-        invalid!("segment ids are not increasing");
-    }
-    Ok(())
-}
-
-/// Returns the number of rows for this last segment id. The number must be representable in the dtypes of the indices
-/// and of the segment ids.
-fn rows_to(last: Option<i64>, indices: DType, segments: DType) -> Result<i64> {
-    let greatest = |dtype| if dtype == DType::Int32 { i64::from(i32::MAX) } else { i64::MAX };
-    let limit = greatest(indices);
-    match last {
-        None => Ok(0),
-        Some(last) if last >= limit => {
-            invalid!("Last segment id must be < kintmax, got {last} limit {limit}")
-        }
-        Some(last) if last >= greatest(segments) => invalid!("segment ids must be >= 0"),
-        Some(last) => Ok(last + 1),
-    }
-}
-
 fn forward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
     let types = [init.input_type(1), init.input_type(2)];
     dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| sums::<T>(ctx, divisor, types)))
-}
-
-/// Returns the segment of each index, ascending and not negative, and the shape of the result; given the dtypes of
-/// both inputs.
-pub fn sorted_segments(ctx: &KernelContext<'_>, [indices, ids]: [DType; 2]) -> Result<(Vec<i64>, Shape)> {
-    let Some((_, inner)) = ctx.shape(0)?.split_first() else {
-        invalid!("data must be at least rank 1.");
-    };
-    let segments = segment_ids(ctx)?;
-    check_sorted(&segments)?;
-    let last = segments.last().copied();
-    let rows = match ctx.num_inputs() {
-        4 => {
-            let rows = ctx.scalar(3, "num_segments")?.to_i64s()?[0];
-            if rows < 0 {
-                invalid!("segment ids must be >= 0");
-            }
-            if last.is_some_and(|last| last >= rows) {
-                invalid!("segment ids must be < num_segments");
-            }
-            rows
-        }
-        _ => rows_to(last, indices, ids)?,
-    };
-    let mut dims = vec![rows];
-    dims.extend(inner.iter().map(|&d| d as i64));
-    Ok((segments, Shape::from_i64(&dims)?))
 }
 
 fn sums<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, types: [DType; 2]) -> Result<()>
@@ -147,65 +81,6 @@ fn backward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
     dispatch!(float, init.output_type(0), T => Kernel::sync(move |ctx| back::<T>(ctx, divisor, compact)))
 }
 
-/// The distribution of gradients from segments to rows.
-#[derive(Debug)]
-pub struct Spread {
-    /// The segment of each index.
-    pub segments: Vec<i64>,
-    /// The number of indices of each segment.
-    pub counts: Vec<usize>,
-    /// The number of rows of the gradient's output.
-    pub rows: usize,
-}
-
-pub fn spread(ctx: &KernelContext<'_>) -> Result<Spread> {
-    let Some(&segment_count) = ctx.shape(0)?.first() else {
-        invalid!("grad must be at least rank 1.");
-    };
-    let segments = segment_ids(ctx)?;
-    let rows = ctx.scalar(3, "output_dim0")?.to_i64s()?[0];
-    let Ok(rows) = usize::try_from(rows) else {
-        invalid!("Segment id {rows} out of range [0, {segment_count})");
-    };
-    let mut counts = vec![0usize; segment_count];
-    for &segment in segments.iter().filter(|_| rows > 0) {
-        match usize::try_from(segment).ok().and_then(|s| counts.get_mut(s)) {
-            Some(count) => *count += 1,
-            None => invalid!("Segment id {segment} out of range [0, {segment_count})."),
-        }
-    }
-    Ok(Spread { segments, counts, rows })
-}
-
-/// The rows that the indices select.
-#[derive(Debug)]
-pub struct Picked {
-    /// The distinct selected rows, ascending.
-    pub rows: Vec<i64>,
-    /// For each index, the position of its row in `rows`.
-    pub places: Vec<i64>,
-    indices: Vec<i64>,
-}
-
-/// Returns the distribution of the gradients, and the rows that get them.
-pub fn picked(ctx: &KernelContext<'_>) -> Result<(Spread, Picked)> {
-    let mut spread = spread(ctx)?;
-    let mut indices = ctx.input(1)?.to_i64s()?;
-    if spread.rows == 0 {
-        // The output has no row, so the indices are ignored.
-        indices.clear();
-        spread.segments.clear();
-    }
-    if let Some(index) = indices.iter().find(|&&i| !(0..spread.rows as i64).contains(&i)) {
-        invalid!("Index {index} out of range [0, {}).", spread.rows);
-    }
-    let mut rows = indices.clone();
-    rows.sort_unstable();
-    rows.dedup();
-    let places = indices.iter().map(|&index| rows.partition_point(|&row| row < index) as i64).collect();
-    Ok((spread, Picked { rows, places, indices }))
-}
-
 /// Computes the gradient of each row from its segments. If `compact`, only the selected rows are output, with their
 /// numbers.
 fn back<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, compact: bool) -> Result<()>
@@ -240,7 +115,7 @@ where
     let dtype = ctx.input(1)?.dtype();
     ctx.set_output(0, crate::numeric::wide::narrowed::<T>(wide)?);
     if compact {
-        ctx.set_output(1, super::shape::integers(dtype, &picked.rows)?);
+        ctx.set_output(1, crate::plan::shape::integers(dtype, &picked.rows)?);
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! Kernels of pseudo-random numbers from seeds, or from a key and a counter, in the inputs: equal inputs give equal
 //! numbers.
 
-use super::random::philox::Philox;
 use super::random::{
-    self, COUNTED, DRAWN, Source, bits, gamma, integers, multinomial, normal, poisson, seeds, truncated,
-    uniform,
+    self, COUNTED, DRAWN, bits, gamma, integers, multinomial, normal, poisson, truncated, uniform,
 };
 use crate::numeric::dispatch::{FLOATS, INDEX, WORDS};
+use crate::numeric::philox::Philox;
+use crate::plan::random::{Source, seeds};
 use device::Result;
 use device::kernel::{Kernel, KernelDef};
 use graph::{DType, Tensor};

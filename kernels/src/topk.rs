@@ -4,11 +4,10 @@ mod heap;
 
 use super::gather::INDICES;
 use crate::numeric::dispatch::{INDEX, REALS, dispatch};
-use device::invalid;
+use crate::plan::topk::{classified, top_shape};
 use device::kernel::{Kernel, KernelContext, KernelDef};
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::{Bool8, DType, Element, Shape, Tensor};
-use smallvec::SmallVec;
 use std::cmp::Ordering;
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -63,21 +62,6 @@ fn is_before<T: PartialOrd>(row: &[T], a: usize, b: usize) -> bool {
         Some(Ordering::Less) => false,
         _ => a < b,
     }
-}
-
-/// Returns the number of columns, and the shape with `k` columns.
-pub fn top_shape(input: &Shape, k: i64) -> Result<(usize, Shape)> {
-    let Ok(wanted) = usize::try_from(k) else { invalid!("Need k >= 0, got {k}") };
-    let Some(&columns) = input.last() else {
-        invalid!("input must be >= 1-D, got shape {input}");
-    };
-    if columns < wanted {
-        invalid!("input must have at least k columns. Had {columns}, needed {wanted}");
-    }
-    let mut dims: SmallVec<[usize; 6]> = input.dims().into();
-    let last = dims.len() - 1;
-    dims[last] = wanted;
-    Ok((columns, Shape::new(&dims)?))
 }
 
 /// Outputs the `k` largest elements and their positions; in descending order if `sorted`, otherwise in the order of
@@ -136,24 +120,6 @@ fn top<T: Element + PartialOrd>(
     };
     ctx.set_output(1, indices);
     Ok(())
-}
-
-/// Returns the rows and classes of the predictions, and checks that there is one target per row.
-pub fn classified(ctx: &KernelContext<'_>) -> Result<[usize; 2]> {
-    let (predictions, targets) = (ctx.shape(0)?, ctx.shape(1)?);
-    let &[rows, classes] = predictions.dims() else {
-        invalid!("predictions must be 2-dimensional");
-    };
-    if targets.rank() != 1 {
-        invalid!("targets must be 1-dimensional");
-    }
-    if targets.num_elements() != rows {
-        invalid!(
-            "First dimension of predictions {rows} must match length of targets {}",
-            targets.num_elements()
-        );
-    }
-    Ok([rows, classes])
 }
 
 fn in_top(ctx: &mut KernelContext<'_>, k: i64) -> Result<()> {

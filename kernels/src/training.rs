@@ -3,11 +3,12 @@
 
 mod rules;
 
-use super::scatter::give_reference;
 use crate::numeric::dispatch::{FLOATS, FRACTIONS, dispatch};
 use crate::numeric::scalar::{Analytic, Semiring as _};
 use crate::numeric::threads::{PARALLEL, is_parallel_under_lock};
 use crate::numeric::wide::Lane;
+use crate::plan::scatter::give_reference;
+use crate::plan::training::{Arguments, check_rows, check_scalar, same_shape};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::variable::{Variable, VariableInput, lock_all};
 use device::{Error, Result};
@@ -62,43 +63,7 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     float power_sign 2 "": "ApplyPowerSign" "ResourceApplyPowerSign";
 };
 
-/// The only scalar whose rank TensorFlow does not check.
-const UNCHECKED_RANK: &str = "sign_decay";
-
-pub fn check_scalar(name: &str, shape: &Shape) -> Result<()> {
-    if shape.rank() > 0 && !(name == UNCHECKED_RANK && shape.num_elements() == 1) {
-        device::invalid!("{name} is not a scalar: {shape}");
-    }
-    Ok(())
-}
-
-/// The positions of the arguments of an optimizer's op.
-#[derive(Debug)]
-pub struct Arguments {
-    /// The names of the variable and its slots, in order.
-    pub variables: Vec<&'static str>,
-    /// The position and the name of the gradient.
-    pub grad: (usize, &'static str),
-    pub indices: Option<usize>,
-    pub scalars: Vec<(usize, &'static str)>,
-}
-
 impl Arguments {
-    pub fn new(init: &KernelInit<'_>) -> Result<Arguments> {
-        let mut variables = Vec::new();
-        let (mut grad, mut indices, mut scalars) = (None, None, Vec::new());
-        for (i, (arg, port)) in init.node.op.inputs.iter().zip(init.inputs).enumerate() {
-            match arg.name {
-                name if port.is_ref_or_resource() => variables.push(name),
-                name @ ("grad" | "delta") => grad = Some((i, name)),
-                "indices" => indices = Some(i),
-                name => scalars.push((i, name)),
-            }
-        }
-        let grad = grad.ok_or_else(|| Error::internal("an optimizer's op takes no gradient"))?;
-        Ok(Arguments { variables, grad, indices, scalars })
-    }
-
     fn scalars<T: Lane<Wide: Analytic>>(&self, ctx: &KernelContext<'_>) -> Result<SmallVec<[T::Wide; 8]>> {
         let read = |&(i, name): &(usize, &str)| {
             let value = ctx.input(i)?;
@@ -180,34 +145,6 @@ where
         give_reference(ctx, &variables[0], found.swap_remove(0));
         Ok(())
     })
-}
-
-pub fn same_shape(var: &Shape, name: &str, shape: &Shape) -> Result<()> {
-    if var != shape {
-        device::invalid!("var and {name} do not have the same shape{var} {shape}");
-    }
-    Ok(())
-}
-
-/// Checks that a sparse gradient has one row of the variable's shape per index, and returns the variable's number of
-/// rows.
-pub fn check_rows(var: &Shape, grad: &Shape, indices: &Shape) -> Result<usize> {
-    let Some((&count, row)) = var.split_first() else {
-        device::invalid!("var must be at least 1 dimensional");
-    };
-    if indices.rank() != 1 {
-        device::invalid!("indices must be one-dimensional");
-    }
-    if grad.rank() != var.rank() {
-        device::invalid!("var and grad must have the same rank, got shapes {var} and {grad}");
-    }
-    if let Some(axis) = (1..var.rank()).find(|&axis| row[axis - 1] != grad[axis]) {
-        device::invalid!("var and grad must match in dimension {axis}");
-    }
-    if grad[0] != indices[0] {
-        device::invalid!("grad must be the same size as indices in the first dimension.");
-    }
-    Ok(count)
 }
 
 /// Returns the variable's rows to which the rows of a sparse gradient belong.

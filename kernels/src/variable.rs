@@ -3,12 +3,13 @@
 use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
 use crate::numeric::threads::{PARALLEL, is_parallel_under_lock};
+use crate::plan::variable::temporary;
 use device::handle::container;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
 use device::variable::{RefVariable, Variable};
 use device::{Error, Result};
-use graph::{Code, DType, PartialShape, Shape, Tensor};
+use graph::{Code, DType, PartialShape, Tensor};
 use parking_lot::Mutex;
 use rayon::prelude::*;
 use std::sync::{Arc, Weak};
@@ -91,25 +92,6 @@ fn variable(init: &KernelInit<'_>) -> Result<Kernel> {
             }
         };
         ctx.set_output(0, Value::Ref(variable));
-        Ok(())
-    })
-}
-
-/// Makes the kernel that creates a new variable in each run, which `clear` sets to zeros of the shape; it lives as
-/// long as references to it.
-pub fn temporary(
-    init: &KernelInit<'_>,
-    clear: fn(&KernelContext<'_>, &Variable, Shape) -> Result<()>,
-) -> Result<Kernel> {
-    let (dtype, shape) = (init.attr::<DType>("dtype")?, init.attr::<PartialShape>("shape")?);
-    let Some(full) = shape.as_shape() else {
-        device::invalid!("the shape of a temporary variable must be known, got {shape}");
-    };
-    let name = init.node.name.clone();
-    Kernel::sync(move |ctx| {
-        let variable = Variable::new(name.clone(), dtype, shape.clone());
-        clear(ctx, &variable, full.clone())?;
-        ctx.set_output(0, Value::Ref(Arc::new(variable)));
         Ok(())
     })
 }

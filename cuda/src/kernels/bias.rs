@@ -8,8 +8,8 @@ use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::Shape;
 use graph::ops::bias::data_format;
 use graph::ops::window::DataFormat;
-use kernels::bias::axes;
 use kernels::numeric::dispatch::FLOATS;
+use kernels::plan::bias::axes;
 
 static SOURCE: Source = Source { file: "bias.cu", text: include_str!("bias.cu") };
 

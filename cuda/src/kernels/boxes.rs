@@ -6,11 +6,10 @@ pub(super) mod suppress;
 use super::moved::zeros;
 use super::support::{SUMMED, allocate, function, kernel_stream, launch, read, type_name, upload, write};
 use crate::engine::{Arguments, Source};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::{DType, Shape, Tensor};
-use kernels::boxes::crop::{Method, crop_size, grad_crop, image_dims, image_size, images_of};
+use kernels::plan::boxes::{Method, crop_size, grad_crop, image_dims, image_size, images_of};
 
 static SOURCE: Source = Source { file: "boxes.cu", text: include_str!("boxes.cu") };
 

@@ -2,11 +2,10 @@
 
 use super::support::{self, allocate, launch, read, type_name, write};
 use crate::engine::{Arguments, Function, Source};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::DType::{self, *};
-use kernels::cast::bitcast_shape;
+use kernels::plan::cast::bitcast_shape;
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "cast.cu", text: include_str!("cast.cu") };

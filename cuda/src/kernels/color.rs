@@ -5,8 +5,8 @@ use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::{Code, DType};
-use kernels::color::{check_colours, check_images};
 use kernels::numeric::dispatch::FLOATS;
+use kernels::plan::color::{check_colours, check_images};
 
 static SOURCE: Source = Source { file: "color.cu", text: include_str!("color.cu") };
 

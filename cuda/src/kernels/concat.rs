@@ -3,11 +3,10 @@
 use super::moved::{PACK, SOURCE};
 use super::support::{MOVED, allocate, function, launch, moved_type_name, read, write};
 use crate::engine::{Arguments, Function};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::DType;
-use kernels::concat::{Cut, Joined, concatenated, split, split_v, stacked, unstacked};
+use kernels::plan::concat::{Cut, Joined, concatenated, split, split_v, stacked, unstacked};
 use std::ops::Range;
 use std::sync::Arc;
 

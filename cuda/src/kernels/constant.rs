@@ -9,9 +9,9 @@ use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::DType::{self, BFloat16, Complex64, Complex128, Double, Float, Half, Int32, Int64, UInt8};
 use graph::{Shape, Tensor};
-use kernels::constant::{along_diagonal, band, diag_part, with_diagonal};
 use kernels::numeric::dispatch::INDEX;
 use kernels::numeric::strided::Layout;
+use kernels::plan::constant::{along_diagonal, band, diag_part, with_diagonal};
 
 /// Dtypes of `Diag` and `DiagPart`.
 const DIAGONAL: &[DType] = &[Float, Double, Half, BFloat16, Int64, Complex64, Complex128];

@@ -10,16 +10,15 @@ use super::support::{allocate, kernel_stream, read, write};
 use crate::engine::driver::{
     Address, Convolution, ConvolutionMemory, Direction, Image, Product, WorkspaceBytes,
 };
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::{DataFormat, Window};
 use graph::{Code, DType, Shape};
-use kernels::conv::{input_shape, sizes_input};
 use kernels::numeric::dispatch::FLOATS;
 use kernels::numeric::strided::{Layout, permuted};
-use kernels::pad::padded;
+use kernels::plan::conv::{input_shape, sizes_input};
+use kernels::plan::pad::padded;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("Conv2D", &[("T", FLOATS)], |init| make(init, Direction::Forward)),

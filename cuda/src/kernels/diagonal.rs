@@ -6,7 +6,7 @@ use super::support::{MOVED, allocate};
 use super::variable::make_unique;
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use kernels::diagonal::{Diagonals, Form, Work};
+use kernels::plan::diagonal::{Diagonals, Form, Work};
 
 const SIZES: &[&str] = &["k", "num_rows", "num_cols"];
 

@@ -5,13 +5,12 @@ use super::moved::{Mover, zeros};
 use super::reduce::Reduction;
 use super::support::{allocate, kernel_stream, read, write};
 use crate::engine::driver::Product;
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::Shape;
-use kernels::einsum::{Axes, Operand, Plan, equation};
 use kernels::numeric::dispatch::FRACTIONS;
 use kernels::numeric::strided::Layout;
+use kernels::plan::einsum::{Axes, Operand, Plan, equation};
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[KernelDef::enqueuing("Einsum", &[("T", FRACTIONS)], einsum)];

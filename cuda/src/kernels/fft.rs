@@ -3,13 +3,12 @@
 use super::moved::zeros;
 use super::support::{Axes, allocate, function, launch, read, type_name, write};
 use crate::engine::{Arguments, Function, Source};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::DType::{self, Complex128, Double, Float};
 use graph::Shape;
-use kernels::fft::{check_lengths, check_rank, lengths};
 use kernels::numeric::dispatch::COMPLEX;
+use kernels::plan::fft::{check_lengths, check_rank, lengths};
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "fft.cu", text: include_str!("fft.cu") };

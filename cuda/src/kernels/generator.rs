@@ -5,13 +5,12 @@ use super::random::{SOURCE, bounds, group_distance, values_per_thread};
 use super::support::{allocate, function, launch, read, type_name, write};
 use super::variable::update_value;
 use crate::engine::{Arguments, Function};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::{DType, Shape};
-use kernels::generator::skipped;
 use kernels::numeric::dispatch::{FLOATS, INDEX, WORDS};
-use kernels::random::{Generator, RESERVED, Source, shape_input};
+use kernels::plan::generator::skipped;
+use kernels::plan::random::{Generator, RESERVED, Source, shape_input};
 use std::sync::Arc;
 
 type Types = &'static [(&'static str, &'static [DType])];

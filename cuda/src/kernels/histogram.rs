@@ -8,8 +8,8 @@ use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::DType::{self, Double, Float, Int32, Int64};
 use graph::{Shape, Tensor};
-use kernels::histogram::{Bins, Counted, boundaries, widths};
 use kernels::numeric::dispatch::INDEX;
+use kernels::plan::histogram::{Bins, Counted, boundaries, widths};
 
 static SOURCE: Source = Source { file: "histogram.cu", text: include_str!("histogram.cu") };
 

@@ -7,8 +7,8 @@ use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
 use device::value::Value;
 use device::{Error, Result};
 use graph::{DType, Shape, Tensor};
-use kernels::identity::Found;
 use kernels::numeric::dispatch::FLOATS;
+use kernels::plan::identity::Found;
 use smallvec::smallvec;
 use std::sync::Arc;
 

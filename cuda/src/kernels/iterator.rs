@@ -5,7 +5,7 @@
 use super::host::{on_demand, same_as_cpu};
 use device::kernel::{ALL_ARGUMENTS, KernelDef};
 use device::value::Placed;
-use kernels::iterator::{get_next, get_next_as_optional};
+use kernels::plan::iterator::{get_next, get_next_as_optional};
 
 /// Defines a kernel that is the CPU's, with all arguments in host memory.
 const fn hosted(op: &'static str) -> KernelDef {

@@ -5,13 +5,12 @@ pub(super) mod factors;
 use super::support::{Axes, allocate, function, kernel_stream, read, type_name, write};
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Source};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::DType::{self, Double, Float, Half};
 use graph::Shape;
-use kernels::linalg::{check_systems, matrices, square, triangular_plan};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
+use kernels::plan::linalg::{check_systems, matrices, square, triangular_plan};
 
 static SOURCE: Source = Source { file: "linalg.cu", text: include_str!("linalg.cu") };
 

@@ -3,12 +3,11 @@
 use super::moved::zeros;
 use super::support::{allocate, kernel_stream, read, write};
 use crate::engine::driver::{Address, Epilogue, Product};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::{Code, Shape};
-use kernels::matmul::{Batches, broadcast_batches, same_batches, single};
 use kernels::numeric::dispatch::FRACTIONS;
+use kernels::plan::matmul::{Batches, broadcast_batches, same_batches, single};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("MatMul", &[("T", FRACTIONS)], |init| {

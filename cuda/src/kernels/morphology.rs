@@ -7,8 +7,8 @@ use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::ops::morphology::{Dilation, Reach};
-use kernels::morphology::Sizes;
 use kernels::numeric::dispatch::FLOATS;
+use kernels::plan::morphology::Sizes;
 
 static SOURCE: Source = Source { file: "morphology.cu", text: include_str!("morphology.cu") };
 

@@ -6,13 +6,12 @@ use super::moved::zeros;
 use super::reduce::{MIN_PER_PART, part_count};
 use super::support::{allocate, allocate_or_reuse, function, kernel_stream, read, type_name, write};
 use crate::engine::{Arguments, Function, Source};
-use device::DeviceTensor;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Error, Result};
+use device::{DeviceTensor, Error, Result};
 use graph::DType::{self, BFloat16, Float, Half};
 use graph::Shape;
 use graph::ops::normalization::BatchNorm;
-use kernels::fused::{Link, NORMALIZED, behind_normalization, follow};
+use kernels::plan::fused::{Link, NORMALIZED, behind_normalization, follow};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

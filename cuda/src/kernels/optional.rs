@@ -4,7 +4,7 @@ use super::memory::HOSTED;
 use super::support::MOVED;
 use device::kernel::KernelDef;
 use device::value::Placed;
-use kernels::optional::{from_value, get_value, has_value, none};
+use kernels::plan::optional::{from_value, get_value, has_value, none};
 
 const COMPONENTS: &[&str] = &["components"];
 

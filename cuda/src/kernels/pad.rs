@@ -5,11 +5,12 @@ use super::support::{
     Axes, MOVED, NUMBERS, allocate, function, launch, moved_type_name, read, type_name, write,
 };
 use crate::engine::{Arguments, Function, Source};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::DType;
-use kernels::pad::{MOST_AXES, MOST_MIRRORED, check_mirrored, mirror_offset, padded, paddings, unpadded};
+use kernels::plan::pad::{
+    MOST_AXES, MOST_MIRRORED, check_mirrored, mirror_offset, padded, paddings, unpadded,
+};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

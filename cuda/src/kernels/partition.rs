@@ -8,7 +8,7 @@ use super::support::{MOVED, allocate};
 use device::Result;
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
 use kernels::numeric::dispatch::ANY;
-use kernels::partition::{Parts, Stitched, of_rows, parts, stitched};
+use kernels::plan::partition::{Parts, Stitched, of_rows, parts, stitched};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {

@@ -3,15 +3,14 @@
 use super::support::{allocate, function, kernel_stream, launch, read, type_name, write};
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Function, Source};
-use device::DeviceTensor;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Error, Result};
+use device::{DeviceTensor, Error, Result};
 use graph::DType::{self, BFloat16, Float, Half};
 use graph::Shape;
 use graph::ops::pool::{Pool, PoolSizes};
 use graph::ops::window::{DataFormat, Window};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
-use kernels::pool::{WINDOWS, Windows};
+use kernels::plan::pool::{WINDOWS, Windows};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -8,8 +8,9 @@ use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::{DType, Element, Shape, Tensor};
-use kernels::quantize::fake::{Levels, channels_of, check_ends, check_same, ends};
-use kernels::quantize::round_trip::{RoundTrip, check_range, gradient_slices};
+use kernels::plan::quantize::{
+    Levels, RoundTrip, channels_of, check_ends, check_range, check_same, ends, gradient_slices,
+};
 
 static SOURCE: Source = Source { file: "quantize.cu", text: include_str!("quantize.cu") };
 

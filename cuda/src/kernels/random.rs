@@ -7,8 +7,7 @@ use device::Result;
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelContext, KernelDef, KernelInit};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
-use kernels::random::shuffle::{chosen, reserve_choices};
-use kernels::random::{RESERVED, Source, shape_input};
+use kernels::plan::random::{RESERVED, Source, chosen, reserve_choices, shape_input};
 
 pub(super) static SOURCE: Code = Code { file: "random.cu", text: include_str!("random.cu") };
 

@@ -4,13 +4,11 @@ use super::support::{
     Axes, NUMBERS, allocate, function, kernel_stream, launch, read, type_name, wide, write,
 };
 use crate::engine::{Arguments, BUSY_BLOCKS, Function, Source};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::{COMPLEX, FLOATS, INDEX};
-use kernels::reduce::Layout;
-use kernels::reduce::scan::{Direction, lines};
+use kernels::plan::reduce::{Direction, Layout, lines};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -4,15 +4,10 @@
 use super::moved::zeros;
 use super::support::{SUMMED, allocate, function, launch, moved_type_name, read, type_name, upload, write};
 use crate::engine::{Arguments, Function, Source};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::{DType, Shape, Tensor};
-use kernels::resize::area::{covered, shares};
-use kernels::resize::bicubic::{Taps, taps};
-use kernels::resize::bilinear::between;
-use kernels::resize::nearest::{back_sizes, nearest};
-use kernels::resize::{Grid, Sizes};
+use kernels::plan::resize::{Grid, Sizes, Taps, back_sizes, between, covered, nearest, shares, taps};
 
 static SOURCE: Source = Source { file: "resize.cu", text: include_str!("resize.cu") };
 

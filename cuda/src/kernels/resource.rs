@@ -9,7 +9,7 @@ use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::variable::VariableInput;
 use graph::DType;
 use kernels::numeric::dispatch::INDEX;
-use kernels::resource::{readable, target};
+use kernels::plan::resource::{readable, target};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     same_as_cpu("VarHandleOp", &[("dtype", STORED)], &[]),
@@ -48,7 +48,7 @@ fn shape(init: &KernelInit<'_>) -> Result<Kernel> {
         let shape = variable.lock_device().as_ref().map(|value| value.shape.clone());
         let shape = shape.ok_or_else(|| variable.uninitialized())?;
         let sizes: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
-        ctx.set_output(0, kernels::shape::integers(dtype, &sizes)?);
+        ctx.set_output(0, kernels::plan::shape::integers(dtype, &sizes)?);
         Ok(())
     })
 }

@@ -8,13 +8,12 @@ use super::moved::zeros;
 use super::support::{MOVED, function, launch, moved_type_name, read, type_name, wide, write};
 use super::variable::{make_unique, update_value};
 use crate::engine::{Arguments, Function, Source};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelContext, KernelDef, KernelInit};
 use device::variable::VariableInput;
+use device::{DeviceTensor, Result};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::INDEX;
-use kernels::scatter::{check_nothing_for_empty, check_slices, give_reference, one_for_each};
+use kernels::plan::scatter::{check_nothing_for_empty, check_slices, give_reference, one_for_each};
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "scatter.cu", text: include_str!("scatter.cu") };

@@ -7,14 +7,13 @@ use super::scatter::{CHANGED, Scatter, start};
 use super::support::{NUMBERS, allocate, function, launch, read, type_name, upload, wide, write};
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Function, Source};
-use device::DeviceTensor;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Error, Result};
+use device::{DeviceTensor, Error, Result};
 use graph::{DType, Shape, Tensor};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
-use kernels::segment::sorted_ids;
-use kernels::shape::integers;
-use kernels::sparse_segment::{Picked, Spread, picked, sorted_segments, spread};
+use kernels::plan::segment::sorted_ids;
+use kernels::plan::shape::integers;
+use kernels::plan::sparse_segment::{Picked, Spread, picked, sorted_segments, spread};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -5,11 +5,10 @@ use super::support::{
     type_name, write,
 };
 use crate::engine::{Arguments, Source};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::{PartialShape, Shape};
-use kernels::select::check_bounds;
+use kernels::plan::select::check_bounds;
 use smallvec::SmallVec;
 
 static SOURCE: Source = Source { file: "select.cu", text: include_str!("select.cu") };

@@ -5,7 +5,7 @@ use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use kernels::numeric::dispatch::{INDEX, REALS};
-use kernels::sequence::{check_cross, sequences, shifts};
+use kernels::plan::sequence::{check_cross, sequences, shifts};
 
 static SOURCE: Source = Source { file: "sequence.cu", text: include_str!("sequence.cu") };
 

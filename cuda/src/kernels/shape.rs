@@ -4,7 +4,7 @@
 use super::moved::make_box_copy;
 use super::support::MOVED;
 use device::kernel::KernelDef;
-use kernels::shape::broadcast_to;
+use kernels::plan::shape::broadcast_to;
 
 pub(super) const KERNELS: &[KernelDef] = &[KernelDef {
     host_memory: &["shape"],

@@ -9,8 +9,8 @@ use device::variable::VariableInput;
 use graph::Shape;
 use graph::ops::slice::StridedSliceAttrs;
 use kernels::numeric::strided::Layout;
-use kernels::scatter::give_reference;
-use kernels::slice::{Written, layout, plan, slice, strided_slice, written};
+use kernels::plan::scatter::give_reference;
+use kernels::plan::slice::{Written, layout, plan, slice, strided_slice, written};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {

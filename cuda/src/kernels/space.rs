@@ -9,7 +9,7 @@ use graph::Shape;
 use graph::ops::space::Blocks;
 use graph::ops::window::DataFormat;
 use kernels::numeric::dispatch::INDEX;
-use kernels::space::{Extraction, plan};
+use kernels::plan::space::{Extraction, plan};
 
 static SOURCE: Source = Source { file: "space.cu", text: include_str!("space.cu") };
 

@@ -10,7 +10,7 @@ use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
 use device::{Error, Result};
 use graph::DType::{self, *};
 use kernels::numeric::dispatch::INDEX;
-use kernels::sparse::{dense_shape, product_sizes};
+use kernels::plan::sparse::{dense_shape, product_sizes};
 
 static SOURCE: Source = Source { file: "sparse.cu", text: include_str!("sparse.cu") };
 

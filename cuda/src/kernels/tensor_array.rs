@@ -6,7 +6,7 @@ use super::memory::OnGpu;
 use super::support::MOVED;
 use device::kernel::KernelDef;
 use graph::DType;
-use kernels::tensor_array::{concat, create, gather, read, scatter, split, write};
+use kernels::plan::tensor_array::{concat, create, gather, read, scatter, split, write};
 
 const INT32: &[DType] = &[DType::Int32];
 

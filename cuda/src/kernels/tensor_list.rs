@@ -7,7 +7,7 @@ use device::kernel::{KernelDef, KernelInit};
 use device::value::Placed;
 use graph::DType;
 use kernels::objects::memory::Host;
-use kernels::tensor_list::{
+use kernels::plan::tensor_list::{
     add_n, concat, concat_lists, concat_v2, element_shape, empty, from_tensor, gather, get_item, length,
     pop_back, push_back, push_back_batch, reserve, resize, scatter, scatter_into, scatter_v2, set_item,
     split, stack, zeros_like,

@@ -6,7 +6,7 @@ use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::INDEX;
-use kernels::topk::{classified, top_shape};
+use kernels::plan::topk::{classified, top_shape};
 
 static SOURCE: Source = Source { file: "topk.cu", text: include_str!("topk.cu") };
 

@@ -11,8 +11,8 @@ use device::variable::{Variable, VariableInput, lock_all_on_device};
 use device::{Error, Result};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
-use kernels::scatter::give_reference;
-use kernels::training::{Arguments as Places, check_rows, check_scalar, same_shape};
+use kernels::plan::scatter::give_reference;
+use kernels::plan::training::{Arguments as Places, check_rows, check_scalar, same_shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -4,14 +4,13 @@ use super::complex;
 use super::moved::{Mover, make_box_copy};
 use super::support::{MOVED, allocate, function, launch, read, type_name, write};
 use crate::engine::Arguments;
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::DType;
 use graph::ops::transpose::BlockAttrs;
 use kernels::numeric::dispatch::COMPLEX;
 use kernels::numeric::strided::Layout;
-use kernels::transpose::{blocks, reverse_axes, reverse_where, tile, transpose};
+use kernels::plan::transpose::{blocks, reverse_axes, reverse_where, tile, transpose};
 
 const WITH_INT32: &[DType] = kernels::numeric::dispatch::PLAIN;
 

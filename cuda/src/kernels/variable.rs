@@ -1,16 +1,14 @@
 //! Kernels of reference variables, whose values are in the GPU's memory.
 
 use super::moved::zeros;
-use super::support::{NUMBERS, kernel_stream};
-use super::support::{function, is_unique, moved_type_name, read, type_name, write};
+use super::support::{NUMBERS, function, is_unique, kernel_stream, moved_type_name, read, type_name, write};
 use crate::engine::{Arguments, Function, Piece, Source};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
 use device::variable::Variable;
+use device::{DeviceTensor, Result};
 use graph::DType;
-use kernels::variable::temporary;
+use kernels::plan::variable::temporary;
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "variable.cu", text: include_str!("variable.cu") };

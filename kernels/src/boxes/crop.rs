@@ -3,27 +3,11 @@
 use crate::numeric::scalar::Real as _;
 use crate::numeric::threads::for_rows;
 use crate::numeric::wide::Float;
-use device::kernel::{KernelContext, KernelInit};
-use device::{Error, Result};
-use graph::{Code, DType, Element, Shape, Tensor};
+use crate::plan::boxes::{Method, crop_size, grad_crop, image_dims, image_size, images_of};
+use device::Result;
+use device::kernel::KernelContext;
+use graph::{DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Zero as _};
-
-/// How a crop samples the image.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Method {
-    Bilinear,
-    Nearest,
-}
-
-impl Method {
-    /// Reads the attribute `method`.
-    pub fn of(init: &KernelInit<'_>) -> Result<Method> {
-        match init.attr::<String>("method")?.as_str() {
-            "nearest" => Ok(Method::Nearest),
-            _ => Ok(Method::Bilinear),
-        }
-    }
-}
 
 /// Boxes to crop, each with the image it belongs to.
 struct Crops<'a> {
@@ -34,31 +18,6 @@ struct Crops<'a> {
     /// Rows and columns of a crop.
     crop: [usize; 2],
     channels: usize,
-}
-
-/// Returns the index of the image that each box belongs to, checked against the batch size. Images have the shape
-/// `[batch, rows, columns, channels]`; `crop` is the rows and columns of a crop.
-pub fn images_of(
-    boxes: &Shape,
-    index: &Tensor,
-    [batch, rows, columns, _]: [usize; 4],
-    crop: [usize; 2],
-) -> Result<Vec<usize>> {
-    let &[count, 4] = boxes.dims() else {
-        device::invalid!("boxes must be 2-D with 4 columns, got shape {boxes}");
-    };
-    if index.shape().dims() != [count] {
-        device::invalid!("box_index has incompatible shape {}: there are {count} boxes", index.shape());
-    }
-    if rows == 0 || columns == 0 {
-        device::invalid!("image dimensions must be positive");
-    }
-    if crop.contains(&0) {
-        device::invalid!("crop dimensions must be positive");
-    }
-    let image = |&i: &i32| usize::try_from(i).ok().filter(|&i| i < batch);
-    let images: Option<Vec<usize>> = index.values::<i32>()?.iter().map(image).collect();
-    images.ok_or_else(|| Error::new(Code::OutOfRange, "box_index has values outside [0, batch_size)"))
 }
 
 impl<'a> Crops<'a> {
@@ -115,33 +74,6 @@ fn around(at: f32) -> (usize, usize, f32) {
     (at.floor() as usize, at.ceil() as usize, at - at.floor())
 }
 
-/// Returns the dimensions of a batch of images: batch, rows, columns, channels.
-pub fn image_dims(image: &Shape) -> Result<[usize; 4]> {
-    match *image.dims() {
-        [n, h, w, c] => Ok([n, h, w, c]),
-        _ => device::invalid!("input image must be 4-D{image}"),
-    }
-}
-
-/// Returns the rows and columns of a crop, given in input 3.
-pub fn crop_size(ctx: &KernelContext<'_>) -> Result<[usize; 2]> {
-    let size = ctx.input(3)?;
-    let (&[rows, columns], 1) = (size.values::<i32>()?, size.shape().rank()) else {
-        device::invalid!("crop_size must have two elements, got shape {}", size.shape());
-    };
-    let size = |v: i32| usize::try_from(v).map_err(|_| Error::invalid("crop dimensions must be positive"));
-    Ok([size(rows)?, size(columns)?])
-}
-
-/// Returns the shape of the images, given in input 3.
-pub fn image_size(ctx: &KernelContext<'_>) -> Result<Shape> {
-    let size = ctx.input(3)?;
-    if size.shape().dims() != [4] {
-        device::invalid!("image_size must be 1-D with 4 elements, got shape {}", size.shape());
-    }
-    Ok(Shape::from_i64(&size.to_i64s()?)?)
-}
-
 /// `CropAndResize`: pixels outside the image get the value `outside`.
 pub(super) fn forward<T>(ctx: &mut KernelContext<'_>, method: Method, outside: f32) -> Result<()>
 where
@@ -181,17 +113,6 @@ where
     }
     ctx.set_output(0, out);
     Ok(())
-}
-
-/// Returns the rows and columns of the crops that the gradient in input 0 belongs to.
-pub fn grad_crop(grads: &Shape, channels: usize, boxes: &Shape) -> Result<[usize; 2]> {
-    let count = boxes.first().copied().unwrap_or(0);
-    match *grads.dims() {
-        [n, rows, columns, c] if n == count && c == channels => Ok([rows, columns]),
-        _ => {
-            device::invalid!("grads must be 4-D, of {count} boxes and {channels} channels, got shape {grads}")
-        }
-    }
 }
 
 /// `CropAndResizeGradImage`: adds each crop's gradient to the image pixels that the crop sampled.

@@ -1,9 +1,10 @@
 //! Non-maximum suppression: selects boxes in the order of their scores and drops those that overlap a box selected
 //! before.
 
-use crate::numeric::wide::{narrowed, widened};
+use crate::numeric::wide::narrowed;
+use crate::plan::boxes::{Rules, among, check_iou_threshold, check_scores, count, number, rounding, single};
+use device::Result;
 use device::kernel::KernelContext;
-use device::{Error, Result};
 use graph::{DType, Element, Shape, Tensor};
 use half::f16;
 use std::cmp::Ordering;
@@ -31,51 +32,6 @@ impl PartialOrd for Candidate {
     fn partial_cmp(&self, other: &Candidate) -> Option<Ordering> {
         Some(self.cmp(other))
     }
-}
-
-/// The limits of a suppression: how many boxes are selected, and when a box is dropped.
-#[derive(Debug)]
-pub struct Rules {
-    /// The most boxes to select.
-    pub most: usize,
-    /// The overlap above which a box is dropped.
-    pub overlap: f32,
-    /// The score that a selected box must exceed.
-    pub score: f32,
-    /// The width of the Gaussian by which overlaps lower scores; 0 if overlapping boxes are dropped instead.
-    sigma: f32,
-    /// Rounds a number to the type of the scores.
-    rounded: fn(f32) -> f32,
-}
-
-impl Rules {
-    /// Reads the inputs behind the boxes and the scores of type `dtype`: the most boxes to select, the overlap
-    /// above which boxes are dropped, and, in later versions of the op, the score to exceed and the width by which
-    /// overlaps lower scores.
-    pub fn of(dtype: DType, inputs: &[&Tensor]) -> Result<Rules> {
-        let [most, overlap, others @ ..] = inputs else {
-            return Err(Error::internal("no thresholds"));
-        };
-        let sigma = others.get(1).map_or(Ok(0.0), |sigma| number(sigma, "soft_nms_sigma"))?;
-        if sigma < 0.0 || sigma.is_nan() {
-            device::invalid!("soft_nms_sigma_ must be non-negative.");
-        }
-        let overlap = check_iou_threshold(number(overlap, "iou_threshold")?)?;
-        let most = count(most)?;
-        let score = others.first().map_or(Ok(f32::MIN), |score| number(score, "score_threshold"))?;
-        Ok(Rules { most, overlap, score, sigma, rounded: rounding(dtype) })
-    }
-
-    /// Returns the factor of the squared overlap in the exponent of the weight that lowers a score; 0 if
-    /// overlapping boxes are dropped instead.
-    pub fn scale(&self) -> f32 {
-        if self.sigma > 0.0 { (self.rounded)(-0.5 / self.sigma) } else { 0.0 }
-    }
-}
-
-/// Returns the function that rounds a number to `dtype`.
-fn rounding(dtype: DType) -> fn(f32) -> f32 {
-    if dtype == DType::Half { |v| f16::from_f32(v).to_f32() } else { |v| v }
 }
 
 /// Returns the numbers and scores of the selected boxes; `overlap` gives the overlap of two boxes.
@@ -136,54 +92,6 @@ fn intersection_over_union(a: &[f32; 4], b: &[f32; 4], rounded: fn(f32) -> f32) 
     let width = max(rounded(min(a[3], b[3]) - max(a[1], b[1])), 0.0);
     let common = rounded(height * width);
     rounded(common / rounded(rounded(area_a + area_b) - common))
-}
-
-/// Returns a tensor of `float` or `half` as `float`.
-fn single(x: &Tensor) -> Result<Tensor> {
-    if x.dtype() == DType::Half { widened::<f16>(x) } else { Ok(x.clone()) }
-}
-
-/// Returns the scalar in an input called `name`.
-fn number(tensor: &Tensor, name: &str) -> Result<f32> {
-    if tensor.shape().rank() != 0 {
-        device::invalid!("{name} must be 0-D, got shape {}", tensor.shape());
-    }
-    Ok(single(tensor)?.item()?)
-}
-
-/// Checks that an overlap threshold is in [0, 1].
-fn check_iou_threshold(value: f32) -> Result<f32> {
-    if !(0.0..=1.0).contains(&value) {
-        device::invalid!("iou_threshold must be in [0, 1]");
-    }
-    Ok(value)
-}
-
-fn count(tensor: &Tensor) -> Result<usize> {
-    if tensor.shape().rank() != 0 {
-        device::invalid!("max_output_size must be 0-D, got shape {}", tensor.shape());
-    }
-    let most: i32 = tensor.item()?;
-    usize::try_from(most).map_err(|_| Error::invalid("max_output_size must be non-negative"))
-}
-
-fn check_scores(scores: &Shape, count: usize) -> Result<()> {
-    if scores.rank() != 1 {
-        device::invalid!("scores must be 1-D{scores}");
-    }
-    if scores.num_elements() != count {
-        device::invalid!("scores has incompatible shape: {} scores for {count} boxes", scores.num_elements());
-    }
-    Ok(())
-}
-
-/// Returns the number of boxes, checked to equal the number of scores.
-pub fn among(boxes: &Shape, scores: &Shape) -> Result<usize> {
-    let &[count, 4] = boxes.dims() else {
-        device::invalid!("boxes must be 2-D with 4 columns, got shape {boxes}");
-    };
-    check_scores(scores, count)?;
-    Ok(count)
 }
 
 fn select_boxes(ctx: &KernelContext<'_>, rules: &Rules) -> Result<Vec<(usize, f32)>> {

@@ -1,10 +1,9 @@
 //! Distributions over classes from which candidate samplers draw.
 
 use super::super::random::distribution::{unit_f32, unit_f64};
-use super::super::random::philox::Singles;
-use device::invalid;
+use crate::numeric::philox::Singles;
 use device::kernel::KernelInit;
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::{Code, DType, Shape, Tensor};
 use parking_lot::Mutex;
 

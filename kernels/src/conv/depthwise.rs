@@ -1,9 +1,10 @@
 //! Depthwise convolution and its gradients. Each input channel has `multiplier` filters of its own, so that a tap
 //! is an element-wise product along the channels.
 
-use super::{Factor, channels_last, check_out_backprop, input_shape, load, sizes_input, store};
+use super::{Factor, channels_last, check_out_backprop, load, store};
 use crate::numeric::product::Threads;
 use crate::numeric::scalar::Semiring;
+use crate::plan::conv::{input_shape, sizes_input};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::ops::conv::{Conv, ConvSizes};

@@ -11,13 +11,13 @@ mod pass;
 
 use self::fit::{ChainLayout, OperandLayout};
 use self::pass::StripPass;
-use super::chain::{Chain, ChainOp, Source};
 use super::strip::{ChainElement, StripOp, strip_op};
 use crate::numeric::broadcast::Operand;
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::stream;
 use crate::numeric::threads::{Cost, chunk_size, for_chunks};
 use crate::numeric::wide::Lane;
+use crate::plan::fused::chain::{Chain, ChainOp, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::Tensor;

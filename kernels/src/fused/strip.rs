@@ -1,17 +1,15 @@
 //! Element-wise ops as functions of strips of elements, for chains: the same functions as in the ops' own kernels.
 
-use super::chain::{Form, Pairing};
-use crate::activation;
 use crate::activation::Rectifiable;
-use crate::binary;
 use crate::numeric::broadcast::{Binary, Operand, Zip, ZipLoop};
 use crate::numeric::elementwise::{Map, MapLoop, Unary, map_run};
 use crate::numeric::scalar::{Analytic, Real};
 use crate::numeric::simd::vectorized_wide;
 use crate::numeric::threads::Cost;
 use crate::numeric::threads::Cost::{Cheap, Dear};
-use crate::unary;
+use crate::plan::fused::chain::{Form, Pairing};
 use crate::unary::{Polynomial, polynomial};
+use crate::{activation, binary, unary};
 
 /// An op on strips of elements of the type `W` of the computation.
 pub(super) struct StripOp<W: 'static> {

@@ -2,32 +2,12 @@
 
 use super::columns::each_row;
 use crate::numeric::wide::{Lane, narrowed, widened};
-use device::kernel::{KernelContext, KernelInit};
-use device::{Error, Result};
-use graph::{Shape, Tensor};
-
-/// The attributes of the op.
-#[derive(Clone, Copy, Debug)]
-pub struct Neighbours {
-    pub radius: usize,
-    pub bias: f32,
-    pub alpha: f32,
-    pub beta: f32,
-}
+use crate::plan::normalization::{Neighbours, channels, common_channels};
+use device::Result;
+use device::kernel::KernelContext;
+use graph::Tensor;
 
 impl Neighbours {
-    pub fn of(init: &KernelInit<'_>) -> Result<Neighbours> {
-        let radius = usize::try_from(init.attr::<i64>("depth_radius")?).ok();
-        let radius = radius.filter(|&r| r < i32::MAX as usize);
-        Ok(Neighbours {
-            radius: radius
-                .ok_or_else(|| Error::invalid("depth_radius must be from 0 to below the largest int"))?,
-            bias: init.attr("bias")?,
-            alpha: init.attr("alpha")?,
-            beta: init.attr("beta")?,
-        })
-    }
-
     /// Computes `bias + alpha * (sum of squares of the neighbouring channels)` for each channel.
     fn norms(&self, x: &[f32], norms: &mut [f32]) {
         norms.fill(0.0);
@@ -55,25 +35,6 @@ impl Neighbours {
             beta => norm.powf(-beta),
         }
     }
-}
-
-/// Returns the number of channels of images in NHWC layout.
-pub fn channels(x: &Shape) -> Result<usize> {
-    match *x.dims() {
-        [_, _, _, channels] => Ok(channels),
-        _ => device::invalid!("in must be 4-dimensional, got shape {x}"),
-    }
-}
-
-/// Returns the number of channels of a gradient's inputs, and checks that they have the same shape.
-pub fn common_channels(dy: &Shape, x: &Shape, y: &Shape) -> Result<usize> {
-    let channels = channels(dy)?;
-    if x != dy || y != dy {
-        device::invalid!(
-            "input_grads, input_image, and out_image should have the same shape, got {dy}, {x} and {y}"
-        );
-    }
-    Ok(channels)
 }
 
 pub(super) fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &Neighbours) -> Result<()> {

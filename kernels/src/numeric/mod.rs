@@ -9,6 +9,7 @@ pub mod micro;
 pub mod moved;
 pub mod operand_cache;
 pub mod panel;
+pub mod philox;
 pub mod product;
 pub mod scalar;
 pub mod simd;

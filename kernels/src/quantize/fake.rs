@@ -1,33 +1,10 @@
 //! FakeQuant ops: round numbers to the levels that a quantised model would have.
 
 use crate::numeric::threads::for_rows;
+use crate::plan::quantize::{Levels, channels_of, check_ends, check_same, ends};
 use device::Result;
 use device::kernel::{KernelContext, KernelInit};
 use graph::{DType, Shape, Tensor};
-
-/// The lowest and the highest level.
-#[derive(Clone, Copy, Debug)]
-pub struct Levels(pub [f32; 2]);
-
-impl Levels {
-    pub fn of(init: &KernelInit<'_>) -> Result<Levels> {
-        let bits: i64 = init.attr("num_bits")?;
-        if !(2..=16).contains(&bits) {
-            device::invalid!("num_bits must be between 2 and 16, inclusive");
-        }
-        let lowest = if init.attr("narrow_range")? { 1.0 } else { 0.0 };
-        Ok(Levels([lowest, ((1u32 << bits) - 1) as f32]))
-    }
-}
-
-/// Returns the ends of the range given by the attributes `min` and `max`.
-pub fn ends(init: &KernelInit<'_>) -> Result<[f32; 2]> {
-    let (min, max): (f32, f32) = (init.attr("min")?, init.attr("max")?);
-    if min >= max || min.is_nan() || max.is_nan() {
-        device::invalid!("min has to be smaller than max, was: {min} >= {max}");
-    }
-    Ok([min, max])
-}
 
 /// A range shifted so that zero is one of its levels.
 #[derive(Clone, Copy)]
@@ -80,14 +57,6 @@ pub(super) fn by_attrs(ctx: &mut KernelContext<'_>, range: Range) -> Result<()> 
     Ok(())
 }
 
-pub fn check_same(ctx: &KernelContext<'_>) -> Result<()> {
-    let (dy, x) = (ctx.shape(0)?, ctx.shape(1)?);
-    if dy != x {
-        device::invalid!("gradient and input must be the same size, got {dy} and {x}");
-    }
-    Ok(())
-}
-
 /// Returns `dy` where the gradient flows, else zero times `dy`, which is NaN for infinite or NaN `dy`.
 fn masked(dy: f32, flows: bool) -> f32 {
     dy * f32::from(u8::from(flows))
@@ -102,23 +71,6 @@ pub(super) fn by_attrs_grad(ctx: &mut KernelContext<'_>, range: Range) -> Result
         *o = masked(dy, range.contains(x));
     }
     ctx.set_output(0, out);
-    Ok(())
-}
-
-/// Checks that the inputs from `first` on hold the ends of one range, or of one range per channel.
-pub fn check_ends(ctx: &KernelContext<'_>, first: usize, channels: Option<usize>) -> Result<()> {
-    let count = channels.unwrap_or(1);
-    for (name, bound) in [("min", ctx.shape(first)?), ("max", ctx.shape(first + 1)?)] {
-        match channels {
-            None if bound.rank() != 0 => {
-                device::invalid!("`{name}` must be rank 0 but is rank {}", bound.rank())
-            }
-            Some(_) if bound.dims() != [count] => {
-                device::invalid!("{name} has incorrect size, expected {count} was {bound}")
-            }
-            _ => {}
-        }
-    }
     Ok(())
 }
 
@@ -138,15 +90,6 @@ fn ranges(
         (!empty).then(|| Range { divides: channels.is_none(), ..Range::new(min, max, levels) })
     };
     Ok(ends.map(range).collect())
-}
-
-/// Returns the number of channels, or `None` if all numbers share one range.
-pub fn channels_of(x: &Shape, per_channel: bool) -> Result<Option<usize>> {
-    match (per_channel, x.last()) {
-        (false, _) => Ok(None),
-        (true, Some(&channels)) => Ok(Some(channels)),
-        (true, None) => device::invalid!("inputs must be at least of rank 1"),
-    }
 }
 
 pub(super) fn by_inputs(ctx: &mut KernelContext<'_>, levels: Levels, per_channel: bool) -> Result<()> {

@@ -1,10 +1,9 @@
 //! RaggedGather: rows of a ragged tensor, selected by their numbers.
 
 use crate::numeric::moved::{Moved, moved};
-use crate::shape::integers;
-use device::Result;
-use device::invalid;
+use crate::plan::shape::integers;
 use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Result, invalid};
 use graph::{DType, Shape};
 use std::ops::Range;
 

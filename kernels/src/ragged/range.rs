@@ -2,10 +2,9 @@
 
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::Stored;
-use crate::shape::integers;
-use device::Result;
-use device::invalid;
+use crate::plan::shape::integers;
 use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Result, invalid};
 use graph::{DType, Shape, Tensor};
 
 pub(super) const TYPES: &[DType] = &[DType::Float, DType::Double, DType::Int32, DType::Int64];

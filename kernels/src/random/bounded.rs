@@ -2,12 +2,10 @@
 //! sampling methods, chosen by the position of the bounds. Every step is computed in the element's own precision.
 
 use super::distribution::RandomFloat;
-use super::fill::shape_input;
-use super::philox::Philox;
-use super::source::Source;
-use device::invalid;
+use crate::numeric::philox::Philox;
+use crate::plan::random::{Source, shape_input};
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::{Code, DType};
 use half::f16;
 use num_traits::Float;

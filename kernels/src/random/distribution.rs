@@ -1,7 +1,7 @@
 //! Conversion of random bits to distributed numbers, bit for bit like TensorFlow: the number of bits per number and
 //! the order in which they are drawn are visible to programs.
 
-use super::philox::{GROUP, Philox, Singles};
+use crate::numeric::philox::{GROUP, Philox, Singles};
 use crate::numeric::scalar::Real as _;
 use crate::numeric::wide::{Float, Lane};
 use graph::Element;
@@ -183,9 +183,6 @@ bits! {
     i32, i64;
     u32, u64;
 }
-
-/// Groups of 128 bits reserved for each number of a distribution that rejects candidates.
-pub const RESERVED: usize = 256;
 
 /// Returns [`RandomFloat::COUNT`] normal numbers within two deviations; numbers outside are drawn again.
 pub(super) fn truncated_normal<T: RandomFloat>(stream: Philox) -> Group<T> {

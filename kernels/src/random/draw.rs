@@ -1,16 +1,14 @@
 //! Sampling of distributions that reject candidates: each number has its own part of the stream, so it does not
 //! depend on the numbers before it.
 
-use super::distribution::{Distribution, Group, MOST, RESERVED};
-use super::fill::shape_input;
-use super::philox::Philox;
-use super::source::Source;
+use super::distribution::{Distribution, Group, MOST};
 use crate::numeric::dispatch::dispatch;
+use crate::numeric::philox::Philox;
 use crate::numeric::threads::{PARALLEL, for_chunks};
 use crate::numeric::wide::Lane;
-use device::invalid;
+use crate::plan::random::{RESERVED, Source, shape_input};
 use device::kernel::KernelContext;
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::{DType, Shape, Tensor};
 use num_traits::AsPrimitive;
 use std::sync::atomic::{AtomicBool, Ordering};

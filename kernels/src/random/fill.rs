@@ -2,15 +2,14 @@
 //! so the result does not depend on the number of threads that share the work.
 
 use super::distribution::{
-    Bits, Distribution, Integers, MOST, Normal, RESERVED, RandomFloat, Uniform, truncated_normal,
+    Bits, Distribution, Integers, MOST, Normal, RandomFloat, Uniform, truncated_normal,
 };
-use super::philox::{GROUP, Philox};
-use super::source::Source;
 use crate::numeric::dispatch::dispatch;
+use crate::numeric::philox::{GROUP, Philox};
 use crate::numeric::threads::{PARALLEL, for_chunks};
-use device::Result;
-use device::invalid;
+use crate::plan::random::{RESERVED, Source, shape_input};
 use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Result, invalid};
 use graph::{Element, Shape, Tensor};
 use std::fmt::Display;
 use std::marker::PhantomData;
@@ -54,15 +53,6 @@ fn filled<D: Distribution + Send + 'static>(source: Source, distribution: D) -> 
         ctx.set_output(0, out);
         Ok(())
     })
-}
-
-/// Returns the shape in the input that gives the shape of the numbers.
-pub fn shape_input(ctx: &KernelContext<'_>, source: &Source) -> Result<Shape> {
-    let shape = ctx.input(source.shape())?;
-    if shape.shape().rank() != 1 {
-        invalid!("shape must be a vector of {{int32,int64}}, got shape {}", shape.shape());
-    }
-    Ok(Shape::from_i64(&shape.to_i64s()?)?)
 }
 
 fn random_tensor<T: Element>(

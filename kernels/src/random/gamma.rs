@@ -2,8 +2,8 @@
 
 use super::distribution::{Normal, Uniform};
 use super::draw::{ATTEMPTS, Draw, ReversedGroups, doubles, drawn, drawn_shape};
-use super::philox::Philox;
-use super::source::Source;
+use crate::numeric::philox::Philox;
+use crate::plan::random::Source;
 use device::Result;
 use device::kernel::{Kernel, KernelInit};
 use std::marker::PhantomData;

@@ -3,8 +3,8 @@
 
 use super::distribution::Uniform;
 use super::draw::{ATTEMPTS, Draw, ReversedGroups, doubles, drawn, drawn_shape};
-use super::philox::Philox;
-use super::source::Source;
+use crate::numeric::philox::Philox;
+use crate::plan::random::Source;
 use device::Result;
 use device::kernel::{Kernel, KernelInit};
 use graph::DType;

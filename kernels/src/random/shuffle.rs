@@ -1,14 +1,13 @@
 //! Random permutations and random choices.
 
-use super::distribution::RESERVED;
-use super::philox::{GROUP, Philox, Singles};
-use super::source::Source;
 use crate::numeric::dispatch::dispatch;
+use crate::numeric::philox::{GROUP, Singles};
 use crate::numeric::scalar::Real as _;
 use crate::numeric::wide::Float;
+use crate::plan::random::{Source, chosen, reserve_choices};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use graph::{Code, DType, Element, Shape, Tensor};
+use graph::{DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Float as _};
 
 /// Makes the kernel of a permutation of a tensor's rows, such as RandomShuffle.
@@ -70,40 +69,6 @@ pub(in super::super) fn multinomial(init: &KernelInit<'_>, source: Source) -> Re
     dispatch!(float, init.input_type(0), T => {
         dispatch!(index, init.output_type(0), O => Kernel::sync(move |ctx| choose::<T, O>(ctx, &source)))
     })
-}
-
-/// Returns the rows and classes of the logits in input 0, and the number of samples per row given by input 1.
-pub fn chosen(ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
-    let (logits, samples) = (ctx.shape(0)?, ctx.input(1)?);
-    let &[batch, classes] = logits.dims() else {
-        device::invalid!("logits should be a matrix, got shape {logits}");
-    };
-    if samples.shape().rank() != 0 {
-        device::invalid!("num_samples should be a scalar, got shape {}", samples.shape());
-    }
-    let samples = samples.item::<i32>()?;
-    let Ok(samples) = usize::try_from(samples) else {
-        device::invalid!("num_samples should be non-negative, got {samples}");
-    };
-    if classes == 0 && batch > 0 {
-        device::invalid!("num_classes should be positive, got {classes}");
-    }
-    Ok([batch, classes, samples])
-}
-
-/// Reserves the part of the stream for the samples. A sample takes 64 bits, and the bits of each row are rounded up
-/// to whole groups.
-pub fn reserve_choices(
-    ctx: &KernelContext<'_>,
-    source: &Source,
-    batch: usize,
-    samples: usize,
-) -> Result<Philox> {
-    let numbers = samples.next_multiple_of(GROUP).checked_mul(2).and_then(|n| n.checked_mul(batch));
-    let Some(numbers) = numbers else {
-        return Err(device::Error::new(Code::InvalidArgument, "num_samples is out of range"));
-    };
-    source.reserve(ctx, (numbers as u64).wrapping_mul(RESERVED as u64))
 }
 
 fn choose<T: Float, O: Element>(ctx: &mut KernelContext<'_>, source: &Source) -> Result<()>

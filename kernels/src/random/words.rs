@@ -1,8 +1,8 @@
 //! Random words for kernels of other families that draw a few numbers per step.
 
-use super::Stream;
 use super::distribution::unit_f64;
-use super::philox::{GROUP, Singles};
+use crate::numeric::philox::{GROUP, Singles};
+use crate::plan::random::Stream;
 use device::Result;
 use device::kernel::KernelInit;
 

@@ -4,6 +4,7 @@
 use crate::numeric::simd::{Vector, vectorized};
 use crate::numeric::threads::{BLOCK, Cost};
 use crate::numeric::wide::block;
+use crate::plan::reduce::Axis;
 use graph::Element;
 use rayon::prelude::*;
 use smallvec::SmallVec;
@@ -37,13 +38,6 @@ impl<W: Element> Fold<W> {
 
 /// A function that converts elements to the type that the fold computes in.
 pub(super) type Load<A, W> = fn(&[A], &mut [W]);
-
-/// A run of adjacent axes that are either all reduced or all retained.
-#[derive(Clone, Copy, Debug)]
-pub struct Axis {
-    pub size: usize,
-    pub reduced: bool,
-}
 
 struct Rows<'a, W, O> {
     results: &'a mut [W],

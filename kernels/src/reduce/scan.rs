@@ -6,6 +6,7 @@ use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::Arithmetic;
 use crate::numeric::threads::{Cost, chunk_size, for_chunks};
 use crate::numeric::wide::Lane;
+use crate::plan::reduce::{Direction, lines};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::Tensor;
@@ -14,35 +15,6 @@ use graph::Tensor;
 pub(super) enum Operation {
     Sum,
     Product,
-}
-
-/// The elements that a running result includes.
-#[derive(Clone, Copy, Debug)]
-pub struct Direction {
-    /// True if the element at the result's own position is excluded.
-    pub exclusive: bool,
-    /// True if the scan runs from the end of the axis.
-    pub reverse: bool,
-}
-
-impl Direction {
-    pub fn of(init: &KernelInit<'_>) -> Result<Direction> {
-        Ok(Direction { exclusive: init.attr("exclusive")?, reverse: init.attr("reverse")? })
-    }
-}
-
-/// Returns the length of the axis given by input 1, and the distance between consecutive elements along it.
-pub fn lines(ctx: &KernelContext<'_>) -> Result<(usize, usize)> {
-    let (x, axis) = (ctx.shape(0)?, ctx.input(1)?);
-    if axis.num_elements() != 1 || axis.shape().rank() != 0 {
-        device::invalid!("ScanOp: axis must be a scalar, not {}", axis.shape());
-    }
-    let (rank, axis) = (x.rank() as i64, axis.to_i64s()?[0]);
-    let at = if axis < 0 { axis.saturating_add(rank) } else { axis };
-    if !(0..rank).contains(&at) {
-        device::invalid!("ScanOp: Expected scan axis in the range [{}, {rank}), but got {axis}", -rank);
-    }
-    Ok((x[at as usize], x[at as usize + 1..].iter().product()))
 }
 
 pub(super) fn make(init: &KernelInit<'_>, operation: Operation) -> Result<Kernel> {

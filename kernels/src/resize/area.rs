@@ -1,43 +1,11 @@
 //! ResizeArea: an output pixel is the mean of the area of the input that it covers.
 
-use super::{Grid, Sample, Sizes, as_single};
+use super::{Sample, as_single};
 use crate::numeric::threads::for_rows;
+use crate::plan::resize::{Grid, Sizes, covered, shares};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::DType;
-
-/// Returns, for each output position, the input positions that it covers and their shares; at an edge the first
-/// position may occur twice.
-pub fn shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f32)>> {
-    let scale = grid.scale(input, output);
-    let place = |i: usize| {
-        // With aligned corners, an input of one position has scale 0, and every output position is that position.
-        if scale == 0.0 {
-            return vec![(0, 1.0)];
-        }
-        let (start, end) = (i as f32 * scale, (i + 1) as f32 * scale);
-        let share = |v: i64| {
-            let at = v as f32;
-            let covered = match (at < start, at + 1.0 > end) {
-                (true, true) => scale,
-                (true, false) => at + 1.0 - start,
-                (false, true) => end - at,
-                (false, false) => 1.0,
-            };
-            (v.clamp(0, input as i64 - 1) as usize, covered)
-        };
-        (start.floor() as i64..end.ceil() as i64).map(share).collect()
-    };
-    (0..output).map(place).collect()
-}
-
-/// Returns the sum of the shares of an output position.
-pub fn covered(grid: Grid, input: usize, output: usize) -> f32 {
-    match grid.scale(input, output) {
-        0.0 => 1.0,
-        scale => scale,
-    }
-}
 
 pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;

@@ -1,60 +1,13 @@
 //! ResizeBicubic: a cubic through the four nearest pixels on each axis. The weights come from a table of 1024 steps
 //! like TensorFlow's, because the steps are visible in the results.
 
-use super::{Grid, Sample, Sizes, as_single};
+use super::{Sample, as_single};
 use crate::numeric::threads::for_rows;
+use crate::plan::resize::{Grid, Sizes, taps};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::{DType, Element, Tensor};
 use num_traits::{AsPrimitive, Float};
-
-/// Steps between two pixels for which the table has weights.
-const STEPS: usize = 1024;
-
-/// The four input positions of an output position, and their weights.
-#[derive(Clone, Copy, Debug)]
-pub struct Taps {
-    pub at: [usize; 4],
-    pub weights: [f32; 4],
-}
-
-/// Returns the weights of pixels at distance `i / STEPS` and `1 + i / STEPS`.
-fn table(a: f32) -> Vec<[f32; 2]> {
-    let weights = |i| {
-        let x = i as f32 / STEPS as f32;
-        let near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
-        let x = x + 1.0;
-        [near, ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a]
-    };
-    (0..=STEPS).map(weights).collect()
-}
-
-pub fn taps(grid: Grid, input: usize, output: usize) -> Vec<Taps> {
-    // With half-pixel centres, Keys' kernel with parameter -0.5; otherwise -0.75, which TensorFlow's first version
-    // used.
-    let table = table(if grid.centers { -0.5 } else { -0.75 });
-    let scale = grid.scale(input, output);
-    let place = |i| {
-        let at = grid.at(i, scale);
-        let first = at.floor();
-        let step = (((at - first) * STEPS as f32).round_ties_even() as usize).min(STEPS);
-        let mut weights = [table[step][1], table[step][0], table[STEPS - step][0], table[STEPS - step][1]];
-        let unbounded = [-1, 0, 1, 2].map(|d| first as i64 + d);
-        let bounded = unbounded.map(|p| p.clamp(0, input as i64 - 1));
-        if grid.centers {
-            // Pixels outside the image get weight 0, and the other weights are normalised.
-            for ((w, p), b) in weights.iter_mut().zip(unbounded).zip(bounded) {
-                *w = if p == b { *w } else { 0.0 };
-            }
-            let sum: f32 = weights.iter().sum();
-            if sum.abs() >= 1000.0 * f32::MIN_POSITIVE {
-                weights = weights.map(|w| w * (1.0 / sum));
-            }
-        }
-        Taps { at: bounded.map(|p| p as usize), weights }
-    };
-    (0..output).map(place).collect()
-}
 
 pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;

@@ -1,32 +1,15 @@
 //! ResizeBilinear: linear interpolation between the two nearest pixels on each axis.
 
-use super::{Grid, Sample, Sizes, as_single};
+use super::{Sample, as_single};
 use crate::numeric::scalar::Real as _;
 use crate::numeric::threads::for_rows;
 use crate::numeric::wide::Float;
+use crate::plan::resize::{Grid, Sizes, between};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::DType;
 use num_traits::Zero as _;
 use rayon::prelude::*;
-
-/// The two input positions around an output position, and the output position's distance from the lower one.
-#[derive(Clone, Copy, Debug)]
-pub struct Between {
-    pub lower: usize,
-    pub upper: usize,
-    pub part: f32,
-}
-
-pub fn between(grid: Grid, input: usize, output: usize) -> Vec<Between> {
-    let scale = grid.scale(input, output);
-    let place = |i| {
-        let at = grid.at(i, scale);
-        let upper = (at.ceil().max(0.0) as usize).min(input - 1);
-        Between { lower: (at.floor().max(0.0) as usize).min(upper), upper, part: at - at.floor() }
-    };
-    (0..output).map(place).collect()
-}
 
 pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;

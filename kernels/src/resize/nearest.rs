@@ -1,23 +1,11 @@
 //! ResizeNearestNeighbor.
 
-use super::{Grid, Sizes, size_input};
 use crate::numeric::scalar::Semiring;
 use crate::numeric::threads::for_rows;
+use crate::plan::resize::{Grid, Sizes, back_sizes, nearest};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::{Element, Shape, Tensor};
-
-/// Returns the input position for each output position.
-pub fn nearest(grid: Grid, input: usize, output: usize) -> Vec<usize> {
-    let scale = grid.scale(input, output);
-    let place = |i: usize| {
-        // Unlike in the other methods, the half pixel is not subtracted again.
-        let at = if grid.centers { (i as f32 + 0.5) * scale } else { i as f32 * scale };
-        let at = if grid.align_corners { at.round() } else { at.floor() };
-        (at.max(0.0) as usize).min(input.saturating_sub(1))
-    };
-    (0..output).map(place).collect()
-}
 
 pub(super) fn forward<T: Element>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
@@ -39,15 +27,6 @@ pub(super) fn forward<T: Element>(ctx: &mut KernelContext<'_>, grid: Grid) -> Re
     }
     ctx.set_output(0, out);
     Ok(())
-}
-
-/// Returns the sizes of the gradient: input 0 is the gradient, input 1 the size of the image that was resized.
-pub fn back_sizes(ctx: &KernelContext<'_>) -> Result<Sizes> {
-    let grads = ctx.shape(0)?;
-    let &[batch, rows, columns, channels] = grads.dims() else {
-        device::invalid!("input must be 4-dimensional{grads}");
-    };
-    Ok(Sizes { batch, input: size_input(ctx, 1)?, output: [rows, columns], channels })
 }
 
 pub(super) fn backward<T: Semiring>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {

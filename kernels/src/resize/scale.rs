@@ -1,7 +1,8 @@
 //! ScaleAndTranslate: scaling and translation of images, sampled with one of several kernels.
 
-use super::{Sample, Sizes, as_single};
+use super::{Sample, as_single};
 use crate::numeric::threads::for_rows;
+use crate::plan::resize::Sizes;
 use device::Result;
 use device::kernel::{KernelContext, KernelInit};
 use graph::{DType, Tensor};

@@ -5,6 +5,7 @@ use crate::testing::{lone_device, run_node_on};
 use device::Device;
 use device::value::Value;
 use graph::{AttrValue, Node};
+use std::sync::Arc;
 
 struct VariableFixture {
     device: Arc<Device>,

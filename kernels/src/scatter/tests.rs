@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::testing::{lone_device, run_node_on};
-use device::Device;
-use device::Error;
+use device::value::Value;
 use device::variable::Variable;
+use device::{Device, Error};
 use graph::{Node, PartialShape};
 use std::sync::Arc;
 

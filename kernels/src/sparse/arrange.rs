@@ -2,39 +2,15 @@
 
 use super::coo::{Coo, check_sorted, joined, matrix, picked, text};
 use crate::numeric::moved::{Moved, moved};
-use device::invalid;
+use crate::plan::sparse::dense_shape;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::shape::resolve_axis;
 use graph::{Shape, Tensor};
 
 pub(super) fn to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     let validate = init.attr::<bool>("validate_indices")?;
     moved!(init.output_type(0), E => Kernel::sync(move |ctx| dense::<E>(ctx, validate)))
-}
-
-/// Returns the number of values, and the shape of the dense tensor that they make.
-pub fn dense_shape(ctx: &KernelContext<'_>) -> Result<(usize, Shape)> {
-    let (indices, shape) = (ctx.shape(0)?, ctx.input(1)?);
-    let (values, default) = (ctx.shape(2)?, ctx.shape(3)?);
-    if indices.rank() > 2 {
-        invalid!("sparse_indices should be a scalar, vector, or matrix, got shape {indices}");
-    }
-    let count = indices.first().copied().unwrap_or(1);
-    let rank = indices.get(1).copied().unwrap_or(1);
-    if shape.shape().rank() != 1 {
-        invalid!("output_shape must be rank 1, got shape {}", shape.shape());
-    }
-    if shape.num_elements() != rank {
-        invalid!("output_shape has incorrect number of elements: {} should be: {rank}", shape.num_elements());
-    }
-    if values.rank() > 1 || (values.rank() == 1 && values.num_elements() != count) {
-        invalid!("sparse_values has incorrect shape {values}, should be [] or [{count}]");
-    }
-    if default.rank() != 0 {
-        invalid!("default_value should be a scalar.");
-    }
-    Ok((count, Shape::from_i64(&shape.to_i64s()?)?))
 }
 
 fn dense<E: Moved>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {

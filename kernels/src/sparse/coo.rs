@@ -1,38 +1,11 @@
 //! The validated view of a sparse tensor that kernels use, and selection of its rows.
 
 use crate::numeric::moved::{Moved, moved};
-use device::invalid;
+use crate::plan::sparse::check_parts;
 use device::kernel::KernelContext;
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::{Shape, Tensor};
 use std::cmp::Ordering;
-
-/// Checks that the shapes of the three parts match, and returns the number of values.
-pub(crate) fn check_parts(indices: &Shape, values: &Shape, sizes: &Shape) -> Result<usize> {
-    let [count, rank] = *indices.dims() else {
-        invalid!("Input indices should be a matrix but received shape {indices}");
-    };
-    if values.rank() != 1 {
-        invalid!("Input values should be a vector but received shape {values}");
-    }
-    if sizes.rank() != 1 {
-        invalid!("Input shape should be a vector but received shape {sizes}");
-    }
-    if values.num_elements() != count {
-        invalid!(
-            "Number of values must match first dimension of indices. Got {} values, indices shape: {indices}",
-            values.num_elements()
-        );
-    }
-    if sizes[0] != rank {
-        invalid!(
-            "Number of dimensions must match second dimension of indices. Got {} dimensions, indices \
-            shape: {indices}",
-            sizes[0]
-        );
-    }
-    Ok(count)
-}
 
 /// The indices, values and shape of one sparse tensor.
 #[derive(Debug)]

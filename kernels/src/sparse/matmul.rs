@@ -1,50 +1,20 @@
 //! Products of sparse matrices with dense ones, and of dense matrices that are mostly zero.
 
 use super::arithmetic;
-use super::coo::{Coo, check_parts};
+use super::coo::Coo;
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::product::{Matrix, Threads, product};
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
 use crate::numeric::wide::{Lane, narrowed, widened};
-use device::Result;
-use device::invalid;
+use crate::plan::sparse::product_sizes;
 use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{Result, invalid};
 use graph::{DType, Element, Shape, Tensor};
 use half::bf16;
 
 pub(super) fn with_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     let adjoint = [init.attr::<bool>("adjoint_a")?, init.attr::<bool>("adjoint_b")?];
     dispatch!(number, init.output_type(0), T => Kernel::sync(move |ctx| multiply::<T>(ctx, adjoint)))
-}
-
-/// Returns the rows, inner size and columns of the product of a sparse and a dense matrix, and the product's shape.
-pub fn product_sizes(
-    ctx: &KernelContext<'_>,
-    [adjoint_a, adjoint_b]: [bool; 2],
-) -> Result<([usize; 3], Shape)> {
-    let (a_shape, b) = (ctx.input(2)?, ctx.shape(3)?);
-    let [b_rows, b_columns] = *b.dims() else {
-        invalid!("Tensor 'b' is not a matrix");
-    };
-    if a_shape.shape().rank() != 1 || a_shape.num_elements() != 2 {
-        invalid!("Tensor 'a_shape' must have 2 elements");
-    }
-    check_parts(ctx.shape(0)?, ctx.shape(1)?, a_shape.shape())?;
-    let a_shape = Shape::from_i64(&a_shape.to_i64s()?)?;
-    let [mut rows, mut inner] = [a_shape[0], a_shape[1]];
-    if adjoint_a {
-        std::mem::swap(&mut rows, &mut inner);
-    }
-    let (inner_b, columns) = if adjoint_b { (b_columns, b_rows) } else { (b_rows, b_columns) };
-    if inner != inner_b {
-        invalid!(
-            "Cannot multiply A and B because inner dimension does not match: {inner} vs. {inner_b}.  Did you forget \
-             a transpose?  Dimensions of A: [{}, {}).  Dimensions of B: {b}",
-            a_shape[0],
-            a_shape[1]
-        );
-    }
-    Ok(([rows, inner, columns], Shape::new(&[rows, columns])?))
 }
 
 fn multiply<T: Lane>(ctx: &mut KernelContext<'_>, [adjoint_a, adjoint_b]: [bool; 2]) -> Result<()>

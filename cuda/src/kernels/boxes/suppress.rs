@@ -6,10 +6,9 @@ use crate::engine::{Arguments, Function, KernelStream, Source};
 use crate::kernels::support::{function, read, type_name, write};
 use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
 use device::value::Value;
-use device::{Device, DeviceTensor};
-use device::{Error, Result};
+use device::{Device, DeviceTensor, Error, Result};
 use graph::{DType, Node, Shape};
-use kernels::boxes::suppress::{Rules, among};
+use kernels::plan::boxes::{Rules, among};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -9,13 +9,12 @@ use super::functions::{Function, function};
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Program, Source, engine_of};
 use crate::kernels::support::{Axes, allocate, is_unique, launch, read, repeated, type_name, write};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::Shape;
-use kernels::fused::chain;
-use kernels::fused::chain::Chain;
 use kernels::numeric::broadcast::Plan;
+use kernels::plan::fused::chain;
+use kernels::plan::fused::chain::Chain;
 use smallvec::SmallVec;
 use std::fmt::Write;
 

@@ -2,7 +2,7 @@
 
 use crate::engine::Source;
 use crate::kernels::{activation, binary, unary};
-use kernels::fused::chain::{Form, Pairing};
+use kernels::plan::fused::chain::{Form, Pairing};
 
 /// The function of one op.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,8 @@ use crate::engine::engine_of;
 use crate::kernels::matmul::{EpilogueInputs, Flips, multiply};
 use device::Result;
 use device::kernel::{Kernel, KernelInit};
-use kernels::fused::{Link, follow, fused_ops};
-use kernels::matmul::single;
+use kernels::plan::fused::{Link, follow, fused_ops};
+use kernels::plan::matmul::single;
 
 /// Makes the kernel of a fused product.
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {

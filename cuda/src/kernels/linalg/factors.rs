@@ -5,12 +5,11 @@ use crate::engine::driver::Address;
 use crate::engine::{Arguments, Source};
 use crate::kernels::moved::zeros;
 use crate::kernels::support::{allocate, function, kernel_stream, read, type_name, write};
-use device::DeviceTensor;
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::{DeviceTensor, Result};
 use graph::DType::{self, Complex64, Complex128, Double, Float};
 use graph::Shape;
-use kernels::linalg::{matrices, square};
+use kernels::plan::linalg::{matrices, square};
 
 static SOURCE: Source = Source { file: "factors.cu", text: include_str!("../factors.cu") };
 

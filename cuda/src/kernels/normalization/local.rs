@@ -5,7 +5,7 @@ use super::SOURCE;
 use crate::engine::Arguments;
 use device::Result;
 use device::kernel::{Kernel, KernelInit};
-use kernels::normalization::local::{Neighbours, channels, common_channels};
+use kernels::plan::normalization::{Neighbours, channels, common_channels};
 
 /// Returns the `Neighbours` structure of the `.cu` file.
 fn words(near: &Neighbours, channels: usize) -> [i64; 5] {

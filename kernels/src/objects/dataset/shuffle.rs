@@ -3,7 +3,7 @@
 
 use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
 use super::{MakeContext, Place, Pull};
-use crate::random::philox::{Philox, Singles};
+use crate::numeric::philox::{Philox, Singles};
 use device::Result;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;

@@ -4,7 +4,7 @@ use super::element::{part, row};
 use super::shuffle::SeedSource;
 use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE};
 use super::{MakeContext, Pull};
-use crate::random::philox::Singles;
+use crate::numeric::philox::Singles;
 use device::{Error, Result};
 use graph::{DType, PartialShape, Shape, Tensor};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The four orders in which a queue gives its elements out.
 
-use crate::random::philox::{Philox, Singles};
+use crate::numeric::philox::{Philox, Singles};
 use device::value::{Held, Placed};
 use device::{Error, Result};
 use graph::DType;

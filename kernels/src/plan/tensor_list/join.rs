@@ -1,11 +1,12 @@
 //! Conversion between lists and tensors of all their elements, stacked or concatenated.
 
-use super::{check_dtype, edit, element_dtype, list, merged, scalar, set_list, shape_of, zeros};
 use crate::objects::memory::Memory;
-use device::invalid;
+use crate::plan::tensor_list::{
+    check_dtype, edit, element_dtype, list, merged, scalar, set_list, shape_of, zeros,
+};
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::value::Held;
-use device::{Error, Result};
+use device::{Error, Result, invalid};
 use graph::{Code, DType, PartialShape, Shape, Tensor, TensorList};
 
 /// Returns the rows of input `i`.

@@ -117,7 +117,7 @@ pub(crate) fn entropy() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::numeric::philox::*;
 
     /// The known answers that the authors of Philox publish for philox4x32-10.
     #[test]

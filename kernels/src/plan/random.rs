@@ -1,18 +1,18 @@
-//! The sources of a kernel's random numbers: seeds in its node's attributes, seeds or a key in its inputs, or the
+//! Sources of random numbers: seeds in the attributes of a node, seeds or a key in its inputs, or the
 //! state of a generator in a variable.
 
-use super::distribution::RESERVED;
-use super::philox::Philox;
-use device::invalid;
+use crate::numeric::philox::{GROUP, Philox};
 use device::kernel::{KernelContext, KernelInit};
 use device::variable::VariableInput;
-use device::{Error, Result};
-use graph::{DType, Shape, Tensor};
+use device::{Error, Result, invalid};
+use graph::{Code, DType, Shape, Tensor};
 use parking_lot::Mutex;
 
 /// The number of the Philox algorithm in the API; ThreeFry has a kernel on no device here.
 const PHILOX: i64 = 1;
+
 const THREE_FRY: i64 = 2;
+
 /// The number that stands for the best algorithm of a device.
 const AUTOMATIC: i64 = 3;
 
@@ -22,17 +22,17 @@ pub struct Stream(Mutex<Philox>);
 
 impl Stream {
     /// Returns the stream of the attributes `seed` and `seed2`.
-    pub(in super::super) fn of(init: &KernelInit<'_>) -> Result<Stream> {
+    pub(crate) fn of(init: &KernelInit<'_>) -> Result<Stream> {
         Ok(Stream::seeded([init.attr("seed")?, init.attr("seed2")?]))
     }
 
     /// Returns the stream of two seeds; if both are 0, a stream with unpredictable seeds.
-    pub(in super::super) fn seeded([seed, seed2]: [i64; 2]) -> Stream {
+    pub(crate) fn seeded([seed, seed2]: [i64; 2]) -> Stream {
         Stream(Mutex::new(Philox::seeded(seed, seed2)))
     }
 
     /// Reserves the next `groups` of four numbers and returns the position before them.
-    pub(in super::super) fn reserve(&self, groups: u64) -> Philox {
+    pub(crate) fn reserve(&self, groups: u64) -> Philox {
         let mut stream = self.0.lock();
         let taken = *stream;
         stream.skip(groups);
@@ -59,7 +59,7 @@ impl Source {
     }
 
     /// Returns the index of the input with the shape of the numbers.
-    pub(super) fn shape(&self) -> usize {
+    fn shape(&self) -> usize {
         match self {
             Source::Generator(generator) => generator.inputs(),
             _ => 0,
@@ -77,7 +77,7 @@ impl Source {
     }
 
     /// Returns the position of this step's numbers; streams that advance are advanced by `groups` of four.
-    pub(super) fn reserve(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<Philox> {
+    pub(crate) fn reserve(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<Philox> {
         match self {
             Source::Node(stream) => Ok(stream.reserve(groups)),
             Source::Seeds(at) => Ok(Philox::scrambled(seeds(ctx.input(*at)?)?)),
@@ -102,7 +102,7 @@ impl Source {
 }
 
 /// Returns two seeds from an input of any integer dtype.
-pub(in super::super) fn seeds(input: &Tensor) -> Result<[u64; 2]> {
+pub(crate) fn seeds(input: &Tensor) -> Result<[u64; 2]> {
     if input.shape().dims() != [2] {
         invalid!("seed must have shape [2], not {}", input.shape());
     }
@@ -181,7 +181,7 @@ impl Generator {
     }
 
     /// Returns a generator in the older format, whose state begins with the number of the algorithm.
-    pub(in super::super) fn self_described(init: &KernelInit<'_>) -> Generator {
+    pub(crate) fn self_described(init: &KernelInit<'_>) -> Generator {
         Generator { is_self_described: true, ..Generator::of(init) }
     }
 
@@ -211,7 +211,7 @@ impl Generator {
     }
 
     /// Returns the generator's position and advances it by `groups` of four numbers.
-    pub(in super::super) fn reserve(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<Philox> {
+    pub(crate) fn reserve(&self, ctx: &KernelContext<'_>, groups: u64) -> Result<Philox> {
         self.check_algorithm(ctx)?;
         self.variable.get(ctx)?.update(|state| {
             check_words(state.dtype(), state.shape())?;
@@ -235,4 +235,50 @@ impl Generator {
             Ok(stream)
         })
     }
+}
+
+/// Groups of 128 bits reserved for each number of a distribution that rejects candidates.
+pub const RESERVED: usize = 256;
+
+/// Returns the shape in the input that gives the shape of the numbers.
+pub fn shape_input(ctx: &KernelContext<'_>, source: &Source) -> Result<Shape> {
+    let shape = ctx.input(source.shape())?;
+    if shape.shape().rank() != 1 {
+        invalid!("shape must be a vector of {{int32,int64}}, got shape {}", shape.shape());
+    }
+    Ok(Shape::from_i64(&shape.to_i64s()?)?)
+}
+
+/// Returns the rows and classes of the logits in input 0, and the number of samples per row given by input 1.
+pub fn chosen(ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
+    let (logits, samples) = (ctx.shape(0)?, ctx.input(1)?);
+    let &[batch, classes] = logits.dims() else {
+        device::invalid!("logits should be a matrix, got shape {logits}");
+    };
+    if samples.shape().rank() != 0 {
+        device::invalid!("num_samples should be a scalar, got shape {}", samples.shape());
+    }
+    let samples = samples.item::<i32>()?;
+    let Ok(samples) = usize::try_from(samples) else {
+        device::invalid!("num_samples should be non-negative, got {samples}");
+    };
+    if classes == 0 && batch > 0 {
+        device::invalid!("num_classes should be positive, got {classes}");
+    }
+    Ok([batch, classes, samples])
+}
+
+/// Reserves the part of the stream for the samples. A sample takes 64 bits, and the bits of each row are rounded up
+/// to whole groups.
+pub fn reserve_choices(
+    ctx: &KernelContext<'_>,
+    source: &Source,
+    batch: usize,
+    samples: usize,
+) -> Result<Philox> {
+    let numbers = samples.next_multiple_of(GROUP).checked_mul(2).and_then(|n| n.checked_mul(batch));
+    let Some(numbers) = numbers else {
+        return Err(device::Error::new(Code::InvalidArgument, "num_samples is out of range"));
+    };
+    source.reserve(ctx, (numbers as u64).wrapping_mul(RESERVED as u64))
 }

@@ -1,8 +1,8 @@
 //! Chains of element-wise ops, as described by the attributes of `_FusedElementwise`, independent of the device
 //! that computes them.
 
-use super::texts;
 use crate::numeric::broadcast::Plan;
+use crate::plan::fused::texts;
 use device::function::no_functions;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit, SyncKernel};
 use device::value::Value;

@@ -119,7 +119,7 @@ impl TensorArray {
         if state.is_dynamic && size > state.elements.len() { grow(&mut state.elements, size) } else { Ok(()) }
     }
 
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
         let elements = std::mem::take(&mut state.elements);

@@ -1,13 +1,10 @@
 //! Kernels of tensors of lists, and arithmetic on lists, elementwise.
 
-use super::{check_appended, check_dtype, element_dtype, join};
 use crate::objects::memory::Memory;
-use device::Device;
-use device::invalid;
+use crate::plan::tensor_list::{check_appended, check_dtype, element_dtype, join};
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use device::single_node;
 use device::value::Held;
-use device::{Error, Result};
+use device::{Device, Error, Result, invalid, single_node};
 use graph::{DType, Node, Optional, Tensor, TensorList, Variant};
 use smallvec::SmallVec;
 use std::sync::Arc;

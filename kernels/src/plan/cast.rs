@@ -1,0 +1,19 @@
+//! The shape of a bitcast.
+
+use device::{Error, Result};
+use graph::{DType, Shape};
+
+/// Returns the shape of the result of `Bitcast`. A smaller element type adds an axis; for a larger one the last
+/// axis must make up exactly one element.
+pub fn bitcast_shape(shape: &Shape, from: DType, to: DType) -> Result<Shape> {
+    let mut dims = shape.dims().to_vec();
+    let (Some(from_size), Some(to_size)) = (from.size(), to.size()) else {
+        return Err(Error::unimplemented(format!("Bitcast {from} to {to} is not supported")));
+    };
+    if from_size > to_size {
+        dims.push(from_size / to_size);
+    } else if from_size < to_size && dims.pop() != Some(to_size / from_size) {
+        device::invalid!("Cannot bitcast from {} to {}", from.number(), to.number());
+    }
+    Ok(Shape::new(&dims)?)
+}

@@ -1,0 +1,17 @@
+//! Positions of elements, for error messages.
+
+use smallvec::SmallVec;
+
+/// Returns the position of element `i` in a tensor of this shape, for error messages.
+pub(crate) fn position(name: &str, shape: &[usize], mut i: usize) -> String {
+    if shape.is_empty() {
+        return name.to_owned();
+    }
+    let mut at: SmallVec<[String; 6]> = SmallVec::new();
+    for &d in shape.iter().rev() {
+        at.push((i % d.max(1)).to_string());
+        i /= d.max(1);
+    }
+    at.reverse();
+    format!("{name}[{}]", at.join(","))
+}

@@ -1,0 +1,47 @@
+//! Parts of kernels that do not depend on the device: checks of arguments, plans of shapes and layouts, and kernels that
+//! are generic over the memory of their tensors. The kernels of CPUs and of GPUs share them.
+
+pub mod bias;
+pub mod boxes;
+pub mod cast;
+pub mod color;
+pub mod concat;
+pub mod constant;
+pub mod conv;
+pub mod diagonal;
+pub mod einsum;
+pub mod fft;
+pub mod fused;
+pub(crate) mod gather;
+pub mod generator;
+pub mod histogram;
+pub mod identity;
+pub mod iterator;
+pub mod linalg;
+pub mod matmul;
+pub mod morphology;
+pub mod normalization;
+pub mod optional;
+pub mod pad;
+pub mod partition;
+pub mod pool;
+pub mod quantize;
+pub mod random;
+pub mod reduce;
+pub mod resize;
+pub mod resource;
+pub mod scatter;
+pub mod segment;
+pub mod select;
+pub mod sequence;
+pub mod shape;
+pub mod slice;
+pub mod space;
+pub mod sparse;
+pub mod sparse_segment;
+pub mod tensor_array;
+pub mod tensor_list;
+pub mod topk;
+pub mod training;
+pub mod transpose;
+pub mod variable;

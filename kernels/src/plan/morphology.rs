@@ -1,0 +1,47 @@
+//! Sizes of a dilation.
+
+use device::Result;
+use device::kernel::KernelContext;
+use graph::Shape;
+use graph::ops::morphology::{Dilation, Reach};
+
+/// The sizes of one kernel invocation.
+#[derive(Debug)]
+pub struct Sizes {
+    batch: usize,
+    pub rows: Reach,
+    pub columns: Reach,
+    pub depth: usize,
+}
+
+impl Sizes {
+    /// Returns the sizes for input 0, the image, and input 1, the filter.
+    pub fn of(ctx: &KernelContext<'_>, dilation: &Dilation) -> Result<Sizes> {
+        let (input, filter) = (ctx.shape(0)?, ctx.shape(1)?);
+        let &[batch, rows, columns, depth] = input.dims() else {
+            device::invalid!("input must be 4-dimensional: {input}");
+        };
+        let &[filter_rows, filter_columns, filter_depth] = filter.dims() else {
+            device::invalid!("filter must be 3-dimensional: {filter}");
+        };
+        if depth != filter_depth {
+            device::invalid!("input and filter must have the same depth: {depth} vs {filter_depth}");
+        }
+        let (rows, columns) =
+            (dilation.reach(0, rows, filter_rows)?, dilation.reach(1, columns, filter_columns)?);
+        Ok(Sizes { batch, rows, columns, depth })
+    }
+
+    pub fn output(&self) -> Result<Shape> {
+        Ok(Shape::new(&[self.batch, self.rows.output, self.columns.output, self.depth])?)
+    }
+
+    /// Checks that input 2, `out_backprop`, has the output's shape.
+    pub fn check_arrived(&self, ctx: &KernelContext<'_>) -> Result<()> {
+        let (arrived, output) = (ctx.shape(2)?, self.output()?);
+        if *arrived != output {
+            device::invalid!("out_backprop has incompatible size: {arrived}, not {output}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,247 @@
+//! Sizes of resized images, and the input positions and weights of each output position.
+
+use device::kernel::{KernelContext, KernelInit};
+use device::{Error, Result};
+use graph::Shape;
+
+/// The mapping from output positions to input positions.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    /// True if the centres of the corner pixels coincide in the input and the output.
+    align_corners: bool,
+    /// True if a pixel is an area whose position is its centre.
+    centers: bool,
+}
+
+impl Grid {
+    /// Returns the grid of a gradient op, which does not check the combination of attributes.
+    pub fn of_grad(init: &KernelInit<'_>) -> Result<Grid> {
+        Ok(Grid { align_corners: init.attr("align_corners")?, centers: init.attr("half_pixel_centers")? })
+    }
+
+    pub fn of(init: &KernelInit<'_>) -> Result<Grid> {
+        let grid = Grid::of_grad(init)?;
+        if grid.align_corners && grid.centers {
+            device::invalid!("If half_pixel_centers is True, align_corners must be False.");
+        }
+        Ok(grid)
+    }
+
+    /// Returns the grid of an op that has only the attribute `align_corners`.
+    pub fn of_corners(init: &KernelInit<'_>) -> Result<Grid> {
+        Ok(Grid { align_corners: init.attr("align_corners")?, centers: false })
+    }
+
+    /// Returns the distance between neighbouring output positions, in input positions.
+    fn scale(self, input: usize, output: usize) -> f32 {
+        if self.align_corners && output > 1 {
+            (input as f32 - 1.0) / (output - 1) as f32
+        } else {
+            input as f32 / output as f32
+        }
+    }
+
+    /// Returns the input position of output position `x`.
+    fn at(self, x: usize, scale: f32) -> f32 {
+        if self.centers { (x as f32 + 0.5) * scale - 0.5 } else { x as f32 * scale }
+    }
+}
+
+/// The sizes of the input and output images.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub batch: usize,
+    /// Rows and columns of the input.
+    pub input: [usize; 2],
+    pub output: [usize; 2],
+    pub channels: usize,
+}
+
+impl Sizes {
+    /// Returns the sizes of an op that resizes input 0 to the size in input 1.
+    pub fn forward(ctx: &KernelContext<'_>) -> Result<Sizes> {
+        let x = ctx.shape(0)?;
+        let &[batch, rows, columns, channels] = x.dims() else {
+            device::invalid!("input must be 4-dimensional{x}");
+        };
+        let output = size_input(ctx, 1)?;
+        if rows == 0 || columns == 0 {
+            device::invalid!("input image must be of non-zero size");
+        }
+        if channels == 0 {
+            device::invalid!("image must have at least one channel");
+        }
+        Ok(Sizes { batch, input: [rows, columns], output, channels })
+    }
+
+    /// Returns the sizes of a gradient: input 0 is the gradient, input 1 the image that was resized.
+    pub fn backward(ctx: &KernelContext<'_>) -> Result<Sizes> {
+        let (dy, x) = (ctx.shape(0)?, ctx.shape(1)?);
+        let &[batch, rows, columns, channels] = x.dims() else {
+            device::invalid!("original_image must be 4-dimensional{x}");
+        };
+        let &[given, output_rows, output_columns, given_channels] = dy.dims() else {
+            device::invalid!("input_grad must be 4-dimensional{dy}");
+        };
+        if given != batch || given_channels != channels {
+            device::invalid!("grads of shape {dy} do not fit an image of shape {x}");
+        }
+        let (input, output) = ([rows, columns], [output_rows, output_columns]);
+        if [input, output].concat().contains(&0) {
+            device::invalid!("images must be of non-zero size");
+        }
+        Ok(Sizes { batch, input, output, channels })
+    }
+
+    pub fn output_shape(&self) -> Result<Shape> {
+        Ok(Shape::new(&[self.batch, self.output[0], self.output[1], self.channels])?)
+    }
+
+    pub fn input_shape(&self) -> Result<Shape> {
+        Ok(Shape::new(&[self.batch, self.input[0], self.input[1], self.channels])?)
+    }
+
+    pub(crate) fn input_line(&self) -> usize {
+        self.input[1] * self.channels
+    }
+
+    pub(crate) fn output_line(&self) -> usize {
+        self.output[1] * self.channels
+    }
+}
+
+/// Returns the size, in rows and columns, given by input `i`.
+pub(crate) fn size_input(ctx: &KernelContext<'_>, i: usize) -> Result<[usize; 2]> {
+    let size = ctx.input(i)?;
+    if size.shape().rank() != 1 {
+        device::invalid!("shape_t must be 1-dimensional{}", size.shape());
+    }
+    let &[rows, columns] = size.values::<i32>()? else {
+        device::invalid!("shape_t must have two elements{}", size.shape());
+    };
+    let positive = |v: i32| {
+        let size = usize::try_from(v).ok().filter(|&v| v > 0);
+        size.ok_or_else(|| Error::invalid("output dimensions must be positive"))
+    };
+    Ok([positive(rows)?, positive(columns)?])
+}
+
+/// Returns, for each output position, the input positions that it covers and their shares; at an edge the first
+/// position may occur twice.
+pub fn shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f32)>> {
+    let scale = grid.scale(input, output);
+    let place = |i: usize| {
+        // With aligned corners, an input of one position has scale 0, and every output position is that position.
+        if scale == 0.0 {
+            return vec![(0, 1.0)];
+        }
+        let (start, end) = (i as f32 * scale, (i + 1) as f32 * scale);
+        let share = |v: i64| {
+            let at = v as f32;
+            let covered = match (at < start, at + 1.0 > end) {
+                (true, true) => scale,
+                (true, false) => at + 1.0 - start,
+                (false, true) => end - at,
+                (false, false) => 1.0,
+            };
+            (v.clamp(0, input as i64 - 1) as usize, covered)
+        };
+        (start.floor() as i64..end.ceil() as i64).map(share).collect()
+    };
+    (0..output).map(place).collect()
+}
+
+/// Returns the sum of the shares of an output position.
+pub fn covered(grid: Grid, input: usize, output: usize) -> f32 {
+    match grid.scale(input, output) {
+        0.0 => 1.0,
+        scale => scale,
+    }
+}
+
+/// Steps between two pixels for which the table has weights.
+const STEPS: usize = 1024;
+
+/// The four input positions of an output position, and their weights.
+#[derive(Clone, Copy, Debug)]
+pub struct Taps {
+    pub at: [usize; 4],
+    pub weights: [f32; 4],
+}
+
+/// Returns the weights of pixels at distance `i / STEPS` and `1 + i / STEPS`.
+fn table(a: f32) -> Vec<[f32; 2]> {
+    let weights = |i| {
+        let x = i as f32 / STEPS as f32;
+        let near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
+        let x = x + 1.0;
+        [near, ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a]
+    };
+    (0..=STEPS).map(weights).collect()
+}
+
+pub fn taps(grid: Grid, input: usize, output: usize) -> Vec<Taps> {
+    // With half-pixel centres, Keys' kernel with parameter -0.5; otherwise -0.75, which TensorFlow's first version
+    // used.
+    let table = table(if grid.centers { -0.5 } else { -0.75 });
+    let scale = grid.scale(input, output);
+    let place = |i| {
+        let at = grid.at(i, scale);
+        let first = at.floor();
+        let step = (((at - first) * STEPS as f32).round_ties_even() as usize).min(STEPS);
+        let mut weights = [table[step][1], table[step][0], table[STEPS - step][0], table[STEPS - step][1]];
+        let unbounded = [-1, 0, 1, 2].map(|d| first as i64 + d);
+        let bounded = unbounded.map(|p| p.clamp(0, input as i64 - 1));
+        if grid.centers {
+            // Pixels outside the image get weight 0, and the other weights are normalised.
+            for ((w, p), b) in weights.iter_mut().zip(unbounded).zip(bounded) {
+                *w = if p == b { *w } else { 0.0 };
+            }
+            let sum: f32 = weights.iter().sum();
+            if sum.abs() >= 1000.0 * f32::MIN_POSITIVE {
+                weights = weights.map(|w| w * (1.0 / sum));
+            }
+        }
+        Taps { at: bounded.map(|p| p as usize), weights }
+    };
+    (0..output).map(place).collect()
+}
+
+/// The two input positions around an output position, and the output position's distance from the lower one.
+#[derive(Clone, Copy, Debug)]
+pub struct Between {
+    pub lower: usize,
+    pub upper: usize,
+    pub part: f32,
+}
+
+pub fn between(grid: Grid, input: usize, output: usize) -> Vec<Between> {
+    let scale = grid.scale(input, output);
+    let place = |i| {
+        let at = grid.at(i, scale);
+        let upper = (at.ceil().max(0.0) as usize).min(input - 1);
+        Between { lower: (at.floor().max(0.0) as usize).min(upper), upper, part: at - at.floor() }
+    };
+    (0..output).map(place).collect()
+}
+
+/// Returns the input position for each output position.
+pub fn nearest(grid: Grid, input: usize, output: usize) -> Vec<usize> {
+    let scale = grid.scale(input, output);
+    let place = |i: usize| {
+        // Unlike in the other methods, the half pixel is not subtracted again.
+        let at = if grid.centers { (i as f32 + 0.5) * scale } else { i as f32 * scale };
+        let at = if grid.align_corners { at.round() } else { at.floor() };
+        (at.max(0.0) as usize).min(input.saturating_sub(1))
+    };
+    (0..output).map(place).collect()
+}
+
+/// Returns the sizes of the gradient: input 0 is the gradient, input 1 the size of the image that was resized.
+pub fn back_sizes(ctx: &KernelContext<'_>) -> Result<Sizes> {
+    let grads = ctx.shape(0)?;
+    let &[batch, rows, columns, channels] = grads.dims() else {
+        device::invalid!("input must be 4-dimensional{grads}");
+    };
+    Ok(Sizes { batch, input: size_input(ctx, 1)?, output: [rows, columns], channels })
+}
