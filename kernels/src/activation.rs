@@ -6,8 +6,8 @@ use crate::numeric::elementwise;
 use crate::numeric::elementwise::map_run_with;
 use crate::numeric::scalar::{Number, Real, Semiring as _};
 use crate::numeric::threads::Cost;
-use crate::numeric::threads::Cost::{Cheap, Dear};
-use crate::numeric::wide::{Float, Lane};
+use crate::numeric::threads::Cost::{Cheap, Expensive};
+use crate::numeric::widen::{Float, Lane};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::{DType, Shape, Tensor};
@@ -39,15 +39,15 @@ macro_rules! gradient {
 pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("Relu", REAL, real, Cheap, relu),
     kernel!("Relu6", REAL, real, Cheap, relu6),
-    kernel!("Elu", FLOAT, float, Dear, elu),
-    kernel!("Selu", FLOAT, float, Dear, selu),
-    kernel!("Softplus", FLOAT, float, Dear, softplus),
+    kernel!("Elu", FLOAT, float, Expensive, elu),
+    kernel!("Selu", FLOAT, float, Expensive, selu),
+    kernel!("Softplus", FLOAT, float, Expensive, softplus),
     kernel!("Softsign", FLOAT, float, Cheap, softsign),
     gradient!("ReluGrad", REAL, real, Cheap, relu_gradient),
     gradient!("Relu6Grad", REAL, real, Cheap, relu6_gradient),
     gradient!("EluGrad", FLOAT, float, Cheap, elu_gradient),
     gradient!("SeluGrad", FLOAT, float, Cheap, selu_gradient),
-    gradient!("SoftplusGrad", FLOAT, float, Dear, softplus_gradient),
+    gradient!("SoftplusGrad", FLOAT, float, Expensive, softplus_gradient),
     gradient!("SoftsignGrad", FLOAT, float, Cheap, softsign_gradient),
     KernelDef::of("LeakyRelu", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => {

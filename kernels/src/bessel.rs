@@ -13,13 +13,17 @@ macro_rules! kernel {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", TYPES)], |init| match init.input_type(0) {
             Half => Kernel::sync(|ctx| {
-                elementwise::unary::<half::f16, half::f16>(ctx, Cost::Dear, &map_run::<f32, _, $Function>)
+                elementwise::unary::<half::f16, half::f16>(
+                    ctx,
+                    Cost::Expensive,
+                    &map_run::<f32, _, $Function>,
+                )
             }),
             Float => Kernel::sync(|ctx| {
-                elementwise::unary::<f32, f32>(ctx, Cost::Dear, &map_run::<f32, _, $Function>)
+                elementwise::unary::<f32, f32>(ctx, Cost::Expensive, &map_run::<f32, _, $Function>)
             }),
             _ => Kernel::sync(|ctx| {
-                elementwise::unary::<f64, f64>(ctx, Cost::Dear, &map_run::<f64, _, $Function>)
+                elementwise::unary::<f64, f64>(ctx, Cost::Expensive, &map_run::<f64, _, $Function>)
             }),
         })
     };

@@ -4,7 +4,7 @@ use crate::numeric::dispatch::{NUMBERS, dispatch};
 use crate::numeric::scalar::Semiring;
 use crate::numeric::simd::{Vector, vectorized};
 use crate::numeric::threads::{PARALLEL, for_rows};
-use crate::numeric::wide::Lane;
+use crate::numeric::widen::Lane;
 use crate::plan::bias::axes;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};

@@ -5,7 +5,7 @@ use crate::numeric::broadcast::{Binary, Operand, Plan, zip_run, zip_tensors};
 use crate::numeric::dispatch::{COMPLEX, FLOATS, FRACTIONS, INTEGERS, NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Analytic, Arithmetic, Integer, Number, Real};
 use crate::numeric::threads::{BLOCK, Cost, chunk_size, for_chunks};
-use crate::numeric::wide::{Float, Lane, block, load, store};
+use crate::numeric::widen::{Float, Lane, block, load, store};
 use crate::plan::tensor_list;
 use bytes::Bytes;
 use device::kernel::{Kernel, KernelContext, KernelDef};
@@ -73,11 +73,11 @@ macro_rules! whole_division {
         KernelDef::of($op, &[("T", &[Half, BFloat16])], |init| match init.input_type(0) {
             Half => Kernel::sync(|ctx| {
                 let run = &zip_run::<f32, _, HalfQuotient<f16, $Function>>;
-                broadcast::binary::<f16, f16>(ctx, Cost::Dear, run)
+                broadcast::binary::<f16, f16>(ctx, Cost::Expensive, run)
             }),
             _ => Kernel::sync(|ctx| {
                 let run = &zip_run::<f32, _, HalfQuotient<bf16, $Function>>;
-                broadcast::binary::<bf16, bf16>(ctx, Cost::Dear, run)
+                broadcast::binary::<bf16, bf16>(ctx, Cost::Expensive, run)
             }),
         })
     };
@@ -102,7 +102,7 @@ macro_rules! division {
         KernelDef::of($op, &[("T", $types)], |init| {
             dispatch!(real, init.input_type(0), T => Kernel::sync(|ctx| {
                 refuse(ctx, DType::is_integer, $by_zero, |y: &T| *y == T::zero())?;
-                broadcast::binary::<T, T>(ctx, Cost::Dear, &zip_run::<<T as Lane>::Wide, _, $Function>)
+                broadcast::binary::<T, T>(ctx, Cost::Expensive, &zip_run::<<T as Lane>::Wide, _, $Function>)
             }))
         })
     };
@@ -138,10 +138,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
         dispatch!(real, init.input_type(0), T => Kernel::sync(|ctx| {
             let negative = || Error::invalid("Integers to negative integer powers are not allowed");
             refuse(ctx, DType::is_signed_integer, negative, |y: &T| *y < T::zero())?;
-            broadcast::binary::<T, T>(ctx, Cost::Dear, &zip_run::<<T as Lane>::Wide, _, Pow>)
+            broadcast::binary::<T, T>(ctx, Cost::Expensive, &zip_run::<<T as Lane>::Wide, _, Pow>)
         }))
     }),
-    kernel!("Pow", complex, COMPLEX, Dear, ComplexPow),
+    kernel!("Pow", complex, COMPLEX, Expensive, ComplexPow),
     kernel!(
         "SquaredDifference",
         number,
@@ -151,10 +151,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
     kernel!("DivNoNan", fraction, FRACTIONS, Cheap, DivNoNan),
     kernel!("MulNoNan", fraction, FRACTIONS, Cheap, MulNoNan),
-    kernel!("Atan2", float, FLOATS, Dear, Atan2),
+    kernel!("Atan2", float, FLOATS, Expensive, Atan2),
     kernel!("Xdivy", fraction, FRACTIONS, Cheap, Xdivy),
-    kernel!("Xlogy", fraction, FRACTIONS, Dear, Xlogy),
-    kernel!("Xlog1py", fraction, FRACTIONS, Dear, Xlog1py),
+    kernel!("Xlogy", fraction, FRACTIONS, Expensive, Xlogy),
+    kernel!("Xlog1py", fraction, FRACTIONS, Expensive, Xlog1py),
     kernel!("BitwiseAnd", integer, INTEGERS, Cheap, And),
     kernel!("BitwiseOr", integer, INTEGERS, Cheap, Or),
     kernel!("BitwiseXor", integer, INTEGERS, Cheap, Xor),

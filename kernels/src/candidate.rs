@@ -2,7 +2,7 @@
 
 mod sampler;
 
-use crate::numeric::philox::Singles;
+use crate::numeric::philox::PhiloxWords;
 use crate::plan::random::Stream;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Result, invalid};
@@ -59,7 +59,7 @@ fn kernel(init: &KernelInit<'_>, sampler: Box<dyn Sampler>) -> Result<Kernel> {
         let mut sampled = Tensor::zeros(graph::DType::Int64, Shape::new(&[count])?)?;
         let mut true_counts = Tensor::zeros(graph::DType::Float, Shape::new(&[batch, columns])?)?;
         let mut sampled_counts = Tensor::zeros(graph::DType::Float, Shape::new(&[count])?)?;
-        let mut numbers = Singles::new(stream.reserve((count as u64).wrapping_mul(RESERVED)));
+        let mut numbers = PhiloxWords::new(stream.reserve((count as u64).wrapping_mul(RESERVED)));
         let cancelled = || ctx.check_cancelled();
         sampler.batch(
             &mut |sample| fill(sampled.values_mut::<i64>()?, unique, || sample(&mut numbers), &cancelled),

@@ -3,7 +3,7 @@
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::elementwise::{Unary, map_run, map_tensor};
 use crate::numeric::threads::Cost;
-use crate::numeric::wide::Lane;
+use crate::numeric::widen::Lane;
 use crate::plan::cast::bitcast_shape;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};

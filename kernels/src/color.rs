@@ -2,7 +2,7 @@
 
 use crate::numeric::dispatch::{FLOATS, dispatch};
 use crate::numeric::threads::for_rows;
-use crate::numeric::wide::{Float, Lane, narrowed, widened};
+use crate::numeric::widen::{Float, Lane, narrowed, widened};
 use crate::plan::color::{check_colours, check_images};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};

@@ -7,7 +7,7 @@ use crate::numeric::elementwise;
 use crate::numeric::elementwise::{Unary, map_run};
 use crate::numeric::scalar::{Number, Real};
 use crate::numeric::threads::Cost;
-use crate::numeric::wide::Lane;
+use crate::numeric::widen::Lane;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};
 use graph::DType::{self, *};

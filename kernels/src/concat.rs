@@ -1,9 +1,9 @@
 //! Concatenating, stacking, splitting and unstacking tensors along an axis.
 
+use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::INDEX;
-use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::strided::{Layout, copy, pack};
-use crate::plan::concat::{Cut, Joined, concatenated, split, split_v, stacked, unstacked};
+use crate::plan::concat::{ConcatLayout, SplitPlan, concatenated, split, split_v, stacked, unstacked};
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Error, Result, invalid};
 use graph::shape::resolve_axis;
@@ -11,14 +11,14 @@ use graph::{DType, Shape, Tensor};
 use std::ops::Range;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("ConcatV2", &[("T", MOVED), ("Tidx", INDEX)], |init| {
-        moved!(init.output_type(0), E => Kernel::sync(|ctx| {
+    KernelDef::of("ConcatV2", &[("T", COPIED), ("Tidx", INDEX)], |init| {
+        copied!(init.output_type(0), E => Kernel::sync(|ctx| {
             let count = ctx.num_inputs() - 1;
             concat::<E>(ctx, 0..count, count)
         }))
     }),
-    KernelDef::of("Concat", &[("T", MOVED)], |init| {
-        moved!(init.output_type(0), E => Kernel::sync(|ctx| {
+    KernelDef::of("Concat", &[("T", COPIED)], |init| {
+        copied!(init.output_type(0), E => Kernel::sync(|ctx| {
             let count = ctx.num_inputs();
             concat::<E>(ctx, 1..count, 0)
         }))
@@ -27,29 +27,29 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let dtype = init.output_type(0);
         Kernel::sync(move |ctx| concat_offset(ctx, dtype))
     }),
-    KernelDef::of("Pack", &[("T", MOVED)], |init| {
+    KernelDef::of("Pack", &[("T", COPIED)], |init| {
         let axis: i64 = init.attr("axis")?;
-        moved!(init.output_type(0), E => Kernel::sync(move |ctx| stack::<E>(ctx, axis)))
+        copied!(init.output_type(0), E => Kernel::sync(move |ctx| stack::<E>(ctx, axis)))
     }),
-    KernelDef::of("Unpack", &[("T", MOVED)], |init| {
+    KernelDef::of("Unpack", &[("T", COPIED)], |init| {
         let axis: i64 = init.attr("axis")?;
-        moved!(init.input_type(0), E => Kernel::sync(move |ctx| cut::<E>(ctx, &unstacked(ctx, axis)?)))
+        copied!(init.input_type(0), E => Kernel::sync(move |ctx| cut::<E>(ctx, &unstacked(ctx, axis)?)))
     }),
     KernelDef::of(
         "Split",
-        &[("T", MOVED)],
-        |init| moved!(init.input_type(1), E => Kernel::sync(|ctx| cut::<E>(ctx, &split(ctx)?))),
+        &[("T", COPIED)],
+        |init| copied!(init.input_type(1), E => Kernel::sync(|ctx| cut::<E>(ctx, &split(ctx)?))),
     ),
     KernelDef::of(
         "SplitV",
-        &[("T", MOVED), ("Tlen", &[DType::Int8, DType::Int32, DType::Int64])],
-        |init| moved!(init.input_type(0), E => Kernel::sync(|ctx| cut::<E>(ctx, &split_v(ctx)?))),
+        &[("T", COPIED), ("Tlen", &[DType::Int8, DType::Int32, DType::Int64])],
+        |init| copied!(init.input_type(0), E => Kernel::sync(|ctx| cut::<E>(ctx, &split_v(ctx)?))),
     ),
 ];
 
 /// Joins inputs row by row: each of the `prefix` rows of the result is one row of every input, and input `i`
 /// contributes `rows[i]` elements to each row.
-fn join<E: Moved>(
+fn join<E: CopiedElement>(
     ctx: &KernelContext<'_>,
     inputs: Range<usize>,
     shape: Shape,
@@ -70,8 +70,8 @@ fn join<E: Moved>(
     })
 }
 
-fn concat<E: Moved>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<()> {
-    let Joined { shape, prefix, rows } = concatenated(ctx, values.clone(), axis)?;
+fn concat<E: CopiedElement>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<()> {
+    let ConcatLayout { shape, prefix, rows } = concatenated(ctx, values.clone(), axis)?;
     // An input that alone makes up the result is passed on.
     if let Some(n) = rows.iter().position(|&r| r > 0)
         && rows[n + 1..].iter().all(|&r| r == 0)
@@ -130,8 +130,8 @@ fn concat_offset(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
     Ok(())
 }
 
-fn stack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
-    let Joined { shape, prefix, rows } = stacked(ctx, axis)?;
+fn stack<E: CopiedElement>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
+    let ConcatLayout { shape, prefix, rows } = stacked(ctx, axis)?;
     let out = match ctx.num_inputs() {
         1 => ctx.take_input(0)?.reshaped(shape)?,
         count => join::<E>(ctx, 0..count, shape, prefix, &rows)?,
@@ -141,7 +141,7 @@ fn stack<E: Moved>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
 }
 
 /// Sets the outputs to the parts of a split.
-fn cut<E: Moved>(ctx: &mut KernelContext<'_>, cut: &Cut) -> Result<()> {
+fn cut<E: CopiedElement>(ctx: &mut KernelContext<'_>, cut: &SplitPlan) -> Result<()> {
     let input = ctx.take_input(cut.input)?;
     let shape = input.shape().clone();
     if let [size] = cut.sizes[..] {

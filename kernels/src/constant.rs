@@ -1,10 +1,10 @@
 //! Kernels that create tensors: constants, placeholders, fills, ranges, one-hot encodings, diagonals and band
 //! parts.
 
+use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::{ANY, FLOATS, INDEX, INTEGERS, dispatch};
-use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Semiring;
-use crate::numeric::strided::{Layout, copy, taking};
+use crate::numeric::strided::{Layout, box_kernel, copy};
 use crate::objects::memory::Host;
 use crate::plan::constant::{along_diagonal, band, diag_part, with_diagonal};
 use crate::plan::tensor_list;
@@ -32,8 +32,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef::of(
         "Fill",
-        &[("T", MOVED), ("index_type", INDEX)],
-        |init| moved!(init.input_type(1), E => Kernel::sync(fill::<E>)),
+        &[("T", COPIED), ("index_type", INDEX)],
+        |init| copied!(init.input_type(1), E => Kernel::sync(fill::<E>)),
     ),
     KernelDef::of(
         "Range",
@@ -50,22 +50,22 @@ pub(super) const KERNELS: &[KernelDef] = &[
         &[("T", FLOATS), ("Tidx", INDEX)],
         |init| dispatch!(float, init.output_type(0), T => Kernel::sync(linspace::<T>)),
     ),
-    KernelDef::of("OneHot", &[("T", MOVED)], one_hot),
-    KernelDef::of("ZerosLike", &[("T", MOVED)], |init| match init.input_type(0) {
+    KernelDef::of("OneHot", &[("T", COPIED)], one_hot),
+    KernelDef::of("ZerosLike", &[("T", COPIED)], |init| match init.input_type(0) {
         DType::Variant => tensor_list::zeros_like::<Tensor>(Host),
-        dtype => moved!(dtype, E => Kernel::sync(zeros_like::<E>)),
+        dtype => copied!(dtype, E => Kernel::sync(zeros_like::<E>)),
     }),
     KernelDef::of(
         "OnesLike",
         &[("T", ANY)],
         |init| dispatch!(any, init.input_type(0), T => Kernel::sync(ones_like::<T>)),
     ),
-    KernelDef::of("Diag", &[("T", MOVED)], |init| moved!(init.input_type(0), E => Kernel::sync(diag::<E>))),
-    KernelDef::of("DiagPart", &[("T", MOVED)], |init| taking(init, diag_part)),
+    KernelDef::of("Diag", &[("T", COPIED)], |init| copied!(init.input_type(0), E => Kernel::sync(diag::<E>))),
+    KernelDef::of("DiagPart", &[("T", COPIED)], |init| box_kernel(init, diag_part)),
     KernelDef::of(
         "MatrixBandPart",
-        &[("T", MOVED), ("Tindex", INDEX)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(band_part::<E>)),
+        &[("T", COPIED), ("Tindex", INDEX)],
+        |init| copied!(init.input_type(0), E => Kernel::sync(band_part::<E>)),
     ),
 ];
 
@@ -94,7 +94,7 @@ fn placeholder(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-fn fill<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn fill<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (dims, value) = (ctx.input(0)?, ctx.input(1)?);
     if dims.shape().rank() > 1 {
         invalid!("dims must represent a vector, got shape {}", dims.shape());
@@ -186,7 +186,7 @@ fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
     macro_rules! with_indices {
         ($($d:ident $I:ty),*) => {
             match init.input_type(0) {
-                $(DType::$d => moved!(init.output_type(0), E => {
+                $(DType::$d => copied!(init.output_type(0), E => {
                     Kernel::sync(move |ctx| one_hot_with_index::<E, $I>(ctx, axis))
                 }),)*
                 other => Err(Error::unimplemented(format!("no OneHot kernel for indices of type {other}"))),
@@ -196,7 +196,7 @@ fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
     with_indices!(UInt8 u8, Int8 i8, Int32 i32, Int64 i64)
 }
 
-fn one_hot_with_index<E: Moved, I: Element + AsPrimitive<i64>>(
+fn one_hot_with_index<E: CopiedElement, I: Element + AsPrimitive<i64>>(
     ctx: &mut KernelContext<'_>,
     axis: i64,
 ) -> Result<()> {
@@ -236,7 +236,7 @@ fn one_hot_with_index<E: Moved, I: Element + AsPrimitive<i64>>(
     Ok(())
 }
 
-fn zeros_like<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn zeros_like<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (dtype, shape) = (ctx.input(0)?.dtype(), ctx.input(0)?.shape().clone());
     let out = match ctx.forward(0, dtype, &shape)? {
         Some(mut out) => {
@@ -258,7 +258,7 @@ fn ones_like<T: Semiring>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-fn diag<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn diag<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (shape, input) = (with_diagonal(ctx)?, ctx.input(0)?);
     let n = input.num_elements();
     let out = E::build(input.dtype(), shape, |out| {
@@ -269,7 +269,7 @@ fn diag<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-fn band_part<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn band_part<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let ([rows, columns], [lower, upper]) = band(ctx)?;
     let input = ctx.input(0)?;
     let out = E::build(input.dtype(), input.shape().clone(), |out| {

@@ -17,10 +17,10 @@ use self::patch_product::PatchProduct;
 use self::stencil::Stencil;
 use crate::numeric::dispatch::{FLOATS, INDEX};
 use crate::numeric::image::{from_nhwc, to_nhwc};
-use crate::numeric::operand_cache::Kept;
+use crate::numeric::operand_cache::OperandCache;
 use crate::numeric::panel::Panels;
 use crate::numeric::scalar::Number;
-use crate::numeric::wide::{Lane, narrowed, widened};
+use crate::numeric::widen::{Lane, narrowed, widened};
 use crate::plan::conv::{input_shape, sizes_input};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
@@ -95,7 +95,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// The filter packed for products, cached for convolutions of these sizes with any batch.
-type PackedFilterCache = Kept<ConvSizes, Vec<Panels>>;
+type PackedFilterCache = OperandCache<ConvSizes, Vec<Panels>>;
 
 /// An element type that has convolutions.
 trait Factor: Lane<Wide: Number> {}

@@ -4,8 +4,8 @@
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::product::{Matrix, Threads, product};
 use crate::numeric::scalar::{Arithmetic, Semiring};
-use crate::numeric::wide::{Lane, narrowed, widened};
-use crate::plan::einsum::{Operand, Plan, equation};
+use crate::numeric::widen::{Lane, narrowed, widened};
+use crate::plan::einsum::{EinsumPlan, OperandAxes, equation};
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Error, Result};
 use graph::DType::{self, *};
@@ -26,7 +26,7 @@ pub(super) const KERNELS: &[KernelDef] = &[KernelDef::of("Einsum", TYPES, |init|
 })];
 
 /// Returns the elements of an operand in the order of its kept axes, each summed over the other axes.
-fn packed<W: Arithmetic>(values: &[W], operand: &Operand) -> Vec<W> {
+fn packed<W: Arithmetic>(values: &[W], operand: &OperandAxes) -> Vec<W> {
     let mut out = Vec::new();
     walk(&operand.kept, 0, &mut |start| {
         let mut sum = W::ZERO;
@@ -69,7 +69,7 @@ where
 {
     let inputs = ctx.inputs_from(0)?;
     let shapes: SmallVec<[&Shape; 2]> = inputs.iter().map(|input| input.shape()).collect();
-    let plan = Plan::new(equation, &shapes)?;
+    let plan = EinsumPlan::new(equation, &shapes)?;
     let wide = inputs.iter().map(|t| widened::<T>(t)).collect::<Result<Vec<_>>>()?;
     let operand = |i: usize| -> Result<Vec<T::Wide>> { Ok(packed(wide[i].values()?, &plan.operands[i])) };
     let values = match plan.product {

@@ -8,7 +8,8 @@ pub(crate) use strip::has_strip;
 
 use crate::numeric::dispatch::FLOATS;
 use crate::plan::fused::{
-    Link, NORMALIZED, behind_normalization, check_inputs, copied, follow, fused_ops, run, texts,
+    FusedOp, NORMALIZATION_INPUTS, check_inputs, copied, fused_ops, ops_after_normalization, run, run_ops,
+    texts,
 };
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::value::Value;
@@ -18,7 +19,7 @@ use graph::DType::{BFloat16, Double, Float, Half};
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("_FusedMatMul", &[("T", &[BFloat16, Half, Float])], |init| {
         let attrs = ["T", "transpose_a", "transpose_b"];
-        let product = Link::new(init, "MatMul", 2, copied(init, &attrs)?)?;
+        let product = FusedOp::new(init, "MatMul", 2, copied(init, &attrs)?)?;
         chain(init, product, fused_ops(init, 2)?)
     }),
     KernelDef::of("_FusedConv2D", &[("T", &[Half, Float, Double])], |init| {
@@ -26,22 +27,22 @@ pub(super) const KERNELS: &[KernelDef] = &[
             return Err(Error::unimplemented("_FusedConv2D: filters of another format than HWIO"));
         }
         let attrs = ["T", "strides", "padding", "explicit_paddings", "data_format", "dilations"];
-        let convolution = Link::new(init, "Conv2D", 2, copied(init, &attrs)?)?;
+        let convolution = FusedOp::new(init, "Conv2D", 2, copied(init, &attrs)?)?;
         chain(init, convolution, fused_ops(init, 2)?)
     }),
     KernelDef::of("_FusedBatchNormEx", &[("T", FLOATS)], |init| {
         let attrs = ["T", "U", "epsilon", "exponential_avg_factor", "data_format", "is_training"];
-        let normalised = Link::new(init, "FusedBatchNormV3", NORMALIZED, copied(init, &attrs)?)?;
-        chain(init, normalised, behind_normalization(init)?)
+        let normalised = FusedOp::new(init, "FusedBatchNormV3", NORMALIZATION_INPUTS, copied(init, &attrs)?)?;
+        chain(init, normalised, ops_after_normalization(init)?)
     }),
     KernelDef::of("_UnaryOpsComposition", &[("T", FLOATS)], |init| {
         let names = texts(init, "op_names")?;
-        let links = names.iter().map(|name| Link::new(init, name, 1, copied(init, &["T"])?));
+        let links = names.iter().map(|name| FusedOp::new(init, name, 1, copied(init, &["T"])?));
         let links = links.collect::<Result<Vec<_>>>()?;
         if links.iter().any(|link| link.node.op.inputs.len() != 1) {
             device::invalid!("_UnaryOpsComposition of {names:?}: not all of them take one input");
         }
-        let first = Link::new(init, "Identity", 1, copied(init, &["T"])?)?;
+        let first = FusedOp::new(init, "Identity", 1, copied(init, &["T"])?)?;
         chain(init, first, links)
     }),
     KernelDef::of("_FusedElementwise", &[("T", FLOATS)], elementwise::make),
@@ -49,11 +50,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 /// Returns the kernel that runs `first` and then each of `then`. The first output is the chain's; the others are
 /// those of `first`.
-fn chain(init: &KernelInit<'_>, first: Link, then: Vec<Link>) -> Result<Kernel> {
+fn chain(init: &KernelInit<'_>, first: FusedOp, then: Vec<FusedOp>) -> Result<Kernel> {
     check_inputs(init, first.inputs, &then)?;
     Kernel::sync(move |ctx| {
         run(ctx, &first, 0, Value::None)?;
-        follow(ctx, &then, first.inputs)
+        run_ops(ctx, &then, first.inputs)
     })
 }
 

@@ -1,7 +1,7 @@
 //! Kernels that gather and scatter elements by index.
 
+use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::{ANY, INDEX, dispatch};
-use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Semiring as _;
 use crate::plan::gather::position;
 use bytes::{Bytes, BytesMut};
@@ -17,16 +17,16 @@ pub(super) const INDICES: &[DType] = &[Int16, Int32, Int64];
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of(
         "Gather",
-        &[("Tparams", MOVED), ("Tindices", INDEX)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(|ctx| gather::<E>(ctx, 0))),
+        &[("Tparams", COPIED), ("Tindices", INDEX)],
+        |init| copied!(init.input_type(0), E => Kernel::sync(|ctx| gather::<E>(ctx, 0))),
     ),
-    KernelDef::of("GatherV2", &[("Tparams", MOVED), ("Tindices", INDICES), ("Taxis", INDEX)], |init| {
+    KernelDef::of("GatherV2", &[("Tparams", COPIED), ("Tindices", INDICES), ("Taxis", INDEX)], |init| {
         let batch_dims: i64 = init.attr("batch_dims")?;
-        moved!(init.input_type(0), E => Kernel::sync(move |ctx| gather::<E>(ctx, batch_dims)))
+        copied!(init.input_type(0), E => Kernel::sync(move |ctx| gather::<E>(ctx, batch_dims)))
     }),
-    KernelDef::of("GatherNd", &[("Tparams", MOVED), ("Tindices", INDICES)], |init| {
+    KernelDef::of("GatherNd", &[("Tparams", COPIED), ("Tindices", INDICES)], |init| {
         let ignore = ignores_bad_indices(init)?;
-        moved!(init.input_type(0), E => Kernel::sync(move |ctx| gather_nd::<E>(ctx, ignore)))
+        copied!(init.input_type(0), E => Kernel::sync(move |ctx| gather_nd::<E>(ctx, ignore)))
     }),
     KernelDef::of("ScatterNd", &[("T", ANY), ("Tindices", INDICES)], |init| {
         let ignore = ignores_bad_indices(init)?;
@@ -83,7 +83,7 @@ fn checked(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
 }
 
 /// `Gather` and `GatherV2`: copies the slices at the given indices of an axis.
-fn gather<E: Moved>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Result<()> {
+fn gather<E: CopiedElement>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Result<()> {
     let (params, indices) = (ctx.input(0)?, ctx.input(1)?);
     let (rank, indices_rank) = (params.shape().rank(), indices.shape().rank());
     if rank == 0 {
@@ -140,7 +140,7 @@ fn gather<E: Moved>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Result<()> 
 }
 
 /// Copies rows of `inner` elements from `table` to `out`.
-fn copy_rows<E: Moved>(table: &[E], inner: usize, rows: &[usize], out: &mut [E]) {
+fn copy_rows<E: CopiedElement>(table: &[E], inner: usize, rows: &[usize], out: &mut [E]) {
     if inner == 1 {
         for (o, &i) in out.iter_mut().zip(rows) {
             o.clone_from(&table[i]);
@@ -200,7 +200,7 @@ fn slice_starts(
 }
 
 /// `GatherNd`: copies the slices that index vectors select.
-fn gather_nd<E: Moved>(ctx: &mut KernelContext<'_>, ignore: bool) -> Result<()> {
+fn gather_nd<E: CopiedElement>(ctx: &mut KernelContext<'_>, ignore: bool) -> Result<()> {
     let (params, indices) = (ctx.input(0)?, ctx.input(1)?);
     let Some((&depth, outer)) = indices.shape().split_last() else {
         invalid!("indices must be at least a vector");

@@ -3,7 +3,7 @@
 use super::random::{bits, integers, normal, truncated, uniform};
 use crate::numeric::dispatch::{FLOATS, INDEX, WORDS};
 use crate::numeric::philox::Philox;
-use crate::plan::generator::skipped;
+use crate::plan::generator::groups_to_skip;
 use crate::plan::random::{Generator, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
@@ -41,5 +41,5 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 /// Advances the generator. Returns its state before.
 fn skip(ctx: &KernelContext<'_>, generator: &Generator) -> Result<Philox> {
-    generator.reserve(ctx, skipped(ctx)?)
+    generator.reserve(ctx, groups_to_skip(ctx)?)
 }

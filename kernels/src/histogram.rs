@@ -2,7 +2,7 @@
 
 use crate::numeric::dispatch::{INDEX, REALS, dispatch};
 use crate::numeric::scalar::Arithmetic;
-use crate::plan::histogram::{Bins, Counted, boundaries, number, widths};
+use crate::plan::histogram::{BincountInputs, Bins, boundaries, number, widths};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Result, invalid};
 use graph::DType::{self, *};
@@ -82,7 +82,7 @@ fn fixed_width<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, dtype: DTy
 /// `Bincount` and `DenseBincount`: sums the weights (1 without weights) of each number, row by row for a matrix.
 /// `binary`: 1 for every number that occurs.
 fn bincount<T: Arithmetic>(ctx: &mut KernelContext<'_>, binary: bool) -> Result<()> {
-    let counted = Counted::of(ctx)?;
+    let counted = BincountInputs::of(ctx)?;
     let mut out = Tensor::zeros(T::DTYPE, counted.shape()?)?;
     let (sums, weights) = (out.values_mut::<T>()?, ctx.input(2)?.values::<T>()?);
     for (i, &number) in ctx.input(0)?.to_i64s()?.iter().enumerate() {

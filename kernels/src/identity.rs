@@ -1,7 +1,7 @@
 //! Kernels that pass their inputs through.
 
 use crate::numeric::dispatch::{FLOATS, dispatch};
-use crate::plan::identity::Found;
+use crate::plan::identity::NonFiniteKinds;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::Element;
@@ -41,7 +41,7 @@ fn check<T: Element + Float>(ctx: &mut KernelContext<'_>, message: &str, signed:
     let values = ctx.input(0)?.values::<T>()?;
     // Each chunk is checked by a loop without branches; the first chunk with a bad value ends the search.
     if values.chunks(1024).any(|chunk| chunk.iter().fold(false, |bad, v| bad | !v.is_finite())) {
-        let mut found = Found::default();
+        let mut found = NonFiniteKinds::default();
         for v in values.iter().filter(|v| !v.is_finite()) {
             found.nan |= v.is_nan();
             found.infinite |= v.is_infinite();

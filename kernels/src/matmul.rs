@@ -2,11 +2,11 @@
 
 use crate::numeric::broadcast::Plan;
 use crate::numeric::dispatch::dispatch;
-use crate::numeric::operand_cache::Kept;
+use crate::numeric::operand_cache::OperandCache;
 use crate::numeric::panel::Panels;
 use crate::numeric::product::{Matrix, Threads, is_worth_packing, packed, product, product_with};
 use crate::numeric::scalar::Arithmetic;
-use crate::numeric::wide::{Lane, narrowed, widened};
+use crate::numeric::widen::{Lane, narrowed, widened};
 use crate::plan::matmul::{Batches, broadcast_batches, same_batches, single};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -36,7 +36,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// Makes the kernel of a matrix product. A flipped factor is transposed, and by the batch ops conjugated too.
 fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Kernel> {
     let conjugates = init.node.op.name() != "MatMul";
-    let kept = Kept::default();
+    let kept = OperandCache::default();
     dispatch!(number, init.input_type(0), T => {
         Kernel::sync(move |ctx| multiply::<T>(ctx, flips, conjugates, batches, &kept))
     })
@@ -47,7 +47,7 @@ fn multiply<T: Lane>(
     flips: [bool; 2],
     conjugates: bool,
     batches: Batches,
-    kept: &Kept<(), Panels>,
+    kept: &OperandCache<(), Panels>,
 ) -> Result<()>
 where
     T::Wide: Arithmetic,
@@ -104,7 +104,7 @@ struct ProductSizes<'a> {
 impl ProductSizes<'_> {
     /// Returns the right factor packed into panels, from the cache if the previous step had the same tensor; `None`
     /// if packing does not pay.
-    fn packed<T: Lane>(&self, y: &Tensor, kept: &Kept<(), Panels>) -> Result<Option<Arc<Panels>>> {
+    fn packed<T: Lane>(&self, y: &Tensor, kept: &OperandCache<(), Panels>) -> Result<Option<Arc<Panels>>> {
         let is_single =
             T::Wide::DTYPE == DType::Float && y.shape().rank() == 2 && self.plan.shape().rank() == 0;
         if !is_single || !is_worth_packing(self.m, self.k, self.n, self.flips[0]) {

@@ -5,7 +5,7 @@
 use crate::numeric::dispatch::{REALS, dispatch};
 use crate::numeric::scalar::{Semiring, Stored};
 use crate::numeric::threads::for_rows;
-use crate::numeric::wide::{Lane, narrowed};
+use crate::numeric::widen::{Lane, narrowed};
 use crate::plan::morphology::Sizes;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
@@ -109,7 +109,7 @@ fn gradient<T: Stored + Lane<Wide: Semiring>>(
     goes_to: impl Fn(&Sizes, (usize, usize, usize), Option<(usize, usize)>) -> Option<usize>,
 ) -> Result<()> {
     let sizes = Sizes::of(ctx, dilation)?;
-    sizes.check_arrived(ctx)?;
+    sizes.check_out_backprop(ctx)?;
     let (input, filter, arrived) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let mut sums = Tensor::zeros(T::Wide::DTYPE, shape)?;
     if arrived.num_elements() > 0 && sums.num_elements() > 0 {

@@ -8,8 +8,8 @@ mod local;
 use self::columns::{each_row, sums};
 use crate::numeric::dispatch::{FLOATS, dispatch};
 use crate::numeric::image::{from_nhwc, to_nhwc};
-use crate::numeric::wide::{Lane, narrowed, widened};
-use crate::plan::normalization::Neighbours;
+use crate::numeric::widen::{Lane, narrowed, widened};
+use crate::plan::normalization::LocalNorm;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};
 use graph::ops::normalization::BatchNorm;
@@ -58,11 +58,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
         typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs, passes_gradient)))
     }),
     KernelDef::of("LRN", HALF_OR_SINGLE, |i| {
-        let attrs = Neighbours::of(i)?;
+        let attrs = LocalNorm::of(i)?;
         typed!(i.output_type(0), T => Kernel::sync(move |ctx| local::forward::<T>(ctx, &attrs)))
     }),
     KernelDef::of("LRNGrad", HALF_OR_SINGLE, |i| {
-        let attrs = Neighbours::of(i)?;
+        let attrs = LocalNorm::of(i)?;
         typed!(i.output_type(0), T => Kernel::sync(move |ctx| local::backward::<T>(ctx, &attrs)))
     }),
     KernelDef::of("BatchNormWithGlobalNormalization", &[("T", FLOATS)], |i| {

@@ -1,7 +1,7 @@
 //! Padding with zeros, with a given value, or by mirroring.
 
+use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
-use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Semiring;
 use crate::numeric::strided::{Layout, copy};
 use crate::plan::pad::{MOST_AXES, MOST_MIRRORED, check_mirrored, mirror_offset, padded, paddings, unpadded};
@@ -13,17 +13,17 @@ use smallvec::SmallVec;
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of(
         "Pad",
-        &[("T", MOVED), ("Tpaddings", INDEX)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(pad::<E>)),
+        &[("T", COPIED), ("Tpaddings", INDEX)],
+        |init| copied!(init.input_type(0), E => Kernel::sync(pad::<E>)),
     ),
     KernelDef::of(
         "PadV2",
-        &[("T", MOVED), ("Tpaddings", INDEX)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(pad::<E>)),
+        &[("T", COPIED), ("Tpaddings", INDEX)],
+        |init| copied!(init.input_type(0), E => Kernel::sync(pad::<E>)),
     ),
-    KernelDef::of("MirrorPad", &[("T", MOVED), ("Tpaddings", INDEX)], |init| {
+    KernelDef::of("MirrorPad", &[("T", COPIED), ("Tpaddings", INDEX)], |init| {
         let offset = mirror_offset(init)?;
-        moved!(init.input_type(0), E => Kernel::sync(move |ctx| mirror::<E>(ctx, offset)))
+        copied!(init.input_type(0), E => Kernel::sync(move |ctx| mirror::<E>(ctx, offset)))
     }),
     KernelDef::of("MirrorPadGrad", &[("T", NUMBERS), ("Tpaddings", INDEX)], |init| {
         let offset = mirror_offset(init)?;
@@ -31,7 +31,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-fn pad<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn pad<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let paddings = paddings(ctx, MOST_AXES)?;
     let value =
         if ctx.num_inputs() > 2 { E::view(ctx.scalar(2, "constant_values")?)?[0].clone() } else { E::zero() };
@@ -88,7 +88,7 @@ fn rows(inner: &Shape, maps: &[Vec<usize>], mut row: impl FnMut(usize)) {
     }
 }
 
-fn mirror<E: Moved>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
+fn mirror<E: CopiedElement>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
     let paddings = paddings(ctx, MOST_MIRRORED)?;
     let input = ctx.input(0)?;
     let inner = input.shape();

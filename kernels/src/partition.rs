@@ -1,9 +1,9 @@
 //! DynamicPartition, DynamicStitch and Where.
 
+use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::{ANY, dispatch};
-use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Semiring;
-use crate::plan::partition::{Parts, Stitched, of_rows, parts, stitched};
+use crate::plan::partition::{RowPartitions, StitchPlan, of_rows, parts, stitched};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::{DType, Shape};
@@ -11,18 +11,18 @@ use graph::{DType, Shape};
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of(
         "DynamicPartition",
-        &[("T", MOVED)],
-        |init| moved!(init.input_type(0), E => Kernel::sync(partition::<E>)),
+        &[("T", COPIED)],
+        |init| copied!(init.input_type(0), E => Kernel::sync(partition::<E>)),
     ),
     KernelDef::of(
         "DynamicStitch",
-        &[("T", MOVED)],
-        |init| moved!(init.output_type(0), E => Kernel::sync(stitch::<E>)),
+        &[("T", COPIED)],
+        |init| copied!(init.output_type(0), E => Kernel::sync(stitch::<E>)),
     ),
     KernelDef::of(
         "ParallelDynamicStitch",
-        &[("T", MOVED)],
-        |init| moved!(init.output_type(0), E => Kernel::sync(stitch::<E>)),
+        &[("T", COPIED)],
+        |init| copied!(init.output_type(0), E => Kernel::sync(stitch::<E>)),
     ),
     KernelDef::of(
         "Where",
@@ -31,8 +31,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     ),
 ];
 
-fn partition<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let Parts { members, inner } = parts(ctx)?;
+fn partition<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let RowPartitions { members, inner } = parts(ctx)?;
     let row: usize = inner.iter().product();
     let data = ctx.take_input(0)?;
     for (n, rows) in members.iter().enumerate() {
@@ -50,8 +50,8 @@ fn partition<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-fn stitch<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (count, Stitched { shape, row, rows }) = (ctx.num_inputs() / 2, stitched(ctx)?);
+fn stitch<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (count, StitchPlan { shape, row, rows }) = (ctx.num_inputs() / 2, stitched(ctx)?);
     let dtype = ctx.input(count)?.dtype();
     let sources = (count..2 * count).map(|i| E::view(ctx.input(i)?)).collect::<Result<Vec<_>>>()?;
     let out = E::build(dtype, shape, |out| {

@@ -8,7 +8,7 @@ use crate::numeric::image::{from_nhwc, to_nhwc};
 use crate::numeric::scalar::{Real, Semiring};
 use crate::numeric::simd::{Vector, vectorized};
 use crate::numeric::threads::PARALLEL;
-use crate::numeric::wide::Float;
+use crate::numeric::widen::Float;
 use crate::plan::pool::{WINDOWS, Windows};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};

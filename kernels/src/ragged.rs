@@ -4,8 +4,8 @@ mod dense;
 mod gather;
 mod range;
 
+use crate::numeric::copied::{COPIED, copied};
 use crate::numeric::dispatch::INDEX;
-use crate::numeric::moved::{MOVED, moved};
 use crate::plan::shape::integers;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Result, invalid};
@@ -15,14 +15,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("RaggedRange", &[("T", range::TYPES), ("Tsplits", INDEX)], range::make),
     KernelDef::of(
         "RaggedGather",
-        &[("Tvalues", MOVED), ("Tindices", INDEX), ("Tsplits", INDEX)],
+        &[("Tvalues", COPIED), ("Tindices", INDEX), ("Tsplits", INDEX)],
         gather::make,
     ),
     KernelDef::of("RaggedTensorToSparse", &[("Tsplits", INDEX)], |_| Kernel::sync(to_sparse)),
-    KernelDef::of("RaggedTensorToTensor", &[("T", MOVED), ("Tindex", INDEX)], |init| {
+    KernelDef::of("RaggedTensorToTensor", &[("T", COPIED), ("Tindex", INDEX)], |init| {
         let names: Vec<bytes::Bytes> = init.attr("row_partition_types")?;
         let types = graph::ops::ragged::row_partition_types(&names, init.inputs.len() - 3)?;
-        moved!(init.output_type(0), E => Kernel::sync(move |ctx| dense::to_tensor::<E>(ctx, &types)))
+        copied!(init.output_type(0), E => Kernel::sync(move |ctx| dense::to_tensor::<E>(ctx, &types)))
     }),
 ];
 

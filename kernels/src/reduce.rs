@@ -6,7 +6,7 @@ mod scan;
 
 use crate::numeric::dispatch::{NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Number, Semiring as _};
-use crate::numeric::wide::{Lane, narrowed};
+use crate::numeric::widen::{Lane, narrowed};
 use crate::plan::reduce::Layout;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};

@@ -4,7 +4,7 @@ use super::gather::ignores_bad_indices;
 use crate::numeric::dispatch::{ANY, INDEX, NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _, Stored};
 use crate::numeric::threads::is_parallel_under_lock;
-use crate::plan::scatter::{check_nothing_for_empty, check_slices, give_reference, one_for_each};
+use crate::plan::scatter::{check_nothing_for_empty, check_slices, one_for_each, pass_reference};
 use bytes::Bytes;
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
@@ -106,7 +106,7 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
             apply(params, &places, updates, update)?;
         }
         drop(locked);
-        give_reference(ctx, &variable, target);
+        pass_reference(ctx, &variable, target);
         Ok(())
     })
 }

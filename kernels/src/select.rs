@@ -1,7 +1,7 @@
 //! Selection of elements by a condition, and clipping.
 
+use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::{NUMBERS, dispatch};
-use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::strided::{Layout, pack};
 use crate::plan::select::check_bounds;
 use device::kernel::{Kernel, KernelContext, KernelDef};
@@ -14,13 +14,13 @@ use smallvec::SmallVec;
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of(
         "Select",
-        &[("T", MOVED)],
-        |init| moved!(init.output_type(0), E => Kernel::sync(select::<E>)),
+        &[("T", COPIED)],
+        |init| copied!(init.output_type(0), E => Kernel::sync(select::<E>)),
     ),
     KernelDef::of(
         "SelectV2",
-        &[("T", MOVED)],
-        |init| moved!(init.output_type(0), E => Kernel::sync(select_broadcast::<E>)),
+        &[("T", COPIED)],
+        |init| copied!(init.output_type(0), E => Kernel::sync(select_broadcast::<E>)),
     ),
     KernelDef::of(
         "ClipByValue",
@@ -35,7 +35,7 @@ enum Operand<'a, E> {
     Each(&'a [E]),
 }
 
-fn choose<E: Moved>(condition: &[Bool8], t: &Operand<'_, E>, e: &Operand<'_, E>, out: &mut [E]) {
+fn choose<E: CopiedElement>(condition: &[Bool8], t: &Operand<'_, E>, e: &Operand<'_, E>, out: &mut [E]) {
     use Operand::{Each, One};
     let pick = |c: &Bool8, t: &E, e: &E| if c.get() { t.clone() } else { e.clone() };
     let places = out.iter_mut().zip(condition);
@@ -58,7 +58,7 @@ fn pass(ctx: &mut KernelContext<'_>, condition: bool) -> Result<()> {
     Ok(())
 }
 
-fn select<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn select<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (condition, t, e) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let shape = t.shape();
     if shape != e.shape() {
@@ -120,7 +120,11 @@ fn broadcast_shape(a: &[usize], b: &[usize]) -> Option<SmallVec<[usize; 6]>> {
 }
 
 /// Returns the elements of a tensor broadcast to `shape`; the tensor's own elements if it already has this shape.
-fn spread<'a, E: Moved>(tensor: &'a Tensor, shape: &Shape, full: &'a mut Option<Tensor>) -> Result<&'a [E]> {
+fn spread<'a, E: CopiedElement>(
+    tensor: &'a Tensor,
+    shape: &Shape,
+    full: &'a mut Option<Tensor>,
+) -> Result<&'a [E]> {
     if tensor.shape() == shape {
         return E::view(tensor);
     }
@@ -135,7 +139,7 @@ fn spread<'a, E: Moved>(tensor: &'a Tensor, shape: &Shape, full: &'a mut Option<
     E::view(full.insert(built))
 }
 
-fn select_broadcast<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn select_broadcast<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (condition, t, e) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let dims = broadcast_shape(t.shape(), e.shape()).and_then(|d| broadcast_shape(condition.shape(), &d));
     let Some(dims) = dims else {

@@ -1,7 +1,7 @@
 //! Reversing and shifting along axes, conversion of flat indices to coordinates, and cross products.
 
+use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::{INDEX, REALS, dispatch};
-use crate::numeric::moved::{MOVED, Moved, moved};
 use crate::numeric::scalar::Stored;
 use crate::plan::sequence::{check_cross, sequences, shifts};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -9,11 +9,11 @@ use device::{Result, invalid};
 use graph::{DType, Shape, Tensor};
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence),
+    KernelDef::of("ReverseSequence", &[("T", COPIED), ("Tlen", INDEX)], reverse_sequence),
     KernelDef::of(
         "Roll",
-        &[("T", MOVED), ("Tshift", INDEX), ("Taxis", INDEX)],
-        |init| moved!(init.output_type(0), E => Kernel::sync(roll::<E>)),
+        &[("T", COPIED), ("Tshift", INDEX), ("Taxis", INDEX)],
+        |init| copied!(init.output_type(0), E => Kernel::sync(roll::<E>)),
     ),
     KernelDef::of("UnravelIndex", &[("Tidx", INDEX)], |_| Kernel::sync(unravel)),
     KernelDef::of(
@@ -25,11 +25,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
     let (batch, sequence): (i64, i64) = (init.attr("batch_dim")?, init.attr("seq_dim")?);
-    moved!(init.output_type(0), E => Kernel::sync(move |ctx| reverse::<E>(ctx, batch, sequence)))
+    copied!(init.output_type(0), E => Kernel::sync(move |ctx| reverse::<E>(ctx, batch, sequence)))
 }
 
 /// Reverses the first elements of each sequence, up to the sequence's length.
-fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> Result<()> {
+fn reverse<E: CopiedElement>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> Result<()> {
     let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
     let (batch, sequence) = sequences(input.shape(), lengths.shape(), batch, sequence)?;
     let shape = input.shape();
@@ -64,7 +64,7 @@ fn reverse<E: Moved>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> 
     Ok(())
 }
 
-fn roll<E: Moved>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn roll<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
     let shifts = shifts(ctx)?;
     let input = ctx.input(0)?;
     let shape = input.shape();

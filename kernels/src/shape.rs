@@ -1,9 +1,9 @@
 //! Kernels that return shapes, or pass their input on with another shape. They read no elements of input 0, so they
 //! serve as GPU kernels too.
 
+use crate::numeric::copied::COPIED;
 use crate::numeric::dispatch::INDEX;
-use crate::numeric::moved::MOVED;
-use crate::numeric::strided::taking;
+use crate::numeric::strided::box_kernel;
 use crate::plan::shape::{broadcast_to, integers};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
@@ -39,7 +39,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Reshape", &[("Tshape", INDEX)], |_| Kernel::sync(reshape)),
     KernelDef::of("ExpandDims", &[("Tdim", INDEX)], |_| Kernel::sync(expand_dims)),
     KernelDef { op: "Squeeze", make: squeeze, ..KernelDef::NEW },
-    KernelDef::of("BroadcastTo", &[("T", MOVED), ("Tidx", INDEX)], |init| taking(init, broadcast_to)),
+    KernelDef::of("BroadcastTo", &[("T", COPIED), ("Tidx", INDEX)], |init| box_kernel(init, broadcast_to)),
     KernelDef::of("BroadcastArgs", &[("T", INDEX)], |init| {
         let dtype = init.output_type(0);
         Kernel::sync(move |ctx| {

@@ -1,10 +1,10 @@
 //! Slices, strided slices, and their gradients.
 
+use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::INDEX;
-use crate::numeric::moved::{MOVED, Moved, moved};
-use crate::numeric::strided::{Layout, copy, give, taking};
-use crate::plan::scatter::give_reference;
-use crate::plan::slice::{Written, layout, plan, slice, strided_slice, written};
+use crate::numeric::strided::{Layout, box_kernel, copy, set_box_output};
+use crate::plan::scatter::pass_reference;
+use crate::plan::slice::{SliceAssignment, layout, plan, slice, strided_slice, written};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::variable::VariableInput;
 use device::{Result, invalid};
@@ -12,27 +12,27 @@ use graph::ops::slice::StridedSliceAttrs;
 use graph::{DType, Shape, Tensor};
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Slice", &[("T", MOVED), ("Index", INDEX)], |init| taking(init, slice)),
+    KernelDef::of("Slice", &[("T", COPIED), ("Index", INDEX)], |init| box_kernel(init, slice)),
     KernelDef::of(
         "StridedSlice",
-        &[("T", MOVED), ("Index", &[DType::Int16, DType::Int32, DType::Int64])],
+        &[("T", COPIED), ("Index", &[DType::Int16, DType::Int32, DType::Int64])],
         |init| {
             let attrs = StridedSliceAttrs::of(init.node)?;
-            moved!(init.input_type(0), E => Kernel::sync(move |ctx| {
+            copied!(init.input_type(0), E => Kernel::sync(move |ctx| {
                 let taken = strided_slice(ctx, attrs)?;
-                give::<E>(ctx, taken)
+                set_box_output::<E>(ctx, taken)
             }))
         },
     ),
-    KernelDef::of("StridedSliceGrad", &[("T", MOVED), ("Index", INDEX)], |init| {
+    KernelDef::of("StridedSliceGrad", &[("T", COPIED), ("Index", INDEX)], |init| {
         let attrs = StridedSliceAttrs::of(init.node)?;
-        moved!(init.output_type(0), E => Kernel::sync(move |ctx| strided_slice_grad::<E>(ctx, attrs)))
+        copied!(init.output_type(0), E => Kernel::sync(move |ctx| strided_slice_grad::<E>(ctx, attrs)))
     }),
     KernelDef::of("StridedSliceAssign", ASSIGNED, assign),
     KernelDef::of("ResourceStridedSliceAssign", ASSIGNED, assign),
     KernelDef::of("TensorStridedSliceUpdate", ASSIGNED, |init| {
         let attrs = StridedSliceAttrs::of(init.node)?;
-        moved!(init.output_type(0), E => Kernel::sync(move |ctx| {
+        copied!(init.output_type(0), E => Kernel::sync(move |ctx| {
             let mut tensor = ctx.take_input(0)?;
             write::<E>(ctx, attrs, &mut tensor)?;
             ctx.set_output(0, tensor);
@@ -41,9 +41,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-const ASSIGNED: &[(&str, &[DType])] = &[("T", MOVED), ("Index", INDEX)];
+const ASSIGNED: &[(&str, &[DType])] = &[("T", COPIED), ("Index", INDEX)];
 
-fn strided_slice_grad<E: Moved>(ctx: &mut KernelContext<'_>, attrs: StridedSliceAttrs) -> Result<()> {
+fn strided_slice_grad<E: CopiedElement>(ctx: &mut KernelContext<'_>, attrs: StridedSliceAttrs) -> Result<()> {
     let sizes = ctx.input(0)?;
     if sizes.shape().rank() != 1 {
         invalid!("shape must be 1-D, got shape.shape = {}", sizes.shape());
@@ -68,7 +68,7 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     let attrs = StridedSliceAttrs::of(init.node)?;
     let variable = VariableInput::new(init, 0);
     let dtype = init.input_type(4);
-    moved!(dtype, E => Kernel::sync(move |ctx| {
+    copied!(dtype, E => Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
         target.update(|tensor| {
             if tensor.dtype() != dtype {
@@ -76,13 +76,19 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
             }
             write::<E>(ctx, attrs, tensor)
         })?;
-        give_reference(ctx, &variable, target);
+        pass_reference(ctx, &variable, target);
         Ok(())
     }))
 }
 
-fn write<E: Moved>(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, tensor: &mut Tensor) -> Result<()> {
-    let Some(Written { dims, from, to }) = written(ctx, attrs, tensor.shape())? else { return Ok(()) };
+fn write<E: CopiedElement>(
+    ctx: &KernelContext<'_>,
+    attrs: StridedSliceAttrs,
+    tensor: &mut Tensor,
+) -> Result<()> {
+    let Some(SliceAssignment { dims, from, to }) = written(ctx, attrs, tensor.shape())? else {
+        return Ok(());
+    };
     let value = ctx.input(4)?;
     E::edit(tensor, |out| copy(&dims, E::view(value)?, &from, out, &to))
 }

@@ -5,7 +5,7 @@ mod row;
 use self::row::Exp;
 use crate::numeric::dispatch::{FLOATS, INDEX, dispatch};
 use crate::numeric::threads::{PARALLEL, for_rows, rows_at_a_time};
-use crate::numeric::wide::Float;
+use crate::numeric::widen::Float;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::{DType, Element, PartialShape, Shape, Tensor};

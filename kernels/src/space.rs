@@ -3,7 +3,7 @@
 
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::threads::for_rows;
-use crate::plan::space::{Extracted, Extraction, plan};
+use crate::plan::space::{PatchExtraction, PatchPlan, plan};
 use bytemuck::Pod;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Error, Result};
@@ -35,11 +35,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Kernel::sync(move |ctx| move_blocks(ctx, Some(block), false))
         })
     },
-    KernelDef::of("ExtractImagePatches", &[], |i| extracting(Extraction::of_images(i.node)?)),
-    KernelDef::of("ExtractVolumePatches", &[], |i| extracting(Extraction::of_volumes(i.node)?)),
+    KernelDef::of("ExtractImagePatches", &[], |i| extracting(PatchExtraction::of_images(i.node)?)),
+    KernelDef::of("ExtractVolumePatches", &[], |i| extracting(PatchExtraction::of_volumes(i.node)?)),
 ];
 
-fn extracting(extraction: Extraction) -> Result<Kernel> {
+fn extracting(extraction: PatchExtraction) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let input = ctx.input(0)?;
         let out = extract(input, extraction.of(input.shape())?)?;
@@ -181,7 +181,7 @@ fn elements_mut<W: Pod>(bytes: &mut [u8]) -> &mut [W] {
 
 /// Extracts each patch as the channels of an output pixel, ordered by plane, row and column of the patch, then by the
 /// input's channel.
-fn extract(input: &Tensor, Extracted { windows, channels: c, shape }: Extracted) -> Result<Tensor> {
+fn extract(input: &Tensor, PatchPlan { windows, channels: c, shape }: PatchPlan) -> Result<Tensor> {
     let [planes, rows, columns] = &windows;
     let (d, h, w) = (planes.input, rows.input, columns.input);
     let len = shape.last().copied().unwrap_or(0);

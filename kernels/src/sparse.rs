@@ -12,12 +12,12 @@ mod reduce;
 
 pub(super) use coo::{Coo, check_sorted, matrix};
 
+use crate::numeric::copied::COPIED;
 use crate::numeric::dispatch::{FLOATS, INDEX, NUMBERS, REALS};
-use crate::numeric::moved::MOVED;
 use device::kernel::{Kernel, KernelDef};
 use graph::DType::{self, *};
 
-const MOVED_T: &[(&str, &[DType])] = &[("T", MOVED)];
+const MOVED_T: &[(&str, &[DType])] = &[("T", COPIED)];
 const NUMBER: &[(&str, &[DType])] = &[("T", NUMBERS)];
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 /// The dtypes of sparse sums.
@@ -27,7 +27,7 @@ const ADDED: &[DType] = &[Complex128, Complex64, Int8, Int16, Int32, Int64, Doub
 const CARRIED: &[DType] = &[Variant, String];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("SparseToDense", &[("T", MOVED), ("Tindices", INDEX)], arrange::to_dense),
+    KernelDef::of("SparseToDense", &[("T", COPIED), ("Tindices", INDEX)], arrange::to_dense),
     KernelDef::of("SparseReorder", MOVED_T, |_| Kernel::sync(arrange::reorder)),
     KernelDef::of("SparseReshape", &[], |_| Kernel::sync(arrange::reshape)),
     KernelDef::of("SparseConcat", MOVED_T, arrange::concat),
@@ -61,9 +61,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SparseSoftmax", &[("T", FLOATS)], reduce::softmax),
     KernelDef::of("AddSparseToTensorsMap", MOVED_T, map::add_one),
     KernelDef::of("AddManySparseToTensorsMap", MOVED_T, map::add_many),
-    KernelDef::of("TakeManySparseFromTensorsMap", &[("dtype", MOVED)], map::take_many),
-    KernelDef::of("SerializeSparse", &[("T", MOVED), ("out_type", CARRIED)], carried::serialize),
-    KernelDef::of("SerializeManySparse", &[("T", MOVED), ("out_type", CARRIED)], carried::serialize_many),
+    KernelDef::of("TakeManySparseFromTensorsMap", &[("dtype", COPIED)], map::take_many),
+    KernelDef::of("SerializeSparse", &[("T", COPIED), ("out_type", CARRIED)], carried::serialize),
+    KernelDef::of("SerializeManySparse", &[("T", COPIED), ("out_type", CARRIED)], carried::serialize_many),
     KernelDef::of("DeserializeSparse", &[("Tserialized", CARRIED)], carried::deserialize),
     KernelDef::of("DeserializeManySparse", &[], carried::deserialize_many),
 ];

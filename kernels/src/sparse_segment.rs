@@ -2,8 +2,8 @@
 
 use crate::numeric::dispatch::{FLOATS, INDEX, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
-use crate::numeric::wide::Lane;
-use crate::plan::sparse_segment::{Spread, picked, sorted_segments};
+use crate::numeric::widen::Lane;
+use crate::plan::sparse_segment::{GradientRows, picked, sorted_segments};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Result, invalid};
 use graph::{DType, Element, Shape, Tensor};
@@ -87,7 +87,7 @@ fn back<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, compact: bool) -
 where
     T::Wide: Arithmetic + num_traits::NumCast,
 {
-    let (Spread { segments, counts, rows }, picked) = picked(ctx)?;
+    let (GradientRows { segments, counts, rows }, picked) = picked(ctx)?;
     let grad = ctx.input(0)?;
     let inner = &grad.shape()[1..];
     let row: usize = inner.iter().product();
@@ -113,7 +113,7 @@ where
         }
     }
     let dtype = ctx.input(1)?.dtype();
-    ctx.set_output(0, crate::numeric::wide::narrowed::<T>(wide)?);
+    ctx.set_output(0, crate::numeric::widen::narrowed::<T>(wide)?);
     if compact {
         ctx.set_output(1, crate::plan::shape::integers(dtype, &picked.rows)?);
     }

@@ -13,10 +13,10 @@ macro_rules! kernel {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", TYPES)], |init| match init.input_type(0) {
             Float => Kernel::sync(|ctx| {
-                broadcast::binary::<f32, f32>(ctx, Cost::Dear, &zip_run::<f32, _, $Function>)
+                broadcast::binary::<f32, f32>(ctx, Cost::Expensive, &zip_run::<f32, _, $Function>)
             }),
             _ => Kernel::sync(|ctx| {
-                broadcast::binary::<f64, f64>(ctx, Cost::Dear, &zip_run::<f64, _, $Function>)
+                broadcast::binary::<f64, f64>(ctx, Cost::Expensive, &zip_run::<f64, _, $Function>)
             }),
         })
     };

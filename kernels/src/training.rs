@@ -6,8 +6,8 @@ mod rules;
 use crate::numeric::dispatch::{FLOATS, FRACTIONS, dispatch};
 use crate::numeric::scalar::{Analytic, Semiring as _};
 use crate::numeric::threads::{PARALLEL, is_parallel_under_lock};
-use crate::numeric::wide::Lane;
-use crate::plan::scatter::give_reference;
+use crate::numeric::widen::Lane;
+use crate::plan::scatter::pass_reference;
 use crate::plan::training::{Arguments, check_rows, check_scalar, same_shape};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::variable::{Variable, VariableInput, lock_all};
@@ -142,7 +142,7 @@ where
             }
         }
         drop(guards);
-        give_reference(ctx, &variables[0], found.swap_remove(0));
+        pass_reference(ctx, &variables[0], found.swap_remove(0));
         Ok(())
     })
 }

@@ -1,9 +1,9 @@
 //! Reordering and repeating of elements: transpose, tile, reverse, space to depth and back.
 
 use super::complex::conjugate;
+use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::INDEX;
-use crate::numeric::moved::{MOVED, Moved, moved};
-use crate::numeric::strided::{give, pack, taking};
+use crate::numeric::strided::{box_kernel, pack, set_box_output};
 use crate::plan::transpose::{blocks, reverse_axes, reverse_where, tile, transpose, transposed};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Result, invalid};
@@ -11,13 +11,13 @@ use graph::ops::transpose::BlockAttrs;
 use graph::{DType, Tensor};
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("Transpose", &[("T", MOVED), ("Tperm", INDEX)], |init| taking(init, transpose)),
-    KernelDef::of("ConjugateTranspose", &[("T", MOVED), ("Tperm", INDEX)], |init| {
+    KernelDef::of("Transpose", &[("T", COPIED), ("Tperm", INDEX)], |init| box_kernel(init, transpose)),
+    KernelDef::of("ConjugateTranspose", &[("T", COPIED), ("Tperm", INDEX)], |init| {
         if init.input_type(0).is_complex() {
             return Kernel::sync(|ctx| {
                 let mut x = ctx.take_input(0)?;
                 conjugate(&mut x)?;
-                let out = moved!(x.dtype(), E => {
+                let out = copied!(x.dtype(), E => {
                     let taken = transposed(x.shape(), ctx.input(1)?)?;
                     E::build(x.dtype(), taken.shape, |out| pack(&taken.dims, E::view(&x)?, &taken.from, out))
                 })?;
@@ -25,14 +25,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
                 Ok(())
             });
         }
-        taking(init, transpose)
+        box_kernel(init, transpose)
     }),
     KernelDef::of("InvertPermutation", &[("T", INDEX)], |_| Kernel::sync(invert_permutation)),
-    KernelDef::of("Tile", &[("T", MOVED), ("Tmultiples", INDEX)], |init| taking(init, tile)),
-    KernelDef::of("ReverseV2", &[("T", MOVED), ("Tidx", INDEX)], |init| taking(init, reverse_axes)),
-    KernelDef::of("Reverse", &[("T", MOVED)], |init| taking(init, reverse_where)),
-    KernelDef::of("SpaceToDepth", &[("T", MOVED)], |init| move_blocks(init, true)),
-    KernelDef::of("DepthToSpace", &[("T", MOVED)], |init| move_blocks(init, false)),
+    KernelDef::of("Tile", &[("T", COPIED), ("Tmultiples", INDEX)], |init| box_kernel(init, tile)),
+    KernelDef::of("ReverseV2", &[("T", COPIED), ("Tidx", INDEX)], |init| box_kernel(init, reverse_axes)),
+    KernelDef::of("Reverse", &[("T", COPIED)], |init| box_kernel(init, reverse_where)),
+    KernelDef::of("SpaceToDepth", &[("T", COPIED)], |init| move_blocks(init, true)),
+    KernelDef::of("DepthToSpace", &[("T", COPIED)], |init| move_blocks(init, false)),
 ];
 
 fn invert_permutation(ctx: &mut KernelContext<'_>) -> Result<()> {
@@ -61,8 +61,8 @@ fn invert_permutation(ctx: &mut KernelContext<'_>) -> Result<()> {
 
 fn move_blocks(init: &KernelInit<'_>, to_depth: bool) -> Result<Kernel> {
     let attrs = BlockAttrs::of(init.node)?;
-    moved!(init.input_type(0), E => Kernel::sync(move |ctx| {
+    copied!(init.input_type(0), E => Kernel::sync(move |ctx| {
         let taken = blocks(ctx, attrs, to_depth)?;
-        give::<E>(ctx, taken)
+        set_box_output::<E>(ctx, taken)
     }))
 }

@@ -8,7 +8,7 @@ use crate::numeric::elementwise;
 use crate::numeric::elementwise::{Map, Unary, map_run};
 use crate::numeric::scalar::{Analytic, Arithmetic, Integer, Number, Real};
 use crate::numeric::threads::Cost;
-use crate::numeric::wide::Lane;
+use crate::numeric::widen::Lane;
 use device::Result;
 use device::kernel::{Kernel, KernelDef};
 use graph::Bool8;
@@ -135,7 +135,7 @@ macro_rules! polynomial {
     ($op:literal, $Function:ident, $single:path) => {
         KernelDef::of($op, &[("T", FLOATS)], |init| {
             dispatch!(float, init.input_type(0), T => Kernel::sync(|ctx| {
-                elementwise::unary::<T, T>(ctx, Cost::Dear, <<T as Lane>::Wide as Polynomial>::pick(
+                elementwise::unary::<T, T>(ctx, Cost::Expensive, <<T as Lane>::Wide as Polynomial>::pick(
                     &$single,
                     &map_run::<f64, f64, $Function>,
                 ))
@@ -189,35 +189,35 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("Inv", fraction, FRACTIONS, Cheap, Reciprocal),
     kernel!("Neg", complex, COMPLEX, Cheap, ComplexNeg),
     kernel!("Sign", complex, COMPLEX, Cheap, ComplexSign),
-    kernel!("Exp", complex, COMPLEX, Dear, Exp),
-    kernel!("Log", complex, COMPLEX, Dear, Log),
-    kernel!("Tanh", complex, COMPLEX, Dear, Tanh),
-    kernel!("Sigmoid", complex, COMPLEX, Dear, Sigmoid),
+    kernel!("Exp", complex, COMPLEX, Expensive, Exp),
+    kernel!("Log", complex, COMPLEX, Expensive, Log),
+    kernel!("Tanh", complex, COMPLEX, Expensive, Tanh),
+    kernel!("Sigmoid", complex, COMPLEX, Expensive, Sigmoid),
     polynomial!("Exp", Exp, polynomial::exp),
     polynomial!("Log", Log, polynomial::log),
     polynomial!("Tanh", Tanh, polynomial::tanh),
     polynomial!("Sigmoid", Sigmoid, polynomial::sigmoid),
-    kernel!("Expm1", fraction, FRACTIONS, Dear, Expm1),
-    kernel!("Log1p", fraction, FRACTIONS, Dear, Log1p),
+    kernel!("Expm1", fraction, FRACTIONS, Expensive, Expm1),
+    kernel!("Log1p", fraction, FRACTIONS, Expensive, Log1p),
     kernel!("Sqrt", fraction, FRACTIONS, Cheap, Sqrt),
     kernel!("Rsqrt", fraction, FRACTIONS, Cheap, Rsqrt),
     kernel!("Floor", float, FLOATS, Cheap, Floor),
     kernel!("Ceil", float, FLOATS, Cheap, Ceil),
-    kernel!("Sin", fraction, FRACTIONS, Dear, Sin),
-    kernel!("Cos", fraction, FRACTIONS, Dear, Cos),
-    kernel!("Tan", fraction, FRACTIONS, Dear, Tan),
-    kernel!("Asin", fraction, FRACTIONS, Dear, Asin),
-    kernel!("Acos", fraction, FRACTIONS, Dear, Acos),
-    kernel!("Atan", fraction, FRACTIONS, Dear, Atan),
-    kernel!("Sinh", fraction, FRACTIONS, Dear, Sinh),
-    kernel!("Cosh", fraction, FRACTIONS, Dear, Cosh),
-    kernel!("Asinh", fraction, FRACTIONS, Dear, Asinh),
-    kernel!("Acosh", fraction, FRACTIONS, Dear, Acosh),
-    kernel!("Atanh", fraction, FRACTIONS, Dear, Atanh),
-    kernel!("Erf", float, FLOATS, Dear, Erf),
-    kernel!("Erfc", float, FLOATS, Dear, Erfc),
-    kernel!("Lgamma", float, FLOATS, Dear, Lgamma),
-    kernel!("Digamma", float, FLOATS, Dear, Digamma),
+    kernel!("Sin", fraction, FRACTIONS, Expensive, Sin),
+    kernel!("Cos", fraction, FRACTIONS, Expensive, Cos),
+    kernel!("Tan", fraction, FRACTIONS, Expensive, Tan),
+    kernel!("Asin", fraction, FRACTIONS, Expensive, Asin),
+    kernel!("Acos", fraction, FRACTIONS, Expensive, Acos),
+    kernel!("Atan", fraction, FRACTIONS, Expensive, Atan),
+    kernel!("Sinh", fraction, FRACTIONS, Expensive, Sinh),
+    kernel!("Cosh", fraction, FRACTIONS, Expensive, Cosh),
+    kernel!("Asinh", fraction, FRACTIONS, Expensive, Asinh),
+    kernel!("Acosh", fraction, FRACTIONS, Expensive, Acosh),
+    kernel!("Atanh", fraction, FRACTIONS, Expensive, Atanh),
+    kernel!("Erf", float, FLOATS, Expensive, Erf),
+    kernel!("Erfc", float, FLOATS, Expensive, Erfc),
+    kernel!("Lgamma", float, FLOATS, Expensive, Lgamma),
+    kernel!("Digamma", float, FLOATS, Expensive, Digamma),
     kernel!(@to Bool8, "IsNan", float, FLOATS, IsNan),
     kernel!(@to Bool8, "IsInf", float, FLOATS, IsInf),
     kernel!(@to Bool8, "IsFinite", float, FLOATS, IsFinite),

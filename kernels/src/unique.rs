@@ -1,7 +1,7 @@
 //! Distinct elements, and elements that another list does not contain.
 
+use crate::numeric::copied::{CopiedElement, copied};
 use crate::numeric::dispatch::{INDEX, INTEGERS};
-use crate::numeric::moved::{Moved, moved};
 use crate::numeric::strided::{Layout, copy, pack, permuted};
 use bytes::Bytes;
 use device::Result;
@@ -28,13 +28,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("UniqueWithCountsV2", TYPES, unique),
     KernelDef::of("ListDiff", TYPES, |init| {
         let out_idx = init.output_type(1);
-        moved!(init.input_type(0), E => Kernel::sync(move |ctx| list_diff::<E>(ctx, out_idx)))
+        copied!(init.input_type(0), E => Kernel::sync(move |ctx| list_diff::<E>(ctx, out_idx)))
     }),
 ];
 
 fn unique(init: &KernelInit<'_>) -> Result<Kernel> {
     let out_idx = init.output_type(1);
-    moved!(init.input_type(0), E => Kernel::sync(move |ctx| unique_of::<E>(ctx, out_idx)))
+    copied!(init.input_type(0), E => Kernel::sync(move |ctx| unique_of::<E>(ctx, out_idx)))
 }
 
 /// Keys that are equal if the elements are equal.
@@ -128,7 +128,7 @@ fn axis(ctx: &KernelContext<'_>) -> Result<usize> {
     }
 }
 
-fn unique_of<E: Moved>(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()> {
+fn unique_of<E: CopiedElement>(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()> {
     let at = axis(ctx)?;
     let input = ctx.input(0)?;
     let shape = input.shape();
@@ -174,7 +174,7 @@ fn unique_of<E: Moved>(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()
     Ok(())
 }
 
-fn list_diff<E: Moved>(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()> {
+fn list_diff<E: CopiedElement>(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()> {
     let (x, y) = (ctx.input(0)?, ctx.input(1)?);
     for (name, shape) in [("x", x.shape()), ("y", y.shape())] {
         if shape.rank() != 1 {

@@ -6,7 +6,7 @@ use crate::engine::{Arguments, Function};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};
 use graph::DType;
-use kernels::plan::concat::{Cut, Joined, concatenated, split, split_v, stacked, unstacked};
+use kernels::plan::concat::{ConcatLayout, SplitPlan, concatenated, split, split_v, stacked, unstacked};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -50,12 +50,12 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// Makes a kernel that joins its inputs along an axis; `plan` returns the layout and the range of the inputs.
 fn make_join(
     init: &KernelInit<'_>,
-    plan: impl Fn(&KernelContext<'_>) -> Result<(Joined, Range<usize>)> + Send + Sync + 'static,
+    plan: impl Fn(&KernelContext<'_>) -> Result<(ConcatLayout, Range<usize>)> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let mover = ColumnMover::new(init, dtype)?;
     Kernel::sync(move |ctx| {
-        let (Joined { shape, prefix, rows }, inputs) = plan(ctx)?;
+        let (ConcatLayout { shape, prefix, rows }, inputs) = plan(ctx)?;
         // If a single input has all elements, its memory is passed on.
         if let Some(n) = rows.iter().position(|&r| r > 0)
             && rows[n + 1..].iter().all(|&r| r == 0)
@@ -75,7 +75,7 @@ fn make_join(
 /// Makes a kernel that splits an input along an axis as `plan` says.
 fn make_split(
     init: &KernelInit<'_>,
-    plan: impl Fn(&KernelContext<'_>) -> Result<Cut> + Send + Sync + 'static,
+    plan: impl Fn(&KernelContext<'_>) -> Result<SplitPlan> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let mover = ColumnMover::new(init, dtype)?;
@@ -90,7 +90,7 @@ fn make_split(
         let prefix: usize = input.shape[..cut.at].iter().product();
         let part = |&size: &usize| allocate(ctx, dtype, cut.shape(&input.shape, size)?);
         let parts = cut.sizes.iter().map(part).collect::<Result<Vec<_>>>()?;
-        mover.run(ctx, MoveDirection::Cut, &input, prefix, &parts.iter().collect::<Vec<_>>())?;
+        mover.run(ctx, MoveDirection::Split, &input, prefix, &parts.iter().collect::<Vec<_>>())?;
         for (n, part) in parts.into_iter().enumerate() {
             ctx.set_output(n, part);
         }
@@ -104,7 +104,7 @@ pub(super) enum MoveDirection {
     /// From the parts into the tensor.
     Join,
     /// From the tensor into the parts.
-    Cut,
+    Split,
 }
 
 /// Largest number of parts in one launch: `MOST_PARTS` of the `.cu` file.

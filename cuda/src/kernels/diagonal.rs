@@ -6,52 +6,52 @@ use super::support::{MOVED, allocate};
 use super::variable::make_unique;
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use kernels::plan::diagonal::{Diagonals, Form, Work};
+use kernels::plan::diagonal::{DiagonalOp, Diagonals, OpVersion};
 
 const SIZES: &[&str] = &["k", "num_rows", "num_cols"];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("MatrixDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Diag)),
-    KernelDef::of("BatchMatrixDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Diag)),
+    KernelDef::of("MatrixDiag", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Diag)),
+    KernelDef::of("BatchMatrixDiag", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Diag)),
     KernelDef {
         host_memory: SIZES,
-        ..KernelDef::of("MatrixDiagV2", &[("T", MOVED)], |i| make(i, Form::Second, Work::Diag))
+        ..KernelDef::of("MatrixDiagV2", &[("T", MOVED)], |i| make(i, OpVersion::Second, DiagonalOp::Diag))
     },
     KernelDef {
         host_memory: SIZES,
-        ..KernelDef::of("MatrixDiagV3", &[("T", MOVED)], |i| make(i, Form::Third, Work::Diag))
+        ..KernelDef::of("MatrixDiagV3", &[("T", MOVED)], |i| make(i, OpVersion::Third, DiagonalOp::Diag))
     },
-    KernelDef::of("MatrixDiagPart", &[("T", MOVED)], |i| make(i, Form::First, Work::Part)),
-    KernelDef::of("BatchMatrixDiagPart", &[("T", MOVED)], |i| make(i, Form::First, Work::Part)),
+    KernelDef::of("MatrixDiagPart", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Part)),
+    KernelDef::of("BatchMatrixDiagPart", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Part)),
     KernelDef {
         host_memory: &["k"],
-        ..KernelDef::of("MatrixDiagPartV2", &[("T", MOVED)], |i| make(i, Form::Second, Work::Part))
-    },
-    KernelDef {
-        host_memory: &["k"],
-        ..KernelDef::of("MatrixDiagPartV3", &[("T", MOVED)], |i| make(i, Form::Third, Work::Part))
-    },
-    KernelDef::of("MatrixSetDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Set)),
-    KernelDef::of("BatchMatrixSetDiag", &[("T", MOVED)], |i| make(i, Form::First, Work::Set)),
-    KernelDef {
-        host_memory: &["k"],
-        ..KernelDef::of("MatrixSetDiagV2", &[("T", MOVED)], |i| make(i, Form::Second, Work::Set))
+        ..KernelDef::of("MatrixDiagPartV2", &[("T", MOVED)], |i| make(i, OpVersion::Second, DiagonalOp::Part))
     },
     KernelDef {
         host_memory: &["k"],
-        ..KernelDef::of("MatrixSetDiagV3", &[("T", MOVED)], |i| make(i, Form::Third, Work::Set))
+        ..KernelDef::of("MatrixDiagPartV3", &[("T", MOVED)], |i| make(i, OpVersion::Third, DiagonalOp::Part))
+    },
+    KernelDef::of("MatrixSetDiag", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Set)),
+    KernelDef::of("BatchMatrixSetDiag", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Set)),
+    KernelDef {
+        host_memory: &["k"],
+        ..KernelDef::of("MatrixSetDiagV2", &[("T", MOVED)], |i| make(i, OpVersion::Second, DiagonalOp::Set))
+    },
+    KernelDef {
+        host_memory: &["k"],
+        ..KernelDef::of("MatrixSetDiagV3", &[("T", MOVED)], |i| make(i, OpVersion::Third, DiagonalOp::Set))
     },
 ];
 
 /// Makes a kernel for a version of the ops (`form`) and an operation (`work`).
-fn make(init: &KernelInit<'_>, form: Form, work: Work) -> Result<Kernel> {
+fn make(init: &KernelInit<'_>, form: OpVersion, work: DiagonalOp) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let diagonals = Diagonals::new(init, form, work)?;
     let (placer, filler) = (SliceCopier::new(init, dtype)?, Filler::new(init, dtype)?);
     Kernel::sync(move |ctx| {
         let plan = diagonals.plan(ctx)?;
         let (out, from) = match (work, plan.padding) {
-            (Work::Set, _) => {
+            (DiagonalOp::Set, _) => {
                 let mut out = ctx.take_device_input(0)?;
                 make_unique(ctx, &mut out)?;
                 (out, ctx.device_input(1)?)
@@ -64,9 +64,10 @@ fn make(init: &KernelInit<'_>, form: Form, work: Work) -> Result<Kernel> {
             }
         };
         let (matrix, packed) = (plan.matrix, plan.packed);
-        let batches = from.shape.num_elements().checked_div(if work == Work::Part { matrix } else { packed });
+        let batches =
+            from.shape.num_elements().checked_div(if work == DiagonalOp::Part { matrix } else { packed });
         let batches = batches.unwrap_or(0);
-        if work == Work::Part {
+        if work == DiagonalOp::Part {
             let slices = Slices { inner: 1, batches, steps: [matrix, packed] };
             placer.place(ctx, from, &out, &plan.places, &slices)?;
         } else {

@@ -10,7 +10,7 @@ use device::{DeviceTensor, Result};
 use graph::Shape;
 use kernels::numeric::dispatch::FRACTIONS;
 use kernels::numeric::strided::Layout;
-use kernels::plan::einsum::{Axes, Operand, Plan, equation};
+use kernels::plan::einsum::{Axes, EinsumPlan, OperandAxes, equation};
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[KernelDef::enqueuing("Einsum", &[("T", FRACTIONS)], einsum)];
@@ -22,7 +22,7 @@ fn einsum(init: &KernelInit<'_>) -> Result<Kernel> {
         let plan = {
             let shapes =
                 (0..ctx.num_inputs()).map(|i| ctx.shape(i)).collect::<Result<SmallVec<[&Shape; 2]>>>()?;
-            Plan::new(&equation, &shapes)?
+            EinsumPlan::new(&equation, &shapes)?
         };
         let out = kernels.run(ctx, &plan)?;
         ctx.set_output(0, out);
@@ -38,7 +38,7 @@ struct EinsumKernels {
 
 impl EinsumKernels {
     /// Computes the result.
-    fn run(&self, ctx: &mut KernelContext<'_>, plan: &Plan) -> Result<DeviceTensor> {
+    fn run(&self, ctx: &mut KernelContext<'_>, plan: &EinsumPlan) -> Result<DeviceTensor> {
         let dtype = ctx.device_input(0)?.dtype;
         if plan.results() == 0 || plan.product.is_some_and(|[_, _, k, _]| k == 0) {
             return zeros(ctx, dtype, plan.shape.clone());
@@ -65,7 +65,7 @@ impl EinsumKernels {
     }
 
     /// Returns an operand's elements in the order that the product needs.
-    fn operand(&self, ctx: &KernelContext<'_>, i: usize, operand: &Operand) -> Result<DeviceTensor> {
+    fn operand(&self, ctx: &KernelContext<'_>, i: usize, operand: &OperandAxes) -> Result<DeviceTensor> {
         let x = ctx.device_input(i)?;
         let dims: SmallVec<[usize; 6]> = operand.kept.iter().map(|axis| axis.0).collect();
         let shape = Shape::new(&[dims.iter().product()])?;

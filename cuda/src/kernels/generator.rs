@@ -9,7 +9,7 @@ use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::{FLOATS, INDEX, WORDS};
-use kernels::plan::generator::skipped;
+use kernels::plan::generator::groups_to_skip;
 use kernels::plan::random::{Generator, RESERVED, Source, shape_input};
 use std::sync::Arc;
 
@@ -115,7 +115,7 @@ fn integers(init: &KernelInit<'_>) -> Result<Kernel> {
 fn skip(init: &KernelInit<'_>, reads: bool) -> Result<Kernel> {
     let generator_kernel = GeneratorKernel::new(init)?;
     Kernel::sync(move |ctx| {
-        let old_state = generator_kernel.advance(ctx, skipped(ctx)?)?;
+        let old_state = generator_kernel.advance(ctx, groups_to_skip(ctx)?)?;
         if reads {
             ctx.set_output(0, old_state);
         }

@@ -9,7 +9,7 @@ use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::DType::{self, Double, Float, Int32, Int64};
 use graph::{Shape, Tensor};
 use kernels::numeric::dispatch::INDEX;
-use kernels::plan::histogram::{Bins, Counted, boundaries, widths};
+use kernels::plan::histogram::{BincountInputs, Bins, boundaries, widths};
 
 static SOURCE: Source = Source { file: "histogram.cu", text: include_str!("histogram.cu") };
 
@@ -81,7 +81,7 @@ fn bincount(init: &KernelInit<'_>, is_binary: bool) -> Result<Kernel> {
     let count = function(init, &SOURCE, name)?;
     let presence = function(init, &SOURCE, format!("presence<{}>", type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
-        let (numbers, counted) = (ctx.device_input(0)?, Counted::of(ctx)?);
+        let (numbers, counted) = (ctx.device_input(0)?, BincountInputs::of(ctx)?);
         let sums = zeros(ctx, dtype, counted.shape()?)?;
         // Presence does not depend on weights.
         let has_weights = counted.is_weighted && !is_binary;

@@ -8,7 +8,7 @@ use device::value::Value;
 use device::{Error, Result};
 use graph::{DType, Shape, Tensor};
 use kernels::numeric::dispatch::FLOATS;
-use kernels::plan::identity::Found;
+use kernels::plan::identity::NonFiniteKinds;
 use smallvec::smallvec;
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn check_counts(found: &Tensor, message: &str, signed: bool) -> Result<()> {
         [0, 0, _, _] => Ok(()),
         [nan, infinite, negative, positive] => {
             let [nan, infinite, negative, positive] = [nan, infinite, negative, positive].map(|v| v != 0);
-            Err(Found { nan, infinite, negative, positive }.error(message, signed))
+            Err(NonFiniteKinds { nan, infinite, negative, positive }.error(message, signed))
         }
         _ => Err(Error::internal("a check of numbers gave too few")),
     }

@@ -89,7 +89,7 @@ impl Memory for OnGpu {
         }
         let parts = shapes.into_iter().map(|shape| allocate(ctx, whole.dtype, shape));
         let parts = parts.collect::<Result<Vec<_>>>()?;
-        self.mover()?.run(ctx, MoveDirection::Cut, whole, 1, &parts.iter().collect::<Vec<_>>())?;
+        self.mover()?.run(ctx, MoveDirection::Split, whole, 1, &parts.iter().collect::<Vec<_>>())?;
         parts.into_iter().map(|part| T::of(part.into())).try_for_each(|part| part.and_then(&mut put))
     }
 }

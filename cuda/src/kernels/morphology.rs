@@ -50,7 +50,7 @@ fn gradient(init: &KernelInit<'_>, of: &str, by: usize) -> Result<Kernel> {
     let narrowed = cast::function(init, wide(dtype), dtype)?;
     Kernel::sync(move |ctx| {
         let sizes = Sizes::of(ctx, &dilation)?;
-        sizes.check_arrived(ctx)?;
+        sizes.check_out_backprop(ctx)?;
         let sums = zeros(ctx, wide(dtype), ctx.shape(by)?.clone())?;
         let count = sums.shape.num_elements();
         // An empty input has no element for the gradient.

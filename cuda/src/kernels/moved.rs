@@ -6,7 +6,7 @@ use device::DeviceTensor;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::DType;
-use kernels::numeric::strided::{Layout, Taken};
+use kernels::numeric::strided::{InputBox, Layout};
 use std::sync::Arc;
 
 pub(super) static SOURCE: Source = Source { file: "moved.cu", text: include_str!("moved.cu") };
@@ -59,7 +59,7 @@ impl Mover {
 /// Makes the kernel of an op whose output is a box of its first input.
 pub(super) fn make_box_copy(
     init: &KernelInit<'_>,
-    take: impl Fn(&KernelContext<'_>) -> Result<Taken> + Send + Sync + 'static,
+    take: impl Fn(&KernelContext<'_>) -> Result<InputBox> + Send + Sync + 'static,
 ) -> Result<Kernel> {
     let mover = Mover::new(init, init.input_type(0))?;
     Kernel::sync(move |ctx| {

@@ -285,7 +285,7 @@ __global__ void data_gradient(const T *dy, const T *x, const float *scale, const
 
 // Local response normalisation: `bias + alpha * sum of squares` over a channel and its neighbours, to the power
 // of -beta.
-struct Neighbours {
+struct LocalNorm {
     i64 channels, radius;
     double bias, alpha, beta;
 
@@ -304,7 +304,7 @@ struct Neighbours {
     }
 };
 
-template <class T> __global__ void local_response(const T *x, T *y, i64 n, Neighbours near) {
+template <class T> __global__ void local_response(const T *x, T *y, i64 n, LocalNorm near) {
     EACH(i, n) {
         const T *pixel = x + i / near.channels * near.channels;
         y[i] = narrow<T>(wide(x[i]) * near.power(near.norm(pixel, i % near.channels)));
@@ -313,7 +313,7 @@ template <class T> __global__ void local_response(const T *x, T *y, i64 n, Neigh
 
 // The gradient with respect to a channel, from the outputs of that channel and its neighbours.
 template <class T>
-__global__ void local_response_gradient(const T *dy, const T *x, const T *y, T *dx, i64 n, Neighbours near) {
+__global__ void local_response_gradient(const T *dy, const T *x, const T *y, T *dx, i64 n, LocalNorm near) {
     EACH(i, n) {
         i64 start = i / near.channels * near.channels, channel = i % near.channels;
         i64 from = channel > near.radius ? channel - near.radius : 0;

@@ -11,7 +11,7 @@ use device::{DeviceTensor, Error, Result};
 use graph::DType::{self, BFloat16, Float, Half};
 use graph::Shape;
 use graph::ops::normalization::BatchNorm;
-use kernels::plan::fused::{Link, NORMALIZED, behind_normalization, follow};
+use kernels::plan::fused::{FusedOp, NORMALIZATION_INPUTS, ops_after_normalization, run_ops};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -159,7 +159,7 @@ struct Forward {
     /// The normalisation without its activation.
     alone: Arc<Function>,
     /// The ops after the normalisation, run one by one if they cannot be fused.
-    then: Vec<Link>,
+    then: Vec<FusedOp>,
 }
 
 /// The statistics of each channel: mean and variance for the running averages, then mean and variance by which
@@ -173,12 +173,12 @@ fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
 
 /// Makes the kernel of a batch normalisation with a summand and an activation.
 pub(super) fn forward_then(init: &KernelInit<'_>) -> Result<Kernel> {
-    Forward::make(init, &init.attr::<String>("activation_mode")?, behind_normalization(init)?)
+    Forward::make(init, &init.attr::<String>("activation_mode")?, ops_after_normalization(init)?)
 }
 
 impl Forward {
     /// Makes a kernel with an activation and the ops that it stands for.
-    fn make(init: &KernelInit<'_>, activation: &str, then: Vec<Link>) -> Result<Kernel> {
+    fn make(init: &KernelInit<'_>, activation: &str, then: Vec<FusedOp>) -> Result<Kernel> {
         let forward = Forward {
             attrs: BatchNorm::of(init.node)?,
             moments: kernel_of(init, "moments")?,
@@ -200,11 +200,13 @@ impl Forward {
         let (dtype, shape) = (x.dtype, x.shape.clone());
         // A summand of the same shape is added by the normalisation's kernel; another one broadcasts, and the
         // ops run one by one.
-        let mut side = match ctx.num_inputs() - NORMALIZED {
-            1 if *ctx.shape(NORMALIZED)? == shape => Some(ctx.take_device_input(NORMALIZED)?),
+        let mut side = match ctx.num_inputs() - NORMALIZATION_INPUTS {
+            1 if *ctx.shape(NORMALIZATION_INPUTS)? == shape => {
+                Some(ctx.take_device_input(NORMALIZATION_INPUTS)?)
+            }
             _ => None,
         };
-        let is_whole = side.is_some() || ctx.num_inputs() == NORMALIZED;
+        let is_whole = side.is_some() || ctx.num_inputs() == NORMALIZATION_INPUTS;
         let y = allocate_or_reuse(ctx, side.as_mut().unwrap_or(&mut x), dtype, shape)?;
         let n = y.shape.num_elements();
         let arguments = match &side {
@@ -226,7 +228,7 @@ impl Forward {
         for (i, tensor) in statistics.into_iter().enumerate() {
             ctx.set_output(1 + i, tensor);
         }
-        if is_whole { Ok(()) } else { follow(ctx, &self.then, NORMALIZED) }
+        if is_whole { Ok(()) } else { run_ops(ctx, &self.then, NORMALIZATION_INPUTS) }
     }
 
     /// Checks the inputs that are vectors with a value for each channel.

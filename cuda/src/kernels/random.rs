@@ -7,7 +7,7 @@ use device::Result;
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelContext, KernelDef, KernelInit};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
-use kernels::plan::random::{RESERVED, Source, chosen, reserve_choices, shape_input};
+use kernels::plan::random::{RESERVED, Source, choice_sizes, reserve_choices, shape_input};
 
 pub(super) static SOURCE: Code = Code { file: "random.cu", text: include_str!("random.cu") };
 
@@ -153,7 +153,7 @@ fn choices(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     let shares = function(init, &SOURCE, format!("shares<{}>", type_name(dtype)?))?;
     let choose = function(init, &SOURCE, format!("choose<{}>", type_name(to)?))?;
     Kernel::sync(move |ctx| {
-        let [batch, classes, samples] = chosen(ctx)?;
+        let [batch, classes, samples] = choice_sizes(ctx)?;
         let out = allocate(ctx, to, Shape::new(&[batch, samples])?)?;
         match out.shape.num_elements() {
             0 => source.check(ctx)?,

@@ -19,17 +19,17 @@ struct Images {
 };
 
 // A table's entry for bilinear interpolation: two input positions, and the weight of the second.
-struct Between {
+struct LinearTaps {
     i64 lower, upper;
     double part;
 };
 
 template <class T>
-__global__ void bilinear(const T *x, const Between *rows, const Between *columns, float *y, i64 n, Images images) {
+__global__ void bilinear(const T *x, const LinearTaps *rows, const LinearTaps *columns, float *y, i64 n, Images images) {
     EACH(i, n) {
         i64 at[4];
         images.at(i, at);
-        Between row = rows[at[1]], column = columns[at[2]];
+        LinearTaps row = rows[at[1]], column = columns[at[2]];
         float line[2];
         for (int k = 0; k < 2; k++) {
             i64 from = k ? row.upper : row.lower;
@@ -41,12 +41,12 @@ __global__ void bilinear(const T *x, const Between *rows, const Between *columns
     }
 }
 template <class T>
-__global__ void bilinear_gradient(const float *dy, const Between *rows, const Between *columns, T *dx, i64 n,
+__global__ void bilinear_gradient(const float *dy, const LinearTaps *rows, const LinearTaps *columns, T *dx, i64 n,
                                   Images images) {
     EACH(i, n) {
         i64 at[4];
         images.at(i, at);
-        Between row = rows[at[1]], column = columns[at[2]];
+        LinearTaps row = rows[at[1]], column = columns[at[2]];
         for (int k = 0; k < 4; k++) {
             float by_row = k / 2 ? (float)row.part : 1.0f - (float)row.part;
             float by_column = k % 2 ? (float)column.part : 1.0f - (float)column.part;

@@ -7,7 +7,9 @@ use crate::engine::{Arguments, Function, Source};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};
 use graph::{DType, Shape, Tensor};
-use kernels::plan::resize::{Grid, Sizes, Taps, back_sizes, between, covered, nearest, shares, taps};
+use kernels::plan::resize::{
+    CubicTaps, Grid, Sizes, area_shares, back_sizes, covered, cubic_taps, linear_taps, nearest,
+};
 
 static SOURCE: Source = Source { file: "resize.cu", text: include_str!("resize.cu") };
 
@@ -136,9 +138,9 @@ fn run(
     Ok(())
 }
 
-/// Returns the `Between` structure of the `.cu` file for each output position.
+/// Returns the `LinearTaps` structure of the `.cu` file for each output position.
 fn pairs(grid: Grid, input: usize, output: usize) -> Vec<i64> {
-    let pairs = between(grid, input, output).into_iter();
+    let pairs = linear_taps(grid, input, output).into_iter();
     pairs.flat_map(|at| [at.lower as i64, at.upper as i64, f64::from(at.part).to_bits() as i64]).collect()
 }
 
@@ -163,11 +165,11 @@ fn weighted(whole: f32, positions: &[Vec<(usize, f32)>]) -> Vec<i64> {
 
 /// Returns the table of bicubic interpolation.
 fn cubic(grid: Grid, input: usize, output: usize) -> Vec<i64> {
-    let pairs = |taps: Taps| taps.at.into_iter().zip(taps.weights).collect();
-    weighted(1.0, &taps(grid, input, output).into_iter().map(pairs).collect::<Vec<_>>())
+    let pairs = |taps: CubicTaps| taps.at.into_iter().zip(taps.weights).collect();
+    weighted(1.0, &cubic_taps(grid, input, output).into_iter().map(pairs).collect::<Vec<_>>())
 }
 
 /// Returns the table of the area method.
 fn areas(grid: Grid, input: usize, output: usize) -> Vec<i64> {
-    weighted(covered(grid, input, output), &shares(grid, input, output))
+    weighted(covered(grid, input, output), &area_shares(grid, input, output))
 }

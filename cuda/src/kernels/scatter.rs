@@ -13,7 +13,7 @@ use device::variable::VariableInput;
 use device::{DeviceTensor, Result};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::INDEX;
-use kernels::plan::scatter::{check_nothing_for_empty, check_slices, give_reference, one_for_each};
+use kernels::plan::scatter::{check_nothing_for_empty, check_slices, one_for_each, pass_reference};
 use std::sync::Arc;
 
 static SOURCE: Source = Source { file: "scatter.cu", text: include_str!("scatter.cu") };
@@ -161,7 +161,7 @@ fn rows(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
             }
             scatter.run(ctx, params, indices, updates)
         })?;
-        give_reference(ctx, &variable, target);
+        pass_reference(ctx, &variable, target);
         Ok(())
     })
 }
@@ -213,7 +213,7 @@ fn slices(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
             let depth = check_slices(&params.shape, &indices.shape, &read_in, &updates.shape)?;
             scatter.run(ctx, params, indices, updates, depth)
         })?;
-        give_reference(ctx, &variable, target);
+        pass_reference(ctx, &variable, target);
         Ok(())
     })
 }

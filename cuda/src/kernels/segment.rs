@@ -13,7 +13,7 @@ use graph::{DType, Shape, Tensor};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
 use kernels::plan::segment::sorted_ids;
 use kernels::plan::shape::integers;
-use kernels::plan::sparse_segment::{Picked, Spread, picked, sorted_segments, spread};
+use kernels::plan::sparse_segment::{GradientRows, SelectedRows, picked, sorted_segments, spread};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -188,7 +188,7 @@ impl SegmentGradient {
     fn run(
         &self,
         ctx: &KernelContext<'_>,
-        from: &Spread,
+        from: &GradientRows,
         places: &DeviceTensor,
         rows: usize,
     ) -> Result<DeviceTensor> {
@@ -231,7 +231,7 @@ fn gradient_to_picked(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let gradient = SegmentGradient::new(init, named, DType::Int64)?;
     let index = init.input_type(1);
     Kernel::sync(move |ctx| {
-        let (spread, Picked { rows, places, .. }) = picked(ctx)?;
+        let (spread, SelectedRows { rows, places, .. }) = picked(ctx)?;
         let places = upload(ctx, &Tensor::vector(&places)?)?;
         let out = gradient.run(ctx, &spread, &places, rows.len())?;
         ctx.set_output(0, out);

@@ -9,8 +9,8 @@ use device::variable::VariableInput;
 use graph::Shape;
 use graph::ops::slice::StridedSliceAttrs;
 use kernels::numeric::strided::Layout;
-use kernels::plan::scatter::give_reference;
-use kernels::plan::slice::{Written, layout, plan, slice, strided_slice, written};
+use kernels::plan::scatter::pass_reference;
+use kernels::plan::slice::{SliceAssignment, layout, plan, slice, strided_slice, written};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
@@ -53,13 +53,13 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
                 device::invalid!("l-value dtype {} does not match r-value dtype {dtype}", tensor.dtype);
             }
             match written(ctx, attrs, &tensor.shape)? {
-                Some(Written { dims, from, to }) => {
+                Some(SliceAssignment { dims, from, to }) => {
                     mover.copy(ctx, &dims, (ctx.device_input(4)?, &from), (tensor, &to))
                 }
                 None => Ok(()),
             }
         })?;
-        give_reference(ctx, &variable, target);
+        pass_reference(ctx, &variable, target);
         Ok(())
     })
 }
@@ -70,7 +70,7 @@ fn update(init: &KernelInit<'_>) -> Result<Kernel> {
     let mover = Mover::new(init, init.input_type(4))?;
     Kernel::sync(move |ctx| {
         let mut tensor = ctx.take_device_input(0)?;
-        if let Some(Written { dims, from, to }) = written(ctx, attrs, &tensor.shape)? {
+        if let Some(SliceAssignment { dims, from, to }) = written(ctx, attrs, &tensor.shape)? {
             make_unique(ctx, &mut tensor)?;
             mover.copy(ctx, &dims, (ctx.device_input(4)?, &from), (&tensor, &to))?;
         }

@@ -9,7 +9,7 @@ use graph::Shape;
 use graph::ops::space::Blocks;
 use graph::ops::window::DataFormat;
 use kernels::numeric::dispatch::INDEX;
-use kernels::plan::space::{Extraction, plan};
+use kernels::plan::space::{PatchExtraction, plan};
 
 static SOURCE: Source = Source { file: "space.cu", text: include_str!("space.cu") };
 
@@ -35,10 +35,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
         ..KernelDef::enqueuing("BatchToSpace", &[("T", MOVED)], |init| moved(init, true, false))
     },
     KernelDef::enqueuing("ExtractImagePatches", &[("T", MOVED)], |init| {
-        extracting(init, Extraction::of_images(init.node)?)
+        extracting(init, PatchExtraction::of_images(init.node)?)
     }),
     KernelDef::enqueuing("ExtractVolumePatches", &[("T", ORDERED)], |init| {
-        extracting(init, Extraction::of_volumes(init.node)?)
+        extracting(init, PatchExtraction::of_volumes(init.node)?)
     }),
 ];
 
@@ -90,7 +90,7 @@ fn words(blocks: &Blocks, wide: &Shape, narrow: &Shape) -> Result<impl Iterator<
 }
 
 /// Makes a kernel that extracts patches, with the kernel of convolutions over volumes.
-fn extracting(init: &KernelInit<'_>, extraction: Extraction) -> Result<Kernel> {
+fn extracting(init: &KernelInit<'_>, extraction: PatchExtraction) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let patches = function(init, &volumes::SOURCE, format!("patches<{}>", moved_type_name(dtype)?))?;
     Kernel::sync(move |ctx| {

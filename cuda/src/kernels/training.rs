@@ -11,7 +11,7 @@ use device::variable::{Variable, VariableInput, lock_all_on_device};
 use device::{Error, Result};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
-use kernels::plan::scatter::give_reference;
+use kernels::plan::scatter::pass_reference;
 use kernels::plan::training::{Arguments as Places, check_rows, check_scalar, same_shape};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -145,7 +145,7 @@ fn step<const V: usize>(init: &KernelInit<'_>, flag: &str, rule: &str) -> Result
             }
         }
         drop(guards);
-        give_reference(ctx, &variables[0], found.swap_remove(0));
+        pass_reference(ctx, &variables[0], found.swap_remove(0));
         Ok(())
     })
 }

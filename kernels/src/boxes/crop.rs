@@ -2,7 +2,7 @@
 
 use crate::numeric::scalar::Real as _;
 use crate::numeric::threads::for_rows;
-use crate::numeric::wide::Float;
+use crate::numeric::widen::Float;
 use crate::plan::boxes::{Method, crop_size, grad_crop, image_dims, image_size, images_of};
 use device::Result;
 use device::kernel::KernelContext;

@@ -1,7 +1,7 @@
 //! `DrawBoundingBoxes`: outlines of boxes drawn into images.
 
 use crate::numeric::scalar::Real as _;
-use crate::numeric::wide::Float;
+use crate::numeric::widen::Float;
 use device::Result;
 use device::kernel::KernelContext;
 use graph::Tensor;

@@ -1,8 +1,10 @@
 //! Non-maximum suppression: selects boxes in the order of their scores and drops those that overlap a box selected
 //! before.
 
-use crate::numeric::wide::narrowed;
-use crate::plan::boxes::{Rules, among, check_iou_threshold, check_scores, count, number, rounding, single};
+use crate::numeric::widen::narrowed;
+use crate::plan::boxes::{
+    SuppressionLimits, box_count, check_iou_threshold, check_scores, count, number, rounding, single,
+};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::{DType, Element, Shape, Tensor};
@@ -35,31 +37,35 @@ impl PartialOrd for Candidate {
 }
 
 /// Returns the numbers and scores of the selected boxes; `overlap` gives the overlap of two boxes.
-fn select(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) -> Vec<(usize, f32)> {
-    let candidates = scores.iter().enumerate().filter(|(_, s)| **s > rules.score);
+fn select(
+    scores: &[f32],
+    limits: &SuppressionLimits,
+    overlap: impl Fn(usize, usize) -> f32,
+) -> Vec<(usize, f32)> {
+    let candidates = scores.iter().enumerate().filter(|(_, s)| **s > limits.score);
     let mut queue: BinaryHeap<Candidate> =
         candidates.map(|(number, &score)| Candidate { number, score, compared: 0 }).collect();
-    let soft = rules.sigma > 0.0;
-    let rounded = rules.rounded;
-    let scale = rules.scale();
+    let soft = limits.sigma > 0.0;
+    let rounded = limits.rounded;
+    let scale = limits.scale();
     let mut chosen: Vec<(usize, f32)> = Vec::new();
-    while chosen.len() < rules.most
+    while chosen.len() < limits.most
         && let Some(mut next) = queue.pop()
     {
         let score = next.score;
         let mut suppressed = false;
         for &(other, _) in chosen[next.compared..].iter().rev() {
             let common = rounded(overlap(next.number, other));
-            if !soft && common > rules.overlap {
+            if !soft && common > limits.overlap {
                 suppressed = true;
                 break;
             }
             // A soft suppression lowers scores with overlap. A hard one leaves the score, times 1, or makes it 0 if
             // the overlap is NaN.
-            let counts = soft || common <= rules.overlap;
+            let counts = soft || common <= limits.overlap;
             let weight = if counts { rounded(rounded(rounded(scale * common) * common).exp()) } else { 0.0 };
             next.score = rounded(next.score * weight);
-            if next.score <= rules.score {
+            if next.score <= limits.score {
                 break;
             }
         }
@@ -69,7 +75,7 @@ fn select(scores: &[f32], rules: &Rules, overlap: impl Fn(usize, usize) -> f32) 
         }
         if next.score == score {
             chosen.push((next.number, next.score));
-        } else if next.score > rules.score {
+        } else if next.score > limits.score {
             queue.push(next);
         }
     }
@@ -94,13 +100,13 @@ fn intersection_over_union(a: &[f32; 4], b: &[f32; 4], rounded: fn(f32) -> f32) 
     rounded(common / rounded(rounded(area_a + area_b) - common))
 }
 
-fn select_boxes(ctx: &KernelContext<'_>, rules: &Rules) -> Result<Vec<(usize, f32)>> {
+fn select_boxes(ctx: &KernelContext<'_>, limits: &SuppressionLimits) -> Result<Vec<(usize, f32)>> {
     let (boxes, scores) = (ctx.input(0)?, ctx.input(1)?);
-    among(boxes.shape(), scores.shape())?;
+    box_count(boxes.shape(), scores.shape())?;
     let (boxes, scores) = (single(boxes)?, single(scores)?);
     let (boxes, _) = boxes.values::<f32>()?.as_chunks::<4>();
-    let overlap = |i: usize, j: usize| intersection_over_union(&boxes[i], &boxes[j], rules.rounded);
-    Ok(select(scores.values::<f32>()?, rules, overlap))
+    let overlap = |i: usize, j: usize| intersection_over_union(&boxes[i], &boxes[j], limits.rounded);
+    Ok(select(scores.values::<f32>()?, limits, overlap))
 }
 
 /// Returns one value per selected box, followed by zeros up to `length`.
@@ -120,22 +126,22 @@ fn numbers(chosen: &[(usize, f32)], length: usize) -> Result<Tensor> {
 
 /// `NonMaxSuppression`: the threshold of overlaps is an attribute.
 pub(super) fn version_1(ctx: &mut KernelContext<'_>, threshold: f32) -> Result<()> {
-    let rules = Rules {
+    let limits = SuppressionLimits {
         most: count(ctx.input(2)?)?,
         overlap: check_iou_threshold(threshold)?,
         score: f32::MIN,
         sigma: 0.0,
         rounded: rounding(DType::Float),
     };
-    let chosen = select_boxes(ctx, &rules)?;
+    let chosen = select_boxes(ctx, &limits)?;
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
 }
 
 /// Selects boxes by the inputs' rules. Also returns the most boxes that may be selected.
 fn suppressed(ctx: &KernelContext<'_>) -> Result<(Vec<(usize, f32)>, usize)> {
-    let rules = Rules::of(ctx.input(1)?.dtype(), &ctx.inputs_from(2)?)?;
-    Ok((select_boxes(ctx, &rules)?, rules.most))
+    let limits = SuppressionLimits::of(ctx.input(1)?.dtype(), &ctx.inputs_from(2)?)?;
+    Ok((select_boxes(ctx, &limits)?, limits.most))
 }
 
 /// `NonMaxSuppressionV2`, and V3, which has an additional score threshold.
@@ -179,7 +185,7 @@ pub(super) fn with_overlaps(ctx: &mut KernelContext<'_>) -> Result<()> {
     };
     let scores = ctx.input(1)?;
     check_scores(scores.shape(), columns)?;
-    let rules = Rules {
+    let limits = SuppressionLimits {
         most: count(ctx.input(2)?)?,
         overlap: number(ctx.input(3)?, "overlap_threshold")?,
         score: number(ctx.input(4)?, "score_threshold")?,
@@ -187,7 +193,7 @@ pub(super) fn with_overlaps(ctx: &mut KernelContext<'_>) -> Result<()> {
         rounded: rounding(DType::Float),
     };
     let overlaps = overlaps.values::<f32>()?;
-    let chosen = select(scores.values::<f32>()?, &rules, |i, j| overlaps[i * columns + j]);
+    let chosen = select(scores.values::<f32>()?, &limits, |i, j| overlaps[i * columns + j]);
     ctx.set_output(0, numbers(&chosen, 0)?);
     Ok(())
 }

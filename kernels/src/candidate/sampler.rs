@@ -1,14 +1,14 @@
 //! Distributions over classes from which candidate samplers draw.
 
 use super::super::random::distribution::{unit_f32, unit_f64};
-use crate::numeric::philox::Singles;
+use crate::numeric::philox::PhiloxWords;
 use device::kernel::KernelInit;
 use device::{Error, Result, invalid};
 use graph::{Code, DType, Shape, Tensor};
 use parking_lot::Mutex;
 
 /// A function that draws a class.
-pub(super) type DrawFn<'a> = dyn Fn(&mut Singles) -> i64 + 'a;
+pub(super) type DrawFn<'a> = dyn Fn(&mut PhiloxWords) -> i64 + 'a;
 /// A function that returns the probability of a class.
 pub(super) type ProbabilityFn<'a> = dyn Fn(i64) -> f32 + 'a;
 /// A function that fills a batch by drawing with the function it is given; it returns the classes and the number of
@@ -28,7 +28,7 @@ pub(super) trait Sampler: Send + Sync {
 }
 
 /// Returns a uniform number below `n`. Numbers of an incomplete last range of `n` are redrawn.
-fn below(numbers: &mut Singles, n: u32) -> u32 {
+fn below(numbers: &mut PhiloxWords, n: u32) -> u32 {
     if n.is_power_of_two() {
         return numbers.next() & (n - 1);
     }
@@ -41,12 +41,12 @@ fn below(numbers: &mut Singles, n: u32) -> u32 {
     }
 }
 
-fn next_u64(numbers: &mut Singles) -> u64 {
+fn next_u64(numbers: &mut PhiloxWords) -> u64 {
     let low = numbers.next();
     u64::from(low) | u64::from(numbers.next()) << 32
 }
 
-fn below_u64(numbers: &mut Singles, n: u64) -> u64 {
+fn below_u64(numbers: &mut PhiloxWords, n: u64) -> u64 {
     if n.is_power_of_two() {
         return next_u64(numbers) & (n - 1);
     }
@@ -99,7 +99,7 @@ impl Sampler for LogUniform {
     }
 
     fn batch(&self, fill: &mut FillFn<'_>, count: &mut CountFn<'_>, _: &[i64]) -> Result<()> {
-        let draw = |numbers: &mut Singles| {
+        let draw = |numbers: &mut PhiloxWords| {
             let first = numbers.next();
             let uniform = unit_f64(first, numbers.next());
             ((uniform * self.log_range).exp() as i64 - 1) % self.range
@@ -279,7 +279,7 @@ impl Sampler for FixedUnigram {
     }
 
     fn batch(&self, fill: &mut FillFn<'_>, count: &mut CountFn<'_>, _: &[i64]) -> Result<()> {
-        let draw = |numbers: &mut Singles| {
+        let draw = |numbers: &mut PhiloxWords| {
             let uniform = unit_f32(numbers.next());
             let class = below(numbers, self.table.len() as u32);
             let (chance, other) = self.table[class as usize];

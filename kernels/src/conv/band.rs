@@ -3,7 +3,7 @@
 
 use super::phase::{Image, Phase};
 use crate::numeric::cpu_cache;
-use crate::numeric::cpu_cache::FLOATS;
+use crate::numeric::cpu_cache::FLOATS_PER_LINE;
 use std::ops::Range;
 
 /// The memory layout of the source pixels that a phase reads.
@@ -70,9 +70,9 @@ impl Band {
             AccessPattern::Channels { crowded } => (true, crowded),
             AccessPattern::Pixels { .. } => (false, false),
         };
-        let are_lines = channels.is_multiple_of(FLOATS) && image.channels > FLOATS;
+        let are_lines = channels.is_multiple_of(FLOATS_PER_LINE) && image.channels > FLOATS_PER_LINE;
         let is_sliced = is_crowded && are_lines;
-        let is_padded = channels < FLOATS || (are_channels && !are_lines);
+        let is_padded = channels < FLOATS_PER_LINE || (are_channels && !are_lines);
         let has_margins = is_padded && !(is_inside(0, image.rows) && is_inside(1, image.columns));
         Band {
             image,
@@ -84,11 +84,11 @@ impl Band {
                 image.columns
             },
             pixel: match (is_spaced, is_sliced) {
-                (true, _) if !has_margins => image.channels + FLOATS,
-                (_, true) => FLOATS,
+                (true, _) if !has_margins => image.channels + FLOATS_PER_LINE,
+                (_, true) => FLOATS_PER_LINE,
                 _ => image.channels,
             },
-            slice: if is_sliced { FLOATS } else { image.channels },
+            slice: if is_sliced { FLOATS_PER_LINE } else { image.channels },
             stride: phase.stride,
             is_copied: is_spaced || is_sliced || has_margins,
         }
@@ -209,8 +209,8 @@ impl Band {
             let slices = line.chunks_exact_mut(span);
             for (to, from) in slices.zip(pixel[channels.clone()].chunks(self.slice)) {
                 let to = &mut to[column * self.pixel..];
-                match <&[f32; FLOATS]>::try_from(from) {
-                    Ok(from) => to[..FLOATS].copy_from_slice(from),
+                match <&[f32; FLOATS_PER_LINE]>::try_from(from) {
+                    Ok(from) => to[..FLOATS_PER_LINE].copy_from_slice(from),
                     Err(_) => to[..from.len()].copy_from_slice(from),
                 }
             }

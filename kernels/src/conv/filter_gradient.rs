@@ -5,9 +5,9 @@ use super::band::{self, AccessPattern, Band, BandLines, LineCopies};
 use super::phase::{Image, Phase, Tap, is_flat};
 use super::stencil::threads;
 use crate::numeric::cpu_cache;
-use crate::numeric::cpu_cache::FLOATS;
-use crate::numeric::micro::{Later, Left, Place, Registers, Right, Run, cut};
-use crate::numeric::panel::{Panels, Rows, Streamed};
+use crate::numeric::cpu_cache::FLOATS_PER_LINE;
+use crate::numeric::micro::{Destination, LeftMatrix, PrefetchQueue, Registers, RightPanel, StepRun, cut};
+use crate::numeric::panel::{Panels, RowSource, StreamedRows};
 use crate::numeric::product::Threads;
 use device::Result;
 use graph::ops::conv::ConvSizes;
@@ -147,7 +147,7 @@ impl FilterGradient<'_> {
         for lines in cut(all_lines.len(), most) {
             let is_first = lines.start == 0;
             let lines = all_lines.start + lines.start..all_lines.start + lines.end;
-            let mut prefetch = self.prefetch_plan(input, dy, lines.end, lines.len(), swept_rows);
+            let mut queue = self.prefetch_queue(input, dy, lines.end, lines.len(), swept_rows);
             let dy = &dy[lines.start * image.line()..lines.end * image.line()];
             self.locate_bands(input, &lines, &channels, &mut copies, &mut bands);
             views.iter().zip(&mut runs_of).for_each(|(view, runs)| self.find_runs(view, &bands, runs));
@@ -155,27 +155,27 @@ impl FilterGradient<'_> {
             for filter_group in 0..groups {
                 let data = &data[self.band.channel(filter_group * sizes.filter_channels)..];
                 let dy = &dy[filter_group * outputs..];
-                let mut add = |first: usize, width: usize, right: &Right<'_>| {
+                let mut add = |first: usize, width: usize, right: &RightPanel<'_>| {
                     for group in &rows {
-                        let (runs, ahead) = (&runs_of[group.view], prefetch.next(group.rows.len()));
+                        let (runs, prefetch) = (&runs_of[group.view], queue.next(group.rows.len()));
                         if runs.is_empty() && !is_first {
                             continue;
                         }
                         let (rows, step) = (&group.positions, self.band.step());
-                        let left = Left { data, rows, runs, step, ahead };
+                        let left = LeftMatrix { data, rows, runs, step, prefetch };
                         let data = &mut dw[filter_group * outputs + first..];
-                        let mut place = Place { data, rows: &group.rows, width, add: !is_first };
-                        registers.sweep(&left, right, &mut place);
+                        let mut destination = Destination { data, rows: &group.rows, width, add: !is_first };
+                        registers.sweep(&left, right, &mut destination);
                     }
                 };
                 if is_in_place {
                     for columns in registers.panels(outputs) {
-                        let right = Right { data: &dy[columns.start..], step: image.channels };
+                        let right = RightPanel { data: &dy[columns.start..], step: image.channels };
                         add(columns.start, columns.len(), &right);
                     }
                     continue;
                 }
-                let source = Streamed(Rows { data: dy, stride: image.channels });
+                let source = StreamedRows(RowSource { data: dy, stride: image.channels });
                 panels.fill(lines.len() * image.columns, outputs, Threads::One, &source)?;
                 panels.iter().for_each(|panel| add(panel.first, panel.width, &panel.from(0)));
             }
@@ -186,24 +186,27 @@ impl FilterGradient<'_> {
     /// Returns the memory that the next `count` lines of output pixels, from `first` on, will read; sweeps over
     /// `rows` rows prefetch it, because usually this thread computes those lines too. Empty if prefetching would
     /// push the gradient out of the cache, or if lines are so short that prefetching costs as much as it saves.
-    fn prefetch_plan<'i>(
+    fn prefetch_queue<'i>(
         &self,
         input: &'i [f32],
         dy: &'i [f32],
         first: usize,
         count: usize,
         rows: usize,
-    ) -> Later<'i> {
+    ) -> PrefetchQueue<'i> {
         let ConvSizes { batch, filter_channels, out_channels, .. } = *self.sizes;
         let gradient_len =
             self.sizes.rows.filter * self.sizes.columns.filter * filter_channels * out_channels;
         let is_large = gradient_len * size_of::<f32>() > cpu_cache::second_level() / CACHE_FRACTION;
-        if is_large || self.sizes.columns.output < FLOATS {
-            return Later::default();
+        if is_large || self.sizes.columns.output < FLOATS_PER_LINE {
+            return PrefetchQueue::default();
         }
         let lines = batch * self.sizes.rows.output;
         let end = lines.min(first + count);
-        Later::new([input, dy].map(|data| &data[first * data.len() / lines..end * data.len() / lines]), rows)
+        PrefetchQueue::new(
+            [input, dy].map(|data| &data[first * data.len() / lines..end * data.len() / lines]),
+            rows,
+        )
     }
 
     /// Returns whether `dy` is read in place, instead of from panels.
@@ -268,7 +271,7 @@ impl FilterGradient<'_> {
     }
 
     /// Collects the runs of source pixels that contribute to a view's taps.
-    fn find_runs(&self, view: &TapView, bands: &[ImageBand], runs: &mut Vec<Run>) {
+    fn find_runs(&self, view: &TapView, bands: &[ImageBand], runs: &mut Vec<StepRun>) {
         runs.clear();
         let ([rows, columns], width) = (&view.inside, self.sizes.columns.output);
         let offset = view.tap.map(|tap| tap.offset);
@@ -279,7 +282,7 @@ impl FilterGradient<'_> {
                 }
                 let start = self.band.pixel_start(*lines, [row, columns.start], offset);
                 let first = (first + row - all.start) * width + columns.start;
-                runs.push(Run { start, first, len: columns.len() });
+                runs.push(StepRun { start, first, len: columns.len() });
             }
         }
     }

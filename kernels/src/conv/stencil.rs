@@ -5,8 +5,8 @@
 use super::band::{self, AccessPattern, Band, LineCopies};
 use super::phase::{Image, Phase, Span, is_flat};
 use crate::numeric::cpu_cache::rows_alias;
-use crate::numeric::micro::{Ahead, Left, Place, Registers, Run, STEPS, cut};
-use crate::numeric::panel::{Columns, Panels, Rows, Source};
+use crate::numeric::micro::{Destination, LeftMatrix, Prefetch, Registers, STEPS, StepRun, cut};
+use crate::numeric::panel::{ColumnSource, PanelSource, Panels, RowSource};
 use crate::numeric::product::Threads;
 use device::Result;
 use graph::ops::conv::ConvSizes;
@@ -175,21 +175,23 @@ impl Stencil {
             for (group, panels) in filter.iter().enumerate() {
                 let data = &data[group * self.depth..];
                 for panel in panels.iter() {
-                    let ahead = if is_read_once && panel.first == 0 { Ahead::Rows } else { Ahead::Nothing };
+                    let prefetch =
+                        if is_read_once && panel.first == 0 { Prefetch::Rows } else { Prefetch::Nothing };
                     for steps in cut(panels.steps(), STEPS) {
                         for PixelGroup { pixels, taps, steps: all } in &*pixel_groups {
                             plan.find_runs(taps, self.depth, &steps, runs);
                             if runs.is_empty() {
                                 continue;
                             }
-                            let left = Left { data, rows: &from[pixels.clone()], runs, step: 1, ahead };
-                            let mut place = Place {
+                            let left =
+                                LeftMatrix { data, rows: &from[pixels.clone()], runs, step: 1, prefetch };
+                            let mut destination = Destination {
                                 data: &mut out[group * self.width + panel.first..],
                                 rows: &to[pixels.clone()],
                                 width: panel.width,
                                 add: steps.start > all.start,
                             };
-                            Registers::get().sweep(&left, &panel.from(0), &mut place);
+                            Registers::get().sweep(&left, &panel.from(0), &mut destination);
                         }
                     }
                 }
@@ -274,7 +276,7 @@ impl PhasePlan {
         [rows, columns]: &[Range<usize>; 2],
         depth: usize,
         steps: &Range<usize>,
-        runs: &mut Vec<Run>,
+        runs: &mut Vec<StepRun>,
     ) {
         runs.clear();
         let taps = &self.phase.taps;
@@ -293,7 +295,7 @@ impl PhasePlan {
                     Some(run) if run.start + run.len == start_in_band && run.first + run.len == start => {
                         run.len += end - start;
                     }
-                    _ => runs.push(Run { start: start_in_band, first: start, len: end - start }),
+                    _ => runs.push(StepRun { start: start_in_band, first: start, len: end - start }),
                 }
             }
         }
@@ -310,7 +312,7 @@ struct Scratch {
     /// For each target pixel, the start of its channels.
     to: Vec<usize>,
     pixel_groups: Vec<PixelGroup>,
-    runs: Vec<Run>,
+    runs: Vec<StepRun>,
 }
 
 /// Target pixels that use the same rows and columns of the filter.
@@ -358,7 +360,7 @@ struct Filter<'a> {
     group: usize,
 }
 
-impl Source for Filter<'_> {
+impl PanelSource for Filter<'_> {
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]) {
         let Stencil { sizes, depth, is_gradient, .. } = self.stencil;
         let stride = sizes.out_channels;
@@ -369,9 +371,9 @@ impl Source for Filter<'_> {
             let number = row * sizes.columns.filter + column;
             let data = &self.filter[number * sizes.filter_channels * stride + outputs..];
             if *is_gradient {
-                Columns { data, stride }.panel(first, width, step, rows);
+                ColumnSource { data, stride }.panel(first, width, step, rows);
             } else {
-                Rows { data, stride }.panel(first, width, step, rows);
+                RowSource { data, stride }.panel(first, width, step, rows);
             }
         }
     }

@@ -14,9 +14,9 @@ use self::pass::StripPass;
 use super::strip::{ChainElement, StripOp, strip_op};
 use crate::numeric::broadcast::Operand;
 use crate::numeric::dispatch::dispatch;
-use crate::numeric::stream;
+use crate::numeric::non_temporal;
 use crate::numeric::threads::{Cost, chunk_size, for_chunks};
-use crate::numeric::wide::Lane;
+use crate::numeric::widen::Lane;
 use crate::plan::fused::chain::{Chain, ChainOp, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
@@ -29,7 +29,7 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
         let chain = StripChain::<<T as Lane>::Wide>::new(init)?;
         Kernel::sync(move |ctx| match ChainLayout::of(&chain.ops, ctx) {
             Some(layout) => run_in_strips::<T>(ctx, &chain, &layout),
-            None => chain.ops.one_by_one(ctx),
+            None => chain.ops.run_unfused(ctx),
         })
     })
 }
@@ -48,8 +48,9 @@ impl<W: ChainElement> StripChain<W> {
     fn new(init: &KernelInit<'_>) -> Result<StripChain<W>> {
         let chain = Chain::new(init, |op| strip_op::<W>(op).map(|op| (op.form(), op)))?;
         let (buffers, buffer_count) = assign_buffers(&chain.ops);
-        let is_dear = chain.ops.len() > 3 || chain.ops.iter().any(|op| op.function.cost == Cost::Dear);
-        let cost = if is_dear { Cost::Dear } else { Cost::Cheap };
+        let is_expensive =
+            chain.ops.len() > 3 || chain.ops.iter().any(|op| op.function.cost == Cost::Expensive);
+        let cost = if is_expensive { Cost::Expensive } else { Cost::Cheap };
         Ok(StripChain { ops: chain, buffers, buffer_count, cost })
     }
 }
@@ -110,7 +111,8 @@ fn run_in_strips<T: Lane<Wide: ChainElement>>(
             && inputs[*i].as_ref().is_some_and(Tensor::is_unique)
     };
     let in_place = (0..chain.ops.inputs).find(is_free);
-    let bypasses_cache = in_place.is_none() && stream::is_worth_it::<T>(layout.shape.num_elements());
+    let bypasses_cache =
+        in_place.is_none() && non_temporal::should_bypass_caches::<T>(layout.shape.num_elements());
     let mut out = match in_place.and_then(|i| inputs[i].take()) {
         Some(operand) => operand,
         None => ctx.allocate(T::DTYPE, layout.shape.clone())?,

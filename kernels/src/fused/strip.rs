@@ -6,8 +6,8 @@ use crate::numeric::elementwise::{Map, MapLoop, Unary, map_run};
 use crate::numeric::scalar::{Analytic, Real};
 use crate::numeric::simd::vectorized_wide;
 use crate::numeric::threads::Cost;
-use crate::numeric::threads::Cost::{Cheap, Dear};
-use crate::plan::fused::chain::{Form, Pairing};
+use crate::numeric::threads::Cost::{Cheap, Expensive};
+use crate::plan::fused::chain::{Arity, Pairing};
 use crate::unary::{Polynomial, polynomial};
 use crate::{activation, binary, unary};
 
@@ -25,10 +25,10 @@ pub(super) enum StripFunction<W: 'static> {
 
 impl<W> StripOp<W> {
     /// Returns the arity of the op.
-    pub(super) fn form(&self) -> Form {
+    pub(super) fn form(&self) -> Arity {
         match self.run {
-            StripFunction::Map(_) => Form::Map,
-            StripFunction::Zip(_, pairing) => Form::Zip(pairing),
+            StripFunction::Map(_) => Arity::Map,
+            StripFunction::Zip(_, pairing) => Arity::Zip(pairing),
         }
     }
 }
@@ -99,7 +99,7 @@ pub(super) fn strip_op<W: ChainElement>(op: &str) -> Option<StripOp<W>> {
         };
     }
     let polynomial =
-        |single, double| StripOp { run: StripFunction::Map(W::pick(single, double)), cost: Dear };
+        |single, double| StripOp { run: StripFunction::Map(W::pick(single, double)), cost: Expensive };
     Some(match op {
         "Neg" => map!(Cheap, unary::Neg),
         "Abs" => map!(Cheap, unary::Abs),
@@ -111,20 +111,20 @@ pub(super) fn strip_op<W: ChainElement>(op: &str) -> Option<StripOp<W>> {
         "Floor" => map!(Cheap, unary::Floor),
         "Ceil" => map!(Cheap, unary::Ceil),
         "Round" | "Rint" => map!(Cheap, unary::Round),
-        "Expm1" => map!(Dear, unary::Expm1),
-        "Log1p" => map!(Dear, unary::Log1p),
-        "Sin" => map!(Dear, unary::Sin),
-        "Cos" => map!(Dear, unary::Cos),
-        "Erf" => map!(Dear, unary::Erf),
+        "Expm1" => map!(Expensive, unary::Expm1),
+        "Log1p" => map!(Expensive, unary::Log1p),
+        "Sin" => map!(Expensive, unary::Sin),
+        "Cos" => map!(Expensive, unary::Cos),
+        "Erf" => map!(Expensive, unary::Erf),
         "Exp" => polynomial(&polynomial::exp, &map_run::<f64, f64, unary::Exp>),
         "Log" => polynomial(&polynomial::log, &map_run::<f64, f64, unary::Log>),
         "Tanh" => polynomial(&polynomial::tanh, &map_run::<f64, f64, unary::Tanh>),
         "Sigmoid" => polynomial(&polynomial::sigmoid, &map_run::<f64, f64, unary::Sigmoid>),
         "Relu" => map_with!(Cheap, activation::relu),
         "Relu6" => map_with!(Cheap, activation::relu6),
-        "Elu" => map_with!(Dear, activation::elu),
-        "Selu" => map_with!(Dear, activation::selu),
-        "Softplus" => map_with!(Dear, activation::softplus),
+        "Elu" => map_with!(Expensive, activation::elu),
+        "Selu" => map_with!(Expensive, activation::selu),
+        "Softplus" => map_with!(Expensive, activation::softplus),
         "Softsign" => map_with!(Cheap, activation::softsign),
         "Add" | "AddV2" => zip!(Cheap, Broadcast, binary::Add),
         "AddN" => zip!(Cheap, Equal, binary::Add),
@@ -136,7 +136,7 @@ pub(super) fn strip_op<W: ChainElement>(op: &str) -> Option<StripOp<W>> {
         "Maximum" => zip!(Cheap, Broadcast, binary::Maximum),
         "Minimum" => zip!(Cheap, Broadcast, binary::Minimum),
         "SquaredDifference" => zip!(Cheap, Broadcast, binary::SquaredDifference),
-        "Pow" => zip!(Dear, Broadcast, binary::Pow),
+        "Pow" => zip!(Expensive, Broadcast, binary::Pow),
         "BiasAdd" => zip!(Cheap, Bias, binary::Add),
         "SqrtGrad" => zip!(Cheap, Equal, unary::SqrtGrad),
         "RsqrtGrad" => zip!(Cheap, Equal, unary::RsqrtGrad),
@@ -147,7 +147,7 @@ pub(super) fn strip_op<W: ChainElement>(op: &str) -> Option<StripOp<W>> {
         "Relu6Grad" => zip_with!(Cheap, activation::relu6_gradient),
         "EluGrad" => zip_with!(Cheap, activation::elu_gradient),
         "SeluGrad" => zip_with!(Cheap, activation::selu_gradient),
-        "SoftplusGrad" => zip_with!(Dear, activation::softplus_gradient),
+        "SoftplusGrad" => zip_with!(Expensive, activation::softplus_gradient),
         "SoftsignGrad" => zip_with!(Cheap, activation::softsign_gradient),
         _ => return None,
     })

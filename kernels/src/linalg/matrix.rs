@@ -1,7 +1,7 @@
 //! Matrices of real or complex numbers in double precision.
 
 use crate::numeric::scalar::Arithmetic;
-use crate::numeric::wide::Lane as _;
+use crate::numeric::widen::Lane as _;
 use device::{Error, Result};
 use graph::DType::{self, *};
 use graph::{Shape, Tensor};

@@ -2,7 +2,7 @@
 
 use super::columns::{each_row, sums};
 use crate::numeric::scalar::Real as _;
-use crate::numeric::wide::{Float, narrowed, widened};
+use crate::numeric::widen::{Float, narrowed, widened};
 use device::Result;
 use device::kernel::{KernelContext, KernelInit};
 use graph::{Element as _, Tensor};

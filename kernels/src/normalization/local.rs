@@ -1,13 +1,13 @@
 //! Local response normalisation (LRN): divides each channel of a pixel by a norm of the channels around it.
 
 use super::columns::each_row;
-use crate::numeric::wide::{Lane, narrowed, widened};
-use crate::plan::normalization::{Neighbours, channels, common_channels};
+use crate::numeric::widen::{Lane, narrowed, widened};
+use crate::plan::normalization::{LocalNorm, channels, common_channels};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::Tensor;
 
-impl Neighbours {
+impl LocalNorm {
     /// Computes `bias + alpha * (sum of squares of the neighbouring channels)` for each channel.
     fn norms(&self, x: &[f32], norms: &mut [f32]) {
         norms.fill(0.0);
@@ -37,7 +37,7 @@ impl Neighbours {
     }
 }
 
-pub(super) fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &Neighbours) -> Result<()> {
+pub(super) fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &LocalNorm) -> Result<()> {
     let x = ctx.input(0)?;
     let channels = channels(x.shape())?;
     let mut out = Tensor::zeros(f32::DTYPE, x.shape().clone())?;
@@ -54,7 +54,7 @@ pub(super) fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &
     Ok(())
 }
 
-pub(super) fn backward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &Neighbours) -> Result<()> {
+pub(super) fn backward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &LocalNorm) -> Result<()> {
     let (dy, x, y) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let channels = common_channels(dy.shape(), x.shape(), y.shape())?;
     let mut dx = Tensor::zeros(f32::DTYPE, x.shape().clone())?;

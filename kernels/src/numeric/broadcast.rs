@@ -3,7 +3,7 @@
 
 use super::simd::{Vector, vectorized};
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
-use super::wide::{Lane, block, load, store, wide_block};
+use super::widen::{Lane, block, load, store, wide_block};
 use bytemuck::Zeroable;
 use device::kernel::KernelContext;
 use device::{Error, Result};

@@ -7,7 +7,7 @@ pub(crate) const LINE: usize = 64;
 
 /// Elements of `f32` in a cache line. Rows shifted by this many elements use neighbouring sets of a cache instead
 /// of the same sets.
-pub(crate) const FLOATS: usize = LINE / size_of::<f32>();
+pub(crate) const FLOATS_PER_LINE: usize = LINE / size_of::<f32>();
 
 /// Addresses that lie a multiple of this many bytes apart fall into the same few sets of the first-level cache.
 const ALIAS_DISTANCE: usize = 2048;

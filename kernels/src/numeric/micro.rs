@@ -4,16 +4,16 @@
 
 #[macro_use]
 mod block;
-mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
+mod prefetch;
 
 #[cfg(target_arch = "x86_64")]
 use super::simd::{Level, level};
-pub(crate) use ahead::{Ahead, Later};
+pub(crate) use prefetch::{Prefetch, PrefetchQueue};
 use std::ops::Range;
 
 /// Steps of the inner dimension per sweep: enough that storing the sums afterwards costs little, few enough that
@@ -48,7 +48,7 @@ fn cut_rows(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
 
 /// Consecutive steps of the inner dimension in both matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct StepRun {
     /// Offset of the first step in the left matrix, relative to the start of a row.
     pub(crate) start: usize,
     /// Row of the right matrix that belongs to the first step.
@@ -60,25 +60,25 @@ pub(crate) struct Run {
 /// with row `r.first + t` of the right matrix. Steps that are in no run add nothing, for example steps over the zero
 /// padding of a convolution.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Left<'a> {
+pub(crate) struct LeftMatrix<'a> {
     pub(crate) data: &'a [f32],
     pub(crate) rows: &'a [usize],
-    pub(crate) runs: &'a [Run],
+    pub(crate) runs: &'a [StepRun],
     pub(crate) step: usize,
-    pub(crate) ahead: Ahead<'a>,
+    pub(crate) prefetch: Prefetch<'a>,
 }
 
 /// Columns of the right matrix: row `t` starts at `t * step` and has the width rounded up by
 /// [`Registers::whole_vectors`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Right<'a> {
+pub(crate) struct RightPanel<'a> {
     pub(crate) data: &'a [f32],
     pub(crate) step: usize,
 }
 
 /// The destination of a product: element (row `i`, column `j`) is at `rows[i] + j`.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Destination<'a> {
     pub(crate) data: &'a mut [f32],
     pub(crate) rows: &'a [usize],
     pub(crate) width: usize,
@@ -93,7 +93,7 @@ pub(crate) struct Registers {
     pub(crate) columns: usize,
     /// Elements of a vector.
     pub(crate) lanes: usize,
-    sweep: unsafe fn(&Left<'_>, &Right<'_>, &mut Place<'_>),
+    sweep: unsafe fn(&LeftMatrix<'_>, &RightPanel<'_>, &mut Destination<'_>),
 }
 
 impl Registers {
@@ -135,32 +135,43 @@ impl Registers {
         (0..count).map(move |i| start(i)..start(i + 1).min(width))
     }
 
-    /// Computes `place = left * right`, or `place += left * right`, over all rows and at most [`Registers::columns`]
+    /// Computes `destination = left * right`, or `destination += left * right`, over all rows and at most [`Registers::columns`]
     /// columns. Each element's products are added in the order of the steps, regardless of the rows computed together
     /// with it.
     ///
     /// # Panics
     /// If a row, run or column reaches outside its slice.
-    pub(crate) fn sweep(&self, left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
-        assert_eq!(left.rows.len(), place.rows.len(), "rows of a product that do not fit");
-        assert!(0 < place.width && place.width <= self.columns, "a panel of {} columns", place.width);
-        let (Some(last_left), Some(last_place)) = (left.rows.iter().max(), place.rows.iter().max()) else {
+    pub(crate) fn sweep(
+        &self,
+        left: &LeftMatrix<'_>,
+        right: &RightPanel<'_>,
+        destination: &mut Destination<'_>,
+    ) {
+        assert_eq!(left.rows.len(), destination.rows.len(), "rows of a product that do not fit");
+        assert!(
+            0 < destination.width && destination.width <= self.columns,
+            "a panel of {} columns",
+            destination.width
+        );
+        let (Some(last_left), Some(last_destination)) =
+            (left.rows.iter().max(), destination.rows.iter().max())
+        else {
             return;
         };
         for run in left.runs.iter().filter(|run| run.len > 0) {
             let reached = last_left.saturating_add(run.start).saturating_add(extent(run.len, left.step));
             assert!(reached < left.data.len(), "a left matrix reaches outside its data");
             let last = extent(run.first.saturating_add(run.len), right.step);
-            let end = last.saturating_add(self.whole_vectors(place.width));
+            let end = last.saturating_add(self.whole_vectors(destination.width));
             assert!(end <= right.data.len(), "a right matrix reaches outside its data");
         }
         assert!(
-            last_place.saturating_add(place.width) <= place.data.len(),
+            last_destination.saturating_add(destination.width) <= destination.data.len(),
             "a product reaches outside its destination"
         );
         // SAFETY: the checks above show that every element that the rows, runs, steps and columns reach is inside its
         // slice, and `get` returns functions whose instructions the processor has.
-        unsafe { (self.sweep)(left, right, place) }
+        unsafe { (self.sweep)(left, right, destination) }
     }
 }
 

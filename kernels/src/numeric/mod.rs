@@ -1,20 +1,20 @@
 //! Loops over elements that kernels of many families share: dispatch by type, vector code, threads, matrix products.
 
 pub mod broadcast;
+pub mod copied;
 pub mod cpu_cache;
 pub mod dispatch;
 pub mod elementwise;
 pub mod image;
 pub mod micro;
-pub mod moved;
+pub mod non_temporal;
 pub mod operand_cache;
 pub mod panel;
 pub mod philox;
 pub mod product;
 pub mod scalar;
 pub mod simd;
-pub mod stream;
 pub mod strided;
 pub mod threads;
-pub mod turn;
-pub mod wide;
+pub mod transpose_block;
+pub mod widen;

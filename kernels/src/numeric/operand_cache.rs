@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// The cached value derived from the operand that a node read last.
 #[derive(Debug)]
-pub(crate) struct Kept<K, V>(Mutex<CachedOperand<K, V>>);
+pub(crate) struct OperandCache<K, V>(Mutex<CachedOperand<K, V>>);
 
 /// The last operand and the value derived from it.
 #[derive(Debug)]
@@ -19,13 +19,13 @@ struct CachedOperand<K, V> {
     value: Option<(K, Arc<V>)>,
 }
 
-impl<K, V> Default for Kept<K, V> {
-    fn default() -> Kept<K, V> {
-        Kept(Mutex::new(CachedOperand { contents: None, value: None }))
+impl<K, V> Default for OperandCache<K, V> {
+    fn default() -> OperandCache<K, V> {
+        OperandCache(Mutex::new(CachedOperand { contents: None, value: None }))
     }
 }
 
-impl<K: PartialEq, V> Kept<K, V> {
+impl<K: PartialEq, V> OperandCache<K, V> {
     /// Returns the value that `make` derives from the operand for `key`. Returns `None`, without caching, for an
     /// operand that differs from the last call's: in training no operand occurs twice.
     ///
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn values_are_made_at_the_second_call_and_after_changes() -> Result<()> {
-        let (cache, mut calls) = (Kept::default(), 0);
+        let (cache, mut calls) = (OperandCache::default(), 0);
         let mut get = |operand: &Tensor, key: u32| -> Result<Option<i32>> {
             let make = || {
                 calls += 1;

@@ -1,9 +1,9 @@
 //! `f32` matrices packed for [`super::micro`]: cut into panels at most as wide as a block of registers, each of which
 //! is read sequentially.
 
-use super::micro::{Registers, Right};
+use super::micro::{Registers, RightPanel};
 use super::product::Threads;
-use super::turn;
+use super::transpose_block;
 use device::Result;
 use graph::Buffer;
 use rayon::prelude::*;
@@ -33,7 +33,7 @@ impl Panels {
         steps: usize,
         columns: usize,
         threads: Threads,
-        source: &(impl Source + Sync),
+        source: &(impl PanelSource + Sync),
     ) -> Result<()> {
         let registers = Registers::get();
         (self.steps, self.columns) = (steps, columns);
@@ -90,8 +90,8 @@ pub(crate) struct Panel<'a> {
 
 impl<'a> Panel<'a> {
     /// Returns the panel's rows from `step` on.
-    pub(crate) fn from(&self, step: usize) -> Right<'a> {
-        Right { data: &self.data[step * self.step..], step: self.step }
+    pub(crate) fn from(&self, step: usize) -> RightPanel<'a> {
+        RightPanel { data: &self.data[step * self.step..], step: self.step }
     }
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct UnfilledPanel<'a> {
 }
 
 /// A matrix that can be packed into panels.
-pub(crate) trait Source {
+pub(crate) trait PanelSource {
     /// Writes columns `first..first + width` of each row to `panel`, whose rows are `step` apart.
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]);
 
@@ -118,12 +118,12 @@ pub(crate) trait Source {
 
 /// A matrix whose rows lie `stride` apart.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct RowSource<'a> {
     pub(crate) data: &'a [f32],
     pub(crate) stride: usize,
 }
 
-impl Source for Rows<'_> {
+impl PanelSource for RowSource<'_> {
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]) {
         for (t, to) in panel.chunks_exact_mut(step).enumerate() {
             copy_row(to, &self.data[t * self.stride + first..][..width]);
@@ -133,15 +133,15 @@ impl Source for Rows<'_> {
 
 /// Rows that are in no cache yet: each row is read once, in memory order, for all panels.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Streamed<'a>(pub(crate) Rows<'a>);
+pub(crate) struct StreamedRows<'a>(pub(crate) RowSource<'a>);
 
-impl Source for Streamed<'_> {
+impl PanelSource for StreamedRows<'_> {
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]) {
         self.0.panel(first, width, step, panel);
     }
 
     fn panels(&self, panels: &mut [UnfilledPanel<'_>]) {
-        let Rows { data, stride } = self.0;
+        let RowSource { data, stride } = self.0;
         let steps = panels.first().map_or(0, |part| part.panel.len() / part.step);
         for t in 0..steps {
             for UnfilledPanel { columns, step, panel } in &mut *panels {
@@ -171,16 +171,16 @@ fn copy_row(to: &mut [f32], from: &[f32]) {
 
 /// A matrix whose columns lie `stride` apart.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Columns<'a> {
+pub(crate) struct ColumnSource<'a> {
     pub(crate) data: &'a [f32],
     pub(crate) stride: usize,
 }
 
-impl Source for Columns<'_> {
+impl PanelSource for ColumnSource<'_> {
     fn panel(&self, first: usize, width: usize, step: usize, panel: &mut [f32]) {
         let count = panel.len() / step;
         let from = bytemuck::cast_slice(&self.data[first * self.stride..]);
-        turn::words(from, self.stride, bytemuck::cast_slice_mut(panel), step, [width, count]);
+        transpose_block::words(from, self.stride, bytemuck::cast_slice_mut(panel), step, [width, count]);
         panel.chunks_exact_mut(step).for_each(|row| row[width..].fill(0.0));
     }
 }
@@ -191,7 +191,7 @@ mod tests {
 
     struct PanicOnCopy;
 
-    impl Source for PanicOnCopy {
+    impl PanelSource for PanicOnCopy {
         fn panel(&self, _first: usize, _width: usize, _step: usize, _panel: &mut [f32]) {
             panic!("there is nothing to copy");
         }

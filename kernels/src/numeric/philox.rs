@@ -85,15 +85,15 @@ impl Philox {
 
 /// The numbers of a stream, one by one.
 #[derive(Debug)]
-pub(crate) struct Singles {
+pub(crate) struct PhiloxWords {
     stream: Philox,
     group: [u32; GROUP],
     used: usize,
 }
 
-impl Singles {
-    pub(crate) fn new(stream: Philox) -> Singles {
-        Singles { stream, group: [0; GROUP], used: GROUP }
+impl PhiloxWords {
+    pub(crate) fn new(stream: Philox) -> PhiloxWords {
+        PhiloxWords { stream, group: [0; GROUP], used: GROUP }
     }
 
     #[inline]
@@ -137,7 +137,7 @@ mod tests {
         }
         assert_eq!(Philox::new(7, u64::MAX).at(5), drawn);
         assert_eq!(Philox::new(7, 1).at(u64::MAX).at(1).counter, (1 << 64) + (1 << 64));
-        let mut singles = Singles::new(drawn);
+        let mut singles = PhiloxWords::new(drawn);
         let four = [singles.next(), singles.next(), singles.next(), singles.next()];
         assert_eq!(four, drawn.next());
     }

@@ -1,6 +1,6 @@
 //! Strided copies between boxes of elements, the common core of transpose, slice, tile, concat and pad.
 
-use super::moved::{Moved, moved};
+use super::copied::{CopiedElement, copied};
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Error, Result};
 use graph::Shape;
@@ -40,7 +40,7 @@ const SHORT: usize = 4;
 ///
 /// # Errors
 /// `Internal` if a layout reaches outside its buffer.
-pub(crate) fn copy<E: Moved>(
+pub(crate) fn copy<E: CopiedElement>(
     dims: &[usize],
     src: &[E],
     from: &Layout,
@@ -91,7 +91,7 @@ pub(crate) fn copy<E: Moved>(
 }
 
 /// Copies a box into row-major order.
-pub(crate) fn pack<E: Moved>(dims: &[usize], src: &[E], from: &Layout, dst: &mut [E]) -> Result<()> {
+pub(crate) fn pack<E: CopiedElement>(dims: &[usize], src: &[E], from: &Layout, dst: &mut [E]) -> Result<()> {
     copy(dims, src, from, dst, &Layout::packed(dims))
 }
 
@@ -133,7 +133,7 @@ fn innermost(axes: &[Axis]) -> Option<usize> {
     together.or(written).or_else(longest)
 }
 
-fn run<E: Moved>(axis: Axis, src: &[E], source: isize, dst: &mut [E], target: isize) {
+fn run<E: CopiedElement>(axis: Axis, src: &[E], source: isize, dst: &mut [E], target: isize) {
     let (n, source, target) = (axis.size, source as usize, target as usize);
     match (axis.from, axis.to) {
         (1, 1) => dst[target..target + n].clone_from_slice(&src[source..source + n]),
@@ -165,10 +165,17 @@ fn run<E: Moved>(axis: Axis, src: &[E], source: isize, dst: &mut [E], target: is
 }
 
 /// Copies a matrix that is contiguous to read along `across` and contiguous to write along `along`.
-fn transpose<E: Moved>(across: Axis, along: Axis, src: &[E], source: isize, dst: &mut [E], target: isize) {
+fn transpose<E: CopiedElement>(
+    across: Axis,
+    along: Axis,
+    src: &[E],
+    source: isize,
+    dst: &mut [E],
+    target: isize,
+) {
     if let (Ok(stride), Ok(step)) = (usize::try_from(along.from), usize::try_from(across.to)) {
         let (from, to) = (&src[source as usize..], &mut dst[target as usize..]);
-        return E::turn(from, stride, to, step, [along.size, across.size]);
+        return E::transpose_block(from, stride, to, step, [along.size, across.size]);
     }
     for row in 0..across.size as isize {
         run(along, src, source + row * across.from, dst, target + row * across.to);
@@ -178,7 +185,7 @@ fn transpose<E: Moved>(across: Axis, along: Axis, src: &[E], source: isize, dst:
 /// The box of elements that an op takes from its first input, and the shape of the output that the box is packed
 /// into.
 #[derive(Clone, Debug)]
-pub struct Taken {
+pub struct InputBox {
     /// The output's shape.
     pub shape: Shape,
     /// The sizes of the box.
@@ -186,11 +193,11 @@ pub struct Taken {
     pub from: Layout,
 }
 
-impl Taken {
+impl InputBox {
     /// Returns the box of all elements of the input in their order, as a tensor of this shape.
-    pub(crate) fn whole(shape: Shape) -> Taken {
+    pub(crate) fn whole(shape: Shape) -> InputBox {
         let dims: SmallVec<[usize; 6]> = shape.dims().into();
-        Taken { from: Layout::packed(&dims), shape, dims }
+        InputBox { from: Layout::packed(&dims), shape, dims }
     }
 
     /// Returns whether the box is all elements, in their order, of an input of `elements` elements.
@@ -207,18 +214,18 @@ impl Taken {
 
 /// A function that determines the box an op takes, from the shape of input 0 and from inputs that are in host memory
 /// on every device.
-pub(crate) type Take = fn(&KernelContext<'_>) -> Result<Taken>;
+pub(crate) type BoxOfInputs = fn(&KernelContext<'_>) -> Result<InputBox>;
 
 /// Makes the kernel of an op that takes a box of its first input.
-pub(crate) fn taking(init: &KernelInit<'_>, take: Take) -> Result<Kernel> {
-    moved!(init.input_type(0), E => Kernel::sync(move |ctx| {
+pub(crate) fn box_kernel(init: &KernelInit<'_>, take: BoxOfInputs) -> Result<Kernel> {
+    copied!(init.input_type(0), E => Kernel::sync(move |ctx| {
         let taken = take(ctx)?;
-        give::<E>(ctx, taken)
+        set_box_output::<E>(ctx, taken)
     }))
 }
 
 /// Sets output 0 to the box taken from input 0.
-pub(crate) fn give<E: Moved>(ctx: &mut KernelContext<'_>, taken: Taken) -> Result<()> {
+pub(crate) fn set_box_output<E: CopiedElement>(ctx: &mut KernelContext<'_>, taken: InputBox) -> Result<()> {
     let input = ctx.take_input(0)?;
     let out = if taken.is_whole(input.num_elements()) {
         input.reshaped(taken.shape)?

@@ -24,14 +24,14 @@ pub(crate) enum Cost {
     /// The loop is bound by memory.
     Cheap,
     /// A division, a short polynomial, or more per element.
-    Dear,
+    Expensive,
 }
 
 impl Cost {
     pub(crate) fn threshold(self) -> usize {
         match self {
             Cost::Cheap => 4 * PARALLEL,
-            Cost::Dear => PARALLEL,
+            Cost::Expensive => PARALLEL,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Operations on the elements of tensor arrays and tensor lists, by the memory space that holds the elements.
 
+use crate::numeric::copied::{CopiedElement, copied};
 use crate::numeric::dispatch::dispatch;
-use crate::numeric::moved::{Moved, moved};
 use device::kernel::KernelContext;
 use device::value::{Item, Value};
 use device::{Error, Result};
@@ -64,7 +64,7 @@ impl Memory for Host {
         parts: &[&T],
         shape: Shape,
     ) -> Result<Value> {
-        let whole = moved!(dtype, E => E::build(dtype, shape, |mut out| {
+        let whole = copied!(dtype, E => E::build(dtype, shape, |mut out| {
             for part in parts {
                 let part = E::view(tensor(*part)?)?;
                 let too_many = || Error::internal("parts have more elements than the whole");
@@ -86,7 +86,7 @@ impl Memory for Host {
     ) -> Result<()> {
         let whole = tensor(whole)?;
         let dtype = whole.dtype();
-        moved!(dtype, E => {
+        copied!(dtype, E => {
             let mut rest = E::view(whole)?;
             for shape in shapes {
                 let too_few = || Error::internal("a tensor has fewer elements than its parts");

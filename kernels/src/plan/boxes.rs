@@ -1,6 +1,6 @@
 //! Inputs of the ops on boxes: crops of images, and the limits of non-maximum suppression.
 
-use crate::numeric::wide::widened;
+use crate::numeric::widen::widened;
 use device::kernel::{KernelContext, KernelInit};
 use device::{Error, Result};
 use graph::{Code, DType, Shape, Tensor};
@@ -88,7 +88,7 @@ pub fn grad_crop(grads: &Shape, channels: usize, boxes: &Shape) -> Result<[usize
 
 /// The limits of a suppression: how many boxes are selected, and when a box is dropped.
 #[derive(Debug)]
-pub struct Rules {
+pub struct SuppressionLimits {
     /// The most boxes to select.
     pub most: usize,
     /// The overlap above which a box is dropped.
@@ -101,11 +101,11 @@ pub struct Rules {
     pub(crate) rounded: fn(f32) -> f32,
 }
 
-impl Rules {
+impl SuppressionLimits {
     /// Reads the inputs behind the boxes and the scores of type `dtype`: the most boxes to select, the overlap
     /// above which boxes are dropped, and, in later versions of the op, the score to exceed and the width by which
     /// overlaps lower scores.
-    pub fn of(dtype: DType, inputs: &[&Tensor]) -> Result<Rules> {
+    pub fn of(dtype: DType, inputs: &[&Tensor]) -> Result<SuppressionLimits> {
         let [most, overlap, others @ ..] = inputs else {
             return Err(Error::internal("no thresholds"));
         };
@@ -116,7 +116,7 @@ impl Rules {
         let overlap = check_iou_threshold(number(overlap, "iou_threshold")?)?;
         let most = count(most)?;
         let score = others.first().map_or(Ok(f32::MIN), |score| number(score, "score_threshold"))?;
-        Ok(Rules { most, overlap, score, sigma, rounded: rounding(dtype) })
+        Ok(SuppressionLimits { most, overlap, score, sigma, rounded: rounding(dtype) })
     }
 
     /// Returns the factor of the squared overlap in the exponent of the weight that lowers a score; 0 if
@@ -171,7 +171,7 @@ pub(crate) fn check_scores(scores: &Shape, count: usize) -> Result<()> {
 }
 
 /// Returns the number of boxes, checked to equal the number of scores.
-pub fn among(boxes: &Shape, scores: &Shape) -> Result<usize> {
+pub fn box_count(boxes: &Shape, scores: &Shape) -> Result<usize> {
     let &[count, 4] = boxes.dims() else {
         device::invalid!("boxes must be 2-D with 4 columns, got shape {boxes}");
     };

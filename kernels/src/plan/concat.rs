@@ -10,14 +10,14 @@ use std::ops::Range;
 /// The layout of a concatenation: each of the `prefix` rows of the result is one row of every input, and `rows`
 /// holds the elements that each input contributes to a row.
 #[derive(Debug)]
-pub struct Joined {
+pub struct ConcatLayout {
     pub shape: Shape,
     pub prefix: usize,
     pub rows: SmallVec<[usize; 8]>,
 }
 
 /// Returns the layout of `values`, inputs that are concatenated along the axis in input `axis`.
-pub fn concatenated(ctx: &KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<Joined> {
+pub fn concatenated(ctx: &KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<ConcatLayout> {
     let axis_input = ctx.input(axis)?;
     // Old clients send the axis as a vector of one element.
     let (&[axis], 0 | 1) = (axis_input.to_i64s()?.as_slice(), axis_input.shape().rank()) else {
@@ -58,11 +58,11 @@ pub fn concatenated(ctx: &KernelContext<'_>, values: Range<usize>, axis: usize) 
     }
     let mut dims: SmallVec<[usize; 6]> = first.dims().into();
     dims[at] = size;
-    Ok(Joined { shape: Shape::new(&dims)?, prefix: first[..at].iter().product(), rows })
+    Ok(ConcatLayout { shape: Shape::new(&dims)?, prefix: first[..at].iter().product(), rows })
 }
 
 /// Returns the layout of all inputs stacked along a new axis.
-pub fn stacked(ctx: &KernelContext<'_>, axis: i64) -> Result<Joined> {
+pub fn stacked(ctx: &KernelContext<'_>, axis: i64) -> Result<ConcatLayout> {
     let first = ctx.shape(0)?;
     let (rank, count) = (first.rank() + 1, ctx.num_inputs());
     let Some(at) = resolve_axis(axis, rank) else {
@@ -79,12 +79,12 @@ pub fn stacked(ctx: &KernelContext<'_>, axis: i64) -> Result<Joined> {
     let mut dims: SmallVec<[usize; 6]> = first.dims().into();
     dims.insert(at, count);
     let (prefix, row) = (first[..at].iter().product(), first[at..].iter().product());
-    Ok(Joined { shape: Shape::new(&dims)?, prefix, rows: SmallVec::from_elem(row, count) })
+    Ok(ConcatLayout { shape: Shape::new(&dims)?, prefix, rows: SmallVec::from_elem(row, count) })
 }
 
 /// A split of a tensor along an axis: output `n` takes `sizes[n]` indices of the axis.
 #[derive(Debug)]
-pub struct Cut {
+pub struct SplitPlan {
     /// The number of the input that is split.
     pub input: usize,
     pub at: usize,
@@ -93,7 +93,7 @@ pub struct Cut {
     pub(crate) drops_axis: bool,
 }
 
-impl Cut {
+impl SplitPlan {
     /// Returns the shape of an output that takes `size` indices of the axis.
     pub fn shape(&self, whole: &Shape, size: usize) -> Result<Shape> {
         let mut dims: SmallVec<[usize; 6]> = whole.dims().into();
@@ -106,7 +106,7 @@ impl Cut {
 }
 
 /// Returns the split of `Unpack`.
-pub fn unstacked(ctx: &KernelContext<'_>, axis: i64) -> Result<Cut> {
+pub fn unstacked(ctx: &KernelContext<'_>, axis: i64) -> Result<SplitPlan> {
     let shape = ctx.shape(0)?;
     let (rank, num) = (shape.rank(), ctx.num_outputs());
     let Some(at) = resolve_axis(axis, rank) else {
@@ -115,7 +115,7 @@ pub fn unstacked(ctx: &KernelContext<'_>, axis: i64) -> Result<Cut> {
     if shape[at] != num {
         invalid!("Input shape axis {at} must equal {num}, got shape {shape}");
     }
-    Ok(Cut { input: 0, at, sizes: SmallVec::from_elem(1, num), drops_axis: true })
+    Ok(SplitPlan { input: 0, at, sizes: SmallVec::from_elem(1, num), drops_axis: true })
 }
 
 /// Returns the axis in input `axis`, along which input `value` is split.
@@ -130,7 +130,7 @@ fn split_axis(ctx: &KernelContext<'_>, value: usize, axis: usize) -> Result<usiz
 }
 
 /// Returns the split of `Split`, into equal parts.
-pub fn split(ctx: &KernelContext<'_>) -> Result<Cut> {
+pub fn split(ctx: &KernelContext<'_>) -> Result<SplitPlan> {
     ctx.scalar(0, "split_dim")?;
     let at = split_axis(ctx, 1, 0)?;
     let (size, num) = (ctx.shape(1)?[at], ctx.num_outputs());
@@ -139,11 +139,11 @@ pub fn split(ctx: &KernelContext<'_>) -> Result<Cut> {
             "Number of ways to split should evenly divide the split dimension, but got split_dim {at} (size = {size}) and num_split {num}"
         );
     }
-    Ok(Cut { input: 1, at, sizes: SmallVec::from_elem(size / num, num), drops_axis: false })
+    Ok(SplitPlan { input: 1, at, sizes: SmallVec::from_elem(size / num, num), drops_axis: false })
 }
 
 /// Returns the split of `SplitV`, into parts of the sizes in input 1, of which one may be -1.
-pub fn split_v(ctx: &KernelContext<'_>) -> Result<Cut> {
+pub fn split_v(ctx: &KernelContext<'_>) -> Result<SplitPlan> {
     let at = split_axis(ctx, 0, 2)?;
     let requested = ctx.input(1)?;
     let num = ctx.num_outputs();
@@ -190,5 +190,5 @@ pub fn split_v(ctx: &KernelContext<'_>) -> Result<Cut> {
     if let Some(open) = open {
         sizes[open] = size - determined;
     }
-    Ok(Cut { input: 0, at, sizes, drops_axis: false })
+    Ok(SplitPlan { input: 0, at, sizes, drops_axis: false })
 }

@@ -1,6 +1,6 @@
 //! Shapes and layouts of diagonals and bands of matrices.
 
-use crate::numeric::strided::{Layout, Taken};
+use crate::numeric::strided::{InputBox, Layout};
 use device::kernel::KernelContext;
 use device::{Result, invalid};
 use graph::Shape;
@@ -20,7 +20,7 @@ pub fn along_diagonal(n: usize) -> Layout {
 }
 
 /// Returns the diagonal of input 0, as a strided part of it.
-pub fn diag_part(ctx: &KernelContext<'_>) -> Result<Taken> {
+pub fn diag_part(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let input = ctx.shape(0)?;
     let rank = input.rank();
     if rank % 2 != 0 {
@@ -32,7 +32,7 @@ pub fn diag_part(ctx: &KernelContext<'_>) -> Result<Taken> {
     }
     let shape = Shape::new(first)?;
     let n = shape.num_elements();
-    Ok(Taken { shape, dims: [n].as_slice().into(), from: along_diagonal(n) })
+    Ok(InputBox { shape, dims: [n].as_slice().into(), from: along_diagonal(n) })
 }
 
 /// Returns the rows and columns of the matrices in input 0, and the number of diagonals kept below and above the

@@ -7,7 +7,7 @@ use graph::Shape;
 /// The version of an op: the first handles only the main diagonal, the third has an attribute for the alignment of
 /// shorter diagonals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Form {
+pub enum OpVersion {
     First,
     Second,
     Third,
@@ -15,7 +15,7 @@ pub enum Form {
 
 /// The kind of op.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Work {
+pub enum DiagonalOp {
     /// `MatrixDiag`: creates matrices from diagonals.
     Diag,
     /// `MatrixDiagPart`: extracts the diagonals of matrices.
@@ -74,36 +74,36 @@ impl DiagonalBand {
 /// An op with its attributes.
 #[derive(Clone, Copy, Debug)]
 pub struct Diagonals {
-    form: Form,
-    work: Work,
+    form: OpVersion,
+    work: DiagonalOp,
     /// Set if shorter diagonals above, and below, the main one are aligned to the left.
     sides: (bool, bool),
 }
 
 impl Diagonals {
     /// Reads the attributes of the node.
-    pub fn new(init: &KernelInit<'_>, form: Form, work: Work) -> Result<Diagonals> {
+    pub fn new(init: &KernelInit<'_>, form: OpVersion, work: DiagonalOp) -> Result<Diagonals> {
         let align = match form {
-            Form::Third => init.attr::<String>("align")?,
+            OpVersion::Third => init.attr::<String>("align")?,
             _ => "LEFT_LEFT".to_owned(),
         };
         Ok(Diagonals { form, work, sides: (align.starts_with("LEFT"), align.ends_with("LEFT")) })
     }
 
     /// Checks the inputs and pairs the elements of matrices and diagonals.
-    pub fn plan(&self, ctx: &KernelContext<'_>) -> Result<Plan> {
+    pub fn plan(&self, ctx: &KernelContext<'_>) -> Result<DiagonalPlan> {
         let Diagonals { form, work, sides } = *self;
         match work {
-            Work::Diag => diag(ctx, form, sides),
-            Work::Part => part(ctx, form, sides),
-            Work::Set => set(ctx, form, sides),
+            DiagonalOp::Diag => diag(ctx, form, sides),
+            DiagonalOp::Part => part(ctx, form, sides),
+            DiagonalOp::Set => set(ctx, form, sides),
         }
     }
 }
 
 /// The pairing of the elements of a batch of matrices with those of their packed diagonals.
 #[derive(Debug)]
-pub struct Plan {
+pub struct DiagonalPlan {
     /// The shape of the output.
     pub shape: Shape,
     /// For each element of the diagonals, its index in the matrix and its index in the packed diagonals.
@@ -120,11 +120,11 @@ pub struct Plan {
 fn band(
     ctx: &KernelContext<'_>,
     at: usize,
-    form: Form,
+    form: OpVersion,
     (left_above, left_below): (bool, bool),
 ) -> Result<DiagonalBand> {
     let (lower, upper) = match form {
-        Form::First => (0, 0),
+        OpVersion::First => (0, 0),
         _ => {
             let k = ctx.input(at)?;
             if k.shape().rank() > 1 {
@@ -147,8 +147,8 @@ fn band(
 }
 
 /// Returns `at`, the input with the padding value; `None` for the first version, which has no such input.
-fn padding(ctx: &KernelContext<'_>, at: usize, form: Form) -> Result<Option<usize>> {
-    if form == Form::First {
+fn padding(ctx: &KernelContext<'_>, at: usize, form: OpVersion) -> Result<Option<usize>> {
+    if form == OpVersion::First {
         return Ok(None);
     }
     let shape = ctx.shape(at)?;
@@ -158,7 +158,7 @@ fn padding(ctx: &KernelContext<'_>, at: usize, form: Form) -> Result<Option<usiz
     Ok(Some(at))
 }
 
-fn diag(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan> {
+fn diag(ctx: &KernelContext<'_>, form: OpVersion, sides: (bool, bool)) -> Result<DiagonalPlan> {
     let diagonal = ctx.shape(0)?;
     let band = band(ctx, 1, form, sides)?;
     let Some((&longest, mut batch)) = diagonal.split_last() else {
@@ -176,7 +176,7 @@ fn diag(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan
     let least_rows = longest as i64 - band.upper.min(0);
     let least_columns = longest as i64 + band.lower.max(0);
     let (rows, columns) = match form {
-        Form::First => (longest as i64, longest as i64),
+        OpVersion::First => (longest as i64, longest as i64),
         _ => match (ctx.scalar(2, "num_rows")?.to_i64s()?[0], ctx.scalar(3, "num_cols")?.to_i64s()?[0]) {
             (-1, -1) => (least_rows.max(least_columns), least_rows.max(least_columns)),
             (-1, columns) => (least_rows, columns),
@@ -198,10 +198,10 @@ fn diag(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan
     }
     let (rows, columns) = (rows as usize, columns as usize);
     // Unlike for `MatrixDiagPart`, a vector of one element is not accepted as padding.
-    if form != Form::First && ctx.shape(4)?.rank() != 0 {
+    if form != OpVersion::First && ctx.shape(4)?.rank() != 0 {
         invalid!("padding_value must be a scalar, not shape {}", ctx.shape(4)?);
     }
-    Ok(Plan {
+    Ok(DiagonalPlan {
         shape: Shape::new(&[batch, &[rows, columns]].concat())?,
         places: band.places(rows, columns, longest),
         matrix: rows * columns,
@@ -228,13 +228,13 @@ fn packed(batch: &[usize], band: &DiagonalBand, longest: usize) -> Result<Shape>
     Ok(Shape::new(&dims)?)
 }
 
-fn part(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan> {
+fn part(ctx: &KernelContext<'_>, form: OpVersion, sides: (bool, bool)) -> Result<DiagonalPlan> {
     let (batch, rows, columns) = matrices(ctx.shape(0)?)?;
     let band = band(ctx, 1, form, sides)?;
     band.check(rows, columns)?;
     let padding = padding(ctx, 2, form)?;
     let longest = band.longest(rows, columns);
-    Ok(Plan {
+    Ok(DiagonalPlan {
         shape: packed(batch, &band, longest)?,
         places: band.places(rows, columns, longest),
         matrix: rows * columns,
@@ -243,7 +243,7 @@ fn part(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan
     })
 }
 
-fn set(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan> {
+fn set(ctx: &KernelContext<'_>, form: OpVersion, sides: (bool, bool)) -> Result<DiagonalPlan> {
     let (input, diagonal) = (ctx.shape(0)?, ctx.shape(1)?);
     let (batch, rows, columns) = matrices(input)?;
     let band = band(ctx, 2, form, sides)?;
@@ -256,7 +256,7 @@ fn set(ctx: &KernelContext<'_>, form: Form, sides: (bool, bool)) -> Result<Plan>
              input shape: {input}, diagonal shape: {diagonal}, expected diagonal shape: {expected}"
         );
     }
-    Ok(Plan {
+    Ok(DiagonalPlan {
         shape: input.clone(),
         places: band.places(rows, columns, longest),
         matrix: rows * columns,

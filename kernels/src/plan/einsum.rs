@@ -49,9 +49,9 @@ pub type Axes = SmallVec<[(usize, usize); 6]>;
 /// neither the other operand nor the result has. Two operands are then multiplied as batches of matrices, and the
 /// results are placed in the output.
 #[derive(Debug)]
-pub struct Plan {
+pub struct EinsumPlan {
     /// The layout of each operand.
-    pub operands: SmallVec<[Operand; 2]>,
+    pub operands: SmallVec<[OperandAxes; 2]>,
     /// Batches, rows, summed elements and columns of the matrix product.
     pub product: Option<[usize; 4]>,
     /// The shape of the output.
@@ -62,16 +62,16 @@ pub struct Plan {
 
 /// The layout in which an operand's elements are read.
 #[derive(Debug)]
-pub struct Operand {
+pub struct OperandAxes {
     /// The axes that the packed operand has.
     pub kept: Axes,
     /// The axes that are summed over.
     pub summed: Axes,
 }
 
-impl Plan {
+impl EinsumPlan {
     /// Plans an equation for operands of these shapes.
-    pub fn new(equation: &Equation, shapes: &[&Shape]) -> Result<Plan> {
+    pub fn new(equation: &Equation, shapes: &[&Shape]) -> Result<EinsumPlan> {
         let mut sizes = Sizes::default();
         let mut operands: SmallVec<[Vec<Label>; 2]> = SmallVec::new();
         for (shape, term) in shapes.iter().zip(&equation.inputs) {
@@ -97,7 +97,7 @@ impl Plan {
             let axes = |labels: &[Label]| -> Axes {
                 labels.iter().map(|l| (sizes[l], steps.get(l).copied().unwrap_or(0))).collect()
             };
-            Operand { kept: axes(kept), summed: axes(summed) }
+            OperandAxes { kept: axes(kept), summed: axes(summed) }
         };
         let first = distinct(&operands[0]);
         let (layouts, product, order) = match operands.get(1).map(|o| distinct(o)) {
@@ -133,7 +133,7 @@ impl Plan {
             output.iter().zip(&strides).filter(|(l, _)| *l == label).map(|(_, s)| s).sum()
         };
         let to = order.iter().map(|l| (sizes[l], step(l))).collect();
-        Ok(Plan { operands: layouts, product, shape, to })
+        Ok(EinsumPlan { operands: layouts, product, shape, to })
     }
 
     /// Returns the number of results; all other elements of the output are zeros.

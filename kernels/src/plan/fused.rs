@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::fmt;
 
 /// An op of a chain. Its first input is the result of the previous op; the others are inputs of the fused node.
-pub struct Link {
+pub struct FusedOp {
     /// The op as a node, for its kernel's context.
     pub node: Node,
     kernel: Box<SyncKernel>,
@@ -21,20 +21,20 @@ pub struct Link {
     outputs: usize,
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for FusedOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Link({})", self.node.op.name())
+        write!(f, "FusedOp({})", self.node.op.name())
     }
 }
 
-impl Link {
+impl FusedOp {
     /// Makes the kernel of an op of the chain.
     pub(crate) fn new(
         init: &KernelInit<'_>,
         op: &str,
         inputs: usize,
         attrs: Vec<(&'static str, AttrValue)>,
-    ) -> Result<Link> {
+    ) -> Result<FusedOp> {
         let unknown = || Error::unimplemented(format!("{}: '{op}' in a fused op", init.node.op.name()));
         let mut node = Node::new(init.node.name.clone(), graph::ops::lookup(op).ok_or_else(unknown)?);
         for (name, value) in attrs {
@@ -45,7 +45,7 @@ impl Link {
         let kernel =
             (def.make)(&KernelInit { node: &node, inputs: &input_types, outputs: &output_types, ..*init })?;
         let Kernel::Sync(kernel) = kernel else { return Err(unknown()) };
-        Ok(Link { kernel, inputs, outputs: output_types.len(), node })
+        Ok(FusedOp { kernel, inputs, outputs: output_types.len(), node })
     }
 }
 
@@ -68,15 +68,15 @@ pub(crate) fn texts(init: &KernelInit<'_>, name: &str) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// `Unimplemented` naming an unknown op; `InvalidArgument` if the ops take more or fewer inputs than the node has.
-pub fn fused_ops(init: &KernelInit<'_>, first: usize) -> Result<Vec<Link>> {
+pub fn fused_ops(init: &KernelInit<'_>, first: usize) -> Result<Vec<FusedOp>> {
     let then =
-        texts(init, "fused_ops")?.iter().map(|op| follower(init, op)).collect::<Result<Vec<Link>>>()?;
+        texts(init, "fused_ops")?.iter().map(|op| follower(init, op)).collect::<Result<Vec<FusedOp>>>()?;
     check_inputs(init, first, &then)?;
     Ok(then)
 }
 
 /// Inputs of a normalisation without fused ops.
-pub const NORMALIZED: usize = 5;
+pub const NORMALIZATION_INPUTS: usize = 5;
 
 /// Returns the ops of a `_FusedBatchNormEx` after its normalisation: the sum with the side input, and the
 /// activation.
@@ -84,21 +84,21 @@ pub const NORMALIZED: usize = 5;
 /// # Errors
 /// `Unimplemented` naming an unknown activation; `InvalidArgument` if the ops take more or fewer inputs than the
 /// node has.
-pub fn behind_normalization(init: &KernelInit<'_>) -> Result<Vec<Link>> {
+pub fn ops_after_normalization(init: &KernelInit<'_>) -> Result<Vec<FusedOp>> {
     let mut then = Vec::new();
     for _ in 0..init.attr::<i64>("num_side_inputs")? {
-        then.push(Link::new(init, "AddV2", 2, copied(init, &["T"])?)?);
+        then.push(FusedOp::new(init, "AddV2", 2, copied(init, &["T"])?)?);
     }
     let mode = init.attr::<String>("activation_mode")?;
     if mode != "Identity" {
         then.push(follower(init, &mode)?);
     }
-    check_inputs(init, NORMALIZED, &then)?;
+    check_inputs(init, NORMALIZATION_INPUTS, &then)?;
     Ok(then)
 }
 
 /// Checks that the ops take exactly the node's inputs.
-pub(crate) fn check_inputs(init: &KernelInit<'_>, first: usize, then: &[Link]) -> Result<()> {
+pub(crate) fn check_inputs(init: &KernelInit<'_>, first: usize, then: &[FusedOp]) -> Result<()> {
     let expected = first + then.iter().map(|link| link.inputs - 1).sum::<usize>();
     if expected != init.inputs.len() {
         device::invalid!("{} takes {expected} inputs, not {}", init.node.op.name(), init.inputs.len());
@@ -107,30 +107,30 @@ pub(crate) fn check_inputs(init: &KernelInit<'_>, first: usize, then: &[Link]) -
 }
 
 /// Makes an op that follows the first one of a chain.
-fn follower(init: &KernelInit<'_>, op: &str) -> Result<Link> {
+fn follower(init: &KernelInit<'_>, op: &str) -> Result<FusedOp> {
     let element = init.attr::<DType>("T")?;
     let mut attrs = vec![("T", element.into())];
     match op {
         "BiasAdd" => {
             attrs.extend(init.attr::<AttrValue>("data_format").ok().map(|format| ("data_format", format)));
-            Link::new(init, op, 2, attrs)
+            FusedOp::new(init, op, 2, attrs)
         }
         "FusedBatchNorm" => {
             attrs.extend(copied(init, &["epsilon", "data_format"])?);
             attrs.push(("is_training", false.into()));
-            Link::new(init, op, 5, attrs)
+            FusedOp::new(init, op, 5, attrs)
         }
         "LeakyRelu" => {
             attrs.push(("alpha", init.attr::<AttrValue>("leakyrelu_alpha")?));
-            Link::new(init, op, 1, attrs)
+            FusedOp::new(init, op, 1, attrs)
         }
-        "Relu" | "Relu6" | "Elu" | "Selu" | "Tanh" | "Sigmoid" => Link::new(init, op, 1, attrs),
+        "Relu" | "Relu6" | "Elu" | "Selu" | "Tanh" | "Sigmoid" => FusedOp::new(init, op, 1, attrs),
         _ => Err(Error::unimplemented(format!("{}: '{op}' in a fused op", init.node.op.name()))),
     }
 }
 
 /// Runs each of `then` on the current first output, and on the node's inputs from `next` on.
-pub fn follow(ctx: &mut KernelContext<'_>, then: &[Link], mut next: usize) -> Result<()> {
+pub fn run_ops(ctx: &mut KernelContext<'_>, then: &[FusedOp], mut next: usize) -> Result<()> {
     for link in then {
         let value = std::mem::take(&mut ctx.outputs[0]);
         run(ctx, link, next, value)?;
@@ -140,7 +140,7 @@ pub fn follow(ctx: &mut KernelContext<'_>, then: &[Link], mut next: usize) -> Re
 }
 
 /// Runs one op on `value`, if there is one, and on the node's inputs from `next` on.
-pub(crate) fn run(ctx: &mut KernelContext<'_>, link: &Link, next: usize, value: Value) -> Result<()> {
+pub(crate) fn run(ctx: &mut KernelContext<'_>, link: &FusedOp, next: usize, value: Value) -> Result<()> {
     let mut inputs: SmallVec<[Value; 6]> = SmallVec::new();
     if !matches!(value, Value::None) {
         inputs.push(value);

@@ -9,7 +9,7 @@ use graph::DType;
 const SKIPPED: u64 = 256;
 
 /// Returns the groups of four numbers to skip: those reserved for as many numbers as input 2 states.
-pub fn skipped(ctx: &KernelContext<'_>) -> Result<u64> {
+pub fn groups_to_skip(ctx: &KernelContext<'_>) -> Result<u64> {
     let delta = ctx.input(2)?;
     if delta.shape().rank() != 0 {
         device::invalid!("delta must be of shape [], not {}", delta.shape());

@@ -56,7 +56,7 @@ impl Bins {
 
 /// The numbers that `Bincount` counts, row by row if they are a matrix.
 #[derive(Debug)]
-pub struct Counted {
+pub struct BincountInputs {
     /// The number of rows of a matrix; `None` if there is a single row.
     pub(crate) rows: Option<usize>,
     /// Numbers in a row.
@@ -67,9 +67,9 @@ pub struct Counted {
     pub is_weighted: bool,
 }
 
-impl Counted {
+impl BincountInputs {
     /// Checks the inputs of `Bincount` or `DenseBincount`.
-    pub fn of(ctx: &KernelContext<'_>) -> Result<Counted> {
+    pub fn of(ctx: &KernelContext<'_>) -> Result<BincountInputs> {
         let (input, size, weights) = (ctx.shape(0)?, ctx.input(1)?, ctx.shape(2)?);
         let dense = ctx.node().op.name() == "DenseBincount";
         if dense && input.rank() > 2 {
@@ -93,7 +93,7 @@ impl Counted {
             (true, &[rows, columns]) => (Some(rows), columns),
             _ => (None, input.num_elements()),
         };
-        Ok(Counted { rows, columns, bins, is_weighted })
+        Ok(BincountInputs { rows, columns, bins, is_weighted })
     }
 
     /// Returns the shape of the result.

@@ -4,7 +4,7 @@ use device::Error;
 
 /// The kinds of values that are not finite in a tensor.
 #[derive(Default, Debug)]
-pub struct Found {
+pub struct NonFiniteKinds {
     /// Set if there is a NaN.
     pub nan: bool,
     /// Set if there is an infinity of either sign.
@@ -15,7 +15,7 @@ pub struct Found {
     pub positive: bool,
 }
 
-impl Found {
+impl NonFiniteKinds {
     /// Returns the error for a tensor with these values; `signed` distinguishes positive and negative infinities.
     pub fn error(&self, message: &str, signed: bool) -> Error {
         let kinds = match &(if signed { self.signed() } else { self.unsigned() })[..] {

@@ -37,7 +37,7 @@ impl Sizes {
     }
 
     /// Checks that input 2, `out_backprop`, has the output's shape.
-    pub fn check_arrived(&self, ctx: &KernelContext<'_>) -> Result<()> {
+    pub fn check_out_backprop(&self, ctx: &KernelContext<'_>) -> Result<()> {
         let (arrived, output) = (ctx.shape(2)?, self.output()?);
         if *arrived != output {
             device::invalid!("out_backprop has incompatible size: {arrived}, not {output}");

@@ -6,18 +6,18 @@ use graph::Shape;
 
 /// The attributes of the op.
 #[derive(Clone, Copy, Debug)]
-pub struct Neighbours {
+pub struct LocalNorm {
     pub radius: usize,
     pub bias: f32,
     pub alpha: f32,
     pub beta: f32,
 }
 
-impl Neighbours {
-    pub fn of(init: &KernelInit<'_>) -> Result<Neighbours> {
+impl LocalNorm {
+    pub fn of(init: &KernelInit<'_>) -> Result<LocalNorm> {
         let radius = usize::try_from(init.attr::<i64>("depth_radius")?).ok();
         let radius = radius.filter(|&r| r < i32::MAX as usize);
-        Ok(Neighbours {
+        Ok(LocalNorm {
             radius: radius
                 .ok_or_else(|| Error::invalid("depth_radius must be from 0 to below the largest int"))?,
             bias: init.attr("bias")?,

@@ -8,14 +8,14 @@ use smallvec::SmallVec;
 
 /// The rows of a tensor by partition.
 #[derive(Debug)]
-pub struct Parts {
+pub struct RowPartitions {
     /// The row numbers of each partition.
     pub members: Vec<Vec<usize>>,
     /// The shape of a row.
     pub inner: SmallVec<[usize; 6]>,
 }
 
-pub fn parts(ctx: &KernelContext<'_>) -> Result<Parts> {
+pub fn parts(ctx: &KernelContext<'_>) -> Result<RowPartitions> {
     let (data, partitions) = (ctx.shape(0)?, ctx.input(1)?);
     let (rank, num) = (partitions.shape().rank(), ctx.num_outputs());
     if data.get(..rank) != Some(partitions.shape().dims()) {
@@ -34,7 +34,7 @@ pub fn parts(ctx: &KernelContext<'_>) -> Result<Parts> {
             }
         }
     }
-    Ok(Parts { members, inner: data[rank..].into() })
+    Ok(RowPartitions { members, inner: data[rank..].into() })
 }
 
 pub fn of_rows(count: usize, inner: &[usize]) -> Result<Shape> {
@@ -45,7 +45,7 @@ pub fn of_rows(count: usize, inner: &[usize]) -> Result<Shape> {
 
 /// The plan of a stitch: of rows with the same index, the last one wins.
 #[derive(Debug)]
-pub struct Stitched {
+pub struct StitchPlan {
     pub shape: Shape,
     /// The number of elements of a row.
     pub row: usize,
@@ -54,7 +54,7 @@ pub struct Stitched {
     pub rows: Vec<Option<(usize, usize)>>,
 }
 
-pub fn stitched(ctx: &KernelContext<'_>) -> Result<Stitched> {
+pub fn stitched(ctx: &KernelContext<'_>) -> Result<StitchPlan> {
     let count = ctx.num_inputs() / 2;
     let (first_indices, first) = (ctx.shape(0)?, ctx.shape(count)?);
     let Some(inner) = first.get(first_indices.rank()..) else {
@@ -96,5 +96,5 @@ pub fn stitched(ctx: &KernelContext<'_>) -> Result<Stitched> {
             }
         }
     }
-    Ok(Stitched { shape, row, rows })
+    Ok(StitchPlan { shape, row, rows })
 }

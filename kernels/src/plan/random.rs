@@ -250,7 +250,7 @@ pub fn shape_input(ctx: &KernelContext<'_>, source: &Source) -> Result<Shape> {
 }
 
 /// Returns the rows and classes of the logits in input 0, and the number of samples per row given by input 1.
-pub fn chosen(ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
+pub fn choice_sizes(ctx: &KernelContext<'_>) -> Result<[usize; 3]> {
     let (logits, samples) = (ctx.shape(0)?, ctx.input(1)?);
     let &[batch, classes] = logits.dims() else {
         device::invalid!("logits should be a matrix, got shape {logits}");

@@ -128,7 +128,7 @@ pub(crate) fn size_input(ctx: &KernelContext<'_>, i: usize) -> Result<[usize; 2]
 
 /// Returns, for each output position, the input positions that it covers and their shares; at an edge the first
 /// position may occur twice.
-pub fn shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f32)>> {
+pub fn area_shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f32)>> {
     let scale = grid.scale(input, output);
     let place = |i: usize| {
         // With aligned corners, an input of one position has scale 0, and every output position is that position.
@@ -164,7 +164,7 @@ const STEPS: usize = 1024;
 
 /// The four input positions of an output position, and their weights.
 #[derive(Clone, Copy, Debug)]
-pub struct Taps {
+pub struct CubicTaps {
     pub at: [usize; 4],
     pub weights: [f32; 4],
 }
@@ -180,7 +180,7 @@ fn table(a: f32) -> Vec<[f32; 2]> {
     (0..=STEPS).map(weights).collect()
 }
 
-pub fn taps(grid: Grid, input: usize, output: usize) -> Vec<Taps> {
+pub fn cubic_taps(grid: Grid, input: usize, output: usize) -> Vec<CubicTaps> {
     // With half-pixel centres, Keys' kernel with parameter -0.5; otherwise -0.75, which TensorFlow's first version
     // used.
     let table = table(if grid.centers { -0.5 } else { -0.75 });
@@ -202,25 +202,25 @@ pub fn taps(grid: Grid, input: usize, output: usize) -> Vec<Taps> {
                 weights = weights.map(|w| w * (1.0 / sum));
             }
         }
-        Taps { at: bounded.map(|p| p as usize), weights }
+        CubicTaps { at: bounded.map(|p| p as usize), weights }
     };
     (0..output).map(place).collect()
 }
 
 /// The two input positions around an output position, and the output position's distance from the lower one.
 #[derive(Clone, Copy, Debug)]
-pub struct Between {
+pub struct LinearTaps {
     pub lower: usize,
     pub upper: usize,
     pub part: f32,
 }
 
-pub fn between(grid: Grid, input: usize, output: usize) -> Vec<Between> {
+pub fn linear_taps(grid: Grid, input: usize, output: usize) -> Vec<LinearTaps> {
     let scale = grid.scale(input, output);
     let place = |i| {
         let at = grid.at(i, scale);
         let upper = (at.ceil().max(0.0) as usize).min(input - 1);
-        Between { lower: (at.floor().max(0.0) as usize).min(upper), upper, part: at - at.floor() }
+        LinearTaps { lower: (at.floor().max(0.0) as usize).min(upper), upper, part: at - at.floor() }
     };
     (0..output).map(place).collect()
 }

@@ -8,7 +8,7 @@ use graph::Shape;
 use smallvec::SmallVec;
 
 /// Sets output 0 to the variable if the op takes a reference, which such ops return.
-pub fn give_reference(
+pub fn pass_reference(
     ctx: &mut KernelContext<'_>,
     input: &VariableInput,
     variable: std::sync::Arc<device::variable::Variable>,

@@ -1,6 +1,6 @@
 //! Tensors of sizes, and the layout of a broadcast.
 
-use crate::numeric::strided::{Layout, Taken};
+use crate::numeric::strided::{InputBox, Layout};
 use device::kernel::KernelContext;
 use device::{Error, Result, invalid};
 use graph::{DType, Shape, Tensor};
@@ -22,7 +22,7 @@ pub fn integers(dtype: DType, values: &[i64]) -> Result<Tensor> {
     }
 }
 
-pub fn broadcast_to(ctx: &KernelContext<'_>) -> Result<Taken> {
+pub fn broadcast_to(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let (from, sizes) = (ctx.shape(0)?, ctx.input(1)?);
     if sizes.shape().rank() != 1 {
         invalid!("shape must be a vector of {{int32,int64}}, got shape {}", sizes.shape());
@@ -44,5 +44,5 @@ pub fn broadcast_to(ctx: &KernelContext<'_>) -> Result<Taken> {
             invalid!("Incompatible shapes: {from} vs. {to}");
         }
     }
-    Ok(Taken { dims: to.dims().into(), shape: to, from: layout })
+    Ok(InputBox { dims: to.dims().into(), shape: to, from: layout })
 }

@@ -1,13 +1,13 @@
 //! Layouts of slices that are read or assigned.
 
-use crate::numeric::strided::{Layout, Taken};
+use crate::numeric::strided::{InputBox, Layout};
 use device::kernel::KernelContext;
 use device::{Result, invalid};
 use graph::Shape;
 use graph::ops::slice::{SlicePlan, StridedSliceAttrs};
 use smallvec::SmallVec;
 
-pub fn slice(ctx: &KernelContext<'_>) -> Result<Taken> {
+pub fn slice(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let (shape, begin, size) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
     let rank = shape.rank();
     if begin.shape().dims() != [rank] || size.shape().dims() != [rank] {
@@ -33,7 +33,7 @@ pub fn slice(ctx: &KernelContext<'_>) -> Result<Taken> {
         dims.push(taken as usize);
         from.offset += begin[i] as isize * from.strides[i];
     }
-    Ok(Taken { shape: Shape::new(&dims)?, dims, from })
+    Ok(InputBox { shape: Shape::new(&dims)?, dims, from })
 }
 
 /// Returns the plan of a strided slice of this shape, whose begins, ends and strides are the inputs `at..at + 3`.
@@ -68,16 +68,16 @@ pub fn layout(plan: &SlicePlan, shape: &[usize]) -> (SmallVec<[usize; 6]>, Layou
     (dims, layout)
 }
 
-pub fn strided_slice(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs) -> Result<Taken> {
+pub fn strided_slice(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs) -> Result<InputBox> {
     let shape = ctx.shape(0)?;
     let plan = plan(ctx, attrs, 1, shape)?;
     let (dims, from) = layout(&plan, shape);
-    Ok(Taken { shape: Shape::new(&plan.shape)?, dims, from })
+    Ok(InputBox { shape: Shape::new(&plan.shape)?, dims, from })
 }
 
 /// The copy of input 4 into a slice of a tensor.
 #[derive(Debug)]
-pub struct Written {
+pub struct SliceAssignment {
     pub dims: SmallVec<[usize; 6]>,
     pub from: Layout,
     pub to: Layout,
@@ -85,7 +85,11 @@ pub struct Written {
 
 /// Returns the copy of input 4 into a slice of a tensor of this shape, broadcast along axes of size 1; `None` if the
 /// slice is empty.
-pub fn written(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, shape: &Shape) -> Result<Option<Written>> {
+pub fn written(
+    ctx: &KernelContext<'_>,
+    attrs: StridedSliceAttrs,
+    shape: &Shape,
+) -> Result<Option<SliceAssignment>> {
     let plan = plan(ctx, attrs, 1, shape)?;
     let (_, box_layout) = layout(&plan, shape);
     // The axes of the value correspond to those of the slice, aligned at the last axis.
@@ -114,7 +118,7 @@ pub fn written(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs, shape: &Shape)
         _ => 0,
     });
     let to = plan.sources.iter().map(|source| source.map_or(0, |i| box_layout.strides[i]));
-    Ok(Some(Written {
+    Ok(Some(SliceAssignment {
         dims: plan.shape.iter().copied().collect(),
         from: Layout { offset: 0, strides: from.collect() },
         to: Layout { offset: box_layout.offset, strides: to.collect() },

@@ -8,14 +8,14 @@ use graph::{Node, Shape, Tensor};
 
 /// The patches to extract. An image is treated as a volume of one plane.
 #[derive(Debug)]
-pub struct Extraction {
+pub struct PatchExtraction {
     patches: Patches<3>,
     is_of_images: bool,
 }
 
 /// The patches of one input.
 #[derive(Debug)]
-pub struct Extracted {
+pub struct PatchPlan {
     /// The windows over planes, rows and columns.
     pub windows: [Window; 3],
     pub channels: usize,
@@ -23,19 +23,22 @@ pub struct Extracted {
     pub shape: Shape,
 }
 
-impl Extraction {
-    pub fn of_images(node: &Node) -> Result<Extraction> {
+impl PatchExtraction {
+    pub fn of_images(node: &Node) -> Result<PatchExtraction> {
         let Patches { ksizes, strides, rates, padding, centred } = Patches::of_images(node)?;
         let [ksizes, strides, rates] = [ksizes, strides, rates].map(|[rows, columns]| [1, rows, columns]);
-        Ok(Extraction { patches: Patches { ksizes, strides, rates, padding, centred }, is_of_images: true })
+        Ok(PatchExtraction {
+            patches: Patches { ksizes, strides, rates, padding, centred },
+            is_of_images: true,
+        })
     }
 
-    pub fn of_volumes(node: &Node) -> Result<Extraction> {
-        Ok(Extraction { patches: Patches::of_volumes(node)?, is_of_images: false })
+    pub fn of_volumes(node: &Node) -> Result<PatchExtraction> {
+        Ok(PatchExtraction { patches: Patches::of_volumes(node)?, is_of_images: false })
     }
 
-    pub fn of(&self, input: &Shape) -> Result<Extracted> {
-        let Extraction { patches, is_of_images } = self;
+    pub fn of(&self, input: &Shape) -> Result<PatchPlan> {
+        let PatchExtraction { patches, is_of_images } = self;
         let [n, d, h, w, channels] = match *input.dims() {
             [n, h, w, c] if *is_of_images => [n, 1, h, w, c],
             [n, d, h, w, c] if !is_of_images => [n, d, h, w, c],
@@ -50,7 +53,7 @@ impl Extraction {
         let len = len.ok_or_else(|| Error::invalid("a patch's size overflows"))?;
         let shape = [n, planes, rows, columns, len];
         let shape = if *is_of_images { Shape::new(&[n, rows, columns, len])? } else { Shape::new(&shape)? };
-        Ok(Extracted { windows, channels, shape })
+        Ok(PatchPlan { windows, channels, shape })
     }
 }
 

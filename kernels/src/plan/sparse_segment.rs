@@ -72,7 +72,7 @@ pub fn sorted_segments(ctx: &KernelContext<'_>, [indices, ids]: [DType; 2]) -> R
 
 /// The distribution of gradients from segments to rows.
 #[derive(Debug)]
-pub struct Spread {
+pub struct GradientRows {
     /// The segment of each index.
     pub segments: Vec<i64>,
     /// The number of indices of each segment.
@@ -81,7 +81,7 @@ pub struct Spread {
     pub rows: usize,
 }
 
-pub fn spread(ctx: &KernelContext<'_>) -> Result<Spread> {
+pub fn spread(ctx: &KernelContext<'_>) -> Result<GradientRows> {
     let Some(&segment_count) = ctx.shape(0)?.first() else {
         invalid!("grad must be at least rank 1.");
     };
@@ -97,12 +97,12 @@ pub fn spread(ctx: &KernelContext<'_>) -> Result<Spread> {
             None => invalid!("Segment id {segment} out of range [0, {segment_count})."),
         }
     }
-    Ok(Spread { segments, counts, rows })
+    Ok(GradientRows { segments, counts, rows })
 }
 
 /// The rows that the indices select.
 #[derive(Debug)]
-pub struct Picked {
+pub struct SelectedRows {
     /// The distinct selected rows, ascending.
     pub rows: Vec<i64>,
     /// For each index, the position of its row in `rows`.
@@ -111,7 +111,7 @@ pub struct Picked {
 }
 
 /// Returns the distribution of the gradients, and the rows that get them.
-pub fn picked(ctx: &KernelContext<'_>) -> Result<(Spread, Picked)> {
+pub fn picked(ctx: &KernelContext<'_>) -> Result<(GradientRows, SelectedRows)> {
     let mut spread = spread(ctx)?;
     let mut indices = ctx.input(1)?.to_i64s()?;
     if spread.rows == 0 {
@@ -126,5 +126,5 @@ pub fn picked(ctx: &KernelContext<'_>) -> Result<(Spread, Picked)> {
     rows.sort_unstable();
     rows.dedup();
     let places = indices.iter().map(|&index| rows.partition_point(|&row| row < index) as i64).collect();
-    Ok((spread, Picked { rows, places, indices }))
+    Ok((spread, SelectedRows { rows, places, indices }))
 }

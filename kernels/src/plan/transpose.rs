@@ -1,6 +1,6 @@
 //! Layouts of transposed, repeated, reversed and regrouped tensors.
 
-use crate::numeric::strided::{Layout, Taken, permuted};
+use crate::numeric::strided::{InputBox, Layout, permuted};
 use device::kernel::KernelContext;
 use device::{Error, Result, invalid};
 use graph::ops::transpose::{BlockAttrs, permutation};
@@ -8,11 +8,11 @@ use graph::shape::resolve_axis;
 use graph::{Shape, Tensor};
 use smallvec::SmallVec;
 
-pub fn transpose(ctx: &KernelContext<'_>) -> Result<Taken> {
+pub fn transpose(ctx: &KernelContext<'_>) -> Result<InputBox> {
     transposed(ctx.shape(0)?, ctx.input(1)?)
 }
 
-pub(crate) fn transposed(input: &Shape, perm: &Tensor) -> Result<Taken> {
+pub(crate) fn transposed(input: &Shape, perm: &Tensor) -> Result<InputBox> {
     if perm.shape().rank() != 1 {
         invalid!("perm must be rank 1, got shape {}", perm.shape());
     }
@@ -21,12 +21,12 @@ pub(crate) fn transposed(input: &Shape, perm: &Tensor) -> Result<Taken> {
     let shape = Shape::new(&dims)?;
     let moving = || perm.iter().filter(|&&axis| input[axis] != 1);
     if moving().zip(moving().skip(1)).all(|(a, b)| a < b) {
-        return Ok(Taken::whole(shape));
+        return Ok(InputBox::whole(shape));
     }
-    Ok(Taken { shape, dims, from: permuted(input, &perm) })
+    Ok(InputBox { shape, dims, from: permuted(input, &perm) })
 }
 
-pub fn tile(ctx: &KernelContext<'_>) -> Result<Taken> {
+pub fn tile(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let (input, multiples) = (ctx.shape(0)?, ctx.input(1)?);
     let rank = input.rank();
     if multiples.shape().rank() != 1 || multiples.num_elements() != rank {
@@ -50,13 +50,13 @@ pub fn tile(ctx: &KernelContext<'_>) -> Result<Taken> {
         boxed.extend([times, size]);
         from.strides.extend([0, packed.strides[i]]);
     }
-    Ok(Taken { shape: Shape::new(&dims)?, dims: boxed, from })
+    Ok(InputBox { shape: Shape::new(&dims)?, dims: boxed, from })
 }
 
 /// The most axes of a tensor that can be reversed, like in TensorFlow.
 const MOST_REVERSED: usize = 8;
 
-pub fn reverse_axes(ctx: &KernelContext<'_>) -> Result<Taken> {
+pub fn reverse_axes(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let rank = ctx.shape(0)?.rank();
     if rank > MOST_REVERSED {
         return Err(Error::unimplemented(format!(
@@ -82,7 +82,7 @@ pub fn reverse_axes(ctx: &KernelContext<'_>) -> Result<Taken> {
     reversed_along(ctx.shape(0)?, &reversed)
 }
 
-pub fn reverse_where(ctx: &KernelContext<'_>) -> Result<Taken> {
+pub fn reverse_where(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let (rank, dims) = (ctx.shape(0)?.rank(), ctx.input(1)?);
     match ctx.shape(0)?.first() {
         // A scalar has nothing to reverse.
@@ -100,8 +100,8 @@ pub fn reverse_where(ctx: &KernelContext<'_>) -> Result<Taken> {
     reversed_along(ctx.shape(0)?, &reversed)
 }
 
-fn reversed_along(shape: &Shape, reversed: &[bool]) -> Result<Taken> {
-    let mut taken = Taken::whole(shape.clone());
+fn reversed_along(shape: &Shape, reversed: &[bool]) -> Result<InputBox> {
+    let mut taken = InputBox::whole(shape.clone());
     let Layout { offset, strides } = &mut taken.from;
     for (i, _) in reversed.iter().enumerate().filter(|(i, r)| **r && shape[*i] > 1) {
         *offset += strides[i] * (shape[i] as isize - 1);
@@ -112,7 +112,7 @@ fn reversed_along(shape: &Shape, reversed: &[bool]) -> Result<Taken> {
 
 /// Returns the box of SpaceToDepth or DepthToSpace. The wide side's image axes are each (block, position in the
 /// block); the deep side's depth axis is (row in the block, column in the block, channel).
-pub fn blocks(ctx: &KernelContext<'_>, attrs: BlockAttrs, to_depth: bool) -> Result<Taken> {
+pub fn blocks(ctx: &KernelContext<'_>, attrs: BlockAttrs, to_depth: bool) -> Result<InputBox> {
     let shape = ctx.shape(0)?;
     if shape.rank() != 4 {
         invalid!("Input rank should be: 4 instead of: {}", shape.rank());
@@ -140,7 +140,7 @@ pub fn blocks(ctx: &KernelContext<'_>, attrs: BlockAttrs, to_depth: bool) -> Res
     }
     let dims = Shape::new(&dims)?;
     if dims.num_elements() == 0 {
-        return Ok(Taken::whole(dims));
+        return Ok(InputBox::whole(dims));
     }
     let packed = Layout::packed(shape);
     let (sh, sw, sc) = (packed.strides[h], packed.strides[w], packed.strides[c]);
@@ -160,5 +160,5 @@ pub fn blocks(ctx: &KernelContext<'_>, attrs: BlockAttrs, to_depth: bool) -> Res
     }
     let boxed: SmallVec<[usize; 6]> = parts.iter().flatten().map(|p| p.0).collect();
     let from = Layout { offset: 0, strides: parts.iter().flatten().map(|p| p.1).collect() };
-    Ok(Taken { shape: dims, dims: boxed, from })
+    Ok(InputBox { shape: dims, dims: boxed, from })
 }

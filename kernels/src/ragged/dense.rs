@@ -1,6 +1,6 @@
 //! RaggedTensorToTensor: rows are cut, or padded with a default value.
 
-use crate::numeric::moved::Moved;
+use crate::numeric::copied::CopiedElement;
 use device::invalid;
 use device::kernel::KernelContext;
 use device::{Error, Result};
@@ -8,7 +8,7 @@ use graph::ops::ragged::Partition;
 use graph::tensor::memory_limit;
 use graph::{Code, Shape, Tensor};
 
-pub(super) fn to_tensor<E: Moved>(ctx: &mut KernelContext<'_>, types: &[Partition]) -> Result<()> {
+pub(super) fn to_tensor<E: CopiedElement>(ctx: &mut KernelContext<'_>, types: &[Partition]) -> Result<()> {
     let (values, default) = (ctx.input(1)?, ctx.input(2)?);
     let partitions =
         (3..ctx.num_inputs()).map(|i| Ok(ctx.input(i)?.to_i64s()?)).collect::<Result<Vec<_>>>()?;
@@ -150,7 +150,7 @@ fn by_row_ids(
 }
 
 /// Returns the default value broadcast to the shape of one value.
-fn default_element<E: Moved>(default: &Tensor, inner: &[usize]) -> Result<Vec<E>> {
+fn default_element<E: CopiedElement>(default: &Tensor, inner: &[usize]) -> Result<Vec<E>> {
     let (given, dims) = (E::view(default)?, default.shape().dims());
     let fits = dims.len() <= inner.len()
         && dims.iter().rev().zip(inner.iter().rev()).all(|(&from, &to)| from == to || from == 1);

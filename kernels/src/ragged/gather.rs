@@ -1,6 +1,6 @@
 //! RaggedGather: rows of a ragged tensor, selected by their numbers.
 
-use crate::numeric::moved::{Moved, moved};
+use crate::numeric::copied::{CopiedElement, copied};
 use crate::plan::shape::integers;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Result, invalid};
@@ -10,10 +10,10 @@ use std::ops::Range;
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let levels: i64 = init.attr("PARAMS_RAGGED_RANK")?;
     let (levels, splits) = (levels as usize, init.input_type(0));
-    moved!(init.input_type(levels), E => Kernel::sync(move |ctx| gather::<E>(ctx, levels, splits)))
+    copied!(init.input_type(levels), E => Kernel::sync(move |ctx| gather::<E>(ctx, levels, splits)))
 }
 
-fn gather<E: Moved>(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType) -> Result<()> {
+fn gather<E: CopiedElement>(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType) -> Result<()> {
     let (values, indices) = (ctx.input(levels)?, ctx.input(levels + 1)?);
     let outer = indices.shape().rank();
     if ctx.num_outputs() != outer + levels {

@@ -1,9 +1,9 @@
 //! Conversion of random bits to distributed numbers, bit for bit like TensorFlow: the number of bits per number and
 //! the order in which they are drawn are visible to programs.
 
-use crate::numeric::philox::{GROUP, Philox, Singles};
+use crate::numeric::philox::{GROUP, Philox, PhiloxWords};
 use crate::numeric::scalar::Real as _;
-use crate::numeric::wide::{Float, Lane};
+use crate::numeric::widen::{Float, Lane};
 use graph::Element;
 use half::{bf16, f16};
 
@@ -30,7 +30,7 @@ pub(super) trait RandomFloat: Float + Default {
     /// Returns pairs of standard normal numbers made from 128 bits.
     fn normal(bits: [u32; GROUP]) -> Group<Self>;
     /// Returns two standard normal numbers.
-    fn normal_pair(bits: &mut Singles) -> [Self::Wide; 2];
+    fn normal_pair(bits: &mut PhiloxWords) -> [Self::Wide; 2];
 }
 
 /// Returns a number in [0, 1): 23 bits as the mantissa of a number in [1, 2), minus 1.
@@ -76,7 +76,7 @@ macro_rules! through_f32 {
                 let ([p, q], [r, s]) = (box_muller_f32(a, b), box_muller_f32(c, d));
                 [p, q, r, s].map(<$t as Lane>::of_wide)
             }
-            fn normal_pair(bits: &mut Singles) -> [f32; 2] {
+            fn normal_pair(bits: &mut PhiloxWords) -> [f32; 2] {
                 let a = bits.next();
                 box_muller_f32(a, bits.next())
             }
@@ -100,7 +100,7 @@ impl RandomFloat for f64 {
         let [p, q] = box_muller_f64(a, b, c, d);
         [p, q, 0.0, 0.0]
     }
-    fn normal_pair(bits: &mut Singles) -> [f64; 2] {
+    fn normal_pair(bits: &mut PhiloxWords) -> [f64; 2] {
         let (a, b, c) = (bits.next(), bits.next(), bits.next());
         box_muller_f64(a, b, c, bits.next())
     }
@@ -188,7 +188,7 @@ bits! {
 pub(super) fn truncated_normal<T: RandomFloat>(stream: Philox) -> Group<T> {
     use num_traits::Float as _;
     let limit = T::Wide::of(2.0);
-    let mut bits = Singles::new(stream);
+    let mut bits = PhiloxWords::new(stream);
     let mut out = [T::default(); MOST];
     let mut count = 0;
     loop {

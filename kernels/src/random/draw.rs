@@ -5,7 +5,7 @@ use super::distribution::{Distribution, Group, MOST};
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::philox::Philox;
 use crate::numeric::threads::{PARALLEL, for_chunks};
-use crate::numeric::wide::Lane;
+use crate::numeric::widen::Lane;
 use crate::plan::random::{RESERVED, Source, shape_input};
 use device::kernel::KernelContext;
 use device::{Error, Result, invalid};

@@ -1,10 +1,10 @@
 //! Random permutations and random choices.
 
 use crate::numeric::dispatch::dispatch;
-use crate::numeric::philox::{GROUP, Singles};
+use crate::numeric::philox::{GROUP, PhiloxWords};
 use crate::numeric::scalar::Real as _;
-use crate::numeric::wide::Float;
-use crate::plan::random::{Source, chosen, reserve_choices};
+use crate::numeric::widen::Float;
+use crate::plan::random::{Source, choice_sizes, reserve_choices};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use graph::{DType, Element, Shape, Tensor};
@@ -24,7 +24,7 @@ pub(in super::super) fn shuffle(source: Source) -> Result<Kernel> {
             return Ok(());
         }
         let draws = (rows - 1) as u64;
-        let mut bits = Singles::new(source.reserve(ctx, draws.div_ceil(GROUP as u64))?);
+        let mut bits = PhiloxWords::new(source.reserve(ctx, draws.div_ceil(GROUP as u64))?);
         let mut order: Vec<usize> = (0..rows).collect();
         for i in 0..rows - 1 {
             // The remainder of 32 bits is used for longer tensors too, because the sequence is defined that way.
@@ -76,13 +76,13 @@ where
     usize: AsPrimitive<O>,
     T::Wide: AsPrimitive<f64>,
 {
-    let [batch, classes, samples] = chosen(ctx)?;
+    let [batch, classes, samples] = choice_sizes(ctx)?;
     let mut out = ctx.allocate(O::DTYPE, Shape::new(&[batch, samples])?)?;
     if out.num_elements() == 0 {
         source.check(ctx)?;
     } else {
         let logits = ctx.input(0)?;
-        let mut bits = Singles::new(reserve_choices(ctx, source, batch, samples)?);
+        let mut bits = PhiloxWords::new(reserve_choices(ctx, source, batch, samples)?);
         let mut sums = vec![0f64; classes];
         let values = logits.values::<T>()?;
         for (row, out) in values.chunks_exact(classes).zip(out.values_mut::<O>()?.chunks_exact_mut(samples)) {
@@ -108,7 +108,7 @@ where
 }
 
 /// Returns a uniform number in [0, 1).
-fn unit(bits: &mut Singles) -> f64 {
+fn unit(bits: &mut PhiloxWords) -> f64 {
     let high = bits.next();
     super::distribution::unit_f64(high, bits.next())
 }

@@ -1,7 +1,7 @@
 //! Random words for kernels of other families that draw a few numbers per step.
 
 use super::distribution::unit_f64;
-use crate::numeric::philox::{GROUP, Singles};
+use crate::numeric::philox::{GROUP, PhiloxWords};
 use crate::plan::random::Stream;
 use device::Result;
 use device::kernel::KernelInit;
@@ -22,12 +22,12 @@ impl WordStream {
 
     /// Reserves the next `count` words, rounded up to whole groups.
     pub(crate) fn reserve(&self, count: usize) -> Words {
-        Words(Singles::new(self.0.reserve((count as u64).div_ceil(GROUP as u64))))
+        Words(PhiloxWords::new(self.0.reserve((count as u64).div_ceil(GROUP as u64))))
     }
 }
 
 /// Reserved words, one by one.
-pub(crate) struct Words(Singles);
+pub(crate) struct Words(PhiloxWords);
 
 impl Words {
     pub(crate) fn next(&mut self) -> u32 {

@@ -3,7 +3,7 @@
 
 use crate::numeric::simd::{Vector, vectorized};
 use crate::numeric::threads::{BLOCK, Cost};
-use crate::numeric::wide::block;
+use crate::numeric::widen::block;
 use crate::plan::reduce::Axis;
 use graph::Element;
 use rayon::prelude::*;

@@ -5,7 +5,7 @@ use super::{Prod, Sum};
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::Arithmetic;
 use crate::numeric::threads::{Cost, chunk_size, for_chunks};
-use crate::numeric::wide::Lane;
+use crate::numeric::widen::Lane;
 use crate::plan::reduce::{Direction, lines};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelInit};
@@ -34,7 +34,7 @@ where
     let mut out = Tensor::unspecified(T::DTYPE, x.shape().clone())?;
     if out.num_elements() > 0 {
         let (values, step) = (x.values::<T>()?, size * inner);
-        let chunk = chunk_size(values.len(), Cost::Dear).next_multiple_of(step);
+        let chunk = chunk_size(values.len(), Cost::Expensive).next_multiple_of(step);
         for_chunks(out.values_mut::<T>()?, chunk, |start, out| {
             let mut running = vec![O::IDENTITY; inner];
             let mut wide = running.clone();

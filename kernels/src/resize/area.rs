@@ -2,7 +2,7 @@
 
 use super::{Sample, as_single};
 use crate::numeric::threads::for_rows;
-use crate::plan::resize::{Grid, Sizes, covered, shares};
+use crate::plan::resize::{Grid, Sizes, area_shares, covered};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::DType;
@@ -12,8 +12,8 @@ pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Res
     let input = as_single::<T>(ctx.input(0)?)?;
     let mut out = ctx.allocate(DType::Float, sizes.output_shape()?)?;
     if out.num_elements() > 0 {
-        let rows = shares(grid, sizes.input[0], sizes.output[0]);
-        let columns = shares(grid, sizes.input[1], sizes.output[1]);
+        let rows = area_shares(grid, sizes.input[0], sizes.output[0]);
+        let columns = area_shares(grid, sizes.input[1], sizes.output[1]);
         let covered = |axis: usize| covered(grid, sizes.input[axis], sizes.output[axis]);
         let area = covered(0) * covered(1);
         let (values, channels, line_in) = (input.values::<f32>()?, sizes.channels, sizes.input_line());

@@ -3,7 +3,7 @@
 
 use super::{Sample, as_single};
 use crate::numeric::threads::for_rows;
-use crate::plan::resize::{Grid, Sizes, taps};
+use crate::plan::resize::{Grid, Sizes, cubic_taps};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::{DType, Element, Tensor};
@@ -14,8 +14,8 @@ pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Res
     let input = as_single::<T>(ctx.input(0)?)?;
     let mut out = ctx.allocate(DType::Float, sizes.output_shape()?)?;
     if out.num_elements() > 0 {
-        let rows = taps(grid, sizes.input[0], sizes.output[0]);
-        let columns = taps(grid, sizes.input[1], sizes.output[1]);
+        let rows = cubic_taps(grid, sizes.input[0], sizes.output[0]);
+        let columns = cubic_taps(grid, sizes.input[1], sizes.output[1]);
         let (values, channels, line_in) = (input.values::<f32>()?, sizes.channels, sizes.input_line());
         for_rows(out.values_mut::<f32>()?, sizes.output_line(), |first, lines| {
             let mut between = vec![0.0; line_in];
@@ -46,8 +46,8 @@ where
     let mut out = Tensor::zeros(T::DTYPE, sizes.input_shape()?)?;
     let (channels, image_in) = (sizes.channels, sizes.input[0] * sizes.input_line());
     if out.num_elements() > 0 {
-        let rows = taps(grid, sizes.input[0], sizes.output[0]);
-        let columns = taps(grid, sizes.input[1], sizes.output[1]);
+        let rows = cubic_taps(grid, sizes.input[0], sizes.output[0]);
+        let columns = cubic_taps(grid, sizes.input[1], sizes.output[1]);
         let grads = ctx.input(0)?.values::<f32>()?;
         let image_out = sizes.output[0] * sizes.output_line();
         for_rows(out.values_mut::<T>()?, image_in, |first, images| {

@@ -3,8 +3,8 @@
 use super::{Sample, as_single};
 use crate::numeric::scalar::Real as _;
 use crate::numeric::threads::for_rows;
-use crate::numeric::wide::Float;
-use crate::plan::resize::{Grid, Sizes, between};
+use crate::numeric::widen::Float;
+use crate::plan::resize::{Grid, Sizes, linear_taps};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::DType;
@@ -18,8 +18,8 @@ pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Res
     if sizes.input == sizes.output {
         out = input;
     } else if out.num_elements() > 0 {
-        let rows = between(grid, sizes.input[0], sizes.output[0]);
-        let columns = between(grid, sizes.input[1], sizes.output[1]);
+        let rows = linear_taps(grid, sizes.input[0], sizes.output[0]);
+        let columns = linear_taps(grid, sizes.input[1], sizes.output[1]);
         let (values, channels) = (input.values::<f32>()?, sizes.channels);
         let line = |image: usize, row: usize| {
             &values[(image * sizes.input[0] + row) * sizes.input_line()..][..sizes.input_line()]
@@ -50,8 +50,8 @@ pub(super) fn backward<T: Float>(ctx: &mut KernelContext<'_>, grid: Grid) -> Res
     let image_in = sizes.input[0] * sizes.input_line();
     let image_out = sizes.output[0] * sizes.output_line();
     if out.num_elements() > 0 {
-        let rows = between(grid, sizes.input[0], sizes.output[0]);
-        let columns = between(grid, sizes.input[1], sizes.output[1]);
+        let rows = linear_taps(grid, sizes.input[0], sizes.output[0]);
+        let columns = linear_taps(grid, sizes.input[1], sizes.output[1]);
         let images = out.values_mut::<T>()?.par_chunks_exact_mut(image_in);
         images.zip(grads.par_chunks_exact(image_out)).for_each(|(out, grads)| {
             let mut sums = vec![T::Wide::zero(); image_in];

@@ -1,7 +1,7 @@
 //! Rearranged sparse tensors: made dense, sorted, reshaped, concatenated, split, sliced.
 
 use super::coo::{Coo, check_sorted, joined, matrix, picked, text};
-use crate::numeric::moved::{Moved, moved};
+use crate::numeric::copied::{CopiedElement, copied};
 use crate::plan::sparse::dense_shape;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Error, Result, invalid};
@@ -10,10 +10,10 @@ use graph::{Shape, Tensor};
 
 pub(super) fn to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     let validate = init.attr::<bool>("validate_indices")?;
-    moved!(init.output_type(0), E => Kernel::sync(move |ctx| dense::<E>(ctx, validate)))
+    copied!(init.output_type(0), E => Kernel::sync(move |ctx| dense::<E>(ctx, validate)))
 }
 
-fn dense<E: Moved>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
+fn dense<E: CopiedElement>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
     let (count, shape) = dense_shape(ctx)?;
     let (indices, values, default) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
     let (rank, dims) = (shape.rank(), ctx.input(1)?.to_i64s()?);
@@ -327,7 +327,7 @@ pub(super) fn slice_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
 
 /// Returns the elements of a vector at these positions; zero for `None`.
 pub(super) fn placed(values: &Tensor, sources: &[Option<usize>]) -> Result<Tensor> {
-    moved!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[sources.len()])?, |out| {
+    copied!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[sources.len()])?, |out| {
         let values = E::view(values)?;
         for (o, source) in out.iter_mut().zip(sources) {
             match source {

@@ -1,6 +1,6 @@
 //! The validated view of a sparse tensor that kernels use, and selection of its rows.
 
-use crate::numeric::moved::{Moved, moved};
+use crate::numeric::copied::{CopiedElement, copied};
 use crate::plan::sparse::check_parts;
 use device::kernel::KernelContext;
 use device::{Error, Result, invalid};
@@ -134,7 +134,7 @@ pub(in super::super) fn text(numbers: &[i64]) -> String {
 
 /// Returns the elements of a vector at these positions, which must exist.
 pub(in super::super) fn picked(values: &Tensor, order: &[usize]) -> Result<Tensor> {
-    moved!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[order.len()])?, |out| {
+    copied!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[order.len()])?, |out| {
         let values = E::view(values)?;
         for (o, &i) in out.iter_mut().zip(order) {
             o.clone_from(&values[i]);
@@ -147,7 +147,7 @@ pub(in super::super) fn picked(values: &Tensor, order: &[usize]) -> Result<Tenso
 pub(in super::super) fn joined(parts: &[&Tensor]) -> Result<Tensor> {
     let Some(first) = parts.first() else { invalid!("nothing to join") };
     let count = parts.iter().map(|p| p.num_elements()).sum();
-    moved!(first.dtype(), E => E::build(first.dtype(), Shape::new(&[count])?, |out| {
+    copied!(first.dtype(), E => E::build(first.dtype(), Shape::new(&[count])?, |out| {
         let mut rest = out;
         for part in parts {
             let values = E::view(part)?;

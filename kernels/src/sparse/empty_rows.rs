@@ -1,8 +1,8 @@
 //! SparseFillEmptyRows, which gives each empty row a default value, and its gradient.
 
 use super::coo::matrix;
+use crate::numeric::copied::{CopiedElement, copied};
 use crate::numeric::dispatch::dispatch;
-use crate::numeric::moved::{Moved, moved};
 use crate::numeric::scalar::Semiring as _;
 use device::Result;
 use device::invalid;
@@ -115,7 +115,7 @@ pub(super) fn fill(ctx: &mut KernelContext<'_>) -> Result<()> {
         starts[row] += 1;
     }
     let (targets, starts) = (&*targets, &*starts);
-    let out_values = moved!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[total])?, |out| {
+    let out_values = copied!(values.dtype(), E => E::build(values.dtype(), Shape::new(&[total])?, |out| {
         let (values, default) = (E::view(values)?, &E::view(default)?[0]);
         out.iter_mut().for_each(|o| o.clone_from(default));
         for (value, &target) in values.iter().zip(targets) {

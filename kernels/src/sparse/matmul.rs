@@ -5,7 +5,7 @@ use super::coo::Coo;
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::product::{Matrix, Threads, product};
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
-use crate::numeric::wide::{Lane, narrowed, widened};
+use crate::numeric::widen::{Lane, narrowed, widened};
 use crate::plan::sparse::product_sizes;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Result, invalid};

@@ -3,7 +3,7 @@
 use super::coo::{Coo, matrix};
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
-use crate::numeric::wide::{Float, Lane};
+use crate::numeric::widen::{Float, Lane};
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Error, Result};

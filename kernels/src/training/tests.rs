@@ -1,7 +1,7 @@
 //! Compares all ops of every optimizer with TensorFlow's numbers: three steps on a variable of shape `[3, 2]`.
 
 use super::*;
-use crate::numeric::wide::Float;
+use crate::numeric::widen::Float;
 use crate::testing::{lone_device, run_node_on};
 use device::Device;
 use device::value::Value;

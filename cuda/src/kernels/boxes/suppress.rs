@@ -8,7 +8,7 @@ use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
 use device::value::Value;
 use device::{Device, DeviceTensor, Error, Result};
 use graph::{DType, Node, Shape};
-use kernels::plan::boxes::{Rules, among};
+use kernels::plan::boxes::{SuppressionLimits, box_count};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -71,16 +71,16 @@ fn suppress(init: &KernelInit<'_>, is_padded: bool) -> Result<Kernel> {
 fn enqueue(ctx: &AsyncContext, choose: &Function, dtype: DType, is_padded: bool) -> Result<Selection> {
     let [boxes, scores] = [device_input(ctx, 0)?, device_input(ctx, 1)?];
     let parameters = (2..ctx.inputs.len()).map(|i| ctx.input(i)).collect::<Result<SmallVec<[_; 4]>>>()?;
-    let rules = Rules::of(dtype, &parameters)?;
-    let n = among(&boxes.shape, &scores.shape)?;
-    let length = if is_padded { rules.most } else { rules.most.min(n) };
+    let limits = SuppressionLimits::of(dtype, &parameters)?;
+    let n = box_count(&boxes.shape, &scores.shape)?;
+    let length = if is_padded { limits.most } else { limits.most.min(n) };
     let stream = KernelStream::of(&*ctx.device)?;
     let allocate = |dtype, dims: &[usize]| stream.allocate(&ctx.node.name, dtype, Shape::new(dims)?);
     let (left, known) = (allocate(DType::Float, &[n])?, allocate(DType::Int32, &[n])?);
     let numbers = allocate(DType::Int32, &[length])?;
     let scores_left = allocate(dtype, &[length])?;
     let count = allocate(DType::Int32, &[])?;
-    let reals = [rules.overlap, rules.score, rules.scale()].map(|value| f64::from(value).to_bits() as i64);
+    let reals = [limits.overlap, limits.score, limits.scale()].map(|value| f64::from(value).to_bits() as i64);
     let arguments = Arguments::new()
         .address(read(boxes)?)
         .address(read(scores)?)
@@ -91,7 +91,7 @@ fn enqueue(ctx: &AsyncContext, choose: &Function, dtype: DType, is_padded: bool)
         .address(write(&count)?)
         .count(n)
         .count(length)
-        .structure([rules.most as i64].into_iter().chain(reals));
+        .structure([limits.most as i64].into_iter().chain(reals));
     stream.launch_blocks(choose, 1, &arguments)?;
     Ok(Selection { numbers, scores: scores_left, count })
 }

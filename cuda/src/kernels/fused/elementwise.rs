@@ -40,7 +40,7 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let (flat, spread) = (load(false)?, load(true)?);
     let lanes = if has_packed_reads(&chain) { 16 / dtype.size().unwrap_or(16) } else { 1 };
     Kernel::sync(move |ctx| {
-        let Some(layout) = ChainLayout::of(&chain, ctx) else { return chain.one_by_one(ctx) };
+        let Some(layout) = ChainLayout::of(&chain, ctx) else { return chain.run_unfused(ctx) };
         let mut inputs: SmallVec<[DeviceTensor; 8]> = SmallVec::new();
         for i in 0..chain.inputs {
             inputs.push(ctx.take_device_input(i)?);
@@ -161,8 +161,8 @@ impl ChainLayout {
     /// Returns the layout; `None` if the shapes do not fit, or broadcast in more patterns than the kernel
     /// supports.
     fn of(chain: &Chain<Function>, ctx: &KernelContext<'_>) -> Option<ChainLayout> {
-        let input_shapes = chain.given(ctx)?;
-        if chain.takes_as_one_shape(&input_shapes) {
+        let input_shapes = chain.input_shapes(ctx)?;
+        if chain.has_one_shape(&input_shapes) {
             let (shape, operands) =
                 (input_shapes[0].clone(), input_shapes.iter().map(|_| OperandLayout::Whole).collect());
             return Some(ChainLayout { shape, operands, has_patterns: false, axes: Axes::new([]).ok()? });

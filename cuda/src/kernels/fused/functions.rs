@@ -2,7 +2,7 @@
 
 use crate::engine::Source;
 use crate::kernels::{activation, binary, unary};
-use kernels::plan::fused::chain::{Form, Pairing};
+use kernels::plan::fused::chain::{Arity, Pairing};
 
 /// The function of one op.
 #[derive(Clone, Copy, Debug)]
@@ -20,13 +20,13 @@ pub(in crate::kernels) fn has_function(op: &str) -> bool {
 
 /// Returns the op's function and arity, if chains support the op; `BiasAdd` must be `NHWC`, and `AddN` have two
 /// inputs.
-pub(super) fn function(op: &str) -> Option<(Form, Function)> {
+pub(super) fn function(op: &str) -> Option<(Arity, Function)> {
     let (source, name, form) = match op {
-        "Inv" => (&unary::SOURCE, "Reciprocal", Form::Map),
-        "InvGrad" => (&unary::SOURCE, "ReciprocalGrad", Form::Zip(Pairing::Equal)),
-        "Add" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Broadcast)),
-        "AddN" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Equal)),
-        "BiasAdd" => (&binary::SOURCE, "AddV2", Form::Zip(Pairing::Bias)),
+        "Inv" => (&unary::SOURCE, "Reciprocal", Arity::Map),
+        "InvGrad" => (&unary::SOURCE, "ReciprocalGrad", Arity::Zip(Pairing::Equal)),
+        "Add" => (&binary::SOURCE, "AddV2", Arity::Zip(Pairing::Broadcast)),
+        "AddN" => (&binary::SOURCE, "AddV2", Arity::Zip(Pairing::Equal)),
+        "BiasAdd" => (&binary::SOURCE, "AddV2", Arity::Zip(Pairing::Bias)),
         // Ops whose functions have the op's name.
         op => {
             let (source, form, names) = TABLE.iter().find(|(_, _, names)| names.contains(&op))?;
@@ -36,12 +36,12 @@ pub(super) fn function(op: &str) -> Option<(Form, Function)> {
     Some((form, Function { source, name }))
 }
 
-type Row = (&'static Source, Form, &'static [&'static str]);
+type Row = (&'static Source, Arity, &'static [&'static str]);
 
 static TABLE: [Row; 5] = [
     (
         &unary::SOURCE,
-        Form::Map,
+        Arity::Map,
         &[
             "Neg",
             "Abs",
@@ -67,18 +67,18 @@ static TABLE: [Row; 5] = [
     ),
     (
         &unary::SOURCE,
-        Form::Zip(Pairing::Equal),
+        Arity::Zip(Pairing::Equal),
         &["SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "TanhGrad", "SigmoidGrad"],
     ),
-    (&activation::SOURCE, Form::Map, &["Relu", "Relu6", "Elu", "Selu", "Softplus", "Softsign"]),
+    (&activation::SOURCE, Arity::Map, &["Relu", "Relu6", "Elu", "Selu", "Softplus", "Softsign"]),
     (
         &activation::SOURCE,
-        Form::Zip(Pairing::Equal),
+        Arity::Zip(Pairing::Equal),
         &["ReluGrad", "Relu6Grad", "EluGrad", "SeluGrad", "SoftplusGrad", "SoftsignGrad"],
     ),
     (
         &binary::SOURCE,
-        Form::Zip(Pairing::Broadcast),
+        Arity::Zip(Pairing::Broadcast),
         &[
             "AddV2",
             "Sub",

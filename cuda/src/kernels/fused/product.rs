@@ -5,7 +5,7 @@ use crate::engine::engine_of;
 use crate::kernels::matmul::{EpilogueInputs, Flips, multiply};
 use device::Result;
 use device::kernel::{Kernel, KernelInit};
-use kernels::plan::fused::{Link, follow, fused_ops};
+use kernels::plan::fused::{FusedOp, fused_ops, run_ops};
 use kernels::plan::matmul::single;
 
 /// Makes the kernel of a fused product.
@@ -19,8 +19,8 @@ pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
         let (out, has_all) = multiply(ctx, flips, single, inputs)?;
         ctx.set_output(0, out);
         match (has_all, inputs.and_then(|inputs| inputs.bias)) {
-            (false, _) => follow(ctx, &ops, FACTORS),
-            (true, bias) => follow(ctx, &ops[in_call..], bias.map_or(FACTORS, |bias| bias + 1)),
+            (false, _) => run_ops(ctx, &ops, FACTORS),
+            (true, bias) => run_ops(ctx, &ops[in_call..], bias.map_or(FACTORS, |bias| bias + 1)),
         }
     })
 }
@@ -30,7 +30,7 @@ const FACTORS: usize = 2;
 
 /// Returns the epilogue that a library may compute in the product's call, and the number of ops in it: a bias,
 /// a `Relu`, or both in this order.
-fn in_call(ops: &[Link]) -> (Option<EpilogueInputs>, usize) {
+fn in_call(ops: &[FusedOp]) -> (Option<EpilogueInputs>, usize) {
     let is = |at: usize, op: &str| ops.get(at).is_some_and(|link| link.node.op.name() == op);
     let bias = is(0, "BiasAdd").then_some(FACTORS);
     let relu = is(usize::from(bias.is_some()), "Relu");

@@ -5,10 +5,10 @@ use super::SOURCE;
 use crate::engine::Arguments;
 use device::Result;
 use device::kernel::{Kernel, KernelInit};
-use kernels::plan::normalization::{Neighbours, channels, common_channels};
+use kernels::plan::normalization::{LocalNorm, channels, common_channels};
 
-/// Returns the `Neighbours` structure of the `.cu` file.
-fn words(near: &Neighbours, channels: usize) -> [i64; 5] {
+/// Returns the `LocalNorm` structure of the `.cu` file.
+fn words(near: &LocalNorm, channels: usize) -> [i64; 5] {
     let real = |value: f32| f64::from(value).to_bits() as i64;
     // A radius greater than the number of channels has the same effect as that number, which cannot overflow.
     let radius = near.radius.min(channels);
@@ -17,7 +17,7 @@ fn words(near: &Neighbours, channels: usize) -> [i64; 5] {
 
 /// Makes the kernel of `LRN`.
 pub(super) fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
-    let (near, dtype) = (Neighbours::of(init)?, init.output_type(0));
+    let (near, dtype) = (LocalNorm::of(init)?, init.output_type(0));
     let kernel = function(init, &SOURCE, format!("local_response<{}>", type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
         let x = ctx.device_input(0)?;
@@ -32,7 +32,7 @@ pub(super) fn forward(init: &KernelInit<'_>) -> Result<Kernel> {
 
 /// Makes the kernel of `LRNGrad`.
 pub(super) fn backward(init: &KernelInit<'_>) -> Result<Kernel> {
-    let (near, dtype) = (Neighbours::of(init)?, init.output_type(0));
+    let (near, dtype) = (LocalNorm::of(init)?, init.output_type(0));
     let kernel = function(init, &SOURCE, format!("local_response_gradient<{}>", type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
         let (dy, x, y) = (ctx.device_input(0)?, ctx.device_input(1)?, ctx.device_input(2)?);

@@ -35,8 +35,8 @@ pub(super) enum OperandLayout {
 impl ChainLayout {
     /// Returns the layout, or `None` if the shapes do not fit, or a value between ops is neither whole nor single.
     pub(super) fn of<F>(chain: &Chain<F>, ctx: &KernelContext<'_>) -> Option<ChainLayout> {
-        let input_shapes = chain.given(ctx)?;
-        if chain.takes_as_one_shape(&input_shapes) {
+        let input_shapes = chain.input_shapes(ctx)?;
+        if chain.has_one_shape(&input_shapes) {
             let inputs = input_shapes.iter().map(|_| OperandLayout::Whole).collect();
             let values = chain.ops.iter().map(|_| OperandLayout::Whole).collect();
             return Some(ChainLayout {

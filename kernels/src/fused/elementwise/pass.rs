@@ -6,8 +6,8 @@ use super::fit::{ChainLayout, OperandLayout};
 use super::{SingleValues, Source, StripChain};
 use crate::numeric::broadcast::{Operand, Plan};
 use crate::numeric::cpu_cache::LINE;
-use crate::numeric::stream;
-use crate::numeric::wide::Lane;
+use crate::numeric::non_temporal;
+use crate::numeric::widen::Lane;
 use bytemuck::Zeroable;
 use smallvec::SmallVec;
 
@@ -176,7 +176,7 @@ impl<'a, T: Lane<Wide: ChainElement>> StripPass<'a, T> {
             self.strip(at, out, &mut memory);
         }
         if self.bypasses_cache {
-            stream::settle();
+            non_temporal::store_fence();
         }
     }
 
@@ -211,12 +211,12 @@ impl<'a, T: Lane<Wide: ChainElement>> StripPass<'a, T> {
         let value = &mut to[..out.len()];
         step.run(at, value, buffers, &[]);
         match (T::NATIVE, self.bypasses_cache) {
-            (true, _) => stream::copy(bytemuck::cast_slice(value), out),
+            (true, _) => non_temporal::copy(bytemuck::cast_slice(value), out),
             (false, false) => T::narrow(value, out),
             (false, true) => {
                 let narrow = &mut narrow[..out.len()];
                 T::narrow(value, narrow);
-                stream::copy(narrow, out);
+                non_temporal::copy(narrow, out);
             }
         }
         buffers[step.to] = to;
@@ -226,7 +226,7 @@ impl<'a, T: Lane<Wide: ChainElement>> StripPass<'a, T> {
     /// of the next strip, because memory accepts only a limited number of requests at a time.
     fn prefetch(&self, from: usize, len: usize) {
         for elements in &self.prefetched {
-            stream::ask(elements.get(from..from + len).unwrap_or_default());
+            non_temporal::prefetch(elements.get(from..from + len).unwrap_or_default());
         }
     }
 }

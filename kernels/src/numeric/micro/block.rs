@@ -1,6 +1,6 @@
 //! The block computation as a macro, which each instruction set instantiates with its own vector type and operations.
 
-use super::Place;
+use super::Destination;
 
 /// Defines `block`, which computes up to `MR` rows of `NV` vectors, and `sweep`, which cuts the rows into blocks. For
 /// each number of vectors, ascending, `blocks` lists the height of a full block and then the smaller heights that
@@ -9,7 +9,7 @@ use super::Place;
 /// The accumulators must stay in registers: `MR * NV` of them, plus `NV` for the right matrix and one for an element
 /// of the left matrix, must not exceed the number of registers. The right matrix is prefetched some steps ahead,
 /// because it need not be in the first-level cache, and so is the destination before sums are added to it. Sweeps
-/// that prefetch more ([`super::Ahead`]) use separate instances of `block`: when runs are short, every instruction
+/// that prefetch more ([`super::Prefetch`]) use separate instances of `block`: when runs are short, every instruction
 /// between two runs counts.
 macro_rules! blocks {
     (
@@ -19,22 +19,22 @@ macro_rules! blocks {
         prefetch_left: $prefetch_left:expr, prefetch_right: $prefetch_right:expr, prefetch_write: $prefetch_write:expr,
         prefetch_later: $prefetch_later:expr,
     ) => {
-        use super::ahead::{Ahead, PrefetchCursor};
-        use super::{Left, Place, Registers, Right};
-        use crate::numeric::cpu_cache::FLOATS;
+        use super::prefetch::{Prefetch, PrefetchCursor};
+        use super::{LeftMatrix, Destination, Registers, RightPanel};
+        use crate::numeric::cpu_cache::FLOATS_PER_LINE;
 
         pub(super) static REGISTERS: Registers = Registers { columns: $vectors * $lanes, lanes: $lanes, sweep };
 
         /// # Safety
-        /// The processor must have the instructions; `left`, `right` and `place` must lie inside their slices,
-        /// `right` with whole vectors; `place.width` must be at most the width of the widest block.
+        /// The processor must have the instructions; `left`, `right` and `destination` must lie inside their slices,
+        /// `right` with whole vectors; `destination.width` must be at most the width of the widest block.
         $(#[target_feature(enable = $features)])?
-        unsafe fn sweep(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
+        unsafe fn sweep(left: &LeftMatrix<'_>, right: &RightPanel<'_>, destination: &mut Destination<'_>) {
             // SAFETY: the caller guarantees the conditions.
             unsafe {
-                match left.ahead {
-                    Ahead::Nothing => sweep_blocks::<false>(left, right, place),
-                    Ahead::Rows | Ahead::Memory(_) => sweep_blocks::<true>(left, right, place),
+                match left.prefetch {
+                    Prefetch::Nothing => sweep_blocks::<false>(left, right, destination),
+                    Prefetch::Rows | Prefetch::Memory(_) => sweep_blocks::<true>(left, right, destination),
                 }
             }
         }
@@ -42,8 +42,8 @@ macro_rules! blocks {
         /// # Safety
         /// Same as for `sweep`.
         $(#[target_feature(enable = $features)])?
-        unsafe fn sweep_blocks<const PREFETCHES: bool>(left: &Left<'_>, right: &Right<'_>, place: &mut Place<'_>) {
-            match place.width.div_ceil($lanes) {
+        unsafe fn sweep_blocks<const PREFETCHES: bool>(left: &LeftMatrix<'_>, right: &RightPanel<'_>, destination: &mut Destination<'_>) {
+            match destination.width.div_ceil($lanes) {
                 $(0..=$NV => {
                     let mut cursor = PrefetchCursor::new(left, left.rows.len().div_ceil($full));
                     for rows in super::cut_rows(left.rows.len(), $full) {
@@ -51,8 +51,8 @@ macro_rules! blocks {
                         // SAFETY: the caller guarantees the conditions; at least `count` rows start at `first`.
                         unsafe {
                             match count {
-                                $(0..=$rows => block::<$rows, $NV, PREFETCHES>(left, right, place, first, count, &mut cursor),)*
-                                _ => block::<$full, $NV, PREFETCHES>(left, right, place, first, count, &mut cursor),
+                                $(0..=$rows => block::<$rows, $NV, PREFETCHES>(left, right, destination, first, count, &mut cursor),)*
+                                _ => block::<$full, $NV, PREFETCHES>(left, right, destination, first, count, &mut cursor),
                             }
                         }
                     }
@@ -64,12 +64,12 @@ macro_rules! blocks {
         /// Computes rows `first..first + count` of the product; `count` is at most `MR`.
         ///
         /// # Safety
-        /// Same as for `sweep`; `place.width` must need exactly `NV` vectors.
+        /// Same as for `sweep`; `destination.width` must need exactly `NV` vectors.
         $(#[target_feature(enable = $features)])?
         unsafe fn block<const MR: usize, const NV: usize, const PREFETCHES: bool>(
-            left: &Left<'_>,
-            right: &Right<'_>,
-            place: &mut Place<'_>,
+            left: &LeftMatrix<'_>,
+            right: &RightPanel<'_>,
+            destination: &mut Destination<'_>,
             first: usize,
             count: usize,
             cursor: &mut PrefetchCursor,
@@ -82,17 +82,17 @@ macro_rules! blocks {
                 next = super::block::offsets_from(left.rows, first + count, left.rows.len() - 1);
             }
             let (left_step, right_step) = (left.step, right.step);
-            let mut to = [place.data.as_mut_ptr(); MR];
+            let mut to = [destination.data.as_mut_ptr(); MR];
             for i in 0..MR {
-                to[i] = to[i].wrapping_add(place.rows[last.min(first + i)]);
-                if place.add {
+                to[i] = to[i].wrapping_add(destination.rows[last.min(first + i)]);
+                if destination.add {
                     for v in 0..NV {
                         $prefetch_write(to[i].wrapping_add(v * $lanes));
                     }
                 }
             }
             let PrefetchCursor { next: mut later, each, pace } = *cursor;
-            let prefetches_rows = matches!(left.ahead, Ahead::Rows);
+            let prefetches_rows = matches!(left.prefetch, Prefetch::Rows);
             let mut sums = [[$zero; NV]; MR];
             for run in left.runs {
                 // SAFETY: the run lies inside both slices for every row. Pointers after its last step are not read.
@@ -102,7 +102,7 @@ macro_rules! blocks {
                 while rest > 0 {
                     let mut steps = rest;
                     if PREFETCHES {
-                        steps = rest.min(FLOATS);
+                        steps = rest.min(FLOATS_PER_LINE);
                         if prefetches_rows {
                             for i in 0..MR {
                                 $prefetch_left(a.wrapping_add(next[i]));
@@ -138,7 +138,7 @@ macro_rules! blocks {
             }
             cursor.next = later;
             // The sums are indexed only by constants, here too: otherwise the compiler would spill them.
-            if place.width < NV * $lanes {
+            if destination.width < NV * $lanes {
                 let mut rows = [[[0f32; $lanes]; NV]; MR];
                 for i in 0..MR {
                     for v in 0..NV {
@@ -146,9 +146,9 @@ macro_rules! blocks {
                         unsafe { $store(rows[i][v].as_mut_ptr(), sums[i][v]) };
                     }
                 }
-                return super::block::store_parts(place, first, rows[..count].iter().map(|row| row.as_flattened()));
+                return super::block::store_parts(destination, first, rows[..count].iter().map(|row| row.as_flattened()));
             }
-            if place.add {
+            if destination.add {
                 for i in 0..MR {
                     for v in 0..NV {
                         // SAFETY: whole vectors of each row are inside the destination.
@@ -181,13 +181,17 @@ pub(super) fn offsets_from<const MR: usize>(offsets: &[usize], first: usize, las
     rows
 }
 
-/// Stores the first `place.width` elements of each row, or adds them to the destination; for blocks that are not
+/// Stores the first `destination.width` elements of each row, or adds them to the destination; for blocks that are not
 /// whole vectors wide.
 #[inline(never)]
-pub(super) fn store_parts<'a>(place: &mut Place<'_>, first: usize, rows: impl Iterator<Item = &'a [f32]>) {
-    for (&at, row) in place.rows[first..].iter().zip(rows) {
-        for (to, value) in place.data[at..at + place.width].iter_mut().zip(row) {
-            *to = if place.add { *to + value } else { *value };
+pub(super) fn store_parts<'a>(
+    destination: &mut Destination<'_>,
+    first: usize,
+    rows: impl Iterator<Item = &'a [f32]>,
+) {
+    for (&at, row) in destination.rows[first..].iter().zip(rows) {
+        for (to, value) in destination.data[at..at + destination.width].iter_mut().zip(row) {
+            *to = if destination.add { *to + value } else { *value };
         }
     }
 }

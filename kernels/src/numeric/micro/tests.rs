@@ -1,7 +1,7 @@
 //! Compares block products with the definition, on every instruction set that the processor has.
 
 use super::*;
-use crate::numeric::cpu_cache::FLOATS;
+use crate::numeric::cpu_cache::FLOATS_PER_LINE;
 
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7919 + seed * 104_729) % 13) as f32 - 6.0).collect()
@@ -22,8 +22,11 @@ fn blocks_of_every_size() {
 }
 
 fn check(registers: &Registers, count: usize, width: usize, add: bool) {
-    let runs =
-        [(1, 0, 3), (20, 3, 0), (11, 4, 2), (5, 6, 37)].map(|(start, first, len)| Run { start, first, len });
+    let runs = [(1, 0, 3), (20, 3, 0), (11, 4, 2), (5, 6, 37)].map(|(start, first, len)| StepRun {
+        start,
+        first,
+        len,
+    });
     let steps: Vec<(usize, usize)> =
         runs.iter().flat_map(|run| (0..run.len).map(|t| (run.start + t * 2, run.first + t))).collect();
     let rows: Vec<usize> = (0..count).map(|i| (i * 29) % 40).collect();
@@ -33,10 +36,10 @@ fn check(registers: &Registers, count: usize, width: usize, add: bool) {
     let places: Vec<usize> = (0..count).map(|i| (count - 1 - i) * (width + 1)).collect();
     let before = numbers(count * (width + 1), 3);
     let mut out = before.clone();
-    let ahead = [Ahead::Nothing, Ahead::Rows, Ahead::Memory(&b[1..])][count % 3];
-    let left = Left { data: &a, rows: &rows, runs: &runs, step: 2, ahead };
-    let mut place = Place { data: &mut out, rows: &places, width, add };
-    registers.sweep(&left, &Right { data: &b, step: right_step }, &mut place);
+    let prefetch = [Prefetch::Nothing, Prefetch::Rows, Prefetch::Memory(&b[1..])][count % 3];
+    let left = LeftMatrix { data: &a, rows: &rows, runs: &runs, step: 2, prefetch };
+    let mut destination = Destination { data: &mut out, rows: &places, width, add };
+    registers.sweep(&left, &RightPanel { data: &b, step: right_step }, &mut destination);
     for (&row, &place) in rows.iter().zip(&places) {
         for j in 0..width {
             let sum: f32 = steps.iter().map(|(left, right)| a[row + left] * b[right * right_step + j]).sum();
@@ -68,9 +71,9 @@ fn all_but_the_last_blocks_are_full() {
 #[test]
 fn memory_is_prefetched_in_proportion_to_the_rows() {
     let memory = numbers(200, 1);
-    let mut later = Later::new([&memory[..100], &memory[100..]], 20);
+    let mut queue = PrefetchQueue::new([&memory[..100], &memory[100..]], 20);
     let mut lens = Vec::new();
-    while let Ahead::Memory(part) = later.next(5) {
+    while let Prefetch::Memory(part) = queue.next(5) {
         lens.push(part.len());
     }
     // 5 of 20 rows prefetch a quarter of the 200 elements: 50, rounded up to four cache lines.
@@ -83,12 +86,12 @@ fn a_sweep_prefetches_all_of_its_memory() {
     let memory = numbers(5000, 1);
     for len in [0, 1, 15, 16, 17, 100, 1000, 4999] {
         for (runs, blocks) in [(&[14, 14, 12][..], 6), (&[400], 1), (&[0, 3], 2)] {
-            let runs: Vec<Run> = runs.iter().map(|&len| Run { start: 0, first: 0, len }).collect();
-            let ahead = Ahead::Memory(&memory[..len]);
-            let left = Left { data: &[], rows: &[], runs: &runs, step: 1, ahead };
-            let ahead::PrefetchCursor { each, pace, .. } = ahead::PrefetchCursor::new(&left, blocks);
-            let times: usize = runs.iter().map(|run| run.len.div_ceil(FLOATS) * blocks).sum();
-            assert!(times * each * pace >= len && pace <= FLOATS, "{len}: {each} times {pace}");
+            let runs: Vec<StepRun> = runs.iter().map(|&len| StepRun { start: 0, first: 0, len }).collect();
+            let prefetch = Prefetch::Memory(&memory[..len]);
+            let left = LeftMatrix { data: &[], rows: &[], runs: &runs, step: 1, prefetch };
+            let prefetch::PrefetchCursor { each, pace, .. } = prefetch::PrefetchCursor::new(&left, blocks);
+            let times: usize = runs.iter().map(|run| run.len.div_ceil(FLOATS_PER_LINE) * blocks).sum();
+            assert!(times * each * pace >= len && pace <= FLOATS_PER_LINE, "{len}: {each} times {pace}");
             assert_eq!(each == 0, len == 0);
         }
     }
@@ -113,20 +116,20 @@ fn panels_are_of_whole_vectors_and_about_equal() {
 }
 
 /// Sweeps one row and one column over a single run.
-fn sweep_of(run: Run) {
-    let left = Left { data: &[0.0; 4], rows: &[0], runs: &[run], step: 1, ahead: Ahead::Nothing };
-    let mut place = Place { data: &mut [0.0; 1], rows: &[0], width: 1, add: false };
-    Registers::get().sweep(&left, &Right { data: &[0.0; 256], step: 64 }, &mut place);
+fn sweep_of(run: StepRun) {
+    let left = LeftMatrix { data: &[0.0; 4], rows: &[0], runs: &[run], step: 1, prefetch: Prefetch::Nothing };
+    let mut destination = Destination { data: &mut [0.0; 1], rows: &[0], width: 1, add: false };
+    Registers::get().sweep(&left, &RightPanel { data: &[0.0; 256], step: 64 }, &mut destination);
 }
 
 #[test]
 #[should_panic(expected = "a left matrix reaches outside its data")]
 fn runs_that_reach_too_far_are_refused() {
-    sweep_of(Run { start: 2, first: 0, len: 3 });
+    sweep_of(StepRun { start: 2, first: 0, len: 3 });
 }
 
 #[test]
 #[should_panic(expected = "a right matrix reaches outside its data")]
 fn runs_that_reach_too_far_on_the_right_are_refused() {
-    sweep_of(Run { start: 2, first: 3, len: 2 });
+    sweep_of(StepRun { start: 2, first: 3, len: 2 });
 }

@@ -3,9 +3,11 @@
 
 use super::{Matrix, Threads};
 use crate::numeric::cpu_cache;
-use crate::numeric::cpu_cache::FLOATS;
-use crate::numeric::micro::{Ahead, Left, Place, Registers, Right, Run, STEPS, cut, extent};
-use crate::numeric::panel::{Columns, Panels, Rows};
+use crate::numeric::cpu_cache::FLOATS_PER_LINE;
+use crate::numeric::micro::{
+    Destination, LeftMatrix, Prefetch, Registers, RightPanel, STEPS, StepRun, cut, extent,
+};
+use crate::numeric::panel::{ColumnSource, Panels, RowSource};
 use device::Result;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -142,9 +144,9 @@ fn fill(
 ) -> Result<()> {
     let data = &b.data[steps.start * b.row_stride + columns.start * b.column_stride..];
     if b.column_stride == 1 {
-        panels.fill(steps.len(), columns.len(), threads, &Rows { data, stride: b.row_stride })
+        panels.fill(steps.len(), columns.len(), threads, &RowSource { data, stride: b.row_stride })
     } else {
-        panels.fill(steps.len(), columns.len(), threads, &Columns { data, stride: b.column_stride })
+        panels.fill(steps.len(), columns.len(), threads, &ColumnSource { data, stride: b.column_stride })
     }
 }
 
@@ -177,8 +179,9 @@ impl<'a> BlockedProduct<'a> {
             let factor = Factor::new(self.a, 0, self.a.rows, steps, &mut copy);
             for columns in registers.panels(b.columns) {
                 let (data, width) = (&b.data[step * b.row_stride + columns.start..], columns.len());
-                let mut place = Place { data: &mut out[columns.start..], rows: &places, width, add };
-                factor.sweep(&Right { data, step: b.row_stride }, &mut place);
+                let mut destination =
+                    Destination { data: &mut out[columns.start..], rows: &places, width, add };
+                factor.sweep(&RightPanel { data, step: b.row_stride }, &mut destination);
             }
         }
     }
@@ -198,8 +201,8 @@ impl<'a> BlockedProduct<'a> {
                 let add = self.accumulate || steps.start > 0;
                 for panel in panels.iter() {
                     let data = &mut out[column + panel.first..];
-                    let mut place = Place { data, rows: &places, width: panel.width, add };
-                    factor.sweep(&panel.from(0), &mut place);
+                    let mut destination = Destination { data, rows: &places, width: panel.width, add };
+                    factor.sweep(&panel.from(0), &mut destination);
                 }
             }
         }
@@ -236,8 +239,8 @@ impl<'a> BlockedProduct<'a> {
             let factor = Factor::new(self.a, first, count, steps, &mut copy);
             for panel in panels.iter() {
                 let data = &mut out[panel.first..];
-                let mut place = Place { data, rows: &places, width: panel.width, add };
-                factor.sweep(&panel.from(step), &mut place);
+                let mut destination = Destination { data, rows: &places, width: panel.width, add };
+                factor.sweep(&panel.from(step), &mut destination);
             }
         }
     }
@@ -247,7 +250,7 @@ impl<'a> BlockedProduct<'a> {
 struct Factor<'a> {
     data: &'a [f32],
     rows: Vec<usize>,
-    run: Run,
+    run: StepRun,
     step: usize,
 }
 
@@ -272,36 +275,36 @@ impl<'a> Factor<'a> {
             (from, a.row_stride, a.column_stride)
         } else if a.column_stride == 1 {
             copy_lines(from, a.row_stride, count, len, copy);
-            (copy.as_slice(), len + FLOATS, 1)
+            (copy.as_slice(), len + FLOATS_PER_LINE, 1)
         } else {
             copy_lines(from, a.column_stride, len, count, copy);
-            (copy.as_slice(), 1, count + FLOATS)
+            (copy.as_slice(), 1, count + FLOATS_PER_LINE)
         };
         Factor {
             data,
             rows: (0..count).map(|i| i * row).collect(),
-            run: Run { start: 0, first: 0, len },
+            run: StepRun { start: 0, first: 0, len },
             step,
         }
     }
 
-    fn sweep(&self, right: &Right<'_>, place: &mut Place<'_>) {
-        let left = Left {
+    fn sweep(&self, right: &RightPanel<'_>, destination: &mut Destination<'_>) {
+        let left = LeftMatrix {
             data: self.data,
             rows: &self.rows,
             runs: &[self.run],
             step: self.step,
-            ahead: Ahead::Nothing,
+            prefetch: Prefetch::Nothing,
         };
-        Registers::get().sweep(&left, right, place);
+        Registers::get().sweep(&left, right, destination);
     }
 }
 
 /// Copies `count` lines of `len` elements that begin `stride` apart, to lines that do not fall into the same cache
 /// sets.
 fn copy_lines(from: &[f32], stride: usize, count: usize, len: usize, copy: &mut Vec<f32>) {
-    copy.resize(count * (len + FLOATS), 0.0);
-    for (to, from) in copy.chunks_exact_mut(len + FLOATS).zip(from.chunks(stride)) {
+    copy.resize(count * (len + FLOATS_PER_LINE), 0.0);
+    for (to, from) in copy.chunks_exact_mut(len + FLOATS_PER_LINE).zip(from.chunks(stride)) {
         to[..len].copy_from_slice(&from[..len]);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
 use super::{MakeContext, Place, Pull};
-use crate::numeric::philox::{Philox, Singles};
+use crate::numeric::philox::{Philox, PhiloxWords};
 use device::Result;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -37,12 +37,15 @@ impl Seeds {
 pub(crate) struct SeedGenerator {
     seeds: Seeds,
     /// `None` if they stay.
-    stream: Option<Mutex<Singles>>,
+    stream: Option<Mutex<PhiloxWords>>,
 }
 
 impl SeedGenerator {
     pub(crate) fn new(seeds: Seeds, is_new_each_time: bool) -> SeedGenerator {
-        SeedGenerator { seeds, stream: is_new_each_time.then(|| Mutex::new(Singles::new(seeds.stream()))) }
+        SeedGenerator {
+            seeds,
+            stream: is_new_each_time.then(|| Mutex::new(PhiloxWords::new(seeds.stream()))),
+        }
     }
 
     pub(crate) fn next(&self) -> Seeds {
@@ -134,7 +137,7 @@ impl DatasetKind for Shuffle {
 
     fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
         let generator = self.seeds.of(ctx);
-        let numbers = Singles::new(generator.next().stream());
+        let numbers = PhiloxWords::new(generator.next().stream());
         Ok(Box::new(Shuffled {
             dataset: self.input.clone(),
             size: self.size,
@@ -156,7 +159,7 @@ struct Shuffled {
     epochs_left: Option<u64>,
     ctx: MakeContext,
     generator: Arc<SeedGenerator>,
-    numbers: Singles,
+    numbers: PhiloxWords,
     input: Option<Box<dyn DatasetIterator>>,
     /// How many elements in the buffer are of each epoch, and whether that is all of it: the oldest first.
     epochs: VecDeque<(usize, bool)>,
@@ -220,7 +223,7 @@ impl DatasetIterator for Shuffled {
         }
         while self.epochs.front() == Some(&(0, true)) {
             self.epochs.pop_front();
-            self.numbers = Singles::new(self.generator.next().stream());
+            self.numbers = PhiloxWords::new(self.generator.next().stream());
         }
         let Some((count @ 1.., _)) = self.epochs.front_mut() else {
             return Err(device::Error::internal("a shuffle buffer with elements of no epoch"));

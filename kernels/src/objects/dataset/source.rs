@@ -4,7 +4,7 @@ use super::element::{part, row};
 use super::shuffle::SeedSource;
 use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE};
 use super::{MakeContext, Pull};
-use crate::numeric::philox::Singles;
+use crate::numeric::philox::PhiloxWords;
 use device::{Error, Result};
 use graph::{DType, PartialShape, Shape, Tensor};
 use std::sync::Arc;
@@ -270,12 +270,12 @@ impl DatasetKind for Random {
     }
 
     fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
-        let numbers = Singles::new(self.seeds.of(ctx).next().stream());
+        let numbers = PhiloxWords::new(self.seeds.of(ctx).next().stream());
         Ok(Box::new(RandomNumbers(numbers)))
     }
 }
 
-struct RandomNumbers(Singles);
+struct RandomNumbers(PhiloxWords);
 
 impl DatasetIterator for RandomNumbers {
     fn next(&mut self, _: &Pull) -> Result<Option<Element>> {

@@ -1,6 +1,6 @@
 //! The four orders in which a queue gives its elements out.
 
-use crate::numeric::philox::{Philox, Singles};
+use crate::numeric::philox::{Philox, PhiloxWords};
 use device::value::{Held, Placed};
 use device::{Error, Result};
 use graph::DType;
@@ -68,12 +68,16 @@ impl Order for Fifo {
 pub(super) struct Shuffle {
     elements: Vec<Element>,
     kept_back: usize,
-    numbers: Singles,
+    numbers: PhiloxWords,
 }
 
 impl Shuffle {
     pub(super) fn new(kept_back: usize, seeds: (i64, i64)) -> Shuffle {
-        Shuffle { elements: Vec::new(), kept_back, numbers: Singles::new(Philox::seeded(seeds.0, seeds.1)) }
+        Shuffle {
+            elements: Vec::new(),
+            kept_back,
+            numbers: PhiloxWords::new(Philox::seeded(seeds.0, seeds.1)),
+        }
     }
 }
 

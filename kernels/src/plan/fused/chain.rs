@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 /// The arity of a fused op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Arity {
     /// One operand.
     Map,
     /// Two operands.
@@ -57,9 +57,9 @@ pub struct Chain<F> {
 #[derive(Debug)]
 pub struct ChainOp<F> {
     pub function: F,
-    /// One operand, or two if the op is a [`Form::Zip`].
+    /// One operand, or two if the op is a [`Arity::Zip`].
     pub operands: SmallVec<[Source; 2]>,
-    form: Form,
+    arity: Arity,
     unfused: UnfusedOp,
 }
 
@@ -68,7 +68,7 @@ impl<F> Chain<F> {
     ///
     /// # Errors
     /// `InvalidArgument` if the attributes describe no chain; `Unimplemented` naming an op that the device lacks.
-    pub fn new(init: &KernelInit<'_>, function: impl Fn(&str) -> Option<(Form, F)>) -> Result<Chain<F>> {
+    pub fn new(init: &KernelInit<'_>, function: impl Fn(&str) -> Option<(Arity, F)>) -> Result<Chain<F>> {
         let (names, inputs) = (texts(init, "names")?, init.inputs.len());
         let (operands, op_names) = (init.attr::<Vec<i64>>("operands")?, texts(init, "ops")?);
         if op_names.len() > MOST_FUSED_OPS || inputs > 2 * MOST_FUSED_OPS {
@@ -80,10 +80,10 @@ impl<F> Chain<F> {
         let mut operands = operands.iter().map(|operand| usize::try_from(*operand).unwrap_or(usize::MAX));
         let mut ops: Vec<ChainOp<F>> = Vec::new();
         for (at, op) in op_names.iter().enumerate() {
-            let Some((form, function)) = function(op) else {
+            let Some((arity, function)) = function(op) else {
                 return Err(Error::unimplemented(format!("'{op}' in a fused op")));
             };
-            let taken = if form == Form::Map { 1 } else { 2 };
+            let taken = if arity == Arity::Map { 1 } else { 2 };
             let mut sources = SmallVec::new();
             for operand in operands.by_ref().take(taken) {
                 sources.push(match operand.checked_sub(inputs) {
@@ -101,34 +101,34 @@ impl<F> Chain<F> {
             }
             let name = names.get(at).map_or(&*init.node.name, |name| name.as_str());
             let unfused = UnfusedOp::new(init, op, name, taken)?;
-            ops.push(ChainOp { function, operands: sources, form, unfused });
+            ops.push(ChainOp { function, operands: sources, arity, unfused });
         }
-        let takes_equal_shapes = !ops.iter().any(|op| op.form == Form::Zip(Pairing::Bias));
+        let takes_equal_shapes = !ops.iter().any(|op| op.arity == Arity::Zip(Pairing::Bias));
         Ok(Chain { ops, inputs, takes_equal_shapes })
     }
 
     /// Returns the shapes of the inputs; `None` if one of them is no tensor.
-    pub fn given<'c>(&self, ctx: &'c KernelContext<'_>) -> Option<SmallVec<[&'c Shape; 8]>> {
+    pub fn input_shapes<'c>(&self, ctx: &'c KernelContext<'_>) -> Option<SmallVec<[&'c Shape; 8]>> {
         (0..self.inputs).map(|i| ctx.shape(i).ok()).collect()
     }
 
     /// Returns whether all inputs have one shape, which is then also the shape of every value. There must be an
     /// input.
-    pub fn takes_as_one_shape(&self, given: &[&Shape]) -> bool {
+    pub fn has_one_shape(&self, input_shapes: &[&Shape]) -> bool {
         self.takes_equal_shapes
-            && given.split_first().is_some_and(|(x, others)| others.iter().all(|y| y == x))
+            && input_shapes.split_first().is_some_and(|(x, others)| others.iter().all(|y| y == x))
     }
 
     /// Returns the shape of each op's value; `None` if an op does not accept its operands' shapes.
-    pub fn shapes(&self, given: &[&Shape]) -> Option<SmallVec<[Shape; 16]>> {
+    pub fn shapes(&self, input_shapes: &[&Shape]) -> Option<SmallVec<[Shape; 16]>> {
         let mut shapes: SmallVec<[Shape; 16]> = SmallVec::new();
         for op in &self.ops {
             let shape_of = |source: Source| match source {
-                Source::Input(i) => given[i],
+                Source::Input(i) => input_shapes[i],
                 Source::Value(before) => &shapes[before],
             };
-            let shape = match (op.form, op.operands.as_slice()) {
-                (Form::Zip(pairing), &[x, y]) => paired(pairing, shape_of(x), shape_of(y))?,
+            let shape = match (op.arity, op.operands.as_slice()) {
+                (Arity::Zip(pairing), &[x, y]) => paired(pairing, shape_of(x), shape_of(y))?,
                 (_, &[x, ..]) => shape_of(x).clone(),
                 _ => return None,
             };
@@ -138,7 +138,7 @@ impl<F> Chain<F> {
     }
 
     /// Runs the ops one after another over whole tensors, like the unfused graph.
-    pub fn one_by_one(&self, ctx: &mut KernelContext<'_>) -> Result<()> {
+    pub fn run_unfused(&self, ctx: &mut KernelContext<'_>) -> Result<()> {
         let mut uses_left: SmallVec<[usize; 16]> = SmallVec::from_elem(0, self.inputs + self.ops.len());
         let slot = |source: &Source| match *source {
             Source::Input(i) => i,

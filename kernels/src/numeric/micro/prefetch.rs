@@ -1,11 +1,11 @@
 //! Prefetching during products: memory that is read soon is loaded into a near cache while a block is computed.
 
-use super::Left;
-use crate::numeric::cpu_cache::FLOATS;
+use super::LeftMatrix;
+use crate::numeric::cpu_cache::FLOATS_PER_LINE;
 
 /// The memory that a sweep prefetches besides the right matrix.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ahead<'a> {
+pub(crate) enum Prefetch<'a> {
     /// No prefetch: the data is in a near cache already, or the hardware prefetcher loads it.
     Nothing,
     /// The rows of the left matrix for the block after the one that is being computed. The steps of each row are
@@ -18,32 +18,32 @@ pub(crate) enum Ahead<'a> {
 /// Two pieces of memory to prefetch, distributed over sweeps in proportion to their rows: first all of one piece,
 /// then the other.
 #[derive(Debug, Default)]
-pub(crate) struct Later<'a> {
+pub(crate) struct PrefetchQueue<'a> {
     pieces: [&'a [f32]; 2],
     /// Total elements of both pieces, to be prefetched during sweeps of `rows` rows together.
     len: usize,
     rows: usize,
 }
 
-impl<'a> Later<'a> {
+impl<'a> PrefetchQueue<'a> {
     /// Prepares to prefetch `pieces` during sweeps that have `rows` rows together.
-    pub(crate) fn new(pieces: [&'a [f32]; 2], rows: usize) -> Later<'a> {
+    pub(crate) fn new(pieces: [&'a [f32]; 2], rows: usize) -> PrefetchQueue<'a> {
         let len: usize = pieces.iter().map(|piece| piece.len()).sum();
-        Later { pieces, len, rows }
+        PrefetchQueue { pieces, len, rows }
     }
 
     /// Returns the memory that the next sweep, of `rows` rows, has to prefetch, and removes it from the pieces.
-    pub(crate) fn next(&mut self, rows: usize) -> Ahead<'a> {
+    pub(crate) fn next(&mut self, rows: usize) -> Prefetch<'a> {
         let [first, second] = &mut self.pieces;
         let piece = if first.is_empty() { second } else { first };
         let len = (self.len * rows).div_ceil(self.rows.max(1));
-        let (part, rest) = piece.split_at(len.next_multiple_of(FLOATS).min(piece.len()));
+        let (part, rest) = piece.split_at(len.next_multiple_of(FLOATS_PER_LINE).min(piece.len()));
         *piece = rest;
-        if part.is_empty() { Ahead::Nothing } else { Ahead::Memory(part) }
+        if part.is_empty() { Prefetch::Nothing } else { Prefetch::Memory(part) }
     }
 }
 
-/// The prefetch position of a sweep: after every [`FLOATS`] steps of a run, `each` addresses are prefetched, `pace`
+/// The prefetch position of a sweep: after every [`FLOATS_PER_LINE`] steps of a run, `each` addresses are prefetched, `pace`
 /// elements apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PrefetchCursor {
@@ -53,14 +53,14 @@ pub(super) struct PrefetchCursor {
 }
 
 impl PrefetchCursor {
-    /// Distributes the prefetches of `left.ahead` over a sweep of `blocks` blocks.
-    pub(super) fn new(left: &Left<'_>, blocks: usize) -> PrefetchCursor {
-        let Ahead::Memory(memory @ [_, ..]) = left.ahead else {
+    /// Distributes the prefetches of `left.prefetch` over a sweep of `blocks` blocks.
+    pub(super) fn new(left: &LeftMatrix<'_>, blocks: usize) -> PrefetchCursor {
+        let Prefetch::Memory(memory @ [_, ..]) = left.prefetch else {
             return PrefetchCursor { next: std::ptr::null(), each: 0, pace: 0 };
         };
-        let times: usize = left.runs.iter().map(|run| run.len.div_ceil(FLOATS) * blocks).sum();
+        let times: usize = left.runs.iter().map(|run| run.len.div_ceil(FLOATS_PER_LINE) * blocks).sum();
         let times = times.max(1);
-        let each = memory.len().div_ceil(FLOATS * times);
+        let each = memory.len().div_ceil(FLOATS_PER_LINE * times);
         PrefetchCursor { next: memory.as_ptr(), each, pace: memory.len().div_ceil(each * times) }
     }
 }

@@ -73,12 +73,12 @@ fn part<E: Clone>(
 #[cfg(target_arch = "x86_64")]
 mod avx {
     use super::SIDE;
-    use crate::numeric::cpu_cache::FLOATS;
+    use crate::numeric::cpu_cache::FLOATS_PER_LINE;
     use std::arch::x86_64::*;
 
     /// Columns of each row at a time, so few that the rows of two blocks stay in the first-level cache wherever they
     /// lie.
-    const WIDTH: usize = 4 * FLOATS;
+    const WIDTH: usize = 4 * FLOATS_PER_LINE;
 
     /// # Safety
     /// The processor must have AVX; the numbers of rows and columns must be multiples of [`SIDE`], and they must lie
@@ -98,7 +98,7 @@ mod avx {
             for row in (0..rows).step_by(SIDE) {
                 let ahead = from.wrapping_add((row + SIDE) * stride);
                 for column in (left..right).step_by(SIDE) {
-                    if column.is_multiple_of(FLOATS) {
+                    if column.is_multiple_of(FLOATS_PER_LINE) {
                         for i in 0..SIDE {
                             _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(i * stride + column).cast());
                         }

@@ -1,13 +1,13 @@
 //! Elements that kernels copy without computing: kernels are instantiated by element size, not by dtype.
 
-use super::turn;
+use super::transpose_block;
 use bytes::Bytes;
 use device::{Error, Result};
 use graph::tensor::memory_limit;
 use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
 
 /// An element type of kernels that copy elements without computing on them.
-pub(crate) trait Moved: Clone + Send + Sync + 'static {
+pub(crate) trait CopiedElement: Clone + Send + Sync + 'static {
     /// Returns zero, the empty string, an empty handle or an empty variant.
     fn zero() -> Self;
 
@@ -17,9 +17,9 @@ pub(crate) trait Moved: Clone + Send + Sync + 'static {
     /// Returns a new tensor whose elements `fill` sets; they are unspecified before.
     fn build(dtype: DType, shape: Shape, fill: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<Tensor>;
 
-    /// Transposes a matrix: writes rows as columns; see [`turn`].
-    fn turn(from: &[Self], stride: usize, to: &mut [Self], step: usize, sizes: [usize; 2]) {
-        turn::elements(from, stride, to, step, sizes);
+    /// Transposes a matrix: writes rows as columns; see [`super::transpose_block`].
+    fn transpose_block(from: &[Self], stride: usize, to: &mut [Self], step: usize, sizes: [usize; 2]) {
+        transpose_block::elements(from, stride, to, step, sizes);
     }
 
     /// Changes elements of a tensor, in place if the tensor's buffer is not shared.
@@ -34,7 +34,7 @@ pub(crate) trait Moved: Clone + Send + Sync + 'static {
 }
 
 macro_rules! plain {
-    ($($t:ty $(=> $turn:path)?),*) => { $(impl Moved for $t {
+    ($($t:ty $(=> $transpose:path)?),*) => { $(impl CopiedElement for $t {
         fn zero() -> $t {
             0
         }
@@ -56,8 +56,8 @@ macro_rules! plain {
             Ok(tensor)
         }
 
-        $(fn turn(from: &[$t], stride: usize, to: &mut [$t], step: usize, sizes: [usize; 2]) {
-            $turn(from, stride, to, step, sizes);
+        $(fn transpose_block(from: &[$t], stride: usize, to: &mut [$t], step: usize, sizes: [usize; 2]) {
+            $transpose(from, stride, to, step, sizes);
         })?
 
         fn edit(tensor: &mut Tensor, change: impl FnOnce(&mut [$t]) -> Result<()>) -> Result<()> {
@@ -68,9 +68,9 @@ macro_rules! plain {
         }
     })* };
 }
-plain!(u8, u16, u32 => turn::words, u64, u128);
+plain!(u8, u16, u32 => transpose_block::words, u64, u128);
 
-impl Moved for Bytes {
+impl CopiedElement for Bytes {
     fn zero() -> Bytes {
         Bytes::new()
     }
@@ -86,7 +86,7 @@ impl Moved for Bytes {
     }
 }
 
-impl Moved for ResourceHandle {
+impl CopiedElement for ResourceHandle {
     fn zero() -> ResourceHandle {
         ResourceHandle {
             device: "".into(),
@@ -113,7 +113,7 @@ impl Moved for ResourceHandle {
     }
 }
 
-impl Moved for Variant {
+impl CopiedElement for Variant {
     fn zero() -> Variant {
         Variant::EMPTY
     }
@@ -149,8 +149,8 @@ fn objects<T: Clone>(shape: &Shape, object: T) -> Result<Vec<T>> {
     Ok(all)
 }
 
-/// Evaluates an expression with `$E` bound to the [`Moved`] type of a dtype's elements.
-macro_rules! moved {
+/// Evaluates an expression with `$E` bound to the [`CopiedElement`] type of a dtype's elements.
+macro_rules! copied {
     ($dtype:expr, $E:ident => $body:expr) => {{
         let dtype: graph::DType = $dtype;
         match (dtype, dtype.size()) {
@@ -190,12 +190,12 @@ macro_rules! moved {
         }
     }};
 }
-pub(crate) use moved;
+pub(crate) use copied;
 
 use DType::*;
 
-/// The dtypes that [`moved`] supports, for kernel tables.
-pub(crate) const MOVED: &[DType] = &[
+/// The dtypes that [`copied`] supports, for kernel tables.
+pub(crate) const COPIED: &[DType] = &[
     Float,
     Double,
     Half,

@@ -8,11 +8,11 @@ use graph::Element;
 const LARGE: usize = 16 << 20;
 
 /// Returns whether a result of this many elements should be written past the caches.
-pub(crate) fn is_worth_it<T>(len: usize) -> bool {
+pub(crate) fn should_bypass_caches<T>(len: usize) -> bool {
     cfg!(target_arch = "x86_64") && len.saturating_mul(size_of::<T>()) >= LARGE
 }
 
-/// Copies `from` to `to`, which has the same length. Other threads may read `to` after [`settle`].
+/// Copies `from` to `to`, which has the same length. Other threads may read `to` after [`store_fence`].
 pub(crate) fn copy<T: Element>(from: &[T], to: &mut [T]) {
     let (from, to): (&[u8], &mut [u8]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
     #[cfg(target_arch = "x86_64")]
@@ -23,15 +23,15 @@ pub(crate) fn copy<T: Element>(from: &[T], to: &mut [T]) {
 
 /// Prefetches elements that are read soon.
 #[inline]
-pub(crate) fn ask<T: Element>(elements: &[T]) {
+pub(crate) fn prefetch<T: Element>(elements: &[T]) {
     #[cfg(target_arch = "x86_64")]
-    x86::ask(bytemuck::cast_slice(elements));
+    x86::prefetch(bytemuck::cast_slice(elements));
     #[cfg(not(target_arch = "x86_64"))]
     let _ = elements;
 }
 
 /// Orders this thread's copies before its later stores, so that threads that synchronise with it read the copies.
-pub(crate) fn settle() {
+pub(crate) fn store_fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has SSE.
     unsafe {
@@ -52,7 +52,7 @@ mod x86 {
     const STEP: usize = 32;
 
     #[inline]
-    pub(crate) fn ask(bytes: &[u8]) {
+    pub(crate) fn prefetch(bytes: &[u8]) {
         for line in bytes.chunks(LINE) {
             // SAFETY: every x86-64 processor has SSE.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
@@ -116,7 +116,7 @@ mod tests {
             for len in (0..100).chain([128, 400]) {
                 let mut to = vec![u16::MAX; 500];
                 copy(&from[start..start + len], &mut to[start + 1..start + 1 + len]);
-                settle();
+                store_fence();
                 assert_eq!(to[start + 1..start + 1 + len], from[start..start + len], "{len} from {start}");
                 let others = to[..start + 1].iter().chain(&to[start + 1 + len..]);
                 assert!(others.into_iter().all(|&v| v == u16::MAX), "{len} from {start}");
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn small_results_stay_in_the_caches() {
-        assert!(!is_worth_it::<f32>(1 << 20));
-        assert_eq!(is_worth_it::<f64>(LARGE / 8), cfg!(target_arch = "x86_64"));
+        assert!(!should_bypass_caches::<f32>(1 << 20));
+        assert_eq!(should_bypass_caches::<f64>(LARGE / 8), cfg!(target_arch = "x86_64"));
     }
 }
