@@ -1,9 +1,9 @@
 //! A collective over several GPUs of the process: each GPU's kernel joins, and the reduction is enqueued when
 //! all have joined.
 
+use super::collective_barrier::{Arrival, CollectiveBarrier, CollectiveSignature, Participant};
 use super::driver::{Address, AllReduce, AllReducePart, Reduction};
 use super::engine::{Engine, block};
-use super::meeting::{Arrival, CollectiveBarrier, CollectiveSignature, Participant};
 use super::memory::Block;
 use super::streams::Stream;
 use device::cancel::Cancellation;

@@ -1,13 +1,13 @@
 //! An opened GPU: its streams, memory and kernels. The engine enqueues work and orders it across streams.
 
+use super::copy_path::CopyPath;
 use super::driver::{Address, Driver, PinnedMemory, StreamId};
 use super::memory::Block;
 use super::pinned::{PinnedBuffer, PinnedPool};
 use super::pool::Pool;
 use super::program::{Function, Program, Programs};
-use super::road::CopyPath;
 use super::streams::{Mark, Stream, Streams};
-use super::waiter::WaiterThread;
+use super::waiter_thread::WaiterThread;
 use device::gpu_options::GpuOptions;
 use device::window::BorrowedMemory;
 use device::{DeviceTensor, Transfer};

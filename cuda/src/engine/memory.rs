@@ -3,8 +3,8 @@
 use super::arena::Arena;
 use super::driver::Address;
 use super::engine::Engine;
+use super::ipc_buffers::IpcBuffer;
 use super::streams::{Mark, Stream};
-use super::windows::IpcBuffer;
 use device::DeviceMemory;
 use device::Result;
 use device::shared_block::SharedBlock;

@@ -3,7 +3,7 @@
 //! records its calls.
 //!
 //! A kernel enqueues to a [`KernelStream`]. For a segment that repeats, `repeater` decides with the graph cache
-//! (`known`) when to capture it; `capturing` is the device during the capture, and `captured` holds the graph
+//! (`graph_cache`) when to capture it; `capture` is the device during the capture, and `captured_segment` holds the graph
 //! that is launched from then on.
 //!
 //! The crate builds without CUDA installed, and on a machine without a GPU it only looks for `libcuda`:
@@ -11,42 +11,42 @@
 
 mod arena;
 mod arguments;
-mod captured;
-mod capturing;
+mod capture;
+mod captured_segment;
 mod collective;
+mod collective_barrier;
+mod copy_path;
 pub mod driver;
 mod engine;
-mod known;
-mod lane;
+mod gpu_list;
+mod graph_cache;
+mod ipc_buffers;
+mod kernel_stream;
 pub mod library;
-mod machine;
-mod meeting;
 mod memory;
 mod nvidia;
-mod pieces;
+mod piece_batch;
 mod pinned;
 mod pool;
 mod processor;
 mod program;
 mod repeater;
-mod road;
+mod segment_variables;
 mod streams;
-mod variables;
-mod waiter;
-mod windows;
+mod waiter_thread;
 
 pub use arguments::Arguments;
 pub(crate) use collective::{Collective, CollectiveInput};
+pub(crate) use collective_barrier::{CollectiveSignature, Participant};
 pub use driver::Driver;
 pub use engine::Engine;
 pub(crate) use engine::block;
-pub(crate) use lane::BUSY_BLOCKS;
-pub use lane::KernelStream;
-pub use machine::{Gpu, are_present, gpus, pick};
-pub(crate) use meeting::{CollectiveSignature, Participant};
+pub use gpu_list::{Gpu, are_present, gpus, pick};
+pub(crate) use kernel_stream::BUSY_BLOCKS;
+pub use kernel_stream::KernelStream;
 pub use memory::Block;
 pub use nvidia::compile;
-pub use pieces::Piece;
+pub use piece_batch::Piece;
 pub use processor::{device, device_with_driver, engine_of};
 pub use program::{Function, Program, Source};
 pub use streams::Stream;

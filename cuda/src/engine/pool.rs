@@ -2,7 +2,7 @@
 //! messages.
 
 use super::driver::{Address, Driver, StreamId};
-use super::windows::{IpcBuffers, try_wait_before};
+use super::ipc_buffers::{IpcBuffers, try_wait_before};
 use device::{Error, Result};
 use graph::Code;
 use parking_lot::Mutex;

@@ -1,13 +1,13 @@
 //! A GPU as a device, opened when the first node is placed on it: a process that only could use a GPU takes
 //! none of its memory.
 
+use super::copy_path::CopyPath;
 use super::driver::Driver;
 use super::engine::{Engine, block};
-use super::lane::KernelStream;
-use super::machine::Gpu;
+use super::gpu_list::Gpu;
+use super::kernel_stream::KernelStream;
 use super::nvidia::Nvidia;
 use super::repeater::GraphRepeater;
-use super::road::CopyPath;
 use crate::kernels::table;
 use device::gpu_options::GpuOptions;
 use device::repeat::{Repeater, SegmentInfo};

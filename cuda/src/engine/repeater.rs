@@ -1,10 +1,10 @@
 //! Runs a segment in each step: kernel by kernel until it is captured, and as a CUDA graph from then on.
 
-use super::captured::{CapturedSegment, ReplayOutcome};
+use super::captured_segment::{CapturedSegment, ReplayOutcome};
 use super::engine::{Engine, block};
-use super::known::{GraphCache, ReplayDecision};
+use super::graph_cache::{GraphCache, ReplayDecision};
 use super::memory::{Block, BlockId};
-use super::variables::SegmentVariables;
+use super::segment_variables::SegmentVariables;
 use device::Device;
 use device::handle::HandleInput;
 use device::repeat::{Repeater, SegmentInfo, Walk};

@@ -3,7 +3,7 @@
 
 pub(super) mod suppress;
 
-use super::moved::zeros;
+use super::copy::zeros;
 use super::support::{SUMMED, allocate, function, kernel_stream, launch, read, type_name, upload, write};
 use crate::engine::{Arguments, Source};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};

@@ -1,7 +1,7 @@
 //! Joining and splitting tensors along an axis.
 
-use super::moved::{PACK, SOURCE};
-use super::support::{MOVED, allocate, function, launch, moved_type_name, read, write};
+use super::copy::{PACK, SOURCE};
+use super::support::{COPIED, allocate, copied_type_name, function, launch, read, write};
 use crate::engine::{Arguments, Function};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["axis"],
-        ..KernelDef::enqueuing("ConcatV2", &[("T", MOVED)], |init| {
+        ..KernelDef::enqueuing("ConcatV2", &[("T", COPIED)], |init| {
             make_join(init, |ctx| {
                 let count = ctx.num_inputs() - 1;
                 Ok((concatenated(ctx, 0..count, count)?, 0..count))
@@ -22,28 +22,28 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["concat_dim"],
-        ..KernelDef::enqueuing("Concat", &[("T", MOVED)], |init| {
+        ..KernelDef::enqueuing("Concat", &[("T", COPIED)], |init| {
             make_join(init, |ctx| {
                 let count = ctx.num_inputs();
                 Ok((concatenated(ctx, 1..count, 0)?, 1..count))
             })
         })
     },
-    KernelDef::enqueuing("Pack", &[("T", MOVED)], |init| {
+    KernelDef::enqueuing("Pack", &[("T", COPIED)], |init| {
         let axis: i64 = init.attr("axis")?;
         make_join(init, move |ctx| Ok((stacked(ctx, axis)?, 0..ctx.num_inputs())))
     }),
-    KernelDef::enqueuing("Unpack", &[("T", MOVED)], |init| {
+    KernelDef::enqueuing("Unpack", &[("T", COPIED)], |init| {
         let axis: i64 = init.attr("axis")?;
         make_split(init, move |ctx| unstacked(ctx, axis))
     }),
     KernelDef {
         host_memory: &["split_dim"],
-        ..KernelDef::enqueuing("Split", &[("T", MOVED)], |init| make_split(init, split))
+        ..KernelDef::enqueuing("Split", &[("T", COPIED)], |init| make_split(init, split))
     },
     KernelDef {
         host_memory: &["size_splits", "split_dim"],
-        ..KernelDef::enqueuing("SplitV", &[("T", MOVED)], |init| make_split(init, split_v))
+        ..KernelDef::enqueuing("SplitV", &[("T", COPIED)], |init| make_split(init, split_v))
     },
 ];
 
@@ -116,7 +116,7 @@ pub(super) struct ColumnMover(Arc<Function>);
 impl ColumnMover {
     /// Loads the kernel for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<ColumnMover> {
-        Ok(ColumnMover(function(init, &SOURCE, format!("side_by_side<{}>", moved_type_name(dtype)?))?))
+        Ok(ColumnMover(function(init, &SOURCE, format!("side_by_side<{}>", copied_type_name(dtype)?))?))
     }
 
     /// Moves `parts` into `joined` or out of it, as matrices of `rows` rows.

@@ -1,8 +1,8 @@
 //! Constants, fills and diagonals.
 
-use super::moved::{Filler, Mover, SOURCE, make_box_copy, zeros};
+use super::copy::{Filler, Mover, SOURCE, make_box_copy, zeros};
 use super::support::{
-    MOVED, NUMBERS, allocate, allocate_or_reuse, function, launch, moved_type_name, read, type_name, write,
+    COPIED, NUMBERS, allocate, allocate_or_reuse, copied_type_name, function, launch, read, type_name, write,
 };
 use crate::engine::{Arguments, engine_of};
 use device::Result;
@@ -17,9 +17,9 @@ use kernels::plan::constant::{along_diagonal, band, diag_part, with_diagonal};
 const DIAGONAL: &[DType] = &[Float, Double, Half, BFloat16, Int64, Complex64, Complex128];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::enqueuing("Const", &[("dtype", MOVED)], constant),
-    KernelDef { host_memory: &["dims"], ..KernelDef::enqueuing("Fill", &[("T", MOVED)], fill) },
-    KernelDef::enqueuing("ZerosLike", &[("T", MOVED)], |_| {
+    KernelDef::enqueuing("Const", &[("dtype", COPIED)], constant),
+    KernelDef { host_memory: &["dims"], ..KernelDef::enqueuing("Fill", &[("T", COPIED)], fill) },
+    KernelDef::enqueuing("ZerosLike", &[("T", COPIED)], |_| {
         Kernel::sync(|ctx| {
             let x = ctx.device_input(0)?;
             let out = zeros(ctx, x.dtype, x.shape.clone())?;
@@ -30,13 +30,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::enqueuing("OnesLike", &[("T", NUMBERS)], ones_like),
     KernelDef {
         host_memory: &["depth"],
-        ..KernelDef::enqueuing("OneHot", &[("T", MOVED), ("TI", &[UInt8, Int32, Int64])], one_hot)
+        ..KernelDef::enqueuing("OneHot", &[("T", COPIED), ("TI", &[UInt8, Int32, Int64])], one_hot)
     },
     KernelDef::enqueuing("Diag", &[("T", DIAGONAL)], diagonal),
     KernelDef::enqueuing("DiagPart", &[("T", DIAGONAL)], |init| make_box_copy(init, diag_part)),
     KernelDef {
         host_memory: &["num_lower", "num_upper"],
-        ..KernelDef::enqueuing("MatrixBandPart", &[("T", MOVED), ("Tindex", INDEX)], band_part)
+        ..KernelDef::enqueuing("MatrixBandPart", &[("T", COPIED), ("Tindex", INDEX)], band_part)
     },
 ];
 
@@ -87,7 +87,7 @@ fn ones_like(init: &KernelInit<'_>) -> Result<Kernel> {
 fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
     let axis: i64 = init.attr("axis")?;
     let (dtype, index) = (init.output_type(0), init.input_type(0));
-    let name = format!("one_hot<{}, {}>", moved_type_name(dtype)?, type_name(index)?);
+    let name = format!("one_hot<{}, {}>", copied_type_name(dtype)?, type_name(index)?);
     let one_hot = function(init, &SOURCE, name)?;
     Kernel::sync(move |ctx| {
         let (indices, on, off) = (ctx.device_input(0)?, ctx.device_input(2)?, ctx.device_input(3)?);
@@ -142,7 +142,7 @@ fn diagonal(init: &KernelInit<'_>) -> Result<Kernel> {
 /// Makes the kernel of `MatrixBandPart`.
 fn band_part(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    let keep = function(init, &SOURCE, format!("band<{}>", moved_type_name(dtype)?))?;
+    let keep = function(init, &SOURCE, format!("band<{}>", copied_type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
         let ([rows, columns], [lower, upper]) = band(ctx)?;
         let mut x = ctx.take_device_input(0)?;

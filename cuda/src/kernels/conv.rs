@@ -4,7 +4,7 @@
 mod depthwise;
 pub(super) mod volumes;
 
-use super::moved::{Mover, zeros};
+use super::copy::{Mover, zeros};
 use super::pad::Padder;
 use super::support::{allocate, kernel_stream, read, write};
 use crate::engine::driver::{

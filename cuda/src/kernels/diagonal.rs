@@ -1,8 +1,8 @@
 //! Diagonals of batches of matrices: extracting them, setting them, and building matrices from them.
 
-use super::moved::{Filler, zeros};
-use super::placed::{SliceCopier, Slices};
-use super::support::{MOVED, allocate};
+use super::copy::{Filler, zeros};
+use super::slice_copy::{SliceCopier, Slices};
+use super::support::{COPIED, allocate};
 use super::variable::make_unique;
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
@@ -11,35 +11,37 @@ use kernels::plan::diagonal::{DiagonalOp, Diagonals, OpVersion};
 const SIZES: &[&str] = &["k", "num_rows", "num_cols"];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("MatrixDiag", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Diag)),
-    KernelDef::of("BatchMatrixDiag", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Diag)),
+    KernelDef::of("MatrixDiag", &[("T", COPIED)], |i| make(i, OpVersion::First, DiagonalOp::Diag)),
+    KernelDef::of("BatchMatrixDiag", &[("T", COPIED)], |i| make(i, OpVersion::First, DiagonalOp::Diag)),
     KernelDef {
         host_memory: SIZES,
-        ..KernelDef::of("MatrixDiagV2", &[("T", MOVED)], |i| make(i, OpVersion::Second, DiagonalOp::Diag))
+        ..KernelDef::of("MatrixDiagV2", &[("T", COPIED)], |i| make(i, OpVersion::Second, DiagonalOp::Diag))
     },
     KernelDef {
         host_memory: SIZES,
-        ..KernelDef::of("MatrixDiagV3", &[("T", MOVED)], |i| make(i, OpVersion::Third, DiagonalOp::Diag))
+        ..KernelDef::of("MatrixDiagV3", &[("T", COPIED)], |i| make(i, OpVersion::Third, DiagonalOp::Diag))
     },
-    KernelDef::of("MatrixDiagPart", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Part)),
-    KernelDef::of("BatchMatrixDiagPart", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Part)),
+    KernelDef::of("MatrixDiagPart", &[("T", COPIED)], |i| make(i, OpVersion::First, DiagonalOp::Part)),
+    KernelDef::of("BatchMatrixDiagPart", &[("T", COPIED)], |i| make(i, OpVersion::First, DiagonalOp::Part)),
     KernelDef {
         host_memory: &["k"],
-        ..KernelDef::of("MatrixDiagPartV2", &[("T", MOVED)], |i| make(i, OpVersion::Second, DiagonalOp::Part))
-    },
-    KernelDef {
-        host_memory: &["k"],
-        ..KernelDef::of("MatrixDiagPartV3", &[("T", MOVED)], |i| make(i, OpVersion::Third, DiagonalOp::Part))
-    },
-    KernelDef::of("MatrixSetDiag", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Set)),
-    KernelDef::of("BatchMatrixSetDiag", &[("T", MOVED)], |i| make(i, OpVersion::First, DiagonalOp::Set)),
-    KernelDef {
-        host_memory: &["k"],
-        ..KernelDef::of("MatrixSetDiagV2", &[("T", MOVED)], |i| make(i, OpVersion::Second, DiagonalOp::Set))
+        ..KernelDef::of("MatrixDiagPartV2", &[("T", COPIED)], |i| {
+            make(i, OpVersion::Second, DiagonalOp::Part)
+        })
     },
     KernelDef {
         host_memory: &["k"],
-        ..KernelDef::of("MatrixSetDiagV3", &[("T", MOVED)], |i| make(i, OpVersion::Third, DiagonalOp::Set))
+        ..KernelDef::of("MatrixDiagPartV3", &[("T", COPIED)], |i| make(i, OpVersion::Third, DiagonalOp::Part))
+    },
+    KernelDef::of("MatrixSetDiag", &[("T", COPIED)], |i| make(i, OpVersion::First, DiagonalOp::Set)),
+    KernelDef::of("BatchMatrixSetDiag", &[("T", COPIED)], |i| make(i, OpVersion::First, DiagonalOp::Set)),
+    KernelDef {
+        host_memory: &["k"],
+        ..KernelDef::of("MatrixSetDiagV2", &[("T", COPIED)], |i| make(i, OpVersion::Second, DiagonalOp::Set))
+    },
+    KernelDef {
+        host_memory: &["k"],
+        ..KernelDef::of("MatrixSetDiagV3", &[("T", COPIED)], |i| make(i, OpVersion::Third, DiagonalOp::Set))
     },
 ];
 

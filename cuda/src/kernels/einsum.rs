@@ -1,7 +1,7 @@
 //! Einsum: each operand is permuted, and summed over the axes that only it has; then the operands are
 //! multiplied as matrices, and the result is permuted.
 
-use super::moved::{Mover, zeros};
+use super::copy::{Mover, zeros};
 use super::reduce::Reduction;
 use super::support::{allocate, kernel_stream, read, write};
 use crate::engine::driver::Product;

@@ -1,6 +1,6 @@
 //! Fourier transforms along the innermost axes.
 
-use super::moved::zeros;
+use super::copy::zeros;
 use super::support::{Axes, allocate, function, launch, read, type_name, write};
 use crate::engine::{Arguments, Function, Source};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};

@@ -1,7 +1,7 @@
 //! Gathering elements by index. The CPU's kernels fail for an index out of range, but these give zeros, like
 //! TensorFlow's, because a kernel cannot report an error.
 
-use super::support::{MOVED, allocate, function, launch, moved_type_name, read, type_name, write};
+use super::support::{COPIED, allocate, copied_type_name, function, launch, read, type_name, write};
 use crate::engine::{Arguments, Source};
 use device::DeviceTensor;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 static SOURCE: Source = Source { file: "gather.cu", text: include_str!("gather.cu") };
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::enqueuing("Gather", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
+    KernelDef::enqueuing("Gather", &[("Tparams", COPIED), ("Tindices", INDEX)], |init| {
         let gather = Gather::new(init, init.input_type(0))?;
         Kernel::sync(move |ctx| {
             let out = gather.run(ctx, ctx.device_input(0)?, 0, 0)?;
@@ -24,7 +24,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef {
         host_memory: &["axis"],
-        ..KernelDef::enqueuing("GatherV2", &[("Tparams", MOVED), ("Tindices", INDEX)], |init| {
+        ..KernelDef::enqueuing("GatherV2", &[("Tparams", COPIED), ("Tindices", INDEX)], |init| {
             let batch_dims: i64 = init.attr("batch_dims")?;
             let gather = Gather::new(init, init.input_type(0))?;
             Kernel::sync(move |ctx| {
@@ -35,7 +35,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             })
         })
     },
-    KernelDef::enqueuing("GatherNd", &[("Tparams", MOVED), ("Tindices", INDEX)], gather_nd),
+    KernelDef::enqueuing("GatherNd", &[("Tparams", COPIED), ("Tindices", INDEX)], gather_nd),
 ];
 
 /// The kernel that gathers rows of a tensor by the indices in input 1.
@@ -44,7 +44,7 @@ pub(super) struct Gather(std::sync::Arc<crate::engine::Function>);
 impl Gather {
     /// Loads the kernel for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Gather> {
-        let name = format!("gather<{}, {}>", moved_type_name(dtype)?, type_name(init.input_type(1))?);
+        let name = format!("gather<{}, {}>", copied_type_name(dtype)?, type_name(init.input_type(1))?);
         Ok(Gather(function(init, &SOURCE, name)?))
     }
 
@@ -122,7 +122,7 @@ pub(super) fn indexed(shape: &Shape, depth: usize) -> Result<impl Iterator<Item 
 /// Makes the kernel of `GatherNd`.
 fn gather_nd(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    let name = format!("gather_nd<{}, {}>", moved_type_name(dtype)?, type_name(init.input_type(1))?);
+    let name = format!("gather_nd<{}, {}>", copied_type_name(dtype)?, type_name(init.input_type(1))?);
     let gather = function(init, &SOURCE, name)?;
     Kernel::sync(move |ctx| {
         let (params, indices) = (ctx.device_input(0)?, ctx.device_input(1)?);

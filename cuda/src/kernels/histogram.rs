@@ -1,6 +1,6 @@
 //! Counting values in bins, and searching sorted bounds.
 
-use super::moved::zeros;
+use super::copy::zeros;
 use super::support::{ORDERED, allocate, function, launch, read, type_name, write};
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Source, engine_of};

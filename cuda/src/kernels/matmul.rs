@@ -1,6 +1,6 @@
 //! Matrix products, single and in batches.
 
-use super::moved::zeros;
+use super::copy::zeros;
 use super::support::{allocate, kernel_stream, read, write};
 use crate::engine::driver::{Address, Epilogue, Product};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};

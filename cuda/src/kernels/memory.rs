@@ -1,7 +1,7 @@
 //! Tensor arrays and lists whose elements are in the GPU's memory.
 
 use super::concat::{ColumnMover, MoveDirection};
-use super::moved::zeros;
+use super::copy::zeros;
 use super::support::{NUMBERS, allocate};
 use super::variable::{InPlaceUpdate, make_unique};
 use device::DeviceTensor;

@@ -1,7 +1,7 @@
 //! Dilation of greyscale images and its gradients, which are summed in no fixed order.
 
 use super::cast;
-use super::moved::zeros;
+use super::copy::zeros;
 use super::support::{allocate, function, launch, read, type_name, wide, write};
 use crate::engine::{Arguments, Source};
 use device::Result;

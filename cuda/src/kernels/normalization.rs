@@ -2,7 +2,7 @@
 
 mod local;
 
-use super::moved::zeros;
+use super::copy::zeros;
 use super::reduce::{MIN_PER_PART, part_count};
 use super::support::{allocate, allocate_or_reuse, function, kernel_stream, read, type_name, write};
 use crate::engine::{Arguments, Function, Source};

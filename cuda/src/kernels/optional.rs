@@ -1,7 +1,7 @@
 //! Optional values in variants. The values are in the GPU's memory, except those of `int32` and variants.
 
 use super::memory::HOSTED;
-use super::support::MOVED;
+use super::support::COPIED;
 use device::kernel::KernelDef;
 use device::value::Placed;
 use kernels::plan::optional::{from_value, get_value, has_value, none};
@@ -11,12 +11,12 @@ const COMPONENTS: &[&str] = &["components"];
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("OptionalNone", &[], none::<Placed>),
     KernelDef { host_memory: &["has_value"], ..KernelDef::of("OptionalHasValue", &[], has_value::<Placed>) },
-    KernelDef::of("OptionalFromValue", &[("Toutput_types", MOVED)], from_value::<Placed>),
+    KernelDef::of("OptionalFromValue", &[("Toutput_types", COPIED)], from_value::<Placed>),
     KernelDef {
         host_memory: COMPONENTS,
         ..KernelDef::of("OptionalFromValue", &[("Toutput_types", HOSTED)], from_value::<Placed>)
     },
-    KernelDef::of("OptionalGetValue", &[("output_types", MOVED)], get_value::<Placed>),
+    KernelDef::of("OptionalGetValue", &[("output_types", COPIED)], get_value::<Placed>),
     KernelDef {
         host_memory: COMPONENTS,
         ..KernelDef::of("OptionalGetValue", &[("output_types", HOSTED)], get_value::<Placed>)

@@ -1,8 +1,8 @@
 //! Padding with zeros, with a value, and with mirror images.
 
-use super::moved::PACK;
+use super::copy::PACK;
 use super::support::{
-    Axes, MOVED, NUMBERS, allocate, function, launch, moved_type_name, read, type_name, write,
+    Axes, COPIED, NUMBERS, allocate, copied_type_name, function, launch, read, type_name, write,
 };
 use crate::engine::{Arguments, Function, Source};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -17,11 +17,11 @@ use std::sync::Arc;
 static SOURCE: Source = Source { file: "pad.cu", text: include_str!("pad.cu") };
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef { host_memory: &["paddings"], ..KernelDef::enqueuing("Pad", &[("T", MOVED)], pad) },
-    KernelDef { host_memory: &["paddings"], ..KernelDef::enqueuing("PadV2", &[("T", MOVED)], pad) },
+    KernelDef { host_memory: &["paddings"], ..KernelDef::enqueuing("Pad", &[("T", COPIED)], pad) },
+    KernelDef { host_memory: &["paddings"], ..KernelDef::enqueuing("PadV2", &[("T", COPIED)], pad) },
     KernelDef {
         host_memory: &["paddings"],
-        ..KernelDef::enqueuing("MirrorPad", &[("T", MOVED)], |init| mirror(init, false))
+        ..KernelDef::enqueuing("MirrorPad", &[("T", COPIED)], |init| mirror(init, false))
     },
     KernelDef {
         host_memory: &["paddings"],
@@ -33,7 +33,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 fn mirror(init: &KernelInit<'_>, is_back: bool) -> Result<Kernel> {
     let (dtype, offset) = (init.input_type(0), mirror_offset(init)?);
     let name = match is_back {
-        false => format!("mirror<{}>", moved_type_name(dtype)?),
+        false => format!("mirror<{}>", copied_type_name(dtype)?),
         true => format!("mirror_gradient<{}>", type_name(dtype)?),
     };
     let mirror = function(init, &SOURCE, name)?;
@@ -70,7 +70,7 @@ pub(super) type Paddings = [(usize, usize)];
 impl Padder {
     /// Loads the kernel for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Padder> {
-        Ok(Padder(function(init, &SOURCE, format!("pad<{}>", moved_type_name(dtype)?))?))
+        Ok(Padder(function(init, &SOURCE, format!("pad<{}>", copied_type_name(dtype)?))?))
     }
 
     /// Returns the tensor padded with `value`, a tensor of one element, or with zeros.

@@ -1,10 +1,10 @@
 //! Dynamic partition and stitch of rows. The partition numbers and indices are in host memory, because output
 //! shapes depend on them.
 
+use super::copy::zeros;
 use super::host::same_as_cpu;
-use super::moved::zeros;
-use super::placed::{SliceCopier, Slices};
-use super::support::{MOVED, allocate};
+use super::slice_copy::{SliceCopier, Slices};
+use super::support::{COPIED, allocate};
 use device::Result;
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
 use kernels::numeric::dispatch::ANY;
@@ -13,12 +13,12 @@ use kernels::plan::partition::{RowPartitions, StitchPlan, of_rows, parts, stitch
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["partitions"],
-        ..KernelDef::of("DynamicPartition", &[("T", MOVED)], partition)
+        ..KernelDef::of("DynamicPartition", &[("T", COPIED)], partition)
     },
-    KernelDef { host_memory: &["indices"], ..KernelDef::of("DynamicStitch", &[("T", MOVED)], stitch) },
+    KernelDef { host_memory: &["indices"], ..KernelDef::of("DynamicStitch", &[("T", COPIED)], stitch) },
     KernelDef {
         host_memory: &["indices"],
-        ..KernelDef::of("ParallelDynamicStitch", &[("T", MOVED)], stitch)
+        ..KernelDef::of("ParallelDynamicStitch", &[("T", COPIED)], stitch)
     },
     // The size of the output depends on the elements.
     same_as_cpu("Where", &[("T", ANY)], ALL_ARGUMENTS),

@@ -1,7 +1,7 @@
 //! Numbers rounded to the levels of a quantised model, and the gradients of that.
 
 use super::cast;
-use super::moved::zeros;
+use super::copy::zeros;
 use super::reduce::Reduction;
 use super::support::{allocate, function, launch, read, type_name, upload, write};
 use crate::engine::{Arguments, Source};

@@ -1,8 +1,8 @@
 //! Resizing of batches of images, and its gradients. The tables of each axis are computed by the CPU's code and
 //! uploaded.
 
-use super::moved::zeros;
-use super::support::{SUMMED, allocate, function, launch, moved_type_name, read, type_name, upload, write};
+use super::copy::zeros;
+use super::support::{SUMMED, allocate, copied_type_name, function, launch, read, type_name, upload, write};
 use crate::engine::{Arguments, Function, Source};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};
@@ -52,7 +52,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["size"],
         ..KernelDef::of("ResizeNearestNeighbor", &[("T", RESIZED)], |init| {
             let (grid, dtype) = (Grid::of(init)?, init.output_type(0));
-            let resize = function(init, &SOURCE, format!("nearest<{}>", moved_type_name(dtype)?))?;
+            let resize = function(init, &SOURCE, format!("nearest<{}>", copied_type_name(dtype)?))?;
             Kernel::sync(move |ctx| {
                 let sizes = Sizes::forward(ctx)?;
                 let y = allocate(ctx, dtype, sizes.output_shape()?)?;

@@ -2,10 +2,10 @@
 //! out of range is skipped, because a kernel cannot report an error.
 
 use super::cast::Narrowing;
+use super::copy::zeros;
 use super::gather::indexed;
 use super::host::same_as_cpu;
-use super::moved::zeros;
-use super::support::{MOVED, function, launch, moved_type_name, read, type_name, wide, write};
+use super::support::{COPIED, copied_type_name, function, launch, read, type_name, wide, write};
 use super::variable::{make_unique, update_value};
 use crate::engine::{Arguments, Function, Source};
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelContext, KernelDef, KernelInit};
@@ -51,30 +51,30 @@ pub(super) const KERNELS: &[KernelDef] = kernels! {
     "ScatterDiv" "T" CHANGED rows "Div";
     "ScatterMin" "T" CHANGED rows "Min";
     "ScatterMax" "T" CHANGED rows "Max";
-    "ScatterUpdate" "T" MOVED rows "Update";
+    "ScatterUpdate" "T" COPIED rows "Update";
     "ResourceScatterAdd" "dtype" CHANGED rows "Add";
     "ResourceScatterSub" "dtype" CHANGED rows "Sub";
     "ResourceScatterMul" "dtype" CHANGED rows "Mul";
     "ResourceScatterDiv" "dtype" CHANGED rows "Div";
     "ResourceScatterMin" "dtype" CHANGED rows "Min";
     "ResourceScatterMax" "dtype" CHANGED rows "Max";
-    "ResourceScatterUpdate" "dtype" MOVED rows "Update";
+    "ResourceScatterUpdate" "dtype" COPIED rows "Update";
     "ScatterNdAdd" "T" CHANGED slices "Add";
     "ScatterNdSub" "T" CHANGED slices "Sub";
     "ScatterNdMin" "T" CHANGED slices "Min";
     "ScatterNdMax" "T" CHANGED slices "Max";
-    "ScatterNdUpdate" "T" MOVED slices "Update";
+    "ScatterNdUpdate" "T" COPIED slices "Update";
     "ResourceScatterNdAdd" "T" CHANGED slices "Add";
     "ResourceScatterNdSub" "T" CHANGED slices "Sub";
     "ResourceScatterNdMin" "T" CHANGED slices "Min";
     "ResourceScatterNdMax" "T" CHANGED slices "Max";
-    "ResourceScatterNdUpdate" "T" MOVED slices "Update";
+    "ResourceScatterNdUpdate" "T" COPIED slices "Update";
     enqueuing:
     "TensorScatterAdd" "T" CHANGED on_tensor "Add";
     "TensorScatterSub" "T" CHANGED on_tensor "Sub";
     "TensorScatterMin" "T" CHANGED on_tensor "Min";
     "TensorScatterMax" "T" CHANGED on_tensor "Max";
-    "TensorScatterUpdate" "T" MOVED on_tensor "Update";
+    "TensorScatterUpdate" "T" COPIED on_tensor "Update";
     "ScatterNdNonAliasingAdd" "T" CHANGED on_tensor "Add";
 };
 
@@ -87,7 +87,7 @@ fn updating(
     [to, from]: [DType; 2],
     index: DType,
 ) -> Result<Arc<Function>> {
-    let name = if named == "Update" { moved_type_name } else { type_name };
+    let name = if named == "Update" { copied_type_name } else { type_name };
     let (to, from) = (name(to)?, name(from)?);
     function(init, &SOURCE, format!("{kernel}<{named}, {to}, {from}, {}>", type_name(index)?))
 }

@@ -2,7 +2,7 @@
 //! because the last one determines the output's shape.
 
 use super::cast::Narrowing;
-use super::moved::zeros;
+use super::copy::zeros;
 use super::scatter::{CHANGED, Scatter, start};
 use super::support::{NUMBERS, allocate, function, launch, read, type_name, upload, wide, write};
 use crate::engine::driver::Address;

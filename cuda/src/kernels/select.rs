@@ -1,7 +1,7 @@
 //! Selection of elements by a condition, and clipping.
 
 use super::support::{
-    Axes, MOVED, ORDERED, allocate, allocate_or_reuse, function, launch, moved_type_name, read, repeated,
+    Axes, COPIED, ORDERED, allocate, allocate_or_reuse, copied_type_name, function, launch, read, repeated,
     type_name, write,
 };
 use crate::engine::{Arguments, Source};
@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 static SOURCE: Source = Source { file: "select.cu", text: include_str!("select.cu") };
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::enqueuing("Select", &[("T", MOVED)], |init| choosing(init, rows)),
-    KernelDef::enqueuing("SelectV2", &[("T", MOVED)], |init| choosing(init, broadcast)),
+    KernelDef::enqueuing("Select", &[("T", COPIED)], |init| choosing(init, rows)),
+    KernelDef::enqueuing("SelectV2", &[("T", COPIED)], |init| choosing(init, broadcast)),
     KernelDef::enqueuing("ClipByValue", &[("T", ORDERED)], clip),
 ];
 
@@ -25,7 +25,7 @@ type Plan = fn(&KernelContext<'_>) -> Result<(Shape, SmallVec<[isize; 6]>)>;
 /// Makes a kernel that selects elements.
 fn choosing(init: &KernelInit<'_>, plan: Plan) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    let select = function(init, &SOURCE, format!("select<{}>", moved_type_name(dtype)?))?;
+    let select = function(init, &SOURCE, format!("select<{}>", copied_type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
         let (shape, condition) = plan(ctx)?;
         let (yes, no) = (ctx.device_input(1)?, ctx.device_input(2)?);

@@ -1,6 +1,6 @@
 //! Rolling and reversing along axes, and cross products.
 
-use super::support::{Axes, MOVED, allocate, function, launch, moved_type_name, read, type_name, write};
+use super::support::{Axes, COPIED, allocate, copied_type_name, function, launch, read, type_name, write};
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
@@ -10,10 +10,10 @@ use kernels::plan::sequence::{check_cross, sequences, shifts};
 static SOURCE: Source = Source { file: "sequence.cu", text: include_str!("sequence.cu") };
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::enqueuing("ReverseSequence", &[("T", MOVED), ("Tlen", INDEX)], reverse_sequence),
+    KernelDef::enqueuing("ReverseSequence", &[("T", COPIED), ("Tlen", INDEX)], reverse_sequence),
     KernelDef {
         host_memory: &["shift", "axis"],
-        ..KernelDef::enqueuing("Roll", &[("T", MOVED), ("Tshift", INDEX), ("Taxis", INDEX)], roll)
+        ..KernelDef::enqueuing("Roll", &[("T", COPIED), ("Tshift", INDEX), ("Taxis", INDEX)], roll)
     },
     KernelDef::enqueuing("Cross", &[("T", REALS)], cross),
 ];
@@ -21,7 +21,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// Makes the kernel of `Roll`.
 fn roll(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    let roll = function(init, &SOURCE, format!("roll<{}>", moved_type_name(dtype)?))?;
+    let roll = function(init, &SOURCE, format!("roll<{}>", copied_type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
         let shifts = shifts(ctx)?;
         let x = ctx.device_input(0)?;
@@ -39,7 +39,7 @@ fn roll(init: &KernelInit<'_>) -> Result<Kernel> {
 fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
     let (batch, sequence): (i64, i64) = (init.attr("batch_dim")?, init.attr("seq_dim")?);
     let (dtype, length) = (init.output_type(0), init.input_type(1));
-    let name = format!("reverse_sequence<{}, {}>", moved_type_name(dtype)?, type_name(length)?);
+    let name = format!("reverse_sequence<{}, {}>", copied_type_name(dtype)?, type_name(length)?);
     let reverse = function(init, &SOURCE, name)?;
     Kernel::sync(move |ctx| {
         let (x, lengths) = (ctx.device_input(0)?, ctx.device_input(1)?);

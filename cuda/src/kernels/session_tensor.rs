@@ -2,15 +2,15 @@
 
 use super::host::same_as_cpu;
 use super::memory::HOSTED;
-use super::support::MOVED;
+use super::support::COPIED;
 use device::kernel::{ALL_ARGUMENTS, KernelDef};
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    same_as_cpu("GetSessionHandle", &[("T", MOVED)], &["handle"]),
+    same_as_cpu("GetSessionHandle", &[("T", COPIED)], &["handle"]),
     same_as_cpu("GetSessionHandle", &[("T", HOSTED)], ALL_ARGUMENTS),
-    same_as_cpu("GetSessionHandleV2", &[("T", MOVED)], &["handle"]),
+    same_as_cpu("GetSessionHandleV2", &[("T", COPIED)], &["handle"]),
     same_as_cpu("GetSessionHandleV2", &[("T", HOSTED)], ALL_ARGUMENTS),
-    same_as_cpu("GetSessionTensor", &[("dtype", MOVED)], &["handle"]),
+    same_as_cpu("GetSessionTensor", &[("dtype", COPIED)], &["handle"]),
     same_as_cpu("GetSessionTensor", &[("dtype", HOSTED)], ALL_ARGUMENTS),
     same_as_cpu("DeleteSessionTensor", &[], ALL_ARGUMENTS),
 ];

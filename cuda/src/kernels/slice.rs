@@ -1,7 +1,7 @@
 //! Slices, assignments to slices, and the gradients of slices.
 
-use super::moved::{Mover, make_box_copy, zeros};
-use super::support::MOVED;
+use super::copy::{Mover, make_box_copy, zeros};
+use super::support::COPIED;
 use super::variable::{make_unique, update_value};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
@@ -15,27 +15,27 @@ use kernels::plan::slice::{SliceAssignment, layout, plan, slice, strided_slice, 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["begin", "size"],
-        ..KernelDef::enqueuing("Slice", &[("T", MOVED)], |init| make_box_copy(init, slice))
+        ..KernelDef::enqueuing("Slice", &[("T", COPIED)], |init| make_box_copy(init, slice))
     },
     KernelDef {
         host_memory: &["begin", "end", "strides"],
-        ..KernelDef::enqueuing("StridedSlice", &[("T", MOVED)], |init| {
+        ..KernelDef::enqueuing("StridedSlice", &[("T", COPIED)], |init| {
             let attrs = StridedSliceAttrs::of(init.node)?;
             make_box_copy(init, move |ctx| strided_slice(ctx, attrs))
         })
     },
     KernelDef {
         host_memory: &["shape", "begin", "end", "strides"],
-        ..KernelDef::enqueuing("StridedSliceGrad", &[("T", MOVED)], gradient)
+        ..KernelDef::enqueuing("StridedSliceGrad", &[("T", COPIED)], gradient)
     },
-    KernelDef { host_memory: BOUNDS, ..KernelDef::updating("StridedSliceAssign", &[("T", MOVED)], assign) },
+    KernelDef { host_memory: BOUNDS, ..KernelDef::updating("StridedSliceAssign", &[("T", COPIED)], assign) },
     KernelDef {
         host_memory: BOUNDS,
-        ..KernelDef::updating("ResourceStridedSliceAssign", &[("T", MOVED)], assign)
+        ..KernelDef::updating("ResourceStridedSliceAssign", &[("T", COPIED)], assign)
     },
     KernelDef {
         host_memory: BOUNDS,
-        ..KernelDef::enqueuing("TensorStridedSliceUpdate", &[("T", MOVED)], update)
+        ..KernelDef::enqueuing("TensorStridedSliceUpdate", &[("T", COPIED)], update)
     },
 ];
 

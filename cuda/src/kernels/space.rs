@@ -1,7 +1,7 @@
 //! Blocks of spatial axes moved into the batch and back, and patches of images and volumes.
 
 use super::conv::volumes;
-use super::support::{MOST_AXES, MOVED, ORDERED, allocate, function, launch, moved_type_name, read, write};
+use super::support::{COPIED, MOST_AXES, ORDERED, allocate, copied_type_name, function, launch, read, write};
 use crate::engine::{Arguments, Source};
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::{Error, Result};
@@ -16,25 +16,25 @@ static SOURCE: Source = Source { file: "space.cu", text: include_str!("space.cu"
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["block_shape", "paddings"],
-        ..KernelDef::enqueuing("SpaceToBatchND", &[("T", MOVED), ("Tblock_shape", INDEX)], |i| {
+        ..KernelDef::enqueuing("SpaceToBatchND", &[("T", COPIED), ("Tblock_shape", INDEX)], |i| {
             moved(i, false, true)
         })
     },
     KernelDef {
         host_memory: &["block_shape", "crops"],
-        ..KernelDef::enqueuing("BatchToSpaceND", &[("T", MOVED), ("Tblock_shape", INDEX)], |i| {
+        ..KernelDef::enqueuing("BatchToSpaceND", &[("T", COPIED), ("Tblock_shape", INDEX)], |i| {
             moved(i, false, false)
         })
     },
     KernelDef {
         host_memory: &["paddings"],
-        ..KernelDef::enqueuing("SpaceToBatch", &[("T", MOVED)], |init| moved(init, true, true))
+        ..KernelDef::enqueuing("SpaceToBatch", &[("T", COPIED)], |init| moved(init, true, true))
     },
     KernelDef {
         host_memory: &["crops"],
-        ..KernelDef::enqueuing("BatchToSpace", &[("T", MOVED)], |init| moved(init, true, false))
+        ..KernelDef::enqueuing("BatchToSpace", &[("T", COPIED)], |init| moved(init, true, false))
     },
-    KernelDef::enqueuing("ExtractImagePatches", &[("T", MOVED)], |init| {
+    KernelDef::enqueuing("ExtractImagePatches", &[("T", COPIED)], |init| {
         extracting(init, PatchExtraction::of_images(init.node)?)
     }),
     KernelDef::enqueuing("ExtractVolumePatches", &[("T", ORDERED)], |init| {
@@ -47,7 +47,7 @@ fn moved(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Result<Kern
     let dtype = init.output_type(0);
     let block = of_squares.then(|| init.attr::<i64>("block_size")).transpose()?;
     let name = if to_batch { "to_batch" } else { "to_space" };
-    let function = function(init, &SOURCE, format!("{name}<{}>", moved_type_name(dtype)?))?;
+    let function = function(init, &SOURCE, format!("{name}<{}>", copied_type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
         let (blocks, shape) = plan(ctx, block, to_batch)?;
         let x = ctx.device_input(0)?;
@@ -92,7 +92,7 @@ fn words(blocks: &Blocks, wide: &Shape, narrow: &Shape) -> Result<impl Iterator<
 /// Makes a kernel that extracts patches, with the kernel of convolutions over volumes.
 fn extracting(init: &KernelInit<'_>, extraction: PatchExtraction) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    let patches = function(init, &volumes::SOURCE, format!("patches<{}>", moved_type_name(dtype)?))?;
+    let patches = function(init, &volumes::SOURCE, format!("patches<{}>", copied_type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
         let x = ctx.device_input(0)?;
         let extracted = extraction.of(&x.shape)?;

@@ -1,9 +1,9 @@
 //! Sparse tensors: the indices of elements, their values, and the dense shape, which is on the host.
 
+use super::copy::{Filler, zeros};
 use super::host::{on_demand, same_as_cpu};
-use super::moved::{Filler, zeros};
 use super::support::{
-    MOST_AXES, MOVED, SUMMED, allocate, function, launch, moved_type_name, read, type_name, write,
+    COPIED, MOST_AXES, SUMMED, allocate, copied_type_name, function, launch, read, type_name, write,
 };
 use crate::engine::{Arguments, Source};
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
@@ -43,7 +43,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["output_shape"],
-        ..KernelDef::enqueuing("SparseToDense", &[("T", MOVED), ("Tindices", INDEX)], to_dense)
+        ..KernelDef::enqueuing("SparseToDense", &[("T", COPIED), ("Tindices", INDEX)], to_dense)
     },
     arranging("SparseReorder", ARRANGED),
     arranging("SparseReshape", &[]),
@@ -86,7 +86,7 @@ fn product(init: &KernelInit<'_>) -> Result<Kernel> {
 /// Makes the kernel of `SparseToDense`; if indices repeat, any of their values may be the result.
 fn to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    let name = format!("to_dense<{}, {}>", moved_type_name(dtype)?, type_name(init.input_type(0))?);
+    let name = format!("to_dense<{}, {}>", copied_type_name(dtype)?, type_name(init.input_type(0))?);
     let (place, filler) = (function(init, &SOURCE, name)?, Filler::new(init, dtype)?);
     Kernel::sync(move |ctx| {
         let (count, shape) = dense_shape(ctx)?;

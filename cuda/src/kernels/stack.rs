@@ -1,7 +1,7 @@
 //! Stacks, which live as long as their step. Values stay in the GPU's memory, except those of `int32`.
 
 use super::host::same_as_cpu;
-use super::support::MOVED;
+use super::support::COPIED;
 use device::kernel::KernelDef;
 use graph::DType;
 
@@ -11,12 +11,12 @@ const INT32: &[DType] = &[DType::Int32];
 pub(super) const KERNELS: &[KernelDef] = &[
     same_as_cpu("StackV2", &[], &["max_size", "handle"]),
     same_as_cpu("Stack", &[], HANDLE),
-    same_as_cpu("StackPushV2", &[("T", MOVED)], HANDLE),
-    same_as_cpu("StackPush", &[("T", MOVED)], HANDLE),
+    same_as_cpu("StackPushV2", &[("T", COPIED)], HANDLE),
+    same_as_cpu("StackPush", &[("T", COPIED)], HANDLE),
     same_as_cpu("StackPushV2", &[("T", INT32)], &["handle", "elem", "output"]),
     same_as_cpu("StackPush", &[("T", INT32)], &["handle", "elem", "output"]),
-    same_as_cpu("StackPopV2", &[("elem_type", MOVED)], HANDLE),
-    same_as_cpu("StackPop", &[("elem_type", MOVED)], HANDLE),
+    same_as_cpu("StackPopV2", &[("elem_type", COPIED)], HANDLE),
+    same_as_cpu("StackPop", &[("elem_type", COPIED)], HANDLE),
     same_as_cpu("StackPopV2", &[("elem_type", INT32)], &["handle", "elem"]),
     same_as_cpu("StackPop", &[("elem_type", INT32)], &["handle", "elem"]),
     same_as_cpu("StackCloseV2", &[], HANDLE),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(super) const NUMBERS: &[DType] = &[Float, Double, Half, BFloat16, Int64];
 
 /// Dtypes of kernels that only copy elements.
-pub(super) const MOVED: &[DType] = &[
+pub(super) const COPIED: &[DType] = &[
     Float, Double, Half, BFloat16, Bool, Int8, Int16, Int64, UInt8, UInt16, UInt32, UInt64, Complex64,
     Complex128,
 ];
@@ -64,7 +64,7 @@ pub(super) fn type_name(dtype: DType) -> Result<&'static str> {
 }
 
 /// Like [`type_name`], for kernels that only copy elements: an unsigned type of the same size.
-pub(super) fn moved_type_name(dtype: DType) -> Result<&'static str> {
+pub(super) fn copied_type_name(dtype: DType) -> Result<&'static str> {
     Ok(match dtype.size() {
         Some(1) => "u8",
         Some(2) => "u16",

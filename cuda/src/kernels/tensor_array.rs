@@ -3,7 +3,7 @@
 
 use super::host::same_as_cpu;
 use super::memory::OnGpu;
-use super::support::MOVED;
+use super::support::COPIED;
 use device::kernel::KernelDef;
 use graph::DType;
 use kernels::plan::tensor_array::{concat, create, gather, read, scatter, split, write};
@@ -26,7 +26,7 @@ macro_rules! generations {
             )*
             same_as_cpu("TensorArrayGradWithShape", &[], &["handle", "grad_handle", "shape_to_prepend"]),
             $($(
-                KernelDef { host_memory: $hosted, ..KernelDef::of($op, &[($attr, MOVED)], $make) },
+                KernelDef { host_memory: $hosted, ..KernelDef::of($op, &[($attr, COPIED)], $make) },
                 same_as_cpu($op, &[($attr, INT32)], $with_elements),
             )*)*
             $(KernelDef {

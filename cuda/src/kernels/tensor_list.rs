@@ -2,7 +2,7 @@
 //! indices, lengths and shapes are on the host. Lists of dtypes without GPU kernels are placed on the CPU.
 
 use super::memory::{HOSTED, OnGpu};
-use super::support::MOVED;
+use super::support::COPIED;
 use device::kernel::{KernelDef, KernelInit};
 use device::value::Placed;
 use graph::DType;
@@ -32,12 +32,12 @@ macro_rules! rows {
     ) => {
         &[
             $(
-                KernelDef { host_memory: $sizes, ..KernelDef::of($created, &[("element_dtype", MOVED)], $create) },
+                KernelDef { host_memory: $sizes, ..KernelDef::of($created, &[("element_dtype", COPIED)], $create) },
                 KernelDef { host_memory: $sizes, ..KernelDef::of($created, &[("element_dtype", HOSTED)], $create) },
             )*
             $(KernelDef { host_memory: $host, ..KernelDef::of($op, &[], $make) },)*
             $(
-                KernelDef { host_memory: $hosted, ..KernelDef::of($by, &[("element_dtype", MOVED)], $on_gpu) },
+                KernelDef { host_memory: $hosted, ..KernelDef::of($by, &[("element_dtype", COPIED)], $on_gpu) },
                 KernelDef {
                     host_memory: $with_elements,
                     ..KernelDef::of($by, &[("element_dtype", HOSTED)], $on_host)

@@ -1,7 +1,7 @@
 //! Kernels of optimizer steps: they lock the variable and its slots, check shapes, and enqueue the optimizer's
 //! rule. Learning rates and other scalars are in the GPU's memory, because GPU kernels may compute them.
 
-use super::moved::zeros;
+use super::copy::zeros;
 use super::support::{function, kernel_stream, read, type_name, write};
 use super::variable::make_variable_unique;
 use crate::engine::driver::Address;

@@ -1,8 +1,8 @@
 //! Ops that permute and repeat elements.
 
 use super::complex;
-use super::moved::{Mover, make_box_copy};
-use super::support::{MOVED, allocate, function, launch, read, type_name, write};
+use super::copy::{Mover, make_box_copy};
+use super::support::{COPIED, allocate, function, launch, read, type_name, write};
 use crate::engine::Arguments;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};
@@ -25,21 +25,21 @@ pub(super) const KERNELS: &[KernelDef] = &[
     },
     KernelDef {
         host_memory: &["multiples"],
-        ..KernelDef::enqueuing("Tile", &[("T", MOVED)], |init| make_box_copy(init, tile))
+        ..KernelDef::enqueuing("Tile", &[("T", COPIED)], |init| make_box_copy(init, tile))
     },
     KernelDef {
         host_memory: &["axis"],
-        ..KernelDef::enqueuing("ReverseV2", &[("T", MOVED)], |init| make_box_copy(init, reverse_axes))
+        ..KernelDef::enqueuing("ReverseV2", &[("T", COPIED)], |init| make_box_copy(init, reverse_axes))
     },
     KernelDef {
         host_memory: &["dims"],
-        ..KernelDef::enqueuing("Reverse", &[("T", MOVED)], |init| make_box_copy(init, reverse_where))
+        ..KernelDef::enqueuing("Reverse", &[("T", COPIED)], |init| make_box_copy(init, reverse_where))
     },
-    KernelDef::enqueuing("SpaceToDepth", &[("T", MOVED)], |init| {
+    KernelDef::enqueuing("SpaceToDepth", &[("T", COPIED)], |init| {
         let attrs = BlockAttrs::of(init.node)?;
         make_box_copy(init, move |ctx| blocks(ctx, attrs, true))
     }),
-    KernelDef::enqueuing("DepthToSpace", &[("T", MOVED)], |init| {
+    KernelDef::enqueuing("DepthToSpace", &[("T", COPIED)], |init| {
         let attrs = BlockAttrs::of(init.node)?;
         make_box_copy(init, move |ctx| blocks(ctx, attrs, false))
     }),

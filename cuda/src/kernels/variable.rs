@@ -1,7 +1,7 @@
 //! Kernels of reference variables, whose values are in the GPU's memory.
 
-use super::moved::zeros;
-use super::support::{NUMBERS, function, is_unique, kernel_stream, moved_type_name, read, type_name, write};
+use super::copy::zeros;
+use super::support::{NUMBERS, copied_type_name, function, is_unique, kernel_stream, read, type_name, write};
 use crate::engine::{Arguments, Function, Piece, Source};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::value::Value;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 static SOURCE: Source = Source { file: "variable.cu", text: include_str!("variable.cu") };
 
 /// Dtypes of variables on a GPU.
-pub(super) const STORED: &[DType] = super::support::MOVED;
+pub(super) const STORED: &[DType] = super::support::COPIED;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     super::host::same_as_cpu("VariableV2", &[("dtype", STORED)], &[]),
@@ -131,7 +131,7 @@ pub(super) struct Assignment(Arc<Function>);
 impl Assignment {
     /// Loads the kernel for the dtype of input 1.
     pub(super) fn new(init: &KernelInit<'_>) -> Result<Assignment> {
-        Ok(Assignment(function(init, &SOURCE, format!("put<{}>", moved_type_name(init.input_type(1))?))?))
+        Ok(Assignment(function(init, &SOURCE, format!("put<{}>", copied_type_name(init.input_type(1))?))?))
     }
 
     /// Assigns a value. Outside a capture the variable shares the tensor's memory, which is safe because

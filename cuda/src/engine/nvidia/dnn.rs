@@ -1,6 +1,6 @@
 //! Convolutions with cuDNN.
 
-use super::ways::Candidates;
+use super::candidates::Candidates;
 use crate::engine::driver::{Convolution, ConvolutionMemory, Direction, Image, StreamId, WorkspaceBytes};
 use crate::engine::library;
 use cudarc::cudnn::sys;

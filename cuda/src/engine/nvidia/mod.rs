@@ -1,15 +1,15 @@
 //! The CUDA driver, called through cudarc's bindings. Each library is checked before the first call into it.
 
 mod blas;
+mod blas_lt;
+mod candidates;
 mod collectives;
 mod compiler;
 mod dnn;
 mod exit;
-mod light;
+mod ipc;
 mod peers;
-mod shares;
 mod stopwatch;
-mod ways;
 mod workspace;
 
 pub use compiler::compile;
@@ -19,16 +19,16 @@ use super::driver::{
     Address, AllReduce, AllReducePart, Convolution, ConvolutionMemory, Driver, EventId, FunctionId, GraphId,
     Grid, IpcMemory, PinnedMemory, Product, StreamId, WorkspaceBytes,
 };
+use super::gpu_list::Gpu;
 use super::library;
-use super::machine::Gpu;
 use super::program::Program;
 use blas::Blas;
+use blas_lt::BlasLt;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use device::{Error, Result};
 use dnn::Dnn;
 use graph::Code;
-use light::BlasLt;
 use parking_lot::Mutex;
 use peers::Peers;
 use smallvec::SmallVec;
@@ -340,17 +340,17 @@ impl Driver for Nvidia {
 
     fn share(&self, bytes: usize) -> Result<Option<IpcMemory>> {
         let _guard = self.enter()?;
-        shares::share(self, bytes)
+        ipc::share(self, bytes)
     }
 
     fn map(&self, descriptor: BorrowedFd<'_>, bytes: usize) -> Result<Address> {
         let _guard = self.enter()?;
-        shares::map(self, descriptor, bytes)
+        ipc::map(self, descriptor, bytes)
     }
 
     fn unmap(&self, address: Address, bytes: usize) {
         if let Ok(_guard) = self.enter() {
-            shares::unmap(address, bytes);
+            ipc::unmap(address, bytes);
         }
     }
 

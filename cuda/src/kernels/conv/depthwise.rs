@@ -1,6 +1,6 @@
 //! Depthwise convolutions and their gradients: each input channel has filters of its own.
 
-use super::super::moved::zeros;
+use super::super::copy::zeros;
 use super::super::reduce::{MIN_PER_PART, Reduction, part_count};
 use super::super::support::{allocate, function, kernel_stream, launch, read, type_name, write};
 use super::ConvShapes;

@@ -1,7 +1,7 @@
 //! Convolutions over volumes, and their gradients, as matrix products of patches. A few volumes are processed
 //! at a time, so that their patches take bounded memory.
 
-use super::super::moved::{Mover, zeros};
+use super::super::copy::{Mover, zeros};
 use super::super::support::{allocate, function, launch, read, type_name, wide, write};
 use super::super::{binary, cast};
 use super::{ConvShapes, product};

@@ -3,7 +3,7 @@
 
 use crate::engine::driver::Address;
 use crate::engine::{Arguments, Source};
-use crate::kernels::moved::zeros;
+use crate::kernels::copy::zeros;
 use crate::kernels::support::{allocate, function, kernel_stream, read, type_name, write};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};

@@ -1,11 +1,11 @@
 //! A captured segment: the CUDA graph, its memory, and the locations of its inputs and outputs.
 
 use super::arena::Arena;
-use super::capturing::Graph;
+use super::capture::Graph;
 use super::engine::{Engine, block, block_of};
-use super::lane::KernelStream;
+use super::kernel_stream::KernelStream;
 use super::memory::BlockId;
-use super::variables::{LockedValues, SegmentVariables};
+use super::segment_variables::{LockedValues, SegmentVariables};
 use device::repeat::{Access, Walk};
 use device::value::Value;
 use device::{Device, DeviceMemory, DeviceTensor};

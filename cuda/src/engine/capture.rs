@@ -2,8 +2,8 @@
 
 use super::arena::Arena;
 use super::driver::{GraphId, StreamId};
-use super::lane::KernelStream;
-use super::pieces::PieceBatch;
+use super::kernel_stream::KernelStream;
+use super::piece_batch::PieceBatch;
 use super::streams::Stream;
 use device::value::Value;
 use device::{Device, DeviceTensor, Processor, Transfer};

@@ -1,10 +1,10 @@
 //! The stream that a kernel enqueues to: the compute stream, or the stream of the graph that is being captured.
 
 use super::arguments::Arguments;
-use super::capturing::{Capture, CaptureDevice};
+use super::capture::{Capture, CaptureDevice};
 use super::driver::{Driver, Grid, StreamId};
 use super::engine::{Engine, block};
-use super::pieces::{Piece, PieceBatch};
+use super::piece_batch::{Piece, PieceBatch};
 use super::program::Function;
 use super::streams::Stream;
 use crate::engine::processor::engine_of;

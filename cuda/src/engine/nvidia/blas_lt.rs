@@ -1,6 +1,6 @@
 //! Matrix products with cuBLASLt, which can add a bias and apply an activation in the same kernel.
 
-use super::ways::Candidates;
+use super::candidates::Candidates;
 use super::workspace::Workspace;
 use crate::engine::driver::{Epilogue, Product, StreamId};
 use crate::engine::library;

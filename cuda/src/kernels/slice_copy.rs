@@ -1,7 +1,7 @@
 //! Copies of slices by a table from the host, which stitches, partitions and diagonals use.
 
-use super::moved::SOURCE;
-use super::support::{function, launch, moved_type_name, read, upload, write};
+use super::copy::SOURCE;
+use super::support::{copied_type_name, function, launch, read, upload, write};
 use crate::engine::{Arguments, Function};
 use device::DeviceTensor;
 use device::Result;
@@ -24,7 +24,7 @@ pub(super) struct Slices {
 impl SliceCopier {
     /// Loads the kernel for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<SliceCopier> {
-        Ok(SliceCopier(function(init, &SOURCE, format!("placed<{}>", moved_type_name(dtype)?))?))
+        Ok(SliceCopier(function(init, &SOURCE, format!("placed<{}>", copied_type_name(dtype)?))?))
     }
 
     /// Copies slices; `places` are the numbers of each slice in the source and in the target. Targets must be

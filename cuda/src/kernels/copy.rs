@@ -1,6 +1,6 @@
 //! Copies of strided boxes, which slices, transposes, tiles, joins and pads use.
 
-use super::support::{Axes, allocate, function, kernel_stream, launch, moved_type_name, read, write};
+use super::support::{Axes, allocate, copied_type_name, function, kernel_stream, launch, read, write};
 use crate::engine::{Arguments, Function, Source};
 use device::DeviceTensor;
 use device::Result;
@@ -9,7 +9,7 @@ use graph::DType;
 use kernels::numeric::strided::{InputBox, Layout};
 use std::sync::Arc;
 
-pub(super) static SOURCE: Source = Source { file: "moved.cu", text: include_str!("moved.cu") };
+pub(super) static SOURCE: Source = Source { file: "copy.cu", text: include_str!("copy.cu") };
 
 /// Bytes that a thread copies at a time if they are contiguous: `u128` of the `.cu` files.
 pub(super) const PACK: usize = 16;
@@ -21,7 +21,7 @@ pub(super) struct Mover(Arc<Function>);
 impl Mover {
     /// Loads the kernel for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Mover> {
-        Ok(Mover(function(init, &SOURCE, format!("moved<{}>", moved_type_name(dtype)?))?))
+        Ok(Mover(function(init, &SOURCE, format!("moved<{}>", copied_type_name(dtype)?))?))
     }
 
     /// Copies a box of the sizes `dims` between two layouts.
@@ -85,7 +85,7 @@ pub(super) struct Filler(Arc<Function>);
 impl Filler {
     /// Loads the kernel for a dtype.
     pub(super) fn new(init: &KernelInit<'_>, dtype: DType) -> Result<Filler> {
-        Ok(Filler(function(init, &SOURCE, format!("fill<{}>", moved_type_name(dtype)?))?))
+        Ok(Filler(function(init, &SOURCE, format!("fill<{}>", copied_type_name(dtype)?))?))
     }
 
     /// Sets all elements of `to`.
