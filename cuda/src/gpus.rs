@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// Returns the devices `GPU:0`, `GPU:1` and so on of a task, with new incarnations. No GPU is opened.
 ///
 /// # Errors
-/// `Unavailable` with the reason why there is no GPU; `InvalidArgument` for invalid options, or a number that the machine does
-/// not have.
+/// `Unavailable` with the reason why there is no GPU; `InvalidArgument` for invalid options, or a number that the
+/// machine does not have.
 pub fn devices(
     task: &TaskName,
     options: &GpuOptions,

@@ -37,13 +37,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("_UnaryOpsComposition", &[("T", FLOATS)], |init| {
         let names = texts(init, "op_names")?;
-        let links = names.iter().map(|name| FusedOp::new(init, name, 1, copied(init, &["T"])?));
-        let links = links.collect::<Result<Vec<_>>>()?;
-        if links.iter().any(|link| link.node.op.inputs.len() != 1) {
+        let ops = names.iter().map(|name| FusedOp::new(init, name, 1, copied(init, &["T"])?));
+        let ops = ops.collect::<Result<Vec<_>>>()?;
+        if ops.iter().any(|op| op.node.op.inputs.len() != 1) {
             device::invalid!("_UnaryOpsComposition of {names:?}: not all of them take one input");
         }
         let first = FusedOp::new(init, "Identity", 1, copied(init, &["T"])?)?;
-        chain(init, first, links)
+        chain(init, first, ops)
     }),
     KernelDef::of("_FusedElementwise", &[("T", FLOATS)], elementwise::make),
 ];

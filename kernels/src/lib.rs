@@ -97,21 +97,21 @@ use device::{Device, DeviceAttributes, HostProcessor, KernelTable};
 use graph::{DeviceName, TaskName};
 use std::sync::{Arc, OnceLock};
 
-/// The CPU's kernels.
+/// Returns the table of the CPU's kernels.
 pub fn table() -> &'static KernelTable {
     static TABLE: OnceLock<KernelTable> = OnceLock::new();
     TABLE.get_or_init(|| KernelTable::new("CPU", FAMILIES, fused::has_strip))
 }
 
-/// The device of one task's CPUs. `incarnation` is random and new at each start of the process; `memory_limit`, in bytes, is
-/// the figure that the device tells the cluster.
+/// Returns the device of one task's CPUs. `incarnation` is random and new at each start of the process;
+/// `memory_limit`, in bytes, is the limit that the device reports to the cluster.
 pub fn device(name: DeviceName, incarnation: u64, memory_limit: u64) -> Device {
     let attributes =
         DeviceAttributes { name, memory_limit, incarnation, physical_description: String::new() };
     Device::new(attributes, Arc::new(HostProcessor), table())
 }
 
-/// A CPU device outside any cluster, for nodes that run without a graph.
+/// Returns a CPU device outside any cluster, for nodes that run without a graph.
 pub fn lone_device() -> Device {
     device(DeviceName::new(&TaskName::new("localhost", 0), "CPU", 0), 1, 1 << 28)
 }

@@ -36,9 +36,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// Makes the kernel of a matrix product. A flipped factor is transposed, and by the batch ops conjugated too.
 fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Kernel> {
     let conjugates = init.node.op.name() != "MatMul";
-    let kept = OperandCache::default();
+    let cache = OperandCache::default();
     dispatch!(number, init.input_type(0), T => {
-        Kernel::sync(move |ctx| multiply::<T>(ctx, flips, conjugates, batches, &kept))
+        Kernel::sync(move |ctx| multiply::<T>(ctx, flips, conjugates, batches, &cache))
     })
 }
 
@@ -47,7 +47,7 @@ fn multiply<T: Lane>(
     flips: [bool; 2],
     conjugates: bool,
     batches: Batches,
-    kept: &OperandCache<(), Panels>,
+    cache: &OperandCache<(), Panels>,
 ) -> Result<()>
 where
     T::Wide: Arithmetic,
@@ -76,7 +76,7 @@ where
             }
             Ok(wide)
         };
-        match work.packed::<T>(y, kept)? {
+        match work.packed::<T>(y, cache)? {
             Some(panels) => {
                 let x = widened::<T>(x)?;
                 work.run_packed(x.values::<T::Wide>()?, &panels, out.values_mut()?);
@@ -104,13 +104,13 @@ struct ProductSizes<'a> {
 impl ProductSizes<'_> {
     /// Returns the right factor packed into panels, from the cache if the previous step had the same tensor; `None`
     /// if packing does not pay.
-    fn packed<T: Lane>(&self, y: &Tensor, kept: &OperandCache<(), Panels>) -> Result<Option<Arc<Panels>>> {
+    fn packed<T: Lane>(&self, y: &Tensor, cache: &OperandCache<(), Panels>) -> Result<Option<Arc<Panels>>> {
         let is_single =
             T::Wide::DTYPE == DType::Float && y.shape().rank() == 2 && self.plan.shape().rank() == 0;
         if !is_single || !is_worth_packing(self.m, self.k, self.n, self.flips[0]) {
             return Ok(None);
         }
-        kept.get(y, (), || {
+        cache.get(y, (), || {
             let wide = widened::<T>(y)?;
             packed(oriented(wide.values()?, self.k, self.n, self.flips[1]))
         })

@@ -3,7 +3,7 @@
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::{ANY, dispatch};
 use crate::numeric::scalar::Semiring;
-use crate::plan::partition::{RowPartitions, StitchPlan, of_rows, parts, stitched};
+use crate::plan::partition::{RowPartitions, StitchPlan, row_partitions, rows_shape, stitch_plan};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::{DType, Shape};
@@ -32,11 +32,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 fn partition<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let RowPartitions { members, inner } = parts(ctx)?;
+    let RowPartitions { members, inner } = row_partitions(ctx)?;
     let row: usize = inner.iter().product();
     let data = ctx.take_input(0)?;
     for (n, rows) in members.iter().enumerate() {
-        let out = E::build(data.dtype(), of_rows(rows.len(), &inner)?, |out| {
+        let out = E::build(data.dtype(), rows_shape(rows.len(), &inner)?, |out| {
             let values = E::view(&data)?;
             if row > 0 {
                 for (o, &i) in out.chunks_exact_mut(row).zip(rows) {
@@ -51,7 +51,7 @@ fn partition<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
 }
 
 fn stitch<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (count, StitchPlan { shape, row, rows }) = (ctx.num_inputs() / 2, stitched(ctx)?);
+    let (count, StitchPlan { shape, row, rows }) = (ctx.num_inputs() / 2, stitch_plan(ctx)?);
     let dtype = ctx.input(count)?.dtype();
     let sources = (count..2 * count).map(|i| E::view(ctx.input(i)?)).collect::<Result<Vec<_>>>()?;
     let out = E::build(dtype, shape, |out| {

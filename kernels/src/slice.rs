@@ -4,7 +4,7 @@ use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::strided::{Layout, box_kernel, copy, set_box_output};
 use crate::plan::scatter::pass_reference;
-use crate::plan::slice::{SliceAssignment, layout, plan, slice, strided_slice, written};
+use crate::plan::slice::{SliceAssignment, layout, plan, slice, slice_assignment, strided_slice};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::variable::VariableInput;
 use device::{Result, invalid};
@@ -86,7 +86,7 @@ fn write<E: CopiedElement>(
     attrs: StridedSliceAttrs,
     tensor: &mut Tensor,
 ) -> Result<()> {
-    let Some(SliceAssignment { dims, from, to }) = written(ctx, attrs, tensor.shape())? else {
+    let Some(SliceAssignment { dims, from, to }) = slice_assignment(ctx, attrs, tensor.shape())? else {
         return Ok(());
     };
     let value = ctx.input(4)?;

@@ -3,7 +3,7 @@
 use crate::numeric::dispatch::{FLOATS, INDEX, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
 use crate::numeric::widen::Lane;
-use crate::plan::sparse_segment::{GradientRows, picked, sorted_segments};
+use crate::plan::sparse_segment::{GradientRows, selected_rows, sorted_segments};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Result, invalid};
 use graph::{DType, Element, Shape, Tensor};
@@ -87,7 +87,7 @@ fn back<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, compact: bool) -
 where
     T::Wide: Arithmetic + num_traits::NumCast,
 {
-    let (GradientRows { segments, counts, rows }, picked) = picked(ctx)?;
+    let (GradientRows { segments, counts, rows }, picked) = selected_rows(ctx)?;
     let grad = ctx.input(0)?;
     let inner = &grad.shape()[1..];
     let row: usize = inner.iter().product();

@@ -3,8 +3,8 @@
 //! records its calls.
 //!
 //! A kernel enqueues to a [`KernelStream`]. For a segment that repeats, `repeater` decides with the graph cache
-//! (`graph_cache`) when to capture it; `capture` is the device during the capture, and `captured_segment` holds the graph
-//! that is launched from then on.
+//! (`graph_cache`) when to capture it; `capture` is the device during the capture, and `captured_segment` holds the
+//! graph that is launched from then on.
 //!
 //! The crate builds without CUDA installed, and on a machine without a GPU it only looks for `libcuda`:
 //! [`library`] loads NVIDIA's libraries at run time.

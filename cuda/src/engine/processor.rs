@@ -38,7 +38,8 @@ enum DriverSource {
     Driver(Arc<dyn Driver>),
 }
 
-/// The device of one of the machine's GPUs, with kernels of this table. It is opened when its engine is first asked for.
+/// Returns the device of one of the machine's GPUs, with kernels of this table. The GPU is opened at the first request
+/// for its engine.
 ///
 /// # Errors
 /// `InvalidArgument` if the options make no sense.

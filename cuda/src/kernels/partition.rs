@@ -8,7 +8,7 @@ use super::support::{COPIED, allocate};
 use device::Result;
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit};
 use kernels::numeric::dispatch::ANY;
-use kernels::plan::partition::{RowPartitions, StitchPlan, of_rows, parts, stitched};
+use kernels::plan::partition::{RowPartitions, StitchPlan, row_partitions, rows_shape, stitch_plan};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
@@ -29,11 +29,11 @@ fn partition(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.input_type(0);
     let placer = SliceCopier::new(init, dtype)?;
     Kernel::sync(move |ctx| {
-        let RowPartitions { members, inner } = parts(ctx)?;
+        let RowPartitions { members, inner } = row_partitions(ctx)?;
         let data = ctx.take_device_input(0)?;
         let slices = Slices { inner: inner.iter().product(), batches: 1, steps: [0; 2] };
         for (n, rows) in members.iter().enumerate() {
-            let out = allocate(ctx, dtype, of_rows(rows.len(), &inner)?)?;
+            let out = allocate(ctx, dtype, rows_shape(rows.len(), &inner)?)?;
             let places: Vec<(usize, usize)> = rows.iter().enumerate().map(|(to, &from)| (from, to)).collect();
             placer.place(ctx, &data, &out, &places, &slices)?;
             ctx.set_output(n, out);
@@ -47,7 +47,7 @@ fn stitch(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let placer = SliceCopier::new(init, dtype)?;
     Kernel::sync(move |ctx| {
-        let (count, StitchPlan { shape, row, rows }) = (ctx.num_inputs() / 2, stitched(ctx)?);
+        let (count, StitchPlan { shape, row, rows }) = (ctx.num_inputs() / 2, stitch_plan(ctx)?);
         let out = match rows.iter().all(Option::is_some) {
             true => allocate(ctx, dtype, shape)?,
             false => zeros(ctx, dtype, shape)?,

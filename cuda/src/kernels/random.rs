@@ -181,8 +181,8 @@ fn choices(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
     })
 }
 
-/// Sets the output to the stream's next numbers, of which each thread makes `values_per_thread`; `more` adds arguments that
-/// only this kernel takes.
+/// Sets the output to the stream's next numbers, of which each thread makes `values_per_thread`; `more` adds
+/// arguments that only this kernel takes.
 fn draw(
     ctx: &mut KernelContext<'_>,
     source: &Source,

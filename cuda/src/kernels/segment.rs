@@ -13,7 +13,9 @@ use graph::{DType, Shape, Tensor};
 use kernels::numeric::dispatch::{FLOATS, INDEX};
 use kernels::plan::segment::sorted_ids;
 use kernels::plan::shape::integers;
-use kernels::plan::sparse_segment::{GradientRows, SelectedRows, picked, sorted_segments, spread};
+use kernels::plan::sparse_segment::{
+    GradientRows, SelectedRows, gradient_rows, selected_rows, sorted_segments,
+};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -219,7 +221,7 @@ impl SegmentGradient {
 fn gradient(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let gradient = SegmentGradient::new(init, named, init.input_type(1))?;
     Kernel::sync(move |ctx| {
-        let spread = spread(ctx)?;
+        let spread = gradient_rows(ctx)?;
         let out = gradient.run(ctx, &spread, ctx.device_input(1)?, spread.rows)?;
         ctx.set_output(0, out);
         Ok(())
@@ -231,7 +233,7 @@ fn gradient_to_picked(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let gradient = SegmentGradient::new(init, named, DType::Int64)?;
     let index = init.input_type(1);
     Kernel::sync(move |ctx| {
-        let (spread, SelectedRows { rows, places, .. }) = picked(ctx)?;
+        let (spread, SelectedRows { rows, places, .. }) = selected_rows(ctx)?;
         let places = upload(ctx, &Tensor::vector(&places)?)?;
         let out = gradient.run(ctx, &spread, &places, rows.len())?;
         ctx.set_output(0, out);

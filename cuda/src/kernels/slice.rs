@@ -10,7 +10,7 @@ use graph::Shape;
 use graph::ops::slice::StridedSliceAttrs;
 use kernels::numeric::strided::Layout;
 use kernels::plan::scatter::pass_reference;
-use kernels::plan::slice::{SliceAssignment, layout, plan, slice, strided_slice, written};
+use kernels::plan::slice::{SliceAssignment, layout, plan, slice, slice_assignment, strided_slice};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
@@ -52,7 +52,7 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
             if tensor.dtype != dtype {
                 device::invalid!("l-value dtype {} does not match r-value dtype {dtype}", tensor.dtype);
             }
-            match written(ctx, attrs, &tensor.shape)? {
+            match slice_assignment(ctx, attrs, &tensor.shape)? {
                 Some(SliceAssignment { dims, from, to }) => {
                     mover.copy(ctx, &dims, (ctx.device_input(4)?, &from), (tensor, &to))
                 }
@@ -70,7 +70,7 @@ fn update(init: &KernelInit<'_>) -> Result<Kernel> {
     let mover = Mover::new(init, init.input_type(4))?;
     Kernel::sync(move |ctx| {
         let mut tensor = ctx.take_device_input(0)?;
-        if let Some(SliceAssignment { dims, from, to }) = written(ctx, attrs, &tensor.shape)? {
+        if let Some(SliceAssignment { dims, from, to }) = slice_assignment(ctx, attrs, &tensor.shape)? {
             make_unique(ctx, &mut tensor)?;
             mover.copy(ctx, &dims, (ctx.device_input(4)?, &from), (&tensor, &to))?;
         }

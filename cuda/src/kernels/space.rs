@@ -17,22 +17,22 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["block_shape", "paddings"],
         ..KernelDef::enqueuing("SpaceToBatchND", &[("T", COPIED), ("Tblock_shape", INDEX)], |i| {
-            moved(i, false, true)
+            move_blocks(i, false, true)
         })
     },
     KernelDef {
         host_memory: &["block_shape", "crops"],
         ..KernelDef::enqueuing("BatchToSpaceND", &[("T", COPIED), ("Tblock_shape", INDEX)], |i| {
-            moved(i, false, false)
+            move_blocks(i, false, false)
         })
     },
     KernelDef {
         host_memory: &["paddings"],
-        ..KernelDef::enqueuing("SpaceToBatch", &[("T", COPIED)], |init| moved(init, true, true))
+        ..KernelDef::enqueuing("SpaceToBatch", &[("T", COPIED)], |init| move_blocks(init, true, true))
     },
     KernelDef {
         host_memory: &["crops"],
-        ..KernelDef::enqueuing("BatchToSpace", &[("T", COPIED)], |init| moved(init, true, false))
+        ..KernelDef::enqueuing("BatchToSpace", &[("T", COPIED)], |init| move_blocks(init, true, false))
     },
     KernelDef::enqueuing("ExtractImagePatches", &[("T", COPIED)], |init| {
         extracting(init, PatchExtraction::of_images(init.node)?)
@@ -43,7 +43,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
 ];
 
 /// Makes a kernel that moves blocks; with `of_squares`, blocks are squares whose size is an attribute.
-fn moved(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Result<Kernel> {
+fn move_blocks(init: &KernelInit<'_>, of_squares: bool, to_batch: bool) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let block = of_squares.then(|| init.attr::<i64>("block_size")).transpose()?;
     let name = if to_batch { "to_batch" } else { "to_space" };

@@ -135,9 +135,9 @@ impl Registers {
         (0..count).map(move |i| start(i)..start(i + 1).min(width))
     }
 
-    /// Computes `destination = left * right`, or `destination += left * right`, over all rows and at most [`Registers::columns`]
-    /// columns. Each element's products are added in the order of the steps, regardless of the rows computed together
-    /// with it.
+    /// Computes `destination = left * right`, or `destination += left * right`, over all rows and at most
+    /// [`Registers::columns`] columns. Each element's products are added in the order of the steps, regardless of the
+    /// rows computed together with it.
     ///
     /// # Panics
     /// If a row, run or column reaches outside its slice.

@@ -99,7 +99,7 @@ pub fn ops_after_normalization(init: &KernelInit<'_>) -> Result<Vec<FusedOp>> {
 
 /// Checks that the ops take exactly the node's inputs.
 pub(crate) fn check_inputs(init: &KernelInit<'_>, first: usize, then: &[FusedOp]) -> Result<()> {
-    let expected = first + then.iter().map(|link| link.inputs - 1).sum::<usize>();
+    let expected = first + then.iter().map(|op| op.inputs - 1).sum::<usize>();
     if expected != init.inputs.len() {
         device::invalid!("{} takes {expected} inputs, not {}", init.node.op.name(), init.inputs.len());
     }
@@ -131,25 +131,25 @@ fn follower(init: &KernelInit<'_>, op: &str) -> Result<FusedOp> {
 
 /// Runs each of `then` on the current first output, and on the node's inputs from `next` on.
 pub fn run_ops(ctx: &mut KernelContext<'_>, then: &[FusedOp], mut next: usize) -> Result<()> {
-    for link in then {
+    for op in then {
         let value = std::mem::take(&mut ctx.outputs[0]);
-        run(ctx, link, next, value)?;
-        next += link.inputs - 1;
+        run(ctx, op, next, value)?;
+        next += op.inputs - 1;
     }
     Ok(())
 }
 
 /// Runs one op on `value`, if there is one, and on the node's inputs from `next` on.
-pub(crate) fn run(ctx: &mut KernelContext<'_>, link: &FusedOp, next: usize, value: Value) -> Result<()> {
+pub(crate) fn run(ctx: &mut KernelContext<'_>, op: &FusedOp, next: usize, value: Value) -> Result<()> {
     let mut inputs: SmallVec<[Value; 6]> = SmallVec::new();
     if !matches!(value, Value::None) {
         inputs.push(value);
     }
-    let further = link.inputs - inputs.len();
+    let further = op.inputs - inputs.len();
     inputs.extend((next..next + further).map(|i| ctx.take_value(i)));
-    let mut outputs: SmallVec<[Value; 6]> = SmallVec::from_elem(Value::None, link.outputs);
-    let mut link_ctx = KernelContext { node: &link.node, inputs: &mut inputs, outputs: &mut outputs, ..*ctx };
-    (link.kernel)(&mut link_ctx)?;
+    let mut outputs: SmallVec<[Value; 6]> = SmallVec::from_elem(Value::None, op.outputs);
+    let mut op_ctx = KernelContext { node: &op.node, inputs: &mut inputs, outputs: &mut outputs, ..*ctx };
+    (op.kernel)(&mut op_ctx)?;
     for (whole, value) in ctx.outputs.iter_mut().zip(outputs) {
         if matches!(whole, Value::None) {
             *whole = value;

@@ -15,7 +15,7 @@ pub struct RowPartitions {
     pub inner: SmallVec<[usize; 6]>,
 }
 
-pub fn parts(ctx: &KernelContext<'_>) -> Result<RowPartitions> {
+pub fn row_partitions(ctx: &KernelContext<'_>) -> Result<RowPartitions> {
     let (data, partitions) = (ctx.shape(0)?, ctx.input(1)?);
     let (rank, num) = (partitions.shape().rank(), ctx.num_outputs());
     if data.get(..rank) != Some(partitions.shape().dims()) {
@@ -37,7 +37,7 @@ pub fn parts(ctx: &KernelContext<'_>) -> Result<RowPartitions> {
     Ok(RowPartitions { members, inner: data[rank..].into() })
 }
 
-pub fn of_rows(count: usize, inner: &[usize]) -> Result<Shape> {
+pub fn rows_shape(count: usize, inner: &[usize]) -> Result<Shape> {
     let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&[count]);
     dims.extend_from_slice(inner);
     Ok(Shape::new(&dims)?)
@@ -54,7 +54,7 @@ pub struct StitchPlan {
     pub rows: Vec<Option<(usize, usize)>>,
 }
 
-pub fn stitched(ctx: &KernelContext<'_>) -> Result<StitchPlan> {
+pub fn stitch_plan(ctx: &KernelContext<'_>) -> Result<StitchPlan> {
     let count = ctx.num_inputs() / 2;
     let (first_indices, first) = (ctx.shape(0)?, ctx.shape(count)?);
     let Some(inner) = first.get(first_indices.rank()..) else {
@@ -79,7 +79,7 @@ pub fn stitched(ctx: &KernelContext<'_>) -> Result<StitchPlan> {
     if most == i32::MAX {
         invalid!("Expected a non-negative size, got {}", most.wrapping_add(1));
     }
-    let (shape, row) = (of_rows((most + 1) as usize, inner)?, inner.iter().product::<usize>());
+    let (shape, row) = (rows_shape((most + 1) as usize, inner)?, inner.iter().product::<usize>());
     let len = if row == 0 { 0 } else { shape[0] };
     let bytes = len as u128 * size_of::<Option<(usize, usize)>>() as u128;
     if bytes > u128::from(graph::tensor::memory_limit()) {

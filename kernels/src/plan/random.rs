@@ -1,5 +1,5 @@
-//! Sources of random numbers: seeds in the attributes of a node, seeds or a key in its inputs, or the
-//! state of a generator in a variable.
+//! Sources of random numbers: seeds in the attributes of a node, seeds or a key in its inputs, or the state of a
+//! generator in a variable.
 
 use crate::numeric::philox::{GROUP, Philox};
 use device::kernel::{KernelContext, KernelInit};

@@ -85,7 +85,7 @@ pub struct SliceAssignment {
 
 /// Returns the copy of input 4 into a slice of a tensor of this shape, broadcast along axes of size 1; `None` if the
 /// slice is empty.
-pub fn written(
+pub fn slice_assignment(
     ctx: &KernelContext<'_>,
     attrs: StridedSliceAttrs,
     shape: &Shape,

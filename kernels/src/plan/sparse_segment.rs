@@ -81,7 +81,7 @@ pub struct GradientRows {
     pub rows: usize,
 }
 
-pub fn spread(ctx: &KernelContext<'_>) -> Result<GradientRows> {
+pub fn gradient_rows(ctx: &KernelContext<'_>) -> Result<GradientRows> {
     let Some(&segment_count) = ctx.shape(0)?.first() else {
         invalid!("grad must be at least rank 1.");
     };
@@ -111,8 +111,8 @@ pub struct SelectedRows {
 }
 
 /// Returns the distribution of the gradients, and the rows that get them.
-pub fn picked(ctx: &KernelContext<'_>) -> Result<(GradientRows, SelectedRows)> {
-    let mut spread = spread(ctx)?;
+pub fn selected_rows(ctx: &KernelContext<'_>) -> Result<(GradientRows, SelectedRows)> {
+    let mut spread = gradient_rows(ctx)?;
     let mut indices = ctx.input(1)?.to_i64s()?;
     if spread.rows == 0 {
         // The output has no row, so the indices are ignored.

@@ -31,7 +31,7 @@ const FACTORS: usize = 2;
 /// Returns the epilogue that a library may compute in the product's call, and the number of ops in it: a bias,
 /// a `Relu`, or both in this order.
 fn in_call(ops: &[FusedOp]) -> (Option<EpilogueInputs>, usize) {
-    let is = |at: usize, op: &str| ops.get(at).is_some_and(|link| link.node.op.name() == op);
+    let is = |at: usize, op: &str| ops.get(at).is_some_and(|fused| fused.node.op.name() == op);
     let bias = is(0, "BiasAdd").then_some(FACTORS);
     let relu = is(usize::from(bias.is_some()), "Relu");
     let count = usize::from(bias.is_some()) + usize::from(relu);

@@ -43,8 +43,8 @@ impl<'a> PrefetchQueue<'a> {
     }
 }
 
-/// The prefetch position of a sweep: after every [`FLOATS_PER_LINE`] steps of a run, `each` addresses are prefetched, `pace`
-/// elements apart.
+/// The prefetch position of a sweep: after every [`FLOATS_PER_LINE`] steps of a run, `each` addresses are prefetched,
+/// `pace` elements apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PrefetchCursor {
     pub(super) next: *const f32,

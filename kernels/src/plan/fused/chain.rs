@@ -33,8 +33,8 @@ pub enum Pairing {
     Bias,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 /// The origin of an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// An input of the fused node.
     Input(usize),
@@ -57,7 +57,7 @@ pub struct Chain<F> {
 #[derive(Debug)]
 pub struct ChainOp<F> {
     pub function: F,
-    /// One operand, or two if the op is a [`Arity::Zip`].
+    /// One operand, or two if the op is an [`Arity::Zip`].
     pub operands: SmallVec<[Source; 2]>,
     arity: Arity,
     unfused: UnfusedOp,
