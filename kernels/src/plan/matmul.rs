@@ -7,6 +7,7 @@ use graph::Shape;
 /// A function that checks the ranks of both inputs and returns the plan that pairs their batches.
 pub type Batches = fn(&Shape, &Shape) -> Result<Plan>;
 
+/// Checks that both inputs are matrices, and returns the plan of a single product.
 pub fn single(x: &Shape, y: &Shape) -> Result<Plan> {
     for (i, s) in [x, y].into_iter().enumerate() {
         if s.rank() != 2 {
@@ -16,6 +17,7 @@ pub fn single(x: &Shape, y: &Shape) -> Result<Plan> {
     Plan::new(&Shape::scalar(), &Shape::scalar())
 }
 
+/// Returns the plan of the products of batches of matrices whose batch dimensions must be equal.
 pub fn same_batches(x: &Shape, y: &Shape) -> Result<Plan> {
     if x.rank() != y.rank() {
         device::invalid!("In[0] and In[1] has different ndims: {x} vs. {y}");
@@ -29,6 +31,7 @@ pub fn same_batches(x: &Shape, y: &Shape) -> Result<Plan> {
     broadcast_batches(x, y)
 }
 
+/// Returns the plan of the products of batches of matrices whose batch dimensions broadcast.
 pub fn broadcast_batches(x: &Shape, y: &Shape) -> Result<Plan> {
     at_least_matrices(x, y)?;
     let batch = |s: &Shape| Shape::new(&s[..s.rank() - 2]);

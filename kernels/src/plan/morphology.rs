@@ -32,6 +32,7 @@ impl Sizes {
         Ok(Sizes { batch, rows, columns, depth })
     }
 
+    /// Returns the shape of the dilated images.
     pub fn output(&self) -> Result<Shape> {
         Ok(Shape::new(&[self.batch, self.rows.output, self.columns.output, self.depth])?)
     }

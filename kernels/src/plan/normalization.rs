@@ -14,6 +14,10 @@ pub struct LocalNorm {
 }
 
 impl LocalNorm {
+    /// Reads the attributes of the node.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the radius is negative or too large.
     pub fn of(init: &KernelInit<'_>) -> Result<LocalNorm> {
         let radius = usize::try_from(init.attr::<i64>("depth_radius")?).ok();
         let radius = radius.filter(|&r| r < i32::MAX as usize);

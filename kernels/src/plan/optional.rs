@@ -14,6 +14,7 @@ fn optional<T: Held>(ctx: &KernelContext<'_>) -> Result<Arc<Optional<T>>> {
     }
 }
 
+/// `OptionalFromValue`: makes the kernel that outputs an optional that holds all inputs.
 pub fn from_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let components = (0..ctx.num_inputs()).map(|i| T::of(ctx.take_value(i))).collect::<Result<_>>()?;
@@ -22,6 +23,7 @@ pub fn from_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// `OptionalNone`: makes the kernel that outputs an empty optional.
 pub fn none<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         ctx.set_output(0, Tensor::variant(Optional::<T>::NONE));
@@ -29,6 +31,7 @@ pub fn none<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// `OptionalHasValue`: makes the kernel that outputs whether the optional in input 0 holds tensors.
 pub fn has_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let has_value = optional::<T>(ctx)?.components().is_some();
@@ -37,6 +40,8 @@ pub fn has_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// `OptionalGetValue`: makes the kernel that outputs the tensors of the optional in input 0, which must have the
+/// dtypes and shapes of the node's attributes.
 pub fn get_value<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let shapes = init.attr::<Vec<PartialShape>>("output_shapes")?;
     if shapes.len() != init.outputs.len() {

@@ -33,6 +33,7 @@ pub fn paddings(ctx: &KernelContext<'_>, most: usize) -> Result<SmallVec<[(usize
         .collect()
 }
 
+/// Returns the shape after padding.
 pub fn padded(shape: &Shape, paddings: &[(usize, usize)]) -> Result<Shape> {
     let mut dims: SmallVec<[usize; 6]> = SmallVec::new();
     for (&d, &(before, after)) in shape.iter().zip(paddings) {

@@ -15,6 +15,7 @@ pub struct RowPartitions {
     pub inner: SmallVec<[usize; 6]>,
 }
 
+/// Returns the rows of input 0 that belong to each output of `DynamicPartition`; input 1 has the partition of each row.
 pub fn row_partitions(ctx: &KernelContext<'_>) -> Result<RowPartitions> {
     let (data, partitions) = (ctx.shape(0)?, ctx.input(1)?);
     let (rank, num) = (partitions.shape().rank(), ctx.num_outputs());
@@ -37,6 +38,7 @@ pub fn row_partitions(ctx: &KernelContext<'_>) -> Result<RowPartitions> {
     Ok(RowPartitions { members, inner: data[rank..].into() })
 }
 
+/// Returns the shape of `count` rows of the shape `inner`.
 pub fn rows_shape(count: usize, inner: &[usize]) -> Result<Shape> {
     let mut dims: SmallVec<[usize; 6]> = SmallVec::from_slice(&[count]);
     dims.extend_from_slice(inner);
@@ -54,6 +56,7 @@ pub struct StitchPlan {
     pub rows: Vec<Option<(usize, usize)>>,
 }
 
+/// Returns the plan of `DynamicStitch`. The first half of the inputs are indices, the second half the rows for them.
 pub fn stitch_plan(ctx: &KernelContext<'_>) -> Result<StitchPlan> {
     let count = ctx.num_inputs() / 2;
     let (first_indices, first) = (ctx.shape(0)?, ctx.shape(count)?);

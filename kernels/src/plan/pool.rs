@@ -13,6 +13,7 @@ pub enum Windows {
 }
 
 impl Windows {
+    /// Returns the pooling of this step, with the window sizes and strides that the attributes or the inputs give.
     pub fn of(&self, ctx: &KernelContext<'_>) -> Result<Pool> {
         let first = match self {
             Windows::Attrs(pool) => return Ok(*pool),

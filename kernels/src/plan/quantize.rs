@@ -10,6 +10,7 @@ use std::cmp::Ordering;
 pub struct Levels(pub [f32; 2]);
 
 impl Levels {
+    /// Reads the attributes `num_bits` and `narrow_range`.
     pub fn of(init: &KernelInit<'_>) -> Result<Levels> {
         let bits: i64 = init.attr("num_bits")?;
         if !(2..=16).contains(&bits) {
@@ -29,6 +30,7 @@ pub fn ends(init: &KernelInit<'_>) -> Result<[f32; 2]> {
     Ok([min, max])
 }
 
+/// Checks that the gradient in input 0 and the tensor in input 1 have the same shape.
 pub fn check_same(ctx: &KernelContext<'_>) -> Result<()> {
     let (dy, x) = (ctx.shape(0)?, ctx.shape(1)?);
     if dy != x {
@@ -76,6 +78,7 @@ pub struct RoundTrip {
 }
 
 impl RoundTrip {
+    /// Reads and checks the attributes of the node.
     pub fn of(init: &KernelInit<'_>) -> Result<RoundTrip> {
         let has = |name| init.node.op.attr_spec(name).is_some();
         let signed = init.attr("signed_input")?;

@@ -54,6 +54,7 @@ pub enum Source {
 }
 
 impl Source {
+    /// Returns the stream of the attributes `seed` and `seed2` of the node.
     pub fn of_node(init: &KernelInit<'_>) -> Result<Source> {
         Ok(Source::Node(Stream::of(init)?))
     }
@@ -176,6 +177,7 @@ pub struct Generator {
 }
 
 impl Generator {
+    /// Returns a generator whose algorithm is given by an input.
     pub fn of(init: &KernelInit<'_>) -> Generator {
         Generator { variable: VariableInput::new(init, 0), is_self_described: false }
     }

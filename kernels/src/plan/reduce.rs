@@ -55,6 +55,7 @@ impl Layout {
         Ok(Layout { axes: merged, shape: Shape::new(&dims)?, count })
     }
 
+    /// Returns whether the reduction combines elements, and does not only change the shape.
     pub fn reduces(&self) -> bool {
         self.axes.iter().any(|a| a.reduced)
     }
@@ -77,6 +78,7 @@ pub struct Direction {
 }
 
 impl Direction {
+    /// Reads the attributes `exclusive` and `reverse`.
     pub fn of(init: &KernelInit<'_>) -> Result<Direction> {
         Ok(Direction { exclusive: init.attr("exclusive")?, reverse: init.attr("reverse")? })
     }

@@ -19,6 +19,7 @@ impl Grid {
         Ok(Grid { align_corners: init.attr("align_corners")?, centers: init.attr("half_pixel_centers")? })
     }
 
+    /// Reads the attributes `align_corners` and `half_pixel_centers`, which exclude each other.
     pub fn of(init: &KernelInit<'_>) -> Result<Grid> {
         let grid = Grid::of_grad(init)?;
         if grid.align_corners && grid.centers {
@@ -93,10 +94,12 @@ impl Sizes {
         Ok(Sizes { batch, input, output, channels })
     }
 
+    /// Returns the shape of the resized images.
     pub fn output_shape(&self) -> Result<Shape> {
         Ok(Shape::new(&[self.batch, self.output[0], self.output[1], self.channels])?)
     }
 
+    /// Returns the shape of the images before resizing.
     pub fn input_shape(&self) -> Result<Shape> {
         Ok(Shape::new(&[self.batch, self.input[0], self.input[1], self.channels])?)
     }
@@ -180,6 +183,7 @@ fn table(a: f32) -> Vec<[f32; 2]> {
     (0..=STEPS).map(weights).collect()
 }
 
+/// Returns the input positions and weights of each output position along an axis, for `ResizeBicubic`.
 pub fn cubic_taps(grid: Grid, input: usize, output: usize) -> Vec<CubicTaps> {
     // With half-pixel centres, Keys' kernel with parameter -0.5; otherwise -0.75, which TensorFlow's first version
     // used.
@@ -215,6 +219,7 @@ pub struct LinearTaps {
     pub part: f32,
 }
 
+/// Returns the two input positions of each output position along an axis, for `ResizeBilinear`.
 pub fn linear_taps(grid: Grid, input: usize, output: usize) -> Vec<LinearTaps> {
     let scale = grid.scale(input, output);
     let place = |i| {

@@ -22,6 +22,7 @@ pub fn integers(dtype: DType, values: &[i64]) -> Result<Tensor> {
     }
 }
 
+/// Returns the box of input 0 that `BroadcastTo` outputs; input 1 is the shape of the output.
 pub fn broadcast_to(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let (from, sizes) = (ctx.shape(0)?, ctx.input(1)?);
     if sizes.shape().rank() != 1 {

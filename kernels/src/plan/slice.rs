@@ -7,6 +7,7 @@ use graph::Shape;
 use graph::ops::slice::{SlicePlan, StridedSliceAttrs};
 use smallvec::SmallVec;
 
+/// Returns the box of input 0 that `Slice` outputs; inputs 1 and 2 are the begin and the size along each axis.
 pub fn slice(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let (shape, begin, size) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
     let rank = shape.rank();
@@ -68,6 +69,7 @@ pub fn layout(plan: &SlicePlan, shape: &[usize]) -> (SmallVec<[usize; 6]>, Layou
     (dims, layout)
 }
 
+/// Returns the box of input 0 that `StridedSlice` outputs.
 pub fn strided_slice(ctx: &KernelContext<'_>, attrs: StridedSliceAttrs) -> Result<InputBox> {
     let shape = ctx.shape(0)?;
     let plan = plan(ctx, attrs, 1, shape)?;

@@ -24,6 +24,7 @@ pub struct PatchPlan {
 }
 
 impl PatchExtraction {
+    /// Reads the attributes of `ExtractImagePatches`.
     pub fn of_images(node: &Node) -> Result<PatchExtraction> {
         let Patches { ksizes, strides, rates, padding, centred } = Patches::of_images(node)?;
         let [ksizes, strides, rates] = [ksizes, strides, rates].map(|[rows, columns]| [1, rows, columns]);
@@ -33,10 +34,12 @@ impl PatchExtraction {
         })
     }
 
+    /// Reads the attributes of `ExtractVolumePatches`.
     pub fn of_volumes(node: &Node) -> Result<PatchExtraction> {
         Ok(PatchExtraction { patches: Patches::of_volumes(node)?, is_of_images: false })
     }
 
+    /// Returns the patches of an input of this shape.
     pub fn of(&self, input: &Shape) -> Result<PatchPlan> {
         let PatchExtraction { patches, is_of_images } = self;
         let [n, d, h, w, channels] = match *input.dims() {

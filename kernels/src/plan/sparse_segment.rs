@@ -81,6 +81,7 @@ pub struct GradientRows {
     pub rows: usize,
 }
 
+/// Returns the distribution of the gradient in input 0. The segment ids must be below the number of its rows.
 pub fn gradient_rows(ctx: &KernelContext<'_>) -> Result<GradientRows> {
     let Some(&segment_count) = ctx.shape(0)?.first() else {
         invalid!("grad must be at least rank 1.");

@@ -111,6 +111,7 @@ fn index(ctx: &KernelContext<'_>) -> Result<i32> {
     Ok(index.item::<i32>()?)
 }
 
+/// Makes the kernel that writes an element of an array. A second write of a gradient's element is added to the first.
 pub fn write(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = init.attr::<DType>("T")?;
     Kernel::sync(move |ctx| {
@@ -122,6 +123,7 @@ pub fn write(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     })
 }
 
+/// Makes the kernel that reads an element of an array.
 pub fn read(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {

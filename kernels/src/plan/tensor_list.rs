@@ -21,6 +21,7 @@ use device::{Error, Result, invalid};
 use graph::{DType, PartialShape, Shape, Tensor, TensorList};
 use std::sync::Arc;
 
+/// `EmptyTensorList`: makes the kernel that outputs an empty list.
 pub fn empty<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -31,6 +32,7 @@ pub fn empty<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// `TensorListReserve`: makes the kernel that outputs a list of uninitialized elements.
 pub fn reserve<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -44,6 +46,7 @@ pub fn reserve<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// `TensorListLength`: makes the kernel that outputs the number of elements.
 pub fn length<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let len = i32::try_from(list::<T>(ctx, 0)?.len()).unwrap_or(i32::MAX);
@@ -52,6 +55,7 @@ pub fn length<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// `TensorListResize`: makes the kernel that removes elements from the end or appends uninitialized ones.
 pub fn resize<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let size = scalar(ctx, 1, "size")?;
@@ -156,6 +160,7 @@ fn zeros<T: Held>(
     }
 }
 
+/// `TensorListGetItem`: makes the kernel that outputs an element, or zeros if the element is uninitialized.
 pub fn get_item<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -183,6 +188,8 @@ pub fn get_item<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<K
     })
 }
 
+/// `TensorListSetItem`: makes the kernel that replaces an element, and resizes the list first if the node's attribute
+/// allows that.
 pub fn set_item<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     let resize: bool = init.attr("resize_if_index_out_of_bounds")?;
@@ -211,6 +218,7 @@ pub fn set_item<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// `TensorListPushBack`: makes the kernel that appends an element.
 pub fn push_back<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -235,6 +243,7 @@ pub fn push_back<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
+/// `TensorListPopBack`: makes the kernel that removes the last element and outputs it.
 pub fn pop_back<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -252,6 +261,7 @@ pub fn pop_back<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<K
     })
 }
 
+/// `TensorListElementShape`: makes the kernel that outputs the shape of the elements, with -1 for unknown sizes.
 pub fn element_shape<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {

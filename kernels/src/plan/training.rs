@@ -7,6 +7,7 @@ use graph::Shape;
 /// The only scalar whose rank TensorFlow does not check.
 const UNCHECKED_RANK: &str = "sign_decay";
 
+/// Checks that the argument `name` is a scalar.
 pub fn check_scalar(name: &str, shape: &Shape) -> Result<()> {
     if shape.rank() > 0 && !(name == UNCHECKED_RANK && shape.num_elements() == 1) {
         device::invalid!("{name} is not a scalar: {shape}");
@@ -26,6 +27,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Returns the positions of the arguments in the inputs of the node.
     pub fn new(init: &KernelInit<'_>) -> Result<Arguments> {
         let mut variables = Vec::new();
         let (mut grad, mut indices, mut scalars) = (None, None, Vec::new());
@@ -42,6 +44,7 @@ impl Arguments {
     }
 }
 
+/// Checks that the argument `name` has the shape of the variable.
 pub fn same_shape(var: &Shape, name: &str, shape: &Shape) -> Result<()> {
     if var != shape {
         device::invalid!("var and {name} do not have the same shape{var} {shape}");

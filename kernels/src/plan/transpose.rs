@@ -8,6 +8,7 @@ use graph::shape::resolve_axis;
 use graph::{Shape, Tensor};
 use smallvec::SmallVec;
 
+/// Returns the box of input 0 that `Transpose` outputs; input 1 is the permutation of the axes.
 pub fn transpose(ctx: &KernelContext<'_>) -> Result<InputBox> {
     transposed(ctx.shape(0)?, ctx.input(1)?)
 }
@@ -26,6 +27,7 @@ pub(crate) fn transposed(input: &Shape, perm: &Tensor) -> Result<InputBox> {
     Ok(InputBox { shape, dims, from: permuted(input, &perm) })
 }
 
+/// Returns the box of input 0 that `Tile` outputs; input 1 is the number of repetitions along each axis.
 pub fn tile(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let (input, multiples) = (ctx.shape(0)?, ctx.input(1)?);
     let rank = input.rank();
@@ -56,6 +58,7 @@ pub fn tile(ctx: &KernelContext<'_>) -> Result<InputBox> {
 /// The most axes of a tensor that can be reversed, like in TensorFlow.
 const MOST_REVERSED: usize = 8;
 
+/// Returns the box of input 0 that `ReverseV2` outputs; input 1 has the axes to reverse.
 pub fn reverse_axes(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let rank = ctx.shape(0)?.rank();
     if rank > MOST_REVERSED {
@@ -82,6 +85,7 @@ pub fn reverse_axes(ctx: &KernelContext<'_>) -> Result<InputBox> {
     reversed_along(ctx.shape(0)?, &reversed)
 }
 
+/// Returns the box of input 0 that `Reverse` outputs; input 1 says for each axis whether it is reversed.
 pub fn reverse_where(ctx: &KernelContext<'_>) -> Result<InputBox> {
     let (rank, dims) = (ctx.shape(0)?.rank(), ctx.input(1)?);
     match ctx.shape(0)?.first() {

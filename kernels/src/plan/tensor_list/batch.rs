@@ -9,6 +9,8 @@ use graph::{DType, Node, Optional, Tensor, TensorList, Variant};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
+/// `TensorListConcatLists`: makes the kernel that appends the elements of each list in input 1 to those of the list at
+/// the same position in input 0.
 pub fn concat_lists<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {

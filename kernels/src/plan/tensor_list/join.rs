@@ -39,6 +39,7 @@ fn row_shape(tensor: &Shape) -> PartialShape {
     PartialShape::of_dims(tensor.dims().iter().skip(1).map(|&d| Some(d)))
 }
 
+/// `TensorListFromTensor`: makes the kernel that outputs a list of the rows of a tensor.
 pub fn from_tensor<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -108,6 +109,7 @@ fn describe_shapeless_list<T: Held>(list: &TensorList<T>) -> &'static str {
     }
 }
 
+/// `TensorListStack`: makes the kernel that stacks all elements along a new first axis.
 pub fn stack<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let (dtype, wanted) = (element_dtype(init)?, init.attr::<i64>("num_elements")?);
     Kernel::sync(move |ctx| {
@@ -125,6 +127,7 @@ pub fn stack<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kern
     })
 }
 
+/// `TensorListGather`: makes the kernel that stacks the elements at the indices in input 1.
 pub fn gather<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -167,11 +170,15 @@ fn indexed<T: Held>(
     numbers.into_iter().zip(rows(ctx, memory, tensor)?).map(place).collect()
 }
 
+/// `TensorListScatter`: makes the kernel that outputs a list with the rows of a tensor at the given indices. The
+/// list is as long as the greatest index requires.
 pub fn scatter<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| scattered::<T>(ctx, &memory, dtype, None))
 }
 
+/// `TensorListScatterV2`: makes a kernel like that of [`scatter`], with the length of the list in input 3; -1 for the
+/// length that the indices require.
 pub fn scatter_v2<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -216,6 +223,8 @@ fn scattered<T: Held>(
     set_list(ctx, list)
 }
 
+/// `TensorListScatterIntoExistingList`: makes the kernel that sets the elements at the given indices of a list to the
+/// rows of a tensor.
 pub fn scatter_into<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -238,6 +247,7 @@ pub fn scatter_into<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Resu
     })
 }
 
+/// `TensorListSplit`: makes the kernel that cuts a tensor along its first axis into elements of the lengths in input 2.
 pub fn split<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
@@ -273,11 +283,15 @@ pub fn split<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kern
     })
 }
 
+/// `TensorListConcat`: makes the kernel that concatenates the elements along their first axis, and outputs their
+/// lengths.
 pub fn concat<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let (dtype, shape) = (element_dtype(init)?, init.attr::<PartialShape>("element_shape")?);
     Kernel::sync(move |ctx| concat_elements::<T>(ctx, &memory, dtype, &shape, &[]))
 }
 
+/// `TensorListConcatV2`: makes a kernel like that of [`concat`], with the shape of the elements in input 1, and the
+/// lengths of uninitialized elements in input 2.
 pub fn concat_v2<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
