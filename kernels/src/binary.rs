@@ -67,7 +67,7 @@ impl<N: Float<Wide = f32>, F: Binary<f32, Out = f32>> Binary<f32> for HalfQuotie
     }
 }
 
-/// Defines the half-precision kernels of a [`division!`] op, with rounded quotients.
+/// Defines the half-precision kernels of a `division!` op, with rounded quotients.
 macro_rules! whole_division {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", &[Half, BFloat16])], |init| match init.input_type(0) {

@@ -168,7 +168,7 @@ impl Block {
     }
 
     /// Returns the address for work that reads the block and is enqueued next in `stream`. The caller holds the
-    /// block until it has passed the end of that work to [`add_reader`](Block::read_until); a block with other
+    /// block until it has passed the end of that work to [`add_reader`](Block::add_reader); a block with other
     /// holders is not changed in place.
     ///
     /// # Errors

@@ -127,7 +127,7 @@ impl Pool {
         fits
     }
 
-    /// Takes back the count of [`admit`](Pool::admit) after a failed allocation.
+    /// Takes back the count of [`try_count`](Pool::try_count) after a failed allocation.
     pub(super) fn uncount(&self, bytes: u64) {
         self.state.lock().used -= bytes;
     }

@@ -42,7 +42,7 @@ enum DriverSource {
 /// for its engine.
 ///
 /// # Errors
-/// `InvalidArgument` if the options make no sense.
+/// `InvalidArgument` if the options are invalid.
 pub fn device(name: DeviceName, incarnation: u64, gpu: &Gpu, options: &GpuOptions) -> Result<Device> {
     let attributes = DeviceAttributes {
         memory_limit: options.limit(gpu.memory)?,
@@ -53,10 +53,10 @@ pub fn device(name: DeviceName, incarnation: u64, gpu: &Gpu, options: &GpuOption
     Ok(CudaProcessor::device(attributes, DriverSource::Machine(gpu.number), options))
 }
 
-/// A device over any driver.
+/// Returns a device over any driver.
 ///
 /// # Errors
-/// As [`device`], and the driver's.
+/// `InvalidArgument` for the options that [`device()`] refuses, and the driver's errors.
 pub fn device_with_driver(driver: Arc<dyn Driver>, name: DeviceName, options: &GpuOptions) -> Result<Device> {
     let attributes = DeviceAttributes {
         name,
@@ -67,10 +67,10 @@ pub fn device_with_driver(driver: Arc<dyn Driver>, name: DeviceName, options: &G
     Ok(CudaProcessor::device(attributes, DriverSource::Driver(driver), options))
 }
 
-/// The engine of a device that is a GPU, opened if it is not yet.
+/// Returns the engine of a device that is a GPU, and opens the GPU if it is not open yet.
 ///
 /// # Errors
-/// `Internal` if the device is no GPU; why it cannot be opened.
+/// `Internal` if the device is no GPU; the driver's error if the GPU cannot be opened.
 pub fn engine_of(device: &Device) -> Result<&Arc<Engine>> {
     let processor: &dyn Any = device.processor();
     let gpu = processor.downcast_ref::<CudaProcessor>();

@@ -62,7 +62,7 @@ pub(crate) use dispatch;
 
 use graph::DType::{self, *};
 
-/// The floating-point types. The constants below are the groups of [`dispatch`], for kernel tables.
+/// The floating-point types. The constants below are the groups of `dispatch!`, for kernel tables.
 pub const FLOATS: &[DType] = &[Float, Double, Half, BFloat16];
 pub const INDEX: &[DType] = &[Int32, Int64];
 pub const WORDS: &[DType] = &[Int32, Int64, UInt32, UInt64];

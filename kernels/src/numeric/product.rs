@@ -1,4 +1,4 @@
-//! Products of strided matrices behind a safe interface: large `f32` products by [`single`], other floats by `gemm`.
+//! Products of strided matrices behind a safe interface: large `f32` products by `single`, other floats by `gemm`.
 
 mod single;
 

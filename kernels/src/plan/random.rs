@@ -87,7 +87,7 @@ impl Source {
         }
     }
 
-    /// Reserves enough for `count` numbers of any distribution, like [`Source::reserve`].
+    /// Reserves enough for `count` numbers of any distribution, and returns the position of the first one.
     pub fn reserve_outputs(&self, ctx: &KernelContext<'_>, count: usize) -> Result<Philox> {
         self.reserve(ctx, (count as u64).wrapping_mul(RESERVED as u64))
     }

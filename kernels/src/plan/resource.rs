@@ -6,7 +6,8 @@ use device::{Error, Result};
 use graph::{Code, DType};
 use std::sync::Arc;
 
-/// Returns the variable whose value is read, like [`existing`]; `InvalidArgument` if it has another dtype.
+/// Returns the variable whose value is read: `FailedPrecondition` if it does not exist, `InvalidArgument` if it has
+/// another dtype.
 pub fn readable(input: &VariableInput, ctx: &KernelContext<'_>, dtype: DType) -> Result<Arc<Variable>> {
     let variable = existing(input, ctx)?;
     if variable.dtype() != dtype {

@@ -290,7 +290,7 @@ pub fn concat<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Ker
     Kernel::sync(move |ctx| concat_elements::<T>(ctx, &memory, dtype, &shape, &[]))
 }
 
-/// `TensorListConcatV2`: makes a kernel like that of [`concat`], with the shape of the elements in input 1, and the
+/// `TensorListConcatV2`: makes a kernel like that of [`concat()`], with the shape of the elements in input 1, and the
 /// lengths of uninitialized elements in input 2.
 pub fn concat_v2<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
