@@ -241,11 +241,11 @@ fn unresponsive_store_is_an_error_with_its_name() -> Fallible {
         .env("AWS_ACCESS_KEY_ID", "key")
         .env("AWS_SECRET_ACCESS_KEY", "secret")
         .output()?;
-    let output = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(
-        output.contains("s3://bucket/model-1.index; store s3://bucket: did not answer within 2 s"),
-        "{output}"
+        message.contains("s3://bucket/model-1.index; store s3://bucket: did not answer within 2 s"),
+        "{message}"
     );
     assert!(started.elapsed() < LONG);
     Ok(())

@@ -9,7 +9,7 @@
 //!
 //! # The state of a visit
 //!
-//! Each thread has one [`State`] with six parts. Each part is set for the duration of a closure, and restored at its end, also
+//! Each thread has one `State` with six parts. Each part is set for the duration of a closure, and restored at its end, also
 //! after a panic:
 //!
 //! | part | set by | asked by |
