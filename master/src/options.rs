@@ -214,7 +214,7 @@ mod tests {
     /// Checks that every field of TensorFlow's message has an effect or is logged, and that the list of
     /// effective fields has no others.
     fn check_every_field<T: Options + Default>(effective: &'static [&'static str]) -> Test {
-        let facts = serde_json::from_str(include_str!("../../proto/tests/descriptors.json"))?;
+        let facts = serde_json::from_str(include_str!("../../proto/tests/it/descriptors.json"))?;
         let every = every_field(T::NAME, &facts);
         assert!(every.len() > 10, "{every:?}");
         let is_of = |path: &str, known: &str| {

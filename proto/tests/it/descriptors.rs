@@ -128,11 +128,11 @@ fn differences(peer: &Properties, ours: &Properties) -> Vec<String> {
         .collect()
 }
 
-// TensorFlow's side: tests/descriptors.json.
+// TensorFlow's side: tests/it/descriptors.json.
 
 fn tensorflow_properties() -> Properties {
     let text =
-        fs::read_to_string(root().join("tests/descriptors.json")).expect("descriptors.json is readable");
+        fs::read_to_string(root().join("tests/it/descriptors.json")).expect("descriptors.json is readable");
     let all: Value = serde_json::from_str(&text).expect("descriptors.json is JSON");
     let mut properties = Properties::new();
     for (name, message) in entries(&all["messages"]) {
