@@ -2,7 +2,7 @@
 //! graph for as long as the graph can be launched.
 
 use super::driver::Address;
-use super::engine::{Engine, block, bytes_of};
+use super::gpu_engine::{Engine, block, bytes_of};
 use super::memory::{Block, BlockId};
 use super::streams::Stream;
 use device::Result;

@@ -2,7 +2,7 @@
 
 use super::arena::Arena;
 use super::capture::Graph;
-use super::engine::{Engine, block, block_of};
+use super::gpu_engine::{Engine, block, block_of};
 use super::kernel_stream::KernelStream;
 use super::memory::BlockId;
 use super::segment_variables::{LockedValues, SegmentVariables};

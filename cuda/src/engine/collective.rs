@@ -3,7 +3,7 @@
 
 use super::collective_barrier::{Arrival, CollectiveBarrier, CollectiveSignature, Participant};
 use super::driver::{Address, AllReduce, AllReducePart, Reduction};
-use super::engine::{Engine, block};
+use super::gpu_engine::{Engine, block};
 use super::memory::Block;
 use super::streams::Stream;
 use device::cancel::Cancellation;

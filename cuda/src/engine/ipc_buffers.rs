@@ -4,7 +4,7 @@
 //! for its readers in other processes.
 
 use super::driver::{Address, Driver, IpcMemory};
-use super::engine::{Engine, block_of};
+use super::gpu_engine::{Engine, block_of};
 use super::memory::Block;
 use super::pool::Pool;
 use super::streams::{Mark, Stream};

@@ -3,7 +3,7 @@
 use super::arguments::Arguments;
 use super::capture::{Capture, CaptureDevice};
 use super::driver::{Driver, Grid, StreamId};
-use super::engine::{Engine, block};
+use super::gpu_engine::{Engine, block};
 use super::piece_batch::{Piece, PieceBatch};
 use super::program::Function;
 use super::streams::Stream;

@@ -2,7 +2,7 @@
 
 use super::arena::Arena;
 use super::driver::Address;
-use super::engine::Engine;
+use super::gpu_engine::Engine;
 use super::ipc_buffers::IpcBuffer;
 use super::streams::{Mark, Stream};
 use device::DeviceMemory;

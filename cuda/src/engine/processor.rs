@@ -3,7 +3,7 @@
 
 use super::copy_path::CopyPath;
 use super::driver::Driver;
-use super::engine::{Engine, block};
+use super::gpu_engine::{Engine, block};
 use super::gpu_list::Gpu;
 use super::kernel_stream::KernelStream;
 use super::nvidia::Nvidia;

@@ -1,7 +1,7 @@
 //! Runs a segment in each step: kernel by kernel until it is captured, and as a CUDA graph from then on.
 
 use super::captured_segment::{CapturedSegment, ReplayOutcome};
-use super::engine::{Engine, block};
+use super::gpu_engine::{Engine, block};
 use super::graph_cache::{GraphCache, ReplayDecision};
 use super::memory::{Block, BlockId};
 use super::segment_variables::SegmentVariables;
