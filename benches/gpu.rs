@@ -8,7 +8,7 @@
 mod models;
 
 use client::{Callable, ServerConfig, Session, SessionOptions};
-use cuda::gpus;
+use worker::gpus;
 use device::gpu_options::{GpuOptions, Visible};
 use graph::{DType, Graph, NodeId, Output, PartialShape, Scope, Shape, Tensor};
 use models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
