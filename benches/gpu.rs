@@ -8,7 +8,6 @@
 mod models;
 
 use client::{Callable, ServerConfig, Session, SessionOptions};
-use worker::gpus;
 use device::gpu_options::{GpuOptions, Visible};
 use graph::{DType, Graph, NodeId, Output, PartialShape, Scope, Shape, Tensor};
 use models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
@@ -16,6 +15,7 @@ use proto::pb;
 use std::error::Error;
 use std::time::{Duration, Instant};
 use train::{Initializer, Optimizer, Variables};
+use worker::gpus;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
