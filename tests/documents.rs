@@ -72,7 +72,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
         .filter(|target| !target.is_empty() && !target.contains("://") && target.contains(['.', '/']))
 }
 
-/// Whether a text in code marks is a path of the repository: it begins with one of its folders.
+/// Returns whether a text in code marks is a path of the repository: it begins with one of the repository's folders.
 fn is_path(text: &str) -> bool {
     let is_plain = text.chars().all(|c| c.is_alphanumeric() || "/._-{},".contains(c));
     is_plain && text.split_once('/').is_some_and(|(top, _)| TOP.contains(&top))

@@ -35,7 +35,7 @@ pub(crate) struct Plan {
     controls: Vec<(u32, u32)>,
     /// The producer of each slot.
     producers: Vec<SlotSource>,
-    /// Whether each slot takes a reference.
+    /// True for each slot that takes a reference.
     takes_ref: Vec<bool>,
     /// The required memory of each slot; empty if all memory is the host's.
     required_memory: Vec<RequiredMemory>,

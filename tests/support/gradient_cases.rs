@@ -304,7 +304,7 @@ fn arrays() -> Vec<Case> {
         case("Pack").xs(&[&[2], &[2], &[2]]).attr("axis", 1i64),
         x("Unpack").attr("num", 3i64).attr("axis", 1i64),
         x("Pad").matrix(&[1, 0, 0, 2], &[2, 2]),
-        // As in TensorFlow, the padding value has no gradient.
+        // The padding value has no gradient, like in TensorFlow.
         x("PadV2").matrix(&[1, 0, 0, 2], &[2, 2]).fixed(&[], 0.5, 1.0),
         x("PlaceholderWithDefault")
             .attr("shape", graph::PartialShape::from(&Shape::new(&[2, 3]).unwrap_or_default())),

@@ -149,7 +149,7 @@ pub(super) fn add_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
             while next < sum_count && sum(next) < index {
                 next += 1;
             }
-            // Of several equal indices, only the first gets the gradient.
+            // Only the first of several equal indices gets the gradient.
             let is_found = next < sum_count && sum(next) == index;
             sources.push(is_found.then_some(next));
             next += usize::from(is_found);
