@@ -370,7 +370,7 @@ fn standby_replaces_a_stopped_primary_which_ends_when_it_continues() -> Fallible
     assert_eq!(other.counted()?, [2, 2]);
     cluster.signal("ps", 0, "CONT")?;
     assert!(!cluster.wait("ps", 0)?.success());
-    assert!(cluster.log("ps", 0)?.contains("start this one again"));
+    assert!(cluster.log("ps", 0)?.contains("restart this process as its standby"));
     // The old primary answers no requests that it received while it was stopped.
     assert_eq!(other.counted()?, [2, 2]);
     cluster.spawn("ps", 0)?;

@@ -193,7 +193,7 @@ fn check_collective(devices: &[String]) -> Result<()> {
         }
         if specs[..i].contains(spec) {
             return Err(Error::invalid(format!(
-                "NCCL averages between different GPUs: '{device}' is there twice"
+                "NCCL averages between different GPUs: '{device}' is listed twice"
             )));
         }
     }
