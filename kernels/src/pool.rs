@@ -7,7 +7,7 @@ use crate::numeric::dispatch::{FLOATS, REALS, dispatch};
 use crate::numeric::image::{from_nhwc, to_nhwc};
 use crate::numeric::scalar::{Real, Semiring};
 use crate::numeric::simd::{Vector, vectorized};
-use crate::numeric::threads::PARALLEL;
+use crate::numeric::threads::{PARALLEL, for_chunks};
 use crate::numeric::widen::Float;
 use crate::plan::pool::{WINDOWS, Windows};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -15,7 +15,6 @@ use device::{Error, Result};
 use graph::ops::pool::{Pool, PoolSizes};
 use graph::{DType, Element, Shape, Tensor};
 use num_traits::{Bounded, Zero as _};
-use rayon::prelude::*;
 
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
@@ -123,7 +122,7 @@ fn each_part<T: Send>(out: &mut [T], len: usize, cost: usize, work: impl Fn(usiz
     if cost < PARALLEL {
         out.chunks_exact_mut(len).enumerate().for_each(|(i, part)| work(i, part));
     } else {
-        out.par_chunks_exact_mut(len).enumerate().for_each(|(i, part)| work(i, part));
+        for_chunks(out, len, |start, part| work(start / len, part));
     }
 }
 

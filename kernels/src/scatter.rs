@@ -3,7 +3,7 @@
 use super::gather::ignores_bad_indices;
 use crate::numeric::dispatch::{ANY, INDEX, NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _, Stored};
-use crate::numeric::threads::is_parallel_under_lock;
+use crate::numeric::threads::{is_parallel_under_lock, join};
 use crate::plan::scatter::{check_nothing_for_empty, check_slices, one_for_each, pass_reference};
 use bytes::Bytes;
 use device::Result;
@@ -328,7 +328,7 @@ fn combine_band<T: Arithmetic, C: Combine<T>>(
     if bands > 1 && count > 1 {
         let middle = count / 2;
         let (left, right) = band.split_at_mut(middle * len);
-        rayon::join(
+        join(
             || combine_band::<T, C>(left, first, places, from, update, bands / 2),
             || combine_band::<T, C>(right, first + middle, places, from, update, bands - bands / 2),
         );

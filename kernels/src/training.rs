@@ -5,7 +5,7 @@ mod rules;
 
 use crate::numeric::dispatch::{FLOATS, FRACTIONS, dispatch};
 use crate::numeric::scalar::{Analytic, Semiring as _};
-use crate::numeric::threads::{PARALLEL, is_parallel_under_lock};
+use crate::numeric::threads::{PARALLEL, is_parallel_under_lock, join};
 use crate::numeric::widen::Lane;
 use crate::plan::scatter::pass_reference;
 use crate::plan::training::{Arguments, check_rows, check_scalar, same_shape};
@@ -174,7 +174,7 @@ fn dense<T: Lane<Wide: Analytic>, const V: usize>(
     let middle = (grad.len() / 2).next_multiple_of(64).min(grad.len());
     let (left, right) = split(vars, middle);
     let (left_grad, right_grad) = grad.split_at(middle);
-    rayon::join(|| dense(left, left_grad, rule, true), || dense(right, right_grad, rule, true));
+    join(|| dense(left, left_grad, rule, true), || dense(right, right_grad, rule, true));
 }
 
 /// The rows of a sparse gradient.
@@ -199,7 +199,7 @@ fn sparse<T: Lane<Wide: Analytic>, const V: usize>(
     if bands > 1 && count > 1 {
         let middle = count / 2;
         let (left, right) = split(vars, middle * len);
-        rayon::join(
+        join(
             || sparse(left, first, rows, grad, rule, bands / 2),
             || sparse(right, first + middle, rows, grad, rule, bands - bands / 2),
         );

@@ -2,7 +2,7 @@
 
 use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
-use crate::numeric::threads::{PARALLEL, is_parallel_under_lock};
+use crate::numeric::threads::{PARALLEL, for_chunks, is_parallel_under_lock};
 use crate::plan::variable::temporary;
 use device::handle::container;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -11,7 +11,6 @@ use device::variable::{RefVariable, Variable};
 use device::{Error, Result};
 use graph::{Code, DType, PartialShape, Tensor};
 use parking_lot::Mutex;
-use rayon::prelude::*;
 use std::sync::{Arc, Weak};
 
 pub(super) const KERNELS: &[KernelDef] = &[
@@ -155,6 +154,7 @@ pub(super) fn update<T: Arithmetic>(
     op: &(impl Fn(T, T) -> T + Sync),
 ) -> Result<()> {
     let by = by.values::<T>()?;
+    let chunk = if is_parallel_under_lock(by.len()) { PARALLEL / 4 } else { by.len() };
     if !value.is_unique() {
         // The buffer is shared with a snapshot: the result is written to new memory, which saves the separate pass of
         // a copy.
@@ -165,13 +165,10 @@ pub(super) fn update<T: Arithmetic>(
                 *new = op(old, by);
             }
         };
-        let out = new.values_mut::<T>()?;
-        if is_parallel_under_lock(by.len()) {
-            let chunks = out.par_chunks_mut(PARALLEL / 4).zip(old.par_chunks(PARALLEL / 4));
-            chunks.zip(by.par_chunks(PARALLEL / 4)).for_each(|((new, old), by)| run(new, old, by));
-        } else {
-            run(out, old, by);
-        }
+        for_chunks(new.values_mut::<T>()?, chunk, |start, new| {
+            let part = start..start + new.len();
+            run(new, &old[part.clone()], &by[part]);
+        });
         *value = new;
         return Ok(());
     }
@@ -180,13 +177,7 @@ pub(super) fn update<T: Arithmetic>(
             *value = op(*value, by);
         }
     };
-    let values = value.values_mut::<T>()?;
-    if is_parallel_under_lock(by.len()) {
-        let chunks = values.par_chunks_mut(PARALLEL / 4).zip(by.par_chunks(PARALLEL / 4));
-        chunks.for_each(|(value, by)| run(value, by));
-    } else {
-        run(values, by);
-    }
+    for_chunks(value.values_mut::<T>()?, chunk, |start, value| run(value, &by[start..start + value.len()]));
     Ok(())
 }
 

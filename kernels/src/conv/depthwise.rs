@@ -4,13 +4,13 @@
 use super::{Factor, channels_last, check_out_backprop, load, store};
 use crate::numeric::product::Threads;
 use crate::numeric::scalar::Semiring;
+use crate::numeric::threads::for_chunks;
 use crate::plan::conv::{input_shape, sizes_input};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::DataFormat;
 use graph::{Element as _, Shape, Tensor};
-use rayon::prelude::*;
 
 /// The sizes of a depthwise convolution, and the threads that compute it.
 struct Depthwise {
@@ -35,7 +35,7 @@ impl Depthwise {
     fn for_each_part<W: Send>(&self, out: &mut [W], len: usize, work: impl Fn(usize, &mut [W]) + Sync) {
         match self.threads {
             Threads::One => out.chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part)),
-            Threads::All => out.par_chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part)),
+            Threads::All => for_chunks(out, len, |start, part| work(start / len, part)),
         }
     }
 

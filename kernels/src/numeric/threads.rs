@@ -50,8 +50,27 @@ pub(crate) fn for_chunks<R: Send>(out: &mut [R], chunk: usize, work: impl Fn(usi
     if chunk >= out.len() {
         work(0, out);
     } else {
-        out.par_chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i * chunk, part));
+        for_chunks_in_parallel(out, chunk, &work);
     }
+}
+
+/// Calls `work` as [`for_chunks`] does, in parallel. The loop over the threads is compiled once per element type,
+/// not once per caller: it is a hundred times as much code as a typical `work`.
+fn for_chunks_in_parallel<R: Send>(out: &mut [R], chunk: usize, work: &(dyn Fn(usize, &mut [R]) + Sync)) {
+    out.par_chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i * chunk, part));
+}
+
+/// Runs both functions, in parallel if another thread is idle. The code that distributes them is compiled once, not
+/// once per caller.
+pub(crate) fn join(left: impl FnOnce() + Send, right: impl FnOnce() + Send) {
+    let (mut left, mut right) = (Some(left), Some(right));
+    let mut run_left = || left.take().map_or((), |left| left());
+    let mut run_right = || right.take().map_or((), |right| right());
+    join_dyn(&mut run_left, &mut run_right);
+}
+
+fn join_dyn(left: &mut (dyn FnMut() + Send), right: &mut (dyn FnMut() + Send)) {
+    rayon::join(left, right);
 }
 
 /// Calls `work` with each run of whole rows of at least `PARALLEL / 8` elements, and with the number of its first
