@@ -7,7 +7,7 @@ use crate::numeric::dispatch::{FLOATS, REALS, dispatch};
 use crate::numeric::image::{from_nhwc, to_nhwc};
 use crate::numeric::scalar::{Real, Semiring};
 use crate::numeric::simd::{Vector, vectorized};
-use crate::numeric::threads::{PARALLEL, for_chunks};
+use crate::numeric::threads::{PARALLEL, for_parts};
 use crate::numeric::widen::Float;
 use crate::plan::pool::{WINDOWS, Windows};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -119,11 +119,7 @@ fn each_part<T: Send>(out: &mut [T], len: usize, cost: usize, work: impl Fn(usiz
     if out.is_empty() {
         return;
     }
-    if cost < PARALLEL {
-        out.chunks_exact_mut(len).enumerate().for_each(|(i, part)| work(i, part));
-    } else {
-        for_chunks(out, len, |start, part| work(start / len, part));
-    }
+    for_parts(out, len, cost >= PARALLEL, work);
 }
 
 /// Returns the number of elements that all windows together read.

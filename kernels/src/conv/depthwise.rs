@@ -4,7 +4,7 @@
 use super::{Factor, channels_last, check_out_backprop, load, store};
 use crate::numeric::product::Threads;
 use crate::numeric::scalar::Semiring;
-use crate::numeric::threads::for_chunks;
+use crate::numeric::threads::for_parts;
 use crate::plan::conv::{input_shape, sizes_input};
 use device::Result;
 use device::kernel::KernelContext;
@@ -33,10 +33,7 @@ impl Depthwise {
 
     /// Calls `work` with each part of `len` elements and its number, on several threads if that pays off.
     fn for_each_part<W: Send>(&self, out: &mut [W], len: usize, work: impl Fn(usize, &mut [W]) + Sync) {
-        match self.threads {
-            Threads::One => out.chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part)),
-            Threads::All => for_chunks(out, len, |start, part| work(start / len, part)),
-        }
+        for_parts(out, len, self.threads == Threads::All, work);
     }
 
     /// Returns the output columns at which tap `tap` lies inside the image, and the image column of the first.

@@ -50,18 +50,33 @@ pub(crate) fn for_chunks<R: Send>(out: &mut [R], chunk: usize, work: impl Fn(usi
     if chunk >= out.len() {
         work(0, out);
     } else {
-        for_chunks_in_parallel(out, chunk, &work);
+        in_parallel(out, chunk, &|i, part| work(i * chunk, part));
     }
 }
 
-/// Calls `work` as [`for_chunks`] does, in parallel. The loop over the threads is compiled once per element type,
-/// not once per caller: it is a hundred times as much code as a typical `work`.
-fn for_chunks_in_parallel<R: Send>(out: &mut [R], chunk: usize, work: &(dyn Fn(usize, &mut [R]) + Sync)) {
-    out.par_chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i * chunk, part));
+/// Calls `work` with each part of `len` elements and the part's number, on several threads if `is_parallel`. The last
+/// part may be shorter; an empty `out` has no parts.
+pub(crate) fn for_parts<R: Send>(
+    out: &mut [R],
+    len: usize,
+    is_parallel: bool,
+    work: impl Fn(usize, &mut [R]) + Sync,
+) {
+    if is_parallel {
+        in_parallel(out, len, &work);
+    } else {
+        out.chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part));
+    }
 }
 
-/// Runs both functions, in parallel if another thread is idle. The code that distributes them is compiled once, not
-/// once per caller.
+/// Calls `work` with each part of `len` elements and the part's number, on several threads. `work` is a trait object
+/// so that rayon's loop is compiled once per element type, not once for each of some 800 callers.
+fn in_parallel<R: Send>(out: &mut [R], len: usize, work: &(dyn Fn(usize, &mut [R]) + Sync)) {
+    out.par_chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part));
+}
+
+/// Runs both functions, in parallel if another thread is idle. Both are passed to rayon as trait objects, so that its
+/// code is compiled once, not once per caller.
 pub(crate) fn join(left: impl FnOnce() + Send, right: impl FnOnce() + Send) {
     let (mut left, mut right) = (Some(left), Some(right));
     let mut run_left = || left.take().map_or((), |left| left());
