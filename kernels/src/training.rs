@@ -22,7 +22,10 @@ macro_rules! kernels {
     ($($group:ident $rule:ident $count:literal $flag:literal: $($op:literal)*;)*) => {
         &[$($(
             KernelDef::of($op, kernels!(@types $group), |init| dispatch!($group, init.attr::<DType>("T")?, T => {
-                step::<T, $count, _>(init, $flag, rules::$rule::<<T as Lane>::Wide>)
+                step::<T, $count>(init, $flag, |scalars, flag| {
+                    let rule = rules::$rule::<<T as Lane>::Wide>(scalars, flag)?;
+                    Ok(Box::new(move |slices, grad| walk(slices, grad, &rule)))
+                })
             }))
         ),*),*]
     };
@@ -77,16 +80,16 @@ impl Arguments {
     }
 }
 
-/// Makes the kernel of an op with `V` variables; `make` creates the rule from the op's scalars and flag.
-fn step<T: Lane<Wide: Analytic>, const V: usize, R>(
+/// A rule's loop: updates slices of the variable and its slots by a gradient of equally many elements. It is a trait
+/// object so that locking, checks and distribution over threads are compiled once per element type, not once per rule.
+type Update<T, const V: usize> = dyn Fn(&mut [&mut [T]; V], &[T]) + Sync;
+
+/// Makes the kernel of an op with `V` variables; `make` creates the rule's loop from the op's scalars and flag.
+fn step<T: Lane<Wide: Analytic>, const V: usize>(
     init: &KernelInit<'_>,
     flag: &str,
-    make: fn(&[T::Wide], bool) -> Result<R>,
-) -> Result<Kernel>
-where
-    R: Fn([T::Wide; V], T::Wide) -> [T::Wide; V] + Sync + 'static,
-    T::Wide: 'static,
-{
+    make: fn(&[T::Wide], bool) -> Result<Box<Update<T, V>>>,
+) -> Result<Kernel> {
     let arguments = Arguments::new(init)?;
     if arguments.variables.len() != V {
         return Err(Error::internal(format!("{} has {} variables", init.node.op.name(), V)));
@@ -94,7 +97,7 @@ where
     let flag = !flag.is_empty() && init.attr::<bool>(flag)?;
     let variables: [VariableInput; V] = std::array::from_fn(|i| VariableInput::new(init, i));
     Kernel::sync(move |ctx| {
-        let rule = make(&arguments.scalars::<T>(ctx)?, flag)?;
+        let update = make(&arguments.scalars::<T>(ctx)?, flag)?;
         let mut found = SmallVec::<[Arc<Variable>; 4]>::new();
         for variable in &variables {
             found.push(variable.get(ctx)?);
@@ -134,11 +137,11 @@ where
             }
         }
         match rows {
-            None => dense(slices, grad, &rule, is_parallel_under_lock(grad.len())),
+            None => dense(slices, grad, &*update, is_parallel_under_lock(grad.len())),
             Some(rows) => {
                 let is_parallel = is_parallel_under_lock(grad.len()) && rows.len >= 16;
                 let bands = if is_parallel { rayon::current_num_threads() } else { 1 };
-                sparse(slices, 0, &rows, grad, &rule, bands);
+                sparse(slices, 0, &rows, grad, &*update, bands);
             }
         }
         drop(guards);
@@ -160,21 +163,21 @@ fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
     }
 }
 
-/// Applies the rule to every element, in two halves in parallel where that pays.
-fn dense<T: Lane<Wide: Analytic>, const V: usize>(
+/// Updates every element, in two halves in parallel where that pays.
+fn dense<T: Send + Sync, const V: usize>(
     mut vars: [&mut [T]; V],
     grad: &[T],
-    rule: &(impl Fn([T::Wide; V], T::Wide) -> [T::Wide; V] + Sync),
+    update: &Update<T, V>,
     parallel: bool,
 ) {
     if !parallel || grad.len() <= PARALLEL / 4 {
-        return walk(&mut vars, grad, rule);
+        return update(&mut vars, grad);
     }
     // A multiple of every block's length.
     let middle = (grad.len() / 2).next_multiple_of(64).min(grad.len());
     let (left, right) = split(vars, middle);
     let (left_grad, right_grad) = grad.split_at(middle);
-    join(|| dense(left, left_grad, rule, true), || dense(right, right_grad, rule, true));
+    join(|| dense(left, left_grad, update, true), || dense(right, right_grad, update, true));
 }
 
 /// The rows of a sparse gradient.
@@ -184,14 +187,14 @@ struct GradientRows {
     len: usize,
 }
 
-/// Applies the rule to the rows from number `first` on that `vars` contain, in two halves in parallel while `bands`
+/// Updates the rows from number `first` on that `vars` contain, in two halves in parallel while `bands`
 /// allows it. A row that occurs twice is updated twice, in order.
-fn sparse<T: Lane<Wide: Analytic>, const V: usize>(
+fn sparse<T: Send + Sync, const V: usize>(
     mut vars: [&mut [T]; V],
     first: usize,
     rows: &GradientRows,
     grad: &[T],
-    rule: &(impl Fn([T::Wide; V], T::Wide) -> [T::Wide; V] + Sync),
+    update: &Update<T, V>,
     bands: usize,
 ) {
     let len = rows.len;
@@ -200,8 +203,8 @@ fn sparse<T: Lane<Wide: Analytic>, const V: usize>(
         let middle = count / 2;
         let (left, right) = split(vars, middle * len);
         join(
-            || sparse(left, first, rows, grad, rule, bands / 2),
-            || sparse(right, first + middle, rows, grad, rule, bands - bands / 2),
+            || sparse(left, first, rows, grad, update, bands / 2),
+            || sparse(right, first + middle, rows, grad, update, bands - bands / 2),
         );
         return;
     }
@@ -209,7 +212,7 @@ fn sparse<T: Lane<Wide: Analytic>, const V: usize>(
         if number >= first && number < first + count {
             let at = (number - first) * len;
             let mut row = vars.each_mut().map(|v| &mut v[at..at + len]);
-            walk(&mut row, &grad[i * len..][..len], rule);
+            update(&mut row, &grad[i * len..][..len]);
         }
     }
 }
