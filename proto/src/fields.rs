@@ -11,7 +11,7 @@ type Field = (u32, &'static str, &'static str, bool);
 
 mod table {
     use super::Message;
-    include!(concat!(env!("OUT_DIR"), "/fields.rs"));
+    include!("generated/fields.rs");
 }
 
 /// An option field that is set.

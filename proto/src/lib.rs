@@ -31,23 +31,23 @@ pub use status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
 /// Messages of the package `tensorflow`, and its services as modules for client and server.
 #[allow(clippy::all, deprecated)]
 pub mod pb {
-    tonic::include_proto!("tensorflow");
+    include!("generated/tensorflow.rs");
 
     /// Status codes.
     pub mod error {
-        tonic::include_proto!("tensorflow.error");
+        include!("generated/tensorflow.error.rs");
     }
 
     /// Payloads of statuses between tasks.
     pub mod distributed_runtime {
-        tonic::include_proto!("tensorflow.distributed_runtime");
+        include!("generated/tensorflow.distributed_runtime.rs");
     }
 
     /// Packages below `tensorflow.core`.
     pub mod core {
         /// Payloads that name the component that failed.
         pub mod platform {
-            tonic::include_proto!("tensorflow.core.platform");
+            include!("generated/tensorflow.core.platform.rs");
         }
     }
 }
@@ -56,7 +56,7 @@ pub mod pb {
 /// this project.
 #[allow(clippy::all)]
 pub mod replication {
-    tonic::include_proto!("anabranch");
+    include!("generated/anabranch.rs");
 }
 
 /// Messages of TensorFlow that those of [`replication`] refer to.
@@ -68,7 +68,7 @@ mod tensorflow {
 pub mod google {
     /// The well-known types that messages of [`pb`](crate::pb) refer to.
     pub mod protobuf {
-        tonic::include_proto!("google.protobuf");
+        include!("generated/google.protobuf.rs");
     }
 }
 

@@ -1,8 +1,11 @@
-//! Compiles `protos/` and generates messages, clients and servers.
+//! `src/generated/` is what `protos/` compiles to: messages, clients, servers and the table of option fields. The generated
+//! code is committed, so that a build needs no compiler of protocol buffers; `UPDATE_PROTOS=1 cargo test -p anabranch-proto`
+//! rewrites it.
 
 use protox::prost_reflect::{DescriptorPool, Kind};
 use std::fmt::Write as _;
-use std::{env, error::Error, fs, io, path::PathBuf};
+use std::path::{Path, PathBuf};
+use std::{env, error::Error, fs, io};
 
 /// Fields whose bytes share the receive buffer.
 const SHARED_BYTES: [&str; 3] = [
@@ -25,15 +28,37 @@ const TYPE_BYTES: i32 = 12;
 /// Messages of options, for which `src/fields.rs` lists the fields that are set.
 const OPTIONS: [&str; 2] = ["tensorflow.ConfigProto", "tensorflow.RunOptions"];
 
-fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed=protos");
+#[test]
+fn generated_code_is_current() -> Result<(), Box<dyn Error>> {
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/generated");
+    if env::var_os("UPDATE_PROTOS").is_some() {
+        return generate(&committed);
+    }
+    let current = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated");
+    fs::create_dir_all(&current)?;
+    generate(&current)?;
+    for entry in fs::read_dir(&current)? {
+        let file = entry?.file_name();
+        let same = fs::read(current.join(&file))? == fs::read(committed.join(&file)).unwrap_or_default();
+        let name = file.display();
+        assert!(
+            same,
+            "src/generated/{name} is stale: UPDATE_PROTOS=1 cargo test -p anabranch-proto rewrites it"
+        );
+    }
+    Ok(())
+}
+
+/// Writes the code of all messages and services into the folder.
+fn generate(folder: &Path) -> Result<(), Box<dyn Error>> {
+    let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("protos");
     let mut files =
-        fs::read_dir("protos")?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
+        fs::read_dir(&protos)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?;
     files.sort();
-    let mut descriptors = protox::compile(files, ["protos"])?;
+    let mut descriptors = protox::compile(files, [&protos])?;
 
     let pool = DescriptorPool::from_file_descriptor_set(descriptors.clone())?;
-    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("fields.rs"), options_table(&pool)?)?;
+    fs::write(folder.join("fields.rs"), options_table(&pool)?)?;
 
     let mut left = GRAPHS.len();
     for file in &mut descriptors.file {
@@ -54,6 +79,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let mut builder = tonic_prost_build::configure()
+        .out_dir(folder)
         // `Any` is generated too, so that its value can share the receive buffer.
         .compile_well_known_types(true)
         // Ordered maps make the encoding of a message deterministic.
