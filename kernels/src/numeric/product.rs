@@ -1,4 +1,4 @@
-//! Products of strided matrices behind a safe interface: large `f32` products by `single`, other floats by `gemm`.
+//! Products of strided matrices behind a safe interface: large `f32` products by `single`, others of floats by `gemm`.
 
 mod single;
 
@@ -7,10 +7,9 @@ use super::panel::Panels;
 use super::scalar::Arithmetic;
 use super::threads::PARALLEL_PRODUCT;
 use device::Result;
-use gemm::Parallelism;
+use gemm_common::Parallelism;
 use graph::{DType, Element};
 use num_complex::Complex;
-use std::any::TypeId;
 
 /// A view of a matrix: element (i, j) is at `i * row_stride + j * column_stride`.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +56,23 @@ impl<'a, T> Matrix<'a, T> {
         let end = extent(self.rows, self.row_stride).saturating_add(extent(self.columns, self.column_stride));
         let fits = self.rows == 0 || self.columns == 0 || end < self.data.len();
         assert!(fits, "a matrix view reaches outside its data");
+    }
+}
+
+impl<'a, R: Element> Matrix<'a, Complex<R>>
+where
+    Complex<R>: Element,
+{
+    /// Returns a view of the real parts for `part` 0, or of the imaginary parts for 1.
+    fn part(&self, part: usize) -> Matrix<'a, R> {
+        let data: &[R] = bytemuck::cast_slice(self.data);
+        Matrix {
+            data: data.get(part..).unwrap_or_default(),
+            rows: self.rows,
+            columns: self.columns,
+            row_stride: 2 * self.row_stride,
+            column_stride: 2 * self.column_stride,
+        }
     }
 }
 
@@ -108,51 +124,142 @@ pub(crate) fn product<T: Arithmetic>(
     threads: Threads,
 ) {
     check(out, stride, &a, &b);
-    let known = [
-        TypeId::of::<f32>(),
-        TypeId::of::<f64>(),
-        TypeId::of::<Complex<f32>>(),
-        TypeId::of::<Complex<f64>>(),
-    ];
-    if !known.contains(&TypeId::of::<T>()) {
-        return integer_product(out, stride, a, b, accumulate);
-    }
-    if T::DTYPE == DType::Float && is_in_blocks(a.rows, a.columns, b.columns) {
-        let out = bytemuck::cast_slice_mut(out);
-        // If there is no memory for panels, `gemm` computes the product, because it needs less.
-        if single::product(out, stride, &a.cast(), &b.cast(), accumulate, threads).is_ok() {
-            return;
-        }
-    }
     let parallelism = match threads {
         Threads::All if rayon::current_num_threads() > 1 => Parallelism::Rayon(0),
         _ => Parallelism::None,
     };
-    // SAFETY: `check` has asserted that every element that the strides reach is inside its slice, and that the
-    // elements of `out` are distinct; lengths of slices fit isize. The dtype is one that `gemm` supports.
-    unsafe {
-        gemm::gemm(
-            a.rows,
-            b.columns,
-            a.columns,
-            out.as_mut_ptr(),
-            1,
-            stride as isize,
-            accumulate,
-            a.data.as_ptr(),
-            a.column_stride as isize,
-            a.row_stride as isize,
-            b.data.as_ptr(),
-            b.column_stride as isize,
-            b.row_stride as isize,
-            T::ONE,
-            T::ONE,
-            false,
-            false,
-            false,
+    let add = if accumulate { Add::Product } else { Add::Nothing };
+    match T::DTYPE {
+        DType::Float => {
+            let (out, a, b) = (bytemuck::cast_slice_mut(out), a.cast(), b.cast());
+            // If there is no memory for panels, `gemm` computes the product, because it needs less.
+            if is_in_blocks(a.rows, a.columns, b.columns)
+                && single::product(out, stride, &a, &b, accumulate, threads).is_ok()
+            {
+                return;
+            }
+            f32::product(out, [stride, 1], &a, &b, add, parallelism);
+        }
+        DType::Double => {
+            let out = bytemuck::cast_slice_mut(out);
+            f64::product(out, [stride, 1], &a.cast(), &b.cast(), add, parallelism);
+        }
+        DType::Complex64 => complex_product::<f32>(
+            bytemuck::cast_slice_mut(out),
+            stride,
+            &a.cast(),
+            &b.cast(),
+            add,
             parallelism,
-        );
+        ),
+        DType::Complex128 => complex_product::<f64>(
+            bytemuck::cast_slice_mut(out),
+            stride,
+            &a.cast(),
+            &b.cast(),
+            add,
+            parallelism,
+        ),
+        _ => integer_product(out, stride, a, b, accumulate),
     }
+}
+
+/// The change of a product's output.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Add {
+    /// The product replaces the output.
+    Nothing,
+    /// The output grows by the product.
+    Product,
+    /// The product is subtracted from the output.
+    NegativeProduct,
+}
+
+/// The real types of `gemm`'s crates.
+trait GemmElement: Element {
+    /// Computes a product whose output's rows and columns are `strides` apart. All matrices were checked.
+    fn product(
+        out: &mut [Self],
+        strides: [usize; 2],
+        a: &Matrix<'_, Self>,
+        b: &Matrix<'_, Self>,
+        add: Add,
+        parallelism: Parallelism,
+    );
+}
+
+macro_rules! gemm_element {
+    ($($t:ty: $gemm:path;)*) => { $(impl GemmElement for $t {
+        fn product(
+            out: &mut [$t],
+            [row_stride, column_stride]: [usize; 2],
+            a: &Matrix<'_, $t>,
+            b: &Matrix<'_, $t>,
+            add: Add,
+            parallelism: Parallelism,
+        ) {
+            a.check();
+            b.check();
+            let end = extent(a.rows, row_stride).saturating_add(extent(b.columns, column_stride));
+            assert!(a.rows == 0 || b.columns == 0 || end < out.len(), "a product is larger than its place");
+            let factor = if add == Add::NegativeProduct { -1.0 } else { 1.0 };
+            // SAFETY: every element that the strides reach is inside its slice, and the elements of `out` are
+            // distinct, as `product` asserts; lengths of slices fit isize. `gemm` wants outputs with adjacent rows,
+            // so it computes the transpose.
+            unsafe {
+                $gemm()(
+                    b.columns,
+                    a.rows,
+                    a.columns,
+                    out.as_mut_ptr(),
+                    row_stride as isize,
+                    column_stride as isize,
+                    add != Add::Nothing,
+                    b.data.as_ptr(),
+                    b.row_stride as isize,
+                    b.column_stride as isize,
+                    a.data.as_ptr(),
+                    a.row_stride as isize,
+                    a.column_stride as isize,
+                    1.0,
+                    factor,
+                    false,
+                    false,
+                    false,
+                    parallelism,
+                );
+            }
+        }
+    })* };
+}
+
+gemm_element! {
+    f32: gemm_f32::gemm::f32::get_gemm_fn;
+    f64: gemm_f64::gemm::f64::get_gemm_fn;
+}
+
+/// Computes a product of complex matrices as four products of their real and imaginary parts, which lie two real
+/// elements apart.
+fn complex_product<R: GemmElement>(
+    out: &mut [R],
+    stride: usize,
+    a: &Matrix<'_, Complex<R>>,
+    b: &Matrix<'_, Complex<R>>,
+    add: Add,
+    parallelism: Parallelism,
+) where
+    Complex<R>: Element,
+{
+    let [a_real, a_imaginary] = [0, 1].map(|part| a.part(part));
+    let [b_real, b_imaginary] = [0, 1].map(|part| b.part(part));
+    let mut multiply = |part: usize, a: &Matrix<'_, R>, b: &Matrix<'_, R>, add: Add| {
+        let out = out.get_mut(part..).unwrap_or_default();
+        R::product(out, [2 * stride, 2], a, b, add, parallelism);
+    };
+    multiply(0, &a_real, &b_real, add);
+    multiply(0, &a_imaginary, &b_imaginary, Add::NegativeProduct);
+    multiply(1, &a_real, &b_imaginary, add);
+    multiply(1, &a_imaginary, &b_real, Add::Product);
 }
 
 /// Returns whether packing the right factor once ([`packed`]) pays for repeated products of these sizes.
