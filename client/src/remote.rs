@@ -39,7 +39,7 @@ impl RemoteMaster {
         let endpoint = proto::channel::endpoint(address).ok_or_else(wrong)?;
         let _in_runtime = crate::runtime::handle()?.enter();
         let endpoint = endpoint.connect_timeout(CONNECT_DEADLINE);
-        let channel = endpoint.connect_with_connector_lazy(proto::channel::connector());
+        let channel = proto::channel::connect_lazily(&endpoint);
         let client = MasterServiceClient::new(channel)
             .max_decoding_message_size(MAX_MESSAGE_SIZE)
             .max_encoding_message_size(MAX_MESSAGE_SIZE);

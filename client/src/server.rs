@@ -4,6 +4,7 @@
 use crate::error::Result;
 use crate::runtime;
 
+use futures::future::BoxFuture;
 use graph::TaskName;
 use master::{Master, MasterConfig, MasterRpc};
 use proto::channel::CONNECT_DEADLINE;
@@ -144,8 +145,13 @@ impl Server {
     ///
     /// # Errors
     /// `Unavailable` if no port is available.
-    pub async fn standby(&self, other: &str, host: &str, bind: IpAddr) -> Result<Standby, Status> {
-        Standby::new(&self.worker, other, host, bind).await
+    pub fn standby<'a>(
+        &'a self,
+        other: &'a str,
+        host: &'a str,
+        bind: IpAddr,
+    ) -> BoxFuture<'a, Result<Standby, Status>> {
+        Box::pin(Standby::new(&self.worker, other, host, bind))
     }
 
     /// Waits until this process must stop serving, because its standby has the task's state and this process
@@ -156,7 +162,18 @@ impl Server {
 
     /// Answers calls on the listener until `stop` is ready. Then steps in progress have `grace` to finish
     /// before they are cancelled, and the function returns even if peers keep their connections open.
-    pub async fn serve(&self, listener: TcpListener, stop: impl Future<Output = ()>, grace: Duration) {
+    pub fn serve<'a>(
+        &'a self,
+        listener: TcpListener,
+        stop: impl Future<Output = ()> + Send + 'a,
+        grace: Duration,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(self.serve_until(listener, Box::pin(stop), grace))
+    }
+
+    /// Does what [`Server::serve`] does. Both futures are boxed, so that the services are compiled in this crate and not
+    /// again in each program.
+    async fn serve_until(&self, listener: TcpListener, stop: BoxFuture<'_, ()>, grace: Duration) {
         let (drained, when_drained) = tokio::sync::oneshot::channel::<()>();
         let serving = Services::default()
             .with(MasterRpc::new(self.master.clone()))

@@ -4,7 +4,7 @@ use crate::cluster::addresses;
 use crate::pb::GetStatusRequest;
 use crate::service::WorkerServiceClient;
 use crate::status::Status;
-use futures::future::select_ok;
+use futures::future::{BoxFuture, select_ok};
 use graph::{Code, TaskName};
 use hyper_util::client::legacy::connect::HttpConnector;
 use parking_lot::Mutex;
@@ -82,7 +82,7 @@ pub fn endpoint(address: &str) -> Option<Endpoint> {
 }
 
 /// Returns the connector that an [`endpoint`] needs to make its connections.
-pub fn connector() -> HttpConnector {
+fn connector() -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -91,6 +91,20 @@ pub fn connector() -> HttpConnector {
     connector.set_keepalive_retries(Some(TCP_PROBES));
     connector.set_tcp_user_timeout(Some(Duration::from_millis(TCP_UNACKNOWLEDGED.into())));
     connector
+}
+
+/// Connects to the process at an endpoint. The future is boxed, so that the gRPC client is compiled in this crate and not
+/// again in each crate that connects.
+pub fn connect(endpoint: &Endpoint) -> BoxFuture<'_, Result<Channel, tonic::transport::Error>> {
+    Box::pin(endpoint.connect_with_connector(connector()))
+}
+
+/// Returns a channel to the process at an endpoint that connects at the first call.
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub fn connect_lazily(endpoint: &Endpoint) -> Channel {
+    endpoint.connect_with_connector_lazy(connector())
 }
 
 /// Another task and the connections to it, which are made at first use and again after they broke.
@@ -199,7 +213,7 @@ impl Peer {
     /// that of the last attempt.
     async fn connect_any(&self) -> Result<Channel, Box<dyn StdError + Send + Sync>> {
         if let [only] = &*self.endpoints {
-            return Ok(only.connect_with_connector(connector()).await?);
+            return Ok(connect(only).await?);
         }
         select_ok(self.endpoints.iter().map(|each| Box::pin(connect_and_probe(each))))
             .await
@@ -297,7 +311,7 @@ impl fmt::Debug for Peer {
 
 /// Connects to a process and makes a call, because a suspended process accepts connections too.
 async fn connect_and_probe(endpoint: &Endpoint) -> Result<Channel, Box<dyn StdError + Send + Sync>> {
-    let channel = endpoint.connect_with_connector(connector()).await?;
+    let channel = connect(endpoint).await?;
     WorkerServiceClient::new(channel.clone()).get_status(GetStatusRequest::default()).await?;
     Ok(channel)
 }

@@ -3,11 +3,11 @@
 use crate::call::{Answer, Call};
 use crate::connection;
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -54,15 +54,24 @@ impl Services {
 
     /// Serves all clients that connect until `stop` is ready, and then until the calls in progress are
     /// answered. Dropping the future ends all connections at once.
-    pub async fn serve(
+    pub fn serve<'a>(
         self,
-        incoming: impl Stream<Item = io::Result<TcpStream>>,
-        stop: impl Future<Output = ()>,
+        incoming: impl Stream<Item = io::Result<TcpStream>> + Send + 'a,
+        stop: impl Future<Output = ()> + Send + 'a,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(self.serve_until(Box::pin(incoming), Box::pin(stop)))
+    }
+
+    /// Does what [`Services::serve`] does. The arguments are boxed, so that the server is compiled in this crate and not
+    /// again in each program.
+    async fn serve_until(
+        self,
+        mut incoming: BoxStream<'_, io::Result<TcpStream>>,
+        mut stop: BoxFuture<'_, ()>,
     ) {
         let services = Arc::new(self);
         let stopping = CancellationToken::new();
         let mut connections = JoinSet::new();
-        let (mut incoming, mut stop) = (pin!(incoming), pin!(stop));
         loop {
             tokio::select! {
                 () = &mut stop => break,

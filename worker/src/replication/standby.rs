@@ -4,6 +4,7 @@ use super::apply_queue::{Applied, ApplyQueue, ChangeSet};
 use super::{HELLO_TIMEOUT, ProcessState, SILENCE, probe};
 use crate::worker::Worker;
 use device::resource::ResourceStore;
+use futures::future::BoxFuture;
 use futures::stream;
 use parking_lot::Mutex;
 use proto::Status;
@@ -111,7 +112,11 @@ impl Standby {
 
     /// Follows the primary until no process serves the task; a primary that does not run yet is waited for
     /// during `patience`. Afterwards this process holds the complete state of the task, or nothing.
-    pub async fn until_nobody_serves(&self, patience: Duration) {
+    pub fn until_nobody_serves(&self, patience: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(self.follow_while_served(patience))
+    }
+
+    async fn follow_while_served(&self, patience: Duration) {
         let start = Instant::now();
         let (mut pause, mut last) = (MIN_PAUSE, String::new());
         loop {
@@ -156,7 +161,11 @@ impl Standby {
     /// Returns whether this process, which has the task's port after [`Standby::until_nobody_serves`], is to
     /// serve the task; if so, it is marked as serving. Of two processes that both have their port and hold
     /// nothing, the `first` one serves.
-    pub async fn may_serve(&self, first: bool) -> bool {
+    pub fn may_serve(&self, first: bool) -> BoxFuture<'_, bool> {
+        Box::pin(self.begin_serving(first))
+    }
+
+    async fn begin_serving(&self, first: bool) -> bool {
         let may = self.holds_state()
             || match probe(&self.other).await {
                 ProcessState::Ended => true,
@@ -174,7 +183,7 @@ impl Standby {
     /// Returns whether the other process does not answer gRPC calls.
     async fn is_other_unresponsive(&self) -> bool {
         let Some(endpoint) = channel::endpoint(&self.other) else { return true };
-        let connect = endpoint.connect_with_connector(channel::connector());
+        let connect = channel::connect(&endpoint);
         let answered = timeout(HELLO_TIMEOUT, async {
             let mut client = proto::service::WorkerServiceClient::new(connect.await.ok()?);
             client.get_status(proto::pb::GetStatusRequest {}).await.ok()
@@ -203,8 +212,7 @@ impl Standby {
             return "its address is malformed".to_owned();
         };
         let begun = timeout(HELLO_TIMEOUT, async {
-            let channel =
-                endpoint.connect_with_connector(channel::connector()).await.map_err(|e| innermost(&e))?;
+            let channel = channel::connect(&endpoint).await.map_err(|e| innermost(&e))?;
             let mut client = ReplicationServiceClient::new(channel)
                 .max_decoding_message_size(MAX_MESSAGE_SIZE)
                 .max_encoding_message_size(MAX_MESSAGE_SIZE);
