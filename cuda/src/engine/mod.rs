@@ -45,7 +45,7 @@ pub use gpu_list::{Gpu, are_present, gpus, pick};
 pub(crate) use kernel_stream::BUSY_BLOCKS;
 pub use kernel_stream::KernelStream;
 pub use memory::Block;
-pub use nvidia::compile;
+pub use nvidia::{Compiled, compile};
 pub use piece_batch::Piece;
 pub use processor::{device, device_with_driver, engine_of};
 pub use program::{Function, Program, Source};

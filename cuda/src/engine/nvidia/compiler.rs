@@ -17,8 +17,18 @@ pub(super) struct Image {
     pub(super) name: CString,
 }
 
-/// Compiles some functions of one source text together; returns the code and the mangled name of each function.
-/// For `sm_90` the code is a cubin of that architecture, for `compute_90` it is PTX with a 0 behind it.
+/// Functions of one source text that were compiled together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// PTX, with a 0 behind it.
+    pub ptx: Vec<u8>,
+    /// Machine code of a real architecture such as `sm_90`; empty for a virtual one such as `compute_90`.
+    pub cubin: Vec<u8>,
+    /// The mangled name of each function.
+    pub names: Vec<CString>,
+}
+
+/// Compiles some functions of one source text together. `options` are further options of NVRTC.
 ///
 /// # Errors
 /// `Unavailable` without the compiler; `Internal` with the compiler's message.
@@ -27,7 +37,8 @@ pub fn compile(
     source: &str,
     functions: &[&str],
     architecture: &str,
-) -> Result<(Vec<u8>, Vec<CString>)> {
+    options: &[&str],
+) -> Result<Compiled> {
     library::COMPILER.check()?;
     let text = |s: &str| CString::new(s).map_err(|_| Error::internal(format!("{file} holds a zero")));
     let (source, name) = (text(source)?, text(file)?);
@@ -37,10 +48,11 @@ pub fn compile(
     let failed = |error: NvrtcError| {
         Error::internal(format!("{file} does not compile for {architecture}: {error}\n{}", compiling.log()))
     };
-    compiling.run(&expressions, architecture).map_err(failed)?;
-    let code = compiling.code(architecture.starts_with("sm_")).map_err(failed)?;
+    compiling.run(&expressions, architecture, options).map_err(failed)?;
+    let ptx = compiling.ptx().map_err(failed)?;
+    let cubin = compiling.cubin().map_err(failed)?;
     let names = expressions.iter().map(|e| compiling.name_of(e)).collect::<Result<_, _>>().map_err(failed)?;
-    Ok((code, names))
+    Ok(Compiled { ptx, cubin, names })
 }
 
 /// A program of NVRTC.
@@ -51,32 +63,41 @@ impl Compiling {
         result::create_program(source, Some(name)).map(Compiling)
     }
 
-    fn run(&self, expressions: &[CString], architecture: &str) -> Result<(), NvrtcError> {
+    fn run(&self, expressions: &[CString], architecture: &str, options: &[&str]) -> Result<(), NvrtcError> {
         for expression in expressions {
             // SAFETY: the program lives as long as this value; the text ends with 0 and is copied.
             unsafe { sys::nvrtcAddNameExpression(self.0, expression.as_ptr()) }.result()?;
         }
         // Multiplications and additions are not contracted to fma, so that they are rounded as on the CPU.
-        let options =
-            [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "--fmad=false".into()];
+        let architecture = format!("--gpu-architecture={architecture}");
+        let fixed = [architecture.as_str(), "--std=c++17", "--fmad=false"];
+        let all: Vec<String> = fixed.iter().chain(options).map(ToString::to_string).collect();
         // SAFETY: the program lives as long as this value.
-        unsafe { result::compile_program(self.0, &options) }
+        unsafe { result::compile_program(self.0, &all) }
     }
 
-    fn code(&self, is_binary: bool) -> Result<Vec<u8>, NvrtcError> {
-        type Size = unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult;
-        type Get = unsafe fn(sys::nvrtcProgram, *mut c_char) -> sys::nvrtcResult;
-        let (size, get): (Size, Get) = if is_binary {
-            (sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
-        } else {
-            (sys::nvrtcGetPTXSize, sys::nvrtcGetPTX)
-        };
+    fn ptx(&self) -> Result<Vec<u8>, NvrtcError> {
+        self.read(sys::nvrtcGetPTXSize, sys::nvrtcGetPTX)
+    }
+
+    fn cubin(&self) -> Result<Vec<u8>, NvrtcError> {
+        self.read(sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
+    }
+
+    /// Reads a result of the compilation: `size` returns its length, and `get` copies it.
+    fn read(
+        &self,
+        size: unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult,
+        get: unsafe fn(sys::nvrtcProgram, *mut c_char) -> sys::nvrtcResult,
+    ) -> Result<Vec<u8>, NvrtcError> {
         let mut len = 0;
         // SAFETY: the program was compiled, and the memory has the size that the compiler asks for.
         unsafe {
             size(self.0, &raw mut len).result()?;
             let mut code = vec![0; len];
-            get(self.0, code.as_mut_ptr().cast()).result()?;
+            if len > 0 {
+                get(self.0, code.as_mut_ptr().cast()).result()?;
+            }
             Ok(code)
         }
     }
@@ -122,9 +143,9 @@ pub(super) fn compile_cached(program: &Program, architecture: &str) -> Result<Im
     if let Some(kept) = file.as_ref().and_then(|file| std::fs::read(file).ok()).and_then(parse) {
         return Ok(kept);
     }
-    let (code, mut names) = compile(program.file, &source, &[&program.function], architecture)?;
-    let name = names.pop().ok_or_else(|| Error::internal("a kernel has no name"))?;
-    let image = Image { code, name };
+    let mut compiled = compile(program.file, &source, &[&program.function], architecture, &[])?;
+    let name = compiled.names.pop().ok_or_else(|| Error::internal("a kernel has no name"))?;
+    let image = Image { code: compiled.cubin, name };
     if let Some(file) = file {
         // Several processes may write the same entry, so each writes a file of its own and renames it. A folder
         // that cannot be written only costs the next process time.

@@ -12,7 +12,7 @@ mod peers;
 mod stopwatch;
 mod workspace;
 
-pub use compiler::compile;
+pub use compiler::{Compiled, compile};
 
 use super::arguments::Arguments;
 use super::driver::{

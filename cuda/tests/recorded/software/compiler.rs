@@ -2,7 +2,7 @@
 
 use super::super::{Fallible, environment};
 use super::gpu::programs;
-use cuda::engine::{Program, compile, library};
+use cuda::engine::{Compiled, Program, compile, library};
 use device::{Error, Result};
 use ptx::{Kernel, Module};
 use std::collections::{BTreeMap, HashMap};
@@ -74,8 +74,8 @@ pub(crate) fn kernel(program: &Program) -> Result<Kernel> {
     if !functions.contains(&&*program.function) {
         functions = vec![&program.function];
     }
-    let (code, names) = compile(program.file, &source, &functions, "compute_80")?;
-    let module = Module::parse(&String::from_utf8_lossy(&code))
+    let Compiled { ptx, names, .. } = compile(program.file, &source, &functions, "compute_80", &[])?;
+    let module = Module::parse(&String::from_utf8_lossy(&ptx))
         .map_err(|wrong| Error::internal(format!("{}: {wrong}", program.file)))?;
     for (function, name) in functions.iter().zip(&names) {
         let kernel = module.kernel(&name.to_string_lossy());
