@@ -8,4 +8,4 @@ cd "$(dirname "$0")/.."
 cargo build --profile dist --bins
 export ANABRANCH_PROGRAMS="${CARGO_TARGET_DIR:-target}/dist" ANABRANCH_SAVE_MIB="${1:-1024}"
 export ANABRANCH_SAVE_ROUNDS="${2:-10}" ANABRANCH_SAVE_PRODUCTS="${3:-0}"
-exec cargo test --test asynchronous_saves -- --nocapture
+exec cargo test --test deadlines asynchronous_saves -- --nocapture

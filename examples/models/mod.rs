@@ -1,5 +1,5 @@
 //! Well-known models, each a function from a batch to scores of its classes. They are examples of writing
-//! layers, are timed on a GPU by `benches/gpu.rs`, and are checked by `tests/models.rs`.
+//! layers, are timed on a GPU by `benches/gpu.rs`, and are checked by `tests/it/models.rs`.
 #![allow(dead_code, unused_imports)]
 
 mod cnn;

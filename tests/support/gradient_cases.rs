@@ -36,7 +36,7 @@ pub(crate) fn case(op: &'static str) -> Case {
 
 fn tensor(dims: &[usize], low: f64, high: f64, seed: usize) -> Tensor {
     let shape = Shape::new(dims).unwrap_or_default();
-    crate::spread(DType::Double, &shape, low, high, seed).unwrap_or_else(|e| panic!("{e}"))
+    crate::gradients::spread(DType::Double, &shape, low, high, seed).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Returns a tensor of 32-bit integers.

@@ -20,6 +20,10 @@ use tokio::runtime::Runtime;
 /// A task: its job and index.
 pub type Task = (&'static str, usize);
 
+/// The test that calls [`run_if_replica_process`](super::replica::run_if_replica_process); the program of the tests of
+/// jobs has it at its root.
+const REPLICA_ENTRY: &str = "replica";
+
 /// A running job of two parameter servers, several replicas and a separate master for observation.
 pub struct Job {
     pub cluster: Cluster,
@@ -56,12 +60,8 @@ impl Observer {
 impl Job {
     /// Starts the parameter servers, replicas and master of a job whose default configuration `configure` may change.
     /// With `through_relays`, tests can cut the connections between tasks.
-    ///
-    /// `entry` is the test of this program that calls
-    /// [`run_if_replica_process`](super::replica::run_if_replica_process).
     pub fn start(
         name: &str,
-        entry: &str,
         configure: impl FnOnce(&mut ReplicaConfig),
         through_relays: bool,
     ) -> Fallible<Job> {
@@ -81,7 +81,7 @@ impl Job {
         for flag in ["--connect-deadline", "2", "--transport", &config.transport.to_string()] {
             cluster.add_flag(flag);
         }
-        let arguments = [entry, "--exact", "--nocapture", "--quiet"].map(str::to_owned).to_vec();
+        let arguments = [REPLICA_ENTRY, "--exact", "--nocapture", "--quiet"].map(str::to_owned).to_vec();
         let environment =
             vec![(CONFIG_VARIABLE.to_owned(), config.to_text()), ("RUST_LOG".to_owned(), "info".to_owned())];
         let path = std::env::current_exe()?;

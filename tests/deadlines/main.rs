@@ -1,0 +1,23 @@
+//! Clusters of real processes: sessions, elections, faults and recovery. These tests wait for events within deadlines, so
+//! the heavy tests of `it` do not run beside them.
+
+mod asynchronous_saves;
+mod election;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod failures;
+mod fault_loop;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+mod links;
+mod ps_replicas;
+mod recovery;
+mod sessions;
+#[path = "../support/mod.rs"]
+mod support;
+
+/// The entry of the replica processes that jobs start.
+#[test]
+fn replica() -> support::Fallible {
+    support::replica::run_if_replica_process()
+}

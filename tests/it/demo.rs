@@ -1,0 +1,57 @@
+//! The command `anabranch demo`: each model is as accurate under every strategy as on one device.
+
+use crate::support::Fallible;
+use std::process::Command;
+
+/// Largest difference of the held-out accuracy from that on one device, in percentage points.
+const TOLERANCE: f64 = 1.0;
+
+const MODES: [&str; 6] =
+    ["in-graph", "between-graph", "synchronous", "accumulators", "backup", "bounded-staleness"];
+
+fn demo(model: &str, mode: &str) -> Fallible<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
+    crate::support::python::run(command.args(["demo", "--model", model, "--mode", mode]))
+}
+
+/// Parses the held-out accuracy in percent from the demo's output.
+fn accuracy(output: &str) -> Fallible<f64> {
+    let line = output.lines().find(|l| l.contains("held-out")).ok_or("no accuracy was printed")?;
+    let percent = line.split_whitespace().rev().nth(1).ok_or("no percentage")?;
+    Ok(percent.parse()?)
+}
+
+/// Trains a model in every mode; `variable` names one of its variables, and `least` is the lowest accuracy in percent.
+fn trains_in_every_mode(model: &str, variable: &str, least: f64) -> Fallible {
+    let output = demo(model, "local")?;
+    let local = accuracy(&output)?;
+    assert!(local >= least, "{output}");
+    let is_there = output.lines().any(|line| line.contains(variable) && line.contains("/job:localhost/"));
+    assert!(is_there, "{output}");
+    for mode in MODES {
+        let output = demo(model, mode)?;
+        let found = accuracy(&output)?;
+        assert!((found - local).abs() <= TOLERANCE, "{mode}: {found} %, on one device {local} %\n{output}");
+        let devices: &[&str] = match mode {
+            "in-graph" => &["/job:localhost/replica:0/task:0/device:CPU:0"],
+            _ => &["/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:1/device:CPU:0"],
+        };
+        for device in devices {
+            assert!(
+                output.lines().filter(|line| line.ends_with(device)).count() >= 4,
+                "{mode}: {device}\n{output}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn digits() -> Fallible {
+    trains_in_every_mode("digits", "hidden/weights", 96.0)
+}
+
+#[test]
+fn wide_and_deep() -> Fallible {
+    trains_in_every_mode("wide-and-deep", "wide/place_x_hour/part_1", 92.0)
+}

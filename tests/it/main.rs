@@ -1,0 +1,28 @@
+//! The command, Python clients, examples and models, tested whole. One program: it is linked once, and its tests share
+//! the processors.
+
+mod checkpoint_command;
+mod clients;
+mod command;
+mod demo;
+mod docs;
+#[path = "../../examples/models/mod.rs"]
+mod example_models;
+mod examples;
+mod gpu_suite;
+mod gradients;
+mod joint_training;
+mod messages;
+mod models;
+mod ops;
+#[cfg(feature = "store-s3")]
+mod stores;
+mod tensorboard;
+mod tensorflow;
+
+#[path = "../support/gradient_cases.rs"]
+mod gradient_cases;
+#[path = "../support/neural_gradient_cases.rs"]
+mod neural_gradient_cases;
+#[path = "../support/mod.rs"]
+mod support;

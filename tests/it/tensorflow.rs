@@ -1,0 +1,184 @@
+//! Unmodified TensorFlow clients on our servers.
+
+use crate::support::cluster::Cluster;
+use crate::support::{Fallible, python};
+use std::net::TcpStream;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// Longest time that TensorFlow's server takes to start.
+const PEER_DEADLINE: Duration = Duration::from_secs(120);
+
+#[test]
+fn between_graph_replicas_share_variables_by_name() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    let spec = serde_json::json!({
+        "ps": [cluster.address("ps", 0).to_string()],
+        "worker": [cluster.address("worker", 0).to_string(), cluster.address("worker", 1).to_string()],
+    });
+    let mut replicas = Vec::new();
+    for task in 0..2 {
+        let mut client = python::script("tests/tensorflow/linear_regression.py")?;
+        client.args(["--target", &cluster.target("worker", task)]);
+        client.args(["--cluster", &spec.to_string(), "--task", &task.to_string()]);
+        replicas.push(python::start(&mut client)?);
+    }
+    for replica in replicas {
+        let output = python::finish(replica)?;
+        assert!(output.contains("w 0.1") || output.contains("w 0.09"), "{output}");
+    }
+    Ok(())
+}
+
+#[test]
+fn sessions_behave_as_on_a_tensorflow_server() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    let mut client = python::script("tests/tensorflow/session.py")?;
+    let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert!(checks(&output) >= 12, "{output}");
+    Ok(())
+}
+
+#[test]
+fn input_pipelines_return_the_same_elements_as_on_a_tensorflow_server() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    let mut client = python::script("tests/tensorflow/datasets.py")?;
+    client.args(["--target", &cluster.target("worker", 0), "--other", &cluster.target("worker", 1)]);
+    let output = python::run(&mut client)?;
+    assert!(output.contains("\n0 wrong"), "{output}");
+    assert!(checks(&output) >= 100, "{output}");
+    Ok(())
+}
+
+#[test]
+fn checkpoints_and_summaries_are_compatible_with_tensorflow() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 2), ("worker", 1)])?;
+    let mut client = python::script("tests/tensorflow/checkpoints.py")?;
+    let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert_eq!(checks(&output), 12, "{output}");
+    Ok(())
+}
+
+#[test]
+fn conditionals_and_loops_compute_the_same_as_in_a_tensorflow_process() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 2)])?;
+    let mut client = python::script("tests/tensorflow/control_flow.py")?;
+    let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert!(checks(&output) >= 17, "{output}");
+    Ok(())
+}
+
+#[test]
+fn stacks_and_tensor_arrays_behave_as_in_a_tensorflow_process() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 1)])?;
+    let mut client = python::script("tests/tensorflow/step_objects.py")?;
+    let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert!(output.contains(" 0 differences"), "{output}");
+    Ok(())
+}
+
+/// Number of checks in `sessions.py`.
+const SESSION_CHECKS: usize = 15;
+
+/// Returns the number of passed checks in a script's output.
+fn checks(output: &str) -> usize {
+    output.lines().filter(|l| l.starts_with("ok ")).count()
+}
+
+#[test]
+fn partial_runs_callables_timelines_and_options_behave_as_on_a_tensorflow_server() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    let mut client = python::script("tests/tensorflow/sessions.py")?;
+    client.args(["--target", &cluster.target("worker", 0)]);
+    client.args(["--address-of-ps", &cluster.address("ps", 0).to_string()]);
+    let output = python::run(client.arg("--log").arg(cluster.log_file("worker", 0)))?;
+    assert_eq!(checks(&output), SESSION_CHECKS, "{output}");
+    Ok(())
+}
+
+/// Control of the test above: TensorFlow's own server passes the same checks.
+#[test]
+fn tensorflow_server_passes_the_checks_of_sessions() -> Fallible {
+    let cluster = Cluster::reserve(&[("ps", 1), ("worker", 2)])?;
+    let _peers = Peers::start(&cluster)?;
+    let mut client = python::script("tests/tensorflow/sessions.py")?;
+    client.args(["--is-peer", "--target", &cluster.target("worker", 0)]);
+    let output = python::run(client.args(["--address-of-ps", &cluster.address("ps", 0).to_string()]))?;
+    assert_eq!(checks(&output), SESSION_CHECKS, "{output}");
+    Ok(())
+}
+
+/// TensorFlow's own servers, killed when dropped.
+struct Peers(Vec<Child>);
+
+impl Peers {
+    fn start(cluster: &Cluster) -> Fallible<Peers> {
+        let address = |job, index| cluster.address(job, index).to_string();
+        let tasks = [("ps", 0), ("worker", 0), ("worker", 1)];
+        let spec = serde_json::json!({
+            "ps": [address("ps", 0)],
+            "worker": [address("worker", 0), address("worker", 1)],
+        });
+        let mut peers = Peers(Vec::new());
+        for (job, task) in tasks {
+            let config = serde_json::json!({"cluster": spec, "task": {"type": job, "index": task}});
+            let mut server = python::script("benches/peer/tf_server.py")?;
+            server.env("TF_CONFIG", config.to_string());
+            peers.0.push(python::start(&mut server)?);
+        }
+        let deadline = Instant::now() + PEER_DEADLINE;
+        for (job, task) in tasks {
+            while TcpStream::connect(cluster.address(job, task)).is_err() {
+                if Instant::now() > deadline {
+                    return Err(format!("the peer's /job:{job}/task:{task} does not start").into());
+                }
+                std::thread::park_timeout(Duration::from_millis(50));
+            }
+        }
+        Ok(peers)
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        for server in &mut self.0 {
+            // The process may have ended already.
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+#[test]
+fn queues_and_other_synchronisation_behave_as_on_tensorflow_servers() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    let mut client = python::script("tests/tensorflow/queues.py")?;
+    for task in 0..2 {
+        client.args(["--target", &cluster.target("worker", task)]);
+    }
+    let output = python::run(&mut client)?;
+    assert!(output.contains(" 0 differences"), "{output}");
+    Ok(())
+}
+
+#[test]
+fn blocked_ops_end_with_their_step_and_session() -> Fallible {
+    let cluster = Cluster::start(&[("worker", 1)])?;
+    let mut client = python::script("tests/tensorflow/cancellations.py")?;
+    let output = python::run(client.args(["--target", &cluster.target("worker", 0)]))?;
+    assert_eq!(checks(&output), 9, "{output}");
+    Ok(())
+}
+
+/// Runs on one task, and with branches, loops and functions spread over two other tasks.
+#[test]
+fn functions_and_functional_control_flow_compute_the_same_as_tensorflow() -> Fallible {
+    let cluster = Cluster::start(&[("ps", 1), ("worker", 2)])?;
+    for devices in ["", "/job:ps/task:0,/job:worker/task:1"] {
+        let mut client = python::script("tests/tensorflow/functions.py")?;
+        client.args(["--target", &cluster.target("worker", 0), "--devices", devices]);
+        let output = python::run(&mut client)?;
+        assert!(checks(&output) >= 12 && output.contains("ok fed_outputs"), "{output}");
+    }
+    Ok(())
+}
