@@ -9,9 +9,9 @@ use crate::numeric::scalar::{Arithmetic, Number, Semiring as _};
 use crate::numeric::widen::{Lane, narrowed};
 use crate::plan::reduce::Layout;
 use device::Result;
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::kernel::{Kernel, KernelDef, KernelInit};
 use fold::{Fold, Load, Monoid};
-use graph::{Bool8, Element, Tensor};
+use graph::{Bool8, DType, Element, Tensor};
 use half::{bf16, f16};
 use num_complex::Complex;
 
@@ -52,67 +52,116 @@ impl Monoid<Bool8> for Any {
     }
 }
 
+/// A number whose sums and products have the same bits as those of another type.
+pub(super) trait Modular: Arithmetic {
+    /// The unsigned integer of the same size for an integer, this type itself for others.
+    type Bits: Arithmetic;
+}
+
+macro_rules! modular {
+    ($($t:ty => $bits:ty),*) => { $(impl Modular for $t { type Bits = $bits; })* };
+}
+
+modular!(
+    f32 => f32, f64 => f64, f16 => f16, bf16 => bf16, Complex<f32> => Complex<f32>, Complex<f64> => Complex<f64>,
+    i8 => u8, i16 => u16, i32 => u32, i64 => u64, u8 => u8, u16 => u16, u32 => u32, u64 => u64
+);
+
+/// The parts of a reduction that depend on the element type.
+struct Reduction {
+    /// The dtype of the input.
+    dtype: DType,
+    /// The dtype that the reduction computes in.
+    wide: DType,
+    fold: Fold,
+    /// Returns the output for the results in the wide type and the number of elements per result.
+    finish: fn(Tensor, usize) -> Result<Tensor>,
+    /// True if the output differs from the input even if no element is combined with another.
+    always: bool,
+}
+
+impl Reduction {
+    /// Returns a reduction that computes in the wide type of `T`, of which `W` has the same size.
+    fn of<T: Lane, W: Element, O: Monoid<W>>() -> Reduction {
+        let load: Option<Load> = if T::NATIVE { None } else { Some(widen::<T>) };
+        Reduction {
+            dtype: T::DTYPE,
+            wide: T::Wide::DTYPE,
+            fold: Fold::of::<T, W, O>(load),
+            finish: |wide, _| narrowed::<T>(wide),
+            always: false,
+        }
+    }
+
+    fn kernel(self, init: &KernelInit<'_>) -> Result<Kernel> {
+        let keep_dims = init.attr::<bool>("keep_dims")?;
+        Kernel::sync(move |ctx| {
+            let x = ctx.take_input(0)?;
+            let layout = Layout::new(x.shape(), ctx.input(1)?, keep_dims)?;
+            let out = match layout.reduces() || self.always {
+                true => self.apply(&x, &layout)?,
+                false => x.reshaped(layout.shape)?,
+            };
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }
+
+    /// Returns `x` reduced along the axes of `layout`.
+    fn apply(&self, x: &Tensor, layout: &Layout) -> Result<Tensor> {
+        if x.dtype() != self.dtype {
+            return Err(graph::Error::DType { expected: self.dtype, actual: x.dtype() }.into());
+        }
+        let mut wide = Tensor::unspecified(self.wide, layout.shape.clone())?;
+        let results = wide.bytes_mut()?;
+        (self.fold.fill)(results);
+        fold::reduce(x.bytes()?, &layout.axes, results, &self.fold);
+        (self.finish)(wide, layout.count)
+    }
+}
+
+/// Converts elements, passed as bytes, to the type that they are computed in.
+fn widen<T: Lane>(from: &[u8], to: &mut [u8]) {
+    T::widen(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
+}
+
 macro_rules! kernel {
-    ($op:literal, $group:ident, $types:expr, $Monoid:ident) => {
-        KernelDef::of($op, &[("T", $types)], |init| {
-            let keep_dims = init.attr::<bool>("keep_dims")?;
-            dispatch!($group, init.input_type(0), T => Kernel::sync(move |ctx| plain::<T, $Monoid>(ctx, keep_dims)))
+    ($op:literal, number, $Monoid:ident) => {
+        KernelDef::of($op, &[("T", NUMBERS)], |init| {
+            let reduction = dispatch!(number, init.input_type(0), T => {
+                Ok(Reduction::of::<T, <<T as Lane>::Wide as Modular>::Bits, $Monoid>())
+            });
+            reduction?.kernel(init)
+        })
+    };
+    ($op:literal, real, $Monoid:ident) => {
+        KernelDef::of($op, &[("T", REALS)], |init| {
+            let reduction = dispatch!(real, init.input_type(0), T => {
+                Ok(Reduction::of::<T, <T as Lane>::Wide, $Monoid>())
+            });
+            reduction?.kernel(init)
         })
     };
 }
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    kernel!("Sum", number, NUMBERS, Sum),
-    kernel!("Prod", number, NUMBERS, Prod),
-    kernel!("Max", real, REALS, Max),
-    kernel!("Min", real, REALS, Min),
+    kernel!("Sum", number, Sum),
+    kernel!("Prod", number, Prod),
+    kernel!("Max", real, Max),
+    kernel!("Min", real, Min),
     KernelDef::of("Mean", &[("T", NUMBERS)], |init| {
-        let keep_dims = init.attr::<bool>("keep_dims")?;
-        dispatch!(number, init.input_type(0), T => Kernel::sync(move |ctx| mean::<T>(ctx, keep_dims)))
+        dispatch!(number, init.input_type(0), T => Ok(mean::<T>()))?.kernel(init)
     }),
     KernelDef::of("EuclideanNorm", &[("T", NUMBERS)], |init| {
-        let keep_dims = init.attr::<bool>("keep_dims")?;
-        dispatch!(number, init.input_type(0), T => Kernel::sync(move |ctx| euclidean_norm::<T>(ctx, keep_dims)))
+        dispatch!(number, init.input_type(0), T => Ok(euclidean_norm::<T>()))?.kernel(init)
     }),
-    KernelDef::of("All", &[], logical::<All>),
-    KernelDef::of("Any", &[], logical::<Any>),
+    KernelDef::of("All", &[], |init| Reduction::of::<Bool8, Bool8, All>().kernel(init)),
+    KernelDef::of("Any", &[], |init| Reduction::of::<Bool8, Bool8, Any>().kernel(init)),
     KernelDef::of("ArgMax", &[("T", extreme::TYPES)], |init| extreme::make(init, true)),
     KernelDef::of("ArgMin", &[("T", extreme::TYPES)], |init| extreme::make(init, false)),
     KernelDef::of("Cumsum", &[("T", NUMBERS)], |init| scan::make(init, scan::Operation::Sum)),
     KernelDef::of("Cumprod", &[("T", NUMBERS)], |init| scan::make(init, scan::Operation::Product)),
 ];
-
-/// Returns `x` reduced along the axes of `layout`, in the type that the reduction computes in.
-fn reduced<A: Element, W: Element>(
-    x: &Tensor,
-    layout: &Layout,
-    fold: &Fold<W>,
-    load: Option<Load<A, W>>,
-) -> Result<Tensor> {
-    let mut out = Tensor::unspecified(W::DTYPE, layout.shape.clone())?;
-    let values = out.values_mut::<W>()?;
-    values.fill(fold.identity);
-    fold::reduce(x.values::<A>()?, &layout.axes, values, fold, load);
-    Ok(out)
-}
-
-fn plain<T: Lane, O: Monoid<T::Wide>>(ctx: &mut KernelContext<'_>, keep_dims: bool) -> Result<()> {
-    let x = ctx.take_input(0)?;
-    let layout = Layout::new(x.shape(), ctx.input(1)?, keep_dims)?;
-    let out = if layout.reduces() {
-        let load: Option<Load<T, T::Wide>> = if T::NATIVE { None } else { Some(T::widen) };
-        narrowed::<T>(reduced(&x, &layout, &Fold::of::<O>(), load)?)?
-    } else {
-        x.reshaped(layout.shape)?
-    };
-    ctx.set_output(0, out);
-    Ok(())
-}
-
-fn logical<O: Monoid<Bool8> + 'static>(init: &KernelInit<'_>) -> Result<Kernel> {
-    let keep_dims = init.attr::<bool>("keep_dims")?;
-    Kernel::sync(move |ctx| plain::<Bool8, O>(ctx, keep_dims))
-}
 
 /// A number with a square root, for norms.
 trait Root: Arithmetic {
@@ -139,28 +188,32 @@ impl Root for Complex<f64> {
     }
 }
 
-/// Returns the square root of the sum of squares.
-fn euclidean_norm<T: Lane>(ctx: &mut KernelContext<'_>, keep_dims: bool) -> Result<()>
+/// Returns the reduction to the square root of the sum of squares.
+fn euclidean_norm<T: Lane>() -> Reduction
 where
-    T::Wide: Root,
+    T::Wide: Root + Modular,
 {
-    let x = ctx.take_input(0)?;
-    let layout = Layout::new(x.shape(), ctx.input(1)?, keep_dims)?;
-    let squares: Load<T, T::Wide> = |from, to| {
-        T::widen(from, to);
+    let squares: Load = |from, to| {
+        let to: &mut [T::Wide] = bytemuck::cast_slice_mut(to);
+        T::widen(bytemuck::cast_slice(from), to);
         to.iter_mut().for_each(|v| *v = v.times(v.conjugated()));
     };
-    let mut wide = reduced(&x, &layout, &Fold::of::<Sum>(), Some(squares))?;
-    wide.values_mut::<T::Wide>()?.iter_mut().for_each(|v| *v = v.root());
-    let out = narrowed::<T>(wide)?;
-    ctx.set_output(0, out);
-    Ok(())
+    Reduction {
+        dtype: T::DTYPE,
+        wide: T::Wide::DTYPE,
+        fold: Fold::of::<T, <T::Wide as Modular>::Bits, Sum>(Some(squares)),
+        finish: |mut wide, _| {
+            wide.values_mut::<T::Wide>()?.iter_mut().for_each(|v| *v = v.root());
+            narrowed::<T>(wide)
+        },
+        always: true,
+    }
 }
 
 /// Elements whose mean is computed through a sum in a wider type.
 trait Average: Element {
-    type Sum: Arithmetic;
-    const LOAD: Option<Load<Self, Self::Sum>>;
+    type Sum: Modular;
+    const LOAD: Option<Load>;
     fn quotient(sum: Self::Sum, count: usize) -> Self::Sum;
     fn store(sums: Tensor) -> Result<Tensor>;
 }
@@ -169,8 +222,7 @@ macro_rules! averages {
     (floats: $($t:ty),*) => {$(
         impl Average for $t {
             type Sum = <$t as Lane>::Wide;
-            const LOAD: Option<Load<$t, Self::Sum>> =
-                if <$t as Lane>::NATIVE { None } else { Some(<$t as Lane>::widen) };
+            const LOAD: Option<Load> = if <$t as Lane>::NATIVE { None } else { Some(widen::<$t>) };
             fn quotient(sum: Self::Sum, count: usize) -> Self::Sum { sum / count as Self::Sum }
             fn store(sums: Tensor) -> Result<Tensor> { narrowed::<$t>(sums) }
         }
@@ -178,7 +230,7 @@ macro_rules! averages {
     (complex: $($t:ty),*) => {$(
         impl Average for Complex<$t> {
             type Sum = Complex<$t>;
-            const LOAD: Option<Load<Self, Self::Sum>> = None;
+            const LOAD: Option<Load> = None;
             fn quotient(sum: Self::Sum, count: usize) -> Self::Sum { sum / count.max(1) as $t }
             fn store(sums: Tensor) -> Result<Tensor> { Ok(sums) }
         }
@@ -186,8 +238,10 @@ macro_rules! averages {
     (integers: $($t:ty => $sum:ty),*) => {$(
         impl Average for $t {
             type Sum = $sum;
-            const LOAD: Option<Load<$t, $sum>> =
-                Some(|from, to| to.iter_mut().zip(from).for_each(|(t, &f)| *t = f as $sum));
+            const LOAD: Option<Load> = Some(|from, to| {
+                let (from, to) = (bytemuck::cast_slice::<u8, $t>(from), bytemuck::cast_slice_mut(to));
+                to.iter_mut().zip(from).for_each(|(t, &f)| *t = f as $sum);
+            });
             fn quotient(sum: $sum, count: usize) -> $sum { if count == 0 { 0 } else { sum / count as $sum } }
             fn store(sums: Tensor) -> Result<Tensor> {
                 let mut out = Tensor::unspecified(<$t as Element>::DTYPE, sums.shape().clone())?;
@@ -203,16 +257,16 @@ averages!(floats: f32, f64, f16, bf16);
 averages!(complex: f32, f64);
 averages!(integers: i8 => i64, i16 => i64, i32 => i64, i64 => i64, u8 => u64, u16 => u64, u32 => u64, u64 => u64);
 
-fn mean<T: Average>(ctx: &mut KernelContext<'_>, keep_dims: bool) -> Result<()> {
-    let x = ctx.take_input(0)?;
-    let layout = Layout::new(x.shape(), ctx.input(1)?, keep_dims)?;
-    let out = if layout.reduces() {
-        let mut sums = reduced(&x, &layout, &Fold::of::<Sum>(), T::LOAD)?;
-        sums.values_mut::<T::Sum>()?.iter_mut().for_each(|v| *v = T::quotient(*v, layout.count));
-        T::store(sums)?
-    } else {
-        x.reshaped(layout.shape)?
-    };
-    ctx.set_output(0, out);
-    Ok(())
+/// Returns the reduction to the mean.
+fn mean<T: Average>() -> Reduction {
+    Reduction {
+        dtype: T::DTYPE,
+        wide: T::Sum::DTYPE,
+        fold: Fold::of::<T, <T::Sum as Modular>::Bits, Sum>(T::LOAD),
+        finish: |mut sums, count| {
+            sums.values_mut::<T::Sum>()?.iter_mut().for_each(|v| *v = T::quotient(*v, count));
+            T::store(sums)
+        },
+        always: false,
+    }
 }

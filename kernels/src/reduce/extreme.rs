@@ -1,6 +1,7 @@
 //! The position of the largest or smallest element along an axis.
 
 use crate::numeric::dispatch::dispatch;
+use crate::numeric::threads::BLOCK;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Error, Result};
 use graph::DType::{self, *};
@@ -40,36 +41,51 @@ ordered! {
     Bool8: Bool8::FALSE, Bool8::TRUE;
 }
 
-/// An element type for positions.
-trait Position: Element {
-    fn at(index: usize) -> Self;
+/// The positions that a kernel outputs, in one of the dtypes for positions.
+enum Positions<'a> {
+    Int16(&'a mut [i16]),
+    UInt16(&'a mut [u16]),
+    Int32(&'a mut [i32]),
+    Int64(&'a mut [i64]),
 }
 
-macro_rules! positions {
-    ($($t:ty),*) => { $(impl Position for $t { fn at(index: usize) -> $t { index as $t } })* };
-}
+impl Positions<'_> {
+    fn of(out: &mut Tensor) -> Result<Positions<'_>> {
+        Ok(match out.dtype() {
+            Int16 => Positions::Int16(out.values_mut()?),
+            UInt16 => Positions::UInt16(out.values_mut()?),
+            Int32 => Positions::Int32(out.values_mut()?),
+            _ => Positions::Int64(out.values_mut()?),
+        })
+    }
 
-positions!(i16, u16, i32, i64);
+    /// Stores the positions of the outputs from number `first` on.
+    fn store(&mut self, first: usize, found: &[usize]) {
+        fn convert<P>(out: &mut [P], found: &[usize], position: impl Fn(usize) -> P) {
+            out.iter_mut().zip(found).for_each(|(o, &at)| *o = position(at));
+        }
+        match self {
+            Positions::Int16(out) => convert(&mut out[first..], found, |at| at as i16),
+            Positions::UInt16(out) => convert(&mut out[first..], found, |at| at as u16),
+            Positions::Int32(out) => convert(&mut out[first..], found, |at| at as i32),
+            Positions::Int64(out) => convert(&mut out[first..], found, |at| at as i64),
+        }
+    }
+}
 
 pub(super) fn make(init: &KernelInit<'_>, largest: bool) -> Result<Kernel> {
-    macro_rules! to {
-        ($P:ty) => {
-            dispatch!(plain, init.input_type(0), T => Kernel::sync(move |ctx| extreme::<T, $P>(ctx, largest)))
-        };
+    let positions = init.output_type(0);
+    if !matches!(positions, Int16 | UInt16 | Int32 | Int64) {
+        return Err(Error::unimplemented(format!("positions of type {positions}")));
     }
-    match init.output_type(0) {
-        Int16 => to!(i16),
-        UInt16 => to!(u16),
-        Int32 => to!(i32),
-        Int64 => to!(i64),
-        other => Err(Error::unimplemented(format!("positions of type {other}"))),
-    }
+    let search = dispatch!(plain, init.input_type(0), T => Ok(search::<T> as Search))?;
+    Kernel::sync(move |ctx| extreme(ctx, positions, largest, search))
 }
 
 /// The most axes of an input, like in TensorFlow.
 const HIGHEST: usize = 7;
 
-fn extreme<T: Ordered, P: Position>(ctx: &mut KernelContext<'_>, largest: bool) -> Result<()> {
+fn extreme(ctx: &mut KernelContext<'_>, positions: DType, largest: bool, search: Search) -> Result<()> {
     let (x, dimension) = (ctx.input(0)?, ctx.input(1)?);
     if dimension.shape().rank() != 0 {
         device::invalid!("dim must be a scalar, but received tensor of shape: {}", dimension.shape());
@@ -93,50 +109,94 @@ fn extreme<T: Ordered, P: Position>(ctx: &mut KernelContext<'_>, largest: bool) 
             x.shape()
         );
     }
-    let inner: usize = x.shape()[at + 1..].iter().product();
-    let mut out = Tensor::unspecified(P::DTYPE, Shape::new(&dims)?)?;
-    let (values, found) = (x.values::<T>()?, out.values_mut::<P>()?);
-    match (largest, found.is_empty()) {
-        (_, true) => {}
-        (true, _) => search(values, size, inner, found, T::LOWEST, |v, best| v > best),
-        (false, _) => search(values, size, inner, found, T::HIGHEST, |v, best| v < best),
+    let lines = Lines { size, inner: x.shape()[at + 1..].iter().product() };
+    let mut out = Tensor::unspecified(positions, Shape::new(&dims)?)?;
+    let count = out.num_elements();
+    let mut positions = Positions::of(&mut out)?;
+    let mut found = [0; BLOCK];
+    for first in (0..count).step_by(BLOCK) {
+        let found = &mut found[..BLOCK.min(count - first)];
+        search(x, lines, largest, first, found)?;
+        positions.store(first, found);
     }
     ctx.set_output(0, out);
     Ok(())
 }
 
-/// Finds the position of the best element along the axis; of equal elements, the first. `values` are blocks of `size`
-/// rows of `inner` elements.
-fn search<T: Ordered, P: Position>(
-    values: &[T],
+/// The lines along an axis: the tensor consists of blocks of `size` rows of `inner` elements.
+#[derive(Clone, Copy)]
+struct Lines {
     size: usize,
     inner: usize,
-    found: &mut [P],
+}
+
+/// A function that finds the positions of the largest or smallest elements of some lines, at most [`BLOCK`], from a
+/// given line on.
+type Search = fn(&Tensor, Lines, bool, usize, &mut [usize]) -> Result<()>;
+
+fn search<T: Ordered>(
+    x: &Tensor,
+    lines: Lines,
+    largest: bool,
+    first: usize,
+    found: &mut [usize],
+) -> Result<()> {
+    let values = x.values::<T>()?;
+    match largest {
+        true => search_by(values, lines, first, found, T::LOWEST, |v, best| v > best),
+        false => search_by(values, lines, first, found, T::HIGHEST, |v, best| v < best),
+    }
+    Ok(())
+}
+
+/// Finds the position of the best element of each line from number `first` on; of equal elements, the first.
+fn search_by<T: Ordered>(
+    values: &[T],
+    Lines { size, inner }: Lines,
+    first: usize,
+    found: &mut [usize],
     start: T,
     better: impl Fn(T, T) -> bool,
 ) {
     if inner == 1 {
-        for (found, row) in found.iter_mut().zip(values.chunks_exact(size)) {
+        for (found, row) in found.iter_mut().zip(values[first * size..].chunks_exact(size)) {
             let (mut best, mut at) = (start, 0);
             for (i, &v) in row.iter().enumerate() {
                 if better(v, best) {
                     (best, at) = (v, i);
                 }
             }
-            *found = P::at(at);
+            *found = at;
         }
         return;
     }
-    let mut best = vec![start; inner];
-    for (found, rows) in found.chunks_exact_mut(inner).zip(values.chunks_exact(size * inner)) {
+    let (mut best, mut at) = ([start; BLOCK], [0u32; BLOCK]);
+    let mut done = 0;
+    while done < found.len() {
+        let (block, column) = ((first + done) / inner, (first + done) % inner);
+        let width = (found.len() - done).min(inner - column);
+        let (found, best, at) = (&mut found[done..done + width], &mut best[..width], &mut at[..width]);
+        found.fill(0);
         best.fill(start);
-        found.fill(P::at(0));
-        for (i, row) in rows.chunks_exact(inner).enumerate() {
-            for ((found, best), &v) in found.iter_mut().zip(&mut best).zip(row) {
-                if better(v, *best) {
-                    (*best, *found) = (v, P::at(i));
+        let rows = &values[block * size * inner..(block + 1) * size * inner];
+        for (span, rows) in rows.chunks(SPAN * inner).enumerate() {
+            at.fill(NONE);
+            for (i, row) in rows.chunks_exact(inner).enumerate() {
+                for ((at, best), &v) in at.iter_mut().zip(&mut *best).zip(&row[column..column + width]) {
+                    if better(v, *best) {
+                        (*best, *at) = (v, i as u32);
+                    }
                 }
             }
+            for (found, &at) in found.iter_mut().zip(&*at).filter(|(_, at)| **at != NONE) {
+                *found = span * SPAN + at as usize;
+            }
         }
+        done += width;
     }
 }
+
+/// The rows among which positions are counted in 32 bits, which vectors hold more of.
+const SPAN: usize = 1 << 20;
+/// The position in a span that has no better element than the spans before it.
+const NONE: u32 = u32::MAX;

@@ -1,14 +1,13 @@
 //! Running sums and products along an axis.
 
 use super::fold::Monoid;
-use super::{Prod, Sum};
+use super::{Modular, Prod, Sum};
 use crate::numeric::dispatch::dispatch;
-use crate::numeric::scalar::Arithmetic;
 use crate::numeric::threads::{Cost, chunk_size, for_chunks};
 use crate::numeric::widen::Lane;
 use crate::plan::reduce::{Direction, lines};
 use device::Result;
-use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::kernel::{Kernel, KernelInit};
 use graph::Tensor;
 
 #[derive(Clone, Copy, Debug)]
@@ -17,45 +16,60 @@ pub(super) enum Operation {
     Product,
 }
 
+/// A loop over whole lines: input and output as bytes, the length of a line, the distance between its elements, and
+/// the direction.
+type Scan = fn(&[u8], &mut [u8], [usize; 2], Direction);
+
 pub(super) fn make(init: &KernelInit<'_>, operation: Operation) -> Result<Kernel> {
     let direction = Direction::of(init)?;
-    dispatch!(number, init.input_type(0), T => match operation {
-        Operation::Sum => Kernel::sync(move |ctx| scan::<T, Sum>(ctx, direction)),
-        Operation::Product => Kernel::sync(move |ctx| scan::<T, Prod>(ctx, direction)),
+    let dtype = init.input_type(0);
+    let scan = dispatch!(number, dtype, T => Ok(match operation {
+        Operation::Sum => scan::<<T as Modular>::Bits, Sum> as Scan,
+        Operation::Product => scan::<<T as Modular>::Bits, Prod>,
+    }))?;
+    Kernel::sync(move |ctx| {
+        let (size, inner) = lines(ctx)?;
+        let x = ctx.input(0)?;
+        let mut out = Tensor::unspecified(dtype, x.shape().clone())?;
+        let count = out.num_elements();
+        if count > 0 {
+            if x.dtype() != dtype {
+                return Err(graph::Error::DType { expected: dtype, actual: x.dtype() }.into());
+            }
+            let values = x.bytes()?;
+            let element = values.len() / count;
+            let chunk = chunk_size(count, Cost::Expensive).next_multiple_of(size * inner);
+            for_chunks(out.bytes_mut()?, chunk * element, |start, out| {
+                scan(&values[start..start + out.len()], out, [size, inner], direction);
+            });
+        }
+        ctx.set_output(0, out);
+        Ok(())
     })
 }
 
-fn scan<T: Lane, O: Monoid<T::Wide>>(ctx: &mut KernelContext<'_>, direction: Direction) -> Result<()>
-where
-    T::Wide: Arithmetic,
-{
-    let (size, inner) = lines(ctx)?;
-    let x = ctx.input(0)?;
-    let mut out = Tensor::unspecified(T::DTYPE, x.shape().clone())?;
-    if out.num_elements() > 0 {
-        let (values, step) = (x.values::<T>()?, size * inner);
-        let chunk = chunk_size(values.len(), Cost::Expensive).next_multiple_of(step);
-        for_chunks(out.values_mut::<T>()?, chunk, |start, out| {
-            let mut running = vec![O::IDENTITY; inner];
-            let mut wide = running.clone();
-            for (b, out) in out.chunks_exact_mut(step).enumerate() {
-                running.fill(O::IDENTITY);
-                for i in 0..size {
-                    let row = if direction.reverse { size - 1 - i } else { i } * inner;
-                    let out = &mut out[row..row + inner];
-                    let from = start + b * step + row;
-                    T::widen(&values[from..from + inner], &mut wide);
-                    if direction.exclusive {
-                        T::narrow(&running, out);
-                    }
-                    running.iter_mut().zip(&wide).for_each(|(r, &v)| *r = O::combine(*r, v));
-                    if !direction.exclusive {
-                        T::narrow(&running, out);
-                    }
-                }
+fn scan<T: Lane, O: Monoid<T::Wide>>(
+    x: &[u8],
+    out: &mut [u8],
+    [size, inner]: [usize; 2],
+    direction: Direction,
+) {
+    let (x, out) = (bytemuck::cast_slice::<u8, T>(x), bytemuck::cast_slice_mut::<u8, T>(out));
+    let mut running = vec![O::IDENTITY; inner];
+    let mut wide = running.clone();
+    for (x, out) in x.chunks_exact(size * inner).zip(out.chunks_exact_mut(size * inner)) {
+        running.fill(O::IDENTITY);
+        for i in 0..size {
+            let row = if direction.reverse { size - 1 - i } else { i } * inner;
+            let out = &mut out[row..row + inner];
+            T::widen(&x[row..row + inner], &mut wide);
+            if direction.exclusive {
+                T::narrow(&running, out);
             }
-        });
+            running.iter_mut().zip(&wide).for_each(|(r, &v)| *r = O::combine(*r, v));
+            if !direction.exclusive {
+                T::narrow(&running, out);
+            }
+        }
     }
-    ctx.set_output(0, out);
-    Ok(())
 }
