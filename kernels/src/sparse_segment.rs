@@ -2,11 +2,11 @@
 
 use crate::numeric::dispatch::{FLOATS, INDEX, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
-use crate::numeric::widen::Lane;
+use crate::numeric::widen::{Lane, narrowed};
 use crate::plan::sparse_segment::{GradientRows, selected_rows, sorted_segments};
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::{Result, invalid};
-use graph::{DType, Element, Shape, Tensor};
+use graph::{DType, Element as _, Shape, Tensor};
 
 /// The divisor of a segment's sum.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,89 +35,113 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SparseSegmentSqrtNGradV2", MEAN, |i| backward(i, RootOfCount)),
 ];
 
-fn forward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
-    let types = [init.input_type(1), init.input_type(2)];
-    dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| sums::<T>(ctx, divisor, types)))
+impl Divisor {
+    /// Returns the divisor of the sum of `count` rows; `None` for 1.
+    fn of(self, count: usize) -> Option<f64> {
+        match self {
+            One => None,
+            Count => Some(count as f64),
+            RootOfCount => Some((count as f64).sqrt()),
+        }
+    }
 }
 
-fn sums<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, types: [DType; 2]) -> Result<()>
-where
-    T::Wide: Arithmetic + num_traits::NumCast,
-{
-    let (segments, shape) = sorted_segments(ctx, types)?;
-    let (data, indices) = (ctx.input(0)?, ctx.input(1)?.to_i64s()?);
-    let (count, row) = (data.shape()[0], shape[1..].iter().product::<usize>());
-    let mut out = Tensor::zeros(T::DTYPE, shape)?;
+fn forward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
+    let (dtype, types) = (init.output_type(0), [init.input_type(1), init.input_type(2)]);
+    let sum = dispatch!(real, dtype, T => Ok(sums::<T> as Sums))?;
+    Kernel::sync(move |ctx| {
+        let (segments, shape) = sorted_segments(ctx, types)?;
+        let (data, indices) = (ctx.input(0)?, ctx.input(1)?.to_i64s()?);
+        let (count, row) = (data.shape()[0], shape[1..].iter().product::<usize>());
+        let mut out = Tensor::zeros(dtype, shape)?;
+        if let Some(i) = indices.iter().position(|&i| !(0..count as i64).contains(&i)) {
+            invalid!("indices[{i}] == {} out of range [0, {count})", indices[i]);
+        }
+        sum(&mut out, data, row, [&segments, &indices], divisor)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+/// A function that sets the rows of a tensor, of a number of elements, to the sums of rows of another tensor; given
+/// the segments and the indices of these rows.
+type Sums = fn(&mut Tensor, &Tensor, usize, [&[i64]; 2], Divisor) -> Result<()>;
+
+fn sums<T: Lane<Wide: Arithmetic + num_traits::NumCast>>(
+    out: &mut Tensor,
+    data: &Tensor,
+    row: usize,
+    [segments, indices]: [&[i64]; 2],
+    divisor: Divisor,
+) -> Result<()> {
     let (values, results) = (data.values::<T>()?, out.values_mut::<T>()?);
     let mut wide = vec![T::Wide::ZERO; row];
     let mut start = 0;
     for group in segments.chunk_by(|a, b| a == b) {
         wide.fill(T::Wide::ZERO);
-        for (i, &index) in indices[start..start + group.len()].iter().enumerate() {
-            let Some(index) = usize::try_from(index).ok().filter(|&i| i < count) else {
-                invalid!("indices[{}] == {index} out of range [0, {count})", start + i);
-            };
+        for &index in &indices[start..start + group.len()] {
+            let index = index as usize;
             for (sum, v) in wide.iter_mut().zip(&values[index * row..(index + 1) * row]) {
                 *sum = sum.plus(v.to_wide());
             }
         }
-        let by = match divisor {
-            One => None,
-            Count => num_traits::cast::<_, T::Wide>(group.len() as f64),
-            RootOfCount => num_traits::cast::<_, T::Wide>((group.len() as f64).sqrt()),
-        };
+        let by = divisor.of(group.len()).and_then(num_traits::cast::<_, T::Wide>);
         let segment = group[0] as usize;
         for (o, &sum) in results[segment * row..(segment + 1) * row].iter_mut().zip(&wide) {
             *o = T::of_wide(by.map_or(sum, |by| sum.over(by)));
         }
         start += group.len();
     }
-    ctx.set_output(0, out);
     Ok(())
 }
 
+/// Makes the kernel that computes the gradient of each row from its segments. If there is a second output, only the
+/// selected rows are output, with their numbers.
 fn backward(init: &KernelInit<'_>, divisor: Divisor) -> Result<Kernel> {
     let compact = init.outputs.len() > 1;
-    dispatch!(float, init.output_type(0), T => Kernel::sync(move |ctx| back::<T>(ctx, divisor, compact)))
+    let spread = dispatch!(float, init.output_type(0), T => Ok(spread::<T> as Spread))?;
+    Kernel::sync(move |ctx| {
+        let (GradientRows { segments, counts, rows }, picked) = selected_rows(ctx)?;
+        let grad = ctx.input(0)?;
+        let (out_rows, targets) = match compact {
+            true => (picked.rows.len(), &picked.places),
+            false => (rows, &picked.indices),
+        };
+        let mut dims = vec![out_rows];
+        dims.extend_from_slice(&grad.shape()[1..]);
+        let scale = |&count: &usize| 1.0 / divisor.of(count.max(1)).unwrap_or(1.0);
+        let scales: Vec<f64> = counts.iter().map(scale).collect();
+        let out = spread(grad, Shape::new(&dims)?, [targets, &segments], &scales)?;
+        let dtype = ctx.input(1)?.dtype();
+        ctx.set_output(0, out);
+        if compact {
+            ctx.set_output(1, crate::plan::shape::integers(dtype, &picked.rows)?);
+        }
+        Ok(())
+    })
 }
 
-/// Computes the gradient of each row from its segments. If `compact`, only the selected rows are output, with their
-/// numbers.
-fn back<T: Lane>(ctx: &mut KernelContext<'_>, divisor: Divisor, compact: bool) -> Result<()>
-where
-    T::Wide: Arithmetic + num_traits::NumCast,
-{
-    let (GradientRows { segments, counts, rows }, picked) = selected_rows(ctx)?;
-    let grad = ctx.input(0)?;
-    let inner = &grad.shape()[1..];
-    let row: usize = inner.iter().product();
-    let (out_rows, targets) = match compact {
-        true => (picked.rows.len(), &picked.places),
-        false => (rows, &picked.indices),
-    };
-    let mut dims = vec![out_rows];
-    dims.extend_from_slice(inner);
-    let mut wide = Tensor::zeros(T::Wide::DTYPE, Shape::new(&dims)?)?;
+type Spread = fn(&Tensor, Shape, [&[i64]; 2], &[f64]) -> Result<Tensor>;
+
+/// Returns a tensor to whose target rows the scaled gradients of segments are added.
+fn spread<T: Lane<Wide: Arithmetic + num_traits::NumCast>>(
+    grad: &Tensor,
+    shape: Shape,
+    [targets, segments]: [&[i64]; 2],
+    scales: &[f64],
+) -> Result<Tensor> {
+    let row: usize = shape[1..].iter().product();
+    let mut wide = Tensor::zeros(T::Wide::DTYPE, shape)?;
     let (values, sums) = (grad.values::<T>()?, wide.values_mut::<T::Wide>()?);
-    for (&target, &segment) in targets.iter().zip(&segments) {
+    for (&target, &segment) in targets.iter().zip(segments) {
         let (target, segment) = (target as usize, segment as usize);
-        let scale = match divisor {
-            One => 1.0,
-            Count => 1.0 / counts[segment].max(1) as f64,
-            RootOfCount => 1.0 / (counts[segment].max(1) as f64).sqrt(),
-        };
-        let scale = num_traits::cast::<_, T::Wide>(scale).unwrap_or(T::Wide::ONE);
+        let scale = num_traits::cast::<_, T::Wide>(scales[segment]).unwrap_or(T::Wide::ONE);
         let from = &values[segment * row..(segment + 1) * row];
         for (sum, v) in sums[target * row..(target + 1) * row].iter_mut().zip(from) {
             *sum = sum.plus(v.to_wide().times(scale));
         }
     }
-    let dtype = ctx.input(1)?.dtype();
-    ctx.set_output(0, crate::numeric::widen::narrowed::<T>(wide)?);
-    if compact {
-        ctx.set_output(1, crate::plan::shape::integers(dtype, &picked.rows)?);
-    }
-    Ok(())
+    narrowed::<T>(wide)
 }
 
 #[cfg(test)]
