@@ -2,7 +2,7 @@
 
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::{ANY, INDEX, dispatch};
-use crate::numeric::scalar::Semiring as _;
+use crate::numeric::scalar::Semiring;
 use crate::plan::gather::position;
 use bytes::{Bytes, BytesMut};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -15,29 +15,29 @@ use smallvec::SmallVec;
 pub(super) const INDICES: &[DType] = &[Int16, Int32, Int64];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of(
-        "Gather",
-        &[("Tparams", COPIED), ("Tindices", INDEX)],
-        |init| copied!(init.input_type(0), E => Kernel::sync(|ctx| gather::<E>(ctx, 0))),
-    ),
+    KernelDef::of("Gather", &[("Tparams", COPIED), ("Tindices", INDEX)], |_| {
+        Kernel::sync(|ctx| gather(ctx, 0))
+    }),
     KernelDef::of("GatherV2", &[("Tparams", COPIED), ("Tindices", INDICES), ("Taxis", INDEX)], |init| {
         let batch_dims: i64 = init.attr("batch_dims")?;
-        copied!(init.input_type(0), E => Kernel::sync(move |ctx| gather::<E>(ctx, batch_dims)))
+        Kernel::sync(move |ctx| gather(ctx, batch_dims))
     }),
     KernelDef::of("GatherNd", &[("Tparams", COPIED), ("Tindices", INDICES)], |init| {
         let ignore = ignores_bad_indices(init)?;
-        copied!(init.input_type(0), E => Kernel::sync(move |ctx| gather_nd::<E>(ctx, ignore)))
+        Kernel::sync(move |ctx| gather_nd(ctx, ignore))
     }),
     KernelDef::of("ScatterNd", &[("T", ANY), ("Tindices", INDICES)], |init| {
         let ignore = ignores_bad_indices(init)?;
-        dispatch!(any, init.output_type(0), T => Kernel::sync(move |ctx| {
+        let dtype = init.output_type(0);
+        let add = dispatch!(any, dtype, T => Ok(add_slices::<T> as AddSlices))?;
+        Kernel::sync(move |ctx| {
             let (slices, shape) = scatter_slices(ctx, ignore)?;
             let updates = ctx.input(1)?;
-            let mut out = Tensor::zeros(T::DTYPE, shape)?;
-            scatter(&slices, updates.values::<T>()?, out.values_mut::<T>()?, |o, v| *o = o.plus(*v));
+            let mut out = Tensor::zeros(dtype, shape)?;
+            add(&slices, updates, &mut out)?;
             ctx.set_output(0, out);
             Ok(())
-        }))
+        })
     }),
     KernelDef::of("ScatterNd", &[("T", &[DType::String]), ("Tindices", INDICES)], |init| {
         let ignore = ignores_bad_indices(init)?;
@@ -83,7 +83,7 @@ fn checked(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
 }
 
 /// `Gather` and `GatherV2`: copies the slices at the given indices of an axis.
-fn gather<E: CopiedElement>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Result<()> {
+fn gather(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Result<()> {
     let (params, indices) = (ctx.input(0)?, ctx.input(1)?);
     let (rank, indices_rank) = (params.shape().rank(), indices.shape().rank());
     if rank == 0 {
@@ -121,8 +121,9 @@ fn gather<E: CopiedElement>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Res
     let inner: usize = dims[axis + 1..].iter().product();
     // If slices are empty nothing is copied, so the indices need no check.
     let rows = if inner == 0 { Vec::new() } else { checked(indices, limit)? };
-    let out = E::build(params.dtype(), Shape::new(&sizes)?, |out| {
-        let count = rows.len() / batches.max(1);
+    let count = rows.len() / batches.max(1);
+    let (dtype, shape) = (params.dtype(), Shape::new(&sizes)?);
+    let out = copied!(dtype, E => E::build(dtype, shape, |out| {
         if inner == 0 || count == 0 {
             return Ok(());
         }
@@ -130,11 +131,10 @@ fn gather<E: CopiedElement>(ctx: &mut KernelContext<'_>, batch_dims: i64) -> Res
         let tables = values.chunks_exact((limit * inner).max(1));
         for (n, (table, block)) in tables.zip(out.chunks_exact_mut(count * inner)).enumerate() {
             let b = n / outer;
-            let rows = &rows[b * count..(b + 1) * count];
-            copy_rows(table, inner, rows, block);
+            copy_rows(table, inner, &rows[b * count..(b + 1) * count], block);
         }
         Ok(())
-    })?;
+    }))?;
     ctx.set_output(0, out);
     Ok(())
 }
@@ -174,7 +174,7 @@ fn slice_starts(
     indices: &Tensor,
     shape: &Shape,
     ignore: bool,
-    bad: impl Fn(String) -> String,
+    bad: &dyn Fn(String) -> String,
 ) -> Result<SliceStarts> {
     let depth = indices.shape().last().copied().unwrap_or(0);
     let strides = shape.strides();
@@ -200,7 +200,7 @@ fn slice_starts(
 }
 
 /// `GatherNd`: copies the slices that index vectors select.
-fn gather_nd<E: CopiedElement>(ctx: &mut KernelContext<'_>, ignore: bool) -> Result<()> {
+fn gather_nd(ctx: &mut KernelContext<'_>, ignore: bool) -> Result<()> {
     let (params, indices) = (ctx.input(0)?, ctx.input(1)?);
     let Some((&depth, outer)) = indices.shape().split_last() else {
         invalid!("indices must be at least a vector");
@@ -216,10 +216,11 @@ fn gather_nd<E: CopiedElement>(ctx: &mut KernelContext<'_>, ignore: bool) -> Res
         invalid!("Requested more than 0 entries, but params is empty.  Params shape: {}", params.shape());
     }
     let node = ctx.node().name.clone();
-    let slices = slice_starts(indices, params.shape(), ignore, |fact| {
+    let slices = slice_starts(indices, params.shape(), ignore, &|fact| {
         format!("{fact} param shape {}, node name: {node}", params.shape())
     })?;
-    let out = E::build(params.dtype(), shape, |out| {
+    let dtype = params.dtype();
+    let out = copied!(dtype, E => E::build(dtype, shape, |out| {
         let values = E::view(params)?;
         if slices.length == 0 {
             return Ok(());
@@ -231,7 +232,7 @@ fn gather_nd<E: CopiedElement>(ctx: &mut KernelContext<'_>, ignore: bool) -> Res
             }
         }
         Ok(())
-    })?;
+    }))?;
     ctx.set_output(0, out);
     Ok(())
 }
@@ -266,8 +267,16 @@ fn scatter_slices(ctx: &KernelContext<'_>, ignore: bool) -> Result<(SliceStarts,
             updates_shape.rank()
         );
     }
-    let slices = slice_starts(indices, &shape, ignore, |fact| format!("{fact} shape {shape}"))?;
+    let slices = slice_starts(indices, &shape, ignore, &|fact| format!("{fact} shape {shape}"))?;
     Ok((slices, shape))
+}
+
+/// A function that adds each update to the slice that its index vector selects.
+type AddSlices = fn(&SliceStarts, &Tensor, &mut Tensor) -> Result<()>;
+
+fn add_slices<T: Semiring>(slices: &SliceStarts, updates: &Tensor, out: &mut Tensor) -> Result<()> {
+    scatter(slices, updates.values::<T>()?, out.values_mut::<T>()?, |o, v| *o = o.plus(*v));
+    Ok(())
 }
 
 /// Combines each update with the slice that its index vector selects, by `add`.

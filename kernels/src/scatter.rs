@@ -3,12 +3,12 @@
 use super::gather::ignores_bad_indices;
 use crate::numeric::dispatch::{ANY, INDEX, NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Semiring as _, Stored};
-use crate::numeric::threads::{is_parallel_under_lock, join};
+use crate::numeric::threads::{BLOCK, is_parallel_under_lock, join};
 use crate::plan::scatter::{check_nothing_for_empty, check_slices, one_for_each, pass_reference};
 use bytes::Bytes;
-use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::variable::VariableInput;
+use device::{Error, Result};
 use graph::{DType, Shape, Tensor};
 
 /// The operation that combines an element with its update.
@@ -111,7 +111,8 @@ fn kernel(init: &KernelInit<'_>, indexing: Indexing, update: Update) -> Result<K
     })
 }
 
-fn has_zero(tensor: &Tensor) -> Result<bool> {
+/// Returns whether a tensor of numbers has an element 0.
+pub(super) fn has_zero(tensor: &Tensor) -> Result<bool> {
     dispatch!(any, tensor.dtype(), T => Ok(tensor.values::<T>()?.contains(&T::ZERO)))
 }
 
@@ -259,7 +260,7 @@ fn replace_strings(params: &mut Tensor, places: &SliceNumbers, updates: &Tensor,
 
 fn replace_plain(params: &mut Tensor, places: &SliceNumbers, updates: &Tensor, _: Update) -> Result<()> {
     let Some(size) = params.dtype().size() else {
-        return Err(device::Error::unimplemented(format!("scatter into a variable of {}", params.dtype())));
+        return Err(Error::unimplemented(format!("scatter into a variable of {}", params.dtype())));
     };
     let (total, given) = (params.num_elements(), updates.num_elements());
     let from = updates.bytes()?;
@@ -304,54 +305,80 @@ fn combine<T: Arithmetic, C: Combine<T>>(
 ) -> Result<()> {
     let from = updates.values::<T>()?;
     if update == Update::Div && T::IS_INTEGER && !places.numbers.is_empty() && from.contains(&T::ZERO) {
-        device::invalid!("Integer division by zero");
+        return Err(Error::invalid("Integer division by zero"));
     }
-    let elements = places.numbers.len() * places.len;
-    let bands =
-        if is_parallel_under_lock(elements) && places.len >= 16 { rayon::current_num_threads() } else { 1 };
-    combine_band::<T, C>(params.values_mut::<T>()?, 0, places, from, update, bands);
+    let elements = bytemuck::cast_slice_mut(params.values_mut::<T>()?);
+    in_bands(elements, places, size_of::<T>(), &|first, band| {
+        combine_band::<T, C>(bytemuck::cast_slice_mut(band), first, places, from, update);
+    });
     Ok(())
 }
 
-/// Updates the slices from number `first` on that are in `band`, in two halves in parallel while `bands` allows it.
-/// Within a slice, updates are applied in order, so that the result does not depend on the number of threads.
+/// Calls `work` with bands of slices, in parallel if there are many updates, and with the number of each band's first
+/// slice. `elements` are elements of `size` bytes.
+fn in_bands(
+    elements: &mut [u8],
+    places: &SliceNumbers,
+    size: usize,
+    work: &(dyn Fn(usize, &mut [u8]) + Sync),
+) {
+    let updated = places.numbers.len() * places.len;
+    let bands =
+        if is_parallel_under_lock(updated) && places.len >= 16 { rayon::current_num_threads() } else { 1 };
+    split_bands(elements, 0, places.len * size, bands, work);
+}
+
+/// Calls `work` with the slices from number `first` on, in two halves in parallel while `bands` allows it.
+fn split_bands(
+    band: &mut [u8],
+    first: usize,
+    slice: usize,
+    bands: usize,
+    work: &(dyn Fn(usize, &mut [u8]) + Sync),
+) {
+    let count = band.len().checked_div(slice).unwrap_or(0);
+    if bands > 1 && count > 1 {
+        let middle = count / 2;
+        let (left, right) = band.split_at_mut(middle * slice);
+        join(
+            || split_bands(left, first, slice, bands / 2, work),
+            || split_bands(right, first + middle, slice, bands - bands / 2, work),
+        );
+        return;
+    }
+    work(first, band);
+}
+
+/// Updates the slices from number `first` on that are in `band`. Within a slice, updates are applied in order, so that
+/// the result does not depend on the number of threads.
 fn combine_band<T: Arithmetic, C: Combine<T>>(
     band: &mut [T],
     first: usize,
     places: &SliceNumbers,
     from: &[T],
     update: Update,
-    bands: usize,
 ) {
     let len = places.len;
     let count = band.len().checked_div(len).unwrap_or(0);
-    if bands > 1 && count > 1 {
-        let middle = count / 2;
-        let (left, right) = band.split_at_mut(middle * len);
-        join(
-            || combine_band::<T, C>(left, first, places, from, update, bands / 2),
-            || combine_band::<T, C>(right, first + middle, places, from, update, bands - bands / 2),
-        );
-        return;
-    }
     // A single update applies to whole slices, unless there is one slice of one element.
     let scalar = from.len() == 1 && places.numbers.len() * len != 1;
+    let repeated = if scalar { vec![from[0]; len.min(BLOCK)] } else { Vec::new() };
     for (i, &number) in places.numbers.iter().enumerate() {
         if number == OUT_OF_RANGE || number < first || number >= first + count {
             continue;
         }
         let to = &mut band[(number - first) * len..][..len];
         if scalar {
-            C::slice(to, std::iter::repeat(from[0]), update);
+            to.chunks_mut(BLOCK).for_each(|to| C::slice(to, &repeated[..to.len()], update));
         } else {
-            C::slice(to, from[i * len..][..len].iter().copied(), update);
+            C::slice(to, &from[i * len..][..len], update);
         }
     }
 }
 
 /// The application of updates to the elements of a slice.
 trait Combine<T> {
-    fn slice(to: &mut [T], from: impl Iterator<Item = T>, update: Update);
+    fn slice(to: &mut [T], from: &[T], update: Update);
 }
 
 /// Arithmetic updates, for all numbers.
@@ -361,24 +388,24 @@ struct Sums;
 struct Extremes;
 
 impl<T: Arithmetic> Combine<T> for Sums {
-    fn slice(to: &mut [T], from: impl Iterator<Item = T>, update: Update) {
+    fn slice(to: &mut [T], from: &[T], update: Update) {
         let pairs = to.iter_mut().zip(from);
         match update {
-            Update::Add => pairs.for_each(|(to, by)| *to = to.plus(by)),
-            Update::Sub => pairs.for_each(|(to, by)| *to = to.minus(by)),
-            Update::Mul => pairs.for_each(|(to, by)| *to = to.times(by)),
-            Update::Div => pairs.for_each(|(to, by)| *to = to.over(by)),
-            Update::Replace | Update::Min | Update::Max => pairs.for_each(|(to, by)| *to = by),
+            Update::Add => pairs.for_each(|(to, &by)| *to = to.plus(by)),
+            Update::Sub => pairs.for_each(|(to, &by)| *to = to.minus(by)),
+            Update::Mul => pairs.for_each(|(to, &by)| *to = to.times(by)),
+            Update::Div => pairs.for_each(|(to, &by)| *to = to.over(by)),
+            Update::Replace | Update::Min | Update::Max => pairs.for_each(|(to, &by)| *to = by),
         }
     }
 }
 
 impl<T: Stored> Combine<T> for Extremes {
-    fn slice(to: &mut [T], from: impl Iterator<Item = T>, update: Update) {
+    fn slice(to: &mut [T], from: &[T], update: Update) {
         let pairs = to.iter_mut().zip(from);
         match update {
-            Update::Min => pairs.for_each(|(to, by)| *to = if by < *to { by } else { *to }),
-            _ => pairs.for_each(|(to, by)| *to = if *to < by { by } else { *to }),
+            Update::Min => pairs.for_each(|(to, &by)| *to = if by < *to { by } else { *to }),
+            _ => pairs.for_each(|(to, &by)| *to = if *to < by { by } else { *to }),
         }
     }
 }
