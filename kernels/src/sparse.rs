@@ -10,7 +10,7 @@ mod map;
 mod matmul;
 mod reduce;
 
-pub(super) use coo::{Coo, check_sorted, matrix};
+pub(super) use coo::{Coo, check_sorted, matrix, picked};
 
 use crate::numeric::copied::COPIED;
 use crate::numeric::dispatch::{FLOATS, INDEX, NUMBERS, REALS};

@@ -3,7 +3,9 @@
 use super::arrange::placed;
 use super::coo::{Coo, matrix, text};
 use crate::numeric::dispatch::dispatch;
-use crate::numeric::scalar::{Arithmetic, Semiring as _, Stored};
+use crate::numeric::scalar::{Arithmetic, Stored};
+use crate::reduce::Modular;
+use crate::scatter::has_zero;
 use device::Result;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};
@@ -12,9 +14,11 @@ use half::{bf16, f16};
 use num_complex::Complex;
 use std::cmp::Ordering;
 
-/// Merges the sorted indices of two sparse tensors: for each distinct index, its positions in the first and in the
-/// second tensor.
-fn merged(a: &Coo<'_>, b: &Coo<'_>) -> Vec<(Option<usize>, Option<usize>)> {
+/// The positions of one index in the values of two sparse tensors, at least one of which has it.
+type Positions = (Option<usize>, Option<usize>);
+
+/// Merges the sorted indices of two sparse tensors: returns the positions of each distinct index.
+fn merged(a: &Coo<'_>, b: &Coo<'_>) -> Vec<Positions> {
     let (mut i, mut j) = (0, 0);
     let mut out = Vec::with_capacity(a.len().max(b.len()));
     while i < a.len() || j < b.len() {
@@ -29,6 +33,15 @@ fn merged(a: &Coo<'_>, b: &Coo<'_>) -> Vec<(Option<usize>, Option<usize>)> {
         out.push((first, second));
     }
     out
+}
+
+/// Returns the matrix of the indices at these positions.
+fn indices_of(a: &Coo<'_>, b: &Coo<'_>, positions: &[Positions]) -> Result<Tensor> {
+    let mut rows = Vec::new();
+    for (i, j) in positions {
+        rows.extend_from_slice(i.map(|i| a.index(i)).or(j.map(|j| b.index(j))).unwrap_or_default());
+    }
+    matrix(&rows, a.rank(), positions.len())
 }
 
 /// A number whose magnitude is compared with a threshold.
@@ -77,36 +90,49 @@ fn same_shapes(a: &Coo<'_>, b: &Coo<'_>) -> Result<()> {
 }
 
 pub(super) fn add(init: &KernelInit<'_>) -> Result<Kernel> {
-    dispatch!(number, init.input_type(1), T => Kernel::sync(add_of::<T>))
+    let sums = dispatch!(number, init.input_type(1), T => Ok(large_sums::<T> as LargeSums))?;
+    Kernel::sync(move |ctx| {
+        let (a, b, threshold) = (Coo::of(ctx, 0)?, Coo::of(ctx, 3)?, ctx.input(6)?);
+        if threshold.shape().rank() != 0 {
+            invalid!("The magnitude threshold must be a scalar: got shape {}", threshold.shape());
+        }
+        let threshold = dispatch!(real, threshold.dtype(), R => Ok(to_f64(threshold.item::<R>()?)))?;
+        same_shapes(&a, &b)?;
+        let mut positions = merged(&a, &b);
+        let sums = sums(a.values, b.values, &mut positions, threshold)?;
+        let (indices, shape) = (indices_of(&a, &b, &positions)?, ctx.input(2)?.clone());
+        ctx.set_output(0, indices);
+        ctx.set_output(1, sums);
+        ctx.set_output(2, shape);
+        Ok(())
+    })
 }
 
-fn add_of<T: Magnitude>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (a, b, threshold) = (Coo::of(ctx, 0)?, Coo::of(ctx, 3)?, ctx.input(6)?);
-    if threshold.shape().rank() != 0 {
-        invalid!("The magnitude threshold must be a scalar: got shape {}", threshold.shape());
-    }
-    let threshold = dispatch!(real, threshold.dtype(), R => Ok(to_f64(threshold.item::<R>()?)))?;
-    same_shapes(&a, &b)?;
-    let (x, y) = (a.values.values::<T>()?, b.values.values::<T>()?);
-    let (mut rows, mut sums) = (Vec::new(), Vec::new());
-    for (i, j) in merged(&a, &b) {
+type LargeSums = fn(&Tensor, &Tensor, &mut Vec<Positions>, f64) -> Result<Tensor>;
+
+/// Returns the sums of values that reach a threshold, and removes the positions of the others.
+fn large_sums<T: Magnitude>(
+    x: &Tensor,
+    y: &Tensor,
+    positions: &mut Vec<Positions>,
+    threshold: f64,
+) -> Result<Tensor> {
+    let (x, y) = (x.values::<T>()?, y.values::<T>()?);
+    let mut sums = Vec::new();
+    positions.retain(|&(i, j)| {
         let sum = match (i, j) {
             (Some(i), Some(j)) => x[i].plus(y[j]),
             (Some(i), None) => x[i],
             (_, Some(j)) => y[j],
-            (None, None) => continue,
+            (None, None) => return false,
         };
-        if sum.reaches(threshold) {
-            let index = i.map(|i| a.index(i)).or(j.map(|j| b.index(j))).unwrap_or_default();
-            rows.extend_from_slice(index);
+        let is_large = sum.reaches(threshold);
+        if is_large {
             sums.push(sum);
         }
-    }
-    let (indices, shape) = (matrix(&rows, a.rank(), sums.len())?, ctx.input(2)?.clone());
-    ctx.set_output(0, indices);
-    ctx.set_output(1, Tensor::vector(&sums)?);
-    ctx.set_output(2, shape);
-    Ok(())
+        is_large
+    });
+    Ok(Tensor::vector(&sums)?)
 }
 
 fn to_f64<R: num_traits::ToPrimitive>(value: R) -> f64 {
@@ -163,7 +189,8 @@ pub(super) fn add_grad(ctx: &mut KernelContext<'_>) -> Result<()> {
 }
 
 pub(super) fn add_to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
-    dispatch!(number, init.output_type(0), T => Kernel::sync(|ctx| {
+    let add = dispatch!(number, init.output_type(0), T => Ok(add_at::<T> as AddAt))?;
+    Kernel::sync(move |ctx| {
         let (indices, shape) = (widened(ctx.input(0)?)?, widened(ctx.input(2)?)?);
         let a = Coo::new(&indices, ctx.input(1)?, &shape)?;
         let dense = ctx.input(3)?;
@@ -182,13 +209,24 @@ pub(super) fn add_to_dense(init: &KernelInit<'_>) -> Result<Kernel> {
         let places: Vec<usize> = a.rows().map(|index| a.position(index)).collect();
         let values = a.values.clone();
         let mut out = ctx.take_input(3)?;
-        let sums = out.values_mut::<T>()?;
-        for (&place, &value) in places.iter().zip(values.values::<T>()?) {
-            sums[place] = sums[place].plus(value);
-        }
+        add(&mut out, &places, &values)?;
         ctx.set_output(0, out);
         Ok(())
-    }))
+    })
+}
+
+type AddAt = fn(&mut Tensor, &[usize], &Tensor) -> Result<()>;
+
+/// Adds values to the elements at these places.
+fn add_at<T: Modular>(out: &mut Tensor, places: &[usize], values: &Tensor) -> Result<()> {
+    fn add<T: Arithmetic>(out: &mut [T], places: &[usize], values: &[T]) {
+        for (&place, &value) in places.iter().zip(values) {
+            out[place] = out[place].plus(value);
+        }
+    }
+    let (out, values) = (out.values_mut::<T>()?, values.values::<T>()?);
+    add::<T::Bits>(bytemuck::cast_slice_mut(out), places, bytemuck::cast_slice(values));
+    Ok(())
 }
 
 /// Returns indices or sizes as `int64`.
@@ -207,13 +245,25 @@ pub(super) enum Operation {
 }
 
 pub(super) fn with_dense(init: &KernelInit<'_>, operation: Operation) -> Result<Kernel> {
-    dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| with_dense_of::<T>(ctx, operation)))
+    let dtype = init.output_type(0);
+    let combine = dispatch!(real, dtype, T => Ok(combine::<T> as Combine))?;
+    Kernel::sync(move |ctx| {
+        let (a, dense) = (Coo::of(ctx, 0)?, ctx.input(3)?);
+        let places = broadcast_places(&a, dense.shape())?;
+        if operation == Operation::Div && a.len() > 0 && has_zero(dense)? {
+            invalid!("SparseDenseCwiseDiv cannot divide by zero, but input dense tensor contains zero");
+        }
+        let mut out = ctx.allocate(dtype, Shape::new(&[a.len()])?)?;
+        combine(&mut out, a.values, dense, &places, operation)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
 }
 
-/// Broadcasts the dense operand to the sparse one; the reverse is refused.
-fn with_dense_of<T: Arithmetic>(ctx: &mut KernelContext<'_>, operation: Operation) -> Result<()> {
-    let (a, dense) = (Coo::of(ctx, 0)?, ctx.input(3)?);
-    let (rank, dims) = (a.rank(), dense.shape());
+/// Returns the position in the dense operand of each value of the sparse one. The dense operand is broadcast; the
+/// reverse is refused.
+fn broadcast_places(a: &Coo<'_>, dims: &Shape) -> Result<Vec<usize>> {
+    let rank = a.rank();
     let fits = dims.rank() <= rank
         && dims.iter().rev().zip(a.shape.iter().rev()).all(|(&d, &s)| d == 1 || d as i64 == s);
     if !fits {
@@ -224,50 +274,66 @@ fn with_dense_of<T: Arithmetic>(ctx: &mut KernelContext<'_>, operation: Operatio
     }
     a.check_bounds()?;
     let strides = dims.strides();
-    let values = dense.values::<T>()?;
-    if operation == Operation::Div && a.len() > 0 && values.contains(&T::ZERO) {
-        invalid!("SparseDenseCwiseDiv cannot divide by zero, but input dense tensor contains zero");
-    }
-    let mut out = ctx.allocate(T::DTYPE, Shape::new(&[a.len()])?)?;
-    for ((o, &x), index) in out.values_mut::<T>()?.iter_mut().zip(a.values.values::<T>()?).zip(a.rows()) {
+    let place = |index: &[i64]| {
         let axes = index[rank - dims.rank()..].iter().zip(dims.iter()).zip(&strides);
-        let at: usize = axes.filter(|((_, d), _)| **d != 1).map(|((&i, _), &s)| i as usize * s).sum();
-        let y = values[at];
+        axes.filter(|((_, d), _)| **d != 1).map(|((&i, _), &s)| i as usize * s).sum()
+    };
+    Ok(a.rows().map(place).collect())
+}
+
+type Combine = fn(&mut Tensor, &Tensor, &Tensor, &[usize], Operation) -> Result<()>;
+
+/// Combines each value of `x` with the value of `y` at its place.
+fn combine<T: Arithmetic>(
+    out: &mut Tensor,
+    x: &Tensor,
+    y: &Tensor,
+    places: &[usize],
+    operation: Operation,
+) -> Result<()> {
+    let (x, y) = (x.values::<T>()?, y.values::<T>()?);
+    for ((o, &x), &place) in out.values_mut::<T>()?.iter_mut().zip(x).zip(places) {
+        let y = y[place];
         *o = match operation {
             Operation::Add => x.plus(y),
             Operation::Mul => x.times(y),
             Operation::Div => x.over(y),
         };
     }
-    ctx.set_output(0, out);
     Ok(())
 }
 
 pub(super) fn extreme(init: &KernelInit<'_>, greatest: bool) -> Result<Kernel> {
-    dispatch!(real, init.output_type(1), T => Kernel::sync(move |ctx| extreme_of::<T>(ctx, greatest)))
+    let extremes = dispatch!(real, init.output_type(1), T => Ok(extremes::<T> as Extremes))?;
+    Kernel::sync(move |ctx| {
+        let operand = |at| Coo::with_any_sizes(ctx.input(at)?, ctx.input(at + 1)?, ctx.input(at + 2)?);
+        let (a, b) = (operand(0)?, operand(3)?);
+        same_shapes(&a, &b)?;
+        if a.rank() == 0 {
+            device::invalid!("Tensors must not be empty");
+        }
+        a.check_bounds()?;
+        b.check_bounds()?;
+        let positions = merged(&a, &b);
+        let values = extremes(a.values, b.values, &positions, greatest)?;
+        let indices = indices_of(&a, &b, &positions)?;
+        ctx.set_output(0, indices);
+        ctx.set_output(1, values);
+        Ok(())
+    })
 }
 
-/// Computes elementwise extremes; a value that one operand lacks counts as zero.
-fn extreme_of<T: Stored>(ctx: &mut KernelContext<'_>, greatest: bool) -> Result<()> {
-    let operand = |at| Coo::with_any_sizes(ctx.input(at)?, ctx.input(at + 1)?, ctx.input(at + 2)?);
-    let (a, b) = (operand(0)?, operand(3)?);
-    same_shapes(&a, &b)?;
-    if a.rank() == 0 {
-        device::invalid!("Tensors must not be empty");
-    }
-    a.check_bounds()?;
-    b.check_bounds()?;
-    let (x, y) = (a.values.values::<T>()?, b.values.values::<T>()?);
-    let (mut rows, mut values) = (Vec::new(), Vec::new());
-    for (i, j) in merged(&a, &b) {
+type Extremes = fn(&Tensor, &Tensor, &[Positions], bool) -> Result<Tensor>;
+
+/// Returns elementwise extremes; a value that one operand lacks counts as zero.
+fn extremes<T: Stored>(x: &Tensor, y: &Tensor, positions: &[Positions], greatest: bool) -> Result<Tensor> {
+    let (x, y) = (x.values::<T>()?, y.values::<T>()?);
+    let mut values = Vec::with_capacity(positions.len());
+    for &(i, j) in positions {
         let (x, y) = (i.map_or(T::ZERO, |i| x[i]), j.map_or(T::ZERO, |j| y[j]));
         // NaN is propagated from either operand.
         let second = if greatest { y > x } else { y < x } || y.partial_cmp(&y).is_none();
         values.push(if second { y } else { x });
-        rows.extend_from_slice(i.map(|i| a.index(i)).or(j.map(|j| b.index(j))).unwrap_or_default());
     }
-    let indices = matrix(&rows, a.rank(), values.len())?;
-    ctx.set_output(0, indices);
-    ctx.set_output(1, Tensor::vector(&values)?);
-    Ok(())
+    Ok(Tensor::vector(&values)?)
 }

@@ -3,11 +3,11 @@
 use super::coo::matrix;
 use crate::numeric::copied::{CopiedElement, copied};
 use crate::numeric::dispatch::dispatch;
-use crate::numeric::scalar::Semiring as _;
+use crate::numeric::scalar::Semiring;
 use device::Result;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use graph::{Element, Shape, Tensor};
+use graph::{Shape, Tensor};
 
 /// The sizes of a sparse tensor whose empty rows are filled.
 struct Sizes {
@@ -144,7 +144,8 @@ pub(super) fn fill(ctx: &mut KernelContext<'_>) -> Result<()> {
 /// SparseFillEmptyRowsGrad: outputs the gradient of each input value, and of the default value the sum of the other
 /// gradients.
 pub(super) fn fill_grad(init: &KernelInit<'_>) -> Result<Kernel> {
-    dispatch!(number, init.input_type(1), T => Kernel::sync(|ctx| {
+    let sum = dispatch!(number, init.input_type(1), T => Ok(sum_of_unused::<T> as SumOfUnused))?;
+    Kernel::sync(move |ctx| {
         let (map, grad) = (ctx.input(0)?, ctx.input(1)?);
         if map.shape().rank() != 1 {
             invalid!("reverse_index_map must be a vector, saw: {}", map.shape());
@@ -152,19 +153,33 @@ pub(super) fn fill_grad(init: &KernelInit<'_>) -> Result<Kernel> {
         if grad.shape().rank() != 1 {
             invalid!("grad_values must be a vector, saw: {}", grad.shape());
         }
-        let (map, values) = (map.values::<i64>()?, grad.values::<T>()?);
-        let mut used = vec![false; values.len()];
-        let mut out = Tensor::zeros(T::DTYPE, Shape::new(&[map.len()])?)?;
-        for (i, (o, &at)) in out.values_mut::<T>()?.iter_mut().zip(map).enumerate() {
-            let Some(at) = usize::try_from(at).ok().filter(|&at| at < values.len()) else {
-                invalid!("Elements in reverse index must be in [0, {}) but got {at} at {i}", values.len());
+        let (map, count) = (map.values::<i64>()?, grad.num_elements());
+        let mut used = vec![false; count];
+        let mut out = Tensor::zeros(grad.dtype(), Shape::new(&[map.len()])?)?;
+        let mut sources = Vec::with_capacity(map.len());
+        for (i, &at) in map.iter().enumerate() {
+            let Some(at) = usize::try_from(at).ok().filter(|&at| at < count) else {
+                invalid!("Elements in reverse index must be in [0, {count}) but got {at} at {i}");
             };
-            *o = values[at];
+            sources.push(at);
             used[at] = true;
         }
-        let rest = values.iter().zip(&used).filter(|(_, used)| !**used).fold(T::ZERO, |sum, (&v, _)| sum.plus(v));
+        copied!(grad.dtype(), E => E::edit(&mut out, |out| {
+            let values = E::view(grad)?;
+            out.iter_mut().zip(&sources).for_each(|(o, &at)| o.clone_from(&values[at]));
+            Ok(())
+        }))?;
+        let rest = sum(grad, &used)?;
         ctx.set_output(0, out);
-        ctx.set_output(1, Tensor::scalar(rest));
+        ctx.set_output(1, rest);
         Ok(())
-    }))
+    })
+}
+
+type SumOfUnused = fn(&Tensor, &[bool]) -> Result<Tensor>;
+
+/// Returns the sum of the values that are not used.
+fn sum_of_unused<T: Semiring>(values: &Tensor, used: &[bool]) -> Result<Tensor> {
+    let unused = values.values::<T>()?.iter().zip(used).filter(|(_, used)| !**used);
+    Ok(Tensor::scalar(unused.fold(T::ZERO, |sum, (&v, _)| sum.plus(v))))
 }

@@ -7,39 +7,78 @@ use crate::numeric::product::{Matrix, Threads, product};
 use crate::numeric::scalar::{Arithmetic, Semiring as _};
 use crate::numeric::widen::{Lane, narrowed, widened};
 use crate::plan::sparse::product_sizes;
-use device::kernel::{Kernel, KernelContext, KernelInit};
+use device::kernel::{Kernel, KernelInit};
 use device::{Result, invalid};
-use graph::{DType, Element, Shape, Tensor};
+use graph::{DType, Shape, Tensor};
 use half::bf16;
 
 pub(super) fn with_dense(init: &KernelInit<'_>) -> Result<Kernel> {
-    let adjoint = [init.attr::<bool>("adjoint_a")?, init.attr::<bool>("adjoint_b")?];
-    dispatch!(number, init.output_type(0), T => Kernel::sync(move |ctx| multiply::<T>(ctx, adjoint)))
+    let [adjoint_a, adjoint_b] = [init.attr::<bool>("adjoint_a")?, init.attr::<bool>("adjoint_b")?];
+    let types = match init.output_type(0) {
+        DType::Int32 => Types::of::<i32>(),
+        dtype => dispatch!(fraction, dtype, T => Ok(Types::of::<T>()))?,
+    };
+    Kernel::sync(move |ctx| {
+        let ([rows, inner, columns], shape) = product_sizes(ctx, [adjoint_a, adjoint_b])?;
+        let b = ctx.input(3)?;
+        let indices = arithmetic::widened(ctx.input(0)?)?;
+        let a = Coo::new(&indices, ctx.input(1)?, ctx.input(2)?)?;
+        let dense = (types.widen)(b)?;
+        let mut out = Tensor::zeros(dense.dtype(), shape)?;
+        let (row_axis, inner_axis) = if adjoint_a { (1, 0) } else { (0, 1) };
+        let mut places = Vec::with_capacity(a.len());
+        for (i, index) in a.rows().enumerate() {
+            let (m, k) = (index[row_axis], index[inner_axis]);
+            if k < 0 || k as usize >= inner {
+                invalid!("k ({k}) from index[{i},{inner_axis}] out of bounds (>={inner})");
+            }
+            if m < 0 || m as usize >= rows {
+                invalid!("m ({m}) from index[{i},{row_axis}] out of bounds (>={rows})");
+            }
+            places.push((m as usize, k as usize));
+        }
+        let factors = Factors { places: &places, adjoint_a, adjoint_b, columns, b_columns: b.shape()[1] };
+        (types.multiply)(&mut out, a.values, &dense, factors)?;
+        let out = (types.narrow)(out)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
 }
 
-fn multiply<T: Lane>(ctx: &mut KernelContext<'_>, [adjoint_a, adjoint_b]: [bool; 2]) -> Result<()>
-where
-    T::Wide: Arithmetic,
-{
-    let ([rows, inner, columns], shape) = product_sizes(ctx, [adjoint_a, adjoint_b])?;
-    let b = ctx.input(3)?;
-    let b_columns = b.shape()[1];
-    let indices = arithmetic::widened(ctx.input(0)?)?;
-    let a = Coo::new(&indices, ctx.input(1)?, ctx.input(2)?)?;
-    let wide = widened::<T>(b)?;
-    let (dense, values) = (wide.values::<T::Wide>()?, a.values.values::<T>()?);
-    let mut out = Tensor::zeros(T::Wide::DTYPE, shape)?;
-    let sums = out.values_mut::<T::Wide>()?;
-    let (row_axis, inner_axis) = if adjoint_a { (1, 0) } else { (0, 1) };
-    for (i, (index, &value)) in a.rows().zip(values).enumerate() {
-        let (m, k) = (index[row_axis], index[inner_axis]);
-        if k < 0 || k as usize >= inner {
-            invalid!("k ({k}) from index[{i},{inner_axis}] out of bounds (>={inner})");
-        }
-        if m < 0 || m as usize >= rows {
-            invalid!("m ({m}) from index[{i},{row_axis}] out of bounds (>={rows})");
-        }
-        let (m, k) = (m as usize, k as usize);
+/// The functions of the kernel that depend on the element type.
+struct Types {
+    widen: fn(&Tensor) -> Result<Tensor>,
+    multiply: fn(&mut Tensor, &Tensor, &Tensor, Factors<'_>) -> Result<()>,
+    narrow: fn(Tensor) -> Result<Tensor>,
+}
+
+impl Types {
+    fn of<T: Lane<Wide: Arithmetic>>() -> Types {
+        Types { widen: widened::<T>, multiply: multiply::<T>, narrow: narrowed::<T> }
+    }
+}
+
+/// The geometry of a product.
+struct Factors<'a> {
+    /// The row and the column of each value of the left factor.
+    places: &'a [(usize, usize)],
+    adjoint_a: bool,
+    adjoint_b: bool,
+    /// Columns of the product.
+    columns: usize,
+    /// Columns of the right factor as it is stored.
+    b_columns: usize,
+}
+
+/// Adds the product of the values `a` of a sparse matrix with the dense matrix `b` to `out`.
+fn multiply<T: Lane<Wide: Arithmetic>>(
+    out: &mut Tensor,
+    a: &Tensor,
+    b: &Tensor,
+    Factors { places, adjoint_a, adjoint_b, columns, b_columns }: Factors<'_>,
+) -> Result<()> {
+    let (values, dense, sums) = (a.values::<T>()?, b.values::<T::Wide>()?, out.values_mut::<T::Wide>()?);
+    for (&(m, k), &value) in places.iter().zip(values) {
         let factor = value.to_wide();
         let factor = if adjoint_a { factor.conjugated() } else { factor };
         let sums = &mut sums[m * columns..(m + 1) * columns];
@@ -53,8 +92,6 @@ where
             }
         }
     }
-    let out = narrowed::<T>(out)?;
-    ctx.set_output(0, out);
     Ok(())
 }
 

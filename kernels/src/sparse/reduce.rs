@@ -1,9 +1,11 @@
 //! Reductions of sparse tensors along axes, and softmax along the last axis.
 
 use super::coo::{Coo, matrix};
+use crate::numeric::copied::{CopiedElement, copied};
 use crate::numeric::dispatch::dispatch;
-use crate::numeric::scalar::{Arithmetic, Semiring as _};
+use crate::numeric::scalar::{Arithmetic as _, Semiring as _, Stored};
 use crate::numeric::widen::{Float, Lane};
+use crate::reduce::Modular;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Error, Result};
@@ -19,23 +21,39 @@ pub(super) enum Operation {
 /// Makes the kernel of a reduction; its result is sparse if `sparse` is set.
 pub(super) fn reduce(init: &KernelInit<'_>, operation: Operation, sparse: bool) -> Result<Kernel> {
     let keep_dims = init.attr::<bool>("keep_dims")?;
-    match operation {
-        Operation::Sum => dispatch!(number, init.input_type(1), T => Kernel::sync(move |ctx| {
-            reduce_with::<T>(ctx, keep_dims, sparse, T::plus)
-        })),
-        Operation::Max => dispatch!(real, init.input_type(1), T => Kernel::sync(move |ctx| {
-            // Like in TensorFlow, a NaN is retained only if it comes last.
-            reduce_with::<T>(ctx, keep_dims, sparse, |a, b| if b < a { a } else { b })
-        })),
+    let dtype = init.input_type(1);
+    let fold = match operation {
+        Operation::Sum => dispatch!(number, dtype, T => Ok(sums::<T> as FoldGroups))?,
+        Operation::Max => dispatch!(real, dtype, T => Ok(maxima::<T> as FoldGroups))?,
+    };
+    Kernel::sync(move |ctx| reduce_with(ctx, keep_dims, sparse, fold))
+}
+
+/// A function that combines the values of each group, which are given by their positions.
+type FoldGroups = fn(&Tensor, &[&[usize]]) -> Result<Tensor>;
+
+fn sums<T: Modular>(values: &Tensor, groups: &[&[usize]]) -> Result<Tensor> {
+    let mut out = Tensor::unspecified(T::DTYPE, Shape::new(&[groups.len()])?)?;
+    let (values, sums) = (values.values::<T>()?, out.values_mut::<T>()?);
+    fold(bytemuck::cast_slice(values), groups, bytemuck::cast_slice_mut(sums), T::Bits::plus);
+    Ok(out)
+}
+
+fn maxima<T: Stored>(values: &Tensor, groups: &[&[usize]]) -> Result<Tensor> {
+    let mut out = Tensor::unspecified(T::DTYPE, Shape::new(&[groups.len()])?)?;
+    let (values, most) = (values.values::<T>()?, out.values_mut::<T>()?);
+    // Like in TensorFlow, a NaN is retained only if it comes last.
+    fold(values, groups, most, |a, b| if b < a { a } else { b });
+    Ok(out)
+}
+
+fn fold<T: Copy>(values: &[T], groups: &[&[usize]], out: &mut [T], combine: impl Fn(T, T) -> T) {
+    for (o, members) in out.iter_mut().zip(groups) {
+        *o = members[1..].iter().fold(values[members[0]], |sum, &i| combine(sum, values[i]));
     }
 }
 
-fn reduce_with<T: Arithmetic>(
-    ctx: &mut KernelContext<'_>,
-    keep_dims: bool,
-    sparse: bool,
-    combine: impl Fn(T, T) -> T,
-) -> Result<()> {
+fn reduce_with(ctx: &mut KernelContext<'_>, keep_dims: bool, sparse: bool, fold: FoldGroups) -> Result<()> {
     let (coo, axes) = (Coo::of(ctx, 0)?, ctx.input(3)?);
     let rank = coo.rank();
     if axes.shape().rank() > 1 {
@@ -57,66 +75,75 @@ fn reduce_with<T: Arithmetic>(
     let mut by: Vec<usize> = kept.clone();
     by.extend((0..rank).filter(|&d| reduced[d]));
     let order = coo.order_by(&by);
-    let values = coo.values.values::<T>()?;
     let same = |a: &usize, b: &usize| kept.iter().all(|&d| coo.index(*a)[d] == coo.index(*b)[d]);
-    let mut groups: Vec<(usize, T)> = Vec::new();
-    for members in order.chunk_by(same) {
-        let folded = members[1..].iter().fold(values[members[0]], |sum, &i| combine(sum, values[i]));
-        groups.push((members[0], folded));
-    }
+    let groups: Vec<&[usize]> = order.chunk_by(same).collect();
+    let values = fold(coo.values, &groups)?;
     if sparse {
         let mut rows = Vec::with_capacity(groups.len() * shape.len());
-        for &(first, _) in &groups {
-            let index = coo.index(first);
+        for members in &groups {
+            let index = coo.index(members[0]);
             match keep_dims {
                 true => rows.extend((0..rank).map(|d| if reduced[d] { 0 } else { index[d] })),
                 false => rows.extend(kept.iter().map(|&d| index[d])),
             }
         }
         let indices = matrix(&rows, shape.len(), groups.len())?;
-        let values = Tensor::vector(&groups.iter().map(|&(_, v)| v).collect::<Vec<_>>())?;
         ctx.set_output(0, indices);
         ctx.set_output(1, values);
         ctx.set_output(2, Tensor::vector(&shape)?);
         return Ok(());
     }
-    let mut out = Tensor::zeros(T::DTYPE, Shape::from_i64(&shape)?)?;
-    let places = out.values_mut::<T>()?;
-    for (first, value) in groups {
-        let index = coo.index(first);
+    let mut out = Tensor::zeros(values.dtype(), Shape::from_i64(&shape)?)?;
+    let len = out.num_elements();
+    let mut places = Vec::with_capacity(groups.len());
+    for members in &groups {
+        let index = coo.index(members[0]);
         let at = kept.iter().fold(0i64, |at, &d| at.wrapping_mul(coo.shape[d]).wrapping_add(index[d]));
-        let len = places.len();
-        let Some(place) = usize::try_from(at).ok().and_then(|at| places.get_mut(at)) else {
-            return Err(Error::internal(format!(
-                "Obtained a write index of {at} which is outside of bounds of [0, {len})"
-            )));
-        };
-        *place = value;
+        match usize::try_from(at) {
+            Ok(place) if place < len => places.push(place),
+            _ => {
+                return Err(Error::internal(format!(
+                    "Obtained a write index of {at} which is outside of bounds of [0, {len})"
+                )));
+            }
+        }
     }
+    copied!(values.dtype(), E => E::edit(&mut out, |out| {
+        let values = E::view(&values)?;
+        places.iter().zip(values).for_each(|(&place, value)| out[place].clone_from(value));
+        Ok(())
+    }))?;
     ctx.set_output(0, out);
     Ok(())
 }
 
 pub(super) fn softmax(init: &KernelInit<'_>) -> Result<Kernel> {
-    dispatch!(float, init.output_type(0), T => Kernel::sync(softmax_of::<T>))
+    let softmax = dispatch!(float, init.output_type(0), T => Ok(softmax_of_groups::<T> as Softmax))?;
+    Kernel::sync(move |ctx| {
+        let coo = Coo::of(ctx, 0)?;
+        let rank = coo.rank();
+        if rank < 2 {
+            invalid!("shape should be of rank 2 or more, got {rank}");
+        }
+        // Indices may lie outside the shape, because they only determine which values share a row.
+        let order = coo.order_by(&(0..rank).collect::<Vec<_>>());
+        let mut out = ctx.allocate(coo.values.dtype(), coo.values.shape().clone())?;
+        let same = |a: &usize, b: &usize| coo.index(*a)[..rank - 1] == coo.index(*b)[..rank - 1];
+        let groups: Vec<&[usize]> = order.chunk_by(same).collect();
+        softmax(&mut out, coo.values, &groups)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
 }
 
-/// Computes the softmax over the values in each row of the last axis; missing values take no part.
-fn softmax_of<T: Float>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let coo = Coo::of(ctx, 0)?;
-    let rank = coo.rank();
-    if rank < 2 {
-        invalid!("shape should be of rank 2 or more, got {rank}");
-    }
-    // Indices may lie outside the shape, because they only determine which values share a row.
-    let order = coo.order_by(&(0..rank).collect::<Vec<_>>());
-    let values = coo.values.values::<T>()?;
-    let mut out = ctx.allocate(T::DTYPE, coo.values.shape().clone())?;
-    let results = out.values_mut::<T>()?;
-    let same = |a: &usize, b: &usize| coo.index(*a)[..rank - 1] == coo.index(*b)[..rank - 1];
+type Softmax = fn(&mut Tensor, &Tensor, &[&[usize]]) -> Result<()>;
+
+/// Computes the softmax over the values of each row of the last axis; missing values take no part.
+fn softmax_of_groups<T: Float>(out: &mut Tensor, values: &Tensor, groups: &[&[usize]]) -> Result<()> {
+    let (values, results) = (values.values::<T>()?, out.values_mut::<T>()?);
     // Like in TensorFlow, the input is taken to be sorted: results are stored in sorted order.
     let mut next = 0;
-    for members in order.chunk_by(same) {
+    for members in groups {
         let row: Vec<T::Wide> = members.iter().map(|&i| values[i].to_wide()).collect();
         let most = row.iter().copied().fold(row[0], |a, b| if b > a { b } else { a });
         let powers: Vec<T::Wide> = row.iter().map(|&v| num_traits::Float::exp(v.minus(most))).collect();
@@ -126,6 +153,5 @@ fn softmax_of<T: Float>(ctx: &mut KernelContext<'_>) -> Result<()> {
             next += 1;
         }
     }
-    ctx.set_output(0, out);
     Ok(())
 }
