@@ -3,34 +3,37 @@
 mod heap;
 
 use super::gather::INDICES;
-use crate::numeric::dispatch::{INDEX, REALS, dispatch};
+use crate::numeric::copied::{CopiedElement, copied};
+use crate::numeric::dispatch::{INDEX, REALS};
 use crate::plan::topk::{classified, top_shape};
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Error, Result, invalid};
-use graph::{Bool8, DType, Element, Shape, Tensor};
+use graph::DType::{self, *};
+use graph::{Bool8, Shape, Tensor};
 use std::cmp::Ordering;
+use std::ops::Range;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("NthElement", &[("T", REALS)], |init| {
         let reverse = init.attr("reverse")?;
-        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| nth::<T>(ctx, reverse)))
+        Kernel::sync(move |ctx| nth(ctx, reverse))
     }),
     KernelDef::of("TopKV2", &[("T", REALS), ("Tk", INDICES), ("index_type", INDICES)], |init| {
         let index = init.output_type(1);
         let sorted = init.attr("sorted")?;
-        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| {
+        Kernel::sync(move |ctx| {
             let k = ctx.input(1)?;
             if k.shape().rank() != 0 {
                 invalid!("k must be scalar, got shape {}", k.shape());
             }
             let k = k.to_i64s()?[0];
-            top::<T>(ctx, k, sorted, index)
-        }))
+            top(ctx, k, sorted, index)
+        })
     }),
     KernelDef::of("TopK", &[("T", REALS)], |init| {
         let k: i64 = init.attr("k")?;
         let sorted = init.attr("sorted")?;
-        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| top::<T>(ctx, k, sorted, DType::Int32)))
+        Kernel::sync(move |ctx| top(ctx, k, sorted, DType::Int32))
     }),
     KernelDef::of("InTopK", &[("T", INDEX)], |init| {
         let k: i64 = init.attr("k")?;
@@ -44,63 +47,122 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
 ];
 
-/// The order of elements `a` and `b`: larger before smaller, NaN last, equal elements by position.
-fn compare_descending<T: PartialOrd>(row: &[T], a: usize, b: usize) -> Ordering {
-    let (x, y) = (&row[a], &row[b]);
-    let by_value = y.partial_cmp(x).unwrap_or_else(|| {
-        let nan = |v: &T| v.partial_cmp(v).is_none();
-        nan(x).cmp(&nan(y))
-    });
-    by_value.then(a.cmp(&b))
+/// The key of NaN, below the keys of all numbers.
+const NAN: u64 = 0;
+
+/// Elements as unsigned integers in the same order, so that one selection serves all dtypes.
+#[derive(Default)]
+struct Keys {
+    keys: Vec<u64>,
+    /// True if [`NAN`] is the key of NaN, and not of the least integer.
+    are_floats: bool,
 }
 
-/// Returns whether element `a` precedes `b` in TensorFlow's comparison: a NaN is neither larger nor smaller, so its
-/// position decides.
-fn is_before<T: PartialOrd>(row: &[T], a: usize, b: usize) -> bool {
-    match row[a].partial_cmp(&row[b]) {
-        Some(Ordering::Greater) => true,
-        Some(Ordering::Less) => false,
-        _ => a < b,
+impl Keys {
+    /// Sets the keys to those of the elements in a range.
+    fn set(&mut self, tensor: &Tensor, range: Range<usize>) -> Result<()> {
+        self.keys.clear();
+        self.are_floats = tensor.dtype().is_floating();
+        let keys = &mut self.keys;
+        match tensor.dtype() {
+            Float => {
+                let float = |v: &u32| float_key(u64::from(*v), 1 << 31, 0x7f80_0000);
+                keys.extend(u32::view(tensor)?[range].iter().map(float));
+            }
+            Double => {
+                keys.extend(u64::view(tensor)?[range].iter().map(|&v| float_key(v, 1 << 63, 0x7ff << 52)))
+            }
+            Half => {
+                keys.extend(u16::view(tensor)?[range].iter().map(|&v| float_key(v.into(), 1 << 15, 0x7c00)))
+            }
+            BFloat16 => {
+                keys.extend(u16::view(tensor)?[range].iter().map(|&v| float_key(v.into(), 1 << 15, 0x7f80)));
+            }
+            Int8 => keys.extend(tensor.values::<i8>()?[range].iter().map(|&v| signed_key(v.into()))),
+            Int16 => keys.extend(tensor.values::<i16>()?[range].iter().map(|&v| signed_key(v.into()))),
+            Int32 => keys.extend(tensor.values::<i32>()?[range].iter().map(|&v| signed_key(v.into()))),
+            Int64 => keys.extend(tensor.values::<i64>()?[range].iter().map(|&v| signed_key(v))),
+            UInt8 => keys.extend(tensor.values::<u8>()?[range].iter().map(|&v| u64::from(v))),
+            UInt16 => keys.extend(tensor.values::<u16>()?[range].iter().map(|&v| u64::from(v))),
+            UInt32 => keys.extend(tensor.values::<u32>()?[range].iter().map(|&v| u64::from(v))),
+            _ => keys.extend_from_slice(&tensor.values::<u64>()?[range]),
+        }
+        Ok(())
+    }
+
+    fn has_nan(&self) -> bool {
+        self.are_floats && self.keys.contains(&NAN)
+    }
+
+    /// Returns the order of elements `a` and `b`: larger before smaller, NaN last, equal elements by position.
+    fn compare_descending(&self, a: usize, b: usize) -> Ordering {
+        self.keys[b].cmp(&self.keys[a]).then(a.cmp(&b))
+    }
+
+    /// Returns whether element `a` precedes `b` in TensorFlow's comparison: a NaN is neither larger nor smaller, so
+    /// its position decides.
+    fn is_before(&self, a: usize, b: usize) -> bool {
+        let (x, y) = (self.keys[a], self.keys[b]);
+        if x == y || (self.are_floats && (x == NAN || y == NAN)) { a < b } else { x > y }
+    }
+}
+
+/// Returns the key of a float, given its bits, the sign bit and the bits of infinity; equal for both zeros.
+fn float_key(bits: u64, sign: u64, infinity: u64) -> u64 {
+    let magnitude = bits & !sign;
+    match bits & sign {
+        _ if magnitude > infinity => NAN,
+        0 => sign + magnitude,
+        _ => sign - magnitude,
+    }
+}
+
+fn signed_key(value: i64) -> u64 {
+    value as u64 ^ 1 << 63
+}
+
+/// Sets `places` to the positions of the `wanted` largest elements; in descending order if `sorted`, otherwise in the
+/// order of the heap.
+fn select(keys: &Keys, wanted: usize, sorted: bool, places: &mut Vec<usize>) {
+    let columns = keys.keys.len();
+    places.clear();
+    if wanted == 1 {
+        let best = (1..columns).fold(0, |best, i| if keys.keys[i] > keys.keys[best] { i } else { best });
+        places.push(best);
+    } else if wanted < columns && (!sorted || keys.has_nan()) {
+        places.extend(heap::best(columns, wanted, |a, b| keys.is_before(a, b), sorted));
+    } else {
+        places.extend(0..columns);
+        if wanted < columns {
+            places.select_nth_unstable_by(wanted - 1, |&a, &b| keys.compare_descending(a, b));
+            places.truncate(wanted);
+        }
+        places.sort_unstable_by(|&a, &b| keys.compare_descending(a, b));
     }
 }
 
 /// Outputs the `k` largest elements and their positions; in descending order if `sorted`, otherwise in the order of
 /// the heap.
-fn top<T: Element + PartialOrd>(
-    ctx: &mut KernelContext<'_>,
-    k: i64,
-    sorted: bool,
-    index: DType,
-) -> Result<()> {
+fn top(ctx: &mut KernelContext<'_>, k: i64, sorted: bool, index: DType) -> Result<()> {
     let (columns, shape) = top_shape(ctx.shape(0)?, k)?;
     let (input, wanted) = (ctx.input(0)?, shape[shape.rank() - 1]);
-    let mut values = ctx.allocate(T::DTYPE, shape.clone())?;
+    let mut values = ctx.allocate(input.dtype(), shape.clone())?;
     let mut found: Vec<usize> = Vec::with_capacity(shape.num_elements());
     if wanted > 0 {
-        let rows = input.values::<T>()?.chunks_exact(columns);
-        let mut places: Vec<usize> = Vec::with_capacity(columns);
-        for (row, out) in rows.zip(values.values_mut::<T>()?.chunks_exact_mut(wanted)) {
-            places.clear();
-            if wanted == 1 {
-                let best = (1..columns).fold(0, |best, i| {
-                    if compare_descending(row, i, best) == Ordering::Less { i } else { best }
-                });
-                places.push(best);
-            } else if wanted < columns && (!sorted || row.iter().any(|v| v.partial_cmp(v).is_none())) {
-                places.extend(heap::best(columns, wanted, |a, b| is_before(row, a, b), sorted));
-            } else {
-                places.extend(0..columns);
-                if wanted < columns {
-                    places.select_nth_unstable_by(wanted - 1, |&a, &b| compare_descending(row, a, b));
-                    places.truncate(wanted);
-                }
-                places.sort_unstable_by(|&a, &b| compare_descending(row, a, b));
-            }
-            for (o, &i) in out.iter_mut().zip(&places) {
-                *o = row[i];
-            }
+        let (mut keys, mut places) = (Keys::default(), Vec::with_capacity(columns));
+        for row in 0..shape.num_elements() / wanted {
+            keys.set(input, row * columns..(row + 1) * columns)?;
+            select(&keys, wanted, sorted, &mut places);
             found.extend_from_slice(&places);
         }
+        copied!(input.dtype(), E => E::edit(&mut values, |out| {
+            let rows = E::view(input)?.chunks_exact(columns);
+            let places = found.chunks_exact(wanted);
+            for ((out, row), places) in out.chunks_exact_mut(wanted).zip(rows).zip(places) {
+                out.iter_mut().zip(places).for_each(|(o, &i)| o.clone_from(&row[i]));
+            }
+            Ok(())
+        }))?;
     }
     ctx.set_output(0, values);
     let too_large = |_| Error::invalid(format!("an index does not fit {index}"));
@@ -144,7 +206,7 @@ fn in_top(ctx: &mut KernelContext<'_>, k: i64) -> Result<()> {
 }
 
 /// Outputs the element of rank `n` of each row, counted from the smallest or, if `reverse`, from the largest.
-fn nth<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, reverse: bool) -> Result<()> {
+fn nth(ctx: &mut KernelContext<'_>, reverse: bool) -> Result<()> {
     let (input, n) = (ctx.input(0)?, ctx.input(1)?);
     if n.shape().rank() != 0 {
         invalid!("N must be scalar but has rank {}", n.shape().rank());
@@ -157,14 +219,23 @@ fn nth<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, reverse: bool) -> R
     if n >= columns {
         invalid!("Input must have at least n+1 columns");
     }
-    let mut out = ctx.allocate(T::DTYPE, Shape::new(rows)?)?;
+    let mut out = ctx.allocate(input.dtype(), Shape::new(rows)?)?;
     let place = if reverse { n } else { columns - 1 - n };
-    let mut places: Vec<usize> = Vec::with_capacity(columns);
-    for (row, out) in input.values::<T>()?.chunks_exact(columns).zip(out.values_mut::<T>()?) {
+    let (mut keys, mut places) = (Keys::default(), Vec::with_capacity(columns));
+    let mut found = Vec::with_capacity(out.num_elements());
+    for row in 0..out.num_elements() {
+        let start = row * columns;
+        keys.set(input, start..start + columns)?;
         places.clear();
         places.extend(0..columns);
-        *out = row[*places.select_nth_unstable_by(place, |&a, &b| compare_descending(row, a, b)).1];
+        let (_, &mut at, _) = places.select_nth_unstable_by(place, |&a, &b| keys.compare_descending(a, b));
+        found.push(start + at);
     }
+    copied!(input.dtype(), E => E::edit(&mut out, |out| {
+        let values = E::view(input)?;
+        out.iter_mut().zip(&found).for_each(|(o, &i)| o.clone_from(&values[i]));
+        Ok(())
+    }))?;
     ctx.set_output(0, out);
     Ok(())
 }
