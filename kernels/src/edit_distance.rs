@@ -5,28 +5,35 @@ use crate::numeric::dispatch::{ANY, dispatch};
 use device::Result;
 use device::invalid;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use graph::{DType, Shape, Tensor};
+use graph::{DType, Element, Shape, Tensor};
 use std::cmp::Ordering;
+use std::ops::Range;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("EditDistance", &[("T", ANY)], |init| {
-        let normalize = init.attr::<bool>("normalize")?;
-        dispatch!(any, init.input_type(1), T => {
-            Kernel::sync(move |ctx| distances(ctx, normalize, |values| Ok(values.values::<T>()?)))
-        })
+        kernel(init, dispatch!(any, init.input_type(1), T => Ok(distance_of_numbers::<T> as Distance))?)
     }),
-    KernelDef::of("EditDistance", &[("T", &[DType::String])], |init: &KernelInit<'_>| {
-        let normalize = init.attr::<bool>("normalize")?;
-        Kernel::sync(move |ctx| distances(ctx, normalize, |values| Ok(values.as_strings()?)))
-    }),
+    KernelDef::of("EditDistance", &[("T", &[DType::String])], |init| kernel(init, distance_of_strings)),
 ];
 
+/// A function that returns the distance of two runs of elements.
+type Distance = fn([&Tensor; 2], [Range<usize>; 2]) -> Result<usize>;
+
+fn kernel(init: &KernelInit<'_>, distance: Distance) -> Result<Kernel> {
+    let normalize = init.attr::<bool>("normalize")?;
+    Kernel::sync(move |ctx| distances(ctx, normalize, distance))
+}
+
+fn distance_of_numbers<T: Element>([a, b]: [&Tensor; 2], [from, to]: [Range<usize>; 2]) -> Result<usize> {
+    Ok(distance(&a.values::<T>()?[from], &b.values::<T>()?[to]))
+}
+
+fn distance_of_strings([a, b]: [&Tensor; 2], [from, to]: [Range<usize>; 2]) -> Result<usize> {
+    Ok(distance(&a.as_strings()?[from], &b.as_strings()?[to]))
+}
+
 /// Outputs the distance of each pair of sequences at the same position of both sparse tensors.
-fn distances<T: PartialEq>(
-    ctx: &mut KernelContext<'_>,
-    normalize: bool,
-    view: impl Fn(&Tensor) -> Result<&[T]>,
-) -> Result<()> {
+fn distances(ctx: &mut KernelContext<'_>, normalize: bool, distance: Distance) -> Result<()> {
     let (hypothesis, truth) = (Coo::of(ctx, 0)?, Coo::of(ctx, 3)?);
     if hypothesis.rank() != truth.rank() || truth.rank() == 0 {
         invalid!(
@@ -39,7 +46,6 @@ fn distances<T: PartialEq>(
     let shape = Shape::from_i64(&sizes.take(truth.rank() - 1).collect::<Vec<_>>())?;
     let mut out = Tensor::zeros(DType::Float, shape.clone())?;
     let (hypotheses, truths) = (sequences(&hypothesis), sequences(&truth));
-    let (hypothesis_values, truth_values) = (view(hypothesis.values)?, view(truth.values)?);
     let distances = out.values_mut::<f32>()?;
     let (mut i, mut j) = (0, 0);
     while i < hypotheses.len() || j < truths.len() {
@@ -48,17 +54,16 @@ fn distances<T: PartialEq>(
             (Some(_), None) => Ordering::Less,
             _ => Ordering::Greater,
         };
-        let mut from_values: &[T] = &[];
-        let mut to_values: &[T] = &[];
+        let (mut from, mut to) = (0..0, 0..0);
         let mut at: &[i64] = &[];
         if order.is_le() {
             at = hypotheses[i].0;
-            from_values = &hypothesis_values[hypotheses[i].1.clone()];
+            from = hypotheses[i].1.clone();
             i += 1;
         }
         if order.is_ge() {
             at = truths[j].0;
-            to_values = &truth_values[truths[j].1.clone()];
+            to = truths[j].1.clone();
             j += 1;
         }
         let slot = at
@@ -69,18 +74,18 @@ fn distances<T: PartialEq>(
             invalid!("index {at:?} of a sequence is outside of the shape {shape}");
         };
         ctx.check_cancelled()?;
-        let distance = distance(from_values, to_values) as f32;
+        let length = to.len() as f32;
+        let distance = distance([hypothesis.values, truth.values], [from, to])? as f32;
         // If the truth is empty and the hypothesis is not, the normalised distance is infinite.
-        distances[slot] =
-            if normalize && distance > 0.0 { distance / to_values.len() as f32 } else { distance };
+        distances[slot] = if normalize && distance > 0.0 { distance / length } else { distance };
     }
     ctx.set_output(0, out);
     Ok(())
 }
 
 /// Returns the ranges of values that share all indices except the last, with the shared indices.
-fn sequences<'a>(coo: &Coo<'a>) -> Vec<(&'a [i64], std::ops::Range<usize>)> {
-    let mut all: Vec<(&[i64], std::ops::Range<usize>)> = Vec::new();
+fn sequences<'a>(coo: &Coo<'a>) -> Vec<(&'a [i64], Range<usize>)> {
+    let mut all: Vec<(&[i64], Range<usize>)> = Vec::new();
     for (i, index) in coo.rows().enumerate() {
         let of = &index[..index.len() - 1];
         match all.last_mut() {

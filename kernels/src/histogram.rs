@@ -3,8 +3,8 @@
 use crate::numeric::dispatch::{INDEX, REALS, dispatch};
 use crate::numeric::scalar::Arithmetic;
 use crate::plan::histogram::{BincountInputs, Bins, boundaries, number, widths};
-use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use device::{Result, invalid};
+use device::kernel::{Kernel, KernelDef, KernelInit};
+use device::{Error, Result, invalid};
 use graph::DType::{self, *};
 use graph::{Element, Shape, Tensor};
 use num_traits::ToPrimitive;
@@ -13,32 +13,57 @@ use std::cmp::Ordering;
 const FOUR: &[DType] = &[Int32, Int64, Float, Double];
 const BOUNDS: &[(&str, &[DType])] = &[("T", REALS), ("out_type", INDEX)];
 
+/// Evaluates an expression like [`dispatch!`] with `$T` as the Rust type of one of the dtypes [`FOUR`].
+macro_rules! dispatch_four {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            Float => Ok({
+                type $T = f32;
+                $body
+            }),
+            Double => Ok({
+                type $T = f64;
+                $body
+            }),
+            dtype => dispatch!(index, dtype, $T => Ok($body)),
+        }
+    };
+}
+
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Bucketize", &[("T", FOUR)], |init| {
         let bounds = boundaries(init)?;
-        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| bucketize::<T>(ctx, &bounds)))
+        let bucketize = dispatch_four!(init.input_type(0), T => bucketize::<T> as Bucketize)?;
+        Kernel::sync(move |ctx| {
+            let input = ctx.input(0)?;
+            let mut out = ctx.allocate(Int32, input.shape().clone())?;
+            bucketize(out.values_mut()?, input, &bounds)?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
     }),
     KernelDef::of("HistogramFixedWidth", &[("T", FOUR), ("dtype", INDEX)], |init| {
         let dtype = init.output_type(0);
-        dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| fixed_width::<T>(ctx, dtype)))
+        let count = dispatch_four!(init.input_type(0), T => count_in_bins::<T> as CountInBins)?;
+        Kernel::sync(move |ctx| {
+            let (values, bins) = (ctx.input(0)?, Bins::of(ctx)?);
+            let out = counts(dtype, count(values, &bins)?.values()?)?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
     }),
-    KernelDef::of(
-        "Bincount",
-        &[("T", FOUR)],
-        |init| dispatch!(real, init.output_type(0), T => Kernel::sync(|ctx| bincount::<T>(ctx, false))),
-    ),
+    KernelDef::of("Bincount", &[("T", FOUR)], |init| count_numbers(init, false)),
     KernelDef::of("DenseBincount", &[("T", FOUR), ("Tidx", INDEX)], |init| {
-        let binary: bool = init.attr("binary_output")?;
-        dispatch!(real, init.output_type(0), T => Kernel::sync(move |ctx| bincount::<T>(ctx, binary)))
+        count_numbers(init, init.attr::<bool>("binary_output")?)
     }),
     KernelDef::of("LowerBound", BOUNDS, |init| bound(init, false)),
     KernelDef::of("UpperBound", BOUNDS, |init| bound(init, true)),
 ];
 
-fn bucketize<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, bounds: &[f32]) -> Result<()> {
-    let input = ctx.input(0)?;
-    let mut out = ctx.allocate(Int32, input.shape().clone())?;
-    for (o, v) in out.values_mut::<i32>()?.iter_mut().zip(input.values::<T>()?) {
+type Bucketize = fn(&mut [i32], &Tensor, &[f32]) -> Result<()>;
+
+fn bucketize<T: Element + ToPrimitive>(out: &mut [i32], input: &Tensor, bounds: &[f32]) -> Result<()> {
+    for (o, v) in out.iter_mut().zip(input.values::<T>()?) {
         // NaN falls into the last bucket, because it is less than no bound.
         let value = number(*v);
         let is_below = |bound: &f32| {
@@ -47,7 +72,6 @@ fn bucketize<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, bounds: &[f3
         };
         *o = bounds.partition_point(is_below) as i32;
     }
-    ctx.set_output(0, out);
     Ok(())
 }
 
@@ -59,12 +83,14 @@ fn counts(dtype: DType, counts: &[i64]) -> Result<Tensor> {
     })
 }
 
-/// `HistogramFixedWidth`: counts the values in each bin.
-fn fixed_width<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
-    let (values, bins) = (ctx.input(0)?.values::<T>()?, Bins::of(ctx)?);
+type CountInBins = fn(&Tensor, &Bins) -> Result<Tensor>;
+
+/// Counts the values in each bin.
+fn count_in_bins<T: Element + ToPrimitive>(values: &Tensor, bins: &Bins) -> Result<Tensor> {
+    let values = values.values::<T>()?;
     // A single bin takes all values, NaN included.
     if bins.count > 1 && values.iter().any(|&v| number(v).is_nan()) {
-        invalid!("Histogram values must not contain NaN");
+        return Err(Error::invalid("Histogram values must not contain NaN"));
     }
     let mut all = Tensor::zeros(Int64, Shape::new(&[bins.count])?)?;
     let bin_counts = all.values_mut::<i64>()?;
@@ -74,19 +100,39 @@ fn fixed_width<T: Element + ToPrimitive>(ctx: &mut KernelContext<'_>, dtype: DTy
         let bin = if bin > 0.0 { (bin as usize).min(bins.count - 1) } else { 0 };
         bin_counts[bin] += 1;
     }
-    let out = counts(dtype, bin_counts)?;
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(all)
 }
 
-/// `Bincount` and `DenseBincount`: sums the weights (1 without weights) of each number, row by row for a matrix.
-/// `binary`: 1 for every number that occurs.
-fn bincount<T: Arithmetic>(ctx: &mut KernelContext<'_>, binary: bool) -> Result<()> {
-    let counted = BincountInputs::of(ctx)?;
-    let mut out = Tensor::zeros(T::DTYPE, counted.shape()?)?;
-    let (sums, weights) = (out.values_mut::<T>()?, ctx.input(2)?.values::<T>()?);
-    for (i, &number) in ctx.input(0)?.to_i64s()?.iter().enumerate() {
-        let Ok(bin) = usize::try_from(number) else { invalid!("Input arr must be non-negative!") };
+/// Makes the kernel of `Bincount` and `DenseBincount`, which sums the weights (1 without weights) of each number, row
+/// by row for a matrix. `binary`: 1 for every number that occurs.
+fn count_numbers(init: &KernelInit<'_>, binary: bool) -> Result<Kernel> {
+    let dtype = init.output_type(0);
+    let sum = dispatch_four!(dtype, T => sum_weights::<T> as SumWeights)?;
+    Kernel::sync(move |ctx| {
+        let counted = BincountInputs::of(ctx)?;
+        let mut out = Tensor::zeros(dtype, counted.shape()?)?;
+        let numbers = ctx.input(0)?.to_i64s()?;
+        if numbers.iter().any(|&number| number < 0) {
+            invalid!("Input arr must be non-negative!");
+        }
+        sum(&mut out, &numbers, ctx.input(2)?, &counted, binary)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
+}
+
+type SumWeights = fn(&mut Tensor, &[i64], &Tensor, &BincountInputs, bool) -> Result<()>;
+
+fn sum_weights<T: Arithmetic>(
+    out: &mut Tensor,
+    numbers: &[i64],
+    weights: &Tensor,
+    counted: &BincountInputs,
+    binary: bool,
+) -> Result<()> {
+    let (sums, weights) = (out.values_mut::<T>()?, weights.values::<T>()?);
+    for (i, &number) in numbers.iter().enumerate() {
+        let bin = number as usize;
         if bin >= counted.bins {
             continue;
         }
@@ -97,13 +143,22 @@ fn bincount<T: Arithmetic>(ctx: &mut KernelContext<'_>, binary: bool) -> Result<
             _ => sum.plus(T::ONE),
         };
     }
-    ctx.set_output(0, out);
     Ok(())
 }
 
+/// Makes the kernel of `LowerBound` and `UpperBound`: for each value of a row, the first position of a sorted input
+/// that is not less than the value, or greater than it if `upper`.
 fn bound(init: &KernelInit<'_>, upper: bool) -> Result<Kernel> {
     let dtype = init.output_type(0);
-    dispatch!(real, init.input_type(0), T => Kernel::sync(move |ctx| bound_of::<T>(ctx, upper, dtype)))
+    let find = dispatch!(real, init.input_type(0), T => Ok(bounds_of_rows::<T> as FindBounds))?;
+    Kernel::sync(move |ctx| {
+        let widths = widths(ctx, dtype)?;
+        let (sorted, values) = (ctx.input(0)?, ctx.input(1)?);
+        let positions = find(sorted, values, widths, upper)?;
+        let out = counts(dtype, &positions)?.reshaped(values.shape().clone())?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
 }
 
 /// Returns the number of leading elements for which `is_before` holds, by binary search. The order of the
@@ -122,11 +177,15 @@ fn partition_point<T>(inputs: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     first
 }
 
-/// `LowerBound` and `UpperBound`: for each value of a row, the first position of a sorted input that is not less
-/// than the value, or greater than it if `upper`.
-fn bound_of<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, upper: bool, dtype: DType) -> Result<()> {
-    let [width, count] = widths(ctx, dtype)?;
-    let (sorted, values) = (ctx.input(0)?, ctx.input(1)?);
+/// A function that returns the bounds of values among sorted inputs; given the elements per row of both.
+type FindBounds = fn(&Tensor, &Tensor, [usize; 2], bool) -> Result<Vec<i64>>;
+
+fn bounds_of_rows<T: Element + PartialOrd>(
+    sorted: &Tensor,
+    values: &Tensor,
+    [width, count]: [usize; 2],
+    upper: bool,
+) -> Result<Vec<i64>> {
     let rows = values.shape()[0];
     let (inputs, values_to_find) = (sorted.values::<T>()?, values.values::<T>()?);
     let mut positions = Vec::with_capacity(rows * count);
@@ -139,7 +198,5 @@ fn bound_of<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, upper: bool, d
             positions.push(partition_point(inputs, is_before) as i64);
         }
     }
-    let out = counts(dtype, &positions)?.reshaped(values.shape().clone())?;
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(positions)
 }

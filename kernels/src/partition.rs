@@ -1,12 +1,13 @@
 //! DynamicPartition, DynamicStitch and Where.
 
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
-use crate::numeric::dispatch::{ANY, dispatch};
-use crate::numeric::scalar::Semiring;
+use crate::numeric::dispatch::ANY;
 use crate::plan::partition::{RowPartitions, StitchPlan, row_partitions, rows_shape, stitch_plan};
-use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
-use graph::{DType, Shape};
+use device::{Error, Result};
+use graph::DType::{self, *};
+use graph::{Shape, Tensor};
+use std::ops::BitAnd;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of(
@@ -24,11 +25,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         &[("T", COPIED)],
         |init| copied!(init.output_type(0), E => Kernel::sync(stitch::<E>)),
     ),
-    KernelDef::of(
-        "Where",
-        &[("T", ANY)],
-        |init| dispatch!(any, init.input_type(0), T => Kernel::sync(where_true::<T>)),
-    ),
+    KernelDef::of("Where", &[("T", ANY)], |_| Kernel::sync(where_true)),
 ];
 
 fn partition<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
@@ -67,18 +64,41 @@ fn stitch<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the coordinates of the elements that are not zero, which includes NaN.
-fn where_true<T: Semiring>(ctx: &mut KernelContext<'_>) -> Result<()> {
+/// Outputs the coordinates of the elements that are not zero, which includes NaN.
+fn where_true(ctx: &mut KernelContext<'_>) -> Result<()> {
     let input = ctx.input(0)?;
-    let values = input.values::<T>()?;
-    let count = values.iter().filter(|&&v| v != T::ZERO).count();
     let rank = input.shape().rank();
     if !(1..=8).contains(&rank) {
         device::invalid!("WhereOp : Unhandled input dimensions: {rank}");
     }
-    let mut out = ctx.allocate(DType::Int64, Shape::new(&[count, rank])?)?;
-    let strides = input.shape().strides();
-    let found = values.iter().enumerate().filter(|&(_, &v)| v != T::ZERO);
+    // Elements are compared with zero by their bits, without the signs of floats.
+    let shape = input.shape();
+    let out = match input.dtype() {
+        Half | BFloat16 => coordinates(u16::view(input)?, !(1 << 15), shape),
+        Float => coordinates(u32::view(input)?, !(1 << 31), shape),
+        Double => coordinates(u64::view(input)?, !(1 << 63), shape),
+        Complex64 => coordinates(u64::view(input)?, !(1 << 63 | 1 << 31), shape),
+        Complex128 => coordinates(u128::view(input)?, !(1 << 127 | 1 << 63), shape),
+        Bool | Int8 | UInt8 => coordinates(u8::view(input)?, !0, shape),
+        Int16 | UInt16 => coordinates(u16::view(input)?, !0, shape),
+        Int32 | UInt32 => coordinates(u32::view(input)?, !0, shape),
+        Int64 | UInt64 => coordinates(u64::view(input)?, !0, shape),
+        other => Err(Error::unimplemented(format!("no CPU kernel for elements of type {other}"))),
+    }?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Returns the coordinates of the elements that have a bit of `mask`.
+fn coordinates<E>(values: &[E], mask: E, shape: &Shape) -> Result<Tensor>
+where
+    E: Copy + Default + PartialEq + BitAnd<Output = E>,
+{
+    let is_found = |&v: &E| v & mask != E::default();
+    let (count, rank) = (values.iter().filter(|v| is_found(v)).count(), shape.rank());
+    let mut out = Tensor::unspecified(DType::Int64, Shape::new(&[count, rank])?)?;
+    let strides = shape.strides();
+    let found = values.iter().enumerate().filter(|(_, v)| is_found(v));
     if rank == 1 {
         for (o, (i, _)) in out.values_mut::<i64>()?.iter_mut().zip(found) {
             *o = i as i64;
@@ -91,6 +111,5 @@ fn where_true<T: Semiring>(ctx: &mut KernelContext<'_>) -> Result<()> {
             }
         }
     }
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(out)
 }

@@ -1,35 +1,39 @@
 //! Reversing and shifting along axes, conversion of flat indices to coordinates, and cross products.
 
+use super::reduce::Modular;
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::{INDEX, REALS, dispatch};
-use crate::numeric::scalar::Stored;
+use crate::numeric::scalar::Arithmetic;
 use crate::plan::sequence::{check_cross, sequences, shifts};
+use bytemuck::{cast_slice, cast_slice_mut};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Result, invalid};
 use graph::{DType, Shape, Tensor};
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ReverseSequence", &[("T", COPIED), ("Tlen", INDEX)], reverse_sequence),
-    KernelDef::of(
-        "Roll",
-        &[("T", COPIED), ("Tshift", INDEX), ("Taxis", INDEX)],
-        |init| copied!(init.output_type(0), E => Kernel::sync(roll::<E>)),
-    ),
+    KernelDef::of("Roll", &[("T", COPIED), ("Tshift", INDEX), ("Taxis", INDEX)], |_| Kernel::sync(roll)),
     KernelDef::of("UnravelIndex", &[("Tidx", INDEX)], |_| Kernel::sync(unravel)),
-    KernelDef::of(
-        "Cross",
-        &[("T", REALS)],
-        |init| dispatch!(real, init.output_type(0), T => Kernel::sync(cross::<T>)),
-    ),
+    KernelDef::of("Cross", &[("T", REALS)], |init| {
+        let cross = dispatch!(real, init.output_type(0), T => Ok(cross::<T> as Cross))?;
+        Kernel::sync(move |ctx| {
+            check_cross(ctx)?;
+            let (a, b) = (ctx.input(0)?, ctx.input(1)?);
+            let mut out = ctx.allocate(a.dtype(), a.shape().clone())?;
+            cross(&mut out, a, b)?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
 ];
 
 fn reverse_sequence(init: &KernelInit<'_>) -> Result<Kernel> {
     let (batch, sequence): (i64, i64) = (init.attr("batch_dim")?, init.attr("seq_dim")?);
-    copied!(init.output_type(0), E => Kernel::sync(move |ctx| reverse::<E>(ctx, batch, sequence)))
+    Kernel::sync(move |ctx| reverse(ctx, batch, sequence))
 }
 
 /// Reverses the first elements of each sequence, up to the sequence's length.
-fn reverse<E: CopiedElement>(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> Result<()> {
+fn reverse(ctx: &mut KernelContext<'_>, batch: i64, sequence: i64) -> Result<()> {
     let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
     let (batch, sequence) = sequences(input.shape(), lengths.shape(), batch, sequence)?;
     let shape = input.shape();
@@ -45,7 +49,7 @@ fn reverse<E: CopiedElement>(ctx: &mut KernelContext<'_>, batch: i64, sequence: 
     let strides = shape.strides();
     // Elements are copied in runs: the axes inside both the batch and the sequence axis stay together.
     let inner = strides[batch.max(sequence)];
-    let out = E::build(input.dtype(), shape.clone(), |out| {
+    let out = copied!(input.dtype(), E => E::build(input.dtype(), shape.clone(), |out| {
         let values = E::view(input)?;
         for (i, run) in out.chunks_mut(inner.max(1)).enumerate() {
             let at = i * inner;
@@ -59,12 +63,12 @@ fn reverse<E: CopiedElement>(ctx: &mut KernelContext<'_>, batch: i64, sequence: 
             run.clone_from_slice(&values[from..from + run.len()]);
         }
         Ok(())
-    })?;
+    }))?;
     ctx.set_output(0, out);
     Ok(())
 }
 
-fn roll<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn roll(ctx: &mut KernelContext<'_>) -> Result<()> {
     let shifts = shifts(ctx)?;
     let input = ctx.input(0)?;
     let shape = input.shape();
@@ -72,7 +76,7 @@ fn roll<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
     // The axes after the last shifted one are copied as a unit.
     let last = shifts.iter().rposition(|&s| s > 0).unwrap_or(0);
     let inner = strides[last];
-    let out = E::build(input.dtype(), shape.clone(), |out| {
+    let out = copied!(input.dtype(), E => E::build(input.dtype(), shape.clone(), |out| {
         let values = E::view(input)?;
         for (i, run) in out.chunks_mut(inner.max(1)).enumerate() {
             let at = i * inner;
@@ -83,7 +87,7 @@ fn roll<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
             run.clone_from_slice(&values[from..from + run.len()]);
         }
         Ok(())
-    })?;
+    }))?;
     ctx.set_output(0, out);
     Ok(())
 }
@@ -133,17 +137,20 @@ fn unravel(ctx: &mut KernelContext<'_>) -> Result<()> {
     Ok(())
 }
 
-fn cross<T: Stored>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    check_cross(ctx)?;
-    let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-    let mut out = ctx.allocate(T::DTYPE, a.shape().clone())?;
-    let pairs = a.values::<T>()?.chunks_exact(3).zip(b.values::<T>()?.chunks_exact(3));
-    for (o, (u, v)) in out.values_mut::<T>()?.chunks_exact_mut(3).zip(pairs) {
-        for (i, o) in o.iter_mut().enumerate() {
-            let (j, k) = ((i + 1) % 3, (i + 2) % 3);
-            *o = u[j].times(v[k]).minus(u[k].times(v[j]));
+type Cross = fn(&mut Tensor, &Tensor, &Tensor) -> Result<()>;
+
+/// Sets each vector of `out` to the cross product of a vector of `a` and one of `b`.
+fn cross<T: Modular>(out: &mut Tensor, a: &Tensor, b: &Tensor) -> Result<()> {
+    fn cross_bits<T: Arithmetic>(out: &mut [T], a: &[T], b: &[T]) {
+        let pairs = a.chunks_exact(3).zip(b.chunks_exact(3));
+        for (o, (u, v)) in out.chunks_exact_mut(3).zip(pairs) {
+            for (i, o) in o.iter_mut().enumerate() {
+                let (j, k) = ((i + 1) % 3, (i + 2) % 3);
+                *o = u[j].times(v[k]).minus(u[k].times(v[j]));
+            }
         }
     }
-    ctx.set_output(0, out);
+    let (out, a, b) = (out.values_mut::<T>()?, a.values::<T>()?, b.values::<T>()?);
+    cross_bits::<T::Bits>(cast_slice_mut(out), cast_slice(a), cast_slice(b));
     Ok(())
 }

@@ -12,41 +12,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const MEMBERS: &[(&str, &[DType])] = &[("T", &[Int8, Int16, Int32, Int64, UInt8, UInt16, String])];
 
-/// An element of a set.
-trait Member: Ord + Clone {
-    fn view(tensor: &Tensor) -> Result<&[Self]>;
-    fn vector(members: Vec<Self>) -> Result<Tensor>;
+/// The members of sets: integers of all dtypes as `i64`, or strings.
+trait Member<'a>: Ord + Copy {
+    /// Returns a tensor's elements.
+    fn all(tensor: &'a Tensor) -> Result<Vec<Self>>;
+
+    /// Returns a vector of these members, of a dtype.
+    fn vector(dtype: DType, members: &[Self]) -> Result<Tensor>;
 }
 
+/// Evaluates an expression with `$T` bound to the integer type of a dtype.
 macro_rules! integers {
-    ($($t:ty),*) => {$(
-        impl Member for $t {
-            fn view(tensor: &Tensor) -> Result<&[$t]> {
-                Ok(tensor.values()?)
-            }
-            fn vector(members: Vec<$t>) -> Result<Tensor> {
-                Ok(Tensor::vector(&members)?)
-            }
-        }
-    )*};
-}
-
-integers!(i8, i16, i32, i64, u8, u16);
-
-impl Member for Bytes {
-    fn view(tensor: &Tensor) -> Result<&[Bytes]> {
-        Ok(tensor.as_strings()?)
-    }
-    fn vector(members: Vec<Bytes>) -> Result<Tensor> {
-        let shape = Shape::new(&[members.len()])?;
-        Ok(Tensor::strings(members, shape)?)
-    }
-}
-
-/// Evaluates an expression with `$T` bound to the [`Member`] type of a dtype.
-macro_rules! members {
     ($dtype:expr, $T:ident => $body:expr) => {
-        members!(@arms $dtype, $T => $body; Int8 i8, Int16 i16, Int32 i32, Int64 i64, UInt8 u8, UInt16 u16, String Bytes)
+        integers!(@arms $dtype, $T => $body; Int8 i8, Int16 i16, Int32 i32, Int64 i64, UInt8 u8, UInt16 u16)
     };
     (@arms $dtype:expr, $T:ident => $body:expr; $($d:ident $t:ty),*) => {
         match $dtype {
@@ -56,10 +34,41 @@ macro_rules! members {
     };
 }
 
+impl<'a> Member<'a> for i64 {
+    fn all(tensor: &'a Tensor) -> Result<Vec<i64>> {
+        integers!(tensor.dtype(), T => Ok(tensor.values::<T>()?.iter().map(|&v| v.into()).collect()))
+    }
+
+    fn vector(dtype: DType, members: &[i64]) -> Result<Tensor> {
+        integers!(dtype, T => {
+            Ok(Tensor::vector(&members.iter().map(|&v| v as T).collect::<Vec<_>>())?)
+        })
+    }
+}
+
+impl<'a> Member<'a> for &'a Bytes {
+    fn all(tensor: &'a Tensor) -> Result<Vec<&'a Bytes>> {
+        Ok(tensor.as_strings()?.iter().collect())
+    }
+
+    fn vector(_: DType, members: &[&'a Bytes]) -> Result<Tensor> {
+        let shape = Shape::new(&[members.len()])?;
+        Ok(Tensor::strings(members.iter().copied().cloned().collect(), shape)?)
+    }
+}
+
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("SetSize", MEMBERS, |init| {
         let validate = init.attr::<bool>("validate_indices")?;
-        members!(init.input_type(1), T => Kernel::sync(move |ctx| sizes::<T>(ctx, validate)))
+        let dtype = init.input_type(1);
+        Kernel::sync(move |ctx| {
+            let out = match dtype {
+                String => sizes::<&Bytes>(ctx, validate),
+                _ => sizes::<i64>(ctx, validate),
+            }?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
     }),
     KernelDef::of("DenseToDenseSetOperation", MEMBERS, |i| {
         operation(i, [Representation::Dense, Representation::Dense])
@@ -88,33 +97,28 @@ enum Operation {
 }
 
 /// The nonempty sets of a tensor, by their index along all axes except the last.
-struct Sets<'a, T> {
-    sets: BTreeMap<Vec<i64>, BTreeSet<&'a T>>,
+struct Sets<T> {
+    sets: BTreeMap<Vec<i64>, BTreeSet<T>>,
     /// The sizes of all axes except the last.
     shape: Vec<i64>,
 }
 
-impl<'a, T: Member> Sets<'a, T> {
-    fn of(
-        ctx: &'a KernelContext<'_>,
-        form: Representation,
-        at: usize,
-        validate: bool,
-    ) -> Result<Sets<'a, T>> {
+impl<'a, T: Member<'a>> Sets<T> {
+    fn of(ctx: &'a KernelContext<'_>, form: Representation, at: usize, validate: bool) -> Result<Sets<T>> {
         match form {
             Representation::Dense => Sets::dense(ctx.input(at)?),
             Representation::Sparse => Sets::sparse(&Coo::of(ctx, at)?, validate),
         }
     }
 
-    fn dense(tensor: &'a Tensor) -> Result<Sets<'a, T>> {
+    fn dense(tensor: &'a Tensor) -> Result<Sets<T>> {
         let Some((&size, outer)) = tensor.shape().split_last().filter(|(_, outer)| !outer.is_empty()) else {
             invalid!("Invalid input rank, must be at least 2: shape {}", tensor.shape());
         };
         let mut sets = BTreeMap::new();
         let mut index = vec![0i64; outer.len()];
-        for set in T::view(tensor)?.chunks_exact(size.max(1)) {
-            sets.insert(index.clone(), set.iter().collect());
+        for set in T::all(tensor)?.chunks_exact(size.max(1)) {
+            sets.insert(index.clone(), set.iter().copied().collect());
             for (at, &size) in index.iter_mut().zip(outer).rev() {
                 *at += 1;
                 if *at < size as i64 {
@@ -126,7 +130,7 @@ impl<'a, T: Member> Sets<'a, T> {
         Ok(Sets { sets, shape: outer.iter().map(|&d| d as i64).collect() })
     }
 
-    fn sparse(coo: &Coo<'a>, validate: bool) -> Result<Sets<'a, T>> {
+    fn sparse(coo: &Coo<'a>, validate: bool) -> Result<Sets<T>> {
         let Some((_, outer)) = coo.shape.split_last().filter(|(_, outer)| !outer.is_empty()) else {
             invalid!("Invalid input rank, must be at least 2: shape {:?}", coo.shape);
         };
@@ -135,8 +139,8 @@ impl<'a, T: Member> Sets<'a, T> {
         } else {
             coo.check_bounds()?;
         }
-        let mut sets: BTreeMap<Vec<i64>, BTreeSet<&T>> = BTreeMap::new();
-        for (index, member) in coo.rows().zip(T::view(coo.values)?) {
+        let mut sets: BTreeMap<Vec<i64>, BTreeSet<T>> = BTreeMap::new();
+        for (index, member) in coo.rows().zip(T::all(coo.values)?) {
             let of = &index[..outer.len()];
             match sets.get_mut(of) {
                 Some(set) => {
@@ -151,7 +155,8 @@ impl<'a, T: Member> Sets<'a, T> {
     }
 }
 
-fn sizes<T: Member>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
+/// Returns the number of members of each set.
+fn sizes<'a, T: Member<'a>>(ctx: &'a KernelContext<'_>, validate: bool) -> Result<Tensor> {
     let coo = Coo::of(ctx, 0)?;
     let sets = Sets::<T>::sparse(&coo, validate)?;
     let mut out = Tensor::zeros(Int32, Shape::from_i64(&sets.shape)?)?;
@@ -159,8 +164,7 @@ fn sizes<T: Member>(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
     for (index, set) in &sets.sets {
         sizes[place(index, &sets.shape)] = i32::try_from(set.len()).unwrap_or(i32::MAX);
     }
-    ctx.set_output(0, out);
-    Ok(())
+    Ok(out)
 }
 
 /// Returns the row-major position of an index, which is inside the shape.
@@ -177,15 +181,27 @@ fn operation(init: &KernelInit<'_>, forms: [Representation; 2]) -> Result<Kernel
         other => invalid!("Invalid set_operation {other}."),
     };
     let validate = init.attr::<bool>("validate_indices")?;
-    members!(init.output_type(1), T => Kernel::sync(move |ctx| operate::<T>(ctx, forms, operation, validate)))
+    let dtype = init.output_type(1);
+    Kernel::sync(move |ctx| {
+        let outputs = match dtype {
+            String => operate::<&Bytes>(ctx, forms, operation, validate, dtype),
+            _ => operate::<i64>(ctx, forms, operation, validate, dtype),
+        }?;
+        for (i, output) in outputs.into_iter().enumerate() {
+            ctx.set_output(i, output);
+        }
+        Ok(())
+    })
 }
 
-fn operate<T: Member>(
-    ctx: &mut KernelContext<'_>,
+/// Returns the indices, the values and the shape of the results of an operation on sets of members of a dtype.
+fn operate<'a, T: Member<'a>>(
+    ctx: &'a KernelContext<'_>,
     forms: [Representation; 2],
     operation: Operation,
     validate: bool,
-) -> Result<()> {
+    dtype: DType,
+) -> Result<[Tensor; 3]> {
     let second = if forms[0] == Representation::Dense { 1 } else { 3 };
     let a = Sets::<T>::of(ctx, forms[0], 0, validate)?;
     let b = Sets::<T>::of(ctx, forms[1], second, validate)?;
@@ -198,7 +214,7 @@ fn operate<T: Member>(
     let (mut indices, mut values, mut largest) = (Vec::new(), Vec::new(), 0);
     for group in groups {
         let (a, b) = (a.sets.get(group).unwrap_or(&none), b.sets.get(group).unwrap_or(&none));
-        let result: Vec<&T> = match operation {
+        let result: Vec<T> = match operation {
             Operation::FirstOnly => a.difference(b).copied().collect(),
             Operation::SecondOnly => b.difference(a).copied().collect(),
             Operation::Both => a.intersection(b).copied().collect(),
@@ -208,14 +224,10 @@ fn operate<T: Member>(
         for (i, member) in result.into_iter().enumerate() {
             indices.extend_from_slice(group);
             indices.push(i as i64);
-            values.push(member.clone());
+            values.push(member);
         }
     }
     let mut shape = a.shape.clone();
     shape.push(largest as i64);
-    let outputs = [matrix(&indices, rank, values.len())?, T::vector(values)?, Tensor::vector(&shape)?];
-    for (i, output) in outputs.into_iter().enumerate() {
-        ctx.set_output(i, output);
-    }
-    Ok(())
+    Ok([matrix(&indices, rank, values.len())?, T::vector(dtype, &values)?, Tensor::vector(&shape)?])
 }

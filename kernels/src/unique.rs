@@ -1,5 +1,6 @@
 //! Distinct elements, and elements that another list does not contain.
 
+use super::sparse::picked;
 use crate::numeric::copied::{CopiedElement, copied};
 use crate::numeric::dispatch::{INDEX, INTEGERS};
 use crate::numeric::strided::{Layout, copy, pack, permuted};
@@ -28,13 +29,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("UniqueWithCountsV2", TYPES, unique),
     KernelDef::of("ListDiff", TYPES, |init| {
         let out_idx = init.output_type(1);
-        copied!(init.input_type(0), E => Kernel::sync(move |ctx| list_diff::<E>(ctx, out_idx)))
+        Kernel::sync(move |ctx| list_diff(ctx, out_idx))
     }),
 ];
 
 fn unique(init: &KernelInit<'_>) -> Result<Kernel> {
     let out_idx = init.output_type(1);
-    copied!(init.input_type(0), E => Kernel::sync(move |ctx| unique_of::<E>(ctx, out_idx)))
+    Kernel::sync(move |ctx| unique_of(ctx, out_idx))
 }
 
 /// Keys that are equal if the elements are equal.
@@ -128,7 +129,7 @@ fn axis(ctx: &KernelContext<'_>) -> Result<usize> {
     }
 }
 
-fn unique_of<E: CopiedElement>(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()> {
+fn unique_of(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()> {
     let at = axis(ctx)?;
     let input = ctx.input(0)?;
     let shape = input.shape();
@@ -139,7 +140,9 @@ fn unique_of<E: CopiedElement>(ctx: &mut KernelContext<'_>, out_idx: DType) -> R
         input.clone()
     } else {
         let from = permuted(shape, &perm);
-        E::build(input.dtype(), Shape::new(&dims)?, |out| pack(&dims, E::view(input)?, &from, out))?
+        copied!(input.dtype(), E => {
+            E::build(input.dtype(), Shape::new(&dims)?, |out| pack(&dims, E::view(input)?, &from, out))
+        })?
     };
     let row: usize = dims[1..].iter().product();
     let rows = |i: usize| i * row..(i + 1) * row;
@@ -151,17 +154,11 @@ fn unique_of<E: CopiedElement>(ctx: &mut KernelContext<'_>, out_idx: DType) -> R
     };
     let mut sizes = shape.to_vec();
     sizes[at] = firsts.len();
-    let y = E::build(input.dtype(), Shape::new(&sizes)?, |out| {
-        let values = E::view(&front)?;
-        let to = permuted(&Shape::new(&sizes)?, &perm);
-        let packed = Layout::packed(&dims);
-        for (n, &first) in firsts.iter().enumerate() {
-            let from = Layout { offset: (first * row) as isize, strides: packed.strides[1..].into() };
-            let to = Layout { offset: n as isize * to.strides[0], strides: to.strides[1..].into() };
-            copy(&dims[1..], values, &from, out, &to)?;
-        }
-        Ok(())
-    })?;
+    let (dtype, sizes) = (input.dtype(), Shape::new(&sizes)?);
+    let to = permuted(&sizes, &perm);
+    let y = copied!(dtype, E => E::build(dtype, sizes, |out| {
+        copy_rows(&dims, E::view(&front)?, &firsts, out, &to)
+    }))?;
     if ctx.num_outputs() > 2 {
         let mut counts = vec![0usize; firsts.len()];
         for &class in &classes {
@@ -174,7 +171,25 @@ fn unique_of<E: CopiedElement>(ctx: &mut KernelContext<'_>, out_idx: DType) -> R
     Ok(())
 }
 
-fn list_diff<E: CopiedElement>(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()> {
+/// Copies the rows with these numbers, of a packed tensor of sizes `dims`, to consecutive places of the layout `to`.
+fn copy_rows<E: CopiedElement>(
+    dims: &[usize],
+    values: &[E],
+    rows: &[usize],
+    out: &mut [E],
+    to: &Layout,
+) -> Result<()> {
+    let packed = Layout::packed(dims);
+    let row: usize = dims[1..].iter().product();
+    for (n, &number) in rows.iter().enumerate() {
+        let from = Layout { offset: (number * row) as isize, strides: packed.strides[1..].into() };
+        let to = Layout { offset: n as isize * to.strides[0], strides: to.strides[1..].into() };
+        copy(&dims[1..], values, &from, out, &to)?;
+    }
+    Ok(())
+}
+
+fn list_diff(ctx: &mut KernelContext<'_>, out_idx: DType) -> Result<()> {
     let (x, y) = (ctx.input(0)?, ctx.input(1)?);
     for (name, shape) in [("x", x.shape()), ("y", y.shape())] {
         if shape.rank() != 1 {
@@ -192,13 +207,7 @@ fn list_diff<E: CopiedElement>(ctx: &mut KernelContext<'_>, out_idx: DType) -> R
         }
         _ => invalid!("x and y are of different types"),
     };
-    let out = E::build(x.dtype(), Shape::new(&[kept.len()])?, |out| {
-        let values = E::view(x)?;
-        for (o, &i) in out.iter_mut().zip(&kept) {
-            o.clone_from(&values[i]);
-        }
-        Ok(())
-    })?;
+    let out = picked(x, &kept)?;
     ctx.set_output(0, out);
     ctx.set_output(1, indices(out_idx, &kept)?);
     Ok(())
