@@ -26,28 +26,30 @@ pub trait Resource: Any + Send + Sync + fmt::Debug {
 }
 
 type Key = (TypeId, Arc<str>);
+type Object = Arc<dyn Any + Send + Sync>;
 type Container = FxHashMap<Key, Entry>;
+type Containers = FxHashMap<Arc<str>, Container>;
 
 struct Entry {
     kind: &'static str,
-    object: Arc<dyn Any + Send + Sync>,
+    object: Object,
     admit: AdmitFn,
 }
 
 /// A function that registers an object with a journal. It is stored in each entry, because only the creator of an entry
 /// knows the object's type.
-type AdmitFn = fn(&Arc<Journal>, u32, &Arc<str>, &Arc<str>, &Arc<dyn Any + Send + Sync>) -> Result<()>;
+type AdmitFn = fn(&Arc<Journal>, u32, &Arc<str>, &Arc<str>, &Object) -> Result<()>;
 
 fn admit<T: Resource>(
     journal: &Arc<Journal>,
     number: u32,
     container: &Arc<str>,
     name: &Arc<str>,
-    object: &Arc<dyn Any + Send + Sync>,
+    object: &Object,
 ) -> Result<()> {
     match object.clone().downcast::<T>() {
         Ok(object) => journal.admit(number, container, name, &object),
-        Err(_) => Err(Error::internal("resource of another type")),
+        Err(_) => Err(other_type_error()),
     }
 }
 
@@ -55,7 +57,7 @@ fn admit<T: Resource>(
 #[derive(Default)]
 pub struct ResourceStore {
     default_container: Arc<str>,
-    containers: Mutex<FxHashMap<Arc<str>, Container>>,
+    containers: Mutex<Containers>,
     removals: AtomicU64,
     /// The journal, and the store's number in it, if the store has a replica.
     journal: OnceLock<(Arc<Journal>, u32)>,
@@ -97,15 +99,18 @@ impl ResourceStore {
 
     /// Returns the resource, or a `NotFound` error that names it.
     pub fn lookup<T: Resource>(&self, container: &str, name: &str) -> Result<Arc<T>> {
-        self.find(container, name).ok_or_else(|| {
-            let container = self.container(container);
-            let message = if self.containers.lock().contains_key(&container) {
-                format!("Resource {container}/{name}/{} does not exist.", T::KIND)
-            } else {
-                format!("Container {container} does not exist. (Could not find resource: {container}/{name})")
-            };
-            Error::new(Code::NotFound, message)
-        })
+        self.find(container, name).ok_or_else(|| self.missing(container, name, T::KIND))
+    }
+
+    /// Returns the error of a lookup of a resource that does not exist.
+    fn missing(&self, container: &str, name: &str, kind: &str) -> Error {
+        let container = self.container(container);
+        let message = if self.containers.lock().contains_key(&container) {
+            format!("Resource {container}/{name}/{kind} does not exist.")
+        } else {
+            format!("Container {container} does not exist. (Could not find resource: {container}/{name})")
+        };
+        Error::new(Code::NotFound, message)
     }
 
     /// Returns a number that changes whenever a resource is removed. A resource that was cached together with the
@@ -116,9 +121,12 @@ impl ResourceStore {
 
     /// Returns the resource, or `None` if there is none.
     pub fn find<T: Resource>(&self, container: &str, name: &str) -> Option<Arc<T>> {
+        self.find_object(container, &key::<T>(name))?.downcast::<T>().ok()
+    }
+
+    fn find_object(&self, container: &str, key: &Key) -> Option<Object> {
         let containers = self.containers.lock();
-        let found = containers.get(&self.container(container))?.get(&key::<T>(name))?.object.clone();
-        found.downcast::<T>().ok()
+        Some(containers.get(&self.container(container))?.get(key)?.object.clone())
     }
 
     /// Marks the store's journal as used, because a resource changes.
@@ -154,29 +162,39 @@ impl ResourceStore {
         make: impl FnOnce() -> Result<T>,
         admit: AdmitFn,
     ) -> Result<Arc<T>> {
-        let mut containers = self.containers.lock();
-        let container = self.container(container);
-        let of_container = containers.entry(container.clone()).or_default();
-        if let Some(found) = of_container.get(&key::<T>(name)) {
-            return found
-                .object
-                .clone()
-                .downcast::<T>()
-                .map_err(|_| Error::internal("resource of another type"));
+        // The lock is held until the new resource is in the store, so that a resource is created once.
+        let (mut containers, container) = (self.containers.lock(), self.container(container));
+        let key = key::<T>(name);
+        if let Some(found) = find_or_add_container(&mut containers, &container, &key) {
+            return found.downcast::<T>().map_err(|_| other_type_error());
         }
         let made = Arc::new(make()?);
-        let key = key::<T>(name);
-        let entry = Entry { kind: T::KIND, object: made.clone(), admit };
-        if let Some((journal, number)) = self.journal.get() {
-            (entry.admit)(journal, *number, &container, &key.1, &entry.object)?;
-        }
-        of_container.insert(key, entry);
+        self.insert(&mut containers, &container, key, Entry { kind: T::KIND, object: made.clone(), admit })?;
         Ok(made)
+    }
+
+    /// Adds a resource to a container, after registering it with the journal.
+    fn insert(
+        &self,
+        containers: &mut Containers,
+        container: &Arc<str>,
+        key: Key,
+        entry: Entry,
+    ) -> Result<()> {
+        if let Some((journal, number)) = self.journal.get() {
+            (entry.admit)(journal, *number, container, &key.1, &entry.object)?;
+        }
+        containers.entry(container.clone()).or_default().insert(key, entry);
+        Ok(())
     }
 
     /// Removes a resource. Returns whether there was one.
     pub fn remove<T: Resource>(&self, container: &str, name: &str) -> bool {
-        self.remove_found(container, |_| Some(key::<T>(name)))
+        self.remove_key(container, key::<T>(name))
+    }
+
+    fn remove_key(&self, container: &str, key: Key) -> bool {
+        self.remove_found(container, |_| Some(key))
     }
 
     /// Removes the resource whose kind has the name `kind`. Returns whether there was one.
@@ -219,6 +237,15 @@ impl ResourceStore {
         }
         drop(containers);
     }
+}
+
+/// Returns the resource of this key in a container, which is added if it does not exist.
+fn find_or_add_container(containers: &mut Containers, container: &Arc<str>, key: &Key) -> Option<Object> {
+    containers.entry(container.clone()).or_default().get(key).map(|entry| entry.object.clone())
+}
+
+fn other_type_error() -> Error {
+    Error::internal("resource of another type")
 }
 
 fn key<T: Resource>(name: &str) -> Key {
