@@ -23,11 +23,15 @@ pub(crate) fn dataset_kernel(
 ) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let dataset = make(ctx)?;
-        let inputs = ctx.inputs_from(0)?;
-        let variant = DatasetVariant::tensor(dataset, inputs)?;
-        ctx.set_output(0, variant);
-        Ok(())
+        output(ctx, dataset)
     })
+}
+
+/// Sets output 0 to a dataset, which holds the kernel's inputs.
+fn output(ctx: &mut KernelContext<'_>, dataset: Arc<Dataset>) -> Result<()> {
+    let variant = DatasetVariant::tensor(dataset, ctx.inputs_from(0)?)?;
+    ctx.set_output(0, variant);
+    Ok(())
 }
 
 /// Returns the dataset in input `i`.

@@ -165,6 +165,15 @@ impl Dataset {
         inputs: &[&Arc<Dataset>],
         kind: impl DatasetKind + 'static,
     ) -> Result<Arc<Dataset>> {
+        Dataset::boxed(spec, cardinality, inputs, Box::new(kind))
+    }
+
+    fn boxed(
+        spec: ElementSpec,
+        cardinality: Cardinality,
+        inputs: &[&Arc<Dataset>],
+        kind: Box<dyn DatasetKind>,
+    ) -> Result<Arc<Dataset>> {
         let deterministic = inputs.iter().rev().find_map(|input| input.deterministic);
         Dataset::with_options(spec, cardinality, deterministic, inputs, kind)
     }
@@ -175,7 +184,7 @@ impl Dataset {
         cardinality: Cardinality,
         deterministic: Option<bool>,
         inputs: &[&Arc<Dataset>],
-        kind: impl DatasetKind + 'static,
+        kind: Box<dyn DatasetKind>,
     ) -> Result<Arc<Dataset>> {
         let depth = inputs.iter().map(|input| input.depth).max().unwrap_or(0) + 1;
         let size = inputs.iter().fold(1usize, |sum, input| sum.saturating_add(input.size));
@@ -185,7 +194,7 @@ impl Dataset {
         if size > MAX_SIZE {
             device::invalid!("an iterator over {} would need more than {MAX_SIZE} iterators", kind.name());
         }
-        Ok(Arc::new(Dataset { spec, cardinality, deterministic, depth, size, kind: Box::new(kind) }))
+        Ok(Arc::new(Dataset { spec, cardinality, deterministic, depth, size, kind }))
     }
 
     /// Returns the name of the kind.

@@ -42,7 +42,10 @@ static THREADS: ThreadPool = ThreadPool {
 /// # Errors
 /// `ResourceExhausted` if no thread is available.
 pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
-    let work: Work = Box::new(work);
+    start(Box::new(work))
+}
+
+fn start(work: Work) -> Result<()> {
     let mut state = THREADS.state.lock();
     if state.idle > state.waiting.len() {
         state.waiting.push_back(work);

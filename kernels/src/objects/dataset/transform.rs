@@ -62,7 +62,7 @@ pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Resul
     let deterministic = deterministic.or(input.deterministic);
     let inner = input.clone();
     let kind = FnDataset { name: "Options", make: move |ctx: &MakeContext| inner.iterator(ctx) };
-    Dataset::with_options(spec, cardinality, deterministic, &[&input], kind)
+    Dataset::with_options(spec, cardinality, deterministic, &[&input], Box::new(kind))
 }
 
 /// Returns the elements of `first` followed by those of `second`.

@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// Maximum number of concurrent file operations: enough for a disk and for a network file system with high latency.
 const MAX_THREADS: usize = 8;
@@ -35,6 +36,10 @@ static POOL: ThreadPool = ThreadPool {
 /// # Errors
 /// `ResourceExhausted` if there is no thread and none can be started.
 pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
+    enqueue(Box::new(work))
+}
+
+fn enqueue(work: Work) -> Result<()> {
     let mut state = POOL.state.lock();
     if state.idle <= state.waiting.len() && state.threads < MAX_THREADS {
         let started = std::thread::Builder::new().name(format!("file-{}", state.threads)).spawn(run);
@@ -47,7 +52,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<()> {
             Err(_) => {}
         }
     }
-    state.waiting.push_back(Box::new(work));
+    state.waiting.push_back(work);
     POOL.arrived.notify_one();
     Ok(())
 }
@@ -70,11 +75,17 @@ fn run() {
     }
 }
 
+/// A kernel's computation.
+type Compute = dyn Fn(&mut AsyncContext) -> Result<SmallVec<[Value; 4]>> + Send + Sync;
+
 /// Returns a kernel whose computation runs on a file thread, unless the step has been cancelled before.
 pub fn blocking(
     compute: impl Fn(&mut AsyncContext) -> Result<SmallVec<[Value; 4]>> + Send + Sync + 'static,
 ) -> Result<Kernel> {
-    let compute = std::sync::Arc::new(compute);
+    blocking_kernel(Arc::new(compute))
+}
+
+fn blocking_kernel(compute: Arc<Compute>) -> Result<Kernel> {
     Kernel::asynchronous(move |mut ctx| {
         let compute = compute.clone();
         let work = move || {
