@@ -2,65 +2,71 @@
 
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::INDEX;
-use crate::numeric::strided::{Layout, copy, pack};
+use crate::numeric::strided::{InputBox, Layout, copy};
 use crate::plan::concat::{ConcatLayout, SplitPlan, concatenated, split, split_v, stacked, unstacked};
+use crate::slice::{TakeFn, take_fn};
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Error, Result, invalid};
 use graph::shape::resolve_axis;
-use graph::{DType, Shape, Tensor};
+use graph::{DType, Tensor};
 use std::ops::Range;
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ConcatV2", &[("T", COPIED), ("Tidx", INDEX)], |init| {
-        copied!(init.output_type(0), E => Kernel::sync(|ctx| {
+        let join = join_fn(init.output_type(0))?;
+        Kernel::sync(move |ctx| {
             let count = ctx.num_inputs() - 1;
-            concat::<E>(ctx, 0..count, count)
-        }))
+            concat(ctx, 0..count, count, join)
+        })
     }),
     KernelDef::of("Concat", &[("T", COPIED)], |init| {
-        copied!(init.output_type(0), E => Kernel::sync(|ctx| {
+        let join = join_fn(init.output_type(0))?;
+        Kernel::sync(move |ctx| {
             let count = ctx.num_inputs();
-            concat::<E>(ctx, 1..count, 0)
-        }))
+            concat(ctx, 1..count, 0, join)
+        })
     }),
     KernelDef::of("ConcatOffset", &[("shape_type", INDEX)], |init| {
         let dtype = init.output_type(0);
         Kernel::sync(move |ctx| concat_offset(ctx, dtype))
     }),
     KernelDef::of("Pack", &[("T", COPIED)], |init| {
-        let axis: i64 = init.attr("axis")?;
-        copied!(init.output_type(0), E => Kernel::sync(move |ctx| stack::<E>(ctx, axis)))
+        let (axis, join) = (init.attr::<i64>("axis")?, join_fn(init.output_type(0))?);
+        Kernel::sync(move |ctx| stack(ctx, axis, join))
     }),
     KernelDef::of("Unpack", &[("T", COPIED)], |init| {
-        let axis: i64 = init.attr("axis")?;
-        copied!(init.input_type(0), E => Kernel::sync(move |ctx| cut::<E>(ctx, &unstacked(ctx, axis)?)))
+        let (axis, take) = (init.attr::<i64>("axis")?, take_fn(init.input_type(0))?);
+        Kernel::sync(move |ctx| cut(ctx, &unstacked(ctx, axis)?, take))
     }),
-    KernelDef::of(
-        "Split",
-        &[("T", COPIED)],
-        |init| copied!(init.input_type(1), E => Kernel::sync(|ctx| cut::<E>(ctx, &split(ctx)?))),
-    ),
-    KernelDef::of(
-        "SplitV",
-        &[("T", COPIED), ("Tlen", &[DType::Int8, DType::Int32, DType::Int64])],
-        |init| copied!(init.input_type(0), E => Kernel::sync(|ctx| cut::<E>(ctx, &split_v(ctx)?))),
-    ),
+    KernelDef::of("Split", &[("T", COPIED)], |init| {
+        let take = take_fn(init.input_type(1))?;
+        Kernel::sync(move |ctx| cut(ctx, &split(ctx)?, take))
+    }),
+    KernelDef::of("SplitV", &[("T", COPIED), ("Tlen", &[DType::Int8, DType::Int32, DType::Int64])], |init| {
+        let take = take_fn(init.input_type(0))?;
+        Kernel::sync(move |ctx| cut(ctx, &split_v(ctx)?, take))
+    }),
 ];
+
+/// A function that joins inputs row by row; see [`join`].
+type JoinFn = fn(&KernelContext<'_>, Range<usize>, ConcatLayout) -> Result<Tensor>;
+
+fn join_fn(dtype: DType) -> Result<JoinFn> {
+    copied!(dtype, E => Ok(join::<E> as JoinFn))
+}
 
 /// Joins inputs row by row: each of the `prefix` rows of the result is one row of every input, and input `i`
 /// contributes `rows[i]` elements to each row.
 fn join<E: CopiedElement>(
     ctx: &KernelContext<'_>,
     inputs: Range<usize>,
-    shape: Shape,
-    prefix: usize,
-    rows: &[usize],
+    ConcatLayout { shape, prefix, rows }: ConcatLayout,
 ) -> Result<Tensor> {
     let dtype = ctx.input(inputs.start)?.dtype();
     let total: usize = rows.iter().sum();
     E::build(dtype, shape, |out| {
         let mut offset = 0;
-        for (i, &row) in inputs.zip(rows) {
+        for (i, &row) in inputs.zip(&rows) {
             let dims = [prefix, row];
             let to = Layout { offset, strides: [total as isize, 1].as_slice().into() };
             copy(&dims, E::view(ctx.input(i)?)?, &Layout::packed(&dims), out, &to)?;
@@ -70,8 +76,9 @@ fn join<E: CopiedElement>(
     })
 }
 
-fn concat<E: CopiedElement>(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<()> {
-    let ConcatLayout { shape, prefix, rows } = concatenated(ctx, values.clone(), axis)?;
+fn concat(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize, join: JoinFn) -> Result<()> {
+    let layout = concatenated(ctx, values.clone(), axis)?;
+    let rows = &layout.rows;
     // An input that alone makes up the result is passed on.
     if let Some(n) = rows.iter().position(|&r| r > 0)
         && rows[n + 1..].iter().all(|&r| r == 0)
@@ -80,7 +87,7 @@ fn concat<E: CopiedElement>(ctx: &mut KernelContext<'_>, values: Range<usize>, a
         ctx.set_output(0, out);
         return Ok(());
     }
-    let out = join::<E>(ctx, values, shape, prefix, &rows)?;
+    let out = join(ctx, values, layout)?;
     ctx.set_output(0, out);
     Ok(())
 }
@@ -130,18 +137,18 @@ fn concat_offset(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
     Ok(())
 }
 
-fn stack<E: CopiedElement>(ctx: &mut KernelContext<'_>, axis: i64) -> Result<()> {
-    let ConcatLayout { shape, prefix, rows } = stacked(ctx, axis)?;
+fn stack(ctx: &mut KernelContext<'_>, axis: i64, join: JoinFn) -> Result<()> {
+    let layout = stacked(ctx, axis)?;
     let out = match ctx.num_inputs() {
-        1 => ctx.take_input(0)?.reshaped(shape)?,
-        count => join::<E>(ctx, 0..count, shape, prefix, &rows)?,
+        1 => ctx.take_input(0)?.reshaped(layout.shape)?,
+        count => join(ctx, 0..count, layout)?,
     };
     ctx.set_output(0, out);
     Ok(())
 }
 
 /// Sets the outputs to the parts of a split.
-fn cut<E: CopiedElement>(ctx: &mut KernelContext<'_>, cut: &SplitPlan) -> Result<()> {
+fn cut(ctx: &mut KernelContext<'_>, cut: &SplitPlan, take: TakeFn) -> Result<()> {
     let input = ctx.take_input(cut.input)?;
     let shape = input.shape().clone();
     if let [size] = cut.sizes[..] {
@@ -156,9 +163,8 @@ fn cut<E: CopiedElement>(ctx: &mut KernelContext<'_>, cut: &SplitPlan) -> Result
     for (n, &size) in cut.sizes.iter().enumerate() {
         let row = size * suffix;
         let from = Layout { offset, strides: [total as isize, 1].as_slice().into() };
-        let out = E::build(input.dtype(), cut.shape(&shape, size)?, |out| {
-            pack(&[prefix, row], E::view(&input)?, &from, out)
-        })?;
+        let part = InputBox { shape: cut.shape(&shape, size)?, dims: [prefix, row].as_slice().into(), from };
+        let out = take(&input, part)?;
         ctx.set_output(n, out);
         offset += row as isize;
     }

@@ -4,14 +4,16 @@
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::{ANY, FLOATS, INDEX, INTEGERS, dispatch};
 use crate::numeric::scalar::Semiring;
-use crate::numeric::strided::{Layout, box_kernel, copy};
+use crate::numeric::strided::box_kernel;
 use crate::objects::memory::Host;
+use crate::pad::{EmbedFn, embed_fn};
 use crate::plan::constant::{along_diagonal, band, diag_part, with_diagonal};
 use crate::plan::tensor_list;
+use bytes::Bytes;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result, invalid};
 use graph::ops::constant::range_length;
-use graph::{DType, Element, PartialShape, Shape, Tensor};
+use graph::{DType, Element, PartialShape, ResourceHandle, Shape, Tensor};
 use num_traits::{AsPrimitive, Float};
 use smallvec::SmallVec;
 
@@ -30,44 +32,58 @@ pub(super) const KERNELS: &[KernelDef] = &[
         },
         ..KernelDef::NEW
     },
-    KernelDef::of(
-        "Fill",
-        &[("T", COPIED), ("index_type", INDEX)],
-        |init| copied!(init.input_type(1), E => Kernel::sync(fill::<E>)),
-    ),
-    KernelDef::of(
-        "Range",
-        &[("Tidx", FLOATS)],
-        |init| dispatch!(float, init.output_type(0), T => Kernel::sync(range_of_floats::<T>)),
-    ),
-    KernelDef::of(
-        "Range",
-        &[("Tidx", INTEGERS)],
-        |init| dispatch!(integer, init.output_type(0), T => Kernel::sync(range_of_integers::<T>)),
-    ),
-    KernelDef::of(
-        "LinSpace",
-        &[("T", FLOATS), ("Tidx", INDEX)],
-        |init| dispatch!(float, init.output_type(0), T => Kernel::sync(linspace::<T>)),
-    ),
+    KernelDef::of("Fill", &[("T", COPIED), ("index_type", INDEX)], |init| {
+        let build = copied!(init.input_type(1), E => Ok(filled::<E> as BuildFilledFn))?;
+        Kernel::sync(move |ctx| fill(ctx, build))
+    }),
+    KernelDef::of("Range", &[("Tidx", FLOATS)], |init| {
+        let write = dispatch!(float, init.output_type(0), T => Ok(write_floats::<T> as WriteNumbersFn))?;
+        Kernel::sync(move |ctx| range(ctx, write))
+    }),
+    KernelDef::of("Range", &[("Tidx", INTEGERS)], |init| {
+        let write = dispatch!(integer, init.output_type(0), T => Ok(write_integers::<T> as WriteNumbersFn))?;
+        Kernel::sync(move |ctx| range(ctx, write))
+    }),
+    KernelDef::of("LinSpace", &[("T", FLOATS), ("Tidx", INDEX)], |init| {
+        let write = dispatch!(float, init.output_type(0), T => Ok(write_between::<T> as WriteNumbersFn))?;
+        Kernel::sync(move |ctx| linspace(ctx, write))
+    }),
     KernelDef::of("OneHot", &[("T", COPIED)], one_hot),
     KernelDef::of("ZerosLike", &[("T", COPIED)], |init| match init.input_type(0) {
         DType::Variant => tensor_list::zeros_like::<Tensor>(Host),
-        dtype => copied!(dtype, E => Kernel::sync(zeros_like::<E>)),
+        _ => Kernel::sync(zeros_like),
     }),
-    KernelDef::of(
-        "OnesLike",
-        &[("T", ANY)],
-        |init| dispatch!(any, init.input_type(0), T => Kernel::sync(ones_like::<T>)),
-    ),
-    KernelDef::of("Diag", &[("T", COPIED)], |init| copied!(init.input_type(0), E => Kernel::sync(diag::<E>))),
+    KernelDef::of("OnesLike", &[("T", ANY)], |init| {
+        let write = dispatch!(any, init.input_type(0), T => Ok(write_ones::<T> as WriteOnesFn))?;
+        Kernel::sync(move |ctx| ones_like(ctx, write))
+    }),
+    KernelDef::of("Diag", &[("T", COPIED)], |init| {
+        let embed = embed_fn(init.input_type(0))?;
+        Kernel::sync(move |ctx| diag(ctx, embed))
+    }),
     KernelDef::of("DiagPart", &[("T", COPIED)], |init| box_kernel(init, diag_part)),
-    KernelDef::of(
-        "MatrixBandPart",
-        &[("T", COPIED), ("Tindex", INDEX)],
-        |init| copied!(init.input_type(0), E => Kernel::sync(band_part::<E>)),
-    ),
+    KernelDef::of("MatrixBandPart", &[("T", COPIED), ("Tindex", INDEX)], |init| {
+        let build = copied!(init.input_type(0), E => Ok(band_part::<E> as BuildBandFn))?;
+        Kernel::sync(move |ctx| {
+            let (sizes, widths) = band(ctx)?;
+            let out = build(ctx.input(0)?, sizes, widths)?;
+            ctx.set_output(0, out);
+            Ok(())
+        })
+    }),
 ];
+
+/// A function that returns a tensor of this shape whose elements equal the only element of another tensor.
+type BuildFilledFn = fn(&Tensor, Shape) -> Result<Tensor>;
+
+/// A function that writes a sequence of numbers into a tensor; two scalars determine the sequence.
+type WriteNumbersFn = fn(&Tensor, &Tensor, &mut Tensor) -> Result<()>;
+
+/// A function that sets the elements of a tensor to 1.
+type WriteOnesFn = fn(&mut Tensor) -> Result<()>;
+
+/// A function that returns a tensor with a band of each of its matrices; see [`band_part`].
+type BuildBandFn = fn(&Tensor, [usize; 2], [i64; 2]) -> Result<Tensor>;
 
 /// `Const`: parses the value once; every step shares it.
 fn constant(init: &KernelInit<'_>) -> Result<Kernel> {
@@ -94,112 +110,125 @@ fn placeholder(init: &KernelInit<'_>) -> Result<Kernel> {
     })
 }
 
-fn fill<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn fill(ctx: &mut KernelContext<'_>, build: BuildFilledFn) -> Result<()> {
     let (dims, value) = (ctx.input(0)?, ctx.input(1)?);
     if dims.shape().rank() > 1 {
         invalid!("dims must represent a vector, got shape {}", dims.shape());
     }
     // Old graphs pass the value as a vector of one element.
-    let ([element], 0 | 1) = (E::view(value)?, value.shape().rank()) else {
+    if value.num_elements() != 1 || value.shape().rank() > 1 {
         invalid!("value must represent a scalar, got shape {}", value.shape());
-    };
+    }
     let shape = Shape::from_i64(&dims.to_i64s()?)?;
     let is_zero = value.dtype().size().is_some() && value.bytes()?.iter().all(|&b| b == 0);
-    let out = if is_zero {
-        Tensor::zeros(value.dtype(), shape)?
-    } else {
-        E::build(value.dtype(), shape, |out| {
-            out.fill(element.clone());
-            Ok(())
-        })?
-    };
+    let out = if is_zero { Tensor::zeros(value.dtype(), shape)? } else { build(value, shape)? };
     ctx.set_output(0, out);
     Ok(())
 }
 
-/// Returns the shape of a `Range`, after checking that its inputs are scalars.
-fn range_shape(ctx: &KernelContext<'_>) -> Result<Shape> {
-    for (i, name) in ["start", "limit", "delta"].into_iter().enumerate() {
-        let shape = ctx.input(i)?.shape();
+fn filled<E: CopiedElement>(value: &Tensor, shape: Shape) -> Result<Tensor> {
+    let element = &E::view(value)?[0];
+    E::build(value.dtype(), shape, |out| {
+        out.fill(element.clone());
+        Ok(())
+    })
+}
+
+fn range(ctx: &mut KernelContext<'_>, write: WriteNumbersFn) -> Result<()> {
+    let (start, limit, delta) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    for (given, name) in [(start, "start"), (limit, "limit"), (delta, "delta")] {
+        let shape = given.shape();
         if shape.num_elements() != 1 || shape.rank() > 1 {
             invalid!("{name} must be a scalar, not shape {shape}");
         }
     }
-    Ok(Shape::new(&[range_length(ctx.input(0)?, ctx.input(1)?, ctx.input(2)?)?])?)
-}
-
-fn range_of_floats<T>(ctx: &mut KernelContext<'_>) -> Result<()>
-where
-    T: Element + Float,
-    usize: AsPrimitive<T>,
-{
-    let shape = range_shape(ctx)?;
-    let (start, delta) = (ctx.input(0)?.item::<T>()?, ctx.input(2)?.item::<T>()?);
-    let mut out = ctx.allocate(T::DTYPE, shape)?;
-    for (i, o) in out.values_mut::<T>()?.iter_mut().enumerate() {
-        *o = start + i.as_() * delta;
-    }
+    let shape = Shape::new(&[range_length(start, limit, delta)?])?;
+    let mut out = ctx.allocate(start.dtype(), shape)?;
+    write(start, delta, &mut out)?;
     ctx.set_output(0, out);
     Ok(())
 }
 
-fn range_of_integers<T>(ctx: &mut KernelContext<'_>) -> Result<()>
+/// Writes the numbers from `start` on, each `delta` after the one before.
+fn write_floats<T>(start: &Tensor, delta: &Tensor, out: &mut Tensor) -> Result<()>
+where
+    T: Element + Float,
+    usize: AsPrimitive<T>,
+{
+    let (start, delta) = (start.item::<T>()?, delta.item::<T>()?);
+    for (i, o) in out.values_mut::<T>()?.iter_mut().enumerate() {
+        *o = start + i.as_() * delta;
+    }
+    Ok(())
+}
+
+/// Writes the numbers from `start` on, each `delta` after the one before.
+fn write_integers<T>(start: &Tensor, delta: &Tensor, out: &mut Tensor) -> Result<()>
 where
     T: Element + num_traits::WrappingAdd,
 {
-    let shape = range_shape(ctx)?;
-    let (start, delta) = (ctx.input(0)?.item::<T>()?, ctx.input(2)?.item::<T>()?);
-    let mut out = ctx.allocate(T::DTYPE, shape)?;
-    let mut value = start;
+    let (mut value, delta) = (start.item::<T>()?, delta.item::<T>()?);
     for o in out.values_mut::<T>()? {
         *o = value;
         value = value.wrapping_add(&delta);
     }
+    Ok(())
+}
+
+fn linspace(ctx: &mut KernelContext<'_>, write: WriteNumbersFn) -> Result<()> {
+    let (start, stop) = (ctx.scalar(0, "start")?, ctx.scalar(1, "stop")?);
+    let num = ctx.scalar(2, "num")?.to_i64s()?[0];
+    let count = usize::try_from(num).ok().filter(|&n| n > 0);
+    let count = count.ok_or_else(|| Error::invalid(format!("Requires num > 0: {num}")))?;
+    let mut out = ctx.allocate(start.dtype(), Shape::new(&[count])?)?;
+    write(start, stop, &mut out)?;
     ctx.set_output(0, out);
     Ok(())
 }
 
-fn linspace<T>(ctx: &mut KernelContext<'_>) -> Result<()>
+/// Writes numbers at equal distances from `start` to `stop`; there is at least one.
+fn write_between<T>(start: &Tensor, stop: &Tensor, out: &mut Tensor) -> Result<()>
 where
     T: Element + Float,
     usize: AsPrimitive<T>,
 {
-    let (start, stop) = (ctx.scalar(0, "start")?.item::<T>()?, ctx.scalar(1, "stop")?.item::<T>()?);
-    let num = ctx.scalar(2, "num")?.to_i64s()?[0];
-    let count = usize::try_from(num).ok().filter(|&n| n > 0);
-    let count = count.ok_or_else(|| Error::invalid(format!("Requires num > 0: {num}")))?;
-    let mut out = ctx.allocate(T::DTYPE, Shape::new(&[count])?)?;
+    let (start, stop) = (start.item::<T>()?, stop.item::<T>()?);
     let values = out.values_mut::<T>()?;
-    let step = if count > 1 { (stop - start) / (count - 1).as_() } else { T::zero() };
+    let last = values.len() - 1;
+    let step = if last > 0 { (stop - start) / last.as_() } else { T::zero() };
     for (i, o) in values.iter_mut().enumerate() {
         *o = start + step * i.as_();
     }
     // The ends are set exactly, also if the step between them is infinite or NaN.
-    values[count - 1] = stop;
+    values[last] = stop;
     values[0] = start;
-    ctx.set_output(0, out);
     Ok(())
 }
 
 fn one_hot(init: &KernelInit<'_>) -> Result<Kernel> {
     let axis: i64 = init.attr("axis")?;
-    macro_rules! with_indices {
-        ($($d:ident $I:ty),*) => {
-            match init.input_type(0) {
-                $(DType::$d => copied!(init.output_type(0), E => {
-                    Kernel::sync(move |ctx| one_hot_with_index::<E, $I>(ctx, axis))
-                }),)*
-                other => Err(Error::unimplemented(format!("no OneHot kernel for indices of type {other}"))),
-            }
-        };
+    match init.input_type(0) {
+        DType::UInt8 | DType::Int8 | DType::Int32 | DType::Int64 => {}
+        other => return Err(Error::unimplemented(format!("no OneHot kernel for indices of type {other}"))),
     }
-    with_indices!(UInt8 u8, Int8 i8, Int32 i32, Int64 i64)
+    let build = copied!(init.output_type(0), E => Ok(encoded::<E> as EncodeFn))?;
+    Kernel::sync(move |ctx| encode(ctx, axis, build))
 }
 
-fn one_hot_with_index<E: CopiedElement, I: Element + AsPrimitive<i64>>(
-    ctx: &mut KernelContext<'_>,
-    axis: i64,
-) -> Result<()> {
+/// A function that returns a one-hot encoding with the values `on` and `off`; see [`encoded`].
+type EncodeFn = fn(&Tensor, &Tensor, &OneHotPlan) -> Result<Tensor>;
+
+/// The shape of a one-hot encoding, and the classes that it encodes.
+struct OneHotPlan {
+    classes: Vec<i64>,
+    shape: Shape,
+    /// The size of the new axis.
+    depth: usize,
+    /// The number of elements from one index of the new axis to the next.
+    suffix: usize,
+}
+
+fn encode(ctx: &mut KernelContext<'_>, axis: i64, build: EncodeFn) -> Result<()> {
     let (indices, on, off) = (ctx.input(0)?, ctx.input(2)?, ctx.input(3)?);
     let dims = indices.shape();
     let at = if axis == -1 { dims.rank() } else { usize::try_from(axis).unwrap_or(usize::MAX) };
@@ -219,60 +248,77 @@ fn one_hot_with_index<E: CopiedElement, I: Element + AsPrimitive<i64>>(
     let mut sizes: SmallVec<[usize; 6]> = dims.dims().into();
     sizes.insert(at, depth);
     let suffix: usize = dims[at..].iter().product();
-    let (on_value, off_value) = (&E::view(on)?[0], &E::view(off)?[0]);
-    let values = indices.values::<I>()?;
-    let out = E::build(on.dtype(), Shape::new(&sizes)?, |out| {
-        out.fill(off_value.clone());
-        for (i, index) in values.iter().enumerate() {
-            let index: i64 = index.as_();
-            if index >= 0 && (index as usize) < depth {
-                let (prefix, rest) = (i / suffix, i % suffix);
-                out[(prefix * depth + index as usize) * suffix + rest] = on_value.clone();
-            }
-        }
-        Ok(())
-    })?;
+    let classes = match indices.dtype() {
+        DType::UInt8 => indices.values::<u8>()?.iter().map(|&class| class.into()).collect(),
+        DType::Int8 => indices.values::<i8>()?.iter().map(|&class| class.into()).collect(),
+        _ => indices.to_i64s()?,
+    };
+    let out = build(on, off, &OneHotPlan { classes, shape: Shape::new(&sizes)?, depth, suffix })?;
     ctx.set_output(0, out);
     Ok(())
 }
 
-fn zeros_like<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn encoded<E: CopiedElement>(on: &Tensor, off: &Tensor, plan: &OneHotPlan) -> Result<Tensor> {
+    let OneHotPlan { classes, shape, depth, suffix } = plan;
+    let (on_value, off_value) = (&E::view(on)?[0], &E::view(off)?[0]);
+    E::build(on.dtype(), shape.clone(), |out| {
+        out.fill(off_value.clone());
+        for (i, &class) in classes.iter().enumerate() {
+            if class >= 0 && (class as usize) < *depth {
+                let (prefix, rest) = (i / suffix, i % suffix);
+                out[(prefix * depth + class as usize) * suffix + rest] = on_value.clone();
+            }
+        }
+        Ok(())
+    })
+}
+
+fn zeros_like(ctx: &mut KernelContext<'_>) -> Result<()> {
     let (dtype, shape) = (ctx.input(0)?.dtype(), ctx.input(0)?.shape().clone());
     let out = match ctx.forward(0, dtype, &shape)? {
         Some(mut out) => {
             out.bytes_mut()?.fill(0);
             out
         }
-        None if dtype.size().is_some() => Tensor::zeros(dtype, shape)?,
-        None => E::build(dtype, shape, |_| Ok(()))?,
+        None => match dtype {
+            DType::String => Bytes::build(dtype, shape, |_| Ok(()))?,
+            DType::Resource => ResourceHandle::build(dtype, shape, |_| Ok(()))?,
+            _ => Tensor::zeros(dtype, shape)?,
+        },
     };
     ctx.set_output(0, out);
     Ok(())
 }
 
-fn ones_like<T: Semiring>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let shape = ctx.input(0)?.shape().clone();
-    let mut out = ctx.forward_or_allocate(0, T::DTYPE, shape)?;
-    out.values_mut::<T>()?.fill(T::ONE);
+fn ones_like(ctx: &mut KernelContext<'_>, write: WriteOnesFn) -> Result<()> {
+    let (dtype, shape) = (ctx.input(0)?.dtype(), ctx.input(0)?.shape().clone());
+    let mut out = ctx.forward_or_allocate(0, dtype, shape)?;
+    write(&mut out)?;
     ctx.set_output(0, out);
     Ok(())
 }
 
-fn diag<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn write_ones<T: Semiring>(out: &mut Tensor) -> Result<()> {
+    out.values_mut::<T>()?.fill(T::ONE);
+    Ok(())
+}
+
+fn diag(ctx: &mut KernelContext<'_>, embed: EmbedFn) -> Result<()> {
     let (shape, input) = (with_diagonal(ctx)?, ctx.input(0)?);
     let n = input.num_elements();
-    let out = E::build(input.dtype(), shape, |out| {
-        out.fill(E::zero());
-        copy(&[n], E::view(input)?, &Layout::packed(&[n]), out, &along_diagonal(n))
-    })?;
+    let out = embed(input, &[n], None, shape, &along_diagonal(n))?;
     ctx.set_output(0, out);
     Ok(())
 }
 
-fn band_part<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let ([rows, columns], [lower, upper]) = band(ctx)?;
-    let input = ctx.input(0)?;
-    let out = E::build(input.dtype(), input.shape().clone(), |out| {
+/// Returns the matrices of a tensor with zeros outside of a band, which has `lower` diagonals below the main diagonal
+/// and `upper` diagonals above it.
+fn band_part<E: CopiedElement>(
+    input: &Tensor,
+    [rows, columns]: [usize; 2],
+    [lower, upper]: [i64; 2],
+) -> Result<Tensor> {
+    E::build(input.dtype(), input.shape().clone(), |out| {
         let values = E::view(input)?;
         for (i, (o, v)) in out.chunks_mut(columns.max(1)).zip(values.chunks(columns.max(1))).enumerate() {
             let row = (i % rows.max(1)) as i64;
@@ -285,7 +331,5 @@ fn band_part<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
             }
         }
         Ok(())
-    })?;
-    ctx.set_output(0, out);
-    Ok(())
+    })
 }

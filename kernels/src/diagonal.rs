@@ -24,6 +24,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("BatchMatrixSetDiag", TYPES, |i| make(i, OpVersion::First, DiagonalOp::Set)),
 ];
 
+/// A function that computes an op by its plan; see [`DiagonalPlan::run`].
+type RunFn = fn(&DiagonalPlan, &KernelContext<'_>, DiagonalOp) -> Result<Tensor>;
+
 impl DiagonalPlan {
     fn run<E: CopiedElement>(&self, ctx: &KernelContext<'_>, work: DiagonalOp) -> Result<Tensor> {
         let (input, matrix, packed) = (ctx.input(0)?, self.matrix.max(1), self.packed.max(1));
@@ -58,10 +61,11 @@ impl DiagonalPlan {
 
 fn make(init: &KernelInit<'_>, form: OpVersion, work: DiagonalOp) -> Result<Kernel> {
     let diagonals = Diagonals::new(init, form, work)?;
-    copied!(init.output_type(0), E => Kernel::sync(move |ctx| {
+    let run = copied!(init.output_type(0), E => Ok(DiagonalPlan::run::<E> as RunFn))?;
+    Kernel::sync(move |ctx| {
         let plan = diagonals.plan(ctx)?;
-        let out = plan.run::<E>(ctx, work)?;
+        let out = run(&plan, ctx, work)?;
         ctx.set_output(0, out);
         Ok(())
-    }))
+    })
 }

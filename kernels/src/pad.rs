@@ -6,35 +6,59 @@ use crate::numeric::scalar::Semiring;
 use crate::numeric::strided::{Layout, copy};
 use crate::plan::pad::{MOST_AXES, MOST_MIRRORED, check_mirrored, mirror_offset, padded, paddings, unpadded};
 use device::Result;
-use device::kernel::{Kernel, KernelContext, KernelDef};
-use graph::{Shape, Tensor};
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
+use graph::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of(
-        "Pad",
-        &[("T", COPIED), ("Tpaddings", INDEX)],
-        |init| copied!(init.input_type(0), E => Kernel::sync(pad::<E>)),
-    ),
-    KernelDef::of(
-        "PadV2",
-        &[("T", COPIED), ("Tpaddings", INDEX)],
-        |init| copied!(init.input_type(0), E => Kernel::sync(pad::<E>)),
-    ),
+    KernelDef::of("Pad", &[("T", COPIED), ("Tpaddings", INDEX)], make_pad),
+    KernelDef::of("PadV2", &[("T", COPIED), ("Tpaddings", INDEX)], make_pad),
     KernelDef::of("MirrorPad", &[("T", COPIED), ("Tpaddings", INDEX)], |init| {
         let offset = mirror_offset(init)?;
-        copied!(init.input_type(0), E => Kernel::sync(move |ctx| mirror::<E>(ctx, offset)))
+        let build = copied!(init.input_type(0), E => Ok(extended::<E> as ExtendFn))?;
+        Kernel::sync(move |ctx| mirror(ctx, offset, build))
     }),
     KernelDef::of("MirrorPadGrad", &[("T", NUMBERS), ("Tpaddings", INDEX)], |init| {
         let offset = mirror_offset(init)?;
-        dispatch!(number, init.input_type(0), T => Kernel::sync(move |ctx| mirror_back::<T>(ctx, offset)))
+        let add = dispatch!(number, init.input_type(0), T => Ok(add_mirrored::<T> as AddMirroredFn))?;
+        Kernel::sync(move |ctx| mirror_back(ctx, offset, add))
     }),
 ];
 
-fn pad<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
+/// A function that returns a tensor of a shape, with the elements of another tensor, a box of sizes `dims`, at the
+/// positions of the layout. The other elements equal the scalar, or are zeros if there is none.
+pub(super) type EmbedFn = fn(&Tensor, &[usize], Option<&Tensor>, Shape, &Layout) -> Result<Tensor>;
+
+/// Returns the [`EmbedFn`] of a dtype.
+pub(super) fn embed_fn(dtype: DType) -> Result<EmbedFn> {
+    copied!(dtype, E => Ok(embedded::<E> as EmbedFn))
+}
+
+fn embedded<E: CopiedElement>(
+    input: &Tensor,
+    dims: &[usize],
+    value: Option<&Tensor>,
+    shape: Shape,
+    to: &Layout,
+) -> Result<Tensor> {
+    let value = match value {
+        Some(value) => E::view(value)?[0].clone(),
+        None => E::zero(),
+    };
+    E::build(input.dtype(), shape, |out| {
+        out.fill(value);
+        copy(dims, E::view(input)?, &Layout::packed(dims), out, to)
+    })
+}
+
+fn make_pad(init: &KernelInit<'_>) -> Result<Kernel> {
+    let embed = embed_fn(init.input_type(0))?;
+    Kernel::sync(move |ctx| pad(ctx, embed))
+}
+
+fn pad(ctx: &mut KernelContext<'_>, embed: EmbedFn) -> Result<()> {
     let paddings = paddings(ctx, MOST_AXES)?;
-    let value =
-        if ctx.num_inputs() > 2 { E::view(ctx.scalar(2, "constant_values")?)?[0].clone() } else { E::zero() };
+    let value = if ctx.num_inputs() > 2 { Some(ctx.scalar(2, "constant_values")?) } else { None };
     let input = ctx.input(0)?;
     let shape = padded(input.shape(), &paddings)?;
     let out = if shape == *input.shape() {
@@ -42,10 +66,7 @@ fn pad<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
     } else {
         let mut to = Layout::packed(&shape);
         to.offset = paddings.iter().zip(&to.strides).map(|(&(before, _), s)| before as isize * s).sum();
-        E::build(input.dtype(), shape, |out| {
-            out.fill(value);
-            copy(input.shape(), E::view(input)?, &Layout::packed(input.shape()), out, &to)
-        })?
+        embed(input, input.shape(), value, shape, &to)?
     };
     ctx.set_output(0, out);
     Ok(())
@@ -64,7 +85,7 @@ fn mirrored(inner: &Shape, paddings: &[(usize, usize)], offset: usize) -> Result
 }
 
 /// Calls `row` with the offset of a row of the inner tensor for each row of the padded one, in order.
-fn rows(inner: &Shape, maps: &[Vec<usize>], mut row: impl FnMut(usize)) {
+fn for_each_row(inner: &Shape, maps: &[Vec<usize>], row: &mut dyn FnMut(usize)) {
     let Some(outer) = maps.len().checked_sub(1) else { return row(0) };
     if maps.iter().any(Vec::is_empty) {
         return;
@@ -88,7 +109,10 @@ fn rows(inner: &Shape, maps: &[Vec<usize>], mut row: impl FnMut(usize)) {
     }
 }
 
-fn mirror<E: CopiedElement>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
+/// A function that returns a tensor extended by mirroring; see [`extended`].
+type ExtendFn = fn(&Tensor, Shape, &[Vec<usize>], usize) -> Result<Tensor>;
+
+fn mirror(ctx: &mut KernelContext<'_>, offset: usize, build: ExtendFn) -> Result<()> {
     let paddings = paddings(ctx, MOST_MIRRORED)?;
     let input = ctx.input(0)?;
     let inner = input.shape();
@@ -99,12 +123,26 @@ fn mirror<E: CopiedElement>(ctx: &mut KernelContext<'_>, offset: usize) -> Resul
         return Ok(());
     }
     let maps = mirrored(inner, &paddings, offset)?;
-    let (size, last) = (inner.last().copied().unwrap_or(1), maps.last().map_or(&[][..], Vec::as_slice));
     let before = paddings.last().map_or(0, |p| p.0);
-    let out = E::build(input.dtype(), shape, |out| {
+    let out = build(input, shape, &maps, before)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Returns a tensor of `shape` with the elements of `input` that `maps` selects along each axis; `before` of them
+/// are in front of each row of the input.
+fn extended<E: CopiedElement>(
+    input: &Tensor,
+    shape: Shape,
+    maps: &[Vec<usize>],
+    before: usize,
+) -> Result<Tensor> {
+    let inner = input.shape();
+    let (size, last) = (inner.last().copied().unwrap_or(1), maps.last().map_or(&[][..], Vec::as_slice));
+    E::build(input.dtype(), shape, |out| {
         let values = E::view(input)?;
         let mut target = out.chunks_exact_mut(last.len().max(1));
-        rows(inner, &maps, |start| {
+        for_each_row(inner, maps, &mut |start| {
             let (Some(to), from) = (target.next(), &values[start..start + size]) else { return };
             for (o, &i) in to[..before].iter_mut().zip(&last[..before]) {
                 o.clone_from(&from[i]);
@@ -115,29 +153,37 @@ fn mirror<E: CopiedElement>(ctx: &mut KernelContext<'_>, offset: usize) -> Resul
             }
         });
         Ok(())
-    })?;
-    ctx.set_output(0, out);
-    Ok(())
+    })
 }
 
-fn mirror_back<T: Semiring>(ctx: &mut KernelContext<'_>, offset: usize) -> Result<()> {
+/// A function that adds the elements of a tensor to those that they mirror; see [`add_mirrored`].
+type AddMirroredFn = fn(&mut Tensor, &Tensor, &[Vec<usize>]) -> Result<()>;
+
+fn mirror_back(ctx: &mut KernelContext<'_>, offset: usize, add: AddMirroredFn) -> Result<()> {
     let paddings = paddings(ctx, MOST_MIRRORED)?;
     let input = ctx.input(0)?;
     let inner = unpadded(input.shape(), &paddings)?;
     let maps = mirrored(&inner, &paddings, offset)?;
-    let mut out = Tensor::zeros(T::DTYPE, inner.clone())?;
-    let (sums, values) = (out.values_mut::<T>()?, input.values::<T>()?);
+    let mut out = Tensor::zeros(input.dtype(), inner)?;
+    add(&mut out, input, &maps)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Adds each element of `input` to the element of `sums` that `maps` selects along each axis; `sums` is zeros.
+fn add_mirrored<T: Semiring>(sums: &mut Tensor, input: &Tensor, maps: &[Vec<usize>]) -> Result<()> {
+    let inner = sums.shape().clone();
+    let (sums, values) = (sums.values_mut::<T>()?, input.values::<T>()?);
     match maps.last() {
         None => sums.copy_from_slice(values),
         Some(last) => {
             let mut source = values.chunks_exact(last.len().max(1));
-            rows(&inner, &maps, |start| {
+            for_each_row(&inner, maps, &mut |start| {
                 for (&i, &v) in last.iter().zip(source.next().unwrap_or_default()) {
                     sums[start + i] = sums[start + i].plus(v);
                 }
             });
         }
     }
-    ctx.set_output(0, out);
     Ok(())
 }

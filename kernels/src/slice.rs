@@ -2,7 +2,8 @@
 
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::INDEX;
-use crate::numeric::strided::{Layout, box_kernel, copy, set_box_output};
+use crate::numeric::strided::{InputBox, box_kernel, copy, pack, set_box_output};
+use crate::pad::{EmbedFn, embed_fn};
 use crate::plan::scatter::pass_reference;
 use crate::plan::slice::{SliceAssignment, layout, plan, slice, slice_assignment, strided_slice};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -18,32 +19,55 @@ pub(super) const KERNELS: &[KernelDef] = &[
         &[("T", COPIED), ("Index", &[DType::Int16, DType::Int32, DType::Int64])],
         |init| {
             let attrs = StridedSliceAttrs::of(init.node)?;
-            copied!(init.input_type(0), E => Kernel::sync(move |ctx| {
+            let set_output = box_output_fn(init.input_type(0))?;
+            Kernel::sync(move |ctx| {
                 let taken = strided_slice(ctx, attrs)?;
-                set_box_output::<E>(ctx, taken)
-            }))
+                set_output(ctx, taken)
+            })
         },
     ),
     KernelDef::of("StridedSliceGrad", &[("T", COPIED), ("Index", INDEX)], |init| {
         let attrs = StridedSliceAttrs::of(init.node)?;
-        copied!(init.output_type(0), E => Kernel::sync(move |ctx| strided_slice_grad::<E>(ctx, attrs)))
+        let embed = embed_fn(init.output_type(0))?;
+        Kernel::sync(move |ctx| strided_slice_grad(ctx, attrs, embed))
     }),
     KernelDef::of("StridedSliceAssign", ASSIGNED, assign),
     KernelDef::of("ResourceStridedSliceAssign", ASSIGNED, assign),
     KernelDef::of("TensorStridedSliceUpdate", ASSIGNED, |init| {
         let attrs = StridedSliceAttrs::of(init.node)?;
-        copied!(init.output_type(0), E => Kernel::sync(move |ctx| {
+        let write = write_fn(init.output_type(0))?;
+        Kernel::sync(move |ctx| {
             let mut tensor = ctx.take_input(0)?;
-            write::<E>(ctx, attrs, &mut tensor)?;
+            assign_slice(ctx, attrs, &mut tensor, write)?;
             ctx.set_output(0, tensor);
             Ok(())
-        }))
+        })
     }),
 ];
 
 const ASSIGNED: &[(&str, &[DType])] = &[("T", COPIED), ("Index", INDEX)];
 
-fn strided_slice_grad<E: CopiedElement>(ctx: &mut KernelContext<'_>, attrs: StridedSliceAttrs) -> Result<()> {
+/// A function that sets output 0 to the box taken from input 0; see [`set_box_output`].
+type SetBoxOutputFn = fn(&mut KernelContext<'_>, InputBox) -> Result<()>;
+
+/// Returns the function that sets output 0 to the box taken from input 0, whose elements have this dtype.
+pub(super) fn box_output_fn(dtype: DType) -> Result<SetBoxOutputFn> {
+    copied!(dtype, E => Ok(set_box_output::<E> as SetBoxOutputFn))
+}
+
+/// A function that returns a box of a tensor's elements as a tensor.
+pub(super) type TakeFn = fn(&Tensor, InputBox) -> Result<Tensor>;
+
+/// Returns the [`TakeFn`] of a dtype.
+pub(super) fn take_fn(dtype: DType) -> Result<TakeFn> {
+    copied!(dtype, E => Ok(taken::<E> as TakeFn))
+}
+
+fn taken<E: CopiedElement>(input: &Tensor, part: InputBox) -> Result<Tensor> {
+    E::build(input.dtype(), part.shape, |out| pack(&part.dims, E::view(input)?, &part.from, out))
+}
+
+fn strided_slice_grad(ctx: &mut KernelContext<'_>, attrs: StridedSliceAttrs, embed: EmbedFn) -> Result<()> {
     let sizes = ctx.input(0)?;
     if sizes.shape().rank() != 1 {
         invalid!("shape must be 1-D, got shape.shape = {}", sizes.shape());
@@ -55,10 +79,7 @@ fn strided_slice_grad<E: CopiedElement>(ctx: &mut KernelContext<'_>, attrs: Stri
         invalid!("shape of dy was {} instead of {}", dy.shape(), Shape::new(&plan.shape)?);
     }
     let (dims, to) = layout(&plan, &shape);
-    let out = E::build(dy.dtype(), shape, |out| {
-        out.fill(E::zero());
-        copy(&dims, E::view(dy)?, &Layout::packed(&dims), out, &to)
-    })?;
+    let out = embed(dy, &dims, None, shape, &to)?;
     ctx.set_output(0, out);
     Ok(())
 }
@@ -68,27 +89,40 @@ fn assign(init: &KernelInit<'_>) -> Result<Kernel> {
     let attrs = StridedSliceAttrs::of(init.node)?;
     let variable = VariableInput::new(init, 0);
     let dtype = init.input_type(4);
-    copied!(dtype, E => Kernel::sync(move |ctx| {
+    let write = write_fn(dtype)?;
+    Kernel::sync(move |ctx| {
         let target = variable.get(ctx)?;
         target.update(|tensor| {
             if tensor.dtype() != dtype {
                 invalid!("l-value dtype {} does not match r-value dtype {dtype}", tensor.dtype());
             }
-            write::<E>(ctx, attrs, tensor)
+            assign_slice(ctx, attrs, tensor, write)
         })?;
         pass_reference(ctx, &variable, target);
         Ok(())
-    }))
+    })
 }
 
-fn write<E: CopiedElement>(
+/// A function that writes a tensor of values into a slice of another tensor.
+type WriteFn = fn(&mut Tensor, &Tensor, &SliceAssignment) -> Result<()>;
+
+fn write_fn(dtype: DType) -> Result<WriteFn> {
+    copied!(dtype, E => Ok(write::<E> as WriteFn))
+}
+
+fn assign_slice(
     ctx: &KernelContext<'_>,
     attrs: StridedSliceAttrs,
     tensor: &mut Tensor,
+    write: WriteFn,
 ) -> Result<()> {
-    let Some(SliceAssignment { dims, from, to }) = slice_assignment(ctx, attrs, tensor.shape())? else {
-        return Ok(());
-    };
-    let value = ctx.input(4)?;
-    E::edit(tensor, |out| copy(&dims, E::view(value)?, &from, out, &to))
+    match slice_assignment(ctx, attrs, tensor.shape())? {
+        Some(assignment) => write(tensor, ctx.input(4)?, &assignment),
+        None => Ok(()),
+    }
+}
+
+fn write<E: CopiedElement>(tensor: &mut Tensor, value: &Tensor, assignment: &SliceAssignment) -> Result<()> {
+    let SliceAssignment { dims, from, to } = assignment;
+    E::edit(tensor, |out| copy(dims, E::view(value)?, from, out, to))
 }

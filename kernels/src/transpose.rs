@@ -1,10 +1,11 @@
 //! Reordering and repeating of elements: transpose, tile, reverse, space to depth and back.
 
 use super::complex::conjugate;
-use crate::numeric::copied::{COPIED, CopiedElement, copied};
+use crate::numeric::copied::COPIED;
 use crate::numeric::dispatch::INDEX;
-use crate::numeric::strided::{box_kernel, pack, set_box_output};
+use crate::numeric::strided::box_kernel;
 use crate::plan::transpose::{blocks, reverse_axes, reverse_where, tile, transpose, transposed};
+use crate::slice::{box_output_fn, take_fn};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Result, invalid};
 use graph::ops::transpose::BlockAttrs;
@@ -14,13 +15,11 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Transpose", &[("T", COPIED), ("Tperm", INDEX)], |init| box_kernel(init, transpose)),
     KernelDef::of("ConjugateTranspose", &[("T", COPIED), ("Tperm", INDEX)], |init| {
         if init.input_type(0).is_complex() {
-            return Kernel::sync(|ctx| {
+            let take = take_fn(init.input_type(0))?;
+            return Kernel::sync(move |ctx| {
                 let mut x = ctx.take_input(0)?;
                 conjugate(&mut x)?;
-                let out = copied!(x.dtype(), E => {
-                    let taken = transposed(x.shape(), ctx.input(1)?)?;
-                    E::build(x.dtype(), taken.shape, |out| pack(&taken.dims, E::view(&x)?, &taken.from, out))
-                })?;
+                let out = take(&x, transposed(x.shape(), ctx.input(1)?)?)?;
                 ctx.set_output(0, out);
                 Ok(())
             });
@@ -61,8 +60,9 @@ fn invert_permutation(ctx: &mut KernelContext<'_>) -> Result<()> {
 
 fn move_blocks(init: &KernelInit<'_>, to_depth: bool) -> Result<Kernel> {
     let attrs = BlockAttrs::of(init.node)?;
-    copied!(init.input_type(0), E => Kernel::sync(move |ctx| {
+    let set_output = box_output_fn(init.input_type(0))?;
+    Kernel::sync(move |ctx| {
         let taken = blocks(ctx, attrs, to_depth)?;
-        set_box_output::<E>(ctx, taken)
-    }))
+        set_output(ctx, taken)
+    })
 }
