@@ -22,7 +22,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("RaggedTensorToTensor", &[("T", COPIED), ("Tindex", INDEX)], |init| {
         let names: Vec<bytes::Bytes> = init.attr("row_partition_types")?;
         let types = graph::ops::ragged::row_partition_types(&names, init.inputs.len() - 3)?;
-        copied!(init.output_type(0), E => Kernel::sync(move |ctx| dense::to_tensor::<E>(ctx, &types)))
+        let build = copied!(init.output_type(0), E => Ok(dense::padded::<E> as dense::BuildFn))?;
+        Kernel::sync(move |ctx| dense::to_tensor(ctx, &types, build))
     }),
 ];
 

@@ -8,14 +8,45 @@ use graph::ops::ragged::Partition;
 use graph::tensor::memory_limit;
 use graph::{Code, Shape, Tensor};
 
-pub(super) fn to_tensor<E: CopiedElement>(ctx: &mut KernelContext<'_>, types: &[Partition]) -> Result<()> {
+/// The layout of a dense tensor made of ragged rows.
+pub(super) struct Layout {
+    shape: Shape,
+    /// For each value, its offset in the output in units of values; `None` if the value is cut off.
+    places: Vec<Option<usize>>,
+    /// For each element of a value, the index of its default in the tensor of defaults.
+    defaults: Vec<usize>,
+}
+
+/// A function that builds the dense tensor of values and defaults; see [`padded`].
+pub(super) type BuildFn = fn(&Tensor, &Tensor, &Layout) -> Result<Tensor>;
+
+/// Returns a tensor of the values at their places, padded with the defaults.
+pub(super) fn padded<E: CopiedElement>(values: &Tensor, default: &Tensor, layout: &Layout) -> Result<Tensor> {
+    let (given, size) = (E::view(default)?, layout.defaults.len());
+    let element: Vec<E> = layout.defaults.iter().map(|&at| given[at].clone()).collect();
+    E::build(values.dtype(), layout.shape.clone(), |out| {
+        let from = E::view(values)?;
+        if size == 0 {
+            return Ok(());
+        }
+        out.chunks_exact_mut(size).for_each(|to| to.clone_from_slice(&element));
+        for (from, place) in from.chunks_exact(size).zip(&layout.places) {
+            if let Some(place) = place {
+                out[place * size..][..size].clone_from_slice(from);
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn to_tensor(ctx: &mut KernelContext<'_>, types: &[Partition], build: BuildFn) -> Result<()> {
     let (values, default) = (ctx.input(1)?, ctx.input(2)?);
     let partitions =
         (3..ctx.num_inputs()).map(|i| Ok(ctx.input(i)?.to_i64s()?)).collect::<Result<Vec<_>>>()?;
     let Some((&count, inner)) = values.shape().split_first() else {
         invalid!("rt_input.flat_values must not be a scalar");
     };
-    let element = default_element::<E>(default, inner)?;
+    let defaults = default_indices(default, inner)?;
     let Some(&first) = partitions[0].first() else {
         invalid!("Invalid first partition input. Tensor requires at least one element.");
     };
@@ -39,20 +70,7 @@ pub(super) fn to_tensor<E: CopiedElement>(ctx: &mut KernelContext<'_>, types: &[
     if places.len() > count {
         invalid!("the partitions have {} values, rt_input.flat_values {count}", places.len());
     }
-    let size: usize = inner.iter().product();
-    let out = E::build(values.dtype(), shape, |out| {
-        let from = E::view(values)?;
-        if size == 0 {
-            return Ok(());
-        }
-        out.chunks_exact_mut(size).for_each(|to| to.clone_from_slice(&element));
-        for (from, place) in from.chunks_exact(size).zip(&places) {
-            if let Some(place) = place {
-                out[place * size..][..size].clone_from_slice(from);
-            }
-        }
-        Ok(())
-    })?;
+    let out = build(values, default, &Layout { shape, places, defaults })?;
     ctx.set_output(0, out);
     Ok(())
 }
@@ -149,9 +167,10 @@ fn by_row_ids(
     Ok(places)
 }
 
-/// Returns the default value broadcast to the shape of one value.
-fn default_element<E: CopiedElement>(default: &Tensor, inner: &[usize]) -> Result<Vec<E>> {
-    let (given, dims) = (E::view(default)?, default.shape().dims());
+/// Broadcasts the default value to the shape of one value: returns, for each element of a value, an index into
+/// `default`.
+fn default_indices(default: &Tensor, inner: &[usize]) -> Result<Vec<usize>> {
+    let dims = default.shape().dims();
     let fits = dims.len() <= inner.len()
         && dims.iter().rev().zip(inner.iter().rev()).all(|(&from, &to)| from == to || from == 1);
     if !fits {
@@ -171,7 +190,7 @@ fn default_element<E: CopiedElement>(default: &Tensor, inner: &[usize]) -> Resul
             step *= from;
             rest /= to;
         }
-        out.push(given[at].clone());
+        out.push(at);
     }
     Ok(out)
 }

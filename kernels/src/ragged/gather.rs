@@ -4,16 +4,35 @@ use crate::numeric::copied::{CopiedElement, copied};
 use crate::plan::shape::integers;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Result, invalid};
-use graph::{DType, Shape};
+use graph::{DType, Shape, Tensor};
 use std::ops::Range;
 
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let levels: i64 = init.attr("PARAMS_RAGGED_RANK")?;
     let (levels, splits) = (levels as usize, init.input_type(0));
-    copied!(init.input_type(levels), E => Kernel::sync(move |ctx| gather::<E>(ctx, levels, splits)))
+    let join = copied!(init.input_type(levels), E => Ok(joined::<E> as JoinFn))?;
+    Kernel::sync(move |ctx| gather(ctx, levels, splits, join))
 }
 
-fn gather<E: CopiedElement>(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType) -> Result<()> {
+/// A function that joins ranges of rows of a tensor; see [`joined`].
+type JoinFn = fn(&Tensor, &[Range<usize>], Shape) -> Result<Tensor>;
+
+/// Returns a tensor of `shape` with the rows of `values` in all ranges one after the other.
+fn joined<E: CopiedElement>(values: &Tensor, ranges: &[Range<usize>], shape: Shape) -> Result<Tensor> {
+    let size: usize = shape[1..].iter().product();
+    E::build(values.dtype(), shape, |out| {
+        let from = E::view(values)?;
+        let mut at = 0;
+        for range in ranges {
+            let elements = &from[range.start * size..range.end * size];
+            out[at..at + elements.len()].clone_from_slice(elements);
+            at += elements.len();
+        }
+        Ok(())
+    })
+}
+
+fn gather(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType, join: JoinFn) -> Result<()> {
     let (values, indices) = (ctx.input(levels)?, ctx.input(levels + 1)?);
     let outer = indices.shape().rank();
     if ctx.num_outputs() != outer + levels {
@@ -58,17 +77,7 @@ fn gather<E: CopiedElement>(ctx: &mut KernelContext<'_>, levels: usize, splits_t
     let Some(total) = total else { invalid!("the picked rows have too many values together") };
     let mut dims = vec![total];
     dims.extend_from_slice(inner);
-    let size: usize = inner.iter().product();
-    let out = E::build(values.dtype(), Shape::new(&dims)?, |out| {
-        let from = E::view(values)?;
-        let mut at = 0;
-        for range in &ranges {
-            let elements = &from[range.start * size..range.end * size];
-            out[at..at + elements.len()].clone_from_slice(elements);
-            at += elements.len();
-        }
-        Ok(())
-    })?;
+    let out = join(values, &ranges, Shape::new(&dims)?)?;
     for (i, splits) in out_splits.iter().enumerate() {
         ctx.set_output(i, integers(splits_type, splits)?);
     }

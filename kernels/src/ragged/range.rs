@@ -4,16 +4,26 @@ use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::Stored;
 use crate::plan::shape::integers;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use device::{Result, invalid};
+use device::{Error, Result, invalid};
 use graph::{DType, Shape, Tensor};
 
 pub(super) const TYPES: &[DType] = &[DType::Float, DType::Double, DType::Int32, DType::Int64];
 
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
-    let splits = init.output_type(0);
-    dispatch!(@arms init.output_type(1), T => Kernel::sync(move |ctx| range::<T>(ctx, splits));
-        Float f32, Double f64, Int32 i32, Int64 i64)
+    let splits_type = init.output_type(0);
+    let build = dispatch!(@arms init.output_type(1), T => Ok(ranges::<T> as BuildFn);
+        Float f32, Double f64, Int32 i32, Int64 i64)?;
+    Kernel::sync(move |ctx| {
+        let most = if splits_type == DType::Int32 { i64::from(i32::MAX) } else { i64::MAX };
+        let (splits, out) = build([ctx.input(0)?, ctx.input(1)?, ctx.input(2)?], rows(ctx)?, most)?;
+        ctx.set_output(0, integers(splits_type, &splits)?);
+        ctx.set_output(1, out);
+        Ok(())
+    })
 }
+
+/// A function that returns ranges of numbers; see [`ranges`].
+type BuildFn = fn([&Tensor; 3], usize, i64) -> Result<(Vec<i64>, Tensor)>;
 
 /// A number that ranges are made of.
 trait Number: Stored {
@@ -52,7 +62,8 @@ macro_rules! real {
 whole!(i32, i64);
 real!(f32, f64);
 
-fn range<T: Number>(ctx: &mut KernelContext<'_>, splits_type: DType) -> Result<()> {
+/// Returns the number of ranges, after checking the shapes of the inputs.
+fn rows(ctx: &KernelContext<'_>) -> Result<usize> {
     let mut rows = None;
     for (i, name) in ["starts", "limits", "deltas"].into_iter().enumerate() {
         match *ctx.input(i)?.shape().dims() {
@@ -62,28 +73,22 @@ fn range<T: Number>(ctx: &mut KernelContext<'_>, splits_type: DType) -> Result<(
             _ => invalid!("{name} must be a scalar or vector"),
         }
     }
-    let rows = rows.unwrap_or(1);
-    let values = |i: usize| -> Result<Vec<T>> {
-        let given = ctx.input(i)?;
-        let values = given.values::<T>()?;
-        Ok(if given.shape().rank() == 0 { vec![values[0]; rows] } else { values.to_vec() })
-    };
-    let (starts, limits, deltas) = (values(0)?, values(1)?, values(2)?);
-    let most = if splits_type == DType::Int32 { i64::from(i32::MAX) } else { i64::MAX };
+    Ok(rows.unwrap_or(1))
+}
+
+/// Returns the splits of `rows` ranges, which are at most `most`, and the ranges one after the other.
+fn ranges<T: Number>(given: [&Tensor; 3], rows: usize, most: i64) -> Result<(Vec<i64>, Tensor)> {
+    let [starts, limits, deltas] = given.map(|given| row_values::<T>(given, rows));
+    let (starts, limits, deltas) = (starts?, limits?, deltas?);
     let mut splits = vec![0i64];
     for row in 0..rows {
         if deltas[row] == T::ZERO {
-            invalid!("Requires delta != 0");
+            return Err(zero_delta_error());
         }
         let steps = T::steps(starts[row], limits[row], deltas[row]);
-        let end = steps.and_then(|steps| splits[row].checked_add(steps)).filter(|&end| end <= most);
-        let Some(end) = end else {
-            invalid!("Requires ((limit - start) / delta) <= {most}");
-        };
-        splits.push(end);
+        splits.push(range_end(splits[row], steps, most)?);
     }
-    let Ok(count) = usize::try_from(splits[rows]) else { invalid!("The total range size overflowed") };
-    let mut out = Tensor::unspecified(T::DTYPE, Shape::new(&[count])?)?;
+    let mut out = empty_ranges(T::DTYPE, splits[rows])?;
     let to = out.values_mut::<T>()?;
     for row in 0..rows {
         let mut value = starts[row];
@@ -92,7 +97,27 @@ fn range<T: Number>(ctx: &mut KernelContext<'_>, splits_type: DType) -> Result<(
             value = value.plus(deltas[row]);
         }
     }
-    ctx.set_output(0, integers(splits_type, &splits)?);
-    ctx.set_output(1, out);
-    Ok(())
+    Ok((splits, out))
+}
+
+/// Returns the value of each row; a scalar holds for all rows.
+fn row_values<T: Number>(given: &Tensor, rows: usize) -> Result<Vec<T>> {
+    let values = given.values::<T>()?;
+    Ok(if given.shape().rank() == 0 { vec![values[0]; rows] } else { values.to_vec() })
+}
+
+fn zero_delta_error() -> Error {
+    Error::invalid("Requires delta != 0")
+}
+
+/// Returns the end of a range of so many steps from `start` on.
+fn range_end(start: i64, steps: Option<i64>, most: i64) -> Result<i64> {
+    let end = steps.and_then(|steps| start.checked_add(steps)).filter(|&end| end <= most);
+    end.ok_or_else(|| Error::invalid(format!("Requires ((limit - start) / delta) <= {most}")))
+}
+
+/// Returns a vector of `count` numbers whose values are unspecified.
+fn empty_ranges(dtype: DType, count: i64) -> Result<Tensor> {
+    let Ok(count) = usize::try_from(count) else { invalid!("The total range size overflowed") };
+    Ok(Tensor::unspecified(dtype, Shape::new(&[count])?)?)
 }
