@@ -6,7 +6,7 @@ use crate::numeric::philox::Philox;
 use crate::plan::random::{Source, shape_input};
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Error, Result, invalid};
-use graph::{Code, DType};
+use graph::{Code, DType, Tensor};
 use half::f16;
 use num_traits::Float;
 
@@ -26,14 +26,19 @@ const WIDE: f32 = 1.3;
 /// Makes the kernel of normal numbers with means, deviations and bounds that are shared or vary along the first axis.
 /// All numbers come from one stream, one after the other.
 pub(in super::super) fn bounded_by_batch(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
-    match init.output_type(0) {
-        DType::Float => Kernel::sync(move |ctx| by_batch::<f32>(ctx, &source)),
-        DType::Half => Kernel::sync(move |ctx| by_batch::<f16>(ctx, &source)),
-        _ => Kernel::sync(move |ctx| by_batch::<f64>(ctx, &source)),
-    }
+    let dtype = init.output_type(0);
+    let fill = match dtype {
+        DType::Float => fill_batches::<f32>,
+        DType::Half => fill_batches::<f16>,
+        _ => fill_batches::<f64>,
+    };
+    Kernel::sync(move |ctx| by_batch(ctx, &source, dtype, fill))
 }
 
-fn by_batch<T: RandomFloat + Float>(ctx: &mut KernelContext<'_>, source: &Source) -> Result<()> {
+/// A function that fills the batches of a tensor; see [`fill_batches`].
+type FillBatchesFn = fn([&Tensor; 4], usize, Philox, &mut Tensor) -> Result<()>;
+
+fn by_batch(ctx: &mut KernelContext<'_>, source: &Source, dtype: DType, fill: FillBatchesFn) -> Result<()> {
     let shape = shape_input(ctx, source)?;
     let Some(&batches) = shape.first() else {
         invalid!("shape must not be empty");
@@ -42,31 +47,45 @@ fn by_batch<T: RandomFloat + Float>(ctx: &mut KernelContext<'_>, source: &Source
     // If no parameter varies, numbers are drawn in batches of [`BATCH`]; a vector of bounds counts as varying, even
     // with one element.
     let mut is_shared = true;
-    let mut parameters: [&[T]; 4] = [&[]; 4];
+    let mut parameters = [ctx.input(source.parameters())?; 4];
     for (i, name) in ["means", "stddevs", "minvals", "maxvals"].into_iter().enumerate() {
         let given = ctx.input(source.parameters() + i)?;
         if given.shape().rank() > 1 {
             invalid!("Input {name} should be a scalar or vector, got shape: {}", given.shape());
         }
-        parameters[i] = given.values()?;
+        parameters[i] = given;
         is_shared &= given.num_elements() == 1 && (i < BOUNDS || given.shape().rank() == 0);
-        if parameters[i].len() != 1 && parameters[i].len() != batches {
+        if given.num_elements() != 1 && given.num_elements() != batches {
             invalid!("Input {name} should have length 1 or shape[0], got shape: {}", given.shape());
         }
     }
-    let mut out = ctx.allocate(T::DTYPE, shape)?;
+    let mut out = ctx.allocate(dtype, shape)?;
     if total > 0 {
         let size = if is_shared { BATCH } else { total / batches };
         // The part of the stream reserved for each batch: two numbers per attempt.
         let groups = total.div_ceil(size) as u64 * 2 * TRIES as u64;
         let groups = groups.wrapping_mul(size as u64 + 3) / 4;
-        let mut stream = source.reserve(ctx, groups)?;
-        for (batch, out) in out.values_mut::<T>()?.chunks_mut(size).enumerate() {
-            let [mean, deviation, low, high] = parameters.map(|p| if p.len() == 1 { p[0] } else { p[batch] });
-            Bounded::of(mean, deviation, low, high)?.fill(&mut stream, out)?;
-        }
+        fill(parameters, size, source.reserve(ctx, groups)?, &mut out)?;
     }
     ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Fills each batch of `size` numbers with numbers of its own mean, deviation and bounds.
+fn fill_batches<T: RandomFloat + Float>(
+    parameters: [&Tensor; 4],
+    size: usize,
+    mut stream: Philox,
+    out: &mut Tensor,
+) -> Result<()> {
+    let mut values: [&[T]; 4] = [&[]; 4];
+    for (values, parameter) in values.iter_mut().zip(parameters) {
+        *values = parameter.values()?;
+    }
+    for (batch, out) in out.values_mut::<T>()?.chunks_mut(size).enumerate() {
+        let [mean, deviation, low, high] = values.map(|v| if v.len() == 1 { v[0] } else { v[batch] });
+        Bounded::of(mean, deviation, low, high)?.fill(&mut stream, out)?;
+    }
     Ok(())
 }
 
@@ -83,7 +102,7 @@ impl<T: RandomFloat + Float> Bounded<T> {
     fn of(mean: T, deviation: T, low: T, high: T) -> Result<Bounded<T>> {
         let is_bounded = low.is_finite() || high.is_finite();
         if !(deviation > T::zero() && low < high && is_bounded) {
-            invalid!("Invalid parameters");
+            return Err(Error::invalid("Invalid parameters"));
         }
         let (deviation, low, high) = if low.is_infinite() && low < T::zero() || high < mean {
             (-deviation, high, low)
@@ -98,7 +117,7 @@ impl<T: RandomFloat + Float> Bounded<T> {
         let (low, high, two) = (self.low, self.high, of(2.0));
         let wide = of(WIDE);
         if low < -wide && high >= T::zero() || high > wide && low <= T::zero() {
-            return self.accept(out, "randn", TRIES, |candidates| {
+            return self.accept(out, "randn", TRIES, &mut |candidates| {
                 for z in T::normal(stream.next()).into_iter().take(T::COUNT) {
                     candidates(z, z >= low && z <= high);
                 }
@@ -109,7 +128,7 @@ impl<T: RandomFloat + Float> Bounded<T> {
         if high - low < steep {
             let most = if low < T::zero() { T::zero() } else { low * low };
             let uniform = |stream: &mut Philox| T::uniform(stream.next());
-            return self.accept(out, "uniform", TRIES - 1, |candidates| {
+            return self.accept(out, "uniform", TRIES - 1, &mut |candidates| {
                 let numbers = uniform(stream);
                 let limits = uniform(stream);
                 for (number, limit) in numbers.into_iter().zip(limits).take(T::COUNT) {
@@ -119,7 +138,7 @@ impl<T: RandomFloat + Float> Bounded<T> {
             });
         }
         let alpha = (low + root) / two;
-        self.accept(out, "exponential distribution", TRIES - 1, |candidates| {
+        self.accept(out, "exponential distribution", TRIES - 1, &mut |candidates| {
             let numbers = T::uniform(stream.next());
             for pair in numbers[..T::COUNT].chunks_exact(2) {
                 let z = -pair[0].ln() / alpha + low;
@@ -135,15 +154,12 @@ impl<T: RandomFloat + Float> Bounded<T> {
         out: &mut [T],
         method: &str,
         tries: usize,
-        mut round: impl FnMut(&mut dyn FnMut(T, bool)),
+        round: &mut dyn FnMut(&mut dyn FnMut(T, bool)),
     ) -> Result<()> {
         let (mut done, mut failed) = (0, 0);
         while done < out.len() {
             if failed > tries {
-                return Err(Error::new(
-                    Code::Internal,
-                    format!("TruncatedNormal {method} rejection sampler failed to accept a sample."),
-                ));
+                return Err(rejected_error(method));
             }
             round(&mut |z, fits| {
                 if !fits {
@@ -157,4 +173,11 @@ impl<T: RandomFloat + Float> Bounded<T> {
         }
         Ok(())
     }
+}
+
+fn rejected_error(method: &str) -> Error {
+    Error::new(
+        Code::Internal,
+        format!("TruncatedNormal {method} rejection sampler failed to accept a sample."),
+    )
 }

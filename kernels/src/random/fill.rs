@@ -10,64 +10,86 @@ use crate::numeric::threads::{PARALLEL, for_chunks};
 use crate::plan::random::{RESERVED, Source, shape_input};
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Result, invalid};
-use graph::{Element, Shape, Tensor};
-use std::fmt::Display;
+use graph::{DType, Element, Shape, Tensor};
+use num_traits::AsPrimitive;
 use std::marker::PhantomData;
+
+/// A function that fills a tensor with random numbers from a stream.
+type FillFn = fn(Philox, &mut Tensor) -> Result<()>;
 
 /// Makes the kernel of uniform numbers in [0, 1).
 pub(in super::super) fn uniform(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
-    dispatch!(float, init.output_type(0), T => filled(source, Uniform::<T>(PhantomData)))
+    let fill = dispatch!(float, init.output_type(0), T => Ok(fill_uniform::<T> as FillFn))?;
+    filled(init, source, fill)
 }
 
 /// Makes the kernel of normal numbers with mean 0 and deviation 1.
 pub(in super::super) fn normal(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
-    dispatch!(float, init.output_type(0), T => filled(source, Normal::<T>(PhantomData)))
+    let fill = dispatch!(float, init.output_type(0), T => Ok(fill_normal::<T> as FillFn))?;
+    filled(init, source, fill)
 }
 
 /// Makes the kernel of normal numbers within two deviations.
 pub(in super::super) fn truncated(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
-    dispatch!(float, init.output_type(0), T => {
-        Kernel::sync(move |ctx| {
-            let shape = shape_input(ctx, &source)?;
-            let out = random_tensor::<T>(ctx, &source, shape, fill_truncated)?;
-            ctx.set_output(0, out);
-            Ok(())
-        })
-    })
+    let fill = dispatch!(float, init.output_type(0), T => Ok(fill_truncated::<T> as FillFn))?;
+    filled(init, source, fill)
 }
 
 /// Makes the kernel of integers in which every bit is random.
 pub(in super::super) fn bits(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
-    dispatch!(word, init.output_type(0), T => filled(source, Bits::<T>(PhantomData)))
+    let fill = dispatch!(word, init.output_type(0), T => Ok(fill_bits::<T> as FillFn))?;
+    filled(init, source, fill)
 }
 
 /// Makes the kernel of integers from a lower bound to before an upper bound.
 pub(in super::super) fn integers(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
-    dispatch!(index, init.output_type(0), T => Kernel::sync(move |ctx| between::<T>(ctx, &source)))
+    let fill = dispatch!(index, init.output_type(0), T => Ok(fill_between::<T> as FillBetweenFn))?;
+    let dtype = init.output_type(0);
+    Kernel::sync(move |ctx| between(ctx, &source, dtype, fill))
 }
 
-fn filled<D: Distribution + Send + 'static>(source: Source, distribution: D) -> Result<Kernel> {
+fn filled(init: &KernelInit<'_>, source: Source, fill: FillFn) -> Result<Kernel> {
+    let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {
         let shape = shape_input(ctx, &source)?;
-        let out = random_tensor(ctx, &source, shape, |from, out| fill(from, &distribution, out))?;
+        let out = random_tensor(ctx, &source, dtype, shape, &fill)?;
         ctx.set_output(0, out);
         Ok(())
     })
 }
 
-fn random_tensor<T: Element>(
+fn random_tensor(
     ctx: &KernelContext<'_>,
     source: &Source,
+    dtype: DType,
     shape: Shape,
-    fill: impl Fn(Philox, &mut [T]),
+    fill: &dyn Fn(Philox, &mut Tensor) -> Result<()>,
 ) -> Result<Tensor> {
     // Invalid inputs are reported in preference to a shape that is too large.
-    let mut out = ctx.allocate(T::DTYPE, shape).or_else(|error| source.check(ctx).and(Err(error)))?;
+    let mut out = ctx.allocate(dtype, shape).or_else(|error| source.check(ctx).and(Err(error)))?;
     match out.num_elements() {
         0 => source.check(ctx)?,
-        count => fill(source.reserve_outputs(ctx, count)?, out.values_mut()?),
+        count => fill(source.reserve_outputs(ctx, count)?, &mut out)?,
     }
     Ok(out)
+}
+
+fn fill_uniform<T: RandomFloat>(stream: Philox, out: &mut Tensor) -> Result<()> {
+    fill(stream, &Uniform::<T>(PhantomData), out.values_mut()?);
+    Ok(())
+}
+
+fn fill_normal<T: RandomFloat>(stream: Philox, out: &mut Tensor) -> Result<()> {
+    fill(stream, &Normal::<T>(PhantomData), out.values_mut()?);
+    Ok(())
+}
+
+fn fill_bits<T: Element>(stream: Philox, out: &mut Tensor) -> Result<()>
+where
+    Bits<T>: Distribution<Out = T>,
+{
+    fill(stream, &Bits::<T>(PhantomData), out.values_mut()?);
+    Ok(())
 }
 
 /// Groups per work item of the thread pool.
@@ -86,15 +108,16 @@ fn fill<D: Distribution>(stream: Philox, distribution: &D, out: &mut [D::Out]) {
 
 /// Fills `out` with truncated normal numbers, whose groups each start at their own position in the stream, with
 /// enough distance between them for rejected candidates.
-fn fill_truncated<T: RandomFloat>(stream: Philox, out: &mut [T]) {
+fn fill_truncated<T: RandomFloat>(stream: Philox, out: &mut Tensor) -> Result<()> {
     const { assert!(T::COUNT <= MOST) };
     let apart = (T::COUNT * RESERVED / GROUP) as u64;
-    in_chunks(out, T::COUNT, |first, out| {
+    in_chunks(out.values_mut::<T>()?, T::COUNT, |first, out| {
         for (i, group) in out.chunks_mut(T::COUNT).enumerate() {
             let numbers = truncated_normal::<T>(stream.at((first + i) as u64 * apart));
             group.copy_from_slice(&numbers[..group.len()]);
         }
     });
+    Ok(())
 }
 
 /// Calls `fill` for parts of `out` that are whole groups, with the number of the part's first group.
@@ -102,21 +125,31 @@ fn in_chunks<T: Send>(out: &mut [T], group: usize, fill: impl Fn(usize, &mut [T]
     for_chunks(out, CHUNK_GROUPS * group, |start, out| fill(start / group, out));
 }
 
-fn between<T>(ctx: &mut KernelContext<'_>, source: &Source) -> Result<()>
+/// A function that fills a tensor with integers from a lower bound on; see [`fill_between`].
+type FillBetweenFn = fn(Philox, i64, u64, &mut Tensor) -> Result<()>;
+
+/// Fills `out` with `range` different integers from `low` on.
+fn fill_between<T>(stream: Philox, low: i64, range: u64, out: &mut Tensor) -> Result<()>
 where
-    T: Element + Into<i64> + Ord + Display,
+    T: Element,
+    i64: AsPrimitive<T>,
     Integers<T>: Distribution<Out = T>,
 {
+    fill(stream, &Integers { low: low.as_(), range }, out.values_mut::<T>()?);
+    Ok(())
+}
+
+fn between(ctx: &mut KernelContext<'_>, source: &Source, dtype: DType, fill: FillBetweenFn) -> Result<()> {
     let shape = shape_input(ctx, source)?;
-    let bound = |i: usize, name: &str| -> Result<T> {
+    let bound = |i: usize, name: &str| -> Result<i64> {
         let bound = ctx.input(source.parameters() + i)?;
         if bound.shape().rank() != 0 {
             invalid!("{name} must be 0-D, got shape {}", bound.shape());
         }
-        Ok(bound.item()?)
+        Ok(bound.to_i64s()?[0])
     };
     if shape.num_elements() == 0 && matches!(source, Source::Seeds(_) | Source::Key(_)) {
-        let out = random_tensor(ctx, source, shape, |_, _: &mut [T]| {})?;
+        let out = random_tensor(ctx, source, dtype, shape, &|_, _| Ok(()))?;
         ctx.set_output(0, out);
         return Ok(());
     }
@@ -125,9 +158,8 @@ where
         invalid!("Need minval < maxval, got {low} >= {high}");
     }
     // The difference in two's complement is right even if it exceeds the signed range.
-    let (first, end): (i64, i64) = (low.into(), high.into());
-    let range = end.wrapping_sub(first) as u64;
-    let out = random_tensor(ctx, source, shape, |from, out| fill(from, &Integers { low, range }, out))?;
+    let range = high.wrapping_sub(low) as u64;
+    let out = random_tensor(ctx, source, dtype, shape, &|from, out| fill(from, low, range, out))?;
     ctx.set_output(0, out);
     Ok(())
 }

@@ -66,15 +66,13 @@ fn pick_rows(ctx: &KernelContext<'_>, value: &Tensor, order: &[usize]) -> Result
 
 /// Makes the kernel of indices of classes, chosen by their unnormalised log-probabilities, such as Multinomial.
 pub(in super::super) fn multinomial(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
-    dispatch!(float, init.input_type(0), T => {
-        dispatch!(index, init.output_type(0), O => Kernel::sync(move |ctx| choose::<T, O>(ctx, &source)))
-    })
+    let sum = dispatch!(float, init.input_type(0), T => Ok(sum_weights::<T> as SumWeightsFn))?;
+    dispatch!(index, init.output_type(0), O => Kernel::sync(move |ctx| choose::<O>(ctx, &source, sum)))
 }
 
-fn choose<T: Float, O: Element>(ctx: &mut KernelContext<'_>, source: &Source) -> Result<()>
+fn choose<O: Element>(ctx: &mut KernelContext<'_>, source: &Source, sum: SumWeightsFn) -> Result<()>
 where
     usize: AsPrimitive<O>,
-    T::Wide: AsPrimitive<f64>,
 {
     let [batch, classes, samples] = choice_sizes(ctx)?;
     let mut out = ctx.allocate(O::DTYPE, Shape::new(&[batch, samples])?)?;
@@ -84,19 +82,8 @@ where
         let logits = ctx.input(0)?;
         let mut bits = PhiloxWords::new(reserve_choices(ctx, source, batch, samples)?);
         let mut sums = vec![0f64; classes];
-        let values = logits.values::<T>()?;
-        for (row, out) in values.chunks_exact(classes).zip(out.values_mut::<O>()?.chunks_exact_mut(samples)) {
-            let finite = row.iter().map(|v| v.to_wide()).filter(|v| v.is_finite());
-            let max: f64 = finite.fold(T::Wide::of(f64::MIN), T::Wide::max).as_();
-            let mut total = 0.0;
-            for (sum, v) in sums.iter_mut().zip(row) {
-                let v = v.to_wide();
-                if v.is_finite() {
-                    let v: f64 = v.as_();
-                    total += (v - max).exp();
-                }
-                *sum = total;
-            }
+        for (row, out) in out.values_mut::<O>()?.chunks_exact_mut(samples).enumerate() {
+            let total = sum(logits, row, &mut sums)?;
             for o in out {
                 let find = unit(&mut bits) * total;
                 *o = sums.partition_point(|&s| s <= find).as_();
@@ -105,6 +92,30 @@ where
     }
     ctx.set_output(0, out);
     Ok(())
+}
+
+/// A function that computes the sums of the weights of a row's classes; see [`sum_weights`].
+type SumWeightsFn = fn(&Tensor, usize, &mut [f64]) -> Result<f64>;
+
+/// Sets the sum of each class to the sum of the weights up to it, relative to the largest weight of the row, and
+/// returns the last sum. Classes whose logarithm is not finite have no weight.
+fn sum_weights<T: Float>(logits: &Tensor, row: usize, sums: &mut [f64]) -> Result<f64>
+where
+    T::Wide: AsPrimitive<f64>,
+{
+    let row = &logits.values::<T>()?[row * sums.len()..][..sums.len()];
+    let finite = row.iter().map(|v| v.to_wide()).filter(|v| v.is_finite());
+    let max: f64 = finite.fold(T::Wide::of(f64::MIN), T::Wide::max).as_();
+    let mut total = 0.0;
+    for (sum, v) in sums.iter_mut().zip(row) {
+        let v = v.to_wide();
+        if v.is_finite() {
+            let v: f64 = v.as_();
+            total += (v - max).exp();
+        }
+        *sum = total;
+    }
+    Ok(total)
 }
 
 /// Returns a uniform number in [0, 1).
