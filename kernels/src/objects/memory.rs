@@ -1,12 +1,13 @@
 //! Operations on the elements of tensor arrays and tensor lists, by the memory space that holds the elements.
 
-use crate::numeric::copied::{CopiedElement, copied};
-use crate::numeric::dispatch::dispatch;
+use crate::numeric::copied::CopiedElement;
+use bytemuck::{Pod, PodCastError};
+use bytes::Bytes;
 use device::kernel::KernelContext;
 use device::value::{Item, Value};
 use device::{Error, Result};
-use graph::{DType, Element, Shape, Tensor};
-use std::ops::AddAssign;
+use graph::{DType, ResourceHandle, Shape, Tensor, Variant};
+use half::{bf16, f16};
 
 /// Creates, joins, cuts and adds tensors in one memory space. All elements of one array or list are in the same
 /// memory space.
@@ -65,43 +66,76 @@ impl Memory for Host {
         parts: &[&T],
         shape: Shape,
     ) -> Result<Value> {
-        let whole = copied!(dtype, E => E::build(dtype, shape, |mut out| {
-            for part in parts {
-                let part = E::view(tensor(*part)?)?;
-                let too_many = || Error::internal("parts have more elements than the whole");
-                let (here, rest) = out.split_at_mut_checked(part.len()).ok_or_else(too_many)?;
-                here.clone_from_slice(part);
-                out = rest;
-            }
-            Ok(())
-        }))?;
-        Ok(whole.into())
+        let parts = parts.iter().map(|part| tensor(*part)).collect::<Result<Vec<_>>>()?;
+        Ok(join(dtype, shape, &parts)?.into())
     }
 
     fn cut<T: Item>(
         &self,
         _: &KernelContext<'_>,
         whole: &Value,
-        shapes: impl Iterator<Item = Shape>,
+        mut shapes: impl Iterator<Item = Shape>,
         mut put: impl FnMut(T) -> Result<()>,
     ) -> Result<()> {
-        let whole = tensor(whole)?;
-        let dtype = whole.dtype();
-        copied!(dtype, E => {
-            let mut rest = E::view(whole)?;
-            for shape in shapes {
-                let too_few = || Error::internal("a tensor has fewer elements than its parts");
-                let (from, behind) = rest.split_at_checked(shape.num_elements()).ok_or_else(too_few)?;
-                rest = behind;
-                let part = E::build(dtype, shape, |out| {
-                    out.clone_from_slice(from);
-                    Ok(())
-                })?;
-                put(T::of(part.into())?)?;
-            }
-            Ok(())
-        })
+        cut(tensor(whole)?, &mut shapes, &mut |part| put(T::of(part.into())?))
     }
+}
+
+/// Joins tensors as bytes if their elements have a fixed size, and otherwise as objects.
+fn join(dtype: DType, shape: Shape, parts: &[&Tensor]) -> Result<Tensor> {
+    match dtype {
+        DType::String => join_as::<Bytes>(dtype, shape, parts),
+        DType::Resource => join_as::<ResourceHandle>(dtype, shape, parts),
+        DType::Variant => join_as::<Variant>(dtype, shape, parts),
+        _ => join_as::<u8>(dtype, shape, parts),
+    }
+}
+
+fn join_as<E: CopiedElement>(dtype: DType, shape: Shape, parts: &[&Tensor]) -> Result<Tensor> {
+    E::build(dtype, shape, |mut out| {
+        for part in parts {
+            let part = E::view(part)?;
+            let too_many = || Error::internal("parts have more elements than the whole");
+            let (here, rest) = out.split_at_mut_checked(part.len()).ok_or_else(too_many)?;
+            here.clone_from_slice(part);
+            out = rest;
+        }
+        Ok(())
+    })
+}
+
+/// A function that takes the next part of a tensor that is cut.
+type PutFn<'a> = dyn FnMut(Tensor) -> Result<()> + 'a;
+
+/// Cuts a tensor as bytes if its elements have a fixed size, and otherwise as objects.
+fn cut(whole: &Tensor, shapes: &mut dyn Iterator<Item = Shape>, put: &mut PutFn<'_>) -> Result<()> {
+    match whole.dtype() {
+        DType::String => cut_as::<Bytes>(whole, 1, shapes, put),
+        DType::Resource => cut_as::<ResourceHandle>(whole, 1, shapes, put),
+        DType::Variant => cut_as::<Variant>(whole, 1, shapes, put),
+        dtype => cut_as::<u8>(whole, dtype.size().unwrap_or(1), shapes, put),
+    }
+}
+
+/// Cuts a tensor; each element is `size` elements of type `E`.
+fn cut_as<E: CopiedElement>(
+    whole: &Tensor,
+    size: usize,
+    shapes: &mut dyn Iterator<Item = Shape>,
+    put: &mut PutFn<'_>,
+) -> Result<()> {
+    let mut rest = E::view(whole)?;
+    for shape in shapes {
+        let too_few = || Error::internal("a tensor has fewer elements than its parts");
+        let (from, behind) = rest.split_at_checked(shape.num_elements() * size).ok_or_else(too_few)?;
+        rest = behind;
+        let part = E::build(whole.dtype(), shape, |out| {
+            out.clone_from_slice(from);
+            Ok(())
+        })?;
+        put(part)?;
+    }
+    Ok(())
 }
 
 fn tensor(item: &impl Item) -> Result<&Tensor> {
@@ -113,37 +147,29 @@ fn not_on_host_error() -> Error {
 }
 
 fn add(sum: &mut Tensor, by: &Tensor) -> Result<()> {
-    fn plain<T: Element + AddAssign>(sum: &mut [T], by: &[T]) {
-        sum.iter_mut().zip(by).for_each(|(sum, by)| *sum += *by);
-    }
     match sum.dtype() {
-        DType::Complex64 => add_parts::<f32>(sum.bytes_mut()?, by.bytes()?),
-        DType::Complex128 => add_parts::<f64>(sum.bytes_mut()?, by.bytes()?),
-        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => add_integers(sum, by),
-        DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 => add_integers(sum, by),
-        dtype if dtype.is_floating() => dispatch!(float, dtype, T => {
-            plain::<T>(sum.values_mut()?, by.values()?);
-            Ok(())
-        }),
+        // Complex numbers are pairs of reals: real and imaginary parts add independently.
+        DType::Float | DType::Complex64 => add_as::<f32>(sum, by, |a, b| a + b),
+        DType::Double | DType::Complex128 => add_as::<f64>(sum, by, |a, b| a + b),
+        DType::Half => add_as::<f16>(sum, by, |a, b| a + b),
+        DType::BFloat16 => add_as::<bf16>(sum, by, |a, b| a + b),
+        // Integers add with wrapping overflow, like in the integer kernels, with or without a sign.
+        DType::Int8 | DType::UInt8 => add_as::<u8>(sum, by, u8::wrapping_add),
+        DType::Int16 | DType::UInt16 => add_as::<u16>(sum, by, u16::wrapping_add),
+        DType::Int32 | DType::UInt32 => add_as::<u32>(sum, by, u32::wrapping_add),
+        DType::Int64 | DType::UInt64 => add_as::<u64>(sum, by, u64::wrapping_add),
         dtype => Err(Error::invalid(format!("tensor_array::AddToTensor type not supported: {dtype}"))),
     }
 }
 
-/// Adds integers with wrapping overflow, like the integer kernels.
-fn add_integers(sum: &mut Tensor, by: &Tensor) -> Result<()> {
-    dispatch!(integer, sum.dtype(), T => {
-        let by = by.values::<T>()?;
-        sum.values_mut::<T>()?.iter_mut().zip(by).for_each(|(sum, by)| *sum = sum.wrapping_add(*by));
-        Ok(())
-    })
+/// Adds elements as numbers of type `T`.
+fn add_as<T: Pod>(sum: &mut Tensor, by: &Tensor, plus: impl Fn(T, T) -> T) -> Result<()> {
+    let by: &[T] = bytemuck::try_cast_slice(by.bytes()?).map_err(cast_error)?;
+    let sum: &mut [T] = bytemuck::try_cast_slice_mut(sum.bytes_mut()?).map_err(cast_error)?;
+    sum.iter_mut().zip(by).for_each(|(sum, &by)| *sum = plus(*sum, by));
+    Ok(())
 }
 
-/// Adds complex numbers as pairs of reals: real and imaginary parts add independently.
-fn add_parts<T: bytemuck::Pod + AddAssign>(sum: &mut [u8], by: &[u8]) -> Result<()> {
-    let wrong =
-        |e: bytemuck::PodCastError| Error::internal(format!("complex elements are read wrongly: {e}"));
-    let by: &[T] = bytemuck::try_cast_slice(by).map_err(wrong)?;
-    let sum: &mut [T] = bytemuck::try_cast_slice_mut(sum).map_err(wrong)?;
-    sum.iter_mut().zip(by).for_each(|(sum, by)| *sum += *by);
-    Ok(())
+fn cast_error(error: PodCastError) -> Error {
+    Error::internal(format!("elements are read wrongly: {error}"))
 }

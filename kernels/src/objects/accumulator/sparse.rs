@@ -3,8 +3,8 @@
 
 use super::Reduction;
 use crate::numeric::dispatch::dispatch;
-use crate::numeric::scalar::{Arithmetic as _, Stored};
-use device::{Error, Result};
+use crate::numeric::scalar::Stored;
+use device::Result;
 use graph::{PartialShape, Shape, Tensor};
 
 /// A gradient of some rows of a variable.
@@ -41,7 +41,7 @@ pub(super) fn add(
         let counts = vec![1; indices.len()];
         return (Some(SparseSum { indices, values: gradient.values, counts }), Ok(()));
     };
-    match dispatch!(float, sum.values.dtype(), T => merge::<T>(&sum, &indices, &gradient.values)) {
+    match merge(&sum, &indices, &gradient.values) {
         Ok(merged) => (Some(merged), Ok(())),
         Err(error) => (Some(sum), Err(error)),
     }
@@ -113,13 +113,14 @@ fn check(sum: Option<&SparseSum>, gradient: &SparseGradient, declared: &PartialS
     Ok(indices)
 }
 
+/// A row of a merged sum: its place in the old sum and its place in the gradient, where they have it.
+type MergedRow = (Option<usize>, Option<usize>);
+
 /// Merges both lists of rows as if they were sorted by index, which is not checked; rows with equal indices are added
 /// where the merge meets them.
-fn merge<T: Stored>(sum: &SparseSum, indices: &[i64], values: &Tensor) -> Result<SparseSum> {
-    let row: usize = values.shape()[1..].iter().product();
-    let (old, new) = (sum.values.values::<T>()?, values.values::<T>()?);
+fn merge(sum: &SparseSum, indices: &[i64], values: &Tensor) -> Result<SparseSum> {
     let most = sum.indices.len() + indices.len();
-    let mut merged: Vec<T> = Vec::with_capacity(most.saturating_mul(row));
+    let mut rows: Vec<MergedRow> = Vec::with_capacity(most);
     let (mut merged_indices, mut counts) = (Vec::with_capacity(most), Vec::with_capacity(most));
     let (mut i, mut j) = (0, 0);
     loop {
@@ -129,38 +130,52 @@ fn merge<T: Stored>(sum: &SparseSum, indices: &[i64], values: &Tensor) -> Result
             (None, Some(_)) => (false, true),
             (None, None) => break,
         };
-        let start = merged.len();
         merged_indices.push(if from_old { sum.indices[i] } else { indices[j] });
         counts.push(if from_old { sum.counts[i] } else { 0 } + usize::from(from_new));
-        if from_old {
-            merged.extend_from_slice(&old[i * row..(i + 1) * row]);
-            i += 1;
-        }
-        if from_new {
-            let by = &new[j * row..(j + 1) * row];
-            match from_old {
-                true => merged[start..].iter_mut().zip(by).for_each(|(sum, &by)| *sum = sum.plus(by)),
-                false => merged.extend_from_slice(by),
-            }
-            j += 1;
-        }
+        rows.push((from_old.then_some(i), from_new.then_some(j)));
+        i += usize::from(from_old);
+        j += usize::from(from_new);
     }
     let shape = Shape::new(&[&[merged_indices.len()], &values.shape()[1..]].concat())?;
-    Ok(SparseSum { indices: merged_indices, values: Tensor::from_slice(&merged, shape)?, counts })
+    let values = dispatch!(float, sum.values.dtype(), T => add_rows::<T>(&sum.values, values, &rows, shape))?;
+    Ok(SparseSum { indices: merged_indices, values, counts })
+}
+
+/// Returns a tensor of the merged rows: rows of `old`, rows of `new`, and sums of both.
+fn add_rows<T: Stored>(old: &Tensor, new: &Tensor, rows: &[MergedRow], shape: Shape) -> Result<Tensor> {
+    let size: usize = shape[1..].iter().product();
+    let (old, new) = (old.values::<T>()?, new.values::<T>()?);
+    let mut merged: Vec<T> = Vec::with_capacity(rows.len().saturating_mul(size));
+    for &(i, j) in rows {
+        let start = merged.len();
+        if let Some(i) = i {
+            merged.extend_from_slice(&old[i * size..(i + 1) * size]);
+        }
+        if let Some(j) = j {
+            let by = &new[j * size..(j + 1) * size];
+            match i {
+                Some(_) => merged[start..].iter_mut().zip(by).for_each(|(sum, &by)| *sum = sum.plus(by)),
+                None => merged.extend_from_slice(by),
+            }
+        }
+    }
+    Ok(Tensor::from_slice(&merged, shape)?)
+}
+
+/// Divides each row by its count.
+fn divide_rows<T: Stored>(values: &mut Tensor, counts: &[usize]) -> Result<()> {
+    let size: usize = values.shape()[1..].iter().product();
+    for (row, &count) in values.values_mut::<T>()?.chunks_exact_mut(size.max(1)).zip(counts) {
+        row.iter_mut().for_each(|value| *value = value.over_count(count));
+    }
+    Ok(())
 }
 
 impl SparseSum {
     /// Returns the reduced gradient.
     pub(super) fn finish(mut self, reduction: Reduction, declared: &PartialShape) -> Result<SparseGradient> {
         if reduction == Reduction::Mean {
-            let row: usize = self.values.shape()[1..].iter().product();
-            dispatch!(float, self.values.dtype(), T => {
-                let rows = self.values.values_mut::<T>()?.chunks_exact_mut(row.max(1));
-                for (row, &count) in rows.zip(&self.counts) {
-                    row.iter_mut().for_each(|value| *value = value.over_count(count));
-                }
-                Ok::<_, Error>(())
-            })?;
+            dispatch!(float, self.values.dtype(), T => divide_rows::<T>(&mut self.values, &self.counts))?;
         }
         let first = declared.dim(0).and_then(|dim| i64::try_from(dim).ok()).unwrap_or(-1);
         let rest = self.values.shape()[1..].iter().map(|&dim| dim as i64);
