@@ -1,10 +1,9 @@
 //! Kernels of resource variables.
 
 use super::scatter;
-use super::variable::{shared_name, update};
+use super::variable::{Operation, UpdateFn, shared_name, update_fn};
 use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
 use crate::numeric::philox::entropy;
-use crate::numeric::scalar::{Arithmetic, Semiring as _};
 use crate::plan::resource::{existing, readable, target};
 use bytes::Bytes;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
@@ -33,15 +32,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("AssignAddVariableOp", &[("dtype", NUMBERS)], |init| {
         let variable = VariableInput::new(init, 0);
-        dispatch!(number, init.input_type(1), T => {
-            Kernel::sync(move |ctx| assign_with::<T>(ctx, &variable, T::plus))
-        })
+        let update = update_fn(init.input_type(1), Operation::Add)?;
+        Kernel::sync(move |ctx| assign_with(ctx, &variable, update))
     }),
     KernelDef::of("AssignSubVariableOp", &[("dtype", NUMBERS)], |init| {
         let variable = VariableInput::new(init, 0);
-        dispatch!(number, init.input_type(1), T => {
-            Kernel::sync(move |ctx| assign_with::<T>(ctx, &variable, T::minus))
-        })
+        let update = update_fn(init.input_type(1), Operation::Subtract)?;
+        Kernel::sync(move |ctx| assign_with(ctx, &variable, update))
     }),
     KernelDef::of("VarIsInitializedOp", &[], |init| {
         let variable = VariableInput::new(init, 0);
@@ -148,11 +145,7 @@ fn assign(ctx: &mut KernelContext<'_>, input: &VariableInput, validate: bool) ->
     Ok(())
 }
 
-fn assign_with<T: Arithmetic>(
-    ctx: &mut KernelContext<'_>,
-    input: &VariableInput,
-    op: impl Fn(T, T) -> T + Sync,
-) -> Result<()> {
+fn assign_with(ctx: &mut KernelContext<'_>, input: &VariableInput, update: UpdateFn) -> Result<()> {
     let by = ctx.input(1)?;
     input.get(ctx)?.update(|value| {
         if value.shape() != by.shape() {
@@ -162,7 +155,7 @@ fn assign_with<T: Arithmetic>(
                 by.shape()
             );
         }
-        update::<T>(value, by, &op)
+        update(value, by)
     })
 }
 

@@ -1,7 +1,7 @@
 //! Kernels of reference variables.
 
 use crate::numeric::dispatch::{INDEX, NUMBERS, dispatch};
-use crate::numeric::scalar::{Arithmetic, Semiring as _};
+use crate::numeric::scalar::Arithmetic;
 use crate::numeric::threads::{PARALLEL, for_chunks, is_parallel_under_lock};
 use crate::plan::variable::temporary;
 use device::handle::container;
@@ -27,16 +27,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let validate = init.attr::<bool>("validate_shape")?;
         Kernel::sync(move |ctx| assign(ctx, validate))
     }),
-    KernelDef::of(
-        "AssignAdd",
-        &[("T", NUMBERS)],
-        |init| dispatch!(number, init.input_type(1), T => Kernel::sync(|ctx| assign_with::<T>(ctx, T::plus))),
-    ),
-    KernelDef::of(
-        "AssignSub",
-        &[("T", NUMBERS)],
-        |init| dispatch!(number, init.input_type(1), T => Kernel::sync(|ctx| assign_with::<T>(ctx, T::minus))),
-    ),
+    KernelDef::of("AssignAdd", &[("T", NUMBERS)], |init| {
+        let update = update_fn(init.input_type(1), Operation::Add)?;
+        Kernel::sync(move |ctx| assign_with(ctx, update))
+    }),
+    KernelDef::of("AssignSub", &[("T", NUMBERS)], |init| {
+        let update = update_fn(init.input_type(1), Operation::Subtract)?;
+        Kernel::sync(move |ctx| assign_with(ctx, update))
+    }),
     KernelDef::of("IsVariableInitialized", &[], |_| {
         Kernel::sync(|ctx| {
             let initialized = ctx.ref_input(0)?.is_initialized();
@@ -134,24 +132,65 @@ fn assign(ctx: &mut KernelContext<'_>, validate: bool) -> Result<()> {
     Ok(())
 }
 
-fn assign_with<T: Arithmetic>(ctx: &mut KernelContext<'_>, op: impl Fn(T, T) -> T + Sync) -> Result<()> {
+fn assign_with(ctx: &mut KernelContext<'_>, update: UpdateFn) -> Result<()> {
     let variable = ctx.ref_input(0)?.clone();
     let by = ctx.input(1)?;
     variable.update(|value| {
         if value.shape() != by.shape() {
             device::invalid!("Parameters and update must be the same size");
         }
-        update::<T>(value, by, &op)
+        update(value, by)
     })?;
     ctx.set_output(0, Value::Ref(variable));
     Ok(())
 }
 
-/// Computes `value = op(value, by)` elementwise, for tensors of the same shape.
-pub(super) fn update<T: Arithmetic>(
+/// The operation that computes a variable's new value from the old one and an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Add,
+    Subtract,
+}
+
+/// A function that replaces a tensor by the result of an operation with a tensor of the same shape, element by
+/// element.
+pub(super) type UpdateFn = fn(&mut Tensor, &Tensor) -> Result<()>;
+
+/// Returns the function that computes an operation on tensors of a dtype.
+pub(super) fn update_fn(dtype: DType, operation: Operation) -> Result<UpdateFn> {
+    dispatch!(number, dtype, T => Ok(match operation {
+        Operation::Add => |value, by| update::<T>(value, by, add_to, add_into),
+        Operation::Subtract => |value, by| update::<T>(value, by, subtract_from, subtract_into),
+    }))
+}
+
+fn add_to<T: Arithmetic>(value: &mut [T], by: &[T]) {
+    value.iter_mut().zip(by).for_each(|(value, &by)| *value = value.plus(by));
+}
+
+fn subtract_from<T: Arithmetic>(value: &mut [T], by: &[T]) {
+    value.iter_mut().zip(by).for_each(|(value, &by)| *value = value.minus(by));
+}
+
+fn add_into<T: Arithmetic>(new: &mut [T], old: &[T], by: &[T]) {
+    for ((new, &old), &by) in new.iter_mut().zip(old).zip(by) {
+        *new = old.plus(by);
+    }
+}
+
+fn subtract_into<T: Arithmetic>(new: &mut [T], old: &[T], by: &[T]) {
+    for ((new, &old), &by) in new.iter_mut().zip(old).zip(by) {
+        *new = old.minus(by);
+    }
+}
+
+/// Replaces `value` by the result of an operation with `by`, a tensor of the same shape. `in_place` computes a run of
+/// elements in their place, and `into` a run of elements in new memory.
+fn update<T: Arithmetic>(
     value: &mut Tensor,
     by: &Tensor,
-    op: &(impl Fn(T, T) -> T + Sync),
+    in_place: fn(&mut [T], &[T]),
+    into: fn(&mut [T], &[T], &[T]),
 ) -> Result<()> {
     let by = by.values::<T>()?;
     let chunk = if is_parallel_under_lock(by.len()) { PARALLEL / 4 } else { by.len() };
@@ -160,24 +199,16 @@ pub(super) fn update<T: Arithmetic>(
         // a copy.
         let mut new = Tensor::unspecified(T::DTYPE, value.shape().clone())?;
         let old = value.values::<T>()?;
-        let run = |new: &mut [T], old: &[T], by: &[T]| {
-            for ((new, &old), &by) in new.iter_mut().zip(old).zip(by) {
-                *new = op(old, by);
-            }
-        };
         for_chunks(new.values_mut::<T>()?, chunk, |start, new| {
             let part = start..start + new.len();
-            run(new, &old[part.clone()], &by[part]);
+            into(new, &old[part.clone()], &by[part]);
         });
         *value = new;
         return Ok(());
     }
-    let run = |value: &mut [T], by: &[T]| {
-        for (value, &by) in value.iter_mut().zip(by) {
-            *value = op(*value, by);
-        }
-    };
-    for_chunks(value.values_mut::<T>()?, chunk, |start, value| run(value, &by[start..start + value.len()]));
+    for_chunks(value.values_mut::<T>()?, chunk, |start, value| {
+        in_place(value, &by[start..start + value.len()]);
+    });
     Ok(())
 }
 
