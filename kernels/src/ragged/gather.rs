@@ -1,25 +1,38 @@
 //! RaggedGather: rows of a ragged tensor, selected by their numbers.
 
-use crate::numeric::copied::{CopiedElement, copied};
+use crate::numeric::copied::CopiedElement;
 use crate::plan::shape::integers;
+use bytes::Bytes;
 use device::kernel::{Kernel, KernelContext, KernelInit};
 use device::{Result, invalid};
-use graph::{DType, Shape, Tensor};
+use graph::{DType, ResourceHandle, Shape, Tensor, Variant};
 use std::ops::Range;
 
 pub(super) fn make(init: &KernelInit<'_>) -> Result<Kernel> {
     let levels: i64 = init.attr("PARAMS_RAGGED_RANK")?;
     let (levels, splits) = (levels as usize, init.input_type(0));
-    let join = copied!(init.input_type(levels), E => Ok(joined::<E> as JoinFn))?;
-    Kernel::sync(move |ctx| gather(ctx, levels, splits, join))
+    Kernel::sync(move |ctx| gather(ctx, levels, splits))
 }
 
-/// A function that joins ranges of rows of a tensor; see [`joined`].
-type JoinFn = fn(&Tensor, &[Range<usize>], Shape) -> Result<Tensor>;
-
-/// Returns a tensor of `shape` with the rows of `values` in all ranges one after the other.
-fn joined<E: CopiedElement>(values: &Tensor, ranges: &[Range<usize>], shape: Shape) -> Result<Tensor> {
+/// Returns a tensor of `shape` with the rows of `values` in all ranges one after the other: as bytes if the elements
+/// have a fixed size, and otherwise as objects.
+fn joined(values: &Tensor, ranges: &[Range<usize>], shape: Shape) -> Result<Tensor> {
     let size: usize = shape[1..].iter().product();
+    match values.dtype() {
+        DType::String => joined_as::<Bytes>(values, ranges, size, shape),
+        DType::Resource => joined_as::<ResourceHandle>(values, ranges, size, shape),
+        DType::Variant => joined_as::<Variant>(values, ranges, size, shape),
+        dtype => joined_as::<u8>(values, ranges, size * dtype.size().unwrap_or(1), shape),
+    }
+}
+
+/// Joins ranges of rows; each row is `size` elements of type `E`.
+fn joined_as<E: CopiedElement>(
+    values: &Tensor,
+    ranges: &[Range<usize>],
+    size: usize,
+    shape: Shape,
+) -> Result<Tensor> {
     E::build(values.dtype(), shape, |out| {
         let from = E::view(values)?;
         let mut at = 0;
@@ -32,7 +45,7 @@ fn joined<E: CopiedElement>(values: &Tensor, ranges: &[Range<usize>], shape: Sha
     })
 }
 
-fn gather(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType, join: JoinFn) -> Result<()> {
+fn gather(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType) -> Result<()> {
     let (values, indices) = (ctx.input(levels)?, ctx.input(levels + 1)?);
     let outer = indices.shape().rank();
     if ctx.num_outputs() != outer + levels {
@@ -77,7 +90,7 @@ fn gather(ctx: &mut KernelContext<'_>, levels: usize, splits_type: DType, join: 
     let Some(total) = total else { invalid!("the picked rows have too many values together") };
     let mut dims = vec![total];
     dims.extend_from_slice(inner);
-    let out = join(values, &ranges, Shape::new(&dims)?)?;
+    let out = joined(values, &ranges, Shape::new(&dims)?)?;
     for (i, splits) in out_splits.iter().enumerate() {
         ctx.set_output(i, integers(splits_type, splits)?);
     }

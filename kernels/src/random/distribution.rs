@@ -155,33 +155,24 @@ impl Distribution for Integers<i64> {
     }
 }
 
-/// Integers in which every bit is random.
+/// Integers without a sign in which every bit is random.
 pub(super) struct Bits<T>(pub(super) std::marker::PhantomData<T>);
 
-macro_rules! bits {
-    ($($narrow:ty, $wide:ty;)*) => {$(
-        impl Distribution for Bits<$narrow> {
-            type Out = $narrow;
-            const COUNT: usize = 4;
-            fn make(&self, bits: [u32; GROUP]) -> Group<$narrow> {
-                bits.map(|b| b as $narrow)
-            }
-        }
-
-        impl Distribution for Bits<$wide> {
-            type Out = $wide;
-            const COUNT: usize = 2;
-            fn make(&self, [a, b, c, d]: [u32; GROUP]) -> Group<$wide> {
-                let number = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32) as $wide;
-                [number(a, b), number(c, d), 0, 0]
-            }
-        }
-    )*};
+impl Distribution for Bits<u32> {
+    type Out = u32;
+    const COUNT: usize = 4;
+    fn make(&self, bits: [u32; GROUP]) -> Group<u32> {
+        bits
+    }
 }
 
-bits! {
-    i32, i64;
-    u32, u64;
+impl Distribution for Bits<u64> {
+    type Out = u64;
+    const COUNT: usize = 2;
+    fn make(&self, [a, b, c, d]: [u32; GROUP]) -> Group<u64> {
+        let number = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        [number(a, b), number(c, d), 0, 0]
+    }
 }
 
 /// Returns [`RandomFloat::COUNT`] normal numbers within two deviations; numbers outside are drawn again.

@@ -10,6 +10,7 @@ use crate::plan::random::{RESERVED, Source, shape_input};
 use device::kernel::KernelContext;
 use device::{Error, Result, invalid};
 use graph::{DType, Shape, Tensor};
+use half::f16;
 use num_traits::AsPrimitive;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,9 +46,10 @@ impl<D: Distribution<Out = f64>> ReversedGroups<D> {
     }
 }
 
-/// Returns a tensor's numbers, of any real dtype, as `f64`.
+/// Returns a tensor's numbers, of a dtype in [`super::COUNTED`], as `f64`.
 pub(super) fn doubles(tensor: &Tensor) -> Result<Vec<f64>> {
-    dispatch!(real, tensor.dtype(), T => Ok(tensor.values::<T>()?.iter().map(|&v| v.to_wide().as_()).collect()))
+    dispatch!(@arms tensor.dtype(), T => Ok(tensor.values::<T>()?.iter().map(|&v| v.to_wide().as_()).collect());
+        Half f16, Float f32, Double f64, Int32 i32, Int64 i64)
 }
 
 /// Returns the shape of numbers drawn with parameters of shape `each`. For a node's own stream, the shape input is
@@ -66,7 +68,7 @@ pub(super) fn drawn_shape(ctx: &KernelContext<'_>, source: &Source, each: &Shape
 /// Numbers per work item of the thread pool.
 const CHUNK: usize = PARALLEL / 32;
 
-/// Draws numbers of this dtype and shape; the numbers along the last axes use the `draws` in turn.
+/// Draws numbers of this shape and of a dtype in [`super::COUNTED`]; the numbers along the last axes use the `draws` in turn.
 pub(super) fn drawn<D: Draw>(
     ctx: &KernelContext<'_>,
     source: &Source,
@@ -83,7 +85,7 @@ pub(super) fn drawn<D: Draw>(
     let samples = count / draws.len();
     let stream = source.reserve_outputs(ctx, count)?;
     let has_failed = AtomicBool::new(false);
-    dispatch!(real, dtype, T => {
+    dispatch!(@arms dtype, T => {
         for_chunks(out.values_mut::<T>()?, CHUNK, |start, part| {
             for (i, out) in part.iter_mut().enumerate() {
                 let (sample, parameters) = ((start + i) / draws.len(), (start + i) % draws.len());
@@ -96,7 +98,7 @@ pub(super) fn drawn<D: Draw>(
             }
         });
         Ok::<_, Error>(())
-    })?;
+    }; Half f16, Float f32, Double f64, Int32 i32, Int64 i64)?;
     if has_failed.into_inner() {
         invalid!("no number can be drawn with these parameters");
     }

@@ -9,7 +9,7 @@ use crate::numeric::philox::{GROUP, Philox};
 use crate::numeric::threads::{PARALLEL, for_chunks};
 use crate::plan::random::{RESERVED, Source, shape_input};
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use device::{Result, invalid};
+use device::{Error, Result, invalid};
 use graph::{DType, Element, Shape, Tensor};
 use num_traits::AsPrimitive;
 use std::marker::PhantomData;
@@ -37,7 +37,12 @@ pub(in super::super) fn truncated(init: &KernelInit<'_>, source: Source) -> Resu
 
 /// Makes the kernel of integers in which every bit is random.
 pub(in super::super) fn bits(init: &KernelInit<'_>, source: Source) -> Result<Kernel> {
-    let fill = dispatch!(word, init.output_type(0), T => Ok(fill_bits::<T> as FillFn))?;
+    // Every bit is random, so numbers with a sign and without are made alike.
+    let fill: FillFn = match init.output_type(0) {
+        DType::Int32 | DType::UInt32 => fill_bits::<u32>,
+        DType::Int64 | DType::UInt64 => fill_bits::<u64>,
+        other => return Err(Error::unimplemented(format!("no CPU kernel for elements of type {other}"))),
+    };
     filled(init, source, fill)
 }
 
@@ -88,7 +93,7 @@ fn fill_bits<T: Element>(stream: Philox, out: &mut Tensor) -> Result<()>
 where
     Bits<T>: Distribution<Out = T>,
 {
-    fill(stream, &Bits::<T>(PhantomData), out.values_mut()?);
+    fill(stream, &Bits::<T>(PhantomData), bytemuck::cast_slice_mut(out.bytes_mut()?));
     Ok(())
 }
 
