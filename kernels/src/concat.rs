@@ -1,10 +1,10 @@
 //! Concatenating, stacking, splitting and unstacking tensors along an axis.
 
+use super::slice::{TakeFn, take_fn};
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::strided::{InputBox, Layout, copy};
 use crate::plan::concat::{ConcatLayout, SplitPlan, concatenated, split, split_v, stacked, unstacked};
-use crate::slice::{TakeFn, take_fn};
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Error, Result, invalid};
 use graph::shape::resolve_axis;

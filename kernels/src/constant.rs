@@ -1,12 +1,12 @@
 //! Kernels that create tensors: constants, placeholders, fills, ranges, one-hot encodings, diagonals and band
 //! parts.
 
+use super::pad::{EmbedFn, embed_fn};
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::{ANY, FLOATS, INDEX, INTEGERS, dispatch};
 use crate::numeric::scalar::Semiring;
 use crate::numeric::strided::box_kernel;
 use crate::objects::memory::Host;
-use crate::pad::{EmbedFn, embed_fn};
 use crate::plan::constant::{along_diagonal, band, diag_part, with_diagonal};
 use crate::plan::tensor_list;
 use bytes::Bytes;

@@ -1,9 +1,9 @@
 //! Slices, strided slices, and their gradients.
 
+use super::pad::{EmbedFn, embed_fn};
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::strided::{InputBox, box_kernel, copy, pack, set_box_output};
-use crate::pad::{EmbedFn, embed_fn};
 use crate::plan::scatter::pass_reference;
 use crate::plan::slice::{SliceAssignment, layout, plan, slice, slice_assignment, strided_slice};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};

@@ -1,11 +1,11 @@
 //! Reordering and repeating of elements: transpose, tile, reverse, space to depth and back.
 
 use super::complex::conjugate;
+use super::slice::{box_output_fn, take_fn};
 use crate::numeric::copied::COPIED;
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::strided::box_kernel;
 use crate::plan::transpose::{blocks, reverse_axes, reverse_where, tile, transpose, transposed};
-use crate::slice::{box_output_fn, take_fn};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Result, invalid};
 use graph::ops::transpose::BlockAttrs;
