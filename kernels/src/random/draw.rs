@@ -48,8 +48,9 @@ impl<D: Distribution<Out = f64>> ReversedGroups<D> {
 
 /// Returns a tensor's numbers, of a dtype in [`super::COUNTED`], as `f64`.
 pub(super) fn doubles(tensor: &Tensor) -> Result<Vec<f64>> {
-    dispatch!(@arms tensor.dtype(), T => Ok(tensor.values::<T>()?.iter().map(|&v| v.to_wide().as_()).collect());
-        Half f16, Float f32, Double f64, Int32 i32, Int64 i64)
+    dispatch!(@arms tensor.dtype(), T => {
+        Ok(tensor.values::<T>()?.iter().map(|&v| v.to_wide().as_()).collect())
+    }; Half f16, Float f32, Double f64, Int32 i32, Int64 i64)
 }
 
 /// Returns the shape of numbers drawn with parameters of shape `each`. For a node's own stream, the shape input is
