@@ -80,15 +80,16 @@ impl Arguments {
     }
 }
 
-/// A rule's loop: updates slices of the variable and its slots by a gradient of equally many elements. It is a trait
-/// object so that locking, checks and distribution over threads are compiled once per element type, not once per rule.
-type Update<T, const V: usize> = dyn Fn(&mut [&mut [T]; V], &[T]) + Sync;
+/// A rule's loop: updates slices of the variable and its slots by a gradient of equally many elements, in the type that
+/// they are computed in. It is a trait object so that locking, checks and distribution over threads are compiled once
+/// per element type, not once per rule.
+type Update<W, const V: usize> = dyn Fn(&mut [&mut [W]; V], &[W]) + Sync;
 
 /// Makes the kernel of an op with `V` variables; `make` creates the rule's loop from the op's scalars and flag.
 fn step<T: Lane<Wide: Analytic>, const V: usize>(
     init: &KernelInit<'_>,
     flag: &str,
-    make: fn(&[T::Wide], bool) -> Result<Box<Update<T, V>>>,
+    make: fn(&[T::Wide], bool) -> Result<Box<Update<T::Wide, V>>>,
 ) -> Result<Kernel> {
     let arguments = Arguments::new(init)?;
     if arguments.variables.len() != V {
@@ -126,7 +127,7 @@ fn step<T: Lane<Wide: Analytic>, const V: usize>(
             let len = grad.len().checked_div(numbers.len()).unwrap_or(0);
             GradientRows { numbers, len }
         });
-        let mut slices: [&mut [T]; V] = std::array::from_fn(|_| Default::default());
+        let mut slices: [&mut [T]; V] = no_slices();
         for (slice, guard) in slices.iter_mut().zip(&mut guards) {
             let value = match &rows {
                 None => &mut **guard,
@@ -137,11 +138,11 @@ fn step<T: Lane<Wide: Analytic>, const V: usize>(
             }
         }
         match rows {
-            None => dense(slices, grad, &*update, is_parallel_under_lock(grad.len())),
+            None => dense::<T, V>(slices, grad, &*update, is_parallel_under_lock(grad.len())),
             Some(rows) => {
                 let is_parallel = is_parallel_under_lock(grad.len()) && rows.len >= 16;
                 let bands = if is_parallel { rayon::current_num_threads() } else { 1 };
-                sparse(slices, 0, &rows, grad, &*update, bands);
+                sparse::<T, V>(slices, 0, &rows, grad, &*update, bands);
             }
         }
         drop(guards);
@@ -164,20 +165,20 @@ fn rows(var: &Shape, grad: &Shape, indices: &Tensor) -> Result<Vec<usize>> {
 }
 
 /// Updates every element, in two halves in parallel where that pays.
-fn dense<T: Send + Sync, const V: usize>(
+fn dense<T: Lane<Wide: Analytic>, const V: usize>(
     mut vars: [&mut [T]; V],
     grad: &[T],
-    update: &Update<T, V>,
+    update: &Update<T::Wide, V>,
     parallel: bool,
 ) {
     if !parallel || grad.len() <= PARALLEL / 4 {
-        return update(&mut vars, grad);
+        return update_stored(&mut vars, grad, update);
     }
     // A multiple of every block's length.
     let middle = (grad.len() / 2).next_multiple_of(64).min(grad.len());
     let (left, right) = split(vars, middle);
     let (left_grad, right_grad) = grad.split_at(middle);
-    join(|| dense(left, left_grad, update, true), || dense(right, right_grad, update, true));
+    join(|| dense::<T, V>(left, left_grad, update, true), || dense::<T, V>(right, right_grad, update, true));
 }
 
 /// The rows of a sparse gradient.
@@ -189,12 +190,12 @@ struct GradientRows {
 
 /// Updates the rows from number `first` on that `vars` contain, in two halves in parallel while `bands`
 /// allows it. A row that occurs twice is updated twice, in order.
-fn sparse<T: Send + Sync, const V: usize>(
+fn sparse<T: Lane<Wide: Analytic>, const V: usize>(
     mut vars: [&mut [T]; V],
     first: usize,
     rows: &GradientRows,
     grad: &[T],
-    update: &Update<T, V>,
+    update: &Update<T::Wide, V>,
     bands: usize,
 ) {
     let len = rows.len;
@@ -203,16 +204,19 @@ fn sparse<T: Send + Sync, const V: usize>(
         let middle = count / 2;
         let (left, right) = split(vars, middle * len);
         join(
-            || sparse(left, first, rows, grad, update, bands / 2),
-            || sparse(right, first + middle, rows, grad, update, bands - bands / 2),
+            || sparse::<T, V>(left, first, rows, grad, update, bands / 2),
+            || sparse::<T, V>(right, first + middle, rows, grad, update, bands - bands / 2),
         );
         return;
     }
     for (i, &number) in rows.numbers.iter().enumerate() {
         if number >= first && number < first + count {
             let at = (number - first) * len;
-            let mut row = vars.each_mut().map(|v| &mut v[at..at + len]);
-            update(&mut row, &grad[i * len..][..len]);
+            let mut row: [&mut [T]; V] = no_slices();
+            for (row, var) in row.iter_mut().zip(&mut vars) {
+                *row = &mut var[at..at + len];
+            }
+            update_stored(&mut row, &grad[i * len..][..len], update);
         }
     }
 }
@@ -233,39 +237,78 @@ fn split<T, const V: usize>(vars: [&mut [T]; V], middle: usize) -> ([&mut [T]; V
 /// can use vector registers.
 const BLOCK: usize = 16;
 
-/// Applies the rule to every element of `vars`, on this thread.
-fn walk<T: Lane<Wide: Analytic>, const V: usize>(
+/// The elements of 16-bit floats that are widened at a time.
+const WIDENED: usize = 4 * BLOCK;
+
+/// Returns empty slices, to be replaced.
+fn no_slices<'a, T, const V: usize>() -> [&'a mut [T]; V] {
+    std::array::from_fn(|_| Default::default())
+}
+
+/// Applies an update to slices of stored elements. 16-bit floats are widened block by block.
+fn update_stored<T: Lane<Wide: Analytic>, const V: usize>(
     vars: &mut [&mut [T]; V],
     grad: &[T],
-    rule: &impl Fn([T::Wide; V], T::Wide) -> [T::Wide; V],
+    update: &Update<T::Wide, V>,
+) {
+    if T::NATIVE {
+        let mut slices: [&mut [T::Wide]; V] = no_slices();
+        for (slice, var) in slices.iter_mut().zip(vars) {
+            *slice = bytemuck::cast_slice_mut(var);
+        }
+        return update(&mut slices, bytemuck::cast_slice(grad));
+    }
+    let mut wide_grad = [T::Wide::ZERO; WIDENED];
+    let mut wide_vars = [[T::Wide::ZERO; WIDENED]; V];
+    for (b, grad) in grad.chunks(WIDENED).enumerate() {
+        let range = b * WIDENED..b * WIDENED + grad.len();
+        T::widen(grad, &mut wide_grad[..grad.len()]);
+        let mut slices: [&mut [T::Wide]; V] = no_slices();
+        for ((slice, wide), var) in slices.iter_mut().zip(&mut wide_vars).zip(&*vars) {
+            *slice = &mut wide[..grad.len()];
+            T::widen(&var[range.clone()], slice);
+        }
+        update(&mut slices, &wide_grad[..grad.len()]);
+        for (wide, var) in wide_vars.iter().zip(&mut *vars) {
+            T::narrow(&wide[..grad.len()], &mut var[range.clone()]);
+        }
+    }
+}
+
+/// Applies the rule to every element of `vars`, on this thread.
+fn walk<W: Analytic, const V: usize>(
+    vars: &mut [&mut [W]; V],
+    grad: &[W],
+    rule: &impl Fn([W; V], W) -> [W; V],
 ) {
     let (blocks, rest) = grad.as_chunks::<BLOCK>();
     for (b, grad) in blocks.iter().enumerate() {
         let at = b * BLOCK;
-        let g = grad.map(T::to_wide);
-        let mut states = [[T::Wide::ZERO; BLOCK]; V];
+        let mut states = [[W::ZERO; BLOCK]; V];
         for (state, var) in states.iter_mut().zip(vars.iter()) {
-            for (s, v) in state.iter_mut().zip(&var[at..at + BLOCK]) {
-                *s = v.to_wide();
-            }
+            state.copy_from_slice(&var[at..at + BLOCK]);
         }
         for i in 0..BLOCK {
-            let new = rule(std::array::from_fn(|k| states[k][i]), g[i]);
-            for k in 0..V {
-                states[k][i] = new[k];
+            let mut state = [W::ZERO; V];
+            for (value, values) in state.iter_mut().zip(&states) {
+                *value = values[i];
+            }
+            for (values, new) in states.iter_mut().zip(&rule(state, grad[i])) {
+                values[i] = *new;
             }
         }
         for (state, var) in states.iter().zip(vars.iter_mut()) {
-            for (s, v) in state.iter().zip(&mut var[at..at + BLOCK]) {
-                *v = T::of_wide(*s);
-            }
+            var[at..at + BLOCK].copy_from_slice(state);
         }
     }
     let done = blocks.len() * BLOCK;
-    for (i, g) in rest.iter().enumerate() {
-        let new = rule(std::array::from_fn(|k| vars[k][done + i].to_wide()), g.to_wide());
-        for (var, new) in vars.iter_mut().zip(new) {
-            var[done + i] = T::of_wide(new);
+    for (i, &g) in rest.iter().enumerate() {
+        let mut state = [W::ZERO; V];
+        for (value, var) in state.iter_mut().zip(vars.iter()) {
+            *value = var[done + i];
+        }
+        for (var, new) in vars.iter_mut().zip(&rule(state, g)) {
+            var[done + i] = *new;
         }
     }
 }
