@@ -45,8 +45,16 @@ pub(crate) fn chunk_size(len: usize, cost: Cost) -> usize {
     if threads == 1 { len } else { len.div_ceil(threads * 2).next_multiple_of(BLOCK) }
 }
 
+/// A loop over a part of a slice. It is a trait object so that the distribution of parts is compiled once per element
+/// type, not once for each of some 1000 callers.
+type Work<'w, R> = dyn Fn(usize, &mut [R]) + Sync + 'w;
+
 /// Calls `work` with each chunk and the position of its first element, in parallel if there is more than one chunk.
 pub(crate) fn for_chunks<R: Send>(out: &mut [R], chunk: usize, work: impl Fn(usize, &mut [R]) + Sync) {
+    distribute_chunks(out, chunk, &work);
+}
+
+fn distribute_chunks<R: Send>(out: &mut [R], chunk: usize, work: &Work<'_, R>) {
     if chunk >= out.len() {
         work(0, out);
     } else {
@@ -69,9 +77,8 @@ pub(crate) fn for_parts<R: Send>(
     }
 }
 
-/// Calls `work` with each part of `len` elements and the part's number, on several threads. `work` is a trait object
-/// so that rayon's loop is compiled once per element type, not once for each of some 800 callers.
-fn in_parallel<R: Send>(out: &mut [R], len: usize, work: &(dyn Fn(usize, &mut [R]) + Sync)) {
+/// Calls `work` with each part of `len` elements and the part's number, on several threads.
+fn in_parallel<R: Send>(out: &mut [R], len: usize, work: &Work<'_, R>) {
     out.par_chunks_mut(len).enumerate().for_each(|(i, part)| work(i, part));
 }
 
@@ -91,8 +98,12 @@ fn join_dyn(left: &mut (dyn FnMut() + Send), right: &mut (dyn FnMut() + Send)) {
 /// Calls `work` with each run of whole rows of at least `PARALLEL / 8` elements, and with the number of its first
 /// row; on one thread if there are few elements in total. `row`, the elements per row, is not 0.
 pub(crate) fn for_rows<R: Send>(out: &mut [R], row: usize, work: impl Fn(usize, &mut [R]) + Sync) {
+    distribute_rows(out, row, &work);
+}
+
+fn distribute_rows<R: Send>(out: &mut [R], row: usize, work: &Work<'_, R>) {
     let rows = if out.len() < PARALLEL { out.len() / row } else { rows_at_a_time(row) };
-    for_chunks(out, rows.max(1) * row, |start, part| work(start / row, part));
+    distribute_chunks(out, rows.max(1) * row, &|start, part| work(start / row, part));
 }
 
 /// Returns the least number of rows of `row` elements per work item.
