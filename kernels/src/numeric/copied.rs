@@ -6,6 +6,9 @@ use device::{Error, Result};
 use graph::tensor::memory_limit;
 use graph::{Code, DType, ResourceHandle, Shape, Tensor, Variant};
 
+/// A function that sets the elements of a new tensor.
+pub(crate) type Fill<'f, E> = dyn FnMut(&mut [E]) -> Result<()> + 'f;
+
 /// An element type of kernels that copy elements without computing on them.
 pub(crate) trait CopiedElement: Clone + Send + Sync + 'static {
     /// Returns zero, the empty string, an empty handle or an empty variant.
@@ -15,7 +18,14 @@ pub(crate) trait CopiedElement: Clone + Send + Sync + 'static {
     fn view(tensor: &Tensor) -> Result<&[Self]>;
 
     /// Returns a new tensor whose elements `fill` sets; they are unspecified before.
-    fn build(dtype: DType, shape: Shape, fill: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<Tensor>;
+    fn build(dtype: DType, shape: Shape, fill: impl FnOnce(&mut [Self]) -> Result<()>) -> Result<Tensor> {
+        let mut fill = Some(fill);
+        Self::build_with(dtype, shape, &mut |out| fill.take().map_or(Ok(()), |fill| fill(out)))
+    }
+
+    /// Returns a tensor like [`CopiedElement::build`]; calls `fill`, a trait object so that this function is compiled
+    /// once per element type, at most once.
+    fn build_with(dtype: DType, shape: Shape, fill: &mut Fill<'_, Self>) -> Result<Tensor>;
 
     /// Transposes a matrix: writes rows as columns; see [`super::transpose_block`].
     fn transpose_block(from: &[Self], stride: usize, to: &mut [Self], step: usize, sizes: [usize; 2]) {
@@ -44,11 +54,7 @@ macro_rules! plain {
                 .map_err(|e| Error::internal(format!("elements of {} are read wrongly: {e}", tensor.dtype())))
         }
 
-        fn build(
-            dtype: DType,
-            shape: Shape,
-            fill: impl FnOnce(&mut [$t]) -> Result<()>,
-        ) -> Result<Tensor> {
+        fn build_with(dtype: DType, shape: Shape, fill: &mut Fill<'_, $t>) -> Result<Tensor> {
             let mut tensor = Tensor::unspecified(dtype, shape)?;
             let elements = bytemuck::try_cast_slice_mut(tensor.bytes_mut()?)
                 .map_err(|e| Error::internal(format!("elements of {dtype} are written wrongly: {e}")))?;
@@ -79,7 +85,7 @@ impl CopiedElement for Bytes {
         Ok(tensor.as_strings()?)
     }
 
-    fn build(_: DType, shape: Shape, fill: impl FnOnce(&mut [Bytes]) -> Result<()>) -> Result<Tensor> {
+    fn build_with(_: DType, shape: Shape, fill: &mut Fill<'_, Bytes>) -> Result<Tensor> {
         let mut all = objects(&shape, Bytes::new())?;
         fill(&mut all)?;
         Ok(Tensor::strings(all, shape)?)
@@ -102,11 +108,7 @@ impl CopiedElement for ResourceHandle {
         Ok(tensor.as_resources()?)
     }
 
-    fn build(
-        _: DType,
-        shape: Shape,
-        fill: impl FnOnce(&mut [ResourceHandle]) -> Result<()>,
-    ) -> Result<Tensor> {
+    fn build_with(_: DType, shape: Shape, fill: &mut Fill<'_, ResourceHandle>) -> Result<Tensor> {
         let mut all = objects(&shape, ResourceHandle::zero())?;
         fill(&mut all)?;
         Ok(Tensor::resources(all, shape)?)
@@ -122,7 +124,7 @@ impl CopiedElement for Variant {
         Ok(tensor.as_variants()?)
     }
 
-    fn build(_: DType, shape: Shape, fill: impl FnOnce(&mut [Variant]) -> Result<()>) -> Result<Tensor> {
+    fn build_with(_: DType, shape: Shape, fill: &mut Fill<'_, Variant>) -> Result<Tensor> {
         let mut all = objects(&shape, Variant::EMPTY)?;
         fill(&mut all)?;
         Ok(Tensor::variants(all, shape)?)
