@@ -22,11 +22,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         &[("T", COPIED)],
         |init| copied!(init.output_type(0), E => Kernel::sync(select_broadcast::<E>)),
     ),
-    KernelDef::of(
-        "ClipByValue",
-        &[("T", NUMBERS)],
-        |init| dispatch!(number, init.output_type(0), T => Kernel::sync(clip::<T>)),
-    ),
+    KernelDef::of("ClipByValue", &[("T", NUMBERS)], |_| Kernel::sync(clip)),
 ];
 
 /// An operand of a selection: one element for all positions, or one per position.
@@ -58,51 +54,68 @@ fn pass(ctx: &mut KernelContext<'_>, condition: bool) -> Result<()> {
     Ok(())
 }
 
-fn select<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
-    let (condition, t, e) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let shape = t.shape();
-    if shape != e.shape() {
-        invalid!("'then' and 'else' must have the same size.  but received: {shape} vs. {}", e.shape());
-    }
-    if condition.shape().rank() == 0 {
-        let condition = condition.item::<Bool8>()?.get();
-        return pass(ctx, condition);
-    }
-    let chosen = condition.values::<Bool8>()?;
-    let out = if condition.shape() == shape {
-        let operands = (Operand::Each(E::view(t)?), Operand::Each(E::view(e)?));
-        E::build(t.dtype(), shape.clone(), |out| {
-            choose(chosen, &operands.0, &operands.1, out);
-            Ok(())
-        })?
-    } else if condition.shape().rank() == 1 {
-        // A vector condition selects whole rows.
+/// The way in which the condition of `Select` selects.
+enum Selection {
+    /// One branch as a whole: the first if the condition holds.
+    Branch(bool),
+    /// Single elements.
+    Elements,
+    /// Rows of this many elements.
+    Rows(usize),
+}
+
+impl Selection {
+    /// Returns the selection; an error if the inputs' shapes do not fit.
+    fn new(ctx: &KernelContext<'_>) -> Result<Selection> {
+        let (condition, t, e) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+        let shape = t.shape();
+        if shape != e.shape() {
+            invalid!("'then' and 'else' must have the same size.  but received: {shape} vs. {}", e.shape());
+        }
+        if condition.shape().rank() == 0 {
+            return Ok(Selection::Branch(condition.item::<Bool8>()?.get()));
+        }
+        let chosen = condition.values::<Bool8>()?.len();
+        if condition.shape() == shape {
+            return Ok(Selection::Elements);
+        }
+        if condition.shape().rank() != 1 {
+            invalid!(
+                "Inputs to operation {} of type Select must have the same size and shape.  Input 0: {} != input 1: {shape}",
+                ctx.node().name,
+                condition.shape()
+            );
+        }
         let Some(&rows) = shape.first() else {
             invalid!("'then' must be at least a vector, but saw shape: {shape}");
         };
-        if rows != chosen.len() {
-            invalid!(
-                "Number of batches of 'then' must match size of 'cond', but saw: {rows} vs. {}",
-                chosen.len()
-            );
+        if rows != chosen {
+            invalid!("Number of batches of 'then' must match size of 'cond', but saw: {rows} vs. {chosen}");
         }
-        let row = shape[1..].iter().product::<usize>();
-        let (t_values, e_values) = (E::view(t)?, E::view(e)?);
-        E::build(t.dtype(), shape.clone(), |out| {
-            for (i, c) in chosen.iter().enumerate() {
-                let range = i * row..(i + 1) * row;
-                let from = if c.get() { t_values } else { e_values };
-                out[range.clone()].clone_from_slice(&from[range]);
+        Ok(Selection::Rows(shape[1..].iter().product()))
+    }
+}
+
+fn select<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let selection = Selection::new(ctx)?;
+    if let Selection::Branch(condition) = selection {
+        return pass(ctx, condition);
+    }
+    let (t, chosen) = (ctx.input(1)?, ctx.input(0)?.values::<Bool8>()?);
+    let (t_values, e_values) = (E::view(t)?, E::view(ctx.input(2)?)?);
+    let out = E::build(t.dtype(), t.shape().clone(), |out| {
+        match selection {
+            Selection::Rows(row) => {
+                for (i, c) in chosen.iter().enumerate() {
+                    let range = i * row..(i + 1) * row;
+                    let from = if c.get() { t_values } else { e_values };
+                    out[range.clone()].clone_from_slice(&from[range]);
+                }
             }
-            Ok(())
-        })?
-    } else {
-        invalid!(
-            "Inputs to operation {} of type Select must have the same size and shape.  Input 0: {} != input 1: {shape}",
-            ctx.node().name,
-            condition.shape()
-        );
-    };
+            _ => choose(chosen, &Operand::Each(t_values), &Operand::Each(e_values), out),
+        }
+        Ok(())
+    })?;
     ctx.set_output(0, out);
     Ok(())
 }
@@ -119,27 +132,9 @@ fn broadcast_shape(a: &[usize], b: &[usize]) -> Option<SmallVec<[usize; 6]>> {
         .collect()
 }
 
-/// Returns the elements of a tensor broadcast to `shape`; the tensor's own elements if it already has this shape.
-fn spread<'a, E: CopiedElement>(
-    tensor: &'a Tensor,
-    shape: &Shape,
-    full: &'a mut Option<Tensor>,
-) -> Result<&'a [E]> {
-    if tensor.shape() == shape {
-        return E::view(tensor);
-    }
-    let packed = Layout::packed(tensor.shape());
-    let mut from = Layout { offset: 0, strides: SmallVec::from_elem(0, shape.rank()) };
-    let more = shape.rank() - tensor.shape().rank();
-    for (i, &size) in tensor.shape().iter().enumerate() {
-        from.strides[more + i] = if size == 1 { 0 } else { packed.strides[i] };
-    }
-    let values = E::view(tensor)?;
-    let built = E::build(tensor.dtype(), shape.clone(), |out| pack(shape, values, &from, out))?;
-    E::view(full.insert(built))
-}
-
-fn select_broadcast<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
+/// Returns the shape that the inputs of `SelectV2` broadcast to, and the condition if it chooses a whole branch that
+/// has this shape.
+fn broadcast_inputs(ctx: &KernelContext<'_>) -> Result<(Shape, Option<bool>)> {
     let (condition, t, e) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let dims = broadcast_shape(t.shape(), e.shape()).and_then(|d| broadcast_shape(condition.shape(), &d));
     let Some(dims) = dims else {
@@ -154,9 +149,44 @@ fn select_broadcast<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()>
     if condition.num_elements() == 1 {
         let condition = condition.values::<Bool8>()?[0].get();
         if (if condition { t } else { e }).shape() == &shape {
-            return pass(ctx, condition);
+            return Ok((shape, Some(condition)));
         }
     }
+    Ok((shape, None))
+}
+
+/// Returns the layout of a tensor broadcast to `shape`.
+fn spread_layout(tensor: &Shape, shape: &Shape) -> Layout {
+    let packed = Layout::packed(tensor);
+    let mut from = Layout { offset: 0, strides: SmallVec::from_elem(0, shape.rank()) };
+    let more = shape.rank() - tensor.rank();
+    for (i, &size) in tensor.iter().enumerate() {
+        from.strides[more + i] = if size == 1 { 0 } else { packed.strides[i] };
+    }
+    from
+}
+
+/// Returns the elements of a tensor broadcast to `shape`; the tensor's own elements if it already has this shape.
+fn spread<'a, E: CopiedElement>(
+    tensor: &'a Tensor,
+    shape: &Shape,
+    full: &'a mut Option<Tensor>,
+) -> Result<&'a [E]> {
+    if tensor.shape() == shape {
+        return E::view(tensor);
+    }
+    let from = spread_layout(tensor.shape(), shape);
+    let values = E::view(tensor)?;
+    let built = E::build(tensor.dtype(), shape.clone(), |out| pack(shape, values, &from, out))?;
+    E::view(full.insert(built))
+}
+
+fn select_broadcast<E: CopiedElement>(ctx: &mut KernelContext<'_>) -> Result<()> {
+    let (shape, branch) = broadcast_inputs(ctx)?;
+    if let Some(condition) = branch {
+        return pass(ctx, condition);
+    }
+    let (condition, t, e) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let (mut full_condition, mut full_t, mut full_e) = (None, None, None);
     let bits = spread::<u8>(condition, &shape, &mut full_condition)?;
     let chosen: &[Bool8] = bytemuck::try_cast_slice(bits)
@@ -199,21 +229,35 @@ macro_rules! clip {
 clip!(f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64);
 clip!(complex: f32, f64);
 
-fn clip<T: Clip>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn clip(ctx: &mut KernelContext<'_>) -> Result<()> {
     check_bounds(ctx)?;
     let (low, high) = (ctx.input(1)?.clone(), ctx.input(2)?.clone());
     let mut out = ctx.take_input(0)?;
-    let values = out.values_mut::<T>()?;
-    match (low.values::<T>()?, high.values::<T>()?) {
-        (&[low], &[high]) => values.iter_mut().for_each(|v| *v = v.between(low, high)),
-        (&[low], high) => values.iter_mut().zip(high).for_each(|(v, &high)| *v = v.between(low, high)),
-        (low, &[high]) => values.iter_mut().zip(low).for_each(|(v, &low)| *v = v.between(low, high)),
-        (low, high) => {
-            for ((v, &low), &high) in values.iter_mut().zip(low).zip(high) {
-                *v = v.between(low, high);
-            }
-        }
-    }
+    dispatch!(number, out.dtype(), T => {
+        let values = out.values_mut::<T>()?;
+        clip_values(values, low.values::<T>()?, high.values::<T>()?);
+        Ok(())
+    })?;
     ctx.set_output(0, out);
     Ok(())
+}
+
+/// The values that are clipped at a time, so that a single bound is read like one bound per value.
+const CLIPPED: usize = 64;
+
+/// Clips each value to its bounds. A single bound holds for all values.
+fn clip_values<T: Clip>(values: &mut [T], low: &[T], high: &[T]) {
+    if let (&[low], &[high]) = (low, high) {
+        return values.iter_mut().for_each(|v| *v = v.between(low, high));
+    }
+    let block = |bound: &[T]| [bound.first().copied().unwrap_or_else(T::zeroed); CLIPPED];
+    let (low_block, high_block) = (block(low), block(high));
+    for (i, values) in values.chunks_mut(CLIPPED).enumerate() {
+        let range = i * CLIPPED..i * CLIPPED + values.len();
+        let low = if low.len() == 1 { &low_block[..] } else { &low[range.clone()] };
+        let high = if high.len() == 1 { &high_block[..] } else { &high[range] };
+        for ((v, &low), &high) in values.iter_mut().zip(low).zip(high) {
+            *v = v.between(low, high);
+        }
+    }
 }
