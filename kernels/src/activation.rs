@@ -1,16 +1,16 @@
 //! Activation functions of neural networks.
 
-use crate::numeric::broadcast::{Plan, zip_run_with, zip_tensors};
+use crate::numeric::broadcast::{Plan, Zip, ZipFunction, zip_tensors, zip_with};
 use crate::numeric::dispatch::{FLOATS, REALS, dispatch};
 use crate::numeric::elementwise;
-use crate::numeric::elementwise::map_run_with;
+use crate::numeric::elementwise::map_with;
 use crate::numeric::scalar::{Number, Real, Semiring as _};
 use crate::numeric::threads::Cost;
 use crate::numeric::threads::Cost::{Cheap, Expensive};
-use crate::numeric::widen::{Float, Lane};
+use crate::numeric::widen::{Float, Lane, LaneType};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
-use graph::{DType, Shape, Tensor};
+use graph::{DType, Element as _, Shape, Tensor};
 
 const SCALE: f64 = 1.050_700_987_355_480_5;
 const SCALE_ALPHA: f64 = 1.758_099_340_847_376_9;
@@ -22,7 +22,10 @@ const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 macro_rules! kernel {
     ($op:literal, $types:expr, $group:ident, $cost:ident, $function:ident) => {
         KernelDef::of($op, $types, |i| {
-            dispatch!($group, i.input_type(0), T => Kernel::sync(|ctx| map::<T>(ctx, $cost, $function)))
+            let map = dispatch!($group, i.input_type(0), T => {
+                Ok((|out, x| map_with(out, x, $function::<<T as Lane>::Wide>)) as fn(&mut [u8], &[u8]))
+            });
+            elementwise::map_kernel([i.input_type(0); 2], $cost, map?)
         })
     };
 }
@@ -31,7 +34,10 @@ macro_rules! kernel {
 macro_rules! gradient {
     ($op:literal, $types:expr, $group:ident, $cost:ident, $function:ident) => {
         KernelDef::of($op, $types, |i| {
-            dispatch!($group, i.input_type(0), T => Kernel::sync(|ctx| zip::<T>(ctx, $cost, $function)))
+            let zip = dispatch!($group, i.input_type(0), T => {
+                Ok((|out, x, y| zip_with(out, x, y, $function::<<T as Lane>::Wide>)) as ZipFunction)
+            });
+            gradient_kernel(i.input_type(0), $cost, zip?)
         })
     };
 }
@@ -52,13 +58,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("LeakyRelu", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => {
             let alpha = alpha::<T>(i)?;
-            Kernel::sync(move |ctx| map::<T>(ctx, Cheap, |x| if x > zero::<T>() { x } else { x * alpha }))
+            let op = move |x: <T as Lane>::Wide| if x > zero::<T>() { x } else { x * alpha };
+            Kernel::sync(move |ctx| {
+                elementwise::unary(ctx, [LaneType::of(T::DTYPE); 2], Cheap, &|out, x| map_with(out, x, op))
+            })
         })
     }),
     KernelDef::of("LeakyReluGrad", FLOAT, |i| {
         dispatch!(float, i.input_type(0), T => {
             let alpha = alpha::<T>(i)?;
-            Kernel::sync(move |ctx| zip::<T>(ctx, Cheap, |g, x| if x > zero::<T>() { g } else { g * alpha }))
+            let op = move |g, x: <T as Lane>::Wide| if x > zero::<T>() { g } else { g * alpha };
+            Kernel::sync(move |ctx| zip(ctx, T::DTYPE, Cheap, &|out, x, y| zip_with(out, x, y, op)))
         })
     }),
     KernelDef::of("L2Loss", FLOAT, |i| dispatch!(float, i.input_type(0), T => Kernel::sync(l2_loss::<T>))),
@@ -173,21 +183,13 @@ fn alpha<T: Float>(init: &KernelInit<'_>) -> Result<T::Wide> {
     Ok(T::Wide::of(init.attr::<f32>("alpha")?.into()))
 }
 
-/// Sets output 0 to `op` of each element of input 0.
-fn map<T: Lane>(
-    ctx: &mut KernelContext<'_>,
-    cost: Cost,
-    op: impl Fn(T::Wide) -> T::Wide + Sync,
-) -> Result<()> {
-    elementwise::unary::<T, T>(ctx, cost, &|out, x| map_run_with(out, x, &op))
+/// Makes a gradient kernel.
+fn gradient_kernel(dtype: DType, cost: Cost, function: ZipFunction) -> Result<Kernel> {
+    Kernel::sync(move |ctx| zip(ctx, dtype, cost, &function))
 }
 
-/// Sets output 0 to `op` of each pair of elements of inputs 0 and 1, which must have equal shapes.
-fn zip<T: Lane>(
-    ctx: &mut KernelContext<'_>,
-    cost: Cost,
-    op: impl Fn(T::Wide, T::Wide) -> T::Wide + Sync,
-) -> Result<()> {
+/// Sets output 0 to `zip` of inputs 0 and 1, which must have equal shapes.
+fn zip(ctx: &mut KernelContext<'_>, dtype: DType, cost: Cost, zip: &Zip<'_>) -> Result<()> {
     let (x, y) = (ctx.take_input(0)?, ctx.take_input(1)?);
     if x.shape() != y.shape() {
         let (name, op) = (&ctx.node().name, ctx.node().op.name());
@@ -199,7 +201,7 @@ fn zip<T: Lane>(
         );
     }
     let plan = Plan::flat(x.shape());
-    let out = zip_tensors::<T, T>(&plan, x, y, cost, &|out, x, y| zip_run_with(out, x, y, &op))?;
+    let out = zip_tensors(&plan, [x, y], [LaneType::of(dtype); 2], cost, zip)?;
     ctx.set_output(0, out);
     Ok(())
 }

@@ -2,9 +2,8 @@
 //! asymptotic expansions or integrals for large ones (Abramowitz and Stegun 9.6 and 9.7).
 
 use crate::numeric::elementwise;
-use crate::numeric::elementwise::{Unary, map_run};
-use crate::numeric::threads::Cost;
-use device::kernel::{Kernel, KernelDef};
+use crate::numeric::elementwise::Unary;
+use device::kernel::KernelDef;
 use graph::DType::{self, *};
 
 const TYPES: &[DType] = &[Half, Float, Double];
@@ -12,19 +11,9 @@ const TYPES: &[DType] = &[Half, Float, Double];
 macro_rules! kernel {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", TYPES)], |init| match init.input_type(0) {
-            Half => Kernel::sync(|ctx| {
-                elementwise::unary::<half::f16, half::f16>(
-                    ctx,
-                    Cost::Expensive,
-                    &map_run::<f32, _, $Function>,
-                )
-            }),
-            Float => Kernel::sync(|ctx| {
-                elementwise::unary::<f32, f32>(ctx, Cost::Expensive, &map_run::<f32, _, $Function>)
-            }),
-            _ => Kernel::sync(|ctx| {
-                elementwise::unary::<f64, f64>(ctx, Cost::Expensive, &map_run::<f64, _, $Function>)
-            }),
+            Half => elementwise::unvectorized_kernel::<half::f16, half::f16, $Function>(),
+            Float => elementwise::unvectorized_kernel::<f32, f32, $Function>(),
+            _ => elementwise::unvectorized_kernel::<f64, f64, $Function>(),
         })
     };
 }

@@ -1,19 +1,19 @@
 //! Element-wise arithmetic of two operands, with broadcasting.
 
 use crate::numeric::broadcast;
-use crate::numeric::broadcast::{Binary, Operand, Plan, zip_run, zip_tensors};
+use crate::numeric::broadcast::{Binary, OperandBytes, Plan, ZipFunction, zip_each, zip_run, zip_tensors};
 use crate::numeric::dispatch::{COMPLEX, FLOATS, FRACTIONS, INTEGERS, NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Analytic, Arithmetic, Integer, Number, Real};
 use crate::numeric::threads::{BLOCK, Cost, chunk_size, for_chunks};
-use crate::numeric::widen::{Float, Lane, block, load, store};
+use crate::numeric::widen::{Float, Lane, LaneType, dispatch_unsigned};
 use crate::plan::tensor_list;
+use bytemuck::cast_slice_mut;
 use bytes::Bytes;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Error, Result};
 use graph::DType::{self, *};
 use graph::Tensor;
 use half::{bf16, f16};
-use num_traits::Zero;
 use std::marker::PhantomData;
 
 /// Defines functions of two elements; `kind` is the trait of the element types.
@@ -71,14 +71,8 @@ impl<N: Float<Wide = f32>, F: Binary<f32, Out = f32>> Binary<f32> for HalfQuotie
 macro_rules! whole_division {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", &[Half, BFloat16])], |init| match init.input_type(0) {
-            Half => Kernel::sync(|ctx| {
-                let run = &zip_run::<f32, _, HalfQuotient<f16, $Function>>;
-                broadcast::binary::<f16, f16>(ctx, Cost::Expensive, run)
-            }),
-            _ => Kernel::sync(|ctx| {
-                let run = &zip_run::<f32, _, HalfQuotient<bf16, $Function>>;
-                broadcast::binary::<bf16, bf16>(ctx, Cost::Expensive, run)
-            }),
+            Half => broadcast::kernel::<f16, f16, HalfQuotient<f16, $Function>>(Cost::Expensive),
+            _ => broadcast::kernel::<bf16, bf16, HalfQuotient<bf16, $Function>>(Cost::Expensive),
         })
     };
 }
@@ -86,26 +80,84 @@ macro_rules! whole_division {
 macro_rules! kernel {
     ($op:literal, $group:ident, $types:expr, $cost:ident, $Function:ident) => {
         KernelDef::of($op, &[("T", $types)], |init| {
-            dispatch!($group, init.input_type(0), T => Kernel::sync(|ctx| {
-                broadcast::binary::<T, T>(ctx, Cost::$cost, &zip_run::<<T as Lane>::Wide, _, $Function>)
-            }))
+            dispatch!($group, init.input_type(0), T => broadcast::kernel::<T, T, $Function>(Cost::$cost))
         })
     };
 }
 
-/// Defines a kernel that refuses to divide integers by zero; `by_zero` is the error.
-macro_rules! division {
-    ($op:literal, $types:expr, $Function:ident) => {
-        division!($op, $types, $Function, || Error::invalid("Integer division by zero"))
-    };
-    ($op:literal, $types:expr, $Function:ident, $by_zero:expr) => {
+/// Defines a kernel of a function that consists of calls.
+macro_rules! calls {
+    ($op:literal, $group:ident, $types:expr, $Function:ident) => {
         KernelDef::of($op, &[("T", $types)], |init| {
-            dispatch!(real, init.input_type(0), T => Kernel::sync(|ctx| {
-                refuse(ctx, DType::is_integer, $by_zero, |y: &T| *y == T::zero())?;
-                broadcast::binary::<T, T>(ctx, Cost::Expensive, &zip_run::<<T as Lane>::Wide, _, $Function>)
-            }))
+            dispatch!($group, init.input_type(0), T => broadcast::unvectorized_kernel::<T, T, $Function>())
         })
     };
+}
+
+/// Defines a kernel of a function that gives the same bits for signed and unsigned integers.
+macro_rules! wrapping {
+    ($op:literal, $types:expr, $Function:ident) => {
+        KernelDef::of($op, &[("T", $types)], |init| {
+            let dtype = init.input_type(0);
+            let zip = dispatch_unsigned!(dtype, T => {
+                Ok(zip_run::<<T as Lane>::Wide, _, $Function> as ZipFunction)
+            });
+            broadcast::zip_kernel([dtype; 2], Cost::Cheap, zip?)
+        })
+    };
+}
+
+/// Defines a kernel of a function of bits.
+macro_rules! bitwise {
+    ($op:literal, $Function:ident) => {
+        KernelDef::of($op, &[("T", INTEGERS)], |init| {
+            let dtype = init.input_type(0);
+            let zip = match dtype.size() {
+                Some(1) => zip_run::<u8, _, $Function> as ZipFunction,
+                Some(2) => zip_run::<u16, _, $Function>,
+                Some(4) => zip_run::<u32, _, $Function>,
+                _ => zip_run::<u64, _, $Function>,
+            };
+            broadcast::zip_kernel([dtype; 2], Cost::Cheap, zip)
+        })
+    };
+}
+
+/// Defines a kernel that refuses to divide integers by zero; `check` returns the error. The arguments `vector` and
+/// `calls` tell whether the division of floats has vector instructions.
+macro_rules! division {
+    ($op:literal, $types:expr, vector $Function:ident, $check:ident) => {
+        division!(@of $op, $types, $Function, $check, zip_run)
+    };
+    ($op:literal, $types:expr, calls $Function:ident, $check:ident) => {
+        division!(@of $op, $types, $Function, $check, zip_each)
+    };
+    (@of $op:literal, $types:expr, $Function:ident, $check:ident, $floats:ident) => {
+        KernelDef::of($op, &[("T", $types)], |init| {
+            let dtype = init.input_type(0);
+            let zip = if dtype.is_integer() {
+                dispatch!(integer, dtype, T => Ok(zip_each::<T, T, $Function> as ZipFunction))
+            } else {
+                dispatch!(float, dtype, T => {
+                    Ok($floats::<<T as Lane>::Wide, <T as Lane>::Wide, $Function> as ZipFunction)
+                })
+            };
+            checked_kernel(dtype, $check, zip?)
+        })
+    };
+}
+
+/// Makes a kernel that first checks its inputs.
+fn checked_kernel(
+    dtype: DType,
+    check: fn(&KernelContext<'_>) -> Result<()>,
+    zip: ZipFunction,
+) -> Result<Kernel> {
+    let types = [LaneType::of(dtype); 2];
+    Kernel::sync(move |ctx| {
+        check(ctx)?;
+        broadcast::binary(ctx, types, Cost::Expensive, &zip)
+    })
 }
 
 /// Types of `Add`, which also has a kernel for strings.
@@ -117,74 +169,98 @@ const WIDE: &[DType] = &[Float, Double, Int8, Int16, Int32, Int64, UInt8, UInt16
 const MOD: &[DType] = &[BFloat16, Half, Float, Double, Int32, Int64];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    kernel!("Add", number, ADD, Cheap, Add),
+    wrapping!("Add", ADD, Add),
     KernelDef::of("Add", &[("T", &[String])], |_| Kernel::sync(concatenate)),
-    kernel!("AddV2", number, NUMBERS, Cheap, Add),
-    kernel!("Sub", number, NUMBERS, Cheap, Sub),
-    kernel!("Mul", number, NUMBERS, Cheap, Mul),
+    wrapping!("AddV2", NUMBERS, Add),
+    wrapping!("Sub", NUMBERS, Sub),
+    wrapping!("Mul", NUMBERS, Mul),
     kernel!("RealDiv", fraction, FRACTIONS, Cheap, Div),
     kernel!("Div", complex, COMPLEX, Cheap, Div),
-    division!("Div", REALS, Div),
+    division!("Div", REALS, vector Div, refuse_zero),
     whole_division!("FloorDiv", FloorDiv),
-    division!("FloorDiv", WIDE, FloorDiv),
-    division!("FloorMod", REALS, FloorMod),
-    division!("Mod", MOD, TruncateMod),
+    division!("FloorDiv", WIDE, vector FloorDiv, refuse_zero),
+    division!("FloorMod", REALS, calls FloorMod, refuse_zero),
+    division!("Mod", MOD, calls TruncateMod, refuse_zero),
     whole_division!("TruncateDiv", TruncateDiv),
-    division!("TruncateDiv", WIDE, TruncateDiv, unexpected),
-    division!("TruncateMod", MOD, TruncateMod, unexpected),
+    division!("TruncateDiv", WIDE, vector TruncateDiv, refuse_zero_unexpectedly),
+    division!("TruncateMod", MOD, calls TruncateMod, refuse_zero_unexpectedly),
     kernel!("Maximum", real, REALS, Cheap, Maximum),
     kernel!("Minimum", real, REALS, Cheap, Minimum),
     KernelDef::of("Pow", &[("T", POW)], |init| {
-        dispatch!(real, init.input_type(0), T => Kernel::sync(|ctx| {
-            let negative = || Error::invalid("Integers to negative integer powers are not allowed");
-            refuse(ctx, DType::is_signed_integer, negative, |y: &T| *y < T::zero())?;
-            broadcast::binary::<T, T>(ctx, Cost::Expensive, &zip_run::<<T as Lane>::Wide, _, Pow>)
-        }))
+        let dtype = init.input_type(0);
+        let zip = dispatch!(@arms dtype, T => Ok(zip_each::<<T as Lane>::Wide, _, Pow> as ZipFunction);
+            Float f32, Double f64, Half f16, BFloat16 bf16, Int8 i8, Int16 i16, Int32 i32, Int64 i64)?;
+        checked_kernel(dtype, refuse_negative, zip)
     }),
-    kernel!("Pow", complex, COMPLEX, Expensive, ComplexPow),
-    kernel!(
+    calls!("Pow", complex, COMPLEX, ComplexPow),
+    wrapping!(
         "SquaredDifference",
-        number,
         &[BFloat16, Half, Float, Double, Int32, Int64, Complex64, Complex128],
-        Cheap,
         SquaredDifference
     ),
     kernel!("DivNoNan", fraction, FRACTIONS, Cheap, DivNoNan),
     kernel!("MulNoNan", fraction, FRACTIONS, Cheap, MulNoNan),
-    kernel!("Atan2", float, FLOATS, Expensive, Atan2),
+    calls!("Atan2", float, FLOATS, Atan2),
     kernel!("Xdivy", fraction, FRACTIONS, Cheap, Xdivy),
-    kernel!("Xlogy", fraction, FRACTIONS, Expensive, Xlogy),
-    kernel!("Xlog1py", fraction, FRACTIONS, Expensive, Xlog1py),
-    kernel!("BitwiseAnd", integer, INTEGERS, Cheap, And),
-    kernel!("BitwiseOr", integer, INTEGERS, Cheap, Or),
-    kernel!("BitwiseXor", integer, INTEGERS, Cheap, Xor),
+    calls!("Xlogy", fraction, FRACTIONS, Xlogy),
+    calls!("Xlog1py", fraction, FRACTIONS, Xlog1py),
+    bitwise!("BitwiseAnd", And),
+    bitwise!("BitwiseOr", Or),
+    bitwise!("BitwiseXor", Xor),
     kernel!("LeftShift", integer, INTEGERS, Cheap, ShiftLeft),
     kernel!("RightShift", integer, INTEGERS, Cheap, ShiftRight),
-    KernelDef::of(
-        "AddN",
-        &[("T", NUMBERS)],
-        |init| dispatch!(number, init.input_type(0), T => Kernel::sync(add_n::<T>)),
-    ),
+    KernelDef::of("AddN", &[("T", NUMBERS)], |init| {
+        let dtype = init.input_type(0);
+        let add = dispatch_unsigned!(dtype, T => Ok(zip_run::<<T as Lane>::Wide, _, Add> as ZipFunction))?;
+        let lane = LaneType::of(dtype);
+        Kernel::sync(move |ctx| add_n(ctx, lane, add))
+    }),
     KernelDef::of("AddN", &[("T", &[DType::Variant])], |_| tensor_list::add_n::<Tensor>()),
 ];
 
-/// Returns an error if `applies` to the dtype and any element of input 1 is `bad`. If input 0 is empty nothing is
-/// computed, so nothing is refused.
-fn refuse<T: Lane + Zero>(
-    ctx: &KernelContext<'_>,
-    applies: fn(DType) -> bool,
-    error: impl Fn() -> Error,
-    bad: impl Fn(&T) -> bool,
-) -> Result<()> {
-    if applies(T::DTYPE) && ctx.input(0)?.num_elements() > 0 && ctx.input(1)?.values::<T>()?.iter().any(bad) {
+/// Returns an error if any integer of input 1 is zero.
+fn refuse_zero(ctx: &KernelContext<'_>) -> Result<()> {
+    refuse(ctx, has_zero, || Error::invalid("Integer division by zero"))
+}
+
+/// Refuses zeros with TensorFlow's error for a division by zero in ops that it assumes cannot fail; clients rely on its
+/// text.
+fn refuse_zero_unexpectedly(ctx: &KernelContext<'_>) -> Result<()> {
+    refuse(ctx, has_zero, || {
+        Error::internal("Unexpected error in binary operator (only integer div and mod should have errors)")
+    })
+}
+
+/// Returns an error if any integer of input 1 is negative.
+fn refuse_negative(ctx: &KernelContext<'_>) -> Result<()> {
+    refuse(ctx, has_negative, || Error::invalid("Integers to negative integer powers are not allowed"))
+}
+
+/// Returns an error if input 1 is `bad`. If input 0 is empty nothing is computed, so nothing is refused.
+fn refuse(ctx: &KernelContext<'_>, bad: fn(&Tensor) -> Result<bool>, error: fn() -> Error) -> Result<()> {
+    if ctx.input(0)?.num_elements() > 0 && bad(ctx.input(1)?)? {
         return Err(error());
     }
     Ok(())
 }
 
-/// TensorFlow's error for a division by zero in ops that it assumes cannot fail; clients rely on its text.
-fn unexpected() -> Error {
-    Error::internal("Unexpected error in binary operator (only integer div and mod should have errors)")
+/// Returns whether the tensor contains an integer zero.
+fn has_zero(tensor: &Tensor) -> Result<bool> {
+    if !tensor.dtype().is_integer() {
+        return Ok(false);
+    }
+    dispatch!(integer, tensor.dtype(), T => Ok(tensor.values::<T>()?.contains(&0)))
+}
+
+/// Returns whether the tensor contains a negative integer.
+fn has_negative(tensor: &Tensor) -> Result<bool> {
+    Ok(match tensor.dtype() {
+        Int8 => tensor.values::<i8>()?.iter().any(|v| *v < 0),
+        Int16 => tensor.values::<i16>()?.iter().any(|v| *v < 0),
+        Int32 => tensor.values::<i32>()?.iter().any(|v| *v < 0),
+        Int64 => tensor.values::<i64>()?.iter().any(|v| *v < 0),
+        _ => false,
+    })
 }
 
 fn concatenate(ctx: &mut KernelContext<'_>) -> Result<()> {
@@ -210,10 +286,7 @@ fn concatenate(ctx: &mut KernelContext<'_>) -> Result<()> {
 
 /// Adds the inputs block by block, so that each input is read once and the sum stays in the cache. The sum can
 /// therefore overwrite any input that no other reader holds.
-fn add_n<T: Lane>(ctx: &mut KernelContext<'_>) -> Result<()>
-where
-    T::Wide: Arithmetic,
-{
+fn add_n(ctx: &mut KernelContext<'_>, lane: LaneType, add: ZipFunction) -> Result<()> {
     let mut inputs = (0..ctx.num_inputs()).map(|i| ctx.take_input(i)).collect::<Result<Vec<_>>>()?;
     let Some(first) = inputs.first() else { return Err(Error::invalid("AddN needs an input")) };
     let shape = first.shape().clone();
@@ -233,43 +306,44 @@ where
     }
     if let [x, y] = inputs.as_slice() {
         let plan = Plan::flat(&shape);
-        let (x, y) = (x.clone(), y.clone());
+        let operands = [x.clone(), y.clone()];
         drop(inputs);
-        let out = zip_tensors::<T, T>(&plan, x, y, Cost::Cheap, &zip_run::<T::Wide, _, Add>)?;
+        let out = zip_tensors(&plan, operands, [lane; 2], Cost::Cheap, &add)?;
         ctx.set_output(0, out);
         return Ok(());
     }
     let reused = inputs.iter().position(Tensor::is_unique);
     let mut out = match reused {
         Some(i) => std::mem::replace(&mut inputs[i], Tensor::scalar(0u8)),
-        None => Tensor::unspecified(T::DTYPE, shape)?,
+        None => Tensor::unspecified(lane.dtype, shape)?,
     };
     let others = inputs
         .iter()
         .enumerate()
-        .map(|(i, t)| if Some(i) == reused { Ok(None) } else { Ok(Some(t.values::<T>()?)) })
+        .map(|(i, t)| if Some(i) == reused { Ok(None) } else { Ok(Some(lane.elements(t)?)) })
         .collect::<Result<Vec<_>>>()?;
-    let out_values = out.values_mut::<T>()?;
-    let chunk = chunk_size(out_values.len(), Cost::Cheap);
-    for_chunks(out_values, chunk, |start, part| {
-        let [mut sum, mut next, mut buffer] = [(); 3].map(|()| block::<T::Wide>(part.len()));
-        for (b, out) in part.chunks_mut(BLOCK).enumerate() {
-            let from = start + b * BLOCK;
-            let (mut sum, mut next) = (&mut sum[..out.len()], &mut next[..out.len()]);
-            for (i, values) in others.iter().enumerate() {
-                let term = match values {
-                    Some(values) => load(&values[from..from + out.len()], &mut buffer),
-                    None => load(&*out, &mut buffer),
+    let out_elements = lane.elements_mut(&mut out)?;
+    let chunk = chunk_size(lane.count(out_elements.len()), Cost::Cheap) * lane.size;
+    for_chunks(out_elements, chunk, |start, part| {
+        let [mut sum, mut next, mut buffer] = [(); 3].map(|()| lane.block(lane.count(part.len())));
+        for (b, out) in part.chunks_mut(BLOCK * lane.size).enumerate() {
+            let from = start + b * BLOCK * lane.size;
+            let [mut sum, mut next]: [&mut [u8]; 2] = [cast_slice_mut(&mut sum), cast_slice_mut(&mut next)];
+            let buffer = cast_slice_mut(&mut buffer);
+            for (i, elements) in others.iter().enumerate() {
+                let term = match elements {
+                    Some(elements) => lane.load(&elements[from..from + out.len()], buffer),
+                    None => lane.load(out, buffer),
                 };
                 if i == 0 {
-                    sum.copy_from_slice(term);
+                    sum[..term.len()].copy_from_slice(term);
                 } else {
-                    zip_run::<T::Wide, _, Add>(next, &Operand::Many(sum), &Operand::Many(term));
+                    let len = term.len();
+                    add(&mut next[..len], OperandBytes::many(&sum[..len]), OperandBytes::many(term));
                     std::mem::swap(&mut sum, &mut next);
                 }
             }
-            let sum = &*sum;
-            store(out, &mut buffer, |out| out.copy_from_slice(sum));
+            lane.store(out, buffer, |out| out.copy_from_slice(&sum[..out.len()]));
         }
     });
     ctx.set_output(0, out);

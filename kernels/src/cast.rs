@@ -1,34 +1,22 @@
 //! `Cast` and `Bitcast`: conversions between element types by value and by bits.
 
-use crate::numeric::dispatch::dispatch;
-use crate::numeric::elementwise::{Unary, map_run, map_tensor};
-use crate::numeric::threads::Cost;
-use crate::numeric::widen::Lane;
+use crate::numeric::elementwise::{map_tensor, map_with};
+use crate::numeric::threads::{BLOCK, Cost};
+use crate::numeric::widen::LaneType;
 use crate::plan::cast::bitcast_shape;
+use bytemuck::cast_slice_mut;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};
 use graph::{Bool8, DType, Tensor};
 use num_complex::Complex;
-use std::marker::PhantomData;
 
 pub(super) const KERNELS: &[KernelDef] =
     &[KernelDef::of("Cast", &[], make_cast), KernelDef::of("Bitcast", &[], make_bitcast)];
 
 /// Conversion of an element's value to the type `R`.
-/// The converted value.
 trait To<R> {
+    /// Returns the converted value.
     fn to(self) -> R;
-}
-
-/// The conversion to `R` as an element-wise function.
-struct Convert<R>(PhantomData<R>);
-
-impl<A: To<R>, R> Unary<A> for Convert<R> {
-    type Out = R;
-    #[inline(always)]
-    fn apply(x: A) -> R {
-        x.to()
-    }
 }
 
 /// Conversions between numbers like `as`, except those from floats to integers.
@@ -50,23 +38,16 @@ macro_rules! plain {
 }
 
 plain! {
-    f32 => [f32, f64];
-    f64 => [f32, f64];
-    i8 => [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64];
-    i16 => [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64];
-    i32 => [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64];
-    i64 => [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64];
-    u8 => [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64];
-    u16 => [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64];
-    u32 => [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64];
-    u64 => [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64];
-}
-
-impl To<Bool8> for Bool8 {
-    #[inline(always)]
-    fn to(self) -> Bool8 {
-        self
-    }
+    f32 => [f64];
+    f64 => [f32];
+    i8 => [f32, f64, u16, u32, u64];
+    i16 => [f32, f64, u32, u64];
+    i32 => [f32, f64, u64];
+    i64 => [f32, f64];
+    u8 => [f32, f64, u16, u32, u64];
+    u16 => [f32, f64, u8, u32, u64];
+    u32 => [f32, f64, u8, u16, u64];
+    u64 => [f32, f64, u8, u16, u32];
 }
 
 /// Conversions from floats to integers like x86's: rounding towards zero. A value that a 32-bit register (64-bit
@@ -97,7 +78,7 @@ macro_rules! truncating {
             #[inline(always)]
             fn to(self) -> u32 { To::<i64>::to(self) as u32 }
         }
-        truncating!(@narrow $float: i8, i16, u8, u16);
+        truncating!(@narrow $float: u8, u16);
     )*};
     (@narrow $float:ident: $($to:ident),*) => {
         $(impl To<$to> for $float {
@@ -111,27 +92,149 @@ truncating!(f32, f64);
 
 /// Conversions of complex numbers: a real result takes the real part; a real operand gets an imaginary part of 0.
 macro_rules! complex {
-    ($part:ident: $($real:ident),*) => {
-        $(impl To<$real> for Complex<$part> {
+    ($part:ident, $other:ident) => {
+        impl To<$part> for Complex<$part> {
             #[inline(always)]
-            fn to(self) -> $real { self.re.to() }
+            fn to(self) -> $part {
+                self.re
+            }
         }
-        impl To<Complex<$part>> for $real {
+        impl To<Complex<$part>> for $part {
             #[inline(always)]
-            fn to(self) -> Complex<$part> { Complex::new(self.to(), 0.0) }
-        })*
-        complex!(@between $part: f32, f64);
-    };
-    (@between $part:ident: $($other:ident),*) => {
-        $(impl To<Complex<$other>> for Complex<$part> {
+            fn to(self) -> Complex<$part> {
+                Complex::new(self, 0.0)
+            }
+        }
+        impl To<Complex<$other>> for Complex<$part> {
             #[inline(always)]
-            fn to(self) -> Complex<$other> { Complex::new(self.re.to(), self.im.to()) }
-        })*
+            fn to(self) -> Complex<$other> {
+                Complex::new(self.re.to(), self.im.to())
+            }
+        }
     };
 }
 
-complex!(f32: f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Bool8);
-complex!(f64: f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Bool8);
+complex!(f32, f64);
+complex!(f64, f32);
+
+/// A function that converts the bytes of a run of elements.
+type Convert = fn(&mut [u8], &[u8]);
+
+/// Returns the conversion between two types in which elements are computed; `None` if it is not defined here, because
+/// it gives the same bits as another one or consists of two.
+fn direct(from: DType, to: DType) -> Option<Convert> {
+    macro_rules! conversions {
+        ($($From:ident $from:ty => $($To:ident $to:ty),*;)*) => {
+            match (from, to) {
+                $($((DType::$From, DType::$To) => {
+                    Some((|out, x| map_with::<$from, $to>(out, x, To::<$to>::to)) as Convert)
+                })*)*
+                _ => None,
+            }
+        };
+    }
+    conversions! {
+        Float f32 => Double f64, Bool Bool8, UInt8 u8, UInt16 u16, Int32 i32, UInt32 u32, Int64 i64, UInt64 u64,
+            Complex64 Complex<f32>;
+        Double f64 => Float f32, Bool Bool8, UInt8 u8, UInt16 u16, Int32 i32, UInt32 u32, Int64 i64, UInt64 u64,
+            Complex128 Complex<f64>;
+        Bool Bool8 => Float f32, Double f64, UInt8 u8, UInt16 u16, UInt32 u32, UInt64 u64;
+        Int8 i8 => Float f32, Double f64, UInt16 u16, UInt32 u32, UInt64 u64;
+        Int16 i16 => Float f32, Double f64, UInt32 u32, UInt64 u64;
+        Int32 i32 => Float f32, Double f64, UInt64 u64;
+        Int64 i64 => Float f32, Double f64;
+        UInt8 u8 => Float f32, Double f64, Bool Bool8, UInt16 u16, UInt32 u32, UInt64 u64;
+        UInt16 u16 => Float f32, Double f64, Bool Bool8, UInt8 u8, UInt32 u32, UInt64 u64;
+        UInt32 u32 => Float f32, Double f64, Bool Bool8, UInt8 u8, UInt16 u16, UInt64 u64;
+        UInt64 u64 => Float f32, Double f64, Bool Bool8, UInt8 u8, UInt16 u16, UInt32 u32;
+        Complex64 Complex<f32> => Float f32, Complex128 Complex<f64>;
+        Complex128 Complex<f64> => Double f64, Complex64 Complex<f32>;
+    }
+}
+
+/// A conversion between two types in which elements are computed.
+#[derive(Clone, Copy)]
+enum Conversion {
+    /// Both types have the same bits.
+    Copy,
+    One(Convert),
+    /// A conversion to elements of a type between the two, and one of those to the result. `types` are all three.
+    Through {
+        first: Convert,
+        second: Convert,
+        types: [LaneType; 3],
+    },
+}
+
+impl Conversion {
+    /// Returns the conversion between the elements of two dtypes, or `None` if there is none.
+    fn between(from: DType, to: DType) -> Option<Conversion> {
+        let [from, to] = [from, to].map(|dtype| match dtype {
+            DType::Half | DType::BFloat16 => DType::Float,
+            other => other,
+        });
+        let part = |dtype| match dtype {
+            DType::Complex64 => Some(DType::Float),
+            DType::Complex128 => Some(DType::Double),
+            _ => None,
+        };
+        let through = match (part(from), part(to)) {
+            (Some(part), None) if part != to => Some(part),
+            (None, Some(part)) if part != from => Some(part),
+            _ => None,
+        };
+        match through {
+            Some(part) => match (Conversion::between(from, part)?, Conversion::between(part, to)?) {
+                (Conversion::One(first), Conversion::One(second)) => {
+                    Some(Conversion::Through { first, second, types: [from, part, to].map(LaneType::of) })
+                }
+                _ => None,
+            },
+            None => {
+                let (from, to) = with_same_bits(from, to);
+                if from == to { Some(Conversion::Copy) } else { direct(from, to).map(Conversion::One) }
+            }
+        }
+    }
+
+    /// Converts the bytes of a run of elements.
+    fn run(self, out: &mut [u8], x: &[u8]) {
+        match self {
+            Conversion::Copy => out.copy_from_slice(x),
+            Conversion::One(convert) => convert(out, x),
+            Conversion::Through { first, second, types: [from, part, to] } => {
+                let mut block = part.block(from.count(x.len()));
+                let block: &mut [u8] = cast_slice_mut(&mut block);
+                for (out, x) in out.chunks_mut(BLOCK * to.size).zip(x.chunks(BLOCK * from.size)) {
+                    let values = &mut block[..from.count(x.len()) * part.size];
+                    first(values, x);
+                    second(out, values);
+                }
+            }
+        }
+    }
+}
+
+/// Returns types whose conversion gives the same bits, with unsigned integers instead of signed ones if possible. An
+/// integer's sign matters only if it is extended or becomes a float's; a float's conversion to a narrow integer takes
+/// the low bits of a wider one.
+fn with_same_bits(from: DType, to: DType) -> (DType, DType) {
+    let is_extended = to.is_integer() && from.size() < to.size() || !to.is_integer() && to != DType::Bool;
+    let is_narrow = from.is_integer() || from == DType::Bool || to.size() <= Some(2);
+    let from = if is_extended { from } else { unsigned(from) };
+    (from, if is_narrow { unsigned(to) } else { to })
+}
+
+/// Returns the unsigned integers of the same size for signed ones, and other dtypes unchanged.
+fn unsigned(dtype: DType) -> DType {
+    match dtype {
+        DType::Int8 => DType::UInt8,
+        DType::Int16 => DType::UInt16,
+        DType::Int32 => DType::UInt32,
+        DType::Int64 => DType::UInt64,
+        other => other,
+    }
+}
 
 fn make_cast(init: &KernelInit<'_>) -> Result<Kernel> {
     let (from, to) = (init.input_type(0), init.output_type(0));
@@ -142,17 +245,12 @@ fn make_cast(init: &KernelInit<'_>) -> Result<Kernel> {
             Ok(())
         });
     }
-    let unsupported = || Error::unimplemented(format!("Cast {from} to {to} is not supported"));
-    if init.attr::<bool>("Truncate")?
-        && let Some(bits) = lost_bits(from, to)
-    {
-        return dispatch!(plain, to, R => match from {
-            DType::Float => Kernel::sync(move |ctx| cast::<f32, R>(ctx, Some(bits))),
-            _ => Kernel::sync(move |ctx| cast::<f64, R>(ctx, Some(bits))),
-        });
-    }
-    dispatch!(any, from, A => dispatch!(any, to, R => Kernel::sync(|ctx| cast::<A, R>(ctx, None))))
-        .map_err(|_| unsupported())
+    let lost_bits = if init.attr::<bool>("Truncate")? { lost_bits(from, to) } else { None };
+    let Some(conversion) = Conversion::between(from, to) else {
+        return Err(Error::unimplemented(format!("Cast {from} to {to} is not supported")));
+    };
+    let types = [from, to].map(LaneType::of);
+    Kernel::sync(move |ctx| cast(ctx, types, conversion, lost_bits))
 }
 
 /// Returns the number of fraction bits that the narrower float lacks; `None` if `Truncate` has no effect.
@@ -170,15 +268,17 @@ fn lost_bits(from: DType, to: DType) -> Option<u32> {
 
 /// Converts input 0. With `truncate`, clears that many low bits of each element first, so that the conversion
 /// rounds towards zero.
-fn cast<A: Lane, R: Lane>(ctx: &mut KernelContext<'_>, truncate: Option<u32>) -> Result<()>
-where
-    A::Wide: To<R::Wide> + Copy,
-{
+fn cast(
+    ctx: &mut KernelContext<'_>,
+    types: [LaneType; 2],
+    conversion: Conversion,
+    truncate: Option<u32>,
+) -> Result<()> {
     let mut x = ctx.take_input(0)?;
     if let Some(bits) = truncate {
         clear_low_bits(&mut x, bits)?;
     }
-    let out = map_tensor::<A, R>(x, Cost::Cheap, &map_run::<A::Wide, R::Wide, Convert<R::Wide>>)?;
+    let out = map_tensor(x, types, Cost::Cheap, &|out, x| conversion.run(out, x))?;
     ctx.set_output(0, out);
     Ok(())
 }

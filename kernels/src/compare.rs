@@ -1,13 +1,13 @@
 //! Element-wise comparisons and logical operations.
 
 use crate::numeric::broadcast;
-use crate::numeric::broadcast::{Binary, Operand, Plan, zip_run, zip_tensors};
+use crate::numeric::broadcast::{Binary, Operand, Plan, Zip, ZipFunction, zip_run, zip_tensors};
 use crate::numeric::dispatch::{FLOATS, REALS, dispatch};
 use crate::numeric::elementwise;
-use crate::numeric::elementwise::{Unary, map_run};
+use crate::numeric::elementwise::Unary;
 use crate::numeric::scalar::{Number, Real};
 use crate::numeric::threads::Cost;
-use crate::numeric::widen::Lane;
+use crate::numeric::widen::{Lane, LaneType, dispatch_unsigned};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};
 use graph::DType::{self, *};
@@ -29,8 +29,6 @@ functions! {
     NotEqual: Comparable, |x, y| x != y;
     Less: Number, |x, y| x < y;
     LessEqual: Number, |x, y| x <= y;
-    Greater: Number, |x, y| x > y;
-    GreaterEqual: Number, |x, y| x >= y;
 }
 
 /// An element type whose elements can be equal.
@@ -68,9 +66,20 @@ impl Unary<Bool8> for LogicalNot {
 macro_rules! ordering {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", REALS)], |init| {
-            dispatch!(real, init.input_type(0), T => Kernel::sync(|ctx| {
-                broadcast::binary::<T, Bool8>(ctx, Cost::Cheap, &zip_run::<<T as Lane>::Wide, _, $Function>)
-            }))
+            dispatch!(real, init.input_type(0), T => broadcast::kernel::<T, Bool8, $Function>(Cost::Cheap))
+        })
+    };
+}
+
+/// Defines a kernel of a comparison, by the comparison that gives the same with its operands exchanged.
+macro_rules! exchanged {
+    ($op:literal, $Function:ident) => {
+        KernelDef::of($op, &[("T", REALS)], |init| {
+            let dtype = init.input_type(0);
+            let zip = dispatch!(real, dtype, T => {
+                Ok((|out, x, y| zip_run::<<T as Lane>::Wide, _, $Function>(out, y, x)) as ZipFunction)
+            });
+            broadcast::zip_kernel([dtype, Bool], Cost::Cheap, zip?)
         })
     };
 }
@@ -86,29 +95,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("NotEqual", &[("T", EQUALITY)], |init| equality(init, false)),
     ordering!("Less", Less),
     ordering!("LessEqual", LessEqual),
-    ordering!("Greater", Greater),
-    ordering!("GreaterEqual", GreaterEqual),
+    exchanged!("Greater", Less),
+    exchanged!("GreaterEqual", LessEqual),
     KernelDef::of("ApproximateEqual", &[("T", FLOATS)], |init| {
         let tolerance = init.attr::<f32>("tolerance")?;
         dispatch!(float, init.input_type(0), T => {
             Kernel::sync(move |ctx| approximately::<T>(ctx, tolerance))
         })
     }),
-    KernelDef::of("LogicalAnd", &[], |_| {
-        Kernel::sync(|ctx| {
-            broadcast::binary::<Bool8, Bool8>(ctx, Cost::Cheap, &zip_run::<Bool8, _, LogicalAnd>)
-        })
-    }),
-    KernelDef::of("LogicalOr", &[], |_| {
-        Kernel::sync(|ctx| {
-            broadcast::binary::<Bool8, Bool8>(ctx, Cost::Cheap, &zip_run::<Bool8, _, LogicalOr>)
-        })
-    }),
-    KernelDef::of("LogicalNot", &[], |_| {
-        Kernel::sync(|ctx| {
-            elementwise::unary::<Bool8, Bool8>(ctx, Cost::Cheap, &map_run::<Bool8, _, LogicalNot>)
-        })
-    }),
+    KernelDef::of("LogicalAnd", &[], |_| broadcast::kernel::<Bool8, Bool8, LogicalAnd>(Cost::Cheap)),
+    KernelDef::of("LogicalOr", &[], |_| broadcast::kernel::<Bool8, Bool8, LogicalOr>(Cost::Cheap)),
+    KernelDef::of("LogicalNot", &[], |_| elementwise::kernel::<Bool8, Bool8, LogicalNot>(Cost::Cheap)),
 ];
 
 /// `Equal`, or `NotEqual` if not `equal`. If the shapes do not broadcast and that is no error, the tensors as
@@ -138,17 +135,20 @@ fn equality(init: &KernelInit<'_>, equal: bool) -> Result<Kernel> {
             Ok(())
         });
     }
-    dispatch!(any, dtype, T => Kernel::sync(move |ctx| {
-        let (x, y) = (ctx.take_input(0)?.with_dtype(dtype)?, ctx.take_input(1)?.with_dtype(dtype)?);
+    let zip = dispatch_unsigned!(dtype, T => {
         type W = <T as Lane>::Wide;
-        let out = match plan(&x, &y)? {
+        Ok(if equal { zip_run::<W, _, Equal> as ZipFunction } else { zip_run::<W, _, NotEqual> })
+    })?;
+    let types = [dtype, Bool].map(LaneType::of);
+    Kernel::sync(move |ctx| {
+        let operands = [ctx.take_input(0)?.with_dtype(dtype)?, ctx.take_input(1)?.with_dtype(dtype)?];
+        let out = match plan(&operands[0], &operands[1])? {
             None => Tensor::from(!equal),
-            Some(plan) if equal => zip_tensors::<T, Bool8>(&plan, x, y, Cost::Cheap, &zip_run::<W, _, Equal>)?,
-            Some(plan) => zip_tensors::<T, Bool8>(&plan, x, y, Cost::Cheap, &zip_run::<W, _, NotEqual>)?,
+            Some(plan) => zip_tensors(&plan, operands, types, Cost::Cheap, &zip)?,
         };
         ctx.set_output(0, out);
         Ok(())
-    }))
+    })
 }
 
 /// Compares strings element by element, with broadcasting.
@@ -172,6 +172,18 @@ fn approximately<T: Lane>(ctx: &mut KernelContext<'_>, tolerance: f32) -> Result
 where
     T::Wide: Real,
 {
+    let tolerance = T::Wide::of(tolerance.into());
+    zip_equal_shapes(ctx, T::DTYPE, &|out, x, y| {
+        let out: &mut [Bool8] = bytemuck::cast_slice_mut(out);
+        let (Operand::Many(x), Operand::Many(y)) = (x.elements::<T::Wide>(), y.elements()) else { return };
+        for ((o, &x), &y) in out.iter_mut().zip(x).zip(y) {
+            *o = ((x - y).magnitude() <= tolerance).into();
+        }
+    })
+}
+
+/// Sets output 0, of type `bool`, to `zip` of inputs 0 and 1, which must have equal shapes.
+fn zip_equal_shapes(ctx: &mut KernelContext<'_>, dtype: DType, zip: &Zip<'_>) -> Result<()> {
     let (x, y) = (ctx.take_input(0)?, ctx.take_input(1)?);
     if x.shape() != y.shape() {
         return Err(Error::invalid(format!(
@@ -180,14 +192,8 @@ where
             y.shape()
         )));
     }
-    let tolerance = T::Wide::of(tolerance.into());
-    let near = move |out: &mut [Bool8], x: &Operand<'_, T::Wide>, y: &Operand<'_, T::Wide>| {
-        let (&Operand::Many(x), &Operand::Many(y)) = (x, y) else { return };
-        for ((o, &x), &y) in out.iter_mut().zip(x).zip(y) {
-            *o = ((x - y).magnitude() <= tolerance).into();
-        }
-    };
-    let out = zip_tensors::<T, Bool8>(&Plan::flat(x.shape()), x.clone(), y, Cost::Cheap, &near)?;
+    let types = [dtype, Bool].map(LaneType::of);
+    let out = zip_tensors(&Plan::flat(x.shape()), [x, y], types, Cost::Cheap, zip)?;
     ctx.set_output(0, out);
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! Complex numbers: construction from real and imaginary parts, and real functions of complex numbers.
 
 use crate::numeric::broadcast;
-use crate::numeric::broadcast::{Binary, zip_run};
+use crate::numeric::broadcast::Binary;
 use crate::numeric::dispatch::{COMPLEX, dispatch};
 use crate::numeric::elementwise;
-use crate::numeric::elementwise::{Unary, map_run};
+use crate::numeric::elementwise::Unary;
 use crate::numeric::scalar::Arithmetic as _;
 use crate::numeric::threads::Cost;
 use device::Result;
@@ -44,11 +44,7 @@ impl<P: num_traits::Float> Binary<P> for FromParts {
 
 macro_rules! part {
     ($op:literal, $Function:ident, $types:expr, $P:ty) => {
-        KernelDef::of($op, $types, |_| {
-            Kernel::sync(|ctx| {
-                elementwise::unary::<Complex<$P>, $P>(ctx, Cost::Cheap, &map_run::<_, _, $Function>)
-            })
-        })
+        KernelDef::of($op, $types, |_| elementwise::kernel::<Complex<$P>, $P, $Function>(Cost::Cheap))
     };
 }
 
@@ -57,14 +53,10 @@ const DOUBLE_PARTS: &[(&str, &[DType])] = &[("T", &[Complex128]), ("Tout", &[Dou
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Complex", &[("T", &[Float]), ("Tout", &[Complex64])], |_| {
-        Kernel::sync(|ctx| {
-            broadcast::binary::<f32, Complex<f32>>(ctx, Cost::Cheap, &zip_run::<_, _, FromParts>)
-        })
+        broadcast::kernel::<f32, Complex<f32>, FromParts>(Cost::Cheap)
     }),
     KernelDef::of("Complex", &[("T", &[Double]), ("Tout", &[Complex128])], |_| {
-        Kernel::sync(|ctx| {
-            broadcast::binary::<f64, Complex<f64>>(ctx, Cost::Cheap, &zip_run::<_, _, FromParts>)
-        })
+        broadcast::kernel::<f64, Complex<f64>, FromParts>(Cost::Cheap)
     }),
     part!("Real", Real, SINGLE_PARTS, f32),
     part!("Real", Real, DOUBLE_PARTS, f64),

@@ -1,9 +1,8 @@
 //! Special functions of two operands, elementwise, with broadcasting.
 
 use crate::numeric::broadcast;
-use crate::numeric::broadcast::{Binary, zip_run};
-use crate::numeric::threads::Cost;
-use device::kernel::{Kernel, KernelDef};
+use crate::numeric::broadcast::Binary;
+use device::kernel::KernelDef;
 use graph::DType::{self, *};
 
 const TYPES: &[DType] = &[Float, Double];
@@ -12,12 +11,8 @@ const TYPES: &[DType] = &[Float, Double];
 macro_rules! kernel {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", TYPES)], |init| match init.input_type(0) {
-            Float => Kernel::sync(|ctx| {
-                broadcast::binary::<f32, f32>(ctx, Cost::Expensive, &zip_run::<f32, _, $Function>)
-            }),
-            _ => Kernel::sync(|ctx| {
-                broadcast::binary::<f64, f64>(ctx, Cost::Expensive, &zip_run::<f64, _, $Function>)
-            }),
+            Float => broadcast::unvectorized_kernel::<f32, f32, $Function>(),
+            _ => broadcast::unvectorized_kernel::<f64, f64, $Function>(),
         })
     };
 }

@@ -2,17 +2,18 @@
 
 pub(super) mod polynomial;
 
-use crate::numeric::broadcast::{Binary, Plan, zip_run, zip_tensors};
+use crate::numeric::broadcast::{Binary, Plan, ZipFunction, zip_run, zip_tensors};
 use crate::numeric::dispatch::{COMPLEX, FLOATS, FRACTIONS, INTEGERS, NUMBERS, dispatch};
 use crate::numeric::elementwise;
-use crate::numeric::elementwise::{Map, Unary, map_run};
+use crate::numeric::elementwise::Unary;
 use crate::numeric::scalar::{Analytic, Arithmetic, Integer, Number, Real};
 use crate::numeric::threads::Cost;
-use crate::numeric::widen::Lane;
+use crate::numeric::widen::{Lane, LaneType};
 use device::Result;
 use device::kernel::{Kernel, KernelDef};
 use graph::Bool8;
 use graph::DType::{self, *};
+use half::{bf16, f16};
 use num_complex::Complex;
 
 /// Defines functions of one element, with the types for which they are defined.
@@ -114,18 +115,33 @@ gradients! {
 }
 
 macro_rules! kernel {
-    ($op:literal, $group:ident, $types:expr, $cost:ident, $Function:ident) => {
+    ($op:literal, $group:ident, $types:expr, $Function:ident) => {
         KernelDef::of($op, &[("T", $types)], |init| {
-            dispatch!($group, init.input_type(0), T => Kernel::sync(|ctx| {
-                elementwise::unary::<T, T>(ctx, Cost::$cost, &map_run::<<T as Lane>::Wide, _, $Function>)
-            }))
+            dispatch!($group, init.input_type(0), T => elementwise::kernel::<T, T, $Function>(Cost::Cheap))
         })
     };
     (@to $out:ty, $op:literal, $group:ident, $types:expr, $Function:ident) => {
         KernelDef::of($op, &[("T", $types)], |init| {
-            dispatch!($group, init.input_type(0), T => Kernel::sync(|ctx| {
-                elementwise::unary::<T, $out>(ctx, Cost::Cheap, &map_run::<<T as Lane>::Wide, $out, $Function>)
-            }))
+            dispatch!($group, init.input_type(0), T => elementwise::kernel::<T, $out, $Function>(Cost::Cheap))
+        })
+    };
+}
+
+/// Defines a kernel for the types of [`SIGNED`].
+macro_rules! signed {
+    ($op:literal, $Function:ident) => {
+        KernelDef::of($op, &[("T", SIGNED)], |init| {
+            dispatch!(@arms init.input_type(0), T => elementwise::kernel::<T, T, $Function>(Cost::Cheap);
+                Float f32, Double f64, Half f16, BFloat16 bf16, Int8 i8, Int16 i16, Int32 i32, Int64 i64)
+        })
+    };
+}
+
+/// Defines a kernel of a function that consists of calls.
+macro_rules! calls {
+    ($op:literal, $group:ident, $types:expr, $Function:ident) => {
+        KernelDef::of($op, &[("T", $types)], |init| {
+            dispatch!($group, init.input_type(0), T => elementwise::unvectorized_kernel::<T, T, $Function>())
         })
     };
 }
@@ -133,30 +149,28 @@ macro_rules! kernel {
 /// Defines a kernel whose `f32` variant is a polynomial.
 macro_rules! polynomial {
     ($op:literal, $Function:ident, $single:path) => {
-        KernelDef::of($op, &[("T", FLOATS)], |init| {
-            dispatch!(float, init.input_type(0), T => Kernel::sync(|ctx| {
-                elementwise::unary::<T, T>(ctx, Cost::Expensive, <<T as Lane>::Wide as Polynomial>::pick(
-                    &$single,
-                    &map_run::<f64, f64, $Function>,
-                ))
-            }))
+        KernelDef::of($op, &[("T", FLOATS)], |init| match init.input_type(0) {
+            Double => elementwise::unvectorized_kernel::<f64, f64, $Function>(),
+            single => elementwise::map_kernel([single; 2], Cost::Expensive, |out, x| {
+                $single(bytemuck::cast_slice_mut(out), bytemuck::cast_slice(x));
+            }),
         })
     };
 }
 
 /// A type with its own variant of a function: the polynomial for `f32`, the library's function for `f64`.
 pub(super) trait Polynomial: Sized {
-    fn pick<'a>(single: &'a Map<'a, f32, f32>, double: &'a Map<'a, f64, f64>) -> &'a Map<'a, Self, Self>;
+    fn pick(single: fn(&mut [f32], &[f32]), double: fn(&mut [f64], &[f64])) -> fn(&mut [Self], &[Self]);
 }
 
 impl Polynomial for f32 {
-    fn pick<'a>(single: &'a Map<'a, f32, f32>, _: &'a Map<'a, f64, f64>) -> &'a Map<'a, f32, f32> {
+    fn pick(single: fn(&mut [f32], &[f32]), _: fn(&mut [f64], &[f64])) -> fn(&mut [f32], &[f32]) {
         single
     }
 }
 
 impl Polynomial for f64 {
-    fn pick<'a>(_: &'a Map<'a, f32, f32>, double: &'a Map<'a, f64, f64>) -> &'a Map<'a, f64, f64> {
+    fn pick(_: fn(&mut [f32], &[f32]), double: fn(&mut [f64], &[f64])) -> fn(&mut [f64], &[f64]) {
         double
     }
 }
@@ -164,64 +178,72 @@ impl Polynomial for f64 {
 macro_rules! gradient {
     ($op:literal, $Function:ident) => {
         KernelDef::of($op, &[("T", FRACTIONS)], |init| {
-            dispatch!(fraction, init.input_type(0), T => Kernel::sync(|ctx| {
-                let (y, dy) = (ctx.take_input(0)?, ctx.take_input(1)?);
-                let plan = same_size(&y, &dy)?;
-                let zip = &zip_run::<<T as Lane>::Wide, _, $Function>;
-                let out = zip_tensors::<T, T>(&plan, y, dy, Cost::Cheap, zip)?;
-                ctx.set_output(0, out);
-                Ok(())
-            }))
+            let zip = dispatch!(fraction, init.input_type(0), T => {
+                Ok(zip_run::<<T as Lane>::Wide, _, $Function> as ZipFunction)
+            });
+            gradient_kernel(init.input_type(0), zip?)
         })
     };
+}
+
+/// Makes a kernel of two inputs with equally many elements.
+fn gradient_kernel(dtype: DType, zip: ZipFunction) -> Result<Kernel> {
+    let types = [LaneType::of(dtype); 2];
+    Kernel::sync(move |ctx| {
+        let (y, dy) = (ctx.take_input(0)?, ctx.take_input(1)?);
+        let plan = same_size(&y, &dy)?;
+        let out = zip_tensors(&plan, [y, dy], types, Cost::Cheap, &zip)?;
+        ctx.set_output(0, out);
+        Ok(())
+    })
 }
 
 const SIGNED: &[DType] = &[BFloat16, Half, Float, Double, Int8, Int16, Int32, Int64];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    kernel!("Neg", real, SIGNED, Cheap, Neg),
-    kernel!("Abs", real, SIGNED, Cheap, Abs),
-    kernel!("Sign", real, SIGNED, Cheap, Sign),
-    kernel!("Square", number, NUMBERS, Cheap, Square),
-    kernel!("Round", real, SIGNED, Cheap, Round),
-    kernel!("Rint", float, FLOATS, Cheap, Round),
-    kernel!("Reciprocal", fraction, FRACTIONS, Cheap, Reciprocal),
-    kernel!("Inv", fraction, FRACTIONS, Cheap, Reciprocal),
-    kernel!("Neg", complex, COMPLEX, Cheap, ComplexNeg),
-    kernel!("Sign", complex, COMPLEX, Cheap, ComplexSign),
-    kernel!("Exp", complex, COMPLEX, Expensive, Exp),
-    kernel!("Log", complex, COMPLEX, Expensive, Log),
-    kernel!("Tanh", complex, COMPLEX, Expensive, Tanh),
-    kernel!("Sigmoid", complex, COMPLEX, Expensive, Sigmoid),
+    signed!("Neg", Neg),
+    signed!("Abs", Abs),
+    signed!("Sign", Sign),
+    kernel!("Square", number, NUMBERS, Square),
+    signed!("Round", Round),
+    kernel!("Rint", float, FLOATS, Round),
+    kernel!("Reciprocal", fraction, FRACTIONS, Reciprocal),
+    kernel!("Inv", fraction, FRACTIONS, Reciprocal),
+    kernel!("Neg", complex, COMPLEX, ComplexNeg),
+    kernel!("Sign", complex, COMPLEX, ComplexSign),
+    calls!("Exp", complex, COMPLEX, Exp),
+    calls!("Log", complex, COMPLEX, Log),
+    calls!("Tanh", complex, COMPLEX, Tanh),
+    calls!("Sigmoid", complex, COMPLEX, Sigmoid),
     polynomial!("Exp", Exp, polynomial::exp),
     polynomial!("Log", Log, polynomial::log),
     polynomial!("Tanh", Tanh, polynomial::tanh),
     polynomial!("Sigmoid", Sigmoid, polynomial::sigmoid),
-    kernel!("Expm1", fraction, FRACTIONS, Expensive, Expm1),
-    kernel!("Log1p", fraction, FRACTIONS, Expensive, Log1p),
-    kernel!("Sqrt", fraction, FRACTIONS, Cheap, Sqrt),
-    kernel!("Rsqrt", fraction, FRACTIONS, Cheap, Rsqrt),
-    kernel!("Floor", float, FLOATS, Cheap, Floor),
-    kernel!("Ceil", float, FLOATS, Cheap, Ceil),
-    kernel!("Sin", fraction, FRACTIONS, Expensive, Sin),
-    kernel!("Cos", fraction, FRACTIONS, Expensive, Cos),
-    kernel!("Tan", fraction, FRACTIONS, Expensive, Tan),
-    kernel!("Asin", fraction, FRACTIONS, Expensive, Asin),
-    kernel!("Acos", fraction, FRACTIONS, Expensive, Acos),
-    kernel!("Atan", fraction, FRACTIONS, Expensive, Atan),
-    kernel!("Sinh", fraction, FRACTIONS, Expensive, Sinh),
-    kernel!("Cosh", fraction, FRACTIONS, Expensive, Cosh),
-    kernel!("Asinh", fraction, FRACTIONS, Expensive, Asinh),
-    kernel!("Acosh", fraction, FRACTIONS, Expensive, Acosh),
-    kernel!("Atanh", fraction, FRACTIONS, Expensive, Atanh),
-    kernel!("Erf", float, FLOATS, Expensive, Erf),
-    kernel!("Erfc", float, FLOATS, Expensive, Erfc),
-    kernel!("Lgamma", float, FLOATS, Expensive, Lgamma),
-    kernel!("Digamma", float, FLOATS, Expensive, Digamma),
+    calls!("Expm1", fraction, FRACTIONS, Expm1),
+    calls!("Log1p", fraction, FRACTIONS, Log1p),
+    kernel!("Sqrt", fraction, FRACTIONS, Sqrt),
+    kernel!("Rsqrt", fraction, FRACTIONS, Rsqrt),
+    kernel!("Floor", float, FLOATS, Floor),
+    kernel!("Ceil", float, FLOATS, Ceil),
+    calls!("Sin", fraction, FRACTIONS, Sin),
+    calls!("Cos", fraction, FRACTIONS, Cos),
+    calls!("Tan", fraction, FRACTIONS, Tan),
+    calls!("Asin", fraction, FRACTIONS, Asin),
+    calls!("Acos", fraction, FRACTIONS, Acos),
+    calls!("Atan", fraction, FRACTIONS, Atan),
+    calls!("Sinh", fraction, FRACTIONS, Sinh),
+    calls!("Cosh", fraction, FRACTIONS, Cosh),
+    calls!("Asinh", fraction, FRACTIONS, Asinh),
+    calls!("Acosh", fraction, FRACTIONS, Acosh),
+    calls!("Atanh", fraction, FRACTIONS, Atanh),
+    calls!("Erf", float, FLOATS, Erf),
+    calls!("Erfc", float, FLOATS, Erfc),
+    calls!("Lgamma", float, FLOATS, Lgamma),
+    calls!("Digamma", float, FLOATS, Digamma),
     kernel!(@to Bool8, "IsNan", float, FLOATS, IsNan),
     kernel!(@to Bool8, "IsInf", float, FLOATS, IsInf),
     kernel!(@to Bool8, "IsFinite", float, FLOATS, IsFinite),
-    kernel!("Invert", integer, INTEGERS, Cheap, Invert),
+    kernel!("Invert", integer, INTEGERS, Invert),
     kernel!(@to u8, "PopulationCount", integer, INTEGERS, PopulationCount),
     gradient!("SqrtGrad", SqrtGrad),
     gradient!("RsqrtGrad", RsqrtGrad),

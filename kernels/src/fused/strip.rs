@@ -1,10 +1,10 @@
 //! Element-wise ops as functions of strips of elements, for chains: the same functions as in the ops' own kernels.
 
 use crate::activation::Rectifiable;
-use crate::numeric::broadcast::{Binary, Operand, Zip, ZipLoop};
-use crate::numeric::elementwise::{Map, MapLoop, Unary, map_run};
+use crate::numeric::broadcast::{Binary, Operand, ZipLoop};
+use crate::numeric::elementwise::{MapLoop, Unary, map_each};
 use crate::numeric::scalar::{Analytic, Real};
-use crate::numeric::simd::vectorized_wide;
+use crate::numeric::simd::{Vector as _, vectorized_wide};
 use crate::numeric::threads::Cost;
 use crate::numeric::threads::Cost::{Cheap, Expensive};
 use crate::plan::fused::chain::{Arity, Pairing};
@@ -19,8 +19,8 @@ pub(super) struct StripOp<W: 'static> {
 
 /// The function of an op, with one or two operands.
 pub(super) enum StripFunction<W: 'static> {
-    Map(&'static Map<'static, W, W>),
-    Zip(&'static Zip<'static, W, W>, Pairing),
+    Map(fn(&mut [W], &[W])),
+    Zip(fn(&mut [W], &Operand<'_, W>, &Operand<'_, W>), Pairing),
 }
 
 impl<W> StripOp<W> {
@@ -73,82 +73,108 @@ pub(crate) fn has_strip(op: &str) -> bool {
 /// operands.
 pub(super) fn strip_op<W: ChainElement>(op: &str) -> Option<StripOp<W>> {
     macro_rules! map {
-        ($cost:ident, $Function:ty) => {
-            StripOp { run: StripFunction::Map(&|out, x| map(out, x, <$Function>::apply)), cost: $cost }
+        ($Function:ty) => {
+            StripOp { run: StripFunction::Map(|out, x| map(out, x, <$Function>::apply)), cost: Cheap }
+        };
+    }
+    // Functions that consist of calls, to which vector instructions contribute nothing.
+    macro_rules! calls {
+        ($function:expr) => {
+            StripOp {
+                run: StripFunction::Map(|out, x| MapLoop { out, x, op: $function }.run()),
+                cost: Expensive,
+            }
+        };
+    }
+    macro_rules! zip_calls {
+        ($pairing:ident, $function:expr) => {
+            StripOp {
+                run: StripFunction::Zip(
+                    |out, x, y| ZipLoop { out, x: *x, y: *y, op: $function }.run(),
+                    Pairing::$pairing,
+                ),
+                cost: Expensive,
+            }
         };
     }
     macro_rules! map_with {
-        ($cost:ident, $function:path) => {
-            StripOp { run: StripFunction::Map(&|out, x| map(out, x, $function)), cost: $cost }
+        ($function:path) => {
+            StripOp { run: StripFunction::Map(|out, x| map(out, x, $function)), cost: Cheap }
         };
     }
     macro_rules! zip {
-        ($cost:ident, $pairing:ident, $Function:ty) => {
+        ($pairing:ident, $Function:ty) => {
             StripOp {
-                run: StripFunction::Zip(&|out, x, y| zip(out, x, y, <$Function>::apply), Pairing::$pairing),
-                cost: $cost,
+                run: StripFunction::Zip(|out, x, y| zip(out, x, y, <$Function>::apply), Pairing::$pairing),
+                cost: Cheap,
             }
         };
     }
     macro_rules! zip_with {
-        ($cost:ident, $function:path) => {
+        ($function:path) => {
             StripOp {
-                run: StripFunction::Zip(&|out, x, y| zip(out, x, y, $function), Pairing::Equal),
-                cost: $cost,
+                run: StripFunction::Zip(|out, x, y| zip(out, x, y, $function), Pairing::Equal),
+                cost: Cheap,
             }
         };
     }
-    let polynomial =
-        |single, double| StripOp { run: StripFunction::Map(W::pick(single, double)), cost: Expensive };
+    macro_rules! polynomial {
+        ($single:path, $Function:ty) => {
+            StripOp {
+                run: StripFunction::Map(W::pick($single, map_each::<f64, f64, $Function>)),
+                cost: Expensive,
+            }
+        };
+    }
     Some(match op {
-        "Neg" => map!(Cheap, unary::Neg),
-        "Abs" => map!(Cheap, unary::Abs),
-        "Sign" => map!(Cheap, unary::Sign),
-        "Square" => map!(Cheap, unary::Square),
-        "Reciprocal" | "Inv" => map!(Cheap, unary::Reciprocal),
-        "Sqrt" => map!(Cheap, unary::Sqrt),
-        "Rsqrt" => map!(Cheap, unary::Rsqrt),
-        "Floor" => map!(Cheap, unary::Floor),
-        "Ceil" => map!(Cheap, unary::Ceil),
-        "Round" | "Rint" => map!(Cheap, unary::Round),
-        "Expm1" => map!(Expensive, unary::Expm1),
-        "Log1p" => map!(Expensive, unary::Log1p),
-        "Sin" => map!(Expensive, unary::Sin),
-        "Cos" => map!(Expensive, unary::Cos),
-        "Erf" => map!(Expensive, unary::Erf),
-        "Exp" => polynomial(&polynomial::exp, &map_run::<f64, f64, unary::Exp>),
-        "Log" => polynomial(&polynomial::log, &map_run::<f64, f64, unary::Log>),
-        "Tanh" => polynomial(&polynomial::tanh, &map_run::<f64, f64, unary::Tanh>),
-        "Sigmoid" => polynomial(&polynomial::sigmoid, &map_run::<f64, f64, unary::Sigmoid>),
-        "Relu" => map_with!(Cheap, activation::relu),
-        "Relu6" => map_with!(Cheap, activation::relu6),
-        "Elu" => map_with!(Expensive, activation::elu),
-        "Selu" => map_with!(Expensive, activation::selu),
-        "Softplus" => map_with!(Expensive, activation::softplus),
-        "Softsign" => map_with!(Cheap, activation::softsign),
-        "Add" | "AddV2" => zip!(Cheap, Broadcast, binary::Add),
-        "AddN" => zip!(Cheap, Equal, binary::Add),
-        "Sub" => zip!(Cheap, Broadcast, binary::Sub),
-        "Mul" => zip!(Cheap, Broadcast, binary::Mul),
-        "RealDiv" | "Div" => zip!(Cheap, Broadcast, binary::Div),
-        "DivNoNan" => zip!(Cheap, Broadcast, binary::DivNoNan),
-        "MulNoNan" => zip!(Cheap, Broadcast, binary::MulNoNan),
-        "Maximum" => zip!(Cheap, Broadcast, binary::Maximum),
-        "Minimum" => zip!(Cheap, Broadcast, binary::Minimum),
-        "SquaredDifference" => zip!(Cheap, Broadcast, binary::SquaredDifference),
-        "Pow" => zip!(Expensive, Broadcast, binary::Pow),
-        "BiasAdd" => zip!(Cheap, Bias, binary::Add),
-        "SqrtGrad" => zip!(Cheap, Equal, unary::SqrtGrad),
-        "RsqrtGrad" => zip!(Cheap, Equal, unary::RsqrtGrad),
-        "ReciprocalGrad" | "InvGrad" => zip!(Cheap, Equal, unary::ReciprocalGrad),
-        "TanhGrad" => zip!(Cheap, Equal, unary::TanhGrad),
-        "SigmoidGrad" => zip!(Cheap, Equal, unary::SigmoidGrad),
-        "ReluGrad" => zip_with!(Cheap, activation::relu_gradient),
-        "Relu6Grad" => zip_with!(Cheap, activation::relu6_gradient),
-        "EluGrad" => zip_with!(Cheap, activation::elu_gradient),
-        "SeluGrad" => zip_with!(Cheap, activation::selu_gradient),
-        "SoftplusGrad" => zip_with!(Expensive, activation::softplus_gradient),
-        "SoftsignGrad" => zip_with!(Cheap, activation::softsign_gradient),
+        "Neg" => map!(unary::Neg),
+        "Abs" => map!(unary::Abs),
+        "Sign" => map!(unary::Sign),
+        "Square" => map!(unary::Square),
+        "Reciprocal" | "Inv" => map!(unary::Reciprocal),
+        "Sqrt" => map!(unary::Sqrt),
+        "Rsqrt" => map!(unary::Rsqrt),
+        "Floor" => map!(unary::Floor),
+        "Ceil" => map!(unary::Ceil),
+        "Round" | "Rint" => map!(unary::Round),
+        "Expm1" => calls!(unary::Expm1::apply),
+        "Log1p" => calls!(unary::Log1p::apply),
+        "Sin" => calls!(unary::Sin::apply),
+        "Cos" => calls!(unary::Cos::apply),
+        "Erf" => calls!(unary::Erf::apply),
+        "Exp" => polynomial!(polynomial::exp, unary::Exp),
+        "Log" => polynomial!(polynomial::log, unary::Log),
+        "Tanh" => polynomial!(polynomial::tanh, unary::Tanh),
+        "Sigmoid" => polynomial!(polynomial::sigmoid, unary::Sigmoid),
+        "Relu" => map_with!(activation::relu),
+        "Relu6" => map_with!(activation::relu6),
+        "Elu" => calls!(activation::elu),
+        "Selu" => calls!(activation::selu),
+        "Softplus" => calls!(activation::softplus),
+        "Softsign" => map_with!(activation::softsign),
+        "Add" | "AddV2" => zip!(Broadcast, binary::Add),
+        "AddN" => zip!(Equal, binary::Add),
+        "Sub" => zip!(Broadcast, binary::Sub),
+        "Mul" => zip!(Broadcast, binary::Mul),
+        "RealDiv" | "Div" => zip!(Broadcast, binary::Div),
+        "DivNoNan" => zip!(Broadcast, binary::DivNoNan),
+        "MulNoNan" => zip!(Broadcast, binary::MulNoNan),
+        "Maximum" => zip!(Broadcast, binary::Maximum),
+        "Minimum" => zip!(Broadcast, binary::Minimum),
+        "SquaredDifference" => zip!(Broadcast, binary::SquaredDifference),
+        "Pow" => zip_calls!(Broadcast, binary::Pow::apply),
+        "BiasAdd" => zip!(Bias, binary::Add),
+        "SqrtGrad" => zip!(Equal, unary::SqrtGrad),
+        "RsqrtGrad" => zip!(Equal, unary::RsqrtGrad),
+        "ReciprocalGrad" | "InvGrad" => zip!(Equal, unary::ReciprocalGrad),
+        "TanhGrad" => zip!(Equal, unary::TanhGrad),
+        "SigmoidGrad" => zip!(Equal, unary::SigmoidGrad),
+        "ReluGrad" => zip_with!(activation::relu_gradient),
+        "Relu6Grad" => zip_with!(activation::relu6_gradient),
+        "EluGrad" => zip_with!(activation::elu_gradient),
+        "SeluGrad" => zip_with!(activation::selu_gradient),
+        "SoftplusGrad" => zip_calls!(Equal, activation::softplus_gradient),
+        "SoftsignGrad" => zip_with!(activation::softsign_gradient),
         _ => return None,
     })
 }

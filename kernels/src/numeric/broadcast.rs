@@ -1,13 +1,14 @@
 //! Element-wise functions of two tensors with broadcasting: an axis of size 1, or a missing leading axis, repeats
-//! along the other tensor's axis.
+//! along the other tensor's axis. Only the loop over a run of elements is compiled for each type and function; all
+//! other code gets the elements as bytes.
 
 use super::simd::{Vector, vectorized};
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
-use super::widen::{Lane, block, load, store, wide_block};
-use bytemuck::Zeroable;
-use device::kernel::KernelContext;
+use super::widen::{Lane, LaneType};
+use bytemuck::{cast_slice, cast_slice_mut};
+use device::kernel::{Kernel, KernelContext};
 use device::{Error, Result};
-use graph::{Element, Shape, Tensor};
+use graph::{DType, Element, Shape, Tensor};
 use smallvec::SmallVec;
 
 /// How two shapes broadcast. Neighbouring axes along which each tensor continues the same way are merged into one.
@@ -144,10 +145,10 @@ impl Plan {
 }
 
 /// A function of two elements, as a type without values.
-/// The type of the result.
 pub(crate) trait Binary<T> {
-    /// Returns the function's value.
+    /// The type of the result.
     type Out;
+    /// Returns the function's value.
     fn apply(x: T, y: T) -> Self::Out;
 }
 
@@ -158,8 +159,41 @@ pub(crate) enum Operand<'a, T> {
     One(T),
 }
 
-/// A function that combines two runs of elements into a run of results.
-pub(crate) type Zip<'f, A, R> = dyn Fn(&mut [R], &Operand<'_, A>, &Operand<'_, A>) + Sync + 'f;
+/// The bytes of an [`Operand`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OperandBytes<'a> {
+    bytes: &'a [u8],
+    /// True for the bytes of a single element that repeats.
+    repeats: bool,
+}
+
+impl<'a> OperandBytes<'a> {
+    /// Returns the operand with one element per output element.
+    pub(crate) fn many(bytes: &'a [u8]) -> OperandBytes<'a> {
+        OperandBytes { bytes, repeats: false }
+    }
+
+    /// Returns the operand as elements.
+    #[inline]
+    pub(crate) fn elements<T: Element>(self) -> Operand<'a, T> {
+        let elements = cast_slice(self.bytes);
+        if self.repeats { Operand::One(elements[0]) } else { Operand::Many(elements) }
+    }
+
+    /// Returns the part of an operand's `elements` of `size` bytes each for a run of `len` output elements.
+    #[inline]
+    fn of_run(elements: &'a [u8], size: usize, at: usize, len: usize, repeats: bool) -> OperandBytes<'a> {
+        let len = if repeats { 1 } else { len };
+        OperandBytes { bytes: &elements[at * size..(at + len) * size], repeats }
+    }
+}
+
+/// A function that combines the bytes of two runs of elements into the bytes of a run of results, in the types of the
+/// computation.
+pub(crate) type Zip<'f> = dyn Fn(&mut [u8], OperandBytes<'_>, OperandBytes<'_>) + Sync + 'f;
+
+/// A [`Zip`] that captures nothing.
+pub(crate) type ZipFunction = fn(&mut [u8], OperandBytes<'_>, OperandBytes<'_>);
 
 /// The loop over two runs of elements, compiled for each vector instruction set.
 pub(crate) struct ZipLoop<'a, T, R, F> {
@@ -195,13 +229,14 @@ impl<T: Copy, R: Copy, F: Fn(T, T) -> R> Vector for ZipLoop<'_, T, R, F> {
 }
 
 /// Applies `op`, which should be `#[inline(always)]` or a closure, to each pair of elements of a run.
-pub(crate) fn zip_run_with<T: Copy, R: Copy>(
-    out: &mut [R],
-    x: &Operand<'_, T>,
-    y: &Operand<'_, T>,
+pub(crate) fn zip_with<T: Element, R: Element>(
+    out: &mut [u8],
+    x: OperandBytes<'_>,
+    y: OperandBytes<'_>,
     op: impl Fn(T, T) -> R,
 ) {
-    match (*x, *y) {
+    let out: &mut [R] = cast_slice_mut(out);
+    match (x.elements(), y.elements()) {
         // Mostly scalars, which gain nothing from vector instructions.
         (Operand::One(x), Operand::One(y)) => out.fill(op(x, y)),
         (x, y) => vectorized(ZipLoop { out, x, y, op }),
@@ -209,134 +244,168 @@ pub(crate) fn zip_run_with<T: Copy, R: Copy>(
 }
 
 /// Applies the function `O` to each pair of elements of a run.
-pub(crate) fn zip_run<T: Copy, R: Copy, O: Binary<T, Out = R>>(
-    out: &mut [R],
-    x: &Operand<'_, T>,
-    y: &Operand<'_, T>,
+pub(crate) fn zip_run<T: Element, R: Element, O: Binary<T, Out = R>>(
+    out: &mut [u8],
+    x: OperandBytes<'_>,
+    y: OperandBytes<'_>,
 ) {
-    zip_run_with(out, x, y, O::apply);
+    zip_with(out, x, y, O::apply);
 }
 
-/// Computes a whole kernel: output 0 is `zip` of inputs 0 and 1.
-pub(crate) fn binary<A: Lane, R: Lane>(
+/// Applies the function `O` to each pair of elements of a run without vector instructions.
+pub(crate) fn zip_each<T: Element, R: Element, O: Binary<T, Out = R>>(
+    out: &mut [u8],
+    x: OperandBytes<'_>,
+    y: OperandBytes<'_>,
+) {
+    let out: &mut [R] = cast_slice_mut(out);
+    let [x_step, y_step] = [usize::from(!x.repeats), usize::from(!y.repeats)];
+    let (x, y): (&[T], &[T]) = (cast_slice(x.bytes), cast_slice(y.bytes));
+    for (i, o) in out.iter_mut().enumerate() {
+        *o = O::apply(x[i * x_step], y[i * y_step]);
+    }
+}
+
+/// Makes a kernel: output 0 is the function `O` of inputs 0 and 1.
+pub(crate) fn kernel<A: Lane, R: Lane, O: Binary<A::Wide, Out = R::Wide>>(cost: Cost) -> Result<Kernel> {
+    zip_kernel([A::DTYPE, R::DTYPE], cost, zip_run::<A::Wide, R::Wide, O>)
+}
+
+/// Makes a kernel like [`kernel`] of a function that consists of calls or divides integers, to which vector
+/// instructions contribute nothing.
+pub(crate) fn unvectorized_kernel<A: Lane, R: Lane, O: Binary<A::Wide, Out = R::Wide>>() -> Result<Kernel> {
+    zip_kernel([A::DTYPE, R::DTYPE], Cost::Expensive, zip_each::<A::Wide, R::Wide, O>)
+}
+
+/// Makes a kernel: output 0 is `zip` of inputs 0 and 1. `dtypes` are those of the inputs and of the output.
+pub(crate) fn zip_kernel(dtypes: [DType; 2], cost: Cost, zip: ZipFunction) -> Result<Kernel> {
+    let types = dtypes.map(LaneType::of);
+    Kernel::sync(move |ctx| binary(ctx, types, cost, &zip))
+}
+
+/// Computes a whole kernel: output 0 is `zip` of inputs 0 and 1. `types` are those of the inputs and of the output.
+pub(crate) fn binary(
     ctx: &mut KernelContext<'_>,
+    types: [LaneType; 2],
     cost: Cost,
-    zip: &Zip<'_, A::Wide, R::Wide>,
+    zip: &Zip<'_>,
 ) -> Result<()> {
     // Scalars are read in place: they are frequent in graphs, and moving one costs as much as the computation.
     let (x, y) = (ctx.input(0)?, ctx.input(1)?);
     if x.shape().rank() == 0 && y.shape().rank() == 0 {
-        let mut out = [R::Wide::zeroed()];
-        let (a, b) = (x.item::<A>()?, y.item::<A>()?);
-        zip(&mut out, &Operand::One(a.to_wide()), &Operand::One(b.to_wide()));
-        ctx.set_scalar(0, R::of_wide(out[0]));
-        return Ok(());
+        let [from, to] = types;
+        let [mut out, mut wide_x, mut wide_y, mut wide_out] = [[0u64; 2]; 4];
+        let single = |bytes| OperandBytes { bytes, repeats: true };
+        let x = single(from.load(from.elements(x)?, cast_slice_mut(&mut wide_x)));
+        let y = single(from.load(from.elements(y)?, cast_slice_mut(&mut wide_y)));
+        let out = &mut cast_slice_mut(&mut out)[..to.size];
+        to.store(out, cast_slice_mut(&mut wide_out), |out| zip(out, x, y));
+        return to.set_scalar(ctx, out);
     }
     let plan = Plan::new(x.shape(), y.shape())?;
-    let out = zip_tensors::<A, R>(&plan, ctx.take_input(0)?, ctx.take_input(1)?, cost, zip)?;
-    ctx.set_output(0, out);
+    let operands = [ctx.take_input(0)?, ctx.take_input(1)?];
+    ctx.set_output(0, zip_tensors(&plan, operands, types, cost, zip)?);
     Ok(())
 }
 
 /// The location of an operand's elements.
-enum OperandSource<'a, A> {
-    Slice(&'a [A]),
+#[derive(Clone, Copy)]
+enum OperandSource<'a> {
+    Elements(&'a [u8]),
     /// The output's buffer, at the output's positions.
     Output,
 }
 
 /// Computes `zip` of two tensors. The result reuses the buffer of an operand if dtype and size allow it and the
 /// tensor has no other reader.
-pub(crate) fn zip_tensors<A: Lane, R: Lane>(
+pub(crate) fn zip_tensors(
     plan: &Plan,
-    x: Tensor,
-    y: Tensor,
+    operands: [Tensor; 2],
+    types: [LaneType; 2],
     cost: Cost,
-    zip: &Zip<'_, A::Wide, R::Wide>,
+    zip: &Zip<'_>,
 ) -> Result<Tensor> {
+    let ([x, y], [from, to]) = (operands, types);
     let count = plan.shape.num_elements();
-    let fits = |t: &Tensor| A::DTYPE == R::DTYPE && t.num_elements() == count && t.is_unique();
-    let chunk = chunk_size(count, cost);
+    let fits = |t: &Tensor| from.dtype == to.dtype && t.num_elements() == count && t.is_unique();
+    let chunk = chunk_size(count, cost) * to.size;
+    let compute = |out: &mut [u8], sources| {
+        for_chunks(out, chunk, |start, part| zip_part(plan, to.count(start), part, sources, types, zip));
+    };
     if fits(&x) {
         let mut out = x.reshaped(plan.shape.clone())?;
         drop(x);
-        let y = y.values::<A>()?;
-        for_chunks(out.values_mut::<R>()?, chunk, |start, part| {
-            zip_part::<A, R>(plan, start, part, [OperandSource::Output, OperandSource::Slice(y)], zip);
-        });
+        let y = from.elements(&y)?;
+        compute(to.elements_mut(&mut out)?, [OperandSource::Output, OperandSource::Elements(y)]);
         return Ok(out);
     }
     if fits(&y) {
         let mut out = y.reshaped(plan.shape.clone())?;
         drop(y);
-        let x = x.values::<A>()?;
-        for_chunks(out.values_mut::<R>()?, chunk, |start, part| {
-            zip_part::<A, R>(plan, start, part, [OperandSource::Slice(x), OperandSource::Output], zip);
-        });
+        let x = from.elements(&x)?;
+        compute(to.elements_mut(&mut out)?, [OperandSource::Elements(x), OperandSource::Output]);
         return Ok(out);
     }
-    let mut out = Tensor::unspecified(R::DTYPE, plan.shape.clone())?;
-    let (x, y) = (x.values::<A>()?, y.values::<A>()?);
-    for_chunks(out.values_mut::<R>()?, chunk, |start, part| {
-        zip_part::<A, R>(plan, start, part, [OperandSource::Slice(x), OperandSource::Slice(y)], zip);
-    });
+    let mut out = Tensor::unspecified(to.dtype, plan.shape.clone())?;
+    let sources = [OperandSource::Elements(from.elements(&x)?), OperandSource::Elements(from.elements(&y)?)];
+    compute(to.elements_mut(&mut out)?, sources);
     Ok(out)
 }
 
 /// Computes the output's elements from position `start` on.
-fn zip_part<A: Lane, R: Lane>(
+fn zip_part(
     plan: &Plan,
     start: usize,
-    out: &mut [R],
-    sources: [OperandSource<'_, A>; 2],
-    zip: &Zip<'_, A::Wide, R::Wide>,
+    out: &mut [u8],
+    sources: [OperandSource<'_>; 2],
+    types: [LaneType; 2],
+    zip: &Zip<'_>,
 ) {
-    let repeats = plan.repeats();
-    if A::NATIVE
-        && R::NATIVE
-        && let [OperandSource::Slice(x), OperandSource::Slice(y)] = sources
+    let ([from, to], repeats) = (types, plan.repeats());
+    let count = to.count(out.len());
+    if from.is_native
+        && to.is_native
+        && let [OperandSource::Elements(x), OperandSource::Elements(y)] = sources
     {
-        let (x, y): (&[A::Wide], &[A::Wide]) = (bytemuck::cast_slice(x), bytemuck::cast_slice(y));
-        plan.walk(start, out.len(), |at, len, [i, j]| {
-            let x = if repeats[0] { Operand::One(x[i]) } else { Operand::Many(&x[i..i + len]) };
-            let y = if repeats[1] { Operand::One(y[j]) } else { Operand::Many(&y[j..j + len]) };
-            zip(bytemuck::cast_slice_mut(&mut out[at..at + len]), &x, &y);
+        plan.walk(start, count, |at, len, [i, j]| {
+            let x = OperandBytes::of_run(x, from.size, i, len, repeats[0]);
+            let y = OperandBytes::of_run(y, from.size, j, len, repeats[1]);
+            zip(&mut out[at * to.size..(at + len) * to.size], x, y);
         });
         return;
     }
-    let mut wide = [block::<A::Wide>(out.len()), block(out.len())];
-    let mut wide_out = wide_block::<R>(out.len());
-    plan.walk(start, out.len(), |at, len, offsets| {
+    let mut wide = [from.block(count), from.block(count)];
+    let mut wide_out = to.wide_block(count);
+    plan.walk(start, count, |at, len, offsets| {
         for done in (0..len).step_by(BLOCK) {
             let len = (len - done).min(BLOCK);
-            let out = &mut out[at + done..at + done + len];
+            let out = &mut out[(at + done) * to.size..(at + done + len) * to.size];
             let [x, y] = &mut wide;
-            let x = operand(&sources[0], repeats[0], offsets[0], done, out, x);
-            let y = operand(&sources[1], repeats[1], offsets[1], done, out, y);
-            store(out, &mut wide_out, |out| zip(out, &x, &y));
+            let position = |i: usize| if repeats[i] { offsets[i] } else { offsets[i] + done };
+            let x = sources[0].load(from, (position(0), len), repeats[0], out, cast_slice_mut(x));
+            let y = sources[1].load(from, (position(1), len), repeats[1], out, cast_slice_mut(y));
+            to.store(out, cast_slice_mut(&mut wide_out), |out| zip(out, x, y));
         }
     });
 }
 
-/// Returns the elements of one operand for the block of output in `out`, which begins `done` elements into a run.
-fn operand<'a, A: Lane, R: Element>(
-    source: &OperandSource<'a, A>,
-    repeats: bool,
-    offset: usize,
-    done: usize,
-    out: &[R],
-    buffer: &'a mut [A::Wide],
-) -> Operand<'a, A::Wide> {
-    match source {
-        OperandSource::Slice(values) if repeats => Operand::One(load(&values[offset..offset + 1], buffer)[0]),
-        OperandSource::Slice(values) => {
-            let from = offset + done;
-            Operand::Many(load(&values[from..from + out.len()], buffer))
-        }
-        OperandSource::Output => {
-            let buffer = &mut buffer[..out.len()];
-            A::widen(bytemuck::cast_slice(out), buffer);
-            Operand::Many(buffer)
+impl OperandSource<'_> {
+    /// Returns the elements for the block of output in `out`; `run` is their position and the block's length. `buffer`
+    /// holds the elements if they have to be converted or would be overwritten.
+    fn load<'a>(
+        &'a self,
+        lane: LaneType,
+        run: (usize, usize),
+        repeats: bool,
+        out: &[u8],
+        buffer: &'a mut [u8],
+    ) -> OperandBytes<'a> {
+        match *self {
+            OperandSource::Elements(elements) => {
+                let run = OperandBytes::of_run(elements, lane.size, run.0, run.1, repeats);
+                OperandBytes { bytes: lane.load(run.bytes, buffer), repeats }
+            }
+            OperandSource::Output => OperandBytes::many(lane.widen(out, buffer)),
         }
     }
 }

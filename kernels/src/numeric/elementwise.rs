@@ -1,13 +1,14 @@
 //! Element-wise functions of one tensor. Results overwrite the operand if it has no other reader, and large tensors
-//! are split among threads.
+//! are split among threads. Only the loop over a run of elements is compiled for each type and function; all other
+//! code gets the elements as bytes.
 
 use super::simd::{Vector, vectorized};
 use super::threads::{BLOCK, Cost, chunk_size, for_chunks};
-use super::widen::{Lane, block, load, store, wide_block};
-use bytemuck::Zeroable;
+use super::widen::{Lane, LaneType};
+use bytemuck::{cast_slice, cast_slice_mut};
 use device::Result;
-use device::kernel::KernelContext;
-use graph::Tensor;
+use device::kernel::{Kernel, KernelContext};
+use graph::{DType, Element, Tensor};
 
 /// A function of one element, as a type without values.
 pub(crate) trait Unary<T> {
@@ -17,8 +18,9 @@ pub(crate) trait Unary<T> {
     fn apply(x: T) -> Self::Out;
 }
 
-/// A function that maps a run of elements to a run of results.
-pub(crate) type Map<'f, A, R> = dyn Fn(&mut [R], &[A]) + Sync + 'f;
+/// A function that maps the bytes of a run of elements to the bytes of a run of results, both in the types of the
+/// computation.
+pub(crate) type Map<'f> = dyn Fn(&mut [u8], &[u8]) + Sync + 'f;
 
 /// The loop over a run of elements, compiled for each vector instruction set.
 pub(crate) struct MapLoop<'a, T, R, F> {
@@ -37,77 +39,94 @@ impl<T: Copy, R, F: Fn(T) -> R> Vector for MapLoop<'_, T, R, F> {
     }
 }
 
-/// Applies `op`, which should be `#[inline(always)]` or a closure, to a run of elements.
-pub(crate) fn map_run_with<T: Copy, R>(out: &mut [R], x: &[T], op: impl Fn(T) -> R) {
-    vectorized(MapLoop { out, x, op });
+/// Applies `op`, which should be `#[inline(always)]` or a closure, to the bytes of a run of elements.
+pub(crate) fn map_with<T: Element, R: Element>(out: &mut [u8], x: &[u8], op: impl Fn(T) -> R) {
+    vectorized(MapLoop { out: cast_slice_mut(out), x: cast_slice(x), op });
 }
 
-/// Applies the function `O` to a run of elements.
-pub(crate) fn map_run<T: Copy, R, O: Unary<T, Out = R>>(out: &mut [R], x: &[T]) {
-    vectorized(MapLoop { out, x, op: O::apply });
+/// Applies the function `O` to the bytes of a run of elements.
+pub(crate) fn map_run<T: Element, R: Element, O: Unary<T, Out = R>>(out: &mut [u8], x: &[u8]) {
+    map_with(out, x, O::apply);
+}
+
+/// Applies the function `O` to a run of elements without vector instructions.
+pub(crate) fn map_each<T: Element, R: Element, O: Unary<T, Out = R>>(out: &mut [R], x: &[T]) {
+    MapLoop { out, x, op: O::apply }.run();
+}
+
+/// Makes a kernel: output 0 is the function `O` of input 0, element by element.
+pub(crate) fn kernel<A: Lane, R: Lane, O: Unary<A::Wide, Out = R::Wide>>(cost: Cost) -> Result<Kernel> {
+    map_kernel([A::DTYPE, R::DTYPE], cost, map_run::<A::Wide, R::Wide, O>)
+}
+
+/// Makes a kernel like [`kernel`] of a function that consists of calls, to which vector instructions contribute
+/// nothing.
+pub(crate) fn unvectorized_kernel<A: Lane, R: Lane, O: Unary<A::Wide, Out = R::Wide>>() -> Result<Kernel> {
+    map_kernel([A::DTYPE, R::DTYPE], Cost::Expensive, |out, x| {
+        map_each::<A::Wide, R::Wide, O>(cast_slice_mut(out), cast_slice(x));
+    })
+}
+
+/// Makes a kernel: output 0 is `map` of input 0, which have these dtypes.
+pub(crate) fn map_kernel(dtypes: [DType; 2], cost: Cost, map: fn(&mut [u8], &[u8])) -> Result<Kernel> {
+    let types = dtypes.map(LaneType::of);
+    Kernel::sync(move |ctx| unary(ctx, types, cost, &map))
 }
 
 /// Computes a whole kernel: output 0 is `map` of input 0, element by element.
-pub(crate) fn unary<A: Lane, R: Lane>(
+pub(crate) fn unary(
     ctx: &mut KernelContext<'_>,
+    types: [LaneType; 2],
     cost: Cost,
-    map: &Map<'_, A::Wide, R::Wide>,
+    map: &Map<'_>,
 ) -> Result<()> {
+    let [from, to] = types;
     let x = ctx.input(0)?;
     if x.shape().rank() == 0 {
-        let mut out = [R::Wide::zeroed()];
-        map(&mut out, &[x.item::<A>()?.to_wide()]);
-        ctx.set_scalar(0, R::of_wide(out[0]));
-        return Ok(());
+        // Scalars are read in place: they are frequent in graphs, and moving one costs as much as the computation.
+        let [mut out, mut wide_x, mut wide_out] = [[0u64; 2]; 3];
+        let x = from.load(from.elements(x)?, cast_slice_mut(&mut wide_x));
+        let out = &mut cast_slice_mut(&mut out)[..to.size];
+        to.store(out, cast_slice_mut(&mut wide_out), |out| map(out, x));
+        return to.set_scalar(ctx, out);
     }
     let x = ctx.take_input(0)?;
-    ctx.set_output(0, map_tensor::<A, R>(x, cost, map)?);
+    ctx.set_output(0, map_tensor(x, types, cost, map)?);
     Ok(())
 }
 
 /// Computes `map` of a tensor, in the operand's buffer if the types are equal and the tensor has no other reader.
-pub(crate) fn map_tensor<A: Lane, R: Lane>(
-    x: Tensor,
-    cost: Cost,
-    map: &Map<'_, A::Wide, R::Wide>,
-) -> Result<Tensor> {
-    let chunk = chunk_size(x.num_elements(), cost);
-    if A::DTYPE == R::DTYPE && x.is_unique() {
+pub(crate) fn map_tensor(x: Tensor, types: [LaneType; 2], cost: Cost, map: &Map<'_>) -> Result<Tensor> {
+    let [from, to] = types;
+    let chunk = chunk_size(x.num_elements(), cost) * to.size;
+    if from.dtype == to.dtype && x.is_unique() {
         let mut out = x;
-        for_chunks(out.values_mut::<R>()?, chunk, |_, part| map_in_place::<A, R>(part, map));
+        for_chunks(to.elements_mut(&mut out)?, chunk, |_, part| map_in_place(part, to, map));
         return Ok(out);
     }
-    let mut out = Tensor::unspecified(R::DTYPE, x.shape().clone())?;
-    let x = x.values::<A>()?;
-    for_chunks(out.values_mut::<R>()?, chunk, |start, part| {
-        let x = &x[start..start + part.len()];
-        if A::NATIVE && R::NATIVE {
-            return map(bytemuck::cast_slice_mut(part), bytemuck::cast_slice(x));
+    let mut out = Tensor::unspecified(to.dtype, x.shape().clone())?;
+    let x = from.elements(&x)?;
+    for_chunks(to.elements_mut(&mut out)?, chunk, |start, part| {
+        let (start, count) = (to.count(start), to.count(part.len()));
+        let x = &x[start * from.size..][..count * from.size];
+        if from.is_native && to.is_native {
+            return map(part, x);
         }
-        let (mut wide_x, mut wide_out) = (wide_block::<A>(part.len()), wide_block::<R>(part.len()));
-        for (out, x) in part.chunks_mut(BLOCK).zip(x.chunks(BLOCK)) {
-            map_block::<A, R>(out, load(x, &mut wide_x), &mut wide_out, map);
+        let (mut wide_x, mut wide_out) = (from.wide_block(count), to.wide_block(count));
+        for (out, x) in part.chunks_mut(BLOCK * to.size).zip(x.chunks(BLOCK * from.size)) {
+            let x = from.load(x, cast_slice_mut(&mut wide_x));
+            to.store(out, cast_slice_mut(&mut wide_out), |out| map(out, x));
         }
     });
     Ok(out)
 }
 
-/// Maps elements in place; `A` and `R` are the same type.
-fn map_in_place<A: Lane, R: Lane>(values: &mut [R], map: &Map<'_, A::Wide, R::Wide>) {
-    let (mut x, mut wide_out) = (block::<A::Wide>(values.len()), wide_block::<R>(values.len()));
-    for out in values.chunks_mut(BLOCK) {
-        let x = &mut x[..out.len()];
-        A::widen(bytemuck::cast_slice(out), x);
-        map_block::<A, R>(out, x, &mut wide_out, map);
+/// Maps elements in place.
+fn map_in_place(values: &mut [u8], lane: LaneType, map: &Map<'_>) {
+    let count = lane.count(values.len());
+    let (mut x, mut wide_out) = (lane.block(count), lane.wide_block(count));
+    for out in values.chunks_mut(BLOCK * lane.size) {
+        let x = &*lane.widen(out, cast_slice_mut(&mut x));
+        lane.store(out, cast_slice_mut(&mut wide_out), |out| map(out, x));
     }
-}
-
-/// Maps a block of elements in the wide type and stores the results.
-fn map_block<A: Lane, R: Lane>(
-    out: &mut [R],
-    x: &[A::Wide],
-    wide: &mut [R::Wide],
-    map: &Map<'_, A::Wide, R::Wide>,
-) {
-    store(out, wide, |out| map(out, x));
 }

@@ -1,10 +1,12 @@
 //! Elements and the types that they are computed in: 16-bit floats are widened to `f32` once per element, not once
 //! per operation; all others are computed in their own type.
 
+use super::dispatch::dispatch;
 use super::scalar::Real;
 use super::threads::BLOCK;
 use device::Result;
-use graph::{Bool8, Element, Tensor};
+use device::kernel::KernelContext;
+use graph::{Bool8, DType, Element, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use num_complex::Complex;
@@ -87,31 +89,127 @@ pub(crate) fn block<W: Element>(len: usize) -> Block<W> {
     SmallVec::from_elem(W::zeroed(), len.min(BLOCK))
 }
 
-/// Returns a block like [`block`] for elements that are computed in another type; empty for native elements.
-#[inline]
-pub(crate) fn wide_block<A: Lane>(len: usize) -> Block<A::Wide> {
-    block(if A::NATIVE { 0 } else { len })
+/// The bytes of a short run of elements on the stack, aligned for every element type.
+pub(crate) type ByteBlock = SmallVec<[u64; BLOCK * LARGEST / size_of::<u64>()]>;
+
+/// The size in bytes of the largest elements.
+const LARGEST: usize = size_of::<Complex<f64>>();
+
+/// The element type of a [`Lane`] as a value, for code that is compiled once for all element types. Elements are passed
+/// as bytes, and "wide" ones are in the type that they are computed in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneType {
+    pub(crate) dtype: DType,
+    /// The size of an element in bytes.
+    pub(crate) size: usize,
+    /// The size of a wide element in bytes.
+    wide_size: usize,
+    /// True if elements are computed in their own type.
+    pub(crate) is_native: bool,
 }
 
-/// Returns the elements in the type that they are computed in; `buffer` holds them if they have to be converted.
-pub(crate) fn load<'a, A: Lane>(from: &'a [A], buffer: &'a mut [A::Wide]) -> &'a [A::Wide] {
-    if A::NATIVE {
-        return bytemuck::cast_slice(from);
+impl LaneType {
+    /// Returns the type of a dtype's elements.
+    pub(crate) fn of(dtype: DType) -> LaneType {
+        let size = dtype.size().unwrap_or(1);
+        match dtype {
+            DType::Half | DType::BFloat16 => {
+                LaneType { dtype, size, wide_size: size_of::<f32>(), is_native: false }
+            }
+            _ => LaneType { dtype, size, wide_size: size, is_native: true },
+        }
     }
-    let buffer = &mut buffer[..from.len()];
-    A::widen(from, buffer);
-    buffer
+
+    /// Returns the number of elements in this many bytes. A division would be slow; all sizes are powers of two.
+    #[inline]
+    pub(crate) fn count(self, bytes: usize) -> usize {
+        bytes >> self.size.trailing_zeros()
+    }
+
+    /// Returns the elements of a tensor.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the tensor has another dtype.
+    pub(crate) fn elements(self, tensor: &Tensor) -> Result<&[u8]> {
+        self.check(tensor)?;
+        Ok(tensor.bytes()?)
+    }
+
+    /// Returns the elements of a tensor for writing, like [`LaneType::elements`].
+    pub(crate) fn elements_mut(self, tensor: &mut Tensor) -> Result<&mut [u8]> {
+        self.check(tensor)?;
+        Ok(tensor.bytes_mut()?)
+    }
+
+    fn check(self, tensor: &Tensor) -> Result<()> {
+        if tensor.dtype() == self.dtype {
+            return Ok(());
+        }
+        Err(graph::Error::DType { expected: self.dtype, actual: tensor.dtype() }.into())
+    }
+
+    /// Returns a zeroed block for a run of `count` wide elements, but for at most [`BLOCK`].
+    #[inline]
+    pub(crate) fn block(self, count: usize) -> ByteBlock {
+        SmallVec::from_elem(0, (count.min(BLOCK) * self.wide_size).div_ceil(size_of::<u64>()))
+    }
+
+    /// Returns a block like [`LaneType::block`] for elements that are computed in another type; empty for native
+    /// elements.
+    #[inline]
+    pub(crate) fn wide_block(self, count: usize) -> ByteBlock {
+        self.block(if self.is_native { 0 } else { count })
+    }
+
+    /// Writes the elements to the front of `buffer`; returns the written wide elements.
+    pub(crate) fn widen<'b>(self, from: &[u8], buffer: &'b mut [u8]) -> &'b mut [u8] {
+        let to = &mut buffer[..self.count(from.len()) * self.wide_size];
+        match self.dtype {
+            DType::Half => f16::widen(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to)),
+            DType::BFloat16 => bf16::widen(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to)),
+            _ => to.copy_from_slice(from),
+        }
+        to
+    }
+
+    /// Returns the wide elements; `buffer` holds them if they have to be converted.
+    pub(crate) fn load<'a>(self, from: &'a [u8], buffer: &'a mut [u8]) -> &'a [u8] {
+        if self.is_native { from } else { self.widen(from, buffer) }
+    }
+
+    /// Calls `compute` to fill `out` with wide elements; `buffer` is used if they have to be converted.
+    pub(crate) fn store(self, out: &mut [u8], buffer: &mut [u8], compute: impl FnOnce(&mut [u8])) {
+        if self.is_native {
+            return compute(out);
+        }
+        let wide = &mut buffer[..self.count(out.len()) * self.wide_size];
+        compute(wide);
+        match self.dtype {
+            DType::Half => f16::narrow(bytemuck::cast_slice(wide), bytemuck::cast_slice_mut(out)),
+            _ => bf16::narrow(bytemuck::cast_slice(wide), bytemuck::cast_slice_mut(out)),
+        }
+    }
+
+    /// Sets output 0 to the scalar with these bytes.
+    pub(crate) fn set_scalar(self, ctx: &mut KernelContext<'_>, element: &[u8]) -> Result<()> {
+        dispatch!(any, self.dtype, T => {
+            ctx.set_scalar(0, bytemuck::pod_read_unaligned::<T>(element));
+            Ok(())
+        })
+    }
 }
 
-/// Calls `compute` to fill `out` in the type that it computes in; `buffer` is used if the result has to be converted.
-pub(crate) fn store<R: Lane>(out: &mut [R], buffer: &mut [R::Wide], compute: impl FnOnce(&mut [R::Wide])) {
-    if R::NATIVE {
-        return compute(bytemuck::cast_slice_mut(out));
-    }
-    let buffer = &mut buffer[..out.len()];
-    compute(buffer);
-    R::narrow(buffer, out);
+/// Evaluates an expression like `dispatch!` for the group `any`, but with unsigned `$T` for signed integers and for
+/// `bool`, for functions that give the same bits for both.
+macro_rules! dispatch_unsigned {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        $crate::numeric::dispatch::dispatch!(@arms $dtype, $T => $body;
+            Float f32, Double f64, Half half::f16, BFloat16 half::bf16, Bool u8,
+            Int8 u8, Int16 u16, Int32 u32, Int64 u64, UInt8 u8, UInt16 u16, UInt32 u32, UInt64 u64,
+            Complex64 num_complex::Complex<f32>, Complex128 num_complex::Complex<f64>)
+    };
 }
+pub(crate) use dispatch_unsigned;
 
 /// Returns the tensor in the type that it is computed in.
 pub(crate) fn widened<T: Lane>(x: &Tensor) -> Result<Tensor> {
