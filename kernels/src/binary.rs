@@ -188,9 +188,13 @@ pub(super) const KERNELS: &[KernelDef] = &[
     kernel!("Minimum", real, REALS, Cheap, Minimum),
     KernelDef::of("Pow", &[("T", POW)], |init| {
         let dtype = init.input_type(0);
-        let zip = dispatch!(@arms dtype, T => Ok(zip_each::<<T as Lane>::Wide, _, Pow> as ZipFunction);
-            Float f32, Double f64, Half f16, BFloat16 bf16, Int8 i8, Int16 i16, Int32 i32, Int64 i64)?;
-        checked_kernel(dtype, refuse_negative, zip)
+        let zip = if dtype.is_integer() {
+            dispatch!(@arms dtype, T => Ok(zip_run::<T, _, Pow> as ZipFunction);
+                Int8 i8, Int16 i16, Int32 i32, Int64 i64)
+        } else {
+            dispatch!(float, dtype, T => Ok(zip_each::<<T as Lane>::Wide, _, Pow> as ZipFunction))
+        };
+        checked_kernel(dtype, refuse_negative, zip?)
     }),
     calls!("Pow", complex, COMPLEX, ComplexPow),
     wrapping!(
