@@ -85,11 +85,14 @@ impl Arguments {
 /// per element type, not once per rule.
 type Update<W, const V: usize> = dyn Fn(&mut [&mut [W]; V], &[W]) + Sync;
 
+/// A function that creates a rule's loop from the op's scalars and flag.
+type MakeUpdate<W, const V: usize> = fn(&[W], bool) -> Result<Box<Update<W, V>>>;
+
 /// Makes the kernel of an op with `V` variables; `make` creates the rule's loop from the op's scalars and flag.
 fn step<T: Lane<Wide: Analytic>, const V: usize>(
     init: &KernelInit<'_>,
     flag: &str,
-    make: fn(&[T::Wide], bool) -> Result<Box<Update<T::Wide, V>>>,
+    make: MakeUpdate<T::Wide, V>,
 ) -> Result<Kernel> {
     let arguments = Arguments::new(init)?;
     if arguments.variables.len() != V {
