@@ -16,80 +16,88 @@ use self::filter_gradient::FilterGradient;
 use self::patch_product::PatchProduct;
 use self::stencil::Stencil;
 use crate::numeric::dispatch::{FLOATS, INDEX};
-use crate::numeric::image::{from_nhwc, to_nhwc};
+use crate::numeric::image::{load, store, wide_dtype};
 use crate::numeric::operand_cache::OperandCache;
 use crate::numeric::panel::Panels;
 use crate::numeric::scalar::Number;
-use crate::numeric::widen::{Lane, narrowed, widened};
 use crate::plan::conv::{input_shape, sizes_input};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::DataFormat;
-use graph::{DType, Element as _, Shape, Tensor};
+use graph::{DType, Shape, Tensor};
 
 const FLOATS_AND_INT: &[DType] = &[DType::Float, DType::Double, DType::Half, DType::BFloat16, DType::Int32];
 
-macro_rules! typed {
-    ($dtype:expr, $T:ident => $body:expr) => {
-        crate::numeric::dispatch::dispatch!(@arms $dtype, $T => $body;
-            Float f32, Double f64, Half half::f16, BFloat16 half::bf16, Int32 i32)
+/// Evaluates an expression with `$W` as the type that elements of a dtype are computed in: only floats, or `i32` too.
+macro_rules! wide {
+    ($dtype:expr, $W:ident => $body:expr) => {
+        crate::numeric::dispatch::dispatch!(@arms wide_dtype($dtype), $W => $body; Float f32, Double f64)
+    };
+    (with i32, $dtype:expr, $W:ident => $body:expr) => {
+        crate::numeric::dispatch::dispatch!(@arms wide_dtype($dtype), $W => $body; Float f32, Double f64, Int32 i32)
     };
 }
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("Conv2D", &[("T", FLOATS_AND_INT)], |i| {
         let (conv, packed) = (Conv::of_images(i.node)?, PackedFilterCache::default());
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv, &packed)))
+        wide!(with i32, i.output_type(0), W => Kernel::sync(move |ctx| forward::<W>(ctx, &conv, &packed)))
     }),
     KernelDef {
         host_memory: &["input_sizes"],
         ..KernelDef::of("Conv2DBackpropInput", &[("T", FLOATS_AND_INT)], |i| {
             let conv = Conv::of_gradient_of_images(i.node)?;
-            typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_input::<T>(ctx, &conv)))
+            wide!(with i32, i.output_type(0), W => Kernel::sync(move |ctx| backprop_input::<W>(ctx, &conv)))
         })
     },
     KernelDef {
         host_memory: &["filter_sizes"],
         ..KernelDef::of("Conv2DBackpropFilter", &[("T", FLOATS)], |i| {
             let conv = Conv::of_gradient_of_images(i.node)?;
-            typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_filter::<T>(ctx, &conv)))
+            wide!(i.output_type(0), W => Kernel::sync(move |ctx| backprop_filter::<W>(ctx, &conv)))
         })
     },
     KernelDef::of("Conv3D", &[("T", FLOATS)], |i| {
         let (conv, packed) = (Conv::of_volumes(i.node)?, PackedFilterCache::default());
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &conv, &packed)))
+        wide!(i.output_type(0), W => Kernel::sync(move |ctx| forward::<W>(ctx, &conv, &packed)))
     }),
     KernelDef {
         host_memory: &["input_sizes"],
         ..KernelDef::of("Conv3DBackpropInputV2", &[("T", FLOATS), ("Tshape", INDEX)], |i| {
             let conv = Conv::of_volumes(i.node)?;
-            typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_input::<T>(ctx, &conv)))
+            wide!(i.output_type(0), W => Kernel::sync(move |ctx| backprop_input::<W>(ctx, &conv)))
         })
     },
     KernelDef {
         host_memory: &["filter_sizes"],
         ..KernelDef::of("Conv3DBackpropFilterV2", &[("T", FLOATS)], |i| {
             let conv = Conv::of_volumes(i.node)?;
-            typed!(i.output_type(0), T => Kernel::sync(move |ctx| backprop_filter::<T>(ctx, &conv)))
+            wide!(i.output_type(0), W => Kernel::sync(move |ctx| backprop_filter::<W>(ctx, &conv)))
         })
     },
     KernelDef::of("DepthwiseConv2dNative", &[("T", FLOATS)], |i| {
         let conv = Conv::of_gradient_of_images(i.node)?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| depthwise::forward::<T>(ctx, &conv)))
+        wide!(i.output_type(0), W => {
+            Kernel::sync(move |ctx| depthwise::forward(ctx, &conv, depthwise::add_to_output::<W>))
+        })
     }),
     KernelDef {
         host_memory: &["input_sizes"],
         ..KernelDef::of("DepthwiseConv2dNativeBackpropInput", &[("T", FLOATS)], |i| {
             let conv = Conv::of_gradient_of_images(i.node)?;
-            typed!(i.output_type(0), T => Kernel::sync(move |ctx| depthwise::backprop_input::<T>(ctx, &conv)))
+            wide!(i.output_type(0), W => {
+                Kernel::sync(move |ctx| depthwise::backprop_input(ctx, &conv, depthwise::add_to_input::<W>))
+            })
         })
     },
     KernelDef {
         host_memory: &["filter_sizes"],
         ..KernelDef::of("DepthwiseConv2dNativeBackpropFilter", &[("T", FLOATS)], |i| {
             let conv = Conv::of_gradient_of_images(i.node)?;
-            typed!(i.output_type(0), T => Kernel::sync(move |ctx| depthwise::backprop_filter::<T>(ctx, &conv)))
+            wide!(i.output_type(0), W => {
+                Kernel::sync(move |ctx| depthwise::backprop_filter(ctx, &conv, depthwise::add_to_filter::<W>))
+            })
         })
     },
 ];
@@ -97,42 +105,27 @@ pub(super) const KERNELS: &[KernelDef] = &[
 /// The filter packed for products, cached for convolutions of these sizes with any batch.
 type PackedFilterCache = OperandCache<ConvSizes, Vec<Panels>>;
 
-/// An element type that has convolutions.
-trait Factor: Lane<Wide: Number> {}
-
-impl<T: Lane<Wide: Number>> Factor for T {}
-
-/// Widens images to the type of the computation and moves their channels last.
-fn load<T: Factor>(images: &Tensor, format: DataFormat) -> Result<Tensor> {
-    widened::<T>(&to_nhwc(images, format)?)
-}
-
-/// Converts a result back to the element type and the format of the images: the inverse of [`load`].
-fn store<T: Factor>(wide: Tensor, format: DataFormat) -> Result<Tensor> {
-    from_nhwc(narrowed::<T>(wide)?, format)
-}
-
 /// Returns whether the computation is in `f32`.
-fn is_single<T: Factor>() -> bool {
-    T::Wide::DTYPE == DType::Float
+fn is_single<W: Number>() -> bool {
+    W::DTYPE == DType::Float
 }
 
 /// The forward convolution of images or volumes.
-fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv, packed: &PackedFilterCache) -> Result<()> {
-    let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
+fn forward<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv, packed: &PackedFilterCache) -> Result<()> {
+    let (input, filter, dtype) = (ctx.input(0)?, ctx.input(1)?, ctx.input(0)?.dtype());
     let sizes = conv.sizes(input.shape(), filter.shape())?;
     let shape = conv.output_shape(&sizes)?;
     if shape.num_elements() == 0 {
-        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
-    let images = load::<T>(input, conv.format)?;
-    let images = images.values::<T::Wide>()?;
-    let mut out = ctx.allocate(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
-    let wide = || load::<T>(filter, DataFormat::Nhwc);
-    match Stencil::forward(&sizes).filter(|_| is_single::<T>()) {
+    let images = load(input, conv.format)?;
+    let images = images.values::<W>()?;
+    let mut out = ctx.allocate(W::DTYPE, channels_last(&shape, conv.format)?)?;
+    let wide = || load(filter, DataFormat::Nhwc);
+    match Stencil::forward(&sizes).filter(|_| is_single::<W>()) {
         Some(stencil) => {
-            let pack = || stencil.pack(bytemuck::cast_slice(wide()?.values::<T::Wide>()?));
+            let pack = || stencil.pack(bytemuck::cast_slice(wide()?.values::<W>()?));
             let images = bytemuck::cast_slice(images);
             match packed.get(filter, ConvSizes { batch: 0, ..sizes }, pack)? {
                 Some(panels) => stencil.run(images, &panels, out.values_mut()?),
@@ -141,7 +134,7 @@ fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv, packed: &PackedF
         }
         None => PatchProduct::new(sizes)?.forward(images, wide()?.values()?, out.values_mut()?),
     }
-    let out = store::<T>(out, conv.format)?;
+    let out = store(out, dtype, conv.format)?;
     ctx.set_output(0, out);
     Ok(())
 }
@@ -169,21 +162,21 @@ fn channels_last(shape: &Shape, format: DataFormat) -> Result<Shape> {
 }
 
 /// The gradient with respect to the input.
-fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
-    let (filter, dy) = (ctx.input(1)?, ctx.input(2)?);
+fn backprop_input<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
+    let (filter, dy, dtype) = (ctx.input(1)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let shape = input_shape(ctx, conv)?;
     let sizes = conv.sizes(&shape, filter.shape())?;
     check_out_backprop(ctx, conv, &sizes, dy)?;
     if shape.num_elements() == 0 || dy.num_elements() == 0 {
-        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
-    let (dy, filter) = (load::<T>(dy, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
-    let (dy, filter) = (dy.values::<T::Wide>()?, filter.values::<T::Wide>()?);
+    let (dy, filter) = (load(dy, conv.format)?, load(filter, DataFormat::Nhwc)?);
+    let (dy, filter) = (dy.values::<W>()?, filter.values::<W>()?);
     let shape = channels_last(&shape, conv.format)?;
-    let dx = match Stencil::backward(&sizes).filter(|_| is_single::<T>()) {
+    let dx = match Stencil::backward(&sizes).filter(|_| is_single::<W>()) {
         Some(stencil) => {
-            let mut dx = ctx.allocate(T::Wide::DTYPE, shape)?;
+            let mut dx = ctx.allocate(W::DTYPE, shape)?;
             stencil.run(
                 bytemuck::cast_slice(dy),
                 &stencil.pack(bytemuck::cast_slice(filter))?,
@@ -192,35 +185,35 @@ fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result
             dx
         }
         None => {
-            let mut dx = Tensor::zeros(T::Wide::DTYPE, shape)?;
+            let mut dx = Tensor::zeros(W::DTYPE, shape)?;
             PatchProduct::new(sizes)?.input_gradient(dy, filter, dx.values_mut()?);
             dx
         }
     };
-    let dx = store::<T>(dx, conv.format)?;
+    let dx = store(dx, dtype, conv.format)?;
     ctx.set_output(0, dx);
     Ok(())
 }
 
 /// The gradient with respect to the filter.
-fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
-    let (input, dy) = (ctx.input(0)?, ctx.input(2)?);
+fn backprop_filter<W: Number>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
+    let (input, dy, dtype) = (ctx.input(0)?, ctx.input(2)?, ctx.input(2)?.dtype());
     let shape = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;
     if shape.num_elements() == 0 {
-        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
     let sizes = conv.sizes(input.shape(), &shape)?;
     check_out_backprop(ctx, conv, &sizes, dy)?;
-    let gradient = FilterGradient::new(&sizes).filter(|_| is_single::<T>() && dy.num_elements() > 0);
+    let gradient = FilterGradient::new(&sizes).filter(|_| is_single::<W>() && dy.num_elements() > 0);
     let mut dw = match gradient {
-        Some(_) => Tensor::unspecified(T::Wide::DTYPE, shape)?,
-        None => Tensor::zeros(T::Wide::DTYPE, shape)?,
+        Some(_) => Tensor::unspecified(W::DTYPE, shape)?,
+        None => Tensor::zeros(W::DTYPE, shape)?,
     };
     if dy.num_elements() > 0 {
-        let (input, dy) = (load::<T>(input, conv.format)?, load::<T>(dy, conv.format)?);
-        let (input, dy) = (input.values::<T::Wide>()?, dy.values::<T::Wide>()?);
-        let dw = dw.values_mut::<T::Wide>()?;
+        let (input, dy) = (load(input, conv.format)?, load(dy, conv.format)?);
+        let (input, dy) = (input.values::<W>()?, dy.values::<W>()?);
+        let dw = dw.values_mut::<W>()?;
         match gradient {
             Some(gradient) => gradient.write(
                 bytemuck::cast_slice(input),
@@ -230,7 +223,7 @@ fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Resul
             None => PatchProduct::new(sizes)?.filter_gradient(input, dy, dw),
         }
     }
-    let dw = store::<T>(dw, DataFormat::Nhwc)?;
+    let dw = store(dw, dtype, DataFormat::Nhwc)?;
     ctx.set_output(0, dw);
     Ok(())
 }

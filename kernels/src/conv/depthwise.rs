@@ -1,19 +1,20 @@
 //! Depthwise convolution and its gradients. Each input channel has `multiplier` filters of its own, so that a tap
 //! is an element-wise product along the channels.
 
-use super::{Factor, channels_last, check_out_backprop, load, store};
+use super::{channels_last, check_out_backprop};
+use crate::numeric::image::{load, store, wide_dtype};
 use crate::numeric::product::Threads;
-use crate::numeric::scalar::Semiring;
+use crate::numeric::scalar::Number;
 use crate::numeric::threads::for_parts;
 use crate::plan::conv::{input_shape, sizes_input};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::ops::conv::{Conv, ConvSizes};
 use graph::ops::window::DataFormat;
-use graph::{Element as _, Shape, Tensor};
+use graph::{Shape, Tensor};
 
 /// The sizes of a depthwise convolution, and the threads that compute it.
-struct Depthwise {
+pub(super) struct Depthwise {
     sizes: ConvSizes,
     /// Output channels per input channel.
     multiplier: usize,
@@ -55,7 +56,7 @@ impl Depthwise {
 
 /// Computes `out[c * m + i] += x[c] * w[c * m + i]`.
 #[inline]
-fn add_products<W: Semiring>(out: &mut [W], x: &[W], w: &[W], multiplier: usize) {
+fn add_products<W: Number>(out: &mut [W], x: &[W], w: &[W], multiplier: usize) {
     if multiplier == 1 {
         for ((o, &x), &w) in out.iter_mut().zip(x).zip(w) {
             *o = o.plus(x.times(w));
@@ -72,7 +73,7 @@ fn add_products<W: Semiring>(out: &mut [W], x: &[W], w: &[W], multiplier: usize)
 
 /// Computes `dx[c] += sum over i of dy[c * m + i] * w[c * m + i]`.
 #[inline]
-fn add_sums<W: Semiring>(dx: &mut [W], dy: &[W], w: &[W], multiplier: usize) {
+fn add_sums<W: Number>(dx: &mut [W], dy: &[W], w: &[W], multiplier: usize) {
     if multiplier == 1 {
         for ((d, &y), &w) in dx.iter_mut().zip(dy).zip(w) {
             *d = d.plus(y.times(w));
@@ -86,22 +87,37 @@ fn add_sums<W: Semiring>(dx: &mut [W], dy: &[W], w: &[W], multiplier: usize) {
     }
 }
 
+/// Adds the products of two operands to `out`: the part of a kernel that is compiled for each type of the computation.
+type AddProducts = fn(&Depthwise, [&Tensor; 2], &mut Tensor) -> Result<()>;
+
 /// The forward depthwise convolution.
-pub(super) fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
+pub(super) fn forward(ctx: &mut KernelContext<'_>, conv: &Conv, add: AddProducts) -> Result<()> {
     let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
     let sizes = conv.depthwise_sizes(input.shape(), filter.shape())?;
-    let shape = conv.output_shape(&sizes)?;
+    let (shape, dtype) = (conv.output_shape(&sizes)?, input.dtype());
     if shape.num_elements() == 0 {
-        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
     let plan = Depthwise::new(sizes);
-    let (input, filter) = (load::<T>(input, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
-    let (input, filter) = (input.values::<T::Wide>()?, filter.values::<T::Wide>()?);
-    let mut out = Tensor::zeros(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
-    let (depth, channels) = (sizes.in_channels, sizes.out_channels);
-    let (rows, columns) = (&sizes.rows, &sizes.columns);
-    plan.for_each_part(out.values_mut::<T::Wide>()?, columns.output * channels, |line, out| {
+    let (input, filter) = (load(input, conv.format)?, load(filter, DataFormat::Nhwc)?);
+    let mut out = Tensor::zeros(wide_dtype(dtype), channels_last(&shape, conv.format)?)?;
+    add(&plan, [&input, &filter], &mut out)?;
+    let out = store(out, dtype, conv.format)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Adds to the output of a convolution, given the input and the filter.
+pub(super) fn add_to_output<W: Number>(
+    plan: &Depthwise,
+    [input, filter]: [&Tensor; 2],
+    out: &mut Tensor,
+) -> Result<()> {
+    let (input, filter) = (input.values::<W>()?, filter.values::<W>()?);
+    let (depth, channels) = (plan.sizes.in_channels, plan.sizes.out_channels);
+    let (rows, columns) = (&plan.sizes.rows, &plan.sizes.columns);
+    plan.for_each_part(out.values_mut::<W>()?, columns.output * channels, |line, out| {
         let (image, row) = (line / rows.output, line % rows.output);
         for i in 0..rows.filter {
             let Some(y) = rows.at(row, i) else { continue };
@@ -117,29 +133,39 @@ pub(super) fn forward<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Re
             }
         }
     });
-    let out = store::<T>(out, conv.format)?;
-    ctx.set_output(0, out);
     Ok(())
 }
 
 /// The gradient with respect to the input.
-pub(super) fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
+pub(super) fn backprop_input(ctx: &mut KernelContext<'_>, conv: &Conv, add: AddProducts) -> Result<()> {
     let (filter, dy) = (ctx.input(1)?, ctx.input(2)?);
-    let shape = input_shape(ctx, conv)?;
+    let (shape, dtype) = (input_shape(ctx, conv)?, dy.dtype());
     let sizes = conv.depthwise_sizes(&shape, filter.shape())?;
     check_out_backprop(ctx, conv, &sizes, dy)?;
     if shape.num_elements() == 0 || dy.num_elements() == 0 {
-        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
     let plan = Depthwise::new(sizes);
-    let (dy, filter) = (load::<T>(dy, conv.format)?, load::<T>(filter, DataFormat::Nhwc)?);
-    let (dy, filter) = (dy.values::<T::Wide>()?, filter.values::<T::Wide>()?);
-    let mut dx = Tensor::zeros(T::Wide::DTYPE, channels_last(&shape, conv.format)?)?;
-    let (depth, channels) = (sizes.in_channels, sizes.out_channels);
-    let (rows, columns) = (&sizes.rows, &sizes.columns);
+    let (dy, filter) = (load(dy, conv.format)?, load(filter, DataFormat::Nhwc)?);
+    let mut dx = Tensor::zeros(wide_dtype(dtype), channels_last(&shape, conv.format)?)?;
+    add(&plan, [&dy, &filter], &mut dx)?;
+    let dx = store(dx, dtype, conv.format)?;
+    ctx.set_output(0, dx);
+    Ok(())
+}
+
+/// Adds to the gradient of the input, given the output's gradient and the filter.
+pub(super) fn add_to_input<W: Number>(
+    plan: &Depthwise,
+    [dy, filter]: [&Tensor; 2],
+    dx: &mut Tensor,
+) -> Result<()> {
+    let (dy, filter) = (dy.values::<W>()?, filter.values::<W>()?);
+    let (depth, channels) = (plan.sizes.in_channels, plan.sizes.out_channels);
+    let (rows, columns) = (&plan.sizes.rows, &plan.sizes.columns);
     // Windows overlap only within an image, so each image is a unit of work.
-    plan.for_each_part(dx.values_mut::<T::Wide>()?, rows.input * columns.input * depth, |image, dx| {
+    plan.for_each_part(dx.values_mut::<W>()?, rows.input * columns.input * depth, |image, dx| {
         for row in 0..rows.output {
             let from = &dy[(image * rows.output + row) * columns.output * channels..];
             for i in 0..rows.filter {
@@ -156,47 +182,51 @@ pub(super) fn backprop_input<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv
             }
         }
     });
-    let dx = store::<T>(dx, conv.format)?;
-    ctx.set_output(0, dx);
     Ok(())
 }
 
 /// The gradient with respect to the filter.
-pub(super) fn backprop_filter<T: Factor>(ctx: &mut KernelContext<'_>, conv: &Conv) -> Result<()> {
+pub(super) fn backprop_filter(ctx: &mut KernelContext<'_>, conv: &Conv, add: AddProducts) -> Result<()> {
     let (input, dy) = (ctx.input(0)?, ctx.input(2)?);
-    let shape = Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?;
+    let (shape, dtype) = (Shape::from_i64(&sizes_input(ctx, 1, "filter_sizes")?)?, dy.dtype());
     if shape.num_elements() == 0 {
-        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        ctx.set_output(0, Tensor::zeros(dtype, shape)?);
         return Ok(());
     }
     let sizes = conv.depthwise_sizes(input.shape(), &shape)?;
     check_out_backprop(ctx, conv, &sizes, dy)?;
-    let mut dw = Tensor::zeros(T::Wide::DTYPE, shape)?;
+    let mut dw = Tensor::zeros(wide_dtype(dtype), shape)?;
     let plan = Depthwise::new(sizes);
-    let (input, dy) = (load::<T>(input, conv.format)?, load::<T>(dy, conv.format)?);
-    let (input, dy) = (input.values::<T::Wide>()?, dy.values::<T::Wide>()?);
-    let (depth, channels) = (sizes.in_channels, sizes.out_channels);
-    let (rows, columns) = (&sizes.rows, &sizes.columns);
+    let (input, dy) = (load(input, conv.format)?, load(dy, conv.format)?);
+    add(&plan, [&input, &dy], &mut dw)?;
+    let dw = store(dw, dtype, DataFormat::Nhwc)?;
+    ctx.set_output(0, dw);
+    Ok(())
+}
+
+/// Adds to the gradient of the filter, given the input and the output's gradient.
+pub(super) fn add_to_filter<W: Number>(
+    plan: &Depthwise,
+    [input, dy]: [&Tensor; 2],
+    dw: &mut Tensor,
+) -> Result<()> {
+    let (input, dy) = (input.values::<W>()?, dy.values::<W>()?);
+    let (depth, channels) = (plan.sizes.in_channels, plan.sizes.out_channels);
+    let (rows, columns) = (&plan.sizes.rows, &plan.sizes.columns);
     // Each tap is summed over all pixels in their order, on whichever thread, so the result is reproducible.
-    plan.for_each_part(dw.values_mut::<T::Wide>()?, channels, |tap, dw| {
+    plan.for_each_part(dw.values_mut::<W>()?, channels, |tap, dw| {
         let (i, j) = (tap / columns.filter, tap % columns.filter);
         let (inside, x) = plan.columns(j);
-        for line in 0..sizes.batch * rows.output {
+        for line in 0..plan.sizes.batch * rows.output {
             let (image, row) = (line / rows.output, line % rows.output);
             let Some(y) = rows.at(row, i) else { continue };
             let from = &input[(image * rows.input + y) * columns.input * depth..][..columns.input * depth];
             for (k, column) in inside.clone().enumerate() {
                 let x = &from[(x + k * columns.stride) * depth..][..depth];
-                add_products(
-                    dw,
-                    x,
-                    &dy[(line * columns.output + column) * channels..][..channels],
-                    plan.multiplier,
-                );
+                let dy = &dy[(line * columns.output + column) * channels..][..channels];
+                add_products(dw, x, dy, plan.multiplier);
             }
         }
     });
-    let dw = store::<T>(dw, DataFormat::Nhwc)?;
-    ctx.set_output(0, dw);
     Ok(())
 }

@@ -178,8 +178,16 @@ fn for_each_tile<W: Number>(
             let mut scratch = Vec::new();
             out.chunks_mut(len).enumerate().for_each(|part| work(&mut scratch, part));
         }
-        Threads::All => {
-            out.par_chunks_mut(len).enumerate().for_each_init(Vec::new, |scratch, part| work(scratch, part))
-        }
+        Threads::All => for_each_tile_in_parallel(out, len, &work),
     }
+}
+
+/// Does the same as [`for_each_tile`] on several threads. `work` is a trait object so that rayon's loop is compiled
+/// once per element type.
+fn for_each_tile_in_parallel<W: Number>(
+    out: &mut [W],
+    len: usize,
+    work: &(dyn Fn(&mut Vec<W>, (usize, &mut [W])) + Sync),
+) {
+    out.par_chunks_mut(len).enumerate().for_each_init(Vec::new, |scratch, part| work(scratch, part));
 }

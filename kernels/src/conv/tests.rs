@@ -2,6 +2,7 @@
 //! defines them for a map that is linear in each operand: `<dy, conv(x, w)> = <dx, x> = <dw, w>`.
 
 use super::*;
+use crate::numeric::image::{from_nhwc, to_nhwc};
 use crate::testing::run_op;
 use graph::{AttrValue, Code};
 use half::{bf16, f16};

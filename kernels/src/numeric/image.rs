@@ -1,11 +1,46 @@
-//! Conversion of images and volumes between channels first and channels last. Kernels compute with channels last.
+//! Conversion of images and volumes between channels first and channels last, and to the type that they are computed
+//! in. Kernels compute with channels last.
 
-use super::threads::PARALLEL;
+use super::threads::{PARALLEL, for_parts};
+use super::widen::{narrowed, widened};
 use bytemuck::Pod;
 use device::Result;
 use graph::ops::window::DataFormat;
-use graph::{Shape, Tensor};
-use rayon::prelude::*;
+use graph::{DType, Shape, Tensor};
+use half::{bf16, f16};
+
+/// Returns the tensor in the type that it is computed in: 16-bit floats as `float`, all others unchanged.
+pub(crate) fn to_wide(x: &Tensor) -> Result<Tensor> {
+    match x.dtype() {
+        DType::Half => widened::<f16>(x),
+        DType::BFloat16 => widened::<bf16>(x),
+        _ => Ok(x.clone()),
+    }
+}
+
+/// Converts a tensor to `dtype` from the type that `dtype` is computed in: the inverse of [`to_wide`].
+pub(crate) fn from_wide(wide: Tensor, dtype: DType) -> Result<Tensor> {
+    match dtype {
+        DType::Half => narrowed::<f16>(wide),
+        DType::BFloat16 => narrowed::<bf16>(wide),
+        _ => Ok(wide),
+    }
+}
+
+/// Returns the dtype that elements of `dtype` are computed in.
+pub(crate) fn wide_dtype(dtype: DType) -> DType {
+    if matches!(dtype, DType::Half | DType::BFloat16) { DType::Float } else { dtype }
+}
+
+/// Returns images or volumes in the type that they are computed in, with channels last.
+pub(crate) fn load(images: &Tensor, format: DataFormat) -> Result<Tensor> {
+    to_wide(&to_nhwc(images, format)?)
+}
+
+/// Converts a result to `dtype` and `format`: the inverse of [`load`].
+pub(crate) fn store(wide: Tensor, dtype: DType, format: DataFormat) -> Result<Tensor> {
+    from_nhwc(from_wide(wide, dtype)?, format)
+}
 
 /// Returns the images or volumes with channels last: `[batch, …, rows, columns, channels]`; without a copy if they
 /// already are.
@@ -48,7 +83,8 @@ fn transpose<T: Pod + Send + Sync>(from: &[T], to: &mut [T], n: usize, rows: usi
     /// cache.
     const BLOCK: usize = 16;
     let size = rows * columns;
-    let one = |(from, to): (&[T], &mut [T])| {
+    for_parts(to, size, n * size >= PARALLEL, |i, to| {
+        let from = &from[i * size..][..size];
         for i in (0..rows).step_by(BLOCK) {
             for j in (0..columns).step_by(BLOCK) {
                 for column in j..columns.min(j + BLOCK) {
@@ -58,12 +94,7 @@ fn transpose<T: Pod + Send + Sync>(from: &[T], to: &mut [T], n: usize, rows: usi
                 }
             }
         }
-    };
-    if n * size < PARALLEL {
-        from.chunks_exact(size).zip(to.chunks_exact_mut(size)).for_each(one);
-    } else {
-        from.par_chunks_exact(size).zip(to.par_chunks_exact_mut(size)).for_each(one);
-    }
+    });
 }
 
 #[cfg(test)]
