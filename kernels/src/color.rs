@@ -1,8 +1,9 @@
 //! Contrast, hue and saturation of images, and conversion between RGB and HSV.
 
 use crate::numeric::dispatch::{FLOATS, dispatch};
+use crate::numeric::image::{from_wide, to_wide, wide_dtype};
+use crate::numeric::scalar::Real;
 use crate::numeric::threads::for_rows;
-use crate::numeric::widen::{Float, Lane, narrowed, widened};
 use crate::plan::color::{check_colours, check_images};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
@@ -10,49 +11,46 @@ use graph::{Code, DType, Tensor};
 
 const ADJUSTED: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half])];
 
-macro_rules! adjusted {
-    ($dtype:expr, $T:ident => $body:expr) => {
-        dispatch!(@arms $dtype, $T => $body; Float f32, Half half::f16)
+/// Evaluates an expression with `$W` as the type that elements of a floating-point dtype are computed in.
+macro_rules! wide {
+    ($dtype:expr, $W:ident => $body:expr) => {
+        dispatch!(@arms wide_dtype($dtype), $W => $body; Float f32, Double f64)
     };
 }
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of(
-        "AdjustContrastv2",
-        ADJUSTED,
-        |i| adjusted!(i.output_type(0), T => Kernel::sync(adjust_contrast::<T>)),
-    ),
-    KernelDef::of("AdjustHue", ADJUSTED, |i| {
-        adjusted!(i.output_type(0), T => Kernel::sync(|ctx| {
-            adjust::<T>(ctx, "delta", |delta, rgb| {
+    KernelDef::of("AdjustContrastv2", ADJUSTED, |_| Kernel::sync(adjust_contrast)),
+    KernelDef::of("AdjustHue", ADJUSTED, |_| {
+        Kernel::sync(|ctx| {
+            adjust(ctx, "delta", |delta, rgb| {
                 let [h, s, v] = to_hsv(rgb);
                 let turned = h + delta;
                 to_rgb([turned - turned.floor(), s, v])
             })
-        }))
+        })
     }),
-    KernelDef::of("AdjustSaturation", ADJUSTED, |i| {
-        adjusted!(i.output_type(0), T => Kernel::sync(|ctx| {
-            adjust::<T>(ctx, "scale", |scale, rgb| {
+    KernelDef::of("AdjustSaturation", ADJUSTED, |_| {
+        Kernel::sync(|ctx| {
+            adjust(ctx, "scale", |scale, rgb| {
                 let [h, s, v] = to_hsv(rgb);
                 to_rgb([h, (s * scale).clamp(0.0, 1.0), v])
             })
-        }))
+        })
     }),
     KernelDef::of(
         "RGBToHSV",
         &[("T", FLOATS)],
-        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| convert::<T>(ctx, to_hsv))),
+        |i| wide!(i.output_type(0), W => Kernel::sync(|ctx| convert::<W>(ctx, to_hsv))),
     ),
     KernelDef::of(
         "HSVToRGB",
         &[("T", FLOATS)],
-        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| convert::<T>(ctx, to_rgb))),
+        |i| wide!(i.output_type(0), W => Kernel::sync(|ctx| convert::<W>(ctx, to_rgb))),
     ),
 ];
 
 /// Converts red, green and blue to hue, saturation and value; the hue is in [0, 1).
-fn to_hsv<W: crate::numeric::scalar::Real>([r, g, b]: [W; 3]) -> [W; 3] {
+fn to_hsv<W: Real>([r, g, b]: [W; 3]) -> [W; 3] {
     let value = r.max(g).max(b);
     let range = value - r.min(g).min(b);
     let zero = W::zero();
@@ -72,7 +70,7 @@ fn to_hsv<W: crate::numeric::scalar::Real>([r, g, b]: [W; 3]) -> [W; 3] {
 }
 
 /// Converts hue, saturation and value to red, green and blue.
-fn to_rgb<W: crate::numeric::scalar::Real>([h, s, v]: [W; 3]) -> [W; 3] {
+fn to_rgb<W: Real>([h, s, v]: [W; 3]) -> [W; 3] {
     let (zero, one, two) = (W::zero(), W::one(), W::of(2.0));
     let sixths = h * W::of(6.0);
     // The comparisons are false for NaN, so NaN stays NaN.
@@ -91,20 +89,17 @@ fn to_rgb<W: crate::numeric::scalar::Real>([h, s, v]: [W; 3]) -> [W; 3] {
 }
 
 /// Sets output 0 to `pixel` of each pixel of input 0.
-fn convert<T: Float>(ctx: &mut KernelContext<'_>, pixel: fn([T::Wide; 3]) -> [T::Wide; 3]) -> Result<()> {
+fn convert<W: Real>(ctx: &mut KernelContext<'_>, pixel: fn([W; 3]) -> [W; 3]) -> Result<()> {
     let x = ctx.input(0)?;
     check_colours(x.shape(), Code::FailedPrecondition)?;
-    let x = widened::<T>(x)?;
-    let out = map_pixels::<T::Wide>(&x, pixel)?;
-    ctx.set_output(0, narrowed::<T>(out)?);
+    let dtype = x.dtype();
+    let out = map_pixels::<W>(&to_wide(x)?, pixel)?;
+    ctx.set_output(0, from_wide(out, dtype)?);
     Ok(())
 }
 
 /// Returns `pixel` of each pixel.
-fn map_pixels<W: crate::numeric::scalar::Real + graph::Element>(
-    x: &Tensor,
-    pixel: impl Fn([W; 3]) -> [W; 3] + Sync,
-) -> Result<Tensor> {
+fn map_pixels<W: Real>(x: &Tensor, pixel: impl Fn([W; 3]) -> [W; 3] + Sync) -> Result<Tensor> {
     let mut out = Tensor::unspecified(W::DTYPE, x.shape().clone())?;
     let values = x.values::<W>()?;
     for_rows(out.values_mut::<W>()?, 3, |first, out| {
@@ -116,7 +111,7 @@ fn map_pixels<W: crate::numeric::scalar::Real + graph::Element>(
 }
 
 /// Sets output 0 to `pixel` of each pixel of input 0 and the scalar input 1, which errors call `name`.
-fn adjust<T: Lane<Wide = f32>>(
+fn adjust(
     ctx: &mut KernelContext<'_>,
     name: &str,
     pixel: impl Fn(f32, [f32; 3]) -> [f32; 3] + Sync,
@@ -125,17 +120,18 @@ fn adjust<T: Lane<Wide = f32>>(
     check_images(x.shape())?;
     let amount: f32 = ctx.scalar(1, name)?.item()?;
     check_colours(x.shape(), Code::InvalidArgument)?;
-    let out = map_pixels::<f32>(&widened::<T>(x)?, |p| pixel(amount, p))?;
-    ctx.set_output(0, narrowed::<T>(out)?);
+    let dtype = x.dtype();
+    let out = map_pixels::<f32>(&to_wide(x)?, |p| pixel(amount, p))?;
+    ctx.set_output(0, from_wide(out, dtype)?);
     Ok(())
 }
 
 /// `AdjustContrastv2`: multiplies each channel's distance from its mean in the image.
-fn adjust_contrast<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>) -> Result<()> {
+fn adjust_contrast(ctx: &mut KernelContext<'_>) -> Result<()> {
     let x = ctx.input(0)?;
     check_images(x.shape())?;
     let factor: f32 = ctx.scalar(1, "contrast_factor")?.item()?;
-    let x = widened::<T>(x)?;
+    let (x, dtype) = (to_wide(x)?, x.dtype());
     let mut out = Tensor::unspecified(DType::Float, x.shape().clone())?;
     if x.num_elements() > 0 {
         let rank = x.shape().rank();
@@ -160,6 +156,6 @@ fn adjust_contrast<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>) -> Result<(
             }
         });
     }
-    ctx.set_output(0, narrowed::<T>(out)?);
+    ctx.set_output(0, from_wide(out, dtype)?);
     Ok(())
 }

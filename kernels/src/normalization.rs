@@ -7,13 +7,12 @@ mod local;
 
 use self::columns::{each_row, sums};
 use crate::numeric::dispatch::{FLOATS, dispatch};
-use crate::numeric::image::{from_nhwc, to_nhwc};
-use crate::numeric::widen::{Lane, narrowed, widened};
+use crate::numeric::image::{load, store, wide_dtype};
+use crate::numeric::widen::Lane;
 use crate::plan::normalization::LocalNorm;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};
 use graph::ops::normalization::BatchNorm;
-use graph::ops::window::DataFormat;
 use graph::{DType, Shape, Tensor};
 use half::{bf16, f16};
 
@@ -22,56 +21,54 @@ const MIXED: &[(&str, &[DType])] =
     &[("T", &[DType::Float, DType::Half, DType::BFloat16]), ("U", &[DType::Float])];
 const HALF_OR_SINGLE: &[(&str, &[DType])] = &[("T", &[DType::Float, DType::Half, DType::BFloat16])];
 
-macro_rules! typed {
-    ($dtype:expr, $T:ident => $body:expr) => {
-        dispatch!(@arms $dtype, $T => $body; Float f32, Half f16, BFloat16 bf16)
-    };
-}
-
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("FusedBatchNorm", SINGLE, |i| {
         let attrs = BatchNorm::of(i.node)?;
-        Kernel::sync(move |ctx| forward::<f32>(ctx, &attrs))
+        Kernel::sync(move |ctx| forward(ctx, &attrs))
     }),
     KernelDef::of("FusedBatchNormV2", MIXED, |i| {
         let attrs = BatchNorm::of(i.node)?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &attrs)))
+        Kernel::sync(move |ctx| forward(ctx, &attrs))
     }),
     KernelDef::of("FusedBatchNormV3", MIXED, |i| {
         let attrs = BatchNorm::of(i.node)?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &attrs)))
+        Kernel::sync(move |ctx| forward(ctx, &attrs))
     }),
     KernelDef::of("FusedBatchNormGrad", SINGLE, |i| {
         let attrs = BatchNorm::of(i.node)?;
-        Kernel::sync(move |ctx| backward::<f32>(ctx, &attrs, None))
+        Kernel::sync(move |ctx| backward(ctx, &attrs, None))
     }),
     KernelDef::of("FusedBatchNormGradV2", MIXED, |i| {
         let attrs = BatchNorm::of(i.node)?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs, None)))
+        Kernel::sync(move |ctx| backward(ctx, &attrs, None))
     }),
     KernelDef::of("FusedBatchNormGradV3", MIXED, |i| {
         let attrs = BatchNorm::of(i.node)?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs, None)))
+        Kernel::sync(move |ctx| backward(ctx, &attrs, None))
     }),
     KernelDef::of("_FusedBatchNormActivationGrad", MIXED, |i| {
         let (attrs, passes_gradient) = (BatchNorm::of(i.node)?, Some(passes_gradient(i)?));
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| backward::<T>(ctx, &attrs, passes_gradient)))
+        Kernel::sync(move |ctx| backward(ctx, &attrs, passes_gradient))
     }),
     KernelDef::of("LRN", HALF_OR_SINGLE, |i| {
         let attrs = LocalNorm::of(i)?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| local::forward::<T>(ctx, &attrs)))
+        Kernel::sync(move |ctx| local::forward(ctx, &attrs))
     }),
     KernelDef::of("LRNGrad", HALF_OR_SINGLE, |i| {
         let attrs = LocalNorm::of(i)?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| local::backward::<T>(ctx, &attrs)))
+        Kernel::sync(move |ctx| local::backward(ctx, &attrs))
     }),
     KernelDef::of("BatchNormWithGlobalNormalization", &[("T", FLOATS)], |i| {
         let attrs = global::GlobalNorm::of(i)?;
-        dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| global::forward::<T>(ctx, attrs)))
+        dispatch!(@arms wide_dtype(i.output_type(0)), W => {
+            Kernel::sync(move |ctx| global::forward::<W>(ctx, attrs))
+        }; Float f32, Double f64)
     }),
     KernelDef::of("BatchNormWithGlobalNormalizationGrad", &[("T", FLOATS)], |i| {
         let attrs = global::GlobalNorm::of(i)?;
-        dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| global::backward::<T>(ctx, attrs)))
+        dispatch!(@arms wide_dtype(i.output_type(0)), W => {
+            Kernel::sync(move |ctx| global::backward::<W>(ctx, attrs))
+        }; Float f32, Double f64)
     }),
 ];
 
@@ -99,16 +96,11 @@ fn check_vector(ctx: &KernelContext<'_>, i: usize, name: &str, channels: usize, 
     Ok(())
 }
 
-/// Returns the data as `f32` with channels last.
-fn load<T: Lane<Wide = f32>>(x: &Tensor, format: DataFormat) -> Result<Tensor> {
-    widened::<T>(&to_nhwc(x, format)?)
-}
-
 fn vector(values: &[f32]) -> Result<Tensor> {
     Ok(Tensor::from_slice(values, Shape::new(&[values.len()])?)?)
 }
 
-fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &BatchNorm) -> Result<()> {
+fn forward(ctx: &mut KernelContext<'_>, attrs: &BatchNorm) -> Result<()> {
     let x = ctx.input(0)?;
     let channels = channels_of(attrs, x.shape())?;
     check_vector(ctx, 1, "scale", channels, "")?;
@@ -126,13 +118,13 @@ fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &BatchNorm) 
     }
     let (scale, offset) = (ctx.input(1)?.values::<f32>()?, ctx.input(2)?.values::<f32>()?);
     let (old_mean, old_variance) = (ctx.input(3)?.values::<f32>()?, ctx.input(4)?.values::<f32>()?);
-    let shape = x.shape().clone();
+    let (shape, dtype) = (x.shape().clone(), x.dtype());
     let has_third_space = ctx.num_outputs() == 6;
     let out = if x.num_elements() == 0 {
         let (nan, zero) = (vec![f32::NAN; channels], vec![0.0; channels]);
-        [Tensor::zeros(T::DTYPE, shape)?, vector(&nan)?, vector(&nan)?, vector(&zero)?, vector(&zero)?]
+        [Tensor::zeros(dtype, shape)?, vector(&nan)?, vector(&nan)?, vector(&zero)?, vector(&zero)?]
     } else {
-        let x = load::<T>(x, attrs.format)?;
+        let x = load(x, attrs.format)?;
         let rows = x.num_elements() / channels;
         let values = x.values::<f32>()?;
         let (mean, variance, running) = if attrs.training {
@@ -168,7 +160,7 @@ fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &BatchNorm) 
                 *y = (x - m) * f + o;
             }
         });
-        let y = from_nhwc(narrowed::<T>(y)?, attrs.format)?;
+        let y = store(y, dtype, attrs.format)?;
         [y, vector(&running[0])?, vector(&running[1])?, vector(&mean)?, vector(&variance)?]
     };
     for (i, out) in out.into_iter().enumerate() {
@@ -200,9 +192,29 @@ fn passes_gradient(init: &KernelInit<'_>) -> Result<PassesGradient> {
     }
 }
 
+/// Multiplies the incoming gradient by the gradient of the activation that follows the normalisation. The activation's
+/// output is recomputed and rounded to `T`; `vectors` are mean, factor and offset of each channel.
+fn block_gradient<T: Lane<Wide = f32>>(
+    dy: &mut [f32],
+    x: &[f32],
+    vectors: [&[f32]; 3],
+    passes_gradient: PassesGradient,
+) {
+    let [mean, factor, offset] = vectors;
+    let channels = mean.len();
+    each_row(dy, channels, |row, dy| {
+        let x = &x[row * channels..][..channels];
+        for ((((dy, x), m), f), o) in dy.iter_mut().zip(x).zip(mean).zip(factor).zip(offset) {
+            let y = T::of_wide((x - m) * f + o).to_wide();
+            // A product instead of a selection, so that NaN stays NaN where the activation blocks the gradient.
+            *dy *= f32::from(u8::from(passes_gradient(y)));
+        }
+    });
+}
+
 /// Computes the gradients of batch normalisation. If an activation follows the normalisation, its outputs are
 /// recomputed to find where the gradient passes.
-fn backward<T: Lane<Wide = f32>>(
+fn backward(
     ctx: &mut KernelContext<'_>,
     attrs: &BatchNorm,
     passes_gradient: Option<PassesGradient>,
@@ -221,11 +233,11 @@ fn backward<T: Lane<Wide = f32>>(
     check_vector(ctx, 4, "saved variance", channels, "")?;
     let (scale, mean, variance) =
         (ctx.input(2)?.values::<f32>()?, ctx.input(3)?.values::<f32>()?, ctx.input(4)?.values::<f32>()?);
-    let shape = x.shape().clone();
+    let (shape, dtype) = (x.shape().clone(), x.dtype());
     let (dx, d_scale, d_offset) = if x.num_elements() == 0 {
-        (Tensor::zeros(T::DTYPE, shape)?, vec![0.0; channels], vec![0.0; channels])
+        (Tensor::zeros(dtype, shape)?, vec![0.0; channels], vec![0.0; channels])
     } else {
-        let (mut dy, x) = (load::<T>(dy, attrs.format)?, load::<T>(x, attrs.format)?);
+        let (mut dy, x) = (load(dy, attrs.format)?, load(x, attrs.format)?);
         let share = 1.0 / (x.num_elements() / channels) as f32;
         let mut dx = Tensor::unspecified(DType::Float, x.shape().clone())?;
         let x = x.values::<f32>()?;
@@ -233,15 +245,12 @@ fn backward<T: Lane<Wide = f32>>(
             check_vector(ctx, 5, "offset", channels, "")?;
             let offset = ctx.input(5)?.values::<f32>()?;
             let factor = factors(variance, scale, attrs);
-            each_row(dy.values_mut::<f32>()?, channels, |row, dy| {
-                let x = &x[row * channels..][..channels];
-                for ((((dy, x), m), f), o) in dy.iter_mut().zip(x).zip(mean).zip(&factor).zip(offset) {
-                    let y = T::of_wide((x - m) * f + o).to_wide();
-                    // A product instead of a selection, so that NaN stays NaN where the activation blocks the
-                    // gradient.
-                    *dy *= f32::from(u8::from(passes_gradient(y)));
-                }
-            });
+            let (dy, vectors) = (dy.values_mut::<f32>()?, [mean, &factor, offset]);
+            match dtype {
+                DType::Half => block_gradient::<f16>(dy, x, vectors, passes_gradient),
+                DType::BFloat16 => block_gradient::<bf16>(dy, x, vectors, passes_gradient),
+                _ => block_gradient::<f32>(dy, x, vectors, passes_gradient),
+            }
         }
         let dy = dy.values::<f32>()?;
         let deviation: Vec<f32> = variance.iter().map(|v| 1.0 / (v + attrs.epsilon).sqrt()).collect();
@@ -271,7 +280,7 @@ fn backward<T: Lane<Wide = f32>>(
             });
         }
         let d_scale = moments.iter().zip(&deviation).map(|(m, d)| m * d).collect();
-        (from_nhwc(narrowed::<T>(dx)?, attrs.format)?, d_scale, d_offset)
+        (store(dx, dtype, attrs.format)?, d_scale, d_offset)
     };
     ctx.set_output(0, dx);
     ctx.set_output(1, vector(&d_scale)?);

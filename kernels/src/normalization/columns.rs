@@ -2,9 +2,8 @@
 //! threads.
 
 use crate::numeric::simd::{Vector, vectorized};
-use crate::numeric::threads::{PARALLEL, for_rows};
+use crate::numeric::threads::{PARALLEL, for_parts, for_rows};
 use num_traits::{AsPrimitive, Float};
-use rayon::prelude::*;
 
 /// Rows of one work item of the thread pool.
 const ROWS: usize = 256;
@@ -23,23 +22,34 @@ pub(super) fn sums<W: Float + AsPrimitive<f64> + Send + Sync>(
 where
     f64: AsPrimitive<W>,
 {
-    let part = |(i, rows): (usize, &[W])| {
-        let (mut part, mut few) = (vec![0f64; channels], vec![W::zero(); channels]);
+    sums_of_runs(values, channels, &|first, rows, sums| {
+        let work = |i: usize, row: &[W]| add(first + i, row, sums);
+        vectorized(EachRow { rows: rows.chunks_exact(channels), work });
+    })
+}
+
+/// Returns the sums like [`sums`]; `add(number of the first row, rows, sums)` adds the terms of several rows.
+fn sums_of_runs<W: Float + AsPrimitive<f64> + Send + Sync>(
+    values: &[W],
+    channels: usize,
+    add: &(dyn Fn(usize, &[W], &mut [W]) + Sync),
+) -> Vec<W>
+where
+    f64: AsPrimitive<W>,
+{
+    let item = ROWS * channels;
+    let mut parts = vec![0f64; values.len().div_ceil(item) * channels];
+    for_parts(&mut parts, channels, values.len() >= PARALLEL, |i, part| {
+        let mut few = vec![W::zero(); channels];
+        let rows = &values[i * item..values.len().min((i + 1) * item)];
         for (j, rows) in rows.chunks(FEW * channels).enumerate() {
             few.fill(W::zero());
-            let work = |k: usize, row: &[W]| add(i * ROWS + j * FEW + k, row, &mut few);
-            vectorized(EachRow { rows: rows.chunks_exact(channels), work });
+            add(i * ROWS + j * FEW, rows, &mut few);
             part.iter_mut().zip(&few).for_each(|(p, f)| *p += f.as_());
         }
-        part
-    };
-    let parts: Vec<Vec<f64>> = if values.len() < PARALLEL {
-        values.chunks(ROWS * channels).enumerate().map(part).collect()
-    } else {
-        values.par_chunks(ROWS * channels).enumerate().map(part).collect()
-    };
+    });
     let mut total = vec![0f64; channels];
-    for part in parts {
+    for part in parts.chunks_exact(channels) {
         total.iter_mut().zip(part).for_each(|(t, p)| *t += p);
     }
     total.into_iter().map(AsPrimitive::as_).collect()

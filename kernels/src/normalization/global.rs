@@ -1,12 +1,12 @@
 //! BatchNormWithGlobalNormalization: normalisation by a given mean and variance of each channel, and its gradient.
 
 use super::columns::{each_row, sums};
-use crate::numeric::scalar::Real as _;
-use crate::numeric::widen::{Float, narrowed, widened};
+use crate::numeric::image::{from_wide, to_wide};
+use crate::numeric::scalar::Real;
 use device::Result;
 use device::kernel::{KernelContext, KernelInit};
-use graph::{Element as _, Tensor};
-use num_traits::{AsPrimitive, Float as _, One, Zero};
+use graph::Tensor;
+use num_traits::AsPrimitive;
 
 /// The attributes of the op.
 #[derive(Clone, Copy)]
@@ -39,44 +39,41 @@ fn channels(ctx: &KernelContext<'_>, vectors: &[(usize, &str)]) -> Result<usize>
     Ok(channels)
 }
 
-pub(super) fn forward<T: Float>(ctx: &mut KernelContext<'_>, attrs: GlobalNorm) -> Result<()> {
+pub(super) fn forward<W: Real>(ctx: &mut KernelContext<'_>, attrs: GlobalNorm) -> Result<()> {
     let channels = channels(ctx, &[(1, "mean"), (2, "var"), (3, "beta"), (4, "gamma")])?;
-    let wide = |i: usize| widened::<T>(ctx.input(i)?);
+    let dtype = ctx.input(0)?.dtype();
+    let wide = |i: usize| to_wide(ctx.input(i)?);
     let (x, mean, variance, beta, gamma) = (wide(0)?, wide(1)?, wide(2)?, wide(3)?, wide(4)?);
-    let (x, mean, beta, gamma) = (
-        x.values::<T::Wide>()?,
-        mean.values::<T::Wide>()?,
-        beta.values::<T::Wide>()?,
-        gamma.values::<T::Wide>()?,
-    );
-    let factor = factors::<T>(attrs, variance.values()?, gamma);
-    let mut out = Tensor::zeros(T::Wide::DTYPE, ctx.input(0)?.shape().clone())?;
+    let (x, mean, beta, gamma) =
+        (x.values::<W>()?, mean.values::<W>()?, beta.values::<W>()?, gamma.values::<W>()?);
+    let factor = factors::<W>(attrs, variance.values()?, gamma);
+    let mut out = Tensor::zeros(W::DTYPE, ctx.input(0)?.shape().clone())?;
     if channels > 0 {
-        each_row(out.values_mut::<T::Wide>()?, channels, |row, out| {
+        each_row(out.values_mut::<W>()?, channels, |row, out| {
             let x = &x[row * channels..][..channels];
             for c in 0..channels {
                 out[c] = (x[c] - mean[c]) * factor[c] + beta[c];
             }
         });
     }
-    ctx.set_output(0, narrowed::<T>(out)?);
+    ctx.set_output(0, from_wide(out, dtype)?);
     Ok(())
 }
 
 /// Returns the factor of each channel's deviation from the mean.
-fn factors<T: Float>(attrs: GlobalNorm, variance: &[T::Wide], gamma: &[T::Wide]) -> Vec<T::Wide> {
-    let epsilon = T::Wide::of(f64::from(attrs.epsilon));
-    let factor = |(&v, &g): (&T::Wide, &T::Wide)| {
+fn factors<W: Real>(attrs: GlobalNorm, variance: &[W], gamma: &[W]) -> Vec<W> {
+    let epsilon = W::of(f64::from(attrs.epsilon));
+    let factor = |(&v, &g): (&W, &W)| {
         let deviation = (v + epsilon).sqrt();
-        if attrs.scaled { g / deviation } else { T::Wide::one() / deviation }
+        if attrs.scaled { g / deviation } else { W::one() / deviation }
     };
     variance.iter().zip(gamma).map(factor).collect()
 }
 
-pub(super) fn backward<T: Float>(ctx: &mut KernelContext<'_>, attrs: GlobalNorm) -> Result<()>
+pub(super) fn backward<W: Real>(ctx: &mut KernelContext<'_>, attrs: GlobalNorm) -> Result<()>
 where
-    T::Wide: AsPrimitive<f64>,
-    f64: AsPrimitive<T::Wide>,
+    W: AsPrimitive<f64>,
+    f64: AsPrimitive<W>,
 {
     let channels = channels(ctx, &[(1, "mean"), (2, "var"), (3, "gamma")])?;
     let shape = ctx.input(0)?.shape().clone();
@@ -86,13 +83,14 @@ where
             ctx.input(4)?.shape()
         );
     }
-    let wide = |i: usize| widened::<T>(ctx.input(i)?);
+    let dtype = ctx.input(0)?.dtype();
+    let wide = |i: usize| to_wide(ctx.input(i)?);
     let (x, mean, variance, gamma, dy) = (wide(0)?, wide(1)?, wide(2)?, wide(3)?, wide(4)?);
-    let (x, mean, dy) = (x.values::<T::Wide>()?, mean.values::<T::Wide>()?, dy.values::<T::Wide>()?);
-    let (variance, gamma) = (variance.values::<T::Wide>()?, gamma.values::<T::Wide>()?);
-    let factor = factors::<T>(attrs, variance, gamma);
-    let mut dx = Tensor::zeros(T::Wide::DTYPE, shape)?;
-    let mut of_channels: [Vec<T::Wide>; 4] = std::array::from_fn(|_| vec![T::Wide::zero(); channels]);
+    let (x, mean, dy) = (x.values::<W>()?, mean.values::<W>()?, dy.values::<W>()?);
+    let (variance, gamma) = (variance.values::<W>()?, gamma.values::<W>()?);
+    let factor = factors::<W>(attrs, variance, gamma);
+    let mut dx = Tensor::zeros(W::DTYPE, shape)?;
+    let mut of_channels: [Vec<W>; 4] = std::array::from_fn(|_| vec![W::zero(); channels]);
     if channels > 0 {
         let total = sums(dy, channels, |_, dy, sum| {
             sum.iter_mut().zip(dy).for_each(|(s, &d)| *s += d);
@@ -103,24 +101,24 @@ where
                 sum[c] += dy[c] * (x[c] - mean[c]);
             }
         });
-        each_row(dx.values_mut::<T::Wide>()?, channels, |row, dx| {
+        each_row(dx.values_mut::<W>()?, channels, |row, dx| {
             let dy = &dy[row * channels..][..channels];
             dx.iter_mut().zip(dy).zip(&factor).for_each(|((dx, &dy), &f)| *dx = dy * f);
         });
-        let epsilon = T::Wide::of(f64::from(attrs.epsilon));
-        let half = T::Wide::of(-0.5);
+        let epsilon = W::of(f64::from(attrs.epsilon));
+        let half = W::of(-0.5);
         for c in 0..channels {
             let [dm, dv, db, dg] = &mut of_channels;
             dm[c] = -(total[c] * factor[c]);
             dv[c] = moments[c] * half * factor[c] / (variance[c] + epsilon);
             db[c] = total[c];
-            dg[c] = if attrs.scaled { moments[c] / (variance[c] + epsilon).sqrt() } else { T::Wide::zero() };
+            dg[c] = if attrs.scaled { moments[c] / (variance[c] + epsilon).sqrt() } else { W::zero() };
         }
     }
-    ctx.set_output(0, narrowed::<T>(dx)?);
+    ctx.set_output(0, from_wide(dx, dtype)?);
     for (i, values) in of_channels.iter().enumerate() {
         let vector = Tensor::from_slice(values, graph::Shape::new(&[channels])?)?;
-        ctx.set_output(i + 1, narrowed::<T>(vector)?);
+        ctx.set_output(i + 1, from_wide(vector, dtype)?);
     }
     Ok(())
 }

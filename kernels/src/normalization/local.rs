@@ -1,11 +1,11 @@
 //! Local response normalisation (LRN): divides each channel of a pixel by a norm of the channels around it.
 
 use super::columns::each_row;
-use crate::numeric::widen::{Lane, narrowed, widened};
+use crate::numeric::image::{from_wide, to_wide};
 use crate::plan::normalization::{LocalNorm, channels, common_channels};
 use device::Result;
 use device::kernel::KernelContext;
-use graph::Tensor;
+use graph::{DType, Tensor};
 
 impl LocalNorm {
     /// Computes `bias + alpha * (sum of squares of the neighbouring channels)` for each channel.
@@ -37,12 +37,12 @@ impl LocalNorm {
     }
 }
 
-pub(super) fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &LocalNorm) -> Result<()> {
+pub(super) fn forward(ctx: &mut KernelContext<'_>, attrs: &LocalNorm) -> Result<()> {
     let x = ctx.input(0)?;
-    let channels = channels(x.shape())?;
-    let mut out = Tensor::zeros(f32::DTYPE, x.shape().clone())?;
+    let (channels, dtype) = (channels(x.shape())?, x.dtype());
+    let mut out = Tensor::zeros(DType::Float, x.shape().clone())?;
     if x.num_elements() > 0 {
-        let x = widened::<T>(x)?;
+        let x = to_wide(x)?;
         let x = x.values::<f32>()?;
         each_row(out.values_mut::<f32>()?, channels, |row, out| {
             let x = &x[row * channels..][..channels];
@@ -50,16 +50,16 @@ pub(super) fn forward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &
             out.iter_mut().zip(x).for_each(|(o, x)| *o = x * attrs.power(*o));
         });
     }
-    ctx.set_output(0, narrowed::<T>(out)?);
+    ctx.set_output(0, from_wide(out, dtype)?);
     Ok(())
 }
 
-pub(super) fn backward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: &LocalNorm) -> Result<()> {
+pub(super) fn backward(ctx: &mut KernelContext<'_>, attrs: &LocalNorm) -> Result<()> {
     let (dy, x, y) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let channels = common_channels(dy.shape(), x.shape(), y.shape())?;
-    let mut dx = Tensor::zeros(f32::DTYPE, x.shape().clone())?;
+    let (channels, dtype) = (common_channels(dy.shape(), x.shape(), y.shape())?, x.dtype());
+    let mut dx = Tensor::zeros(DType::Float, x.shape().clone())?;
     if x.num_elements() > 0 {
-        let (dy, x, y) = (widened::<T>(dy)?, widened::<T>(x)?, widened::<T>(y)?);
+        let (dy, x, y) = (to_wide(dy)?, to_wide(x)?, to_wide(y)?);
         let (dy, x, y) = (dy.values::<f32>()?, x.values::<f32>()?, y.values::<f32>()?);
         let factor = -2.0 * attrs.alpha * attrs.beta;
         each_row(dx.values_mut::<f32>()?, channels, |row, dx| {
@@ -79,8 +79,6 @@ pub(super) fn backward<T: Lane<Wide = f32>>(ctx: &mut KernelContext<'_>, attrs: 
             }
         });
     }
-    ctx.set_output(0, narrowed::<T>(dx)?);
+    ctx.set_output(0, from_wide(dx, dtype)?);
     Ok(())
 }
-
-use graph::Element as _;
