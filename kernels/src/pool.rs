@@ -15,94 +15,120 @@ use device::{Error, Result};
 use graph::ops::pool::{Pool, PoolSizes};
 use graph::{DType, Element, Shape, Tensor};
 use num_traits::{Bounded, Zero as _};
+use smallvec::SmallVec;
 
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
 
-type Compute = fn(&mut KernelContext<'_>, &Pool) -> Result<()>;
+/// Sets an output from the inputs of a pooling, all with channels last: the part of a kernel that is compiled for each
+/// element type.
+type Fill = fn(&PoolSizes, &[Tensor], &mut Tensor) -> Result<()>;
 
-fn images(i: &KernelInit<'_>, compute: Compute) -> Result<Kernel> {
-    pooling_kernel(Windows::Attrs(Pool::of(i.node)?), compute)
+/// Sets an output from an input whose channels it pools in windows of this size.
+type FillOverDepth = fn(usize, &Tensor, &mut Tensor) -> Result<()>;
+
+/// Computes a step of a kernel.
+type Step = fn(&mut KernelContext<'_>, &Pool, Fill) -> Result<()>;
+
+fn images(i: &KernelInit<'_>, step: Step, fill: Fill) -> Result<Kernel> {
+    pooling_kernel(Windows::Attrs(Pool::of(i.node)?), step, fill)
 }
 
-fn volumes(i: &KernelInit<'_>, compute: Compute) -> Result<Kernel> {
-    pooling_kernel(Windows::Attrs(Pool::of_volumes(i.node)?), compute)
+fn volumes(i: &KernelInit<'_>, step: Step, fill: Fill) -> Result<Kernel> {
+    pooling_kernel(Windows::Attrs(Pool::of_volumes(i.node)?), step, fill)
 }
 
-fn pooling_kernel(windows: Windows, compute: Compute) -> Result<Kernel> {
+fn pooling_kernel(windows: Windows, step: Step, fill: Fill) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let pool = windows.of(ctx)?;
-        compute(ctx, &pool)
+        step(ctx, &pool, fill)
     })
 }
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("MaxPool", REAL, |i| dispatch!(real, i.output_type(0), T => images(i, max_pool::<T>))),
+    KernelDef::of("MaxPool", REAL, |i| {
+        let windows = Windows::Attrs(Pool::of(i.node)?);
+        dispatch!(real, i.output_type(0), T => {
+            max_pool_kernel(windows, write_maxima::<T>, write_maxima_over_depth::<T>)
+        })
+    }),
     KernelDef::of(
         "MaxPoolGrad",
         REAL,
-        |i| dispatch!(real, i.output_type(0), T => images(i, max_pool_grad::<T>)),
+        |i| dispatch!(real, i.output_type(0), T => images(i, max_pool_grad, add_to_first_maxima::<T>)),
     ),
     KernelDef::of(
         "MaxPoolGradGrad",
         REAL,
-        |i| dispatch!(real, i.output_type(0), T => images(i, max_pool_grad_grad::<T>)),
+        |i| dispatch!(real, i.output_type(0), T => images(i, max_pool_grad_grad, take_at_first_maxima::<T>)),
     ),
     KernelDef {
         host_memory: WINDOWS,
-        ..KernelDef::of(
-            "MaxPoolV2",
-            REAL,
-            |i| dispatch!(real, i.output_type(0), T => pooling_kernel(Windows::Inputs(1), max_pool::<T>)),
-        )
+        ..KernelDef::of("MaxPoolV2", REAL, |i| {
+            let windows = Windows::Inputs(1);
+            dispatch!(real, i.output_type(0), T => {
+                max_pool_kernel(windows, write_maxima::<T>, write_maxima_over_depth::<T>)
+            })
+        })
     },
     KernelDef {
         host_memory: WINDOWS,
-        ..KernelDef::of(
-            "MaxPoolGradV2",
-            REAL,
-            |i| dispatch!(real, i.output_type(0), T => pooling_kernel(Windows::Inputs(3), max_pool_grad::<T>)),
-        )
+        ..KernelDef::of("MaxPoolGradV2", REAL, |i| {
+            let windows = Windows::Inputs(3);
+            dispatch!(real, i.output_type(0), T => {
+                pooling_kernel(windows, max_pool_grad, add_to_first_maxima::<T>)
+            })
+        })
     },
     KernelDef {
         host_memory: WINDOWS,
-        ..KernelDef::of(
-            "MaxPoolGradGradV2",
-            REAL,
-            |i| dispatch!(real, i.output_type(0), T => pooling_kernel(Windows::Inputs(3), max_pool_grad_grad::<T>)),
-        )
+        ..KernelDef::of("MaxPoolGradGradV2", REAL, |i| {
+            let windows = Windows::Inputs(3);
+            dispatch!(real, i.output_type(0), T => {
+                pooling_kernel(windows, max_pool_grad_grad, take_at_first_maxima::<T>)
+            })
+        })
     },
-    KernelDef::of("AvgPool", FLOAT, |i| dispatch!(float, i.output_type(0), T => images(i, avg_pool::<T>))),
+    KernelDef::of(
+        "AvgPool",
+        FLOAT,
+        |i| dispatch!(float, i.output_type(0), T => images(i, avg_pool, write_means::<T>)),
+    ),
     KernelDef {
         host_memory: &["orig_input_shape"],
         ..KernelDef::of(
             "AvgPoolGrad",
             FLOAT,
-            |i| dispatch!(float, i.output_type(0), T => images(i, avg_pool_grad::<T>)),
+            |i| dispatch!(float, i.output_type(0), T => images(i, avg_pool_grad, divide_equally::<T>)),
         )
     },
-    KernelDef::of(
-        "MaxPool3D",
-        FLOAT,
-        |i| dispatch!(float, i.output_type(0), T => volumes(i, max_pool_3d::<T>)),
-    ),
+    KernelDef::of("MaxPool3D", FLOAT, |i| {
+        let windows = Windows::Attrs(Pool::of_volumes(i.node)?);
+        dispatch!(float, i.output_type(0), T => {
+            max_pool_kernel(windows, write_maxima_3d::<T>, write_maxima_over_depth::<T>)
+        })
+    }),
     KernelDef::of(
         "MaxPool3DGrad",
         &[("T", FLOATS), ("TInput", FLOATS)],
-        |i| dispatch!(float, i.output_type(0), T => volumes(i, max_pool_3d_grad::<T>)),
+        |i| dispatch!(float, i.output_type(0), T => volumes(i, max_pool_3d_grad, add_to_near_maxima::<T>)),
     ),
     KernelDef::of(
         "MaxPool3DGradGrad",
         REAL,
-        |i| dispatch!(real, i.output_type(0), T => volumes(i, max_pool_grad_grad::<T>)),
+        |i| dispatch!(real, i.output_type(0), T => volumes(i, max_pool_grad_grad, take_at_first_maxima::<T>)),
     ),
-    KernelDef::of("AvgPool3D", FLOAT, |i| dispatch!(float, i.output_type(0), T => volumes(i, avg_pool::<T>))),
+    KernelDef::of(
+        "AvgPool3D",
+        FLOAT,
+        |i| dispatch!(float, i.output_type(0), T => volumes(i, avg_pool, write_means::<T>)),
+    ),
     KernelDef {
         host_memory: &["orig_input_shape"],
         ..KernelDef::of(
             "AvgPool3DGrad",
             FLOAT,
-            |i| dispatch!(float, i.output_type(0), T => volumes(i, avg_pool_grad::<T>)),
+            |i| dispatch!(float, i.output_type(0), T => volumes(i, avg_pool_grad, divide_equally::<T>)),
         )
     },
     argmax::FORWARD,
@@ -163,28 +189,48 @@ fn lines_out(sizes: &PoolSizes) -> usize {
     sizes.planes.output * sizes.rows.output
 }
 
-/// Returns the offset of each input pixel in the window of an output pixel, in the order of planes, rows and columns.
-/// The output pixel is in `column` of output line `line`; lines are numbered through the batch.
-#[inline(always)]
-fn pixels_under(sizes: &PoolSizes, line: usize, column: usize) -> impl Iterator<Item = usize> {
-    let (depth, height, width, channels) =
-        (sizes.planes.input, sizes.rows.input, sizes.columns.input, sizes.channels);
-    let (image, place) = (line / lines_out(sizes), line % lines_out(sizes));
-    let rows = sizes.rows.range(place % sizes.rows.output);
-    let columns = sizes.columns.range(column);
-    let lines = sizes
-        .planes
-        .range(place / sizes.rows.output)
-        .flat_map(move |z| rows.clone().map(move |y| (image * depth + z) * height + y));
-    lines.flat_map(move |y| columns.clone().map(move |x| (y * width + x) * channels))
+/// Offsets of pixels or lines; those of a small window need no allocation.
+type Offsets = SmallVec<[usize; 32]>;
+
+/// The windows of an output line, which reads whole input lines.
+struct LineWindows<'a> {
+    sizes: &'a PoolSizes,
+    /// The offset of each input line under the windows, in the order of planes and rows.
+    lines: Offsets,
+    /// The offset of each input pixel in the window that [`LineWindows::pixels`] returned last.
+    pixels: Offsets,
 }
 
-/// Returns whether the window of an output pixel contains no padding.
-fn has_no_padding(sizes: &PoolSizes, line: usize, column: usize) -> bool {
-    let place = line % lines_out(sizes);
-    sizes.planes.range(place / sizes.rows.output).len() == sizes.planes.filter
-        && sizes.rows.range(place % sizes.rows.output).len() == sizes.rows.filter
-        && sizes.columns.range(column).len() == sizes.columns.filter
+impl<'a> LineWindows<'a> {
+    /// Returns the windows of output line `line`; lines are numbered through the batch.
+    fn new(sizes: &'a PoolSizes, line: usize) -> LineWindows<'a> {
+        let (image, place) = (line / lines_out(sizes), line % lines_out(sizes));
+        let mut lines = Offsets::new();
+        for z in sizes.planes.range(place / sizes.rows.output) {
+            for y in sizes.rows.range(place % sizes.rows.output) {
+                let line = (image * sizes.planes.input + z) * sizes.rows.input + y;
+                lines.push(line * sizes.columns.input * sizes.channels);
+            }
+        }
+        LineWindows { sizes, lines, pixels: Offsets::new() }
+    }
+
+    /// Returns the offset of each input pixel in the window of an output column, in the order of planes, rows and
+    /// columns.
+    fn pixels(&mut self, column: usize) -> &[usize] {
+        self.pixels.clear();
+        let columns = self.sizes.columns.range(column);
+        for line in &self.lines {
+            self.pixels.extend(columns.clone().map(|x| line + x * self.sizes.channels));
+        }
+        &self.pixels
+    }
+
+    /// Returns whether the window of an output column contains no padding.
+    fn has_no_padding(&self, column: usize) -> bool {
+        let PoolSizes { planes, rows, columns, .. } = self.sizes;
+        self.lines.len() == planes.filter * rows.filter && columns.range(column).len() == columns.filter
+    }
 }
 
 /// The computation of output line `number` of max pooling.
@@ -202,9 +248,10 @@ impl<T: Element + PartialOrd + Bounded> Vector for MaxLine<'_, T> {
     #[inline(always)]
     fn run(self) {
         let MaxLine { sizes, values, number, floor, best } = self;
+        let mut windows = LineWindows::new(sizes, number);
         for (column, best) in best.chunks_exact_mut(sizes.channels).enumerate() {
-            best.fill(if has_no_padding(sizes, number, column) { floor } else { T::min_value() });
-            for at in pixels_under(sizes, number, column) {
+            best.fill(if windows.has_no_padding(column) { floor } else { T::min_value() });
+            for &at in windows.pixels(column) {
                 let pixel = &values[at..at + sizes.channels];
                 best.iter_mut().zip(pixel).for_each(|(b, &v)| *b = if v > *b { v } else { *b });
             }
@@ -212,41 +259,76 @@ impl<T: Element + PartialOrd + Bounded> Vector for MaxLine<'_, T> {
     }
 }
 
-fn max_pool<T: Element + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
-    max_pool_above(ctx, pool, T::min_value())
+fn max_pool_kernel(windows: Windows, over_space: Fill, over_depth: FillOverDepth) -> Result<Kernel> {
+    Kernel::sync(move |ctx| {
+        let pool = windows.of(ctx)?;
+        let input = to_nhwc(ctx.input(0)?, pool.format)?;
+        if !pool.is_depthwise() {
+            return pool_space(ctx, &pool, input, over_space);
+        }
+        let mut out = Tensor::unspecified(input.dtype(), depthwise_output(&pool, input.shape())?)?;
+        over_depth(pool.ksize[4], &input, &mut out)?;
+        ctx.set_output(0, from_nhwc(out, pool.format)?);
+        Ok(())
+    })
 }
 
-/// Max pooling of volumes. The maximum of a window without padding may be negative infinity.
-fn max_pool_3d<T: Float + PartialOrd + Bounded>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
-    max_pool_above(ctx, pool, T::of_wide(num_traits::Float::neg_infinity()))
+/// Pools an input that has its channels last over planes, rows and columns.
+fn pool_space(ctx: &mut KernelContext<'_>, pool: &Pool, input: Tensor, fill: Fill) -> Result<()> {
+    let sizes = pool.forward_sizes(ctx.input(0)?.shape())?;
+    let out = ctx.allocate(input.dtype(), output_nhwc(pool, &sizes)?)?;
+    fill_output(ctx, pool, &sizes, &[input], out, fill)
 }
 
-fn max_pool_above<T>(ctx: &mut KernelContext<'_>, pool: &Pool, floor: T) -> Result<()>
-where
-    T: Element + PartialOrd + Bounded,
-{
-    let input = to_nhwc(ctx.input(0)?, pool.format)?;
-    let out = if pool.is_depthwise() {
-        max_over_depth::<T>(pool, &input)?
-    } else {
-        let sizes = pool.forward_sizes(ctx.input(0)?.shape())?;
-        let mut out = ctx.allocate(T::DTYPE, output_nhwc(pool, &sizes)?)?;
-        let values = input.values::<T>()?;
-        let line = line_out(&sizes);
-        each_part(out.values_mut::<T>()?, line, cost(&sizes), |number, best| {
-            vectorized(MaxLine { sizes: &sizes, values, number, floor, best });
-        });
-        out
-    };
+/// Fills `out`, whose channels are last, and sets output 0 to it.
+fn fill_output(
+    ctx: &mut KernelContext<'_>,
+    pool: &Pool,
+    sizes: &PoolSizes,
+    inputs: &[Tensor],
+    mut out: Tensor,
+    fill: Fill,
+) -> Result<()> {
+    fill(sizes, inputs, &mut out)?;
     ctx.set_output(0, from_nhwc(out, pool.format)?);
     Ok(())
 }
 
-/// Pools over channels, in windows that do not overlap.
-fn max_over_depth<T: Element + PartialOrd + Bounded>(pool: &Pool, input: &Tensor) -> Result<Tensor> {
+fn write_maxima<T: Element + PartialOrd + Bounded>(
+    sizes: &PoolSizes,
+    inputs: &[Tensor],
+    out: &mut Tensor,
+) -> Result<()> {
+    write_maxima_above(sizes, inputs, out, T::min_value())
+}
+
+/// Sets the maxima of windows in volumes. The maximum of a window without padding may be negative infinity.
+fn write_maxima_3d<T: Float + PartialOrd + Bounded>(
+    sizes: &PoolSizes,
+    inputs: &[Tensor],
+    out: &mut Tensor,
+) -> Result<()> {
+    write_maxima_above(sizes, inputs, out, T::of_wide(num_traits::Float::neg_infinity()))
+}
+
+fn write_maxima_above<T: Element + PartialOrd + Bounded>(
+    sizes: &PoolSizes,
+    inputs: &[Tensor],
+    out: &mut Tensor,
+    floor: T,
+) -> Result<()> {
+    let values = inputs[0].values::<T>()?;
+    each_part(out.values_mut::<T>()?, line_out(sizes), cost(sizes), |number, best| {
+        vectorized(MaxLine { sizes, values, number, floor, best });
+    });
+    Ok(())
+}
+
+/// Returns the shape of a pooling over channels, in windows that do not overlap. The input has its channels last.
+fn depthwise_output(pool: &Pool, input: &Shape) -> Result<Shape> {
     let [_, _, rows, columns, depth] = pool.ksize;
-    let &[n, h, w, channels] = input.shape().dims() else {
-        device::invalid!("tensor_in must be 4-dimensional: {}", input.shape());
+    let &[n, h, w, channels] = input.dims() else {
+        device::invalid!("tensor_in must be 4-dimensional: {input}");
     };
     if rows != 1 || columns != 1 || pool.strides[2] != 1 || pool.strides[3] != 1 {
         return Err(Error::unimplemented(
@@ -263,12 +345,18 @@ fn max_over_depth<T: Element + PartialOrd + Bounded>(pool: &Pool, input: &Tensor
             "Depthwise max pooling requires the depth window to evenly divide the input depth",
         ));
     }
-    let mut out = Tensor::unspecified(T::DTYPE, Shape::new(&[n, h, w, channels / depth])?)?;
+    Ok(Shape::new(&[n, h, w, channels / depth])?)
+}
+
+fn write_maxima_over_depth<T>(depth: usize, input: &Tensor, out: &mut Tensor) -> Result<()>
+where
+    T: Element + PartialOrd + Bounded,
+{
     let windows = input.values::<T>()?.chunks_exact(depth);
     for (best, window) in out.values_mut::<T>()?.iter_mut().zip(windows) {
         *best = window.iter().fold(T::min_value(), |b, &v| if v > b { v } else { b });
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Returns the sizes and the inputs of a max pooling gradient with channels last: image, pooled image, gradient.
@@ -315,8 +403,10 @@ impl<T: Semiring + PartialOrd> Vector for ToFirstMaxima<'_, T> {
     fn run(self) {
         let ToFirstMaxima { sizes, values, line, grads, out, start, best, places } = self;
         let channels = sizes.channels;
+        let mut windows = LineWindows::new(sizes, line);
         for (column, grads) in grads.chunks_exact(channels).enumerate() {
-            for (i, at) in pixels_under(sizes, line, column).enumerate() {
+            let pixels = windows.pixels(column);
+            for (i, &at) in pixels.iter().enumerate() {
                 let pixel = &values[at..at + channels];
                 if i == 0 {
                     best.copy_from_slice(pixel);
@@ -329,7 +419,7 @@ impl<T: Semiring + PartialOrd> Vector for ToFirstMaxima<'_, T> {
                     *place = if is_larger { i as u32 } else { *place };
                 }
             }
-            for (i, at) in pixels_under(sizes, line, column).enumerate() {
+            for (i, &at) in pixels.iter().enumerate() {
                 let to = &mut out[at - start..at - start + channels];
                 for ((to, &place), &g) in to.iter_mut().zip(places.iter()).zip(grads) {
                     *to = if place == i as u32 { to.plus(g) } else { *to };
@@ -340,22 +430,30 @@ impl<T: Semiring + PartialOrd> Vector for ToFirstMaxima<'_, T> {
 }
 
 /// The gradient of max pooling: each window's gradient goes to its first maximum.
-fn max_pool_grad<T: Semiring + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
-    let (sizes, [input, _, grad]) = gradient_inputs(ctx, pool, true)?;
-    let mut out = Tensor::zeros(T::DTYPE, input_nhwc(pool, &sizes)?)?;
-    let (values, grads) = (input.values::<T>()?, grad.values::<T>()?);
-    let (image_in, lines, line_out) = (image_in(&sizes), lines_out(&sizes), line_out(&sizes));
+fn max_pool_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
+    let (sizes, inputs) = gradient_inputs(ctx, pool, true)?;
+    let out = Tensor::zeros(inputs[2].dtype(), input_nhwc(pool, &sizes)?)?;
+    fill_output(ctx, pool, &sizes, &inputs, out, fill)
+}
+
+/// Adds gradients to an output of zeros.
+fn add_to_first_maxima<T: Semiring + PartialOrd>(
+    sizes: &PoolSizes,
+    inputs: &[Tensor],
+    out: &mut Tensor,
+) -> Result<()> {
+    let (values, grads) = (inputs[0].values::<T>()?, inputs[2].values::<T>()?);
+    let (image_in, lines, line_out) = (image_in(sizes), lines_out(sizes), line_out(sizes));
     let channels = sizes.channels;
-    each_part(out.values_mut::<T>()?, image_in, cost(&sizes), |image, out| {
+    each_part(out.values_mut::<T>()?, image_in, cost(sizes), |image, out| {
         let (mut best, mut places) = (vec![T::ZERO; channels], vec![0u32; channels]);
         for line in image * lines..(image + 1) * lines {
             let grads = &grads[line * line_out..(line + 1) * line_out];
             let start = image * image_in;
             let (best, places) = (&mut best, &mut places);
-            vectorized(ToFirstMaxima { sizes: &sizes, values, line, grads, out, start, best, places });
+            vectorized(ToFirstMaxima { sizes, values, line, grads, out, start, best, places });
         }
     });
-    ctx.set_output(0, from_nhwc(out, pool.format)?);
     Ok(())
 }
 
@@ -364,19 +462,25 @@ const NEAR_MAXIMUM: f64 = 1e-5;
 
 /// The gradient of max pooling of volumes: each window's gradient goes to all elements that equal its maximum or
 /// nearly so, like in TensorFlow.
-fn max_pool_3d_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
-    let (sizes, [input, output, grad]) = gradient_inputs(ctx, pool, true)?;
-    let mut out = ctx.allocate(T::DTYPE, input_nhwc(pool, &sizes)?)?;
-    let (values, maxima, grads) = (input.values::<T>()?, output.values::<T>()?, grad.values::<T>()?);
-    let (channels, image_in, lines) = (sizes.channels, image_in(&sizes), lines_out(&sizes));
+fn max_pool_3d_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
+    let (sizes, inputs) = gradient_inputs(ctx, pool, true)?;
+    let out = ctx.allocate(inputs[2].dtype(), input_nhwc(pool, &sizes)?)?;
+    fill_output(ctx, pool, &sizes, &inputs, out, fill)
+}
+
+fn add_to_near_maxima<T: Float>(sizes: &PoolSizes, inputs: &[Tensor], out: &mut Tensor) -> Result<()> {
+    let (values, maxima, grads) =
+        (inputs[0].values::<T>()?, inputs[1].values::<T>()?, inputs[2].values::<T>()?);
+    let (channels, image_in, lines) = (sizes.channels, image_in(sizes), lines_out(sizes));
     let near = T::Wide::of(NEAR_MAXIMUM);
-    each_part(out.values_mut::<T>()?, image_in, cost(&sizes), |image, out| {
+    each_part(out.values_mut::<T>()?, image_in, cost(sizes), |image, out| {
         let mut sums = vec![T::Wide::zero(); image_in];
         for line in image * lines..(image + 1) * lines {
+            let mut windows = LineWindows::new(sizes, line);
             for column in 0..sizes.columns.output {
-                let at = line * line_out(&sizes) + column * channels;
+                let at = line * line_out(sizes) + column * channels;
                 let (maxima, grads) = (&maxima[at..at + channels], &grads[at..at + channels]);
-                for at in pixels_under(&sizes, line, column) {
+                for &at in windows.pixels(column) {
                     let place = &mut sums[at - image * image_in..][..channels];
                     let pixel = &values[at..at + channels];
                     for (((s, v), max), g) in place.iter_mut().zip(pixel).zip(maxima).zip(grads) {
@@ -389,60 +493,70 @@ fn max_pool_3d_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Resul
         }
         out.iter_mut().zip(&sums).for_each(|(o, &s)| *o = T::of_wide(s));
     });
-    ctx.set_output(0, from_nhwc(out, pool.format)?);
     Ok(())
 }
 
 /// The gradient of the max pooling gradient: each window takes the gradient at its first maximum.
-fn max_pool_grad_grad<T: Element + Default>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
-    let (sizes, [input, output, grad]) = gradient_inputs(ctx, pool, false)?;
-    let mut out = ctx.allocate(T::DTYPE, output_nhwc(pool, &sizes)?)?;
-    let (values, pooled, grads) = (input.values::<T>()?, output.values::<T>()?, grad.values::<T>()?);
-    let line = line_out(&sizes);
-    each_part(out.values_mut::<T>()?, line, cost(&sizes), |i, out| {
-        let pooled = &pooled[i * line..(i + 1) * line];
-        for (j, (o, max)) in out.iter_mut().zip(pooled).enumerate() {
-            let channel = j % sizes.channels;
-            let first = pixels_under(&sizes, i, j / sizes.channels).find(|&at| values[at + channel] == *max);
-            *o = first.map(|at| grads[at + channel]).unwrap_or_default();
+fn max_pool_grad_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
+    let (sizes, inputs) = gradient_inputs(ctx, pool, false)?;
+    let out = ctx.allocate(inputs[2].dtype(), output_nhwc(pool, &sizes)?)?;
+    fill_output(ctx, pool, &sizes, &inputs, out, fill)
+}
+
+fn take_at_first_maxima<T: Element + Default>(
+    sizes: &PoolSizes,
+    inputs: &[Tensor],
+    out: &mut Tensor,
+) -> Result<()> {
+    let (values, pooled, grads) =
+        (inputs[0].values::<T>()?, inputs[1].values::<T>()?, inputs[2].values::<T>()?);
+    let (line, channels) = (line_out(sizes), sizes.channels);
+    each_part(out.values_mut::<T>()?, line, cost(sizes), |i, out| {
+        let mut windows = LineWindows::new(sizes, i);
+        let pooled = pooled[i * line..(i + 1) * line].chunks_exact(channels);
+        for (column, (out, pooled)) in out.chunks_exact_mut(channels).zip(pooled).enumerate() {
+            let pixels = windows.pixels(column);
+            for (channel, (o, max)) in out.iter_mut().zip(pooled).enumerate() {
+                let first = pixels.iter().find(|&at| values[at + channel] == *max);
+                *o = first.map(|at| grads[at + channel]).unwrap_or_default();
+            }
         }
     });
-    ctx.set_output(0, from_nhwc(out, pool.format)?);
     Ok(())
 }
 
 const NOT_SPATIAL: &str = "Non-spatial pooling is not yet supported.";
 
-/// Returns the mean of each window; padding does not count.
-fn avg_pool<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
+/// Outputs the mean of each window; padding does not count.
+fn avg_pool(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
     if pool.ksize[4] != 1 {
         return Err(Error::unimplemented(NOT_SPATIAL));
     }
     let input = to_nhwc(ctx.input(0)?, pool.format)?;
-    let sizes = pool.forward_sizes(ctx.input(0)?.shape())?;
-    let mut out = ctx.allocate(T::DTYPE, output_nhwc(pool, &sizes)?)?;
-    let values = input.values::<T>()?;
-    let line = line_out(&sizes);
-    each_part(out.values_mut::<T>()?, line, cost(&sizes), |i, line| {
+    pool_space(ctx, pool, input, fill)
+}
+
+fn write_means<T: Float>(sizes: &PoolSizes, inputs: &[Tensor], out: &mut Tensor) -> Result<()> {
+    let values = inputs[0].values::<T>()?;
+    each_part(out.values_mut::<T>()?, line_out(sizes), cost(sizes), |line, means| {
+        let mut windows = LineWindows::new(sizes, line);
         let mut sums = vec![T::Wide::zero(); sizes.channels];
-        for (column, means) in line.chunks_exact_mut(sizes.channels).enumerate() {
+        for (column, means) in means.chunks_exact_mut(sizes.channels).enumerate() {
             sums.fill(T::Wide::zero());
-            let mut count = 0usize;
-            for at in pixels_under(&sizes, i, column) {
+            let pixels = windows.pixels(column);
+            for &at in pixels {
                 let pixel = &values[at..at + sizes.channels];
                 sums.iter_mut().zip(pixel).for_each(|(s, v)| *s += v.to_wide());
-                count += 1;
             }
-            let share = T::Wide::of(1.0 / count as f64);
+            let share = T::Wide::of(1.0 / pixels.len() as f64);
             means.iter_mut().zip(&sums).for_each(|(m, &s)| *m = T::of_wide(s * share));
         }
     });
-    ctx.set_output(0, from_nhwc(out, pool.format)?);
     Ok(())
 }
 
 /// The gradient of mean pooling: each window's gradient is divided equally among its elements.
-fn avg_pool_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<()> {
+fn avg_pool_grad(ctx: &mut KernelContext<'_>, pool: &Pool, fill: Fill) -> Result<()> {
     let (shape, grad) = (ctx.input(0)?, ctx.input(1)?);
     if shape.shape().dims() != [pool.rank()] {
         device::invalid!(
@@ -457,7 +571,7 @@ fn avg_pool_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<(
     let shape = Shape::from_i64(&shape.to_i64s()?)?;
     if !pool.volumes && shape.num_elements() == 0 {
         // An empty image needs no check of the windows or of the gradient's sizes.
-        ctx.set_output(0, Tensor::zeros(T::DTYPE, shape)?);
+        ctx.set_output(0, Tensor::zeros(grad.dtype(), shape)?);
         return Ok(());
     }
     if pool.ksize[4] != 1 {
@@ -469,22 +583,23 @@ fn avg_pool_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<(
         device::invalid!("Expected grad shape to be {expected}, but got {}", grad.shape());
     }
     let grad = to_nhwc(grad, pool.format)?;
-    let grads = grad.values::<T>()?;
-    let mut out = ctx.allocate(T::DTYPE, input_nhwc(pool, &sizes)?)?;
-    let channels = sizes.channels;
-    let (image_in, lines) = (image_in(&sizes), lines_out(&sizes));
-    each_part(out.values_mut::<T>()?, image_in, cost(&sizes).max(grads.len()), |image, out| {
+    let out = ctx.allocate(grad.dtype(), input_nhwc(pool, &sizes)?)?;
+    fill_output(ctx, pool, &sizes, &[grad], out, fill)
+}
+
+/// Divides the gradient of each window equally among its elements.
+fn divide_equally<T: Float>(sizes: &PoolSizes, inputs: &[Tensor], out: &mut Tensor) -> Result<()> {
+    let grads = inputs[0].values::<T>()?;
+    let (channels, image_in, lines) = (sizes.channels, image_in(sizes), lines_out(sizes));
+    each_part(out.values_mut::<T>()?, image_in, cost(sizes).max(grads.len()), |image, out| {
         let mut sums = vec![T::Wide::zero(); image_in];
-        for line in 0..lines {
-            let [plane, row] = [line / sizes.rows.output, line % sizes.rows.output];
-            let under_line = sizes.planes.range(plane).len() * sizes.rows.range(row).len();
+        for line in image * lines..(image + 1) * lines {
+            let mut windows = LineWindows::new(sizes, line);
             for column in 0..sizes.columns.output {
-                let count = under_line * sizes.columns.range(column).len();
-                let share = T::Wide::of(1.0 / count as f64);
-                let line = image * lines + line;
-                let pixel = line * sizes.columns.output + column;
-                let grad = &grads[pixel * channels..(pixel + 1) * channels];
-                for at in pixels_under(&sizes, line, column) {
+                let pixels = windows.pixels(column);
+                let share = T::Wide::of(1.0 / pixels.len() as f64);
+                let grad = &grads[(line * sizes.columns.output + column) * channels..][..channels];
+                for &at in pixels {
                     let place = &mut sums[at - image * image_in..][..channels];
                     place.iter_mut().zip(grad).for_each(|(s, g)| *s += g.to_wide() * share);
                 }
@@ -492,7 +607,6 @@ fn avg_pool_grad<T: Float>(ctx: &mut KernelContext<'_>, pool: &Pool) -> Result<(
         }
         out.iter_mut().zip(&sums).for_each(|(o, &s)| *o = T::of_wide(s));
     });
-    ctx.set_output(0, from_nhwc(out, pool.format)?);
     Ok(())
 }
 

@@ -1,25 +1,43 @@
 //! Max pooling that also returns the flat position of each maximum in its image, or in the batch, and the gradient
 //! that uses these positions.
 
-use super::{cost, each_part, image_in, line_out, lines_out, output_nhwc, pixels_under};
+use super::{LineWindows, cost, each_part, image_in, line_out, lines_out, output_nhwc};
 use crate::numeric::dispatch::{INDEX, REALS, dispatch};
 use crate::numeric::scalar::Semiring;
-use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};
-use graph::ops::pool::Pool;
+use graph::ops::pool::{Pool, PoolSizes};
 use graph::{DType, Element, Tensor};
 
 const TYPES: &[(&str, &[DType])] = &[("T", REALS), ("Targmax", INDEX)];
 
-pub(super) const FORWARD: KernelDef = KernelDef::of("MaxPoolWithArgmax", TYPES, |i| {
-    let (pool, in_batch) = (Pool::of(i.node)?, i.attr("include_batch_in_index")?);
-    dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &pool, in_batch)))
-});
+pub(super) const FORWARD: KernelDef = KernelDef::of(
+    "MaxPoolWithArgmax",
+    TYPES,
+    |i| dispatch!(real, i.output_type(0), T => forward_kernel(i, find_maxima::<T>)),
+);
 
-pub(super) const GRAD: KernelDef = KernelDef::of("MaxPoolGradWithArgmax", TYPES, |i| {
+pub(super) const GRAD: KernelDef = KernelDef::of(
+    "MaxPoolGradWithArgmax",
+    TYPES,
+    |i| dispatch!(real, i.output_type(0), T => grad_kernel(i, add_at::<T>)),
+);
+
+/// Sets the maxima of the windows, and the position of each maximum in the batch, given the input.
+type FindMaxima = fn(&PoolSizes, &Tensor, &mut Tensor, &mut [i64]) -> Result<()>;
+
+/// Adds each element of a tensor to the output's element at the same index's position.
+type AddAt = fn(&Tensor, &[usize], &mut Tensor) -> Result<()>;
+
+fn forward_kernel(i: &KernelInit<'_>, find_maxima: FindMaxima) -> Result<Kernel> {
     let (pool, in_batch) = (Pool::of(i.node)?, i.attr("include_batch_in_index")?);
-    dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| grad::<T>(ctx, &pool, in_batch)))
-});
+    Kernel::sync(move |ctx| forward(ctx, &pool, in_batch, find_maxima))
+}
+
+fn grad_kernel(i: &KernelInit<'_>, add_at: AddAt) -> Result<Kernel> {
+    let (pool, in_batch) = (Pool::of(i.node)?, i.attr("include_batch_in_index")?);
+    Kernel::sync(move |ctx| grad(ctx, &pool, in_batch, add_at))
+}
 
 fn only_spatial(pool: &Pool) -> Result<()> {
     if pool.is_depthwise() {
@@ -28,7 +46,7 @@ fn only_spatial(pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-fn forward<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &Pool, in_batch: bool) -> Result<()> {
+fn forward(ctx: &mut KernelContext<'_>, pool: &Pool, in_batch: bool, find_maxima: FindMaxima) -> Result<()> {
     only_spatial(pool)?;
     let input = ctx.input(0)?;
     if input.num_elements() == 0 {
@@ -36,30 +54,12 @@ fn forward<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &Pool, in
     }
     let sizes = pool.sizes(input.shape())?;
     let shape = output_nhwc(pool, &sizes)?;
-    let mut out = ctx.allocate(T::DTYPE, shape.clone())?;
+    let mut out = ctx.allocate(input.dtype(), shape.clone())?;
     let mut places = ctx.allocate(DType::Int64, shape)?;
-    let values = input.values::<T>()?;
-    let (channels, line, image_in, lines) =
-        (sizes.channels, line_out(&sizes), image_in(&sizes), lines_out(&sizes));
-    each_part(places.values_mut::<i64>()?, line, cost(&sizes), |i, places| {
-        for (column, places) in places.chunks_exact_mut(channels).enumerate() {
-            let mut pixels = pixels_under(&sizes, i, column);
-            let start = pixels.next().unwrap_or_default();
-            places.iter_mut().enumerate().for_each(|(c, p)| *p = (start + c) as i64);
-            for at in pixels {
-                for (c, (place, v)) in places.iter_mut().zip(&values[at..at + channels]).enumerate() {
-                    if *v > values[*place as usize] {
-                        *place = (at + c) as i64;
-                    }
-                }
-            }
-        }
-    });
-    for (o, &place) in out.values_mut::<T>()?.iter_mut().zip(places.values::<i64>()?) {
-        *o = values[place as usize];
-    }
+    find_maxima(&sizes, input, &mut out, places.values_mut::<i64>()?)?;
     if !in_batch {
-        for (i, part) in places.values_mut::<i64>()?.chunks_exact_mut((lines * line).max(1)).enumerate() {
+        let (image_in, image_out) = (image_in(&sizes), lines_out(&sizes) * line_out(&sizes));
+        for (i, part) in places.values_mut::<i64>()?.chunks_exact_mut(image_out.max(1)).enumerate() {
             part.iter_mut().for_each(|p| *p -= (i * image_in) as i64);
         }
     }
@@ -75,7 +75,35 @@ fn forward<T: Element + PartialOrd>(ctx: &mut KernelContext<'_>, pool: &Pool, in
     Ok(())
 }
 
-fn grad<T: Semiring>(ctx: &mut KernelContext<'_>, pool: &Pool, in_batch: bool) -> Result<()> {
+fn find_maxima<T: Element + PartialOrd>(
+    sizes: &PoolSizes,
+    input: &Tensor,
+    out: &mut Tensor,
+    places: &mut [i64],
+) -> Result<()> {
+    let (values, channels) = (input.values::<T>()?, sizes.channels);
+    each_part(places, line_out(sizes), cost(sizes), |line, places| {
+        let mut windows = LineWindows::new(sizes, line);
+        for (column, places) in places.chunks_exact_mut(channels).enumerate() {
+            let pixels = windows.pixels(column);
+            let start = pixels.first().copied().unwrap_or_default();
+            places.iter_mut().enumerate().for_each(|(c, p)| *p = (start + c) as i64);
+            for &at in pixels.iter().skip(1) {
+                for (c, (place, v)) in places.iter_mut().zip(&values[at..at + channels]).enumerate() {
+                    if *v > values[*place as usize] {
+                        *place = (at + c) as i64;
+                    }
+                }
+            }
+        }
+    });
+    for (o, &place) in out.values_mut::<T>()?.iter_mut().zip(&*places) {
+        *o = values[place as usize];
+    }
+    Ok(())
+}
+
+fn grad(ctx: &mut KernelContext<'_>, pool: &Pool, in_batch: bool, add_at: AddAt) -> Result<()> {
     only_spatial(pool)?;
     let (input, grad, places) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let sizes = pool.sizes(input.shape())?;
@@ -86,20 +114,30 @@ fn grad<T: Semiring>(ctx: &mut KernelContext<'_>, pool: &Pool, in_batch: bool) -
     if *places.shape() != pooled {
         device::invalid!("Expected argmax shape to be {pooled}, but got {}", places.shape());
     }
-    let mut out = Tensor::zeros(T::DTYPE, input.shape().clone())?;
-    let (image_in, per_image) = (image_in(&sizes), lines_out(&sizes) * line_out(&sizes));
-    let values = out.values_mut::<T>()?;
-    for (i, (&g, place)) in grad.values::<T>()?.iter().zip(places.to_i64s()?).enumerate() {
-        let first = if in_batch { 0 } else { i / per_image.max(1) * image_in };
+    let mut out = Tensor::zeros(grad.dtype(), input.shape().clone())?;
+    let (image_in, image_out) = (image_in(&sizes), lines_out(&sizes) * line_out(&sizes));
+    let in_whole_batch = |(i, place): (usize, i64)| {
+        let first = if in_batch { 0 } else { i / image_out.max(1) * image_in };
         let at = usize::try_from(place).ok().and_then(|p| p.checked_add(first));
-        let Some(o) = at.and_then(|at| values.get_mut(at)) else {
+        let Some(at) = at.filter(|&at| at < input.num_elements()) else {
             device::invalid!(
                 "Invalid input_backprop index: {place}, not in an input of shape {}",
                 input.shape()
             );
         };
-        *o = o.plus(g);
-    }
+        Ok(at)
+    };
+    let places: Vec<usize> =
+        places.to_i64s()?.into_iter().enumerate().map(in_whole_batch).collect::<Result<_>>()?;
+    add_at(grad, &places, &mut out)?;
     ctx.set_output(0, out);
+    Ok(())
+}
+
+fn add_at<T: Semiring>(from: &Tensor, places: &[usize], out: &mut Tensor) -> Result<()> {
+    let out = out.values_mut::<T>()?;
+    for (&value, &at) in from.values::<T>()?.iter().zip(places) {
+        out[at] = out[at].plus(value);
+    }
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::Number;
 use crate::random::WordStream;
 use device::Result;
-use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::ops::pool::Fractional;
 use graph::{DType, Shape, Tensor};
 use num_traits::AsPrimitive;
@@ -18,28 +18,35 @@ macro_rules! typed {
     };
 }
 
-pub(super) const MAX: KernelDef = KernelDef::of("FractionalMaxPool", TYPES, |i| {
-    let attrs = Fractional::of(i.node)?;
-    typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &attrs, maximum)))
-});
+pub(super) const MAX: KernelDef = KernelDef::of(
+    "FractionalMaxPool",
+    TYPES,
+    |i| typed!(i.output_type(0), T => forward_kernel(i, write_maxima::<T>)),
+);
 
-pub(super) const MEAN: KernelDef = KernelDef::of("FractionalAvgPool", TYPES, |i| {
-    let attrs = Fractional::of(i.node)?;
-    typed!(i.output_type(0), T => Kernel::sync(move |ctx| forward::<T>(ctx, &attrs, mean)))
-});
+pub(super) const MEAN: KernelDef = KernelDef::of(
+    "FractionalAvgPool",
+    TYPES,
+    |i| typed!(i.output_type(0), T => forward_kernel(i, write_means::<T>)),
+);
 
 pub(super) const MAX_GRAD: KernelDef = KernelDef::of("FractionalMaxPoolGrad", TYPES, |i| {
     let overlapping = i.attr("overlapping")?;
-    typed!(i.output_type(0), T => Kernel::sync(move |ctx| max_grad::<T>(ctx, overlapping)))
+    typed!(i.output_type(0), T => Kernel::sync(move |ctx| max_grad(ctx, overlapping, add_to_maxima::<T>)))
 });
 
 pub(super) const MEAN_GRAD: KernelDef = KernelDef {
     host_memory: &["orig_input_tensor_shape"],
     ..KernelDef::of("FractionalAvgPoolGrad", TYPES, |i| {
         let overlapping = i.attr("overlapping")?;
-        typed!(i.output_type(0), T => Kernel::sync(move |ctx| mean_grad::<T>(ctx, overlapping)))
+        typed!(i.output_type(0), T => Kernel::sync(move |ctx| mean_grad(ctx, overlapping, divide_equally::<T>)))
     })
 };
+
+fn forward_kernel(i: &KernelInit<'_>, fill: Fill) -> Result<Kernel> {
+    let attrs = Fractional::of(i.node)?;
+    Kernel::sync(move |ctx| forward(ctx, &attrs, fill))
+}
 
 /// Returns the boundaries of `output` windows over `input` elements: `output + 1` positions from 0 to `input`.
 fn boundaries(input: usize, output: usize, pseudo_random: bool, stream: &WordStream) -> Vec<i64> {
@@ -131,7 +138,7 @@ impl<'a> Windows<'a> {
     }
 
     /// Calls `visit` for each window of each image with the window's number and the offsets of its pixels.
-    fn each(&self, batch: usize, mut visit: impl FnMut(usize, &[usize])) {
+    fn each(&self, batch: usize, visit: &mut dyn FnMut(usize, &[usize])) {
         let [h, w, c] = self.sizes;
         let (mut number, mut pixels) = (0, Vec::new());
         for image in 0..batch {
@@ -150,25 +157,45 @@ impl<'a> Windows<'a> {
     }
 }
 
-/// A function that computes an output pixel from the pixels of its window: `(output, values, offsets)`.
-type Fold<T> = fn(&mut [T], &[T], &[usize]);
+/// Sets the output from the images of a batch, given the windows and the size of the batch.
+type Fill = fn(&Windows<'_>, usize, &Tensor, &mut Tensor) -> Result<()>;
 
-fn maximum<T: Number>(out: &mut [T], values: &[T], pixels: &[usize]) {
-    out.fill(T::LEAST);
-    for &at in pixels {
-        out.iter_mut().zip(&values[at..]).for_each(|(o, &v)| *o = if v > *o { v } else { *o });
-    }
+fn write_maxima<T: Number>(
+    windows: &Windows<'_>,
+    batch: usize,
+    input: &Tensor,
+    out: &mut Tensor,
+) -> Result<()> {
+    let (values, out, c) = (input.values::<T>()?, out.values_mut::<T>()?, windows.sizes[2]);
+    windows.each(batch, &mut |i, pixels| {
+        let out = &mut out[i * c..(i + 1) * c];
+        out.fill(T::LEAST);
+        for &at in pixels {
+            out.iter_mut().zip(&values[at..]).for_each(|(o, &v)| *o = if v > *o { v } else { *o });
+        }
+    });
+    Ok(())
 }
 
-fn mean<T: Number>(out: &mut [T], values: &[T], pixels: &[usize]) {
-    out.fill(T::ZERO);
-    for &at in pixels {
-        out.iter_mut().zip(&values[at..]).for_each(|(o, &v)| *o = o.plus(v));
-    }
-    out.iter_mut().for_each(|o| *o = o.over_count(pixels.len().max(1)));
+fn write_means<T: Number>(
+    windows: &Windows<'_>,
+    batch: usize,
+    input: &Tensor,
+    out: &mut Tensor,
+) -> Result<()> {
+    let (values, out, c) = (input.values::<T>()?, out.values_mut::<T>()?, windows.sizes[2]);
+    windows.each(batch, &mut |i, pixels| {
+        let out = &mut out[i * c..(i + 1) * c];
+        out.fill(T::ZERO);
+        for &at in pixels {
+            out.iter_mut().zip(&values[at..]).for_each(|(o, &v)| *o = o.plus(v));
+        }
+        out.iter_mut().for_each(|o| *o = o.over_count(pixels.len().max(1)));
+    });
+    Ok(())
 }
 
-fn forward<T: Number>(ctx: &mut KernelContext<'_>, attrs: &Fractional, fold: Fold<T>) -> Result<()> {
+fn forward(ctx: &mut KernelContext<'_>, attrs: &Fractional, fill: Fill) -> Result<()> {
     let input = ctx.input(0)?;
     let &[batch, h, w, c] = input.shape().dims() else {
         device::invalid!("tensor_in must be 4-dimensional, got {}", input.shape());
@@ -188,12 +215,11 @@ fn forward<T: Number>(ctx: &mut KernelContext<'_>, attrs: &Fractional, fold: Fol
     let stream = WordStream::seeded(attrs.seeds);
     let [rows, columns] =
         [(h, outputs[0]), (w, outputs[1])].map(|(i, o)| boundaries(i, o, attrs.pseudo_random, &stream));
-    let mut out = ctx.allocate(T::DTYPE, Shape::new(&[batch, outputs[0], outputs[1], c])?)?;
+    let mut out = ctx.allocate(input.dtype(), Shape::new(&[batch, outputs[0], outputs[1], c])?)?;
     if out.num_elements() > 0 {
-        let (values, out) = (input.values::<T>()?, out.values_mut::<T>()?);
         let windows =
             Windows { sizes: [h, w, c], rows: &rows, columns: &columns, overlapping: attrs.overlapping };
-        windows.each(batch, |i, pixels| fold(&mut out[i * c..(i + 1) * c], values, pixels));
+        fill(&windows, batch, input, &mut out)?;
     }
     ctx.set_output(0, out);
     for (i, ends) in [(1, rows), (2, columns)] {
@@ -202,40 +228,49 @@ fn forward<T: Number>(ctx: &mut KernelContext<'_>, attrs: &Fractional, fold: Fol
     Ok(())
 }
 
-fn max_grad<T: Number>(ctx: &mut KernelContext<'_>, overlapping: bool) -> Result<()> {
+/// Adds the gradients to the output, given the windows, the images and the pooled images. Returns whether the pooled
+/// images are the maxima of the images.
+type AddToMaxima = fn(&Windows<'_>, [&Tensor; 3], &mut Tensor) -> Result<bool>;
+
+fn max_grad(ctx: &mut KernelContext<'_>, overlapping: bool, add_to_maxima: AddToMaxima) -> Result<()> {
     let (input, pooled, grad) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     if pooled.shape() != grad.shape() {
         device::invalid!("orig_output has shape {}, out_backprop {}", pooled.shape(), grad.shape());
     }
     let windows = Windows::checked(input.shape(), grad.shape(), ctx.input(3)?, ctx.input(4)?, overlapping)?;
-    let mut out = Tensor::zeros(T::DTYPE, input.shape().clone())?;
-    let (values, grads, sums) = (input.values::<T>()?, grad.values::<T>()?, out.values_mut::<T>()?);
-    let (c, largest, mut is_other) = (windows.sizes[2], pooled.values::<T>()?, false);
-    windows.each(input.shape()[0], |i, pixels| {
-        for channel in 0..c {
-            // The first of the largest pixels.
-            let first =
-                pixels.iter().map(|p| p + channel).reduce(|a, b| if values[b] > values[a] { b } else { a });
-            if let Some(at) = first {
-                if values[at] != largest[i * c + channel] {
-                    is_other = true;
-                }
-                sums[at] = sums[at].plus(grads[i * c + channel]);
-            }
-        }
-    });
-    if is_other {
+    let mut out = Tensor::zeros(grad.dtype(), input.shape().clone())?;
+    if !add_to_maxima(&windows, [input, pooled, grad], &mut out)? {
         device::invalid!("tensor_out_dup is not the same as tensor_out");
     }
     ctx.set_output(0, out);
     Ok(())
 }
 
+fn add_to_maxima<T: Number>(
+    windows: &Windows<'_>,
+    [input, pooled, grad]: [&Tensor; 3],
+    out: &mut Tensor,
+) -> Result<bool> {
+    let (values, grads, sums) = (input.values::<T>()?, grad.values::<T>()?, out.values_mut::<T>()?);
+    let (c, largest, mut are_maxima) = (windows.sizes[2], pooled.values::<T>()?, true);
+    windows.each(input.shape()[0], &mut |i, pixels| {
+        for channel in 0..c {
+            // The first of the largest pixels.
+            let first =
+                pixels.iter().map(|p| p + channel).reduce(|a, b| if values[b] > values[a] { b } else { a });
+            if let Some(at) = first {
+                if values[at] != largest[i * c + channel] {
+                    are_maxima = false;
+                }
+                sums[at] = sums[at].plus(grads[i * c + channel]);
+            }
+        }
+    });
+    Ok(are_maxima)
+}
+
 /// Computes the gradient of mean pooling; shares of gradients are summed in `f64` for every dtype.
-fn mean_grad<T: Number + AsPrimitive<f64>>(ctx: &mut KernelContext<'_>, overlapping: bool) -> Result<()>
-where
-    f64: AsPrimitive<T>,
-{
+fn mean_grad(ctx: &mut KernelContext<'_>, overlapping: bool, divide_equally: Fill) -> Result<()> {
     let (shape, grad) = (ctx.input(0)?, ctx.input(1)?);
     if shape.shape().dims() != [4] {
         device::invalid!(
@@ -245,18 +280,31 @@ where
     }
     let shape = Shape::from_i64(&shape.to_i64s()?)?;
     let windows = Windows::checked(&shape, grad.shape(), ctx.input(2)?, ctx.input(3)?, overlapping)?;
-    let mut out = ctx.allocate(T::DTYPE, shape.clone())?;
-    let mut sums = Tensor::zeros(DType::Double, shape.clone())?;
-    let (grads, values) = (grad.values::<T>()?, sums.values_mut::<f64>()?);
+    let mut out = ctx.allocate(grad.dtype(), shape.clone())?;
+    divide_equally(&windows, shape[0], grad, &mut out)?;
+    ctx.set_output(0, out);
+    Ok(())
+}
+
+fn divide_equally<T: Number + AsPrimitive<f64>>(
+    windows: &Windows<'_>,
+    batch: usize,
+    grad: &Tensor,
+    out: &mut Tensor,
+) -> Result<()>
+where
+    f64: AsPrimitive<T>,
+{
+    let mut sums = Tensor::zeros(DType::Double, out.shape().clone())?;
+    let (grads, sums) = (grad.values::<T>()?, sums.values_mut::<f64>()?);
     let c = windows.sizes[2];
-    windows.each(shape[0], |i, pixels| {
+    windows.each(batch, &mut |i, pixels| {
         for &at in pixels {
-            for (s, g) in values[at..at + c].iter_mut().zip(&grads[i * c..]) {
+            for (s, g) in sums[at..at + c].iter_mut().zip(&grads[i * c..]) {
                 *s += g.as_() / pixels.len() as f64;
             }
         }
     });
-    out.values_mut::<T>()?.iter_mut().zip(&*values).for_each(|(o, s)| *o = s.as_());
-    ctx.set_output(0, out);
+    out.values_mut::<T>()?.iter_mut().zip(&*sums).for_each(|(o, s)| *o = s.as_());
     Ok(())
 }
