@@ -8,26 +8,40 @@ use crate::numeric::threads::for_rows;
 use crate::numeric::widen::{Lane, narrowed};
 use crate::plan::morphology::Sizes;
 use device::Result;
-use device::kernel::{Kernel, KernelContext, KernelDef};
+use device::kernel::{Kernel, KernelDef, KernelInit};
 use graph::ops::morphology::{Dilation, Reach};
 use graph::{DType, Element, Shape, Tensor};
 
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
 
-macro_rules! kernel {
-    ($op:literal, $compute:ident) => {
-        KernelDef::of($op, REAL, |i| {
-            let dilation = Dilation::of(i.node)?;
-            dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| $compute::<T>(ctx, &dilation)))
-        })
-    };
-}
-
 pub(super) const KERNELS: &[KernelDef] = &[
-    kernel!("Dilation2D", dilate),
-    kernel!("Dilation2DBackpropInput", input_gradient),
-    kernel!("Dilation2DBackpropFilter", filter_gradient),
+    KernelDef::of(
+        "Dilation2D",
+        REAL,
+        |i| dispatch!(real, i.output_type(0), T => dilation_kernel(i, write_maxima::<T>)),
+    ),
+    KernelDef::of(
+        "Dilation2DBackpropInput",
+        REAL,
+        |i| dispatch!(real, i.output_type(0), T => gradient_kernel(i, Operand::Image, gradient::<T>)),
+    ),
+    KernelDef::of(
+        "Dilation2DBackpropFilter",
+        REAL,
+        |i| dispatch!(real, i.output_type(0), T => gradient_kernel(i, Operand::Filter, gradient::<T>)),
+    ),
 ];
+
+/// A tap of a filter at an output pixel: the offsets of the channels of the input pixel and of the filter element.
+/// [`Operand`] gives the order.
+type Tap = [usize; 2];
+
+/// The inputs that have gradients.
+#[derive(Clone, Copy)]
+enum Operand {
+    Image = 0,
+    Filter = 1,
+}
 
 impl Sizes {
     /// Returns the image, row and column of an output pixel.
@@ -36,101 +50,116 @@ impl Sizes {
         (line / self.rows.output, line % self.rows.output, column)
     }
 
-    /// Returns, for each input pixel under the filter at an output pixel, the offset of the filter element's channels
-    /// and the offset of the input pixel's channels.
-    fn taps(&self, (image, row, column): (usize, usize, usize)) -> impl Iterator<Item = (usize, usize)> {
-        self.rows.taps(row).flat_map(move |(tap_y, y)| {
+    /// Sets `taps` to the taps of the filter at an output pixel that lie inside the image.
+    fn find_taps(&self, pixel: usize, taps: &mut Vec<Tap>) {
+        taps.clear();
+        let (image, row, column) = self.place(pixel);
+        for (tap_y, y) in self.rows.taps(row) {
             let line = (image * self.rows.input + y) * self.columns.input;
-            self.columns.taps(column).map(move |(tap_x, x)| {
-                ((tap_y * self.columns.filter + tap_x) * self.depth, (line + x) * self.depth)
-            })
-        })
+            taps.extend(self.columns.taps(column).map(|(tap_x, x)| {
+                [(line + x) * self.depth, (tap_y * self.columns.filter + tap_x) * self.depth]
+            }));
+        }
     }
 
-    /// Returns the offset of the pixel that gets the gradient of a window in which no tap is a maximum: the window's
-    /// first tap, moved to row or column 0 if it lies before the image. `None` if that pixel lies outside the image.
-    fn default(&self, (image, row, column): (usize, usize, usize)) -> Option<usize> {
+    /// Returns the offset of the channels that get the gradient of a window in which no tap is a maximum. In the
+    /// filter they are those of the first element. In the image they are those of the window's first tap, moved to row
+    /// or column 0 if it lies before the image; `None` if that pixel lies outside the image.
+    fn default(&self, operand: Operand, pixel: usize) -> Option<usize> {
+        if matches!(operand, Operand::Filter) {
+            return Some(0);
+        }
         let inside = |reach: &Reach, output: usize| {
             usize::try_from(reach.start(output).max(0)).ok().filter(|&at| at < reach.input)
         };
+        let (image, row, column) = self.place(pixel);
         let (y, x) = (inside(&self.rows, row)?, inside(&self.columns, column)?);
         Some(((image * self.rows.input + y) * self.columns.input + x) * self.depth)
     }
 }
 
-fn dilate<T: Stored>(ctx: &mut KernelContext<'_>, dilation: &Dilation) -> Result<()> {
-    let sizes = Sizes::of(ctx, dilation)?;
-    let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
-    let mut out = ctx.allocate(T::DTYPE, sizes.output()?)?;
-    if out.num_elements() > 0 {
-        let (input, filter) = (input.values::<T>()?, filter.values::<T>()?);
-        for_rows(out.values_mut::<T>()?, sizes.depth, |first, out| {
-            for (i, out) in out.chunks_exact_mut(sizes.depth).enumerate() {
-                out.fill(T::LEAST);
-                for (tap, pixel) in sizes.taps(sizes.place(first + i)) {
-                    let sums = input[pixel..].iter().zip(&filter[tap..]).map(|(&x, &w)| x.plus(w));
-                    for (greatest, sum) in out.iter_mut().zip(sums) {
-                        if sum > *greatest {
-                            *greatest = sum;
-                        }
-                    }
-                }
-            }
-        });
-    }
-    ctx.set_output(0, out);
-    Ok(())
-}
+/// Writes the maxima of the windows, given image and filter.
+type WriteMaxima = fn(&Sizes, [&Tensor; 2], &mut Tensor) -> Result<()>;
 
-fn input_gradient<T: Stored + Lane<Wide: Semiring>>(
-    ctx: &mut KernelContext<'_>,
-    dilation: &Dilation,
-) -> Result<()> {
-    let shape = ctx.input(0)?.shape().clone();
-    gradient::<T>(ctx, dilation, shape, |sizes, place, winner| {
-        winner.map(|(_, pixel)| pixel).or_else(|| sizes.default(place))
+fn dilation_kernel(init: &KernelInit<'_>, write_maxima: WriteMaxima) -> Result<Kernel> {
+    let dilation = Dilation::of(init.node)?;
+    Kernel::sync(move |ctx| {
+        let sizes = Sizes::of(ctx, &dilation)?;
+        let (input, filter) = (ctx.input(0)?, ctx.input(1)?);
+        let mut out = ctx.allocate(input.dtype(), sizes.output()?)?;
+        if out.num_elements() > 0 {
+            write_maxima(&sizes, [input, filter], &mut out)?;
+        }
+        ctx.set_output(0, out);
+        Ok(())
     })
 }
 
-fn filter_gradient<T: Stored + Lane<Wide: Semiring>>(
-    ctx: &mut KernelContext<'_>,
-    dilation: &Dilation,
-) -> Result<()> {
-    let shape = ctx.input(1)?.shape().clone();
-    gradient::<T>(ctx, dilation, shape, |_, _, winner| Some(winner.map_or(0, |(tap, _)| tap)))
+fn write_maxima<T: Stored>(sizes: &Sizes, [input, filter]: [&Tensor; 2], out: &mut Tensor) -> Result<()> {
+    let (input, filter) = (input.values::<T>()?, filter.values::<T>()?);
+    for_rows(out.values_mut::<T>()?, sizes.depth, |first, out| {
+        let mut taps = Vec::new();
+        for (i, out) in out.chunks_exact_mut(sizes.depth).enumerate() {
+            sizes.find_taps(first + i, &mut taps);
+            out.fill(T::LEAST);
+            for &[pixel, tap] in &taps {
+                for ((greatest, &x), &w) in out.iter_mut().zip(&input[pixel..]).zip(&filter[tap..]) {
+                    let sum = x.plus(w);
+                    if sum > *greatest {
+                        *greatest = sum;
+                    }
+                }
+            }
+        }
+    });
+    Ok(())
 }
 
-/// Adds each element of `out_backprop` to an element of the result. `goes_to` returns the offset of that element's
-/// channels, given the filter offset and the pixel offset of the maximum.
+/// Returns the gradient of an operand, which has this shape, given image, filter and the output's gradient.
+type Gradient = fn(&Sizes, Operand, Shape, [&Tensor; 3]) -> Result<Tensor>;
+
+fn gradient_kernel(init: &KernelInit<'_>, operand: Operand, gradient: Gradient) -> Result<Kernel> {
+    let dilation = Dilation::of(init.node)?;
+    Kernel::sync(move |ctx| {
+        let shape = ctx.input(operand as usize)?.shape().clone();
+        let sizes = Sizes::of(ctx, &dilation)?;
+        sizes.check_out_backprop(ctx)?;
+        let inputs = [ctx.input(0)?, ctx.input(1)?, ctx.input(2)?];
+        let gradient = gradient(&sizes, operand, shape, inputs)?;
+        ctx.set_output(0, gradient);
+        Ok(())
+    })
+}
+
+/// Adds each element of the output's gradient to the element of the operand that gave the maximum.
 fn gradient<T: Stored + Lane<Wide: Semiring>>(
-    ctx: &mut KernelContext<'_>,
-    dilation: &Dilation,
+    sizes: &Sizes,
+    operand: Operand,
     shape: Shape,
-    goes_to: impl Fn(&Sizes, (usize, usize, usize), Option<(usize, usize)>) -> Option<usize>,
-) -> Result<()> {
-    let sizes = Sizes::of(ctx, dilation)?;
-    sizes.check_out_backprop(ctx)?;
-    let (input, filter, arrived) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    [input, filter, arrived]: [&Tensor; 3],
+) -> Result<Tensor> {
     let mut sums = Tensor::zeros(T::Wide::DTYPE, shape)?;
     if arrived.num_elements() > 0 && sums.num_elements() > 0 {
         let to = sums.values_mut::<T::Wide>()?;
         let (input, filter) = (input.values::<T>()?, filter.values::<T>()?);
+        let mut taps = Vec::new();
         for (pixel, arrived) in arrived.values::<T>()?.chunks_exact(sizes.depth).enumerate() {
-            let place = sizes.place(pixel);
+            sizes.find_taps(pixel, &mut taps);
+            let default = sizes.default(operand, pixel);
             for (channel, &arrived) in arrived.iter().enumerate() {
-                let (mut greatest, mut winner) = (T::LEAST, None);
-                for (tap, pixel) in sizes.taps(place) {
-                    let sum = input[pixel + channel].plus(filter[tap + channel]);
+                let (mut greatest, mut at) = (T::LEAST, default);
+                for tap in &taps {
+                    let [pixel, element] = *tap;
+                    let sum = input[pixel + channel].plus(filter[element + channel]);
                     if sum > greatest {
-                        (greatest, winner) = (sum, Some((tap, pixel)));
+                        (greatest, at) = (sum, Some(tap[operand as usize]));
                     }
                 }
-                if let Some(at) = goes_to(&sizes, place, winner) {
+                if let Some(at) = at {
                     to[at + channel] = to[at + channel].plus(arrived.to_wide());
                 }
             }
         }
     }
-    ctx.set_output(0, narrowed::<T>(sums)?);
-    Ok(())
+    narrowed::<T>(sums)
 }
