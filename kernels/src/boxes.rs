@@ -20,7 +20,9 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["crop_size"],
         ..KernelDef::of("CropAndResize", PLAIN, |i| {
             let (method, outside) = (Method::of(i)?, i.attr("extrapolation_value")?);
-            dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| crop::forward::<T>(ctx, method, outside)))
+            dispatch!(real, i.input_type(0), T => {
+                Kernel::sync(move |ctx| crop::forward(ctx, method, outside, crop::write_crops::<T>))
+            })
         })
     },
     KernelDef {
@@ -29,26 +31,21 @@ pub(super) const KERNELS: &[KernelDef] = &[
             "CropAndResizeGradImage",
             &[("T", &[DType::Float, DType::Half, DType::Double])],
             |i| {
-                let method = Method::of(i)?;
-                dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| crop::image_gradient::<T>(ctx, method)))
+                let (method, dtype) = (Method::of(i)?, i.output_type(0));
+                dispatch!(@arms dtype, T => {
+                    let write = crop::write_image_gradient::<T>;
+                    Kernel::sync(move |ctx| crop::image_gradient(ctx, method, dtype, write))
+                }; Float f32, Half half::f16, Double f64)
             },
         )
     },
-    KernelDef::of(
-        "CropAndResizeGradBoxes",
-        PLAIN,
-        |i| dispatch!(real, i.input_type(1), T => Kernel::sync(crop::box_gradient::<T>)),
-    ),
-    KernelDef::of(
-        "DrawBoundingBoxes",
-        SCORES,
-        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| draw::draw::<T>(ctx, false))),
-    ),
-    KernelDef::of(
-        "DrawBoundingBoxesV2",
-        SCORES,
-        |i| dispatch!(float, i.output_type(0), T => Kernel::sync(|ctx| draw::draw::<T>(ctx, true))),
-    ),
+    KernelDef::of("CropAndResizeGradBoxes", PLAIN, |i| {
+        dispatch!(real, i.input_type(1), T => {
+            Kernel::sync(|ctx| crop::box_gradient(ctx, crop::add_to_boxes::<T>))
+        })
+    }),
+    KernelDef::of("DrawBoundingBoxes", SCORES, |_| Kernel::sync(|ctx| draw::draw(ctx, false))),
+    KernelDef::of("DrawBoundingBoxesV2", SCORES, |_| Kernel::sync(|ctx| draw::draw(ctx, true))),
     KernelDef::of("SampleDistortedBoundingBox", SIZES, |i| {
         let sampler = sample::Sampler::of(i, Some(i.attr("min_object_covered")?))?;
         Kernel::sync(move |ctx| sampler.run(ctx))

@@ -1,6 +1,6 @@
 //! `CropAndResize` and its gradients with respect to the images and to the boxes.
 
-use crate::numeric::scalar::Real as _;
+use crate::numeric::scalar::Real;
 use crate::numeric::threads::for_rows;
 use crate::numeric::widen::Float;
 use crate::plan::boxes::{Method, crop_size, grad_crop, image_dims, image_size, images_of};
@@ -10,7 +10,7 @@ use graph::{DType, Element, Shape, Tensor};
 use num_traits::{AsPrimitive, Zero as _};
 
 /// Boxes to crop, each with the image it belongs to.
-struct Crops<'a> {
+pub(super) struct Crops<'a> {
     boxes: &'a [[f32; 4]],
     images: Vec<usize>,
     /// Rows and columns of an image.
@@ -18,6 +18,28 @@ struct Crops<'a> {
     /// Rows and columns of a crop.
     crop: [usize; 2],
     channels: usize,
+    method: Method,
+}
+
+/// A pixel of a crop whose position lies inside the image.
+pub(super) struct Sample {
+    column: usize,
+    /// The offset of the pixel's channels in the row of the crop.
+    at: usize,
+    /// The offsets of the image pixels around the position: top left, top right, bottom left, bottom right. All are
+    /// the nearest pixel if the crop takes that.
+    corners: [usize; 4],
+    /// The distances of the position from the top left corner.
+    down: f32,
+    across: f32,
+}
+
+impl Sample {
+    /// Returns the weights of the corners.
+    fn weights(&self) -> [f32; 4] {
+        let Sample { down, across, .. } = *self;
+        [(1.0 - down) * (1.0 - across), (1.0 - down) * across, down * (1.0 - across), down * across]
+    }
 }
 
 impl<'a> Crops<'a> {
@@ -26,13 +48,14 @@ impl<'a> Crops<'a> {
         index: &Tensor,
         dims @ [_, rows, columns, channels]: [usize; 4],
         crop: [usize; 2],
+        method: Method,
     ) -> Result<Crops<'a>> {
         let images = images_of(boxes.shape(), index, dims, crop)?;
         let (boxes, _) = boxes.values::<f32>()?.as_chunks::<4>();
         if boxes.as_flattened().iter().any(|side| !side.is_finite()) {
             device::invalid!("Boxes contains at least one element that is not finite");
         }
-        Ok(Crops { boxes, images, image: [rows, columns], crop, channels })
+        Ok(Crops { boxes, images, image: [rows, columns], crop, channels, method })
     }
 
     /// Returns the coordinate on axis `axis` of the image that position `i` of a crop samples; `None` outside the
@@ -52,19 +75,48 @@ impl<'a> Crops<'a> {
         ((image * self.image[0] + y) * self.image[1] + x) * self.channels
     }
 
-    fn crop_len(&self) -> usize {
-        self.crop[0] * self.crop[1] * self.channels
+    /// Returns the number of elements of a row of a crop.
+    fn row_len(&self) -> usize {
+        self.crop[1] * self.channels
     }
 
-    /// Calls `visit(offset in the crop, [row, column] of the crop, y, x)` for the pixels of a crop whose image
-    /// coordinates `y`, `x` lie inside the image.
-    fn for_each_pixel(&self, number: usize, mut visit: impl FnMut(usize, [usize; 2], f32, f32)) {
+    fn crop_len(&self) -> usize {
+        self.crop[0] * self.row_len()
+    }
+
+    /// Calls `visit(row, samples)` for each row of a crop with the row's pixels that lie inside the image.
+    fn for_each_row(&self, number: usize, visit: &mut dyn FnMut(usize, &[Sample])) {
+        let image = self.images[number];
+        let mut samples = Vec::with_capacity(self.crop[1]);
         for i in 0..self.crop[0] {
             let Some(y) = self.coordinate(number, 0, i) else { continue };
+            samples.clear();
             for j in 0..self.crop[1] {
                 let Some(x) = self.coordinate(number, 1, j) else { continue };
-                visit((i * self.crop[1] + j) * self.channels, [i, j], y, x);
+                let ((top, bottom, down), (left, right, across)) = (around(y), around(x));
+                let corners = match self.method {
+                    Method::Nearest => [self.pixel(image, y.round() as usize, x.round() as usize); 4],
+                    Method::Bilinear => [(top, left), (top, right), (bottom, left), (bottom, right)]
+                        .map(|(y, x)| self.pixel(image, y, x)),
+                };
+                samples.push(Sample { column: j, at: j * self.channels, corners, down, across });
             }
+            visit(i, &samples);
+        }
+    }
+
+    /// Adds to the gradient of a box's sides, given how the loss changes with the coordinates that a pixel at
+    /// `[row, column]` of the crop samples.
+    fn add_to_sides(&self, sides: &mut [f32], places: [usize; 2], slopes: [f32; 2]) {
+        for (axis, (place, slope)) in places.into_iter().zip(slopes).enumerate() {
+            let last = (self.image[axis] - 1) as f32;
+            // The derivative of the sampled coordinate with respect to the end of the box.
+            let end = match self.crop[axis] {
+                1 => 0.5 * last,
+                size => place as f32 * (last / (size - 1) as f32),
+            };
+            sides[axis] += slope * (last - end);
+            sides[axis + 2] += slope * end;
         }
     }
 }
@@ -74,117 +126,164 @@ fn around(at: f32) -> (usize, usize, f32) {
     (at.floor() as usize, at.ceil() as usize, at - at.floor())
 }
 
+/// Writes crops of an image; pixels outside the image get the value given last.
+type WriteCrops = fn(&Crops<'_>, &Tensor, &mut Tensor, f32) -> Result<()>;
+
 /// `CropAndResize`: pixels outside the image get the value `outside`.
-pub(super) fn forward<T>(ctx: &mut KernelContext<'_>, method: Method, outside: f32) -> Result<()>
-where
-    T: Element + AsPrimitive<f32>,
-{
+pub(super) fn forward(
+    ctx: &mut KernelContext<'_>,
+    method: Method,
+    outside: f32,
+    write: WriteCrops,
+) -> Result<()> {
     let image = ctx.input(0)?;
     let (size, dims) = (crop_size(ctx)?, image_dims(image.shape())?);
-    let crops = Crops::new(ctx.input(1)?, ctx.input(2)?, dims, size)?;
+    let crops = Crops::new(ctx.input(1)?, ctx.input(2)?, dims, size, method)?;
     let shape = Shape::new(&[crops.boxes.len(), crops.crop[0], crops.crop[1], crops.channels])?;
     let mut out = ctx.allocate(DType::Float, shape)?;
     if out.num_elements() > 0 {
-        let (values, channels) = (image.values::<T>()?, crops.channels);
-        for_rows(out.values_mut::<f32>()?, crops.crop_len(), |first, parts| {
-            for (i, out) in parts.chunks_exact_mut(crops.crop_len()).enumerate() {
-                let number = first + i;
-                let image = crops.images[number];
-                out.fill(outside);
-                crops.for_each_pixel(number, |at, _, y, x| {
-                    let out = &mut out[at..at + channels];
-                    if method == Method::Nearest {
-                        let from = &values[crops.pixel(image, y.round() as usize, x.round() as usize)..];
-                        out.iter_mut().zip(from).for_each(|(o, v)| *o = v.as_());
-                        return;
-                    }
-                    let ((top, bottom, down), (left, right, across)) = (around(y), around(x));
-                    let corner = |y, x| &values[crops.pixel(image, y, x)..][..channels];
-                    let [a, b, c, d] =
-                        [corner(top, left), corner(top, right), corner(bottom, left), corner(bottom, right)];
-                    for (k, o) in out.iter_mut().enumerate() {
-                        let [a, b, c, d] = [a[k].as_(), b[k].as_(), c[k].as_(), d[k].as_()];
-                        let (above, below) = (a + (b - a) * across, c + (d - c) * across);
-                        *o = above + (below - above) * down;
-                    }
-                });
-            }
-        });
+        write(&crops, image, &mut out, outside)?;
     }
     ctx.set_output(0, out);
     Ok(())
 }
 
+/// Writes the crops of an image with elements of type `T`.
+pub(super) fn write_crops<T: Element + AsPrimitive<f32>>(
+    crops: &Crops<'_>,
+    image: &Tensor,
+    out: &mut Tensor,
+    outside: f32,
+) -> Result<()> {
+    let (values, row_len) = (image.values::<T>()?, crops.row_len());
+    for_rows(out.values_mut::<f32>()?, crops.crop_len(), |first, parts| {
+        for (i, out) in parts.chunks_exact_mut(crops.crop_len()).enumerate() {
+            out.fill(outside);
+            crops.for_each_row(first + i, &mut |row, samples| {
+                let out = &mut out[row * row_len..][..row_len];
+                match crops.method {
+                    Method::Nearest => copy_nearest(crops.channels, values, samples, out),
+                    Method::Bilinear => interpolate(crops.channels, values, samples, out),
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+fn copy_nearest<T: AsPrimitive<f32>>(channels: usize, values: &[T], samples: &[Sample], out: &mut [f32]) {
+    for sample in samples {
+        let out = &mut out[sample.at..][..channels];
+        out.iter_mut().zip(&values[sample.corners[0]..]).for_each(|(o, v)| *o = v.as_());
+    }
+}
+
+fn interpolate<T: AsPrimitive<f32>>(channels: usize, values: &[T], samples: &[Sample], out: &mut [f32]) {
+    for &Sample { at, corners, down, across, .. } in samples {
+        let [a, b, c, d] = corners.map(|corner| &values[corner..][..channels]);
+        for (k, o) in out[at..][..channels].iter_mut().enumerate() {
+            let [a, b, c, d] = [a[k].as_(), b[k].as_(), c[k].as_(), d[k].as_()];
+            let (above, below) = (a + (b - a) * across, c + (d - c) * across);
+            *o = above + (below - above) * down;
+        }
+    }
+}
+
+/// Writes the gradient of an image, given the gradient of its crops.
+type WriteImageGradient = fn(&Crops<'_>, &[f32], &mut Tensor) -> Result<()>;
+
 /// `CropAndResizeGradImage`: adds each crop's gradient to the image pixels that the crop sampled.
-pub(super) fn image_gradient<T: Float>(ctx: &mut KernelContext<'_>, method: Method) -> Result<()> {
+pub(super) fn image_gradient(
+    ctx: &mut KernelContext<'_>,
+    method: Method,
+    dtype: DType,
+    write: WriteImageGradient,
+) -> Result<()> {
     let (grads, boxes, index) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let shape = image_size(ctx)?;
     let dims = [shape[0], shape[1], shape[2], shape[3]];
     let crop = grad_crop(grads.shape(), dims[3], boxes.shape())?;
-    let crops = Crops::new(boxes, index, dims, crop)?;
-    let mut out = ctx.allocate(T::DTYPE, shape.clone())?;
-    let values = grads.values::<f32>()?;
-    let mut sums = vec![T::Wide::zero(); shape.num_elements()];
-    let channels = crops.channels;
-    for number in 0..crops.boxes.len() {
-        let (image, grads) = (crops.images[number], &values[number * crops.crop_len()..]);
-        crops.for_each_pixel(number, |at, _, y, x| {
-            let mut add = |y: usize, x: usize, weight: f32| {
-                let place = &mut sums[crops.pixel(image, y, x)..][..channels];
-                for (s, g) in place.iter_mut().zip(&grads[at..]) {
-                    *s += T::Wide::of(f64::from(g * weight));
-                }
-            };
-            if method == Method::Nearest {
-                return add(y.round() as usize, x.round() as usize, 1.0);
-            }
-            let ((top, bottom, down), (left, right, across)) = (around(y), around(x));
-            add(top, left, (1.0 - down) * (1.0 - across));
-            add(top, right, (1.0 - down) * across);
-            add(bottom, left, down * (1.0 - across));
-            add(bottom, right, down * across);
-        });
-    }
-    out.values_mut::<T>()?.iter_mut().zip(&sums).for_each(|(o, &s)| *o = T::of_wide(s));
+    let crops = Crops::new(boxes, index, dims, crop, method)?;
+    let mut out = ctx.allocate(dtype, shape)?;
+    write(&crops, grads.values::<f32>()?, &mut out)?;
     ctx.set_output(0, out);
     Ok(())
 }
 
-/// `CropAndResizeGradBoxes`: how the loss changes with the four sides of each box.
-pub(super) fn box_gradient<T>(ctx: &mut KernelContext<'_>) -> Result<()>
-where
-    T: Element + AsPrimitive<f32>,
-{
-    let (grads, image, boxes, index) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
-    let dims = image_dims(image.shape())?;
-    let crop = grad_crop(grads.shape(), dims[3], boxes.shape())?;
-    let crops = Crops::new(boxes, index, dims, crop)?;
-    let mut out = Tensor::zeros(DType::Float, boxes.shape().clone())?;
-    let (values, all_grads) = (image.values::<T>()?, grads.values::<f32>()?);
-    for (number, box_gradient_row) in out.values_mut::<f32>()?.chunks_exact_mut(4).enumerate() {
-        let (image, grads) = (crops.images[number], &all_grads[number * crops.crop_len()..]);
-        crops.for_each_pixel(number, |at, [i, j], y, x| {
-            let ((top, bottom, down), (left, right, across)) = (around(y), around(x));
-            let corners = [(top, left), (top, right), (bottom, left), (bottom, right)];
-            let corners = corners.map(|(y, x)| crops.pixel(image, y, x));
-            let (mut by_row, mut by_column) = (0.0, 0.0);
-            for c in 0..crops.channels {
-                let [tl, tr, bl, br] = corners.map(|at| -> f32 { values[at + c].as_() });
-                by_row += grads[at + c] * ((1.0 - across) * (bl - tl) + across * (br - tr));
-                by_column += grads[at + c] * ((1.0 - down) * (tr - tl) + down * (br - bl));
-            }
-            for (axis, (place, slope)) in [(i, by_row), (j, by_column)].into_iter().enumerate() {
-                let last = (crops.image[axis] - 1) as f32;
-                // The derivative of the sampled coordinate with respect to the end of the box.
-                let end = match crops.crop[axis] {
-                    1 => 0.5 * last,
-                    size => place as f32 * (last / (size - 1) as f32),
-                };
-                box_gradient_row[axis] += slope * (last - end);
-                box_gradient_row[axis + 2] += slope * end;
+/// Writes the gradient of an image with elements of type `T`.
+pub(super) fn write_image_gradient<T: Float>(
+    crops: &Crops<'_>,
+    grads: &[f32],
+    out: &mut Tensor,
+) -> Result<()> {
+    let mut sums = vec![T::Wide::zero(); out.num_elements()];
+    add_to_image(crops, grads, &mut sums);
+    out.values_mut::<T>()?.iter_mut().zip(&sums).for_each(|(o, &s)| *o = T::of_wide(s));
+    Ok(())
+}
+
+fn add_to_image<W: Real>(crops: &Crops<'_>, grads: &[f32], sums: &mut [W]) {
+    let channels = crops.channels;
+    let mut add = |corner: usize, grads: &[f32], weight: f32| {
+        for (s, g) in sums[corner..][..channels].iter_mut().zip(grads) {
+            *s += W::of(f64::from(g * weight));
+        }
+    };
+    for number in 0..crops.boxes.len() {
+        let grads = &grads[number * crops.crop_len()..][..crops.crop_len()];
+        crops.for_each_row(number, &mut |row, samples| {
+            for sample in samples {
+                let grads = &grads[row * crops.row_len() + sample.at..][..channels];
+                match crops.method {
+                    Method::Nearest => add(sample.corners[0], grads, 1.0),
+                    Method::Bilinear => {
+                        let corners = sample.corners.into_iter().zip(sample.weights());
+                        corners.for_each(|(corner, weight)| add(corner, grads, weight));
+                    }
+                }
             }
         });
     }
+}
+
+/// Adds to the gradient of the boxes, given the image and the gradient of the crops.
+type AddToBoxes = fn(&Crops<'_>, &Tensor, &[f32], &mut [f32]) -> Result<()>;
+
+/// `CropAndResizeGradBoxes`: how the loss changes with the four sides of each box.
+pub(super) fn box_gradient(ctx: &mut KernelContext<'_>, add_to_boxes: AddToBoxes) -> Result<()> {
+    let (grads, image, boxes, index) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
+    let dims = image_dims(image.shape())?;
+    let crop = grad_crop(grads.shape(), dims[3], boxes.shape())?;
+    let crops = Crops::new(boxes, index, dims, crop, Method::Bilinear)?;
+    let mut out = Tensor::zeros(DType::Float, boxes.shape().clone())?;
+    add_to_boxes(&crops, image, grads.values::<f32>()?, out.values_mut::<f32>()?)?;
     ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Adds to the gradient of boxes in an image with elements of type `T`.
+pub(super) fn add_to_boxes<T: Element + AsPrimitive<f32>>(
+    crops: &Crops<'_>,
+    image: &Tensor,
+    grads: &[f32],
+    out: &mut [f32],
+) -> Result<()> {
+    let values = image.values::<T>()?;
+    for (number, sides) in out.chunks_exact_mut(4).enumerate() {
+        let grads = &grads[number * crops.crop_len()..][..crops.crop_len()];
+        crops.for_each_row(number, &mut |row, samples| {
+            let grads = &grads[row * crops.row_len()..][..crops.row_len()];
+            for sample in samples {
+                let &Sample { at, corners, down, across, .. } = sample;
+                let (mut by_row, mut by_column) = (0.0, 0.0);
+                for c in 0..crops.channels {
+                    let [tl, tr, bl, br] = corners.map(|at| -> f32 { values[at + c].as_() });
+                    by_row += grads[at + c] * ((1.0 - across) * (bl - tl) + across * (br - tr));
+                    by_column += grads[at + c] * ((1.0 - down) * (tr - tl) + down * (br - bl));
+                }
+                crops.add_to_sides(sides, [row, sample.column], [by_row, by_column]);
+            }
+        });
+    }
     Ok(())
 }

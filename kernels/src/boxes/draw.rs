@@ -1,10 +1,9 @@
 //! `DrawBoundingBoxes`: outlines of boxes drawn into images.
 
-use crate::numeric::scalar::Real as _;
-use crate::numeric::widen::Float;
+use crate::numeric::image::from_wide;
 use device::Result;
 use device::kernel::KernelContext;
-use graph::Tensor;
+use graph::{Shape, Tensor};
 
 /// The colours that boxes take in turn if no colours are given: red, green, blue, opacity.
 const PALETTE: [[f32; 4]; 10] = [
@@ -21,7 +20,7 @@ const PALETTE: [[f32; 4]; 10] = [
 ];
 
 /// Draws the boxes of input 1 into copies of the images; `with_colours`: input 2 holds the colours.
-pub(super) fn draw<T: Float>(ctx: &mut KernelContext<'_>, with_colours: bool) -> Result<()> {
+pub(super) fn draw(ctx: &mut KernelContext<'_>, with_colours: bool) -> Result<()> {
     let (images, boxes) = (ctx.input(0)?, ctx.input(1)?);
     let &[batch, height, width, depth] = images.shape().dims() else {
         device::invalid!("The rank of the images should be 4, got shape {}", images.shape());
@@ -49,7 +48,11 @@ pub(super) fn draw<T: Float>(ctx: &mut KernelContext<'_>, with_colours: bool) ->
         return Ok(());
     }
     let (last_row, last_column) = (height as i64 - 1, width as i64 - 1);
-    let pixels = out.values_mut::<T>()?.chunks_exact_mut(height * width * depth);
+    let colours = Tensor::from_slice(&palette.concat(), Shape::new(&[palette.len(), palette[0].len()])?)?;
+    let colours = from_wide(colours, images.dtype())?;
+    let pixel = images.num_bytes() / (batch * height * width);
+    let colours: Vec<&[u8]> = colours.bytes()?.chunks_exact(colours.num_bytes() / palette.len()).collect();
+    let pixels = out.bytes_mut()?.chunks_exact_mut(height * width * pixel);
     for (image, boxes) in pixels.zip(boxes.chunks_exact(count * 4)) {
         for (number, corners) in boxes.chunks_exact(4).enumerate() {
             let [top, bottom] = [corners[0], corners[2]].map(|v| (v * last_row as f32) as i64);
@@ -59,12 +62,10 @@ pub(super) fn draw<T: Float>(ctx: &mut KernelContext<'_>, with_colours: bool) ->
                 continue;
             }
             let (rows, columns) = (top.max(0)..=bottom.min(last_row), left.max(0)..=right.min(last_column));
-            let colour = &palette[number % palette.len()];
+            let colour = &colours[number % colours.len()][..pixel];
             let mut paint = |row: i64, column: i64| {
-                let at = (row as usize * width + column as usize) * depth;
-                for (o, &c) in image[at..at + depth].iter_mut().zip(colour) {
-                    *o = T::of_wide(T::Wide::of(f64::from(c)));
-                }
+                let at = (row as usize * width + column as usize) * pixel;
+                image[at..at + pixel].copy_from_slice(colour);
             };
             for row in [top, bottom].into_iter().filter(|r| rows.contains(r)) {
                 columns.clone().for_each(|column| paint(row, column));
