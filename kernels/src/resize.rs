@@ -20,18 +20,21 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["size"],
         ..KernelDef::of("ResizeBilinear", REAL, |i| {
             let grid = Grid::of(i)?;
-            dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| bilinear::forward::<T>(ctx, grid)))
+            Kernel::sync(move |ctx| bilinear::forward(ctx, grid))
         })
     },
     KernelDef::of("ResizeBilinearGrad", &[("T", FLOATS)], |i| {
         let grid = Grid::of(i)?;
-        dispatch!(float, i.output_type(0), T => Kernel::sync(move |ctx| bilinear::backward::<T>(ctx, grid)))
+        let dtype = i.output_type(0);
+        dispatch!(float, dtype, T => {
+            Kernel::sync(move |ctx| bilinear::backward(ctx, grid, dtype, bilinear::write_gradient::<T>))
+        })
     }),
     KernelDef {
         host_memory: &["size"],
         ..KernelDef::of("ResizeBicubic", REAL, |i| {
             let grid = Grid::of(i)?;
-            dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| bicubic::forward::<T>(ctx, grid)))
+            Kernel::sync(move |ctx| bicubic::forward(ctx, grid))
         })
     },
     KernelDef::of("ResizeBicubicGrad", &[("T", &[DType::Float, DType::Double])], |i| {
@@ -43,28 +46,30 @@ pub(super) const KERNELS: &[KernelDef] = &[
         host_memory: &["size"],
         ..KernelDef::of("ResizeArea", REAL, |i| {
             let grid = Grid::of_corners(i)?;
-            dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| area::forward::<T>(ctx, grid)))
+            Kernel::sync(move |ctx| area::forward(ctx, grid))
         })
     },
     KernelDef {
         host_memory: &["size"],
         ..KernelDef::of("ResizeNearestNeighbor", REAL, |i| {
             let grid = Grid::of(i)?;
-            dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| nearest::forward::<T>(ctx, grid)))
+            Kernel::sync(move |ctx| nearest::forward(ctx, grid))
         })
     },
     KernelDef {
         host_memory: &["size"],
         ..KernelDef::of("ResizeNearestNeighborGrad", REAL, |i| {
             let grid = Grid::of_grad(i)?;
-            dispatch!(real, i.output_type(0), T => Kernel::sync(move |ctx| nearest::backward::<T>(ctx, grid)))
+            dispatch!(real, i.output_type(0), T => {
+                Kernel::sync(move |ctx| nearest::backward(ctx, grid, nearest::add::<T>))
+            })
         })
     },
     KernelDef {
         host_memory: &["size", "scale", "translation"],
         ..KernelDef::of("ScaleAndTranslate", REAL, |i| {
             let sampler = scale::Sampler::of(i)?;
-            dispatch!(real, i.input_type(0), T => Kernel::sync(move |ctx| scale::forward::<T>(ctx, sampler)))
+            Kernel::sync(move |ctx| scale::forward(ctx, sampler))
         })
     },
     KernelDef {
@@ -99,12 +104,17 @@ samples! {
     half::bf16 => half::bf16::to_f32;
 }
 
-/// Returns the elements as `f32`.
-fn as_single<T: Sample>(x: &Tensor) -> Result<Tensor> {
+/// Returns the elements of a tensor of real numbers as `f32`.
+fn as_single(x: &Tensor) -> Result<Tensor> {
     if x.dtype() == DType::Float {
         return Ok(x.clone());
     }
     let mut out = Tensor::unspecified(DType::Float, x.shape().clone())?;
-    out.values_mut::<f32>()?.iter_mut().zip(x.values::<T>()?).for_each(|(o, v)| *o = v.sample());
+    dispatch!(real, x.dtype(), T => convert::<T>(x, out.values_mut()?))?;
     Ok(out)
+}
+
+fn convert<T: Sample>(x: &Tensor, out: &mut [f32]) -> Result<()> {
+    out.iter_mut().zip(x.values::<T>()?).for_each(|(o, v)| *o = v.sample());
+    Ok(())
 }

@@ -1,15 +1,15 @@
 //! ResizeArea: an output pixel is the mean of the area of the input that it covers.
 
-use super::{Sample, as_single};
+use super::as_single;
 use crate::numeric::threads::for_rows;
 use crate::plan::resize::{Grid, Sizes, area_shares, covered};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::DType;
 
-pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
+pub(super) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
-    let input = as_single::<T>(ctx.input(0)?)?;
+    let input = as_single(ctx.input(0)?)?;
     let mut out = ctx.allocate(DType::Float, sizes.output_shape()?)?;
     if out.num_elements() > 0 {
         let rows = area_shares(grid, sizes.input[0], sizes.output[0]);

@@ -1,7 +1,7 @@
 //! ResizeBicubic: a cubic through the four nearest pixels on each axis. The weights come from a table of 1024 steps
 //! like TensorFlow's, because the steps are visible in the results.
 
-use super::{Sample, as_single};
+use super::as_single;
 use crate::numeric::threads::for_rows;
 use crate::plan::resize::{Grid, Sizes, cubic_taps};
 use device::Result;
@@ -9,9 +9,9 @@ use device::kernel::KernelContext;
 use graph::{DType, Element, Tensor};
 use num_traits::{AsPrimitive, Float};
 
-pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
+pub(super) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
-    let input = as_single::<T>(ctx.input(0)?)?;
+    let input = as_single(ctx.input(0)?)?;
     let mut out = ctx.allocate(DType::Float, sizes.output_shape()?)?;
     if out.num_elements() > 0 {
         let rows = cubic_taps(grid, sizes.input[0], sizes.output[0]);

@@ -1,19 +1,18 @@
 //! ResizeBilinear: linear interpolation between the two nearest pixels on each axis.
 
-use super::{Sample, as_single};
-use crate::numeric::scalar::Real as _;
-use crate::numeric::threads::for_rows;
+use super::as_single;
+use crate::numeric::scalar::Real;
+use crate::numeric::threads::{for_parts, for_rows};
 use crate::numeric::widen::Float;
-use crate::plan::resize::{Grid, Sizes, linear_taps};
+use crate::plan::resize::{Grid, LinearTaps, Sizes, linear_taps};
 use device::Result;
 use device::kernel::KernelContext;
-use graph::DType;
+use graph::{DType, Tensor};
 use num_traits::Zero as _;
-use rayon::prelude::*;
 
-pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
+pub(super) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
-    let input = as_single::<T>(ctx.input(0)?)?;
+    let input = as_single(ctx.input(0)?)?;
     let mut out = ctx.allocate(DType::Float, sizes.output_shape()?)?;
     if sizes.input == sizes.output {
         out = input;
@@ -43,34 +42,57 @@ pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, grid: Grid) -> Res
     Ok(())
 }
 
-pub(super) fn backward<T: Float>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
+/// Sets the gradient of images, given their sizes, the taps of rows and columns, and the incoming gradient.
+type WriteGradient = fn(&Sizes, [&[LinearTaps]; 2], &[f32], &mut Tensor) -> Result<()>;
+
+pub(super) fn backward(
+    ctx: &mut KernelContext<'_>,
+    grid: Grid,
+    dtype: DType,
+    write_gradient: WriteGradient,
+) -> Result<()> {
     let sizes = Sizes::backward(ctx)?;
-    let mut out = ctx.allocate(T::DTYPE, sizes.input_shape()?)?;
-    let (grads, channels) = (ctx.input(0)?.values::<f32>()?, sizes.channels);
-    let image_in = sizes.input[0] * sizes.input_line();
-    let image_out = sizes.output[0] * sizes.output_line();
+    let mut out = ctx.allocate(dtype, sizes.input_shape()?)?;
+    let grads = ctx.input(0)?.values::<f32>()?;
     if out.num_elements() > 0 {
         let rows = linear_taps(grid, sizes.input[0], sizes.output[0]);
         let columns = linear_taps(grid, sizes.input[1], sizes.output[1]);
-        let images = out.values_mut::<T>()?.par_chunks_exact_mut(image_in);
-        images.zip(grads.par_chunks_exact(image_out)).for_each(|(out, grads)| {
-            let mut sums = vec![T::Wide::zero(); image_in];
-            for (row, grads) in rows.iter().zip(grads.chunks_exact(sizes.output_line())) {
-                for (column, grad) in columns.iter().zip(grads.chunks_exact(channels)) {
-                    for (y, by_row) in [(row.lower, 1.0 - row.part), (row.upper, row.part)] {
-                        for (x, by_column) in [(column.lower, 1.0 - column.part), (column.upper, column.part)]
-                        {
-                            let at = y * sizes.input_line() + x * channels;
-                            for (s, &g) in sums[at..at + channels].iter_mut().zip(grad) {
-                                *s += T::Wide::of(f64::from(g * by_row * by_column));
-                            }
-                        }
-                    }
-                }
-            }
-            out.iter_mut().zip(&sums).for_each(|(o, &s)| *o = T::of_wide(s));
-        });
+        write_gradient(&sizes, [&rows, &columns], grads, &mut out)?;
     }
     ctx.set_output(0, out);
     Ok(())
+}
+
+/// Sets the gradient of images with elements of type `T`.
+pub(super) fn write_gradient<T: Float>(
+    sizes: &Sizes,
+    taps: [&[LinearTaps]; 2],
+    grads: &[f32],
+    out: &mut Tensor,
+) -> Result<()> {
+    let image_in = sizes.input[0] * sizes.input_line();
+    let image_out = sizes.output[0] * sizes.output_line();
+    for_parts(out.values_mut::<T>()?, image_in, true, |image, out| {
+        let mut sums = vec![T::Wide::zero(); image_in];
+        add_to_image(sizes, taps, &grads[image * image_out..][..image_out], &mut sums);
+        out.iter_mut().zip(&sums).for_each(|(o, &s)| *o = T::of_wide(s));
+    });
+    Ok(())
+}
+
+/// Adds the gradient of a resized image to that of the image.
+fn add_to_image<W: Real>(sizes: &Sizes, [rows, columns]: [&[LinearTaps]; 2], grads: &[f32], sums: &mut [W]) {
+    let channels = sizes.channels;
+    for (row, grads) in rows.iter().zip(grads.chunks_exact(sizes.output_line())) {
+        for (column, grad) in columns.iter().zip(grads.chunks_exact(channels)) {
+            for (y, by_row) in [(row.lower, 1.0 - row.part), (row.upper, row.part)] {
+                for (x, by_column) in [(column.lower, 1.0 - column.part), (column.upper, column.part)] {
+                    let at = y * sizes.input_line() + x * channels;
+                    for (s, &g) in sums[at..at + channels].iter_mut().zip(grad) {
+                        *s += W::of(f64::from(g * by_row * by_column));
+                    }
+                }
+            }
+        }
+    }
 }

@@ -1,26 +1,33 @@
 //! ResizeNearestNeighbor.
 
 use crate::numeric::scalar::Semiring;
-use crate::numeric::threads::for_rows;
+use crate::numeric::threads::{PARALLEL, for_chunks, for_rows, rows_at_a_time};
 use crate::plan::resize::{Grid, Sizes, back_sizes, nearest};
 use device::Result;
 use device::kernel::KernelContext;
-use graph::{Element, Shape, Tensor};
+use graph::{Shape, Tensor};
 
-pub(super) fn forward<T: Element>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
+/// Copies pixels, as bytes of whatever type.
+pub(super) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
-    let mut out = ctx.allocate(T::DTYPE, sizes.output_shape()?)?;
-    if out.num_elements() > 0 {
+    let input = ctx.input(0)?;
+    let mut out = ctx.allocate(input.dtype(), sizes.output_shape()?)?;
+    let elements = out.num_elements();
+    if elements > 0 {
         let rows = nearest(grid, sizes.input[0], sizes.output[0]);
         let columns = nearest(grid, sizes.input[1], sizes.output[1]);
-        let (values, channels) = (ctx.input(0)?.values::<T>()?, sizes.channels);
-        for_rows(out.values_mut::<T>()?, sizes.output_line(), |first, lines| {
-            for (i, out) in lines.chunks_exact_mut(sizes.output_line()).enumerate() {
-                let (image, row) = ((first + i) / sizes.output[0], rows[(first + i) % sizes.output[0]]);
-                let line =
-                    &values[(image * sizes.input[0] + row) * sizes.input_line()..][..sizes.input_line()];
-                for (out, &column) in out.chunks_exact_mut(channels).zip(&columns) {
-                    out.copy_from_slice(&line[column * channels..][..channels]);
+        let pixel = sizes.channels * (out.num_bytes() / elements);
+        let (line_in, line_out) = (sizes.input[1] * pixel, sizes.output[1] * pixel);
+        let all = out.num_bytes();
+        let chunk = if elements < PARALLEL { all } else { rows_at_a_time(sizes.output_line()) * line_out };
+        let values = input.bytes()?;
+        for_chunks(out.bytes_mut()?, chunk, |start, lines| {
+            for (i, out) in lines.chunks_exact_mut(line_out).enumerate() {
+                let line = start / line_out + i;
+                let (image, row) = (line / sizes.output[0], rows[line % sizes.output[0]]);
+                let line = &values[(image * sizes.input[0] + row) * line_in..][..line_in];
+                for (out, &column) in out.chunks_exact_mut(pixel).zip(&columns) {
+                    out.copy_from_slice(&line[column * pixel..][..pixel]);
                 }
             }
         });
@@ -29,29 +36,47 @@ pub(super) fn forward<T: Element>(ctx: &mut KernelContext<'_>, grid: Grid) -> Re
     Ok(())
 }
 
-pub(super) fn backward<T: Semiring>(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
-    let Sizes { batch, input: [image_rows, image_columns], output: [rows, columns], channels } =
-        back_sizes(ctx)?;
+/// The sizes of a gradient, and the row and the column of the image that each row and column of the gradient goes to.
+pub(super) struct Targets {
+    sizes: Sizes,
+    rows: Vec<usize>,
+    columns: Vec<usize>,
+}
+
+/// Adds a gradient of resized images to that of the images.
+type Add = fn(&Targets, &Tensor, &mut Tensor) -> Result<()>;
+
+pub(super) fn backward(ctx: &mut KernelContext<'_>, grid: Grid, add: Add) -> Result<()> {
+    let sizes = back_sizes(ctx)?;
     let grads = ctx.input(0)?;
-    let (to_rows, to_columns) = (nearest(grid, image_rows, rows), nearest(grid, image_columns, columns));
-    let mut out = Tensor::zeros(T::DTYPE, Shape::new(&[batch, image_rows, image_columns, channels])?)?;
+    let [rows, columns] = [0, 1].map(|axis| nearest(grid, sizes.input[axis], sizes.output[axis]));
+    let shape = Shape::new(&[sizes.batch, sizes.input[0], sizes.input[1], sizes.channels])?;
+    let mut out = Tensor::zeros(grads.dtype(), shape)?;
     if out.num_elements() > 0 && grads.num_elements() > 0 {
-        let values = grads.values::<T>()?;
-        let line = image_columns * channels;
-        for_rows(out.values_mut::<T>()?, image_rows * line, |first, images| {
-            for (i, out) in images.chunks_exact_mut(image_rows * line).enumerate() {
-                let grads = &values[(first + i) * rows * columns * channels..][..rows * columns * channels];
-                for (&row, grads) in to_rows.iter().zip(grads.chunks_exact(columns * channels)) {
-                    let out = &mut out[row * line..][..line];
-                    for (&column, grad) in to_columns.iter().zip(grads.chunks_exact(channels)) {
-                        let out = &mut out[column * channels..][..channels];
-                        out.iter_mut().zip(grad).for_each(|(o, &g)| *o = o.plus(g));
-                    }
-                }
-            }
-        });
+        add(&Targets { sizes, rows, columns }, grads, &mut out)?;
     }
     ctx.set_output(0, out);
+    Ok(())
+}
+
+/// Adds a gradient with elements of type `T`.
+pub(super) fn add<T: Semiring>(targets: &Targets, grads: &Tensor, out: &mut Tensor) -> Result<()> {
+    let Targets { sizes, rows, columns } = targets;
+    let (channels, line_in, line_out) = (sizes.channels, sizes.input_line(), sizes.output_line());
+    let (image_in, image_out) = (sizes.input[0] * line_in, sizes.output[0] * line_out);
+    let values = grads.values::<T>()?;
+    for_rows(out.values_mut::<T>()?, image_in, |first, images| {
+        for (i, out) in images.chunks_exact_mut(image_in).enumerate() {
+            let grads = &values[(first + i) * image_out..][..image_out];
+            for (&row, grads) in rows.iter().zip(grads.chunks_exact(line_out)) {
+                let out = &mut out[row * line_in..][..line_in];
+                for (&column, grad) in columns.iter().zip(grads.chunks_exact(channels)) {
+                    let out = &mut out[column * channels..][..channels];
+                    out.iter_mut().zip(grad).for_each(|(o, &g)| *o = o.plus(g));
+                }
+            }
+        }
+    });
     Ok(())
 }
 

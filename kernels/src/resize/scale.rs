@@ -1,6 +1,6 @@
 //! ScaleAndTranslate: scaling and translation of images, sampled with one of several kernels.
 
-use super::{Sample, as_single};
+use super::as_single;
 use crate::numeric::threads::for_rows;
 use crate::plan::resize::Sizes;
 use device::Result;
@@ -125,9 +125,9 @@ fn spans(ctx: &KernelContext<'_>, sampler: Sampler, sizes: &Sizes) -> Result<[Ve
     Ok([0, 1].map(|i| sampler.spans(sizes.input[i], sizes.output[i], scale[i], translation[i])))
 }
 
-pub(super) fn forward<T: Sample>(ctx: &mut KernelContext<'_>, sampler: Sampler) -> Result<()> {
+pub(super) fn forward(ctx: &mut KernelContext<'_>, sampler: Sampler) -> Result<()> {
     let sizes = Sizes::forward(ctx)?;
-    let input = as_single::<T>(ctx.input(0)?)?;
+    let input = as_single(ctx.input(0)?)?;
     let mut out = ctx.allocate(DType::Float, sizes.output_shape()?)?;
     if out.num_elements() > 0 {
         let [rows, columns] = spans(ctx, sampler, &sizes)?;
