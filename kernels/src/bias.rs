@@ -3,36 +3,51 @@
 use crate::numeric::dispatch::{NUMBERS, dispatch};
 use crate::numeric::scalar::Semiring;
 use crate::numeric::simd::{Vector, vectorized};
-use crate::numeric::threads::{PARALLEL, for_rows};
+use crate::numeric::threads::{PARALLEL, for_parts, for_rows};
 use crate::numeric::widen::Lane;
 use crate::plan::bias::axes;
+use bytemuck::{cast_slice, cast_slice_mut};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use graph::ops::bias::data_format;
 use graph::ops::window::DataFormat;
 use graph::{DType, Shape, Tensor};
-use rayon::prelude::*;
 
 const TYPES: &[(&str, &[DType])] = &[("T", NUMBERS)];
+
+/// Evaluates an expression with `$T` as the type that elements of a numeric dtype are added in. Signed integers are
+/// added as unsigned ones, whose sums have the same bits, so kernels access elements as the tensors' bytes.
+macro_rules! summand {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        dispatch!(@arms $dtype, $T => $body;
+            Float f32, Double f64, Half half::f16, BFloat16 half::bf16,
+            Int8 u8, Int16 u16, Int32 u32, Int64 u64, UInt8 u8, UInt16 u16, UInt32 u32, UInt64 u64,
+            Complex64 num_complex::Complex<f32>, Complex128 num_complex::Complex<f64>)
+    };
+}
 
 pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("BiasAdd", TYPES, |i| {
         let format = data_format(i.node)?;
-        dispatch!(number, i.input_type(0), T => Kernel::sync(move |ctx| add::<T>(ctx, format)))
+        summand!(i.input_type(0), T => Kernel::sync(move |ctx| add(ctx, format, add_to_rows::<T>)))
     }),
     KernelDef::of(
         "BiasAddV1",
         TYPES,
-        |i| dispatch!(number, i.input_type(0), T => Kernel::sync(|ctx| add::<T>(ctx, DataFormat::Nhwc))),
+        |i| summand!(i.input_type(0), T => Kernel::sync(|ctx| add(ctx, DataFormat::Nhwc, add_to_rows::<T>))),
     ),
     KernelDef::of("BiasAddGrad", TYPES, |i| {
         let format = data_format(i.node)?;
-        dispatch!(number, i.input_type(0), T => Kernel::sync(move |ctx| sum::<T>(ctx, format)))
+        summand!(i.input_type(0), T => Kernel::sync(move |ctx| sum(ctx, format, sum_rows::<T>)))
     }),
 ];
 
+/// Sets the output to the first tensor, or to its own elements if there is none, plus the bias of each channel, which
+/// applies to a number of consecutive elements.
+type AddToRows = fn(&mut Tensor, Option<&Tensor>, &Tensor, usize) -> Result<()>;
+
 /// Sets output 0 to input 0 plus the bias of each channel; works in place if no other reader holds input 0.
-fn add<T: Semiring>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
+fn add(ctx: &mut KernelContext<'_>, format: DataFormat, add_to_rows: AddToRows) -> Result<()> {
     let mut value = ctx.take_input(0)?;
     let bias = ctx.take_input(1)?;
     let [_, channels, inner] = axes(value.shape(), format)?;
@@ -51,20 +66,25 @@ fn add<T: Semiring>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<(
         ctx.set_output(0, value);
         return Ok(());
     }
-    let bias = bias.values::<T>()?;
-    let row = channels * inner;
     if value.is_unique() {
-        for_rows(value.values_mut::<T>()?, row, |_, out| vectorized(AddRows { out, x: None, bias, inner }));
+        add_to_rows(&mut value, None, &bias, inner)?;
     } else {
-        let mut out = ctx.allocate(T::DTYPE, value.shape().clone())?;
-        let x = value.values::<T>()?;
-        for_rows(out.values_mut::<T>()?, row, |first, out| {
-            let x = Some(&x[first * row..][..out.len()]);
-            vectorized(AddRows { out, x, bias, inner });
-        });
+        let mut out = ctx.allocate(value.dtype(), value.shape().clone())?;
+        add_to_rows(&mut out, Some(&value), &bias, inner)?;
         value = out;
     }
     ctx.set_output(0, value);
+    Ok(())
+}
+
+fn add_to_rows<T: Semiring>(out: &mut Tensor, x: Option<&Tensor>, bias: &Tensor, inner: usize) -> Result<()> {
+    let bias: &[T] = cast_slice(bias.bytes()?);
+    let x: Option<&[T]> = x.map(Tensor::bytes).transpose()?.map(cast_slice);
+    let row = bias.len() * inner;
+    for_rows(cast_slice_mut::<u8, T>(out.bytes_mut()?), row, |first, out| {
+        let x = x.map(|x| &x[first * row..][..out.len()]);
+        vectorized(AddRows { out, x, bias, inner });
+    });
     Ok(())
 }
 
@@ -104,46 +124,56 @@ impl<T: Semiring> Vector for AddRows<'_, T> {
 /// grows slowly with the number of rows and the result does not depend on the number of threads.
 const BLOCK_ROWS: usize = 512;
 
-fn sum<T: Lane<Wide: Semiring>>(ctx: &mut KernelContext<'_>, format: DataFormat) -> Result<()> {
+/// Sets the first tensor to the sums of the second, given the number of elements per sum in a row, and the number of
+/// rows in a block.
+type SumRows = fn(&mut Tensor, &Tensor, usize, usize) -> Result<()>;
+
+fn sum(ctx: &mut KernelContext<'_>, format: DataFormat, sum_rows: SumRows) -> Result<()> {
     let dy = ctx.input(0)?;
     let [outer, channels, inner] = axes(dy.shape(), format)?;
-    let values = dy.values::<T>()?;
-    let mut out = Tensor::zeros(T::DTYPE, Shape::new(&[channels])?)?;
-    if values.is_empty() {
-        ctx.set_output(0, out);
-        return Ok(());
-    }
-    let row = channels * inner;
-    let block = |rows: &[T]| {
-        let mut sums = vec![T::Wide::ZERO; channels];
-        vectorized(SumRows { rows, sums: &mut sums, inner });
-        sums
-    };
-    let block_rows = if inner == 1 { BLOCK_ROWS } else { 1.max(BLOCK_ROWS / inner) }.min(outer);
-    let partial: Vec<Vec<T::Wide>> = if values.len() < PARALLEL {
-        values.chunks(row * block_rows).map(block).collect()
-    } else {
-        values.par_chunks(row * block_rows).map(block).collect()
-    };
-    for (channel, out) in out.values_mut::<T>()?.iter_mut().enumerate() {
-        *out = T::of_wide(partial.iter().fold(T::Wide::ZERO, |s, p| s.plus(p[channel])));
+    let mut out = Tensor::zeros(dy.dtype(), Shape::new(&[channels])?)?;
+    if dy.num_elements() > 0 {
+        let block_rows = if inner == 1 { BLOCK_ROWS } else { 1.max(BLOCK_ROWS / inner) }.min(outer);
+        sum_rows(&mut out, dy, inner, block_rows)?;
     }
     ctx.set_output(0, out);
     Ok(())
 }
 
+fn sum_rows<T: Lane<Wide: Semiring>>(
+    out: &mut Tensor,
+    dy: &Tensor,
+    inner: usize,
+    block_rows: usize,
+) -> Result<()> {
+    let values: &[T] = cast_slice(dy.bytes()?);
+    let channels = out.num_elements();
+    let block = channels * inner * block_rows;
+    let mut partial = vec![T::Wide::ZERO; values.len().div_ceil(block) * channels];
+    for_parts(&mut partial, channels, values.len() >= PARALLEL, |i, sums| {
+        let rows = &values[i * block..values.len().min((i + 1) * block)];
+        vectorized(RowSums { rows, sums, inner });
+    });
+    let out: &mut [T] = cast_slice_mut(out.bytes_mut()?);
+    for (channel, out) in out.iter_mut().enumerate() {
+        let sums = partial.iter().skip(channel).step_by(channels);
+        *out = T::of_wide(sums.fold(T::Wide::ZERO, |s, &p| s.plus(p)));
+    }
+    Ok(())
+}
+
 /// Adds rows to `sums`, `inner` consecutive elements to each sum.
-struct SumRows<'a, T: Lane> {
+struct RowSums<'a, T: Lane> {
     rows: &'a [T],
     sums: &'a mut [T::Wide],
     inner: usize,
 }
 
-impl<T: Lane<Wide: Semiring>> Vector for SumRows<'_, T> {
+impl<T: Lane<Wide: Semiring>> Vector for RowSums<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run(self) {
-        let SumRows { rows, sums, inner } = self;
+        let RowSums { rows, sums, inner } = self;
         let channels = sums.len();
         if inner > 1 {
             for row in rows.chunks_exact(channels * inner) {

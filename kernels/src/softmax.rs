@@ -4,42 +4,41 @@ mod row;
 
 use self::row::Exp;
 use crate::numeric::dispatch::{FLOATS, INDEX, dispatch};
-use crate::numeric::threads::{PARALLEL, for_rows, rows_at_a_time};
+use crate::numeric::threads::{PARALLEL, for_parts, for_rows, rows_at_a_time};
 use crate::numeric::widen::Float;
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};
-use graph::{DType, Element, PartialShape, Shape, Tensor};
+use graph::{DType, PartialShape, Shape, Tensor};
 use num_traits::Zero as _;
-use rayon::prelude::*;
 
 const FLOAT: &[(&str, &[DType])] = &[("T", FLOATS)];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of(
-        "Softmax",
-        FLOAT,
-        |i| dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| rows::<T>(ctx, row::softmax))),
-    ),
-    KernelDef::of(
-        "LogSoftmax",
-        FLOAT,
-        |i| dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| rows::<T>(ctx, row::log_softmax))),
-    ),
+    KernelDef::of("Softmax", FLOAT, |i| {
+        dispatch!(float, i.input_type(0), T => {
+            Kernel::sync(|ctx| rows(ctx, |x, classes| map_rows::<T>(x, classes, row::softmax)))
+        })
+    }),
+    KernelDef::of("LogSoftmax", FLOAT, |i| {
+        dispatch!(float, i.input_type(0), T => {
+            Kernel::sync(|ctx| rows(ctx, |x, classes| map_rows::<T>(x, classes, row::log_softmax)))
+        })
+    }),
     KernelDef::of(
         "SoftmaxCrossEntropyWithLogits",
         FLOAT,
-        |i| dispatch!(float, i.input_type(0), T => Kernel::sync(dense::<T>)),
+        |i| dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| dense(ctx, write_dense::<T>))),
     ),
-    KernelDef::of("SparseSoftmaxCrossEntropyWithLogits", &[("T", FLOATS), ("Tlabels", INDEX)], |i| {
-        dispatch!(float, i.input_type(0), T => {
-            dispatch!(index, i.input_type(1), L => Kernel::sync(sparse::<T, L>))
-        })
-    }),
+    KernelDef::of(
+        "SparseSoftmaxCrossEntropyWithLogits",
+        &[("T", FLOATS), ("Tlabels", INDEX)],
+        |i| dispatch!(float, i.input_type(0), T => Kernel::sync(|ctx| sparse(ctx, write_sparse::<T>))),
+    ),
 ];
 
-/// Sets output 0 to input 0 with `compute` applied to each row along the last axis; in place if the buffer is not
-/// shared.
-fn rows<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>, compute: fn(&mut [T::Wide])) -> Result<()> {
+/// Sets output 0 to input 0 with `map` applied to its rows along the last axis, given their length; in place if the
+/// buffer is not shared.
+fn rows(ctx: &mut KernelContext<'_>, map: fn(&mut Tensor, usize) -> Result<()>) -> Result<()> {
     let mut logits = ctx.take_input(0)?;
     let Some(&classes) = logits.shape().last() else {
         device::invalid!("logits must have >= 1 dimension, got {}", logits.shape());
@@ -49,10 +48,17 @@ fn rows<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>, compute: fn(&mut [T::W
         return Ok(());
     }
     if !logits.is_unique() {
-        let mut copy = ctx.allocate(T::DTYPE, logits.shape().clone())?;
-        copy.values_mut::<T>()?.copy_from_slice(logits.values::<T>()?);
+        let mut copy = ctx.allocate(logits.dtype(), logits.shape().clone())?;
+        copy.bytes_mut()?.copy_from_slice(logits.bytes()?);
         logits = copy;
     }
+    map(&mut logits, classes)?;
+    ctx.set_output(0, logits);
+    Ok(())
+}
+
+/// Applies `compute` to each row of `classes` elements.
+fn map_rows<T: Float>(logits: &mut Tensor, classes: usize, compute: fn(&mut [T::Wide])) -> Result<()> {
     for_rows(logits.values_mut::<T>()?, classes, |_, rows| {
         let mut wide = vec![T::Wide::zero(); if T::NATIVE { 0 } else { classes }];
         for row in rows.chunks_exact_mut(classes) {
@@ -65,12 +71,18 @@ fn rows<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>, compute: fn(&mut [T::W
             }
         }
     });
-    ctx.set_output(0, logits);
     Ok(())
 }
 
+/// The outputs of a cross entropy: a loss per row, and the gradient of the logits.
+struct Outputs {
+    loss: Tensor,
+    backprop: Tensor,
+}
+
 /// Computes the cross entropy against a distribution per row; features and labels are broadcast against each other.
-fn dense<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>) -> Result<()> {
+/// `write` sets the outputs from the features and the labels.
+fn dense(ctx: &mut KernelContext<'_>, write: fn(&Tensor, &Tensor, &mut Outputs) -> Result<()>) -> Result<()> {
     let (features, labels) = (ctx.input(0)?, ctx.input(1)?);
     let Ok(shape) = PartialShape::broadcast(&features.shape().into(), &labels.shape().into()) else {
         device::invalid!(
@@ -84,25 +96,28 @@ fn dense<T: Float<Wide: Exp>>(ctx: &mut KernelContext<'_>) -> Result<()> {
             "logits and labels must be either 2-dimensional, or broadcasted to be 2-dimensional"
         );
     };
-    let mut loss = Tensor::zeros(T::DTYPE, Shape::new(&[batch])?)?;
-    let mut backprop = ctx.allocate(T::DTYPE, Shape::new(&[batch, classes])?)?;
+    let loss = Tensor::zeros(features.dtype(), Shape::new(&[batch])?)?;
+    let backprop = ctx.allocate(features.dtype(), Shape::new(&[batch, classes])?)?;
+    let mut outputs = Outputs { loss, backprop };
     if batch > 0 && classes > 0 {
-        let (features, labels) = (Rows::<T>::of(features)?, Rows::<T>::of(labels)?);
-        each_row::<T>(&mut loss, &mut backprop, classes, |i, scratch, more| {
-            features.load(i, scratch);
-            labels.load(i, more);
-            row::dense(scratch, more)
-        })?;
+        write(features, labels, &mut outputs)?;
     }
-    ctx.set_output(0, loss);
-    ctx.set_output(1, backprop);
+    ctx.set_output(0, outputs.loss);
+    ctx.set_output(1, outputs.backprop);
     Ok(())
 }
 
-/// Computes the cross entropy against one class per row.
-fn sparse<T: Float<Wide: Exp>, L: Element + num_traits::AsPrimitive<i64>>(
-    ctx: &mut KernelContext<'_>,
-) -> Result<()> {
+fn write_dense<T: Float<Wide: Exp>>(features: &Tensor, labels: &Tensor, outputs: &mut Outputs) -> Result<()> {
+    let (features, labels) = (Rows::<T>::of(features)?, Rows::<T>::of(labels)?);
+    each_row::<T>(outputs, &|i, scratch, more| {
+        features.load(i, scratch);
+        labels.load(i, more);
+        row::dense(scratch, more)
+    })
+}
+
+/// Computes the cross entropy against one class per row. `write` sets the outputs from the logits and the classes.
+fn sparse(ctx: &mut KernelContext<'_>, write: fn(&Tensor, &[i64], &mut Outputs) -> Result<()>) -> Result<()> {
     let (logits, labels) = (ctx.input(0)?, ctx.input(1)?);
     let &[batch, classes] = logits.shape().dims() else {
         device::invalid!("logits must be 2-D, but got shape {}", logits.shape());
@@ -120,51 +135,50 @@ fn sparse<T: Float<Wide: Exp>, L: Element + num_traits::AsPrimitive<i64>>(
     if classes == 0 {
         device::invalid!("Must have at least one class, but got logits shape {}", logits.shape());
     }
-    let indices = labels.values::<L>()?;
-    if let Some(wrong) = indices.iter().map(|l| l.as_()).find(|&l| l < 0 || l as u64 >= classes as u64) {
+    let indices = labels.to_i64s()?;
+    if let Some(wrong) = indices.iter().find(|&&l| l < 0 || l as u64 >= classes as u64) {
         device::invalid!(
             "Received a label value of {wrong} which is outside the valid range of [0, {classes}).  Label values: {}",
             labels.summarize(1000)
         );
     }
-    let mut loss = ctx.allocate(T::DTYPE, Shape::new(&[batch])?)?;
-    let mut backprop = ctx.allocate(T::DTYPE, logits.shape().clone())?;
-    let logits = Rows::<T>::of(logits)?;
-    each_row::<T>(&mut loss, &mut backprop, classes, |i, scratch, _| {
-        logits.load(i, scratch);
-        row::sparse(scratch, indices[i].as_() as usize)
-    })?;
-    ctx.set_output(0, loss);
-    ctx.set_output(1, backprop);
+    let loss = ctx.allocate(logits.dtype(), Shape::new(&[batch])?)?;
+    let backprop = ctx.allocate(logits.dtype(), logits.shape().clone())?;
+    let mut outputs = Outputs { loss, backprop };
+    write(logits, &indices, &mut outputs)?;
+    ctx.set_output(0, outputs.loss);
+    ctx.set_output(1, outputs.backprop);
     Ok(())
 }
 
-/// Calls `compute` for each row with the row's index and two scratch rows: it returns the row's loss, and leaves the
-/// row of `backprop` in the first scratch row.
-fn each_row<T: Float>(
-    loss: &mut Tensor,
-    backprop: &mut Tensor,
-    classes: usize,
-    compute: impl Fn(usize, &mut [T::Wide], &mut [T::Wide]) -> T::Wide + Sync,
-) -> Result<()> {
-    let chunk = rows_at_a_time(classes);
-    let some_rows = |(at, (losses, rows)): (usize, (&mut [T], &mut [T]))| {
+fn write_sparse<T: Float<Wide: Exp>>(logits: &Tensor, classes: &[i64], outputs: &mut Outputs) -> Result<()> {
+    let logits = Rows::<T>::of(logits)?;
+    each_row::<T>(outputs, &|i, scratch, _| {
+        logits.load(i, scratch);
+        row::sparse(scratch, classes[i] as usize)
+    })
+}
+
+/// Computes a row, given its index and two scratch rows: returns the row's loss, and leaves the row of the gradient in
+/// the first scratch row.
+type ComputeRow<'a, W> = dyn Fn(usize, &mut [W], &mut [W]) -> W + Sync + 'a;
+
+/// Sets the outputs, which have at least one class, to the results of `compute`.
+fn each_row<T: Float>(outputs: &mut Outputs, compute: &ComputeRow<'_, T::Wide>) -> Result<()> {
+    let classes = outputs.backprop.shape()[1];
+    let (losses, rows) = (outputs.loss.values_mut::<T>()?, outputs.backprop.values_mut::<T>()?);
+    let is_parallel = rows.len() >= PARALLEL;
+    let chunk = if is_parallel { rows_at_a_time(classes) } else { losses.len().max(1) };
+    let mut parts: Vec<_> = losses.chunks_mut(chunk).zip(rows.chunks_mut(chunk * classes)).collect();
+    for_parts(&mut parts, 1, is_parallel, |at, part| {
         let (mut scratch, mut more) = (vec![T::Wide::zero(); classes], vec![T::Wide::zero(); classes]);
-        for (i, (loss, row)) in losses.iter_mut().zip(rows.chunks_exact_mut(classes)).enumerate() {
-            *loss = T::of_wide(compute(at * chunk + i, &mut scratch, &mut more));
-            T::narrow(&scratch, row);
+        for (losses, rows) in part {
+            for (i, (loss, row)) in losses.iter_mut().zip(rows.chunks_exact_mut(classes)).enumerate() {
+                *loss = T::of_wide(compute(at * chunk + i, &mut scratch, &mut more));
+                T::narrow(&scratch, row);
+            }
         }
-    };
-    let (losses, rows) = (loss.values_mut::<T>()?, backprop.values_mut::<T>()?);
-    if rows.len() < PARALLEL {
-        some_rows((0, (losses, rows)));
-    } else {
-        losses
-            .par_chunks_mut(chunk)
-            .zip(rows.par_chunks_mut(chunk * classes))
-            .enumerate()
-            .for_each(some_rows);
-    }
+    });
     Ok(())
 }
 
