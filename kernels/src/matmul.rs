@@ -2,17 +2,18 @@
 
 use crate::numeric::broadcast::Plan;
 use crate::numeric::dispatch::dispatch;
+use crate::numeric::image::{from_wide, to_wide, wide_dtype};
 use crate::numeric::operand_cache::OperandCache;
 use crate::numeric::panel::Panels;
 use crate::numeric::product::{Matrix, Threads, is_worth_packing, packed, product, product_with};
 use crate::numeric::scalar::Arithmetic;
-use crate::numeric::widen::{Lane, narrowed, widened};
+use crate::numeric::threads::for_parts;
 use crate::plan::matmul::{Batches, broadcast_batches, same_batches, single};
+use bytemuck::{cast_slice, cast_slice_mut};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::DType::{self, *};
-use graph::{Element, Shape, Tensor};
-use rayon::prelude::*;
+use graph::{Shape, Tensor};
 use std::sync::Arc;
 
 const TYPES: &[DType] = &[
@@ -37,23 +38,27 @@ pub(super) const KERNELS: &[KernelDef] = &[
 fn make(init: &KernelInit<'_>, flips: [bool; 2], batches: Batches) -> Result<Kernel> {
     let conjugates = init.node.op.name() != "MatMul";
     let cache = OperandCache::default();
-    dispatch!(number, init.input_type(0), T => {
-        Kernel::sync(move |ctx| multiply::<T>(ctx, flips, conjugates, batches, &cache))
-    })
+    // Products of unsigned integers are computed as those of signed ones, which have the same bits.
+    dispatch!(@arms wide_dtype(init.input_type(0)), W => {
+        Kernel::sync(move |ctx| multiply(ctx, flips, conjugates, batches, &cache, write_products::<W>))
+    }; Float f32, Double f64, Int8 i8, Int16 i16, Int32 i32, Int64 i64, UInt8 i8, UInt16 i16, UInt32 i32, UInt64 i64,
+        Complex64 num_complex::Complex<f32>, Complex128 num_complex::Complex<f64>)
 }
 
-fn multiply<T: Lane>(
+/// Sets a tensor to the products of the factors, all in the type of the computation. A factor is conjugated if its
+/// flag is set.
+type WriteProducts = fn(&ProductSizes<'_>, [&Tensor; 2], [bool; 2], &mut Tensor) -> Result<()>;
+
+fn multiply(
     ctx: &mut KernelContext<'_>,
     flips: [bool; 2],
     conjugates: bool,
     batches: Batches,
     cache: &OperandCache<(), Panels>,
-) -> Result<()>
-where
-    T::Wide: Arithmetic,
-{
+    write_products: WriteProducts,
+) -> Result<()> {
     let (x, y) = (ctx.input(0)?, ctx.input(1)?);
-    let plan = batches(x.shape(), y.shape())?;
+    let (plan, dtype) = (batches(x.shape(), y.shape())?, x.dtype());
     let size = |t: &Tensor, flip: bool| {
         let [.., rows, columns] = *t.shape().dims() else { return [0, 0] };
         if flip { [columns, rows] } else { [rows, columns] }
@@ -64,31 +69,36 @@ where
     }
     let mut dims = plan.shape().dims().to_vec();
     dims.extend([m, n]);
-    let mut out = Tensor::unspecified(T::Wide::DTYPE, Shape::new(&dims)?)?;
+    let mut out = Tensor::unspecified(wide_dtype(dtype), Shape::new(&dims)?)?;
     if k == 0 || out.num_elements() == 0 {
         out.bytes_mut()?.fill(0);
     } else {
         let work = ProductSizes { m, k, n, flips, plan: &plan };
-        let factor = |t: &Tensor, flip: bool| -> Result<Tensor> {
-            let mut wide = widened::<T>(t)?;
-            if conjugates && flip && T::DTYPE.is_complex() {
-                wide.values_mut::<T::Wide>()?.iter_mut().for_each(|v| *v = v.conjugated());
-            }
-            Ok(wide)
-        };
-        match work.packed::<T>(y, cache)? {
-            Some(panels) => {
-                let x = widened::<T>(x)?;
-                work.run_packed(x.values::<T::Wide>()?, &panels, out.values_mut()?);
-            }
+        match work.packed(y, cache)? {
+            Some(panels) => work.run_packed(to_wide(x)?.values()?, &panels, out.values_mut()?),
             None => {
-                let (x, y) = (factor(x, flips[0])?, factor(y, flips[1])?);
-                work.run(x.values()?, y.values()?, out.values_mut::<T::Wide>()?);
+                let conjugated = flips.map(|flip| flip && conjugates && dtype.is_complex());
+                write_products(&work, [&to_wide(x)?, &to_wide(y)?], conjugated, &mut out)?;
             }
         }
     }
-    let out = narrowed::<T>(out)?;
+    let out = from_wide(out, dtype)?;
     ctx.set_output(0, out);
+    Ok(())
+}
+
+fn write_products<W: Arithmetic>(
+    sizes: &ProductSizes<'_>,
+    factors: [&Tensor; 2],
+    conjugated: [bool; 2],
+    out: &mut Tensor,
+) -> Result<()> {
+    let mut factors = factors.map(Tensor::clone);
+    for (factor, _) in factors.iter_mut().zip(conjugated).filter(|(_, conjugated)| *conjugated) {
+        cast_slice_mut::<u8, W>(factor.bytes_mut()?).iter_mut().for_each(|v| *v = v.conjugated());
+    }
+    let [x, y] = &factors;
+    sizes.run::<W>(cast_slice(x.bytes()?), cast_slice(y.bytes()?), cast_slice_mut(out.bytes_mut()?));
     Ok(())
 }
 
@@ -104,46 +114,45 @@ struct ProductSizes<'a> {
 impl ProductSizes<'_> {
     /// Returns the right factor packed into panels, from the cache if the previous step had the same tensor; `None`
     /// if packing does not pay.
-    fn packed<T: Lane>(&self, y: &Tensor, cache: &OperandCache<(), Panels>) -> Result<Option<Arc<Panels>>> {
+    fn packed(&self, y: &Tensor, cache: &OperandCache<(), Panels>) -> Result<Option<Arc<Panels>>> {
         let is_single =
-            T::Wide::DTYPE == DType::Float && y.shape().rank() == 2 && self.plan.shape().rank() == 0;
+            wide_dtype(y.dtype()) == DType::Float && y.shape().rank() == 2 && self.plan.shape().rank() == 0;
         if !is_single || !is_worth_packing(self.m, self.k, self.n, self.flips[0]) {
             return Ok(None);
         }
-        cache.get(y, (), || {
-            let wide = widened::<T>(y)?;
-            packed(oriented(wide.values()?, self.k, self.n, self.flips[1]))
-        })
+        cache.get(y, (), || packed(oriented(to_wide(y)?.values()?, self.k, self.n, self.flips[1])))
     }
 
-    fn run_packed<W: Element>(&self, x: &[W], panels: &Panels, out: &mut [f32]) {
-        let x = oriented(bytemuck::cast_slice(x), self.m, self.k, self.flips[0]);
+    fn run_packed(&self, x: &[f32], panels: &Panels, out: &mut [f32]) {
+        let x = oriented(x, self.m, self.k, self.flips[0]);
         product_with(out, self.n, x, panels, Threads::for_work(self.m * self.k * self.n));
+    }
+
+    /// Returns the matrices of both factors that each of `count` products multiplies.
+    fn pairs(&self, count: usize) -> Vec<(usize, usize)> {
+        let mut pairs = Vec::with_capacity(count);
+        let repeats = self.plan.repeats();
+        self.plan.walk(0, count, |_, len, [i, j]| {
+            pairs.extend(
+                (0..len).map(|c| (if repeats[0] { i } else { i + c }, if repeats[1] { j } else { j + c })),
+            );
+        });
+        pairs
     }
 
     fn run<W: Arithmetic>(&self, x: &[W], y: &[W], out: &mut [W]) {
         let (m, k, n) = (self.m, self.k, self.n);
+        let pairs = self.pairs(out.len() / (m * n));
         let each = m.saturating_mul(k).saturating_mul(n);
-        let a = |batch: usize| oriented(&x[batch * m * k..(batch + 1) * m * k], m, k, self.flips[0]);
-        let b = |batch: usize| oriented(&y[batch * k * n..(batch + 1) * k * n], k, n, self.flips[1]);
-        let mut batches = Vec::with_capacity(out.len() / (m * n));
-        let repeats = self.plan.repeats();
-        self.plan.walk(0, out.len() / (m * n), |_, len, [i, j]| {
-            batches.extend(
-                (0..len).map(|c| (if repeats[0] { i } else { i + c }, if repeats[1] { j } else { j + c })),
-            );
-        });
         let threads = Threads::for_work(each);
-        let of_all = Threads::for_work(each.saturating_mul(batches.len()));
-        if threads == Threads::One && of_all == Threads::All {
-            out.par_chunks_mut(m * n)
-                .zip(&batches)
-                .for_each(|(out, &(i, j))| product(out, n, a(i), b(j), false, Threads::One));
-        } else {
-            for (out, &(i, j)) in out.chunks_mut(m * n).zip(&batches) {
-                product(out, n, a(i), b(j), false, threads);
-            }
-        }
+        let of_all = Threads::for_work(each.saturating_mul(pairs.len()));
+        let is_parallel = threads == Threads::One && of_all == Threads::All;
+        for_parts(out, m * n, is_parallel, |batch, out| {
+            let (i, j) = pairs[batch];
+            let a = oriented(&x[i * m * k..(i + 1) * m * k], m, k, self.flips[0]);
+            let b = oriented(&y[j * k * n..(j + 1) * k * n], k, n, self.flips[1]);
+            product(out, n, a, b, false, threads);
+        });
     }
 }
 
