@@ -6,6 +6,7 @@ use device::kernel::{KernelContext, KernelInit};
 use device::{Error, Result};
 use graph::{Code, Element, Shape, Tensor};
 use rustc_hash::FxHashMap;
+use std::cmp::Ordering;
 
 /// The attributes of the op.
 #[derive(Clone, Copy)]
@@ -181,8 +182,7 @@ impl<T: Real> Beam<T> {
     /// Returns the leaves, the likeliest first.
     fn sorted(&self) -> Vec<usize> {
         let mut leaves = self.leaves.clone();
-        leaves
-            .sort_by(|&a, &b| self.total(b).partial_cmp(&self.total(a)).unwrap_or(std::cmp::Ordering::Equal));
+        sort_by(&mut leaves, &|&a, &b| self.total(b).partial_cmp(&self.total(a)).unwrap_or(Ordering::Equal));
         leaves
     }
 
@@ -199,6 +199,11 @@ impl<T: Real> Beam<T> {
         labels.reverse();
         labels
     }
+}
+
+/// Sorts leaves; `compare` is a trait object so that the sort is compiled once, not once per element type.
+fn sort_by(leaves: &mut [usize], compare: &dyn Fn(&usize, &usize) -> Ordering) {
+    leaves.sort_by(compare);
 }
 
 /// `CTCBeamSearchDecoder`: outputs the likeliest sequences and their log-probabilities.

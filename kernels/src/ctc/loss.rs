@@ -2,11 +2,11 @@
 
 use super::{Scores, log_softmax, log_sum};
 use crate::numeric::scalar::Real;
+use crate::numeric::threads::for_parts;
 use crate::sparse::check_sorted;
 use device::kernel::{KernelContext, KernelInit};
 use device::{Error, Result};
 use graph::{Code, Element, Shape, Tensor};
-use rayon::prelude::*;
 
 /// The attributes of the op.
 #[derive(Clone, Copy)]
@@ -174,17 +174,14 @@ pub(super) fn loss<T: Element + Real>(ctx: &mut KernelContext<'_>, options: Loss
     let prepared =
         labels.iter().enumerate().map(|(b, l)| options.prepare_labels(l, blank, scores.lengths[b], b));
     let prepared: Vec<Vec<usize>> = prepared.collect::<Result<_>>()?;
-    let parts: Vec<(T, Option<Vec<Vec<T>>>)> = (0..scores.batch)
-        .into_par_iter()
-        .map(|b| {
-            let length = scores.lengths[b];
-            if length == 0 || prepared[b].len() > length {
-                return (T::zero(), None);
-            }
+    let mut parts: Vec<(T, Option<Vec<Vec<T>>>)> = prepared.iter().map(|_| (T::zero(), None)).collect();
+    for_parts(&mut parts, 1, true, |b, part| {
+        let length = scores.lengths[b];
+        if length > 0 && prepared[b].len() <= length {
             let log_probabilities: Vec<Vec<T>> = (0..length).map(|t| log_softmax(scores.at(t, b))).collect();
-            options.sequence_loss(&log_probabilities, &prepared[b], blank)
-        })
-        .collect();
+            part[0] = options.sequence_loss(&log_probabilities, &prepared[b], blank);
+        }
+    });
     let mut gradient = Tensor::zeros(T::DTYPE, Shape::new(&[scores.time, scores.batch, scores.classes])?)?;
     let slopes = gradient.values_mut::<T>()?;
     for (b, (_, part)) in parts.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Decompositions of dense matrices (Golub and Van Loan, "Matrix computations").
 
 use super::matrix::{Entry, Matrix};
+use std::cmp::Ordering;
 
 /// Returns the lower triangular factor of a positive definite matrix, reading its lower triangle only; `None` if
 /// the matrix is not positive definite.
@@ -191,9 +192,9 @@ pub(super) fn self_adjoint<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<
         let off: f64 =
             (0..n).flat_map(|i| (0..i).map(move |j| (i, j))).map(|(i, j)| a.at(i, j).modulus().powi(2)).sum();
         if off <= f64::EPSILON * f64::EPSILON * norm {
-            let mut order: Vec<usize> = (0..n).collect();
-            order.sort_by(|&i, &j| a.at(i, i).real().total_cmp(&a.at(j, j).real()));
-            let values = order.iter().map(|&i| a.at(i, i).real()).collect();
+            let diagonal: Vec<f64> = (0..n).map(|i| a.at(i, i).real()).collect();
+            let order = sorted(n, &|&i, &j| diagonal[i].total_cmp(&diagonal[j]));
+            let values = order.iter().map(|&i| diagonal[i]).collect();
             let vectors = (0..n).flat_map(|i| order.iter().map(move |&j| (i, j))).map(|(i, j)| v.at(i, j));
             return Some((values, Matrix::new(n, n, vectors.collect())));
         }
@@ -204,6 +205,13 @@ pub(super) fn self_adjoint<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<
         }
     }
     None
+}
+
+/// Returns the numbers below `count` in the order of `compare`, which keeps the order of equal ones.
+fn sorted(count: usize, compare: &dyn Fn(&usize, &usize) -> Ordering) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by(compare);
+    order
 }
 
 /// Applies the rotation that makes the element at `p`, `q` zero.
@@ -271,8 +279,7 @@ pub(super) fn svd<F: Entry>(a: &Matrix<F>) -> Option<(Vec<f64>, Matrix<F>, Matri
     }
     let sizes: Vec<f64> =
         (0..n).map(|j| (0..m).map(|i| w.at(i, j).modulus().powi(2)).sum::<f64>().sqrt()).collect();
-    let mut order: Vec<usize> = (0..n).collect();
-    order.sort_by(|&i, &j| sizes[j].total_cmp(&sizes[i]));
+    let order = sorted(n, &|&i, &j| sizes[j].total_cmp(&sizes[i]));
     let right = (0..n).flat_map(|i| order.iter().map(move |&j| (i, j))).map(|(i, j)| v.at(i, j)).collect();
     let mut columns: Vec<Vec<F>> = Vec::with_capacity(m);
     let least = sizes.iter().copied().fold(0.0, f64::max) * f64::EPSILON;
