@@ -62,7 +62,7 @@ impl Services {
         Box::pin(self.serve_until(Box::pin(incoming), Box::pin(stop)))
     }
 
-    /// Does what [`Services::serve`] does. The arguments are boxed, so that the server is compiled in this crate and not
+    /// Serves like [`Services::serve`]. The arguments are boxed, so that the server is compiled in this crate and not
     /// again in each program.
     async fn serve_until(
         self,

@@ -80,15 +80,6 @@ macro_rules! through_f32 {
 
 through_f32!(f16, bf16);
 
-/// A short run of elements on the stack.
-pub(crate) type Block<W> = SmallVec<[W; BLOCK]>;
-
-/// Returns a zeroed block for a run of `len` elements: `len` elements long, but at most [`BLOCK`].
-#[inline]
-pub(crate) fn block<W: Element>(len: usize) -> Block<W> {
-    SmallVec::from_elem(W::zeroed(), len.min(BLOCK))
-}
-
 /// The bytes of a short run of elements on the stack, aligned for every element type.
 pub(crate) type ByteBlock = SmallVec<[u64; BLOCK * LARGEST / size_of::<u64>()]>;
 
