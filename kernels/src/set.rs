@@ -8,6 +8,7 @@ use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};
 use graph::DType::{self, *};
 use graph::{Shape, Tensor};
+use num_traits::AsPrimitive as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 const MEMBERS: &[(&str, &[DType])] = &[("T", &[Int8, Int16, Int32, Int64, UInt8, UInt16, String])];
@@ -36,7 +37,7 @@ macro_rules! integers {
 
 impl<'a> Member<'a> for i64 {
     fn all(tensor: &'a Tensor) -> Result<Vec<i64>> {
-        integers!(tensor.dtype(), T => Ok(tensor.values::<T>()?.iter().map(|&v| v.into()).collect()))
+        integers!(tensor.dtype(), T => Ok(tensor.values::<T>()?.iter().map(|v| v.as_()).collect()))
     }
 
     fn vector(dtype: DType, members: &[i64]) -> Result<Tensor> {

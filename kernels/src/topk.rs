@@ -148,9 +148,9 @@ fn top(ctx: &mut KernelContext<'_>, k: i64, sorted: bool, index: DType) -> Resul
     let (input, wanted) = (ctx.input(0)?, shape[shape.rank() - 1]);
     let mut values = ctx.allocate(input.dtype(), shape.clone())?;
     let mut found: Vec<usize> = Vec::with_capacity(shape.num_elements());
-    if wanted > 0 {
+    if let Some(rows) = shape.num_elements().checked_div(wanted) {
         let (mut keys, mut places) = (Keys::default(), Vec::with_capacity(columns));
-        for row in 0..shape.num_elements() / wanted {
+        for row in 0..rows {
             keys.set(input, row * columns..(row + 1) * columns)?;
             select(&keys, wanted, sorted, &mut places);
             found.extend_from_slice(&places);

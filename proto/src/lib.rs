@@ -9,6 +9,7 @@
 
 pub mod channel;
 pub mod cluster;
+pub mod codec;
 pub mod convert;
 pub mod deadline;
 mod epoch;

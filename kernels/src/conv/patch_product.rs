@@ -182,12 +182,11 @@ fn for_each_tile<W: Number>(
     }
 }
 
+/// Computes the tile with a number; its first argument is memory that the next tile of the thread uses again.
+type TileWork<'a, W> = dyn Fn(&mut Vec<W>, (usize, &mut [W])) + Sync + 'a;
+
 /// Does the same as [`for_each_tile`] on several threads. `work` is a trait object so that rayon's loop is compiled
 /// once per element type.
-fn for_each_tile_in_parallel<W: Number>(
-    out: &mut [W],
-    len: usize,
-    work: &(dyn Fn(&mut Vec<W>, (usize, &mut [W])) + Sync),
-) {
+fn for_each_tile_in_parallel<W: Number>(out: &mut [W], len: usize, work: &TileWork<'_, W>) {
     out.par_chunks_mut(len).enumerate().for_each_init(Vec::new, |scratch, part| work(scratch, part));
 }

@@ -28,11 +28,14 @@ where
     })
 }
 
+/// Adds the terms of some rows, the first of which has a number, to sums.
+type AddRows<'a, W> = dyn Fn(usize, &[W], &mut [W]) + Sync + 'a;
+
 /// Returns the sums like [`sums`]; `add(number of the first row, rows, sums)` adds the terms of several rows.
 fn sums_of_runs<W: Float + AsPrimitive<f64> + Send + Sync>(
     values: &[W],
     channels: usize,
-    add: &(dyn Fn(usize, &[W], &mut [W]) + Sync),
+    add: &AddRows<'_, W>,
 ) -> Vec<W>
 where
     f64: AsPrimitive<W>,

@@ -70,9 +70,11 @@ fn factors<W: Real>(attrs: GlobalNorm, variance: &[W], gamma: &[W]) -> Vec<W> {
     variance.iter().zip(gamma).map(factor).collect()
 }
 
-pub(super) fn backward<W: Real>(ctx: &mut KernelContext<'_>, attrs: GlobalNorm) -> Result<()>
+pub(super) fn backward<W: Real + AsPrimitive<f64>>(
+    ctx: &mut KernelContext<'_>,
+    attrs: GlobalNorm,
+) -> Result<()>
 where
-    W: AsPrimitive<f64>,
     f64: AsPrimitive<W>,
 {
     let channels = channels(ctx, &[(1, "mean"), (2, "var"), (3, "gamma")])?;

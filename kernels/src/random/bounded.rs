@@ -98,6 +98,9 @@ struct Bounded<T> {
     high: T,
 }
 
+/// Takes a candidate, and whether it is accepted.
+type Candidates<'a, T> = dyn FnMut(T, bool) + 'a;
+
 impl<T: RandomFloat + Float> Bounded<T> {
     fn of(mean: T, deviation: T, low: T, high: T) -> Result<Bounded<T>> {
         let is_bounded = low.is_finite() || high.is_finite();
@@ -154,7 +157,7 @@ impl<T: RandomFloat + Float> Bounded<T> {
         out: &mut [T],
         method: &str,
         tries: usize,
-        round: &mut dyn FnMut(&mut dyn FnMut(T, bool)),
+        round: &mut dyn FnMut(&mut Candidates<'_, T>),
     ) -> Result<()> {
         let (mut done, mut failed) = (0, 0);
         while done < out.len() {

@@ -32,12 +32,11 @@ pub(super) fn make(init: &KernelInit<'_>, operation: Operation) -> Result<Kernel
         let x = ctx.input(0)?;
         let mut out = Tensor::unspecified(dtype, x.shape().clone())?;
         let count = out.num_elements();
-        if count > 0 {
+        if let Some(element) = out.num_bytes().checked_div(count) {
             if x.dtype() != dtype {
                 return Err(graph::Error::DType { expected: dtype, actual: x.dtype() }.into());
             }
             let values = x.bytes()?;
-            let element = values.len() / count;
             let chunk = chunk_size(count, Cost::Expensive).next_multiple_of(size * inner);
             for_chunks(out.bytes_mut()?, chunk * element, |start, out| {
                 scan(&values[start..start + out.len()], out, [size, inner], direction);

@@ -13,10 +13,10 @@ pub(super) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     let input = ctx.input(0)?;
     let mut out = ctx.allocate(input.dtype(), sizes.output_shape()?)?;
     let elements = out.num_elements();
-    if elements > 0 {
+    if let Some(element) = out.num_bytes().checked_div(elements) {
         let rows = nearest(grid, sizes.input[0], sizes.output[0]);
         let columns = nearest(grid, sizes.input[1], sizes.output[1]);
-        let pixel = sizes.channels * (out.num_bytes() / elements);
+        let pixel = sizes.channels * element;
         let (line_in, line_out) = (sizes.input[1] * pixel, sizes.output[1] * pixel);
         let all = out.num_bytes();
         let chunk = if elements < PARALLEL { all } else { rows_at_a_time(sizes.output_line()) * line_out };

@@ -3,6 +3,7 @@
 //! rewrites it.
 
 use protox::prost_reflect::{DescriptorPool, Kind};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, error::Error, fs, io};
@@ -59,6 +60,7 @@ fn generate(folder: &Path) -> Result<(), Box<dyn Error>> {
 
     let pool = DescriptorPool::from_file_descriptor_set(descriptors.clone())?;
     fs::write(folder.join("fields.rs"), options_table(&pool)?)?;
+    fs::write(folder.join("wire_messages.rs"), wire_messages(&pool)?)?;
 
     let mut left = GRAPHS.len();
     for file in &mut descriptors.file {
@@ -80,6 +82,7 @@ fn generate(folder: &Path) -> Result<(), Box<dyn Error>> {
 
     let mut builder = tonic_prost_build::configure()
         .out_dir(folder)
+        .codec_path("crate::codec::MessageCodec")
         // `Any` is generated too, so that its value can share the receive buffer.
         .compile_well_known_types(true)
         // Ordered maps make the encoding of a message deterministic.
@@ -89,6 +92,27 @@ fn generate(folder: &Path) -> Result<(), Box<dyn Error>> {
     }
     builder.compile_fds(descriptors)?;
     Ok(())
+}
+
+/// Returns the source of a list of the requests and responses of all services.
+fn wire_messages(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
+    let mut paths = BTreeSet::new();
+    for method in pool.services().flat_map(|service| service.methods().collect::<Vec<_>>()) {
+        for message in [method.input(), method.output()] {
+            let module = match message.package_name() {
+                "tensorflow" => "pb",
+                "anabranch" => "replication",
+                other => return Err(format!("the package {other} has no module").into()),
+            };
+            paths.insert(format!("crate::{module}::{}", message.name()));
+        }
+    }
+    let mut list = String::from("wire_messages! {\n");
+    for path in paths {
+        writeln!(list, "    {path},")?;
+    }
+    list.push_str("}\n");
+    Ok(list)
 }
 
 /// Returns the source of a constant with the fields of the option messages and of the messages within them.
