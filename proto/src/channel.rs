@@ -67,7 +67,7 @@ pub fn incoming(listener: TcpListener) -> TcpIncoming {
         .with_keepalive_retries(Some(TCP_PROBES))
 }
 
-/// Returns the client end of a connection with the same settings, to be used with a [`connector`]; `None` if
+/// Returns the client end of a connection with the same settings, to be used with [`connect`]; `None` if
 /// `address` is not `host:port`.
 pub fn endpoint(address: &str) -> Option<Endpoint> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;

@@ -11,6 +11,7 @@ mod example_models;
 mod examples;
 mod gpu_suite;
 mod gradients;
+mod guide_commands;
 mod joint_training;
 mod messages;
 mod models;
