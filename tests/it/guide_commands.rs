@@ -10,16 +10,20 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Commands that need another machine: the start of each, and the test that runs the same command with stand-ins.
+/// Commands that need other machines or packages: the start of each, and the test that runs the like.
 const TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("scripts/gpu-suite pack", "tests/it/gpu_suite.rs"),
     ("FOLDER/gpu-suite run", "tests/it/gpu_suite.rs"),
     ("cargo run --release --features store-s3", "tests/it/stores.rs"),
     ("cargo test --workspace", ".ci/run"),
+    ("anabranch-worker $cluster", "tests/deadlines/ps_replicas.rs"),
 ];
 
 /// Ports in the documents, for which the test uses free ones.
 const PORTS: [&str; 3] = ["2222", "2223", "2224"];
+
+/// Seconds after which a block of commands is ended.
+const DEADLINE: &str = "300";
 
 /// The stand-in for `cargo`, in the repository's root `$ROOT`.
 const CARGO: &str = r#"#!/bin/bash
@@ -107,8 +111,8 @@ fn run(block: &str, programs: &Folder) -> Fallible<String> {
         script.push_str(END_SERVERS);
     }
     let path = std::env::var("PATH").unwrap_or_default();
-    let mut bash = Command::new("bash");
-    bash.args(["-c", &script]).current_dir(folder.path()).env("PORTS", ports.join(" "));
+    let mut bash = Command::new("timeout");
+    bash.args([DEADLINE, "bash", "-c", &script]).current_dir(folder.path()).env("PORTS", ports.join(" "));
     environment::run(bash.env("PATH", format!("{}:{path}", programs.path().display())))
 }
 
