@@ -48,8 +48,8 @@ run)
 esac
 "#;
 
-/// Shell code that waits until the servers of a block listen, and ends them.
-const END_SERVERS: &str = r#"
+/// Shell code that waits until the servers of a block listen. They end with the script.
+const AWAIT_SERVERS: &str = r#"
 for port in $PORTS; do
     for attempt in $(seq 200); do
         (exec 3<>"/dev/tcp/localhost/$port") 2>/dev/null && break
@@ -57,7 +57,6 @@ for port in $PORTS; do
     done
     exec 3<>"/dev/tcp/localhost/$port"
 done
-kill $(jobs -p)
 "#;
 
 /// Returns the README and the guides.
@@ -100,7 +99,9 @@ fn run(block: &str, programs: &Folder) -> Fallible<String> {
     let mut script: String = block
         .lines()
         .filter(|line| !TESTED_ELSEWHERE.iter().any(|(start, _)| line.starts_with(start)))
-        .fold("set -e\n".to_owned(), |script, line| script + line + "\n");
+        .fold("set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n".to_owned(), |script, line| {
+            script + line + "\n"
+        });
     let mut ports = Vec::new();
     if block.lines().any(|line| line.ends_with('&')) {
         for port in PORTS {
@@ -108,7 +109,7 @@ fn run(block: &str, programs: &Folder) -> Fallible<String> {
             script = script.replace(port, &free);
             ports.push(free);
         }
-        script.push_str(END_SERVERS);
+        script.push_str(AWAIT_SERVERS);
     }
     let path = std::env::var("PATH").unwrap_or_default();
     let mut bash = Command::new("timeout");

@@ -177,7 +177,10 @@ enum Add {
 
 /// The real types of `gemm`'s crates.
 trait GemmElement: Element {
-    /// Computes a product whose output's rows and columns are `strides` apart. All matrices were checked.
+    /// Computes a product whose output's rows and columns are `strides` apart.
+    ///
+    /// # Panics
+    /// If a matrix reaches outside its slice.
     fn product(
         out: &mut [Self],
         strides: [usize; 2],
@@ -202,25 +205,30 @@ macro_rules! gemm_element {
             b.check();
             let end = extent(a.rows, row_stride).saturating_add(extent(b.columns, column_stride));
             assert!(a.rows == 0 || b.columns == 0 || end < out.len(), "a product is larger than its place");
+            // `gemm` wants outputs with adjacent rows, so a row-major product is computed as its transpose.
+            let (a, b, [row_stride, column_stride]) = if column_stride < row_stride {
+                (b.transposed(), a.transposed(), [column_stride, row_stride])
+            } else {
+                (*a, *b, [row_stride, column_stride])
+            };
             let factor = if add == Add::NegativeProduct { -1.0 } else { 1.0 };
             // SAFETY: every element that the strides reach is inside its slice, and the elements of `out` are
-            // distinct, as `product` asserts; lengths of slices fit isize. `gemm` wants outputs with adjacent rows,
-            // so it computes the transpose.
+            // distinct, as `product` asserts; lengths of slices fit isize.
             unsafe {
                 $gemm()(
-                    b.columns,
                     a.rows,
+                    b.columns,
                     a.columns,
                     out.as_mut_ptr(),
-                    row_stride as isize,
                     column_stride as isize,
+                    row_stride as isize,
                     add != Add::Nothing,
-                    b.data.as_ptr(),
-                    b.row_stride as isize,
-                    b.column_stride as isize,
                     a.data.as_ptr(),
-                    a.row_stride as isize,
                     a.column_stride as isize,
+                    a.row_stride as isize,
+                    b.data.as_ptr(),
+                    b.column_stride as isize,
+                    b.row_stride as isize,
                     1.0,
                     factor,
                     false,
