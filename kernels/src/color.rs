@@ -1,9 +1,9 @@
 //! Contrast, hue and saturation of images, and conversion between RGB and HSV.
 
 use crate::numeric::dispatch::{FLOATS, dispatch};
-use crate::numeric::image::{from_wide, to_wide, wide_dtype};
 use crate::numeric::scalar::Real;
 use crate::numeric::threads::for_rows;
+use crate::numeric::widen::{from_wide, to_wide, wide_dtype};
 use crate::plan::color::{check_colours, check_images};
 use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef};

@@ -2,12 +2,12 @@
 
 use crate::numeric::broadcast::Plan;
 use crate::numeric::dispatch::dispatch;
-use crate::numeric::image::{from_wide, to_wide, wide_dtype};
 use crate::numeric::operand_cache::OperandCache;
 use crate::numeric::panel::Panels;
 use crate::numeric::product::{Matrix, Threads, is_worth_packing, packed, product, product_with};
 use crate::numeric::scalar::Arithmetic;
 use crate::numeric::threads::for_parts;
+use crate::numeric::widen::{from_wide, to_wide, wide_dtype};
 use crate::plan::matmul::{Batches, broadcast_batches, same_batches, single};
 use bytemuck::{cast_slice, cast_slice_mut};
 use device::Result;

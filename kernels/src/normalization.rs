@@ -7,8 +7,8 @@ mod local;
 
 use self::columns::{each_row, sums};
 use crate::numeric::dispatch::{FLOATS, dispatch};
-use crate::numeric::image::{load, store, wide_dtype};
-use crate::numeric::widen::Lane;
+use crate::numeric::image::{load, store};
+use crate::numeric::widen::{Lane, wide_dtype};
 use crate::plan::normalization::LocalNorm;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{Error, Result};

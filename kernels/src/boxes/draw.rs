@@ -1,6 +1,6 @@
 //! `DrawBoundingBoxes`: outlines of boxes drawn into images.
 
-use crate::numeric::image::from_wide;
+use crate::numeric::widen::from_wide;
 use device::Result;
 use device::kernel::KernelContext;
 use graph::{Shape, Tensor};

@@ -2,10 +2,11 @@
 //! is an element-wise product along the channels.
 
 use super::{channels_last, check_out_backprop};
-use crate::numeric::image::{load, store, wide_dtype};
+use crate::numeric::image::{load, store};
 use crate::numeric::product::Threads;
 use crate::numeric::scalar::Number;
 use crate::numeric::threads::for_parts;
+use crate::numeric::widen::wide_dtype;
 use crate::plan::conv::{input_shape, sizes_input};
 use device::Result;
 use device::kernel::KernelContext;

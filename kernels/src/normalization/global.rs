@@ -1,8 +1,8 @@
 //! BatchNormWithGlobalNormalization: normalisation by a given mean and variance of each channel, and its gradient.
 
 use super::columns::{each_row, sums};
-use crate::numeric::image::{from_wide, to_wide};
 use crate::numeric::scalar::Real;
+use crate::numeric::widen::{from_wide, to_wide};
 use device::Result;
 use device::kernel::{KernelContext, KernelInit};
 use graph::Tensor;

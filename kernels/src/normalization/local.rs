@@ -1,7 +1,7 @@
 //! Local response normalisation (LRN): divides each channel of a pixel by a norm of the channels around it.
 
 use super::columns::each_row;
-use crate::numeric::image::{from_wide, to_wide};
+use crate::numeric::widen::{from_wide, to_wide};
 use crate::plan::normalization::{LocalNorm, channels, common_channels};
 use device::Result;
 use device::kernel::KernelContext;

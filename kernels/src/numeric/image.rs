@@ -2,35 +2,11 @@
 //! in. Kernels compute with channels last.
 
 use super::threads::{PARALLEL, for_parts};
-use super::widen::{narrowed, widened};
+use super::widen::{from_wide, to_wide};
 use bytemuck::Pod;
-use device::Result;
+use device::{Error, Result};
 use graph::ops::window::DataFormat;
 use graph::{DType, Shape, Tensor};
-use half::{bf16, f16};
-
-/// Returns the tensor in the type that it is computed in: 16-bit floats as `float`, all others unchanged.
-pub(crate) fn to_wide(x: &Tensor) -> Result<Tensor> {
-    match x.dtype() {
-        DType::Half => widened::<f16>(x),
-        DType::BFloat16 => widened::<bf16>(x),
-        _ => Ok(x.clone()),
-    }
-}
-
-/// Converts a tensor to `dtype` from the type that `dtype` is computed in: the inverse of [`to_wide`].
-pub(crate) fn from_wide(wide: Tensor, dtype: DType) -> Result<Tensor> {
-    match dtype {
-        DType::Half => narrowed::<f16>(wide),
-        DType::BFloat16 => narrowed::<bf16>(wide),
-        _ => Ok(wide),
-    }
-}
-
-/// Returns the dtype that elements of `dtype` are computed in.
-pub(crate) fn wide_dtype(dtype: DType) -> DType {
-    if matches!(dtype, DType::Half | DType::BFloat16) { DType::Float } else { dtype }
-}
 
 /// Returns images or volumes in the type that they are computed in, with channels last.
 pub(crate) fn load(images: &Tensor, format: DataFormat) -> Result<Tensor> {
@@ -73,7 +49,10 @@ fn swap_inner(images: &Tensor, [n, rows, columns]: [usize; 3], shape: &[usize]) 
         1 => transpose::<u8>(from, to, n, rows, columns),
         2 => transpose::<u16>(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to), n, rows, columns),
         4 => transpose::<u32>(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to), n, rows, columns),
-        _ => transpose::<u64>(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to), n, rows, columns),
+        8 => transpose::<u64>(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to), n, rows, columns),
+        _ => {
+            return Err(Error::unimplemented(format!("no CPU kernel for images of type {}", images.dtype())));
+        }
     }
     Ok(out)
 }

@@ -9,7 +9,6 @@ use super::threads::PARALLEL_PRODUCT;
 use device::Result;
 use gemm_common::Parallelism;
 use graph::{DType, Element};
-use num_complex::Complex;
 
 /// A view of a matrix: element (i, j) is at `i * row_stride + j * column_stride`.
 #[derive(Clone, Copy, Debug)]
@@ -52,19 +51,12 @@ impl<'a, T> Matrix<'a, T> {
         }
     }
 
-    fn check(&self) {
-        let end = extent(self.rows, self.row_stride).saturating_add(extent(self.columns, self.column_stride));
-        let fits = self.rows == 0 || self.columns == 0 || end < self.data.len();
-        assert!(fits, "a matrix view reaches outside its data");
-    }
-}
-
-impl<'a, R: Element> Matrix<'a, Complex<R>>
-where
-    Complex<R>: Element,
-{
-    /// Returns a view of the real parts for `part` 0, or of the imaginary parts for 1.
-    fn part(&self, part: usize) -> Matrix<'a, R> {
+    /// Returns a view of the real parts of complex elements, pairs of `R`, for `part` 0, or of the imaginary parts
+    /// for 1.
+    fn part<R: Element>(&self, part: usize) -> Matrix<'a, R>
+    where
+        T: Element,
+    {
         let data: &[R] = bytemuck::cast_slice(self.data);
         Matrix {
             data: data.get(part..).unwrap_or_default(),
@@ -73,6 +65,12 @@ where
             row_stride: 2 * self.row_stride,
             column_stride: 2 * self.column_stride,
         }
+    }
+
+    fn check(&self) {
+        let end = extent(self.rows, self.row_stride).saturating_add(extent(self.columns, self.column_stride));
+        let fits = self.rows == 0 || self.columns == 0 || end < self.data.len();
+        assert!(fits, "a matrix view reaches outside its data");
     }
 }
 
@@ -144,22 +142,8 @@ pub(crate) fn product<T: Arithmetic>(
             let out = bytemuck::cast_slice_mut(out);
             f64::product(out, [stride, 1], &a.cast(), &b.cast(), add, parallelism);
         }
-        DType::Complex64 => complex_product::<f32>(
-            bytemuck::cast_slice_mut(out),
-            stride,
-            &a.cast(),
-            &b.cast(),
-            add,
-            parallelism,
-        ),
-        DType::Complex128 => complex_product::<f64>(
-            bytemuck::cast_slice_mut(out),
-            stride,
-            &a.cast(),
-            &b.cast(),
-            add,
-            parallelism,
-        ),
+        DType::Complex64 => complex_product::<f32, T>(out, stride, &a, &b, add, parallelism),
+        DType::Complex128 => complex_product::<f64, T>(out, stride, &a, &b, add, parallelism),
         _ => integer_product(out, stride, a, b, accumulate),
     }
 }
@@ -246,18 +230,17 @@ gemm_element! {
     f64: gemm_f64::gemm::f64::get_gemm_fn;
 }
 
-/// Computes a product of complex matrices as four products of their real and imaginary parts, which lie two real
-/// elements apart.
-fn complex_product<R: GemmElement>(
-    out: &mut [R],
+/// Computes a product of complex matrices, whose elements `T` are pairs of `R`, as four products of their real and
+/// imaginary parts, which lie two real elements apart.
+fn complex_product<R: GemmElement, T: Element>(
+    out: &mut [T],
     stride: usize,
-    a: &Matrix<'_, Complex<R>>,
-    b: &Matrix<'_, Complex<R>>,
+    a: &Matrix<'_, T>,
+    b: &Matrix<'_, T>,
     add: Add,
     parallelism: Parallelism,
-) where
-    Complex<R>: Element,
-{
+) {
+    let out: &mut [R] = bytemuck::cast_slice_mut(out);
     let [a_real, a_imaginary] = [0, 1].map(|part| a.part(part));
     let [b_real, b_imaginary] = [0, 1].map(|part| b.part(part));
     let mut multiply = |part: usize, a: &Matrix<'_, R>, b: &Matrix<'_, R>, add: Add| {

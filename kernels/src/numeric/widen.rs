@@ -102,13 +102,9 @@ pub(crate) struct LaneType {
 impl LaneType {
     /// Returns the type of a dtype's elements.
     pub(crate) fn of(dtype: DType) -> LaneType {
-        let size = dtype.size().unwrap_or(1);
-        match dtype {
-            DType::Half | DType::BFloat16 => {
-                LaneType { dtype, size, wide_size: size_of::<f32>(), is_native: false }
-            }
-            _ => LaneType { dtype, size, wide_size: size, is_native: true },
-        }
+        let wide = wide_dtype(dtype);
+        let [size, wide_size] = [dtype, wide].map(|dtype| dtype.size().unwrap_or(1));
+        LaneType { dtype, size, wide_size, is_native: dtype == wide }
     }
 
     /// Returns the number of elements in this many bytes. A division would be slow; all sizes are powers of two.
@@ -220,4 +216,27 @@ pub(crate) fn narrowed<T: Lane>(wide: Tensor) -> Result<Tensor> {
     let mut out = Tensor::unspecified(T::DTYPE, wide.shape().clone())?;
     T::narrow(wide.values::<T::Wide>()?, out.values_mut::<T>()?);
     Ok(out)
+}
+
+/// Returns the tensor in the type that it is computed in: 16-bit floats as `float`, all others unchanged.
+pub(crate) fn to_wide(x: &Tensor) -> Result<Tensor> {
+    match x.dtype() {
+        DType::Half => widened::<f16>(x),
+        DType::BFloat16 => widened::<bf16>(x),
+        _ => Ok(x.clone()),
+    }
+}
+
+/// Converts a tensor to `dtype` from the type that `dtype` is computed in: the inverse of [`to_wide`].
+pub(crate) fn from_wide(wide: Tensor, dtype: DType) -> Result<Tensor> {
+    match dtype {
+        DType::Half => narrowed::<f16>(wide),
+        DType::BFloat16 => narrowed::<bf16>(wide),
+        _ => Ok(wide),
+    }
+}
+
+/// Returns the dtype that elements of `dtype` are computed in.
+pub(crate) fn wide_dtype(dtype: DType) -> DType {
+    if matches!(dtype, DType::Half | DType::BFloat16) { DType::Float } else { dtype }
 }

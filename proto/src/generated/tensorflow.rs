@@ -2069,7 +2069,7 @@ pub mod config_proto {
     }
     /// Nested message and enum types in `Experimental`.
     pub mod experimental {
-        /// Whether graphs go through the MLIR bridge.
+        /// The choice of graphs that go through the MLIR bridge.
         #[derive(
             Clone,
             Copy,

@@ -4,6 +4,7 @@
 
 use protox::prost_reflect::{DescriptorPool, Kind};
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, error::Error, fs, io};
@@ -36,18 +37,23 @@ fn generated_code_is_current() -> Result<(), Box<dyn Error>> {
         return generate(&committed);
     }
     let current = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated");
+    if current.exists() {
+        fs::remove_dir_all(&current)?;
+    }
     fs::create_dir_all(&current)?;
     generate(&current)?;
-    for entry in fs::read_dir(&current)? {
-        let file = entry?.file_name();
-        let same = fs::read(current.join(&file))? == fs::read(committed.join(&file)).unwrap_or_default();
-        let name = file.display();
-        assert!(
-            same,
-            "src/generated/{name} is stale: UPDATE_PROTOS=1 cargo test -p anabranch-proto rewrites it"
-        );
+    let rewrites = "UPDATE_PROTOS=1 cargo test -p anabranch-proto rewrites it";
+    assert_eq!(names(&current)?, names(&committed)?, "src/generated/ has other files: {rewrites}");
+    for name in names(&current)? {
+        let same = fs::read(current.join(&name))? == fs::read(committed.join(&name))?;
+        assert!(same, "src/generated/{} is stale: {rewrites}", name.display());
     }
     Ok(())
+}
+
+/// Returns the names of the files in a folder.
+fn names(folder: &Path) -> io::Result<BTreeSet<OsString>> {
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name())).collect()
 }
 
 /// Writes the code of all messages and services into the folder.
