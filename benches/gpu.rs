@@ -8,7 +8,7 @@
 mod models;
 
 use client::{Callable, ServerConfig, Session, SessionOptions};
-use device::gpu_options::{GpuOptions, Visible};
+use device::gpu_options::{GpuOptions, GpuSelection};
 use graph::{DType, Graph, NodeId, Output, PartialShape, Scope, Shape, Tensor};
 use models::{Batch, Layers, Model, ResNet, lstm, mlp, small_cnn};
 use proto::pb;
@@ -55,7 +55,7 @@ fn main() -> Fallible {
     if let Some(unknown) = names.iter().find(|name| WORKLOADS.iter().all(|(known, _)| known != *name)) {
         return Err(format!("there is no workload {unknown}").into());
     }
-    let mode = match gpus::found(&Visible::All) {
+    let mode = match gpus::find_gpus(&GpuSelection::All) {
         _ if has("--cpu") => DeviceMode::SmallOnCpu,
         // `cargo test` starts benches too, and must not measure.
         Ok(_) if names.is_empty() && !has("--bench") => {

@@ -13,7 +13,7 @@ fn main() -> support::Fallible {
     let strategy = Strategy::Towers {
         devices: vec!["/device:CPU:1".into(), "/device:CPU:2".into()],
         variables: "/device:CPU:0".into(),
-        averaging: Averaging::BesideVariables,
+        averaging: Averaging::OnVariableDevice,
     };
     let server = Arc::new(Server::new(ServerConfig { cpu_devices: 3, ..ServerConfig::default() })?);
     let found = support::train(&strategy, Master::InProcess(server), true, 300)?;

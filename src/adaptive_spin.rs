@@ -2,7 +2,7 @@
 //! a halted core takes about as long as a small step, especially in a virtual machine.
 
 use device::Pool;
-use device::priority::run_when_idle;
+use device::priority::set_idle_priority;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -117,7 +117,7 @@ impl SpinState {
     }
 
     fn spin(&self) {
-        if let Err(error) = run_when_idle() {
+        if let Err(error) = set_idle_priority() {
             // With normal priority the thread would take time from others.
             return tracing::info!(%error, "the adaptive spin is disabled: the system does not support threads of idle priority");
         }

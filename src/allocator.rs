@@ -3,7 +3,7 @@
 /// Returns all freed memory to the system. mimalloc itself does this some time later, at a subsequent free,
 /// which would never happen in an idle process.
 #[allow(unsafe_code)]
-pub(crate) fn give_back() {
+pub(crate) fn trim_memory() {
     // SAFETY: `mi_collect` takes no pointer and may be called by any thread at any time; in a program with
     // another allocator it has no memory to collect.
     unsafe { libmimalloc_sys::mi_collect(true) }

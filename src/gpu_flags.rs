@@ -1,6 +1,6 @@
 //! The flags that select the GPUs of a process and their options.
 
-use device::gpu_options::{GpuOptions, Visible};
+use device::gpu_options::{GpuOptions, GpuSelection};
 use worker::gpus;
 
 /// The GPU flags of a process, which correspond to TensorFlow's `GPUOptions`.
@@ -9,7 +9,7 @@ pub struct GpuFlags {
     /// GPUs to offer as GPU:0, GPU:1 and so on: all, none, or a comma-separated list of their numbers on the
     /// machine. A GPU is opened when the first node is placed on it
     #[arg(long, default_value = "all")]
-    gpus: Visible,
+    gpus: GpuSelection,
 
     /// Fraction of each GPU's memory that may be used, from 0 to 1; 0 means all except a reserve
     #[arg(long, default_value_t = 0.0)]
@@ -51,8 +51,8 @@ impl GpuFlags {
 }
 
 /// Logs the available GPUs among `visible` in one line, or the reason why there is none.
-pub fn log_available(visible: &Visible) {
-    match gpus::found(visible) {
+pub fn log_available(visible: &GpuSelection) {
+    match gpus::find_gpus(visible) {
         Ok(found) if found.is_empty() => tracing::info!("no GPU is offered: none is asked for"),
         Ok(found) => tracing::info!("GPUs: {}", found.join("; ")),
         Err(error) => tracing::info!("no GPU is offered: {error}"),

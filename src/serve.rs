@@ -122,10 +122,10 @@ pub fn run(flags: &ServeFlags, default_job: Option<&str>) -> Result<(), ServeErr
         gpus: options.gpus(flags.gpus.options()),
         threads: flags.threads.or(options.threads).unwrap_or(default.threads),
         transport: flags.transport,
-        replica_at: replica.as_ref().map(|_| address.clone()),
+        replica_address: replica.as_ref().map(|_| address.clone()),
         connect_deadline: seconds(flags.connect_deadline, "--connect-deadline")?,
         session_config: options.session_config,
-        give_back: allocator::give_back,
+        trim_memory: allocator::trim_memory,
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -174,7 +174,7 @@ async fn serve(
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
             () = input_ended.notified() => {}
-            () = server.yields() => has_yielded.store(true, Ordering::Relaxed),
+            () = server.wait_until_superseded() => has_yielded.store(true, Ordering::Relaxed),
         }
     });
     // The standby is kept alive while this process serves, so that its presence port stays open.
@@ -212,7 +212,7 @@ async fn serve(
 async fn give_back_memory() -> Infallible {
     loop {
         tokio::time::sleep(GIVE_BACK_INTERVAL).await;
-        allocator::give_back();
+        allocator::trim_memory();
     }
 }
 
@@ -250,7 +250,7 @@ async fn stand_by_until_serving(
     let mut bound = Some(at.bind_port()?);
     loop {
         let wait = if replica.is_first { FIRST_WAIT } else { SECOND_WAIT };
-        standby.until_nobody_serves(wait).await;
+        standby.wait_until_unserved(wait).await;
         let listener = match bound
             .take()
             .map_or_else(|| at.bind_port(), Ok)
@@ -258,7 +258,7 @@ async fn stand_by_until_serving(
         {
             Ok(listener) => listener,
             // Only this process has the task's state, so it must not give up.
-            Err(error) if standby.holds_state() => {
+            Err(error) if standby.has_state() => {
                 tracing::error!("{error}; retrying, because only this process has the state of {}", at.task);
                 tokio::time::sleep(LISTEN_RETRY_DELAY).await;
                 continue;
@@ -267,8 +267,8 @@ async fn stand_by_until_serving(
         };
         // The other process may have started just now. Each of the two listens before it checks for the
         // other.
-        if standby.may_serve(replica.is_first).await {
-            match standby.holds_state() {
+        if standby.try_begin_serving(replica.is_first).await {
+            match standby.has_state() {
                 true => tracing::warn!("{} is served here from now on, with its complete state", at.task),
                 false => tracing::info!("{} is served here", at.task),
             }

@@ -2,7 +2,7 @@
 //! configure the server itself, and the others are defaults for its session_config.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
-use device::gpu_options::{GpuOptions, Visible};
+use device::gpu_options::{GpuOptions, GpuSelection};
 use prost::Message;
 use proto::pb;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use std::str::FromStr;
 pub struct ServerOptions {
     pub cpu_devices: Option<u32>,
     pub threads: Option<usize>,
-    pub visible_gpus: Option<Visible>,
+    pub visible_gpus: Option<GpuSelection>,
     pub gpu_memory_fraction: Option<f64>,
     /// Set if device filters were given, which have no effect, like in TensorFlow's servers.
     pub has_ignored_filters: bool,
@@ -41,7 +41,7 @@ impl ServerOptions {
         }
         if config.device_count.get("GPU") == Some(&0) {
             config.device_count.remove("GPU");
-            server.visible_gpus = Some(Visible::These(Vec::new()));
+            server.visible_gpus = Some(GpuSelection::Listed(Vec::new()));
         }
         if config.intra_op_parallelism_threads > 0 {
             server.threads = usize::try_from(std::mem::take(&mut config.intra_op_parallelism_threads)).ok();
@@ -64,7 +64,7 @@ impl ServerOptions {
 
     /// Returns the GPU options of the flags, completed by these options.
     pub fn gpus(&self, mut flags: GpuOptions) -> GpuOptions {
-        if let (Visible::All, Some(visible)) = (&flags.visible, &self.visible_gpus) {
+        if let (GpuSelection::All, Some(visible)) = (&flags.visible, &self.visible_gpus) {
             flags.visible = visible.clone();
         }
         if flags.memory_fraction == 0.0 {
@@ -90,7 +90,7 @@ mod tests {
         let options: ServerOptions = BASE64_STANDARD.encode(config.encode_to_vec()).parse()?;
         assert_eq!((options.cpu_devices, options.threads), (Some(3), Some(2)));
         let visible = options.gpus(GpuOptions::default()).visible;
-        assert_eq!(visible, Visible::These(Vec::new()));
+        assert_eq!(visible, GpuSelection::Listed(Vec::new()));
         assert!(options.has_ignored_filters);
         let rest = pb::ConfigProto { allow_soft_placement: true, ..Default::default() };
         assert_eq!(options.session_config, rest);
@@ -112,12 +112,15 @@ mod tests {
         let open = options.gpus(GpuOptions::default());
         assert_eq!(
             (open.visible, open.memory_fraction, open.allow_growth),
-            (Visible::These(vec![2, 0]), 0.5, true)
+            (GpuSelection::Listed(vec![2, 0]), 0.5, true)
         );
-        let flags =
-            GpuOptions { visible: Visible::These(vec![1]), memory_fraction: 0.25, ..Default::default() };
+        let flags = GpuOptions {
+            visible: GpuSelection::Listed(vec![1]),
+            memory_fraction: 0.25,
+            ..Default::default()
+        };
         let flags = options.gpus(flags);
-        assert_eq!((flags.visible, flags.memory_fraction), (Visible::These(vec![1]), 0.25));
+        assert_eq!((flags.visible, flags.memory_fraction), (GpuSelection::Listed(vec![1]), 0.25));
         Ok(())
     }
 

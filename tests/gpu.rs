@@ -8,22 +8,22 @@
 
 mod gpu {
     pub(crate) use crate::support::{Fallible, folder, op_nodes, partition};
-    pub(crate) mod absent;
     pub(crate) mod arrays;
     pub(crate) mod cases;
-    pub(crate) mod compared;
+    pub(crate) mod checkpoints;
+    pub(crate) mod comparison;
     pub(crate) mod compile;
     pub(crate) mod demo;
+    pub(crate) mod device_state;
     pub(crate) mod elements;
     pub(crate) mod graphs;
     pub(crate) mod jobs;
-    pub(crate) mod kept;
+    pub(crate) mod kernel_cases;
     pub(crate) mod kernels;
-    pub(crate) mod life;
-    pub(crate) mod placed;
-    pub(crate) mod saved;
+    pub(crate) mod node_runner;
+    pub(crate) mod out_of_memory;
     pub(crate) mod variable_cases;
-    pub(crate) mod walk;
+    pub(crate) mod without_gpu;
 }
 mod support;
 

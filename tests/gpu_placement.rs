@@ -5,8 +5,8 @@ use graph::{DType, DeviceName, Graph, Output, PartialShape, Scope, TaskName, Ten
 use placer::{DeviceSet, PlaceRequest, place};
 use std::error::Error;
 use train::{
-    Averaging, Clip, Dataset, Initializer, Keep, LearningRate, MovingAverage, Optimizer, Partitioner, Saver,
-    Spread, Strategy, SyncMode, UpdateOptions, VariablePlacement, Variables,
+    Averaging, Clip, Dataset, Initializer, LearningRate, MovingAverage, Optimizer, PartitionStrategy,
+    Partitioner, Retention, Saver, Strategy, SyncMode, UpdateOptions, VariablePlacement, Variables,
 };
 use worker::KernelTables;
 
@@ -73,7 +73,7 @@ fn full(device: &str) -> String {
 #[test]
 fn towers_and_variables_are_placed_as_requested() -> Fallible {
     for variables in ["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"] {
-        for averaging in [Averaging::BesideVariables, Averaging::Nccl] {
+        for averaging in [Averaging::OnVariableDevice, Averaging::Nccl] {
             for optimizer in [Optimizer::gradient_descent(0.1), Optimizer::adam(0.1)] {
                 let Towers { graph, handles } = towers(variables, &optimizer, averaging)?;
                 // Without soft placement, each node is on the device that it names.
@@ -111,13 +111,13 @@ fn towers_and_variables_are_placed_as_requested() -> Fallible {
 fn nccl_gradients_leave_their_gpu_once() -> Fallible {
     // The number of gradients that cross to the variables' device: those of `w` and `b` from each tower, or
     // only their sums.
-    for (averaging, crossing) in [(Averaging::BesideVariables, 4), (Averaging::Nccl, 2)] {
+    for (averaging, crossing) in [(Averaging::OnVariableDevice, 4), (Averaging::Nccl, 2)] {
         let Towers { graph, .. } = towers("/device:CPU:0", &Optimizer::gradient_descent(0.1), averaging)?;
         let graph = placed(&graph, 2, false)?;
         let is_gradient = |output: Output| {
             let node = graph.node(output.node);
             let summed = node.op.name() == "NcclAllReduce";
-            node.device.contains("GPU") && (summed || averaging == Averaging::BesideVariables)
+            node.device.contains("GPU") && (summed || averaging == Averaging::OnVariableDevice)
         };
         let mut crossed = 0;
         for (id, node) in graph.nodes() {
@@ -146,7 +146,7 @@ fn tower_on_a_missing_gpu_is_an_error_with_its_name() -> Fallible {
 fn embedded_loss(scope: &Scope, variables: &Variables, batch: &[Output]) -> Output {
     let cut = Partitioner::fixed_size(2);
     let table = variables.get_partitioned("table", DType::Float, &[10, COLUMNS], &Initializer::Zeros, cut);
-    let rows = variables.embedding_lookup(scope, &table.parts, batch[2], Spread::Mod);
+    let rows = variables.embedding_lookup(scope, &table.parts, batch[2], PartitionStrategy::Mod);
     loss(scope, variables, &[scope.add(rows, batch[0]), batch[1]])
 }
 
@@ -165,7 +165,7 @@ fn program(
     let y = scope.placeholder("y", DType::Float, PartialShape::from([None, Some(3)]));
     let ids = scope.placeholder("ids", DType::Int64, PartialShape::from([None]));
     strategy.minimize_with(&scope, &variables, optimizer, options, &[x, y, ids], embedded_loss)?;
-    Saver::new(&root, &variables.all(), Keep::default());
+    Saver::new(&root, &variables.all(), Retention::default());
     Ok(graph::passes::lower(&root.finish()?)?)
 }
 
@@ -242,7 +242,7 @@ fn prefetched_input_waits_on_its_gpu() -> Fallible {
     let root = Scope::new();
     let rows = Tensor::zeros(DType::Float, [8usize, COLUMNS].try_into()?)?;
     let dataset = Dataset::from_tensors(&root.device("/device:CPU:0"), &[rows]).batch(2, true).input("rows");
-    let input = dataset.ahead(&root.device("/device:GPU:1"), 2);
+    let input = dataset.prefetch_to_device(&root.device("/device:GPU:1"), 2);
     root.square(input.next[0]);
     assert_eq!(root.shape(input.next[0]), PartialShape::from([2usize, COLUMNS]));
     let graph = placed(&root.finish()?, 2, false)?;

@@ -3,12 +3,12 @@
 #![cfg(feature = "cuda")]
 #![allow(unreachable_pub)]
 
+#[path = "gpu/checkpoints.rs"]
+mod checkpoints;
 #[path = "gpu/elements.rs"]
 mod elements;
 #[path = "../examples/models/mod.rs"]
 mod models;
-#[path = "gpu/saved.rs"]
-mod saved;
 #[allow(dead_code)]
 #[path = "../cuda/tests/recorded/software/mod.rs"]
 mod software;
@@ -64,7 +64,7 @@ impl Machine {
     /// Opens a session on a graph.
     fn session(&self, graph: Graph) -> Fallible<Session> {
         let Master::InProcess(server) = &self.master else { return Err("another process's".into()) };
-        Ok(Session::on(server, graph, SessionOptions::default())?)
+        Ok(Session::on_server(server, graph, SessionOptions::default())?)
     }
 
     /// Takes the log of the GPUs, and checks that nothing raced.
@@ -89,8 +89,8 @@ fn is_graph(line: &str) -> bool {
 fn program_trains_on_a_gpu_as_on_the_cpu() -> Fallible {
     let (with, without, steps) = (Machine::with_gpu(true)?, Machine::without_gpu()?, 12);
     let (on_gpu, on_cpu) = (Folder::new("gpu")?, Folder::new("cpu")?);
-    let ours = saved::train(&with.master, "/device:GPU:0", on_gpu.path(), steps)?;
-    let theirs = saved::train(&without.master, "/device:CPU:0", on_cpu.path(), steps)?;
+    let ours = checkpoints::train(&with.master, "/device:GPU:0", on_gpu.path(), steps)?;
+    let theirs = checkpoints::train(&without.master, "/device:CPU:0", on_cpu.path(), steps)?;
     assert_close(&ours, &theirs, "weights")?;
     assert!(with.log().iter().any(|line| is_graph(line)), "nothing was repeated");
     Ok(())
@@ -248,11 +248,12 @@ fn towers(machine: &Machine, devices: [&str; 2], variables: &str, averaging: Ave
     let (scope, for_variables) = strategy.scopes(&root);
     let of_variables = Variables::new(&for_variables);
     let x = scope.placeholder("x", DType::Float, PartialShape::from([None, Some(3)]));
-    let training = strategy.minimize(&scope, &of_variables, &Optimizer::adam(0.1), &[x], saved::loss)?;
+    let training =
+        strategy.minimize(&scope, &of_variables, &Optimizer::adam(0.1), &[x], checkpoints::loss)?;
     let weights = of_variables.find("w").ok_or("no weights")?.value;
     let session = machine.session(root.finish()?)?;
     session.run(&[], &[], &[training.initialize])?;
-    let batch = saved::rows(8)?;
+    let batch = checkpoints::rows(8)?;
     for _ in 0..6 {
         session.run(&[(x, batch.clone())], &[training.loss], &[training.train])?;
     }
@@ -261,7 +262,7 @@ fn towers(machine: &Machine, devices: [&str; 2], variables: &str, averaging: Ave
 
 #[test]
 fn towers_on_two_gpus_train_as_on_the_cpu() -> Fallible {
-    let besides = Averaging::BesideVariables;
+    let besides = Averaging::OnVariableDevice;
     let expected = towers(&Machine::without_gpu()?, ["/device:CPU:0"; 2], "/device:CPU:0", besides)?;
     for averaging in [besides, Averaging::Nccl] {
         for variables in ["/device:CPU:0", "/device:GPU:1"] {

@@ -11,7 +11,7 @@ pub fn matching(pattern: &str) -> Result<Vec<String>> {
     if pattern.is_empty() {
         return Ok(Vec::new());
     }
-    let store = store::of(pattern)?;
+    let store = store::store_of(pattern)?;
     let root = store::root(Path::new(pattern)).unwrap_or_default();
     let path = &pattern[root.len()..];
     let mut found = vec![match root {

@@ -40,11 +40,11 @@ pub struct ServerConfig {
     pub transport: Transport,
     /// The address at which this process serves its task if a standby replicates it ([`Server::standby`]).
     /// The cluster then names the addresses of both processes.
-    pub replica_at: Option<String>,
+    pub replica_address: Option<String>,
     /// The defaults of the options of sessions.
     pub session_config: pb::ConfigProto,
-    /// A function that returns freed memory to the system, as in [`WorkerConfig::give_back`].
-    pub give_back: fn(),
+    /// A function that returns freed memory to the system, as in [`WorkerConfig::trim_memory`].
+    pub trim_memory: fn(),
 }
 
 impl Default for ServerConfig {
@@ -58,9 +58,9 @@ impl Default for ServerConfig {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             connect_deadline: CONNECT_DEADLINE,
             transport: Transport::default(),
-            replica_at: None,
+            replica_address: None,
             session_config: pb::ConfigProto::default(),
-            give_back: || {},
+            trim_memory: || {},
         }
     }
 }
@@ -88,8 +88,8 @@ fn worker_config(config: &ServerConfig) -> WorkerConfig {
         threads: config.threads,
         connect_deadline: config.connect_deadline,
         transport: config.transport,
-        replica_at: config.replica_at.clone(),
-        give_back: config.give_back,
+        replica_address: config.replica_address.clone(),
+        trim_memory: config.trim_memory,
         ..WorkerConfig::new(config.task.clone(), config.cluster.clone())
     }
 }
@@ -118,7 +118,7 @@ impl Server {
         let mut workers: BTreeMap<TaskName, Arc<dyn WorkerLink>> = BTreeMap::new();
         for (task, address) in config.cluster.tasks() {
             if task != config.task {
-                workers.insert(task.clone(), worker.reach(&task, address)?);
+                workers.insert(task.clone(), worker.connect_to(&task, address)?);
             }
         }
         workers.insert(config.task.clone(), worker.link());
@@ -156,8 +156,8 @@ impl Server {
 
     /// Waits until this process must stop serving, because its standby has the task's state and this process
     /// does not.
-    pub async fn yields(&self) {
-        self.worker.yields().await;
+    pub async fn wait_until_superseded(&self) {
+        self.worker.wait_until_superseded().await;
     }
 
     /// Answers calls on the listener until `stop` is ready. Then steps in progress have `grace` to finish
@@ -202,7 +202,7 @@ impl Server {
         loop {
             tokio::time::sleep(MAINTENANCE_INTERVAL).await;
             graph::tensor::trim_memory(MEMORY_RETENTION);
-            self.worker.tell_slow_steps();
+            self.worker.log_slow_steps();
         }
     }
 }

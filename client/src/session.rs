@@ -56,11 +56,11 @@ impl Session {
 
     /// Opens a session in this process with a server configuration and session options.
     pub fn local_with(graph: Graph, server: ServerConfig, options: SessionOptions) -> Result<Session> {
-        Session::on(&Arc::new(Server::new(server)?), graph, options)
+        Session::on_server(&Arc::new(Server::new(server)?), graph, options)
     }
 
     /// Opens a session on a server of this process. Sessions of one server share its variables.
-    pub fn on(server: &Arc<Server>, graph: Graph, options: SessionOptions) -> Result<Session> {
+    pub fn on_server(server: &Arc<Server>, graph: Graph, options: SessionOptions) -> Result<Session> {
         Session::open(server.master(), String::new(), graph, options, Some(server.clone()))
     }
 

@@ -1,7 +1,7 @@
 //! The machine's GPUs: the devices that they are for a task, and the libraries that they need.
 
 use crate::engine::{self, Gpu, library, pick};
-use device::gpu_options::{GpuOptions, LibraryReport, Visible};
+use device::gpu_options::{GpuOptions, GpuSelection, LibraryReport};
 use device::{Device, Result};
 use graph::{DeviceName, TaskName};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub fn devices(
 ///
 /// # Errors
 /// Those of [`devices`].
-pub fn found(visible: &Visible) -> Result<Vec<String>> {
+pub fn find_gpus(visible: &GpuSelection) -> Result<Vec<String>> {
     let describe =
         |(id, gpu): (u32, Gpu)| format!("{} and {} MiB of memory", gpu.description(id), gpu.memory >> 20);
     Ok((0..).zip(pick(visible)?).map(describe).collect())

@@ -3,11 +3,11 @@
 use crate::error::{Error, Result};
 use crate::kernel::KernelDef;
 use crate::kernel_table::KernelTable;
-use crate::repeat::{Repeater, SegmentInfo};
+use crate::peer_buffer::PeerBuffer;
 use crate::resource::ResourceStore;
+use crate::segment_runner::{SegmentInfo, SegmentRunner};
 use crate::shared_block::SharedBlock;
 use crate::value::Value;
-use crate::window::PeerWindow;
 use graph::{DType, DeviceName, Node, Shape, Tensor};
 use std::any::Any;
 use std::fmt;
@@ -115,15 +115,15 @@ pub trait Processor: Any + Send + Sync + fmt::Debug {
         done(Err(Error::internal(message)));
     }
 
-    /// Copies a tensor of at least [`LEAST`](crate::window::LEAST) bytes into a buffer that other processes of this
-    /// machine may map, or into host memory if there is no room for such a buffer.
+    /// Copies a tensor of at least [`MIN_SHARED_BYTES`](crate::peer_buffer::MIN_SHARED_BYTES) bytes into a buffer that
+    /// other processes of this machine may map, or into host memory if there is no room for such a buffer.
     fn export(&self, tensor: DeviceTensor, done: Transfer<Value>) {
         self.download(tensor, Box::new(move |tensor| done(tensor.map(Value::from))));
     }
 
     /// Returns whether the processor can read a buffer that another process [exports](Processor::export) and can
     /// therefore [adopt](Processor::adopt) tensors in it. May block.
-    fn can_access(&self, _window: &PeerWindow) -> bool {
+    fn can_access(&self, _window: &PeerBuffer) -> bool {
         false
     }
 
@@ -151,7 +151,7 @@ pub trait Processor: Any + Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// `Unimplemented` if the processor does not capture segments; the reason if the device cannot be opened.
-    fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn Repeater>> {
+    fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn SegmentRunner>> {
         Err(Error::unimplemented(format!("{self:?} does not capture the kernels of {}", segment.name)))
     }
 }

@@ -6,22 +6,22 @@ use std::str::FromStr;
 
 /// The GPUs of the machine that become `GPU:0`, `GPU:1` and so on, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Visible {
+pub enum GpuSelection {
     #[default]
     /// All GPUs of the machine.
     All,
     /// The GPUs of these numbers on the machine; an empty list means none.
-    These(Vec<u32>),
+    Listed(Vec<u32>),
 }
 
-impl FromStr for Visible {
+impl FromStr for GpuSelection {
     type Err = String;
 
     /// Parses `all`, `none`, or numbers separated by commas.
-    fn from_str(text: &str) -> Result<Visible, String> {
+    fn from_str(text: &str) -> Result<GpuSelection, String> {
         match text.trim() {
-            "all" => Ok(Visible::All),
-            "none" | "" => Ok(Visible::These(Vec::new())),
+            "all" => Ok(GpuSelection::All),
+            "none" | "" => Ok(GpuSelection::Listed(Vec::new())),
             list => {
                 let mut numbers = Vec::new();
                 for part in list.split(',') {
@@ -34,7 +34,7 @@ impl FromStr for Visible {
                     }
                     numbers.push(number);
                 }
-                Ok(Visible::These(numbers))
+                Ok(GpuSelection::Listed(numbers))
             }
         }
     }
@@ -44,7 +44,7 @@ impl FromStr for Visible {
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuOptions {
     /// The GPUs that the process may use.
-    pub visible: Visible,
+    pub visible: GpuSelection,
     /// Fraction of each GPU's memory that may be used, from 0 to 1; 0 is all except a reserve.
     pub memory_fraction: f64,
     /// True to allocate memory as needed, false to reserve all of it when the GPU is first used.
@@ -68,7 +68,7 @@ pub const POISON: u8 = 0xff;
 impl Default for GpuOptions {
     fn default() -> GpuOptions {
         GpuOptions {
-            visible: Visible::All,
+            visible: GpuSelection::All,
             memory_fraction: 0.0,
             allow_growth: true,
             tf32: true,
@@ -115,12 +115,12 @@ mod tests {
 
     #[test]
     fn gpu_lists_are_parsed() {
-        assert_eq!("all".parse(), Ok(Visible::All));
-        assert_eq!("none".parse(), Ok(Visible::These(vec![])));
-        assert_eq!("1, 0".parse(), Ok(Visible::These(vec![1, 0])));
-        assert!("0,0".parse::<Visible>().is_err_and(|e| e == "'0,0' names GPU 0 twice"));
-        assert!("-1".parse::<Visible>().is_err());
-        assert!("0,,1".parse::<Visible>().is_err());
+        assert_eq!("all".parse(), Ok(GpuSelection::All));
+        assert_eq!("none".parse(), Ok(GpuSelection::Listed(vec![])));
+        assert_eq!("1, 0".parse(), Ok(GpuSelection::Listed(vec![1, 0])));
+        assert!("0,0".parse::<GpuSelection>().is_err_and(|e| e == "'0,0' names GPU 0 twice"));
+        assert!("-1".parse::<GpuSelection>().is_err());
+        assert!("0,,1".parse::<GpuSelection>().is_err());
     }
 
     #[test]

@@ -239,7 +239,7 @@ impl<T: Resource> HandleInput<T> {
     pub fn get(&self, device: &Arc<Device>, input: &Value) -> Result<Arc<T>> {
         match input {
             Value::Host(tensor) if tensor.dtype() == DType::Resource => {
-                self.get_or(device, one_handle(tensor)?, |store, handle| {
+                self.get_or(device, single_handle(tensor)?, |store, handle| {
                     store.lookup(&handle.container, &handle.name)
                 })
             }
@@ -306,7 +306,7 @@ pub fn operation<T: Resource>(
 }
 
 /// Returns the handle of a `resource` tensor with one element.
-pub fn one_handle(tensor: &Tensor) -> Result<&ResourceHandle> {
+pub fn single_handle(tensor: &Tensor) -> Result<&ResourceHandle> {
     match tensor.as_resources()? {
         [handle] => Ok(handle),
         many => Err(Error::invalid(format!("expected one resource handle, got {}", many.len()))),

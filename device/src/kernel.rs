@@ -6,8 +6,8 @@ use crate::device::{Device, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::function::{Call, Function, Functions};
 use crate::rendezvous::Rendezvous;
-use crate::repeat::Capture;
 use crate::resource::ResourceStore;
+use crate::segment_runner::CaptureClass;
 use crate::value::Value;
 use crate::variable::Variable;
 use graph::{DType, Element, Node, PortType, Shape, Tensor};
@@ -33,7 +33,7 @@ pub struct KernelDef {
     /// lock.
     pub is_brief: bool,
     /// The extent to which work that the kernel enqueues may be captured and replayed.
-    pub capture: Capture,
+    pub capture: CaptureClass,
     pub make: MakeKernel,
     /// True if graphs may contain the op although it has no kernel: a node fails with the op's name when it runs.
     pub is_absent: bool,
@@ -58,7 +58,7 @@ impl KernelDef {
         any_memory: &[],
         priority: 0,
         is_brief: false,
-        capture: Capture::Never,
+        capture: CaptureClass::Never,
         make: |init| Err(Error::unimplemented(format!("{} has no kernel", init.node.op.name()))),
         is_absent: false,
     };
@@ -78,7 +78,7 @@ impl KernelDef {
         types: &'static [(&'static str, &'static [DType])],
         make: MakeKernel,
     ) -> Self {
-        KernelDef { capture: Capture::Work, ..KernelDef::of(op, types, make) }
+        KernelDef { capture: CaptureClass::Work, ..KernelDef::of(op, types, make) }
     }
 
     /// Creates a row like [`KernelDef::enqueuing`] for a kernel whose work changes variables in place.
@@ -87,7 +87,7 @@ impl KernelDef {
         types: &'static [(&'static str, &'static [DType])],
         make: MakeKernel,
     ) -> Self {
-        KernelDef { capture: Capture::Updates, ..KernelDef::of(op, types, make) }
+        KernelDef { capture: CaptureClass::Updates, ..KernelDef::of(op, types, make) }
     }
 
     /// Creates a row like [`KernelDef::updating`] for a kernel whose work replaces the values of variables.
@@ -96,7 +96,7 @@ impl KernelDef {
         types: &'static [(&'static str, &'static [DType])],
         make: MakeKernel,
     ) -> Self {
-        KernelDef { capture: Capture::Assigns, ..KernelDef::of(op, types, make) }
+        KernelDef { capture: CaptureClass::Assigns, ..KernelDef::of(op, types, make) }
     }
 
     /// Creates a row for an op that graphs may contain but whose nodes fail, with the op's name, when they run.

@@ -4,7 +4,6 @@
 #![deny(unsafe_code)]
 
 pub mod cancel;
-pub mod crossing;
 mod device;
 pub mod error;
 pub mod function;
@@ -16,21 +15,22 @@ pub mod kernel_table;
 mod pool;
 pub mod priority;
 pub mod rendezvous;
-pub mod repeat;
 pub mod resource;
+pub mod segment_runner;
 pub mod shared_block;
+pub mod transfer;
 // Memory that is mapped from descriptors.
+pub mod attempt;
+pub mod peer_buffer;
 #[allow(unsafe_code)]
 pub mod shared_memory;
 pub mod single_node;
 pub mod value;
 pub mod variable;
-pub mod waiting;
-pub mod window;
 
 pub use device::{Device, DeviceAttributes, DeviceMemory, DeviceTensor, HostProcessor, Processor, Transfer};
 pub use error::{Error, Result};
 pub use kernel_table::KernelTable;
 pub use pool::Pool;
 pub use rendezvous::LocalRendezvous;
-pub use value::{Placed, Value, View};
+pub use value::{AnyTensor, Value, View};

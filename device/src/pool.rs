@@ -82,16 +82,16 @@ impl Pool {
         !self.has_idle() && !self.shared.waiting.lock().is_empty()
     }
 
-    /// Runs `work` on this thread, and lets the thread run the [short work](Pool::run_short) that results, which saves waking
-    /// another thread. A compute thread runs none, because there may be kernels below on its stack.
-    pub fn lend_thread<T>(work: impl FnOnce() -> T) -> T {
-        visit::lend(!Pool::is_compute_thread(), work)
+    /// Runs `work` on this thread, and lets the thread run the [inline tasks](Pool::run_inline) that result, which saves
+    /// waking another thread. A compute thread runs none, because there may be kernels below on its stack.
+    pub fn with_inline_tasks<T>(work: impl FnOnce() -> T) -> T {
+        visit::with_inline_tasks(!Pool::is_compute_thread(), work)
     }
 
-    /// Runs work that ends sooner than another thread would begin it: on this thread if it is [lent](visit::run_short), else like
-    /// [`Pool::spawn`].
-    pub fn run_short(&self, work: impl FnOnce() + Send + 'static) {
-        if let Err(work) = visit::run_short(work) {
+    /// Runs work that ends sooner than another thread would begin it: on this thread if it
+    /// [accepts inline tasks](visit::run_inline), else like [`Pool::spawn`].
+    pub fn run_inline(&self, work: impl FnOnce() + Send + 'static) {
+        if let Err(work) = visit::run_inline(work) {
             self.spawn(work);
         }
     }
@@ -173,35 +173,35 @@ mod tests {
     }
 
     #[test]
-    fn a_lent_thread_runs_short_work_itself_but_not_within_such() -> Result<()> {
+    fn thread_runs_inline_tasks_but_not_within_an_inline_task() -> Result<()> {
         let pool = Pool::new(1)?;
         let (sender, receiver) = mpsc::channel();
         let note = move |what: &'static str| {
             let _ = sender.send((what, Pool::is_compute_thread()));
         };
         let first = note.clone();
-        pool.run_short(move || first("not lent"));
+        pool.run_inline(move || first("not accepted"));
         let outer = receiver.recv_timeout(Duration::from_secs(60));
-        assert_eq!(outer, Ok(("not lent", true)));
-        let lent = std::thread::spawn(move || {
+        assert_eq!(outer, Ok(("not accepted", true)));
+        let thread = std::thread::spawn(move || {
             let (within, again, after) = (pool.clone(), note.clone(), note.clone());
-            Pool::lend_thread(|| {
-                pool.run_short(move || {
+            Pool::with_inline_tasks(|| {
+                pool.run_inline(move || {
                     let nested = note.clone();
-                    within.run_short(move || nested("nested"));
+                    within.run_inline(move || nested("nested"));
                     note("outer");
                     std::panic::resume_unwind(Box::new("work that panics"));
                 });
-                pool.run_short(move || again("after a panic"));
+                pool.run_inline(move || again("after a panic"));
             });
-            pool.run_short(move || after("no longer lent"));
+            pool.run_inline(move || after("no longer accepted"));
         });
-        assert!(lent.join().is_ok());
+        assert!(thread.join().is_ok());
         let mut seen: Vec<_> = receiver.iter().collect();
         seen.sort_unstable();
         assert_eq!(
             seen,
-            [("after a panic", false), ("nested", true), ("no longer lent", true), ("outer", false)]
+            [("after a panic", false), ("nested", true), ("no longer accepted", true), ("outer", false)]
         );
         Ok(())
     }

@@ -11,7 +11,7 @@ use thread_priority::{
 ///
 /// # Errors
 /// The system's error if it refuses the policy.
-pub fn run_when_idle() -> io::Result<()> {
+pub fn set_idle_priority() -> io::Result<()> {
     let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
     set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy)
         .map_err(|e| io::Error::other(format!("{e:?}")))

@@ -27,12 +27,12 @@ pub trait SharedBlock: Send + Sync + fmt::Debug {
     fn descriptor(&self) -> io::Result<OwnedFd>;
 
     /// Returns whether the block is in host or device memory.
-    fn place(&self) -> Place;
+    fn memory_kind(&self) -> MemoryKind;
 }
 
 /// The memory that a block is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MemoryKind {
     /// Host memory.
     Host,
     /// The memory of a device that has its own.
@@ -40,7 +40,7 @@ pub enum Place {
 }
 
 /// A listener that is called when a block that it has shared is freed.
-pub trait Freed: Send + Sync {
+pub trait FreeListener: Send + Sync {
     /// Called with the number of the block, which has just been freed.
     fn freed(&self, id: u64);
 }
@@ -48,8 +48,8 @@ pub trait Freed: Send + Sync {
 /// The sharing state of a block: its number, its listeners, and whether it is read-only.
 pub struct Sharing {
     id: u64,
-    listeners: Mutex<Vec<Weak<dyn Freed>>>,
-    given_up: AtomicBool,
+    listeners: Mutex<Vec<Weak<dyn FreeListener>>>,
+    is_read_only: AtomicBool,
 }
 
 impl Default for Sharing {
@@ -63,7 +63,7 @@ impl Sharing {
     pub fn new() -> Sharing {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Sharing { id, listeners: Mutex::default(), given_up: AtomicBool::new(false) }
+        Sharing { id, listeners: Mutex::default(), is_read_only: AtomicBool::new(false) }
     }
 
     /// Returns the block's number, which is unique in this process.
@@ -72,7 +72,7 @@ impl Sharing {
     }
 
     /// Adds a listener that is called when the block is freed.
-    pub fn tell(&self, listener: Weak<dyn Freed>) {
+    pub fn tell(&self, listener: Weak<dyn FreeListener>) {
         let mut listeners = self.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);
         listeners.push(listener);
@@ -84,13 +84,13 @@ impl Sharing {
     }
 
     /// Makes the block read-only for ever, because another process reads it and will not report when it has finished.
-    pub fn give_up(&self) {
-        self.given_up.store(true, Ordering::Release);
+    pub fn set_read_only(&self) {
+        self.is_read_only.store(true, Ordering::Release);
     }
 
     /// Returns whether the block is read-only.
-    pub fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Acquire)
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Ordering::Acquire)
     }
 }
 

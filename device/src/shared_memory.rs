@@ -5,7 +5,7 @@
 //! Zeros are ordinary memory, which takes no space before it is written, and are converted to a file in place when
 //! another process is to read them.
 
-use crate::shared_block::{Place, SharedBlock, Sharing};
+use crate::shared_block::{MemoryKind, SharedBlock, Sharing};
 use graph::tensor::{Region, Use, set_large_memory};
 use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
 use parking_lot::Mutex;
@@ -123,8 +123,8 @@ impl SharedBlock for SharedMemory {
         Ok(file.try_clone()?.into())
     }
 
-    fn place(&self) -> Place {
-        Place::Host
+    fn memory_kind(&self) -> MemoryKind {
+        MemoryKind::Host
     }
 }
 
@@ -205,7 +205,7 @@ impl Region for SharedMemory {
     }
 
     fn is_writable(&self) -> bool {
-        !self.sharing.is_given_up()
+        !self.sharing.is_read_only()
     }
 }
 
@@ -244,13 +244,13 @@ impl PeerMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared_block::Freed;
+    use crate::shared_block::FreeListener;
     use std::sync::{Arc, Weak};
 
     #[derive(Default)]
     struct Log(Mutex<Vec<u64>>);
 
-    impl Freed for Log {
+    impl FreeListener for Log {
         fn freed(&self, id: u64) {
             self.0.lock().push(id);
         }
@@ -260,7 +260,7 @@ mod tests {
     fn a_block_is_read_but_not_written_through_its_descriptor() -> io::Result<()> {
         let log = Arc::new(Log::default());
         let mut own = SharedMemory::new(5000)?;
-        let listener: Weak<dyn Freed> = Arc::<Log>::downgrade(&log);
+        let listener: Weak<dyn FreeListener> = Arc::<Log>::downgrade(&log);
         own.sharing().tell(listener);
         own.bytes_mut().unwrap_or_default()[4999] = 7;
         let given = File::from(own.descriptor()?);
@@ -319,7 +319,7 @@ mod tests {
     fn a_read_only_block_is_not_written_again() -> io::Result<()> {
         let own = SharedMemory::new(1 << 20)?;
         assert!(own.is_writable());
-        own.sharing().give_up();
+        own.sharing().set_read_only();
         let mut own: Box<dyn Region> = Box::new(own);
         assert!(!own.is_writable() && own.bytes_mut().is_none() && own.bytes().len() == 1 << 20);
         Ok(())

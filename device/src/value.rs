@@ -3,7 +3,7 @@
 use crate::device::{Device, DeviceTensor};
 use crate::error::{Error, Result};
 use crate::variable::Variable;
-use graph::tensor::Component;
+use graph::tensor::VariantComponent;
 use graph::{DType, Shape, Tensor, Variant};
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl Value {
     pub fn discard(&mut self) {
         match self {
             Value::None => {}
-            Value::Host(tensor) if tensor.as_word().is_some() => std::mem::forget(std::mem::take(self)),
+            Value::Host(tensor) if tensor.inline_scalar().is_some() => std::mem::forget(std::mem::take(self)),
             _ => *self = Value::None,
         }
     }
@@ -97,7 +97,7 @@ impl Value {
     #[inline]
     fn as_scalar_word(&self) -> Option<Value> {
         match self {
-            Value::Host(tensor) => tensor.as_word().map(Value::Host),
+            Value::Host(tensor) => tensor.inline_scalar().map(Value::Host),
             _ => None,
         }
     }
@@ -158,9 +158,9 @@ pub trait Item: Clone + Into<Value> {
     fn on_device(&self) -> Option<&DeviceTensor>;
 }
 
-/// An element of tensor lists and optionals: [`Tensor`] in those of the CPU, [`Placed`] in those of a device with its
+/// An element of tensor lists and optionals: [`Tensor`] in those of the CPU, [`AnyTensor`] in those of a device with its
 /// own memory.
-pub trait Held: Item + Component {
+pub trait ListElement: Item + VariantComponent {
     /// Returns the dtype.
     fn dtype(&self) -> DType;
 
@@ -170,7 +170,7 @@ pub trait Held: Item + Component {
 
 /// A tensor in host or device memory, for kernels that pass it on.
 #[derive(Clone, Debug)]
-pub enum Placed {
+pub enum AnyTensor {
     Host(Tensor),
     Device(DeviceTensor),
 }
@@ -212,38 +212,38 @@ impl Item for Tensor {
     }
 }
 
-impl Item for Placed {
-    fn of(value: Value) -> Result<Placed> {
+impl Item for AnyTensor {
+    fn of(value: Value) -> Result<AnyTensor> {
         match value {
-            Value::Host(tensor) => Ok(Placed::Host(tensor)),
-            Value::Device(tensor) => Ok(Placed::Device(tensor)),
+            Value::Host(tensor) => Ok(AnyTensor::Host(tensor)),
+            Value::Device(tensor) => Ok(AnyTensor::Device(tensor)),
             other => Err(Error::internal(format!("{other:?} is no tensor"))),
         }
     }
 
     fn on_host(&self) -> Option<&Tensor> {
         match self {
-            Placed::Host(tensor) => Some(tensor),
-            Placed::Device(_) => None,
+            AnyTensor::Host(tensor) => Some(tensor),
+            AnyTensor::Device(_) => None,
         }
     }
 
     fn on_device(&self) -> Option<&DeviceTensor> {
         match self {
-            Placed::Host(_) => None,
-            Placed::Device(tensor) => Some(tensor),
+            AnyTensor::Host(_) => None,
+            AnyTensor::Device(tensor) => Some(tensor),
         }
     }
 }
 
-impl Placed {
+impl AnyTensor {
     /// Converts an input to a tensor that a kernel of the device may keep for later steps.
     ///
     /// # Errors
     /// `Internal` if the input is not a tensor; errors of [`Processor::persist`](crate::Processor::persist).
-    pub fn kept(input: Value, device: &Device) -> Result<Placed> {
-        Ok(match Placed::of(input)? {
-            Placed::Device(tensor) => Placed::Device(device.processor().persist(tensor)?),
+    pub fn persisted(input: Value, device: &Device) -> Result<AnyTensor> {
+        Ok(match AnyTensor::of(input)? {
+            AnyTensor::Device(tensor) => AnyTensor::Device(device.processor().persist(tensor)?),
             on_host => on_host,
         })
     }
@@ -259,34 +259,34 @@ impl Placed {
     /// Returns the bytes of memory that the tensor takes.
     pub fn num_bytes(&self) -> usize {
         match self {
-            Placed::Host(tensor) => tensor.num_bytes(),
-            Placed::Device(tensor) => tensor.memory.len(),
+            AnyTensor::Host(tensor) => tensor.num_bytes(),
+            AnyTensor::Device(tensor) => tensor.memory.len(),
         }
     }
 }
 
-impl From<Tensor> for Placed {
-    fn from(tensor: Tensor) -> Placed {
-        Placed::Host(tensor)
+impl From<Tensor> for AnyTensor {
+    fn from(tensor: Tensor) -> AnyTensor {
+        AnyTensor::Host(tensor)
     }
 }
 
-impl From<Placed> for Value {
-    fn from(tensor: Placed) -> Value {
+impl From<AnyTensor> for Value {
+    fn from(tensor: AnyTensor) -> Value {
         match tensor {
-            Placed::Host(tensor) => Value::Host(tensor),
-            Placed::Device(tensor) => Value::Device(tensor),
+            AnyTensor::Host(tensor) => Value::Host(tensor),
+            AnyTensor::Device(tensor) => Value::Device(tensor),
         }
     }
 }
 
-impl Component for Placed {
+impl VariantComponent for AnyTensor {
     fn variants(&self) -> Option<&[Variant]> {
-        self.on_host().and_then(Component::variants)
+        self.on_host().and_then(VariantComponent::variants)
     }
 }
 
-impl Held for Tensor {
+impl ListElement for Tensor {
     fn dtype(&self) -> DType {
         Tensor::dtype(self)
     }
@@ -296,18 +296,18 @@ impl Held for Tensor {
     }
 }
 
-impl Held for Placed {
+impl ListElement for AnyTensor {
     fn dtype(&self) -> DType {
         match self {
-            Placed::Host(tensor) => tensor.dtype(),
-            Placed::Device(tensor) => tensor.dtype,
+            AnyTensor::Host(tensor) => tensor.dtype(),
+            AnyTensor::Device(tensor) => tensor.dtype,
         }
     }
 
     fn shape(&self) -> &Shape {
         match self {
-            Placed::Host(tensor) => tensor.shape(),
-            Placed::Device(tensor) => &tensor.shape,
+            AnyTensor::Host(tensor) => tensor.shape(),
+            AnyTensor::Device(tensor) => &tensor.shape,
         }
     }
 }

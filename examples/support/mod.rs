@@ -68,7 +68,7 @@ pub(crate) fn train_on(
             .zip(cluster.targets("worker"))
             .map(|(worker, target)| {
                 let strategy = &strategy;
-                scope.spawn(move || train(&strategy(worker), Master::At(target), worker == 0, steps))
+                scope.spawn(move || train(&strategy(worker), Master::Remote(target), worker == 0, steps))
             })
             .collect();
         let joined =

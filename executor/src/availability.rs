@@ -2,7 +2,7 @@
 //! control-flow ops.
 
 use super::frame_plan::{FrameAssignment, NodeKind};
-use graph::{Graph, Node, NodeId, Origin, Role, Topology};
+use graph::{Graph, Node, NodeId, RecvOrigin, Role, Topology};
 use rustc_hash::FxHashMap;
 
 /// The availability of one node's value.
@@ -55,7 +55,7 @@ impl Availabilities {
             graph.nodes().map(|(id, node)| Availability::of(node, id, frames)).collect();
         let mut origins = FxHashMap::<&str, u32>::default();
         for (id, node) in graph.nodes() {
-            if let Some(origin) = Origin::of(node) {
+            if let Some(origin) = RecvOrigin::of(node) {
                 by_node[id.index()].group = *origins.entry(origin.node).or_insert(id.index() as u32);
             }
         }
@@ -96,7 +96,7 @@ impl Availabilities {
 impl Availability {
     /// Returns the availability that follows from the node alone.
     fn of(node: &Node, id: NodeId, frames: Option<&FrameAssignment>) -> Availability {
-        let is_fed = || Origin::of(node).is_some_and(|origin| origin.is_fed);
+        let is_fed = || RecvOrigin::of(node).is_some_and(|origin| origin.is_fed);
         let at = match node.op.role() {
             Role::Recv if is_fed() => AvailableAt::AtStart,
             Role::Recv => AvailableAt::Received,

@@ -91,7 +91,7 @@ impl Executor {
         kernels: &KernelCache,
     ) -> Result<Executor> {
         let devices = Arc::from([device.clone()]);
-        Executor::among(graph, device, &devices, pool, kernels)
+        Executor::with_devices(graph, device, &devices, pool, kernels)
     }
 
     /// Compiles a partition like [`Executor::new`]; its functions may also be called on the other `devices` of the
@@ -99,7 +99,7 @@ impl Executor {
     ///
     /// # Errors
     /// Those of [`Executor::new`].
-    pub fn among(
+    pub fn with_devices(
         graph: &Graph,
         device: Arc<Device>,
         devices: &Arc<[Arc<Device>]>,
@@ -126,9 +126,9 @@ impl Executor {
         Ok(Executor { plan, device, pool, costs, steps, is_light, has_light_receives, states })
     }
 
-    /// Starts a step. `done` is called exactly once, after every node has ended: on a pool thread, on a thread that was
-    /// [lent](Pool::lend_thread), or before this returns if the whole step takes less time than a thread takes to
-    /// start. If a node fails, the step is cancelled with that error as the reason, and `done` receives the error.
+    /// Starts a step. `done` is called exactly once, after every node has ended: on a pool thread, on a thread that
+    /// [accepts inline tasks](Pool::with_inline_tasks), or before this returns if the whole step takes less time than a
+    /// thread takes to start. If a node fails, the step is cancelled with that error as the reason, and `done` receives the error.
     pub fn run(self: &Arc<Self>, step: Arc<Step>, trace: bool, done: Box<dyn FnOnce(Result<Trace>) + Send>) {
         let number = self.steps.fetch_add(1, Ordering::Relaxed);
         let measures = number < NUM_FIRST_MEASURED || number.is_multiple_of(MEASURED_INTERVAL);
@@ -141,7 +141,7 @@ impl Executor {
                 let run = Run::<StraightFlow>::new(self, step, trace, measures, done);
                 match start {
                     Start::OnCaller => run.start(),
-                    Start::InlineTask => self.pool.run_short(move || run.start()),
+                    Start::InlineTask => self.pool.run_inline(move || run.start()),
                     Start::ReceivesOnCaller => run.start_receives(),
                     Start::OnPool | Start::FramesOnPool => self.pool.spawn(move || run.start()),
                 }
@@ -157,11 +157,11 @@ impl Executor {
             is_light: self.is_light(),
             starts_with_receives: self.plan.starts_with_receives,
             is_compute_thread: Pool::is_compute_thread(),
-            runs_inline_tasks: visit::can_run_short(),
+            runs_inline_tasks: visit::can_run_inline(),
         }
     }
 
-    /// Returns whether a step may run as an inline task of a thread that [was lent](Pool::lend_thread).
+    /// Returns whether a step may run as an inline task of a thread that [accepts inline tasks](Pool::with_inline_tasks).
     fn is_light(&self) -> bool {
         self.is_light.load(Ordering::Relaxed)
     }

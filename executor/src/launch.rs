@@ -23,7 +23,7 @@ enum Operation<T> {
 impl<F: Flow> Run<F> {
     /// Starts an operation of node `id` and calls `then` with its result: at once if it is available when `start`
     /// returns, else once it is. In the latter case `then` runs on a pool thread, or, if the work that follows is
-    /// short, as an inline task of a completing thread that [was lent](Pool::lend_thread). An error fails the node.
+    /// short, as an inline task of a completing thread that [accepts inline tasks](Pool::with_inline_tasks). An error fails the node.
     pub(super) fn launch<T: Send + 'static>(
         self: &Arc<Run<F>>,
         id: u32,
@@ -61,7 +61,7 @@ impl<F: Flow> Run<F> {
                 *state = Operation::Detached(Box::new(move |result| {
                     let pool = run.executor.pool.clone();
                     // A failure is not handled inline, because the thread that reports it may be about to end the step.
-                    let runs_here = result.is_ok() && visit::can_run_short();
+                    let runs_here = result.is_ok() && visit::can_run_inline();
                     let is_bounded = runs_here && !run.executor.has_light_receives();
                     let work = move || {
                         run.work(|run, local| {
@@ -71,7 +71,7 @@ impl<F: Flow> Run<F> {
                         });
                     };
                     match runs_here {
-                        true => pool.run_short(work),
+                        true => pool.run_inline(work),
                         false => pool.spawn(work),
                     }
                 }));

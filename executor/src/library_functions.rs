@@ -185,7 +185,7 @@ impl CompiledFunction {
 
 /// Returns the nodes that a call must run; unused arguments are not among them.
 fn call_targets(body: &Body) -> Vec<graph::NodeId> {
-    body.wanted().into_iter().filter(|id| !body.args.contains(id)).collect()
+    body.required_nodes().into_iter().filter(|id| !body.args.contains(id)).collect()
 }
 
 impl Function for LibraryFunction {

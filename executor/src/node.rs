@@ -6,10 +6,10 @@ use super::flow::Flow;
 use super::plan::PlanNode;
 use super::run::{Run, ThreadState};
 use super::state::discard_all;
-use device::crossing;
-use device::crossing::{holds_device_elements, to_host};
 use device::kernel::{AsyncContext, AsyncKernel, Kernel, KernelContext, SyncKernel};
 use device::rendezvous::{RendezvousKey, Sent};
+use device::transfer;
+use device::transfer::{holds_device_elements, to_host};
 use device::value::Value;
 use device::{Error, Result};
 use smallvec::SmallVec;
@@ -202,7 +202,8 @@ impl<F: Flow> Run<F> {
         let device = &self.executor.device;
         match value {
             Value::Device(tensor)
-                if path == SendPath::PeerProcess && self.step.rendezvous.lends(&key, device, &tensor) =>
+                if path == SendPath::PeerProcess
+                    && self.step.rendezvous.can_share_with_peer(&key, device, &tensor) =>
             {
                 self.launch(
                     F::node(&task),
@@ -270,13 +271,13 @@ impl<F: Flow> Run<F> {
             value @ Value::Host(_) if to_device => self.launch(
                 id,
                 local,
-                |done| crossing::to_device(device, value, done),
+                |done| transfer::to_device(device, value, done),
                 move |run, local, value| run.received(task, value, started, local),
             ),
             value @ Value::Device(_) if to_device => self.launch(
                 id,
                 local,
-                |done| crossing::to_device(device, value, done),
+                |done| transfer::to_device(device, value, done),
                 move |run, local, value| match value {
                     Value::Host(_) => run.bring(task, value, to_device, started, local),
                     value => run.received(task, value, started, local),

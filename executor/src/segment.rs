@@ -7,7 +7,7 @@ use super::run::{Run, ThreadState};
 use super::state::discard_all;
 use device::Device;
 use device::kernel::{Kernel, KernelContext};
-use device::repeat::{Access, Repeater};
+use device::segment_runner::{Access, SegmentRunner};
 use device::value::Value;
 use device::{Error, Result};
 use smallvec::SmallVec;
@@ -19,7 +19,7 @@ pub(super) struct Segment {
     pub(super) kernels: Vec<SegmentKernel>,
     pub(super) inputs: Vec<SegmentInput>,
     pub(super) outputs: usize,
-    pub(super) repeater: Box<dyn Repeater>,
+    pub(super) repeater: Box<dyn SegmentRunner>,
 }
 
 /// A kernel of a segment.

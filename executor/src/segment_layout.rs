@@ -10,7 +10,7 @@ use super::segment_selection::{self, NodeProperties};
 use device::Device;
 use device::Result;
 use device::kernel::Kernel;
-use device::repeat::{Access, Capture, SegmentInfo};
+use device::segment_runner::{Access, CaptureClass, SegmentInfo};
 use device::value::Value;
 use graph::{DType, Graph, Node, NodeId, Role, Topology};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -106,9 +106,9 @@ fn node_properties(
     let inputs = node.input_types()?;
     let capture = match &planned.action {
         Action::Kernel(kernel) if matches!(**kernel, Kernel::Sync(_)) => {
-            device.find_kernel(node).map_or(Capture::Never, |def| def.capture)
+            device.find_kernel(node).map_or(CaptureClass::Never, |def| def.capture)
         }
-        _ => Capture::Never,
+        _ => CaptureClass::Never,
     };
     let availability = &availabilities.by_node[id.index()];
     let waits_elsewhere = match &planned.action {
@@ -148,7 +148,7 @@ fn node_properties(
     let is_fetch = || node.attr::<bool>("client_terminated").unwrap_or(false);
     let is_constant = matches!(planned.action, Action::Constant);
     Ok(NodeProperties {
-        may_join: capture != Capture::Never && can_join && !is_constant && !availability.is_conditional,
+        may_join: capture != CaptureClass::Never && can_join && !is_constant && !availability.is_conditional,
         capture,
         needs_transfer,
         runs_if_dead: match node.op.role() {

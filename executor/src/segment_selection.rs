@@ -5,7 +5,7 @@
 //! is delayed by a segment, and there is no cycle of waits among segments and other nodes. All kernels of a segment are
 //! dead or none is, because they depend on the same receives and on the same iteration of a loop.
 
-use device::repeat::Capture;
+use device::segment_runner::CaptureClass;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -15,7 +15,7 @@ pub(super) struct NodeProperties {
     /// True if the kernel may be captured, and each input is in the required memory or comes from outside.
     pub(super) may_join: bool,
     /// The extent to which the kernel may be captured.
-    pub(super) capture: Capture,
+    pub(super) capture: CaptureClass,
     /// True if an input is in another memory, so that the node waits for a transfer.
     pub(super) needs_transfer: bool,
     /// True if the node runs even if its producers are dead.
@@ -68,12 +68,12 @@ pub(super) fn find(
         |nodes: &[u32]| nodes.iter().filter(|&&node| properties[node as usize].capture.works()).count();
     segments.retain(|nodes| works(nodes) >= MIN_KERNELS);
     segments.sort_by_key(|nodes| nodes.first().map(|&first| properties[first as usize].frame));
-    let mut after = vec![Capture::Work; properties.len()];
+    let mut after = vec![CaptureClass::Work; properties.len()];
     for nodes in &mut segments {
         for &node in &*nodes {
             let before = waits[node as usize].iter().map(|&before| after[before as usize]);
             after[node as usize] =
-                before.fold(properties[node as usize].capture.max(Capture::Work), Ord::max);
+                before.fold(properties[node as usize].capture.max(CaptureClass::Work), Ord::max);
         }
         nodes.sort_by_key(|&node| after[node as usize]);
     }
@@ -242,14 +242,14 @@ mod tests {
             let number = |name: &str| names.iter().position(|known| *known == name).map(|n| n as u32);
             waits.push(tail.split_whitespace().filter_map(number).collect::<SmallVec<[u32; 4]>>());
             let capture = match kind {
-                "kernel" | "brought" => Capture::Work,
-                "shape" => Capture::Passes,
-                "update" => Capture::Updates,
-                "assign" => Capture::Assigns,
-                _ => Capture::Never,
+                "kernel" | "brought" => CaptureClass::Work,
+                "shape" => CaptureClass::Passes,
+                "update" => CaptureClass::Updates,
+                "assign" => CaptureClass::Assigns,
+                _ => CaptureClass::Never,
             };
             properties.push(NodeProperties {
-                may_join: capture != Capture::Never,
+                may_join: capture != CaptureClass::Never,
                 capture,
                 needs_transfer: ["brought", "recv", "with"].contains(&kind),
                 runs_if_dead: ["recv", "with"].contains(&kind),
@@ -500,7 +500,7 @@ mod tests {
         for i in 0..100_000u32 {
             let is_kernel = i % 2 == 1;
             waits.push((is_kernel && i > 2).then(|| [i - 1, i - 2]).into_iter().flatten().collect());
-            let capture = if is_kernel { Capture::Work } else { Capture::Never };
+            let capture = if is_kernel { CaptureClass::Work } else { CaptureClass::Never };
             let node_properties = NodeProperties {
                 may_join: is_kernel,
                 capture,

@@ -28,7 +28,7 @@ pub(super) struct StartFacts {
     pub(super) starts_with_receives: bool,
     /// True if the caller is a compute thread, on whose stack kernels may be waiting. No step starts above them.
     pub(super) is_compute_thread: bool,
-    /// True if the calling thread runs short work itself.
+    /// True if the calling thread accepts inline tasks.
     pub(super) runs_inline_tasks: bool,
 }
 
@@ -78,8 +78,8 @@ mod tests {
     fn brief_steps_run_on_the_caller_except_on_compute_threads() {
         let brief = StartFacts { is_brief: true, ..NONE };
         assert_eq!(Start::choose(brief), Start::OnCaller);
-        let lent = StartFacts { is_light: true, runs_inline_tasks: true, ..brief };
-        assert_eq!(Start::choose(lent), Start::OnCaller);
+        let inline = StartFacts { is_light: true, runs_inline_tasks: true, ..brief };
+        assert_eq!(Start::choose(inline), Start::OnCaller);
         assert_eq!(Start::choose(StartFacts { is_compute_thread: true, ..brief }), Start::OnPool);
     }
 
@@ -98,8 +98,8 @@ mod tests {
     fn receives_start_on_the_caller_except_on_compute_threads() {
         let receives = StartFacts { starts_with_receives: true, ..NONE };
         assert_eq!(Start::choose(receives), Start::ReceivesOnCaller);
-        let lent = StartFacts { runs_inline_tasks: true, ..receives };
-        assert_eq!(Start::choose(lent), Start::ReceivesOnCaller);
+        let inline = StartFacts { runs_inline_tasks: true, ..receives };
+        assert_eq!(Start::choose(inline), Start::ReceivesOnCaller);
         assert_eq!(Start::choose(StartFacts { is_compute_thread: true, ..receives }), Start::OnPool);
         assert_eq!(Start::choose(NONE), Start::OnPool);
     }

@@ -112,7 +112,7 @@ impl GradientPath {
             graph.output_type(*output)?;
         }
         let topology = Topology::new(graph);
-        let reached = reached_from(graph, &topology, xs)?;
+        let reached = reachable_from(graph, &topology, xs)?;
 
         let mut on_path = vec![false; graph.len()];
         let mut pending = vec![0u32; graph.len()];
@@ -163,7 +163,7 @@ impl GradientPath {
 }
 
 /// Returns the nodes that depend on `xs` through edges that can carry gradients.
-fn reached_from(graph: &Graph, topology: &Topology, xs: &[Output]) -> Result<Vec<bool>> {
+fn reachable_from(graph: &Graph, topology: &Topology, xs: &[Output]) -> Result<Vec<bool>> {
     let mut reached = vec![false; graph.len()];
     let mut open = Vec::new();
     for x in xs {

@@ -38,7 +38,7 @@ pub use import::{Importer, parse_output_name};
 pub use infer::Shapes;
 pub use node::Node;
 pub use ops::{Op, OpDef, Role};
-pub use origin::Origin;
+pub use origin::RecvOrigin;
 pub use rendezvous_key::RendezvousKey;
 pub use shape::{Dim, PartialShape, Shape};
 pub use tensor::{Buffer, Optional, ResourceHandle, Tensor, TensorList, Variant, VariantObject};

@@ -7,7 +7,7 @@ use crate::node::Node;
 /// The node that produces the value of a `_Recv` from another device of the same task. All values with the same
 /// origin arrive at the same time, and either all or none of them are dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin<'a> {
+pub struct RecvOrigin<'a> {
     /// The name of the producing node.
     pub node: &'a str,
     /// True for a fed value, which is available when the step begins (except in a partial run).
@@ -17,14 +17,14 @@ pub struct Origin<'a> {
 const NODE: &str = "_origin";
 const IS_FED: &str = "_fed";
 
-impl<'a> Origin<'a> {
+impl<'a> RecvOrigin<'a> {
     /// Reads the origin from a node's attributes; `None` if it has none.
-    pub fn of(node: &'a Node) -> Option<Origin<'a>> {
+    pub fn of(node: &'a Node) -> Option<RecvOrigin<'a>> {
         let origin = match node.attrs.get(NODE) {
             Some(AttrValue::Str(origin)) => std::str::from_utf8(origin).ok()?,
             _ => return None,
         };
-        Some(Origin { node: origin, is_fed: node.attrs.get(IS_FED) == Some(&AttrValue::Bool(true)) })
+        Some(RecvOrigin { node: origin, is_fed: node.attrs.get(IS_FED) == Some(&AttrValue::Bool(true)) })
     }
 
     /// Writes the origin into the attributes of a `_Recv`.

@@ -6,7 +6,7 @@ mod sample;
 mod suppress;
 
 use crate::numeric::dispatch::{REALS, dispatch};
-use crate::plan::boxes::Method;
+use crate::plan::boxes::CropMethod;
 use device::kernel::{Kernel, KernelDef};
 use graph::DType;
 
@@ -19,7 +19,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef {
         host_memory: &["crop_size"],
         ..KernelDef::of("CropAndResize", PLAIN, |i| {
-            let (method, outside) = (Method::of(i)?, i.attr("extrapolation_value")?);
+            let (method, outside) = (CropMethod::of(i)?, i.attr("extrapolation_value")?);
             dispatch!(real, i.input_type(0), T => {
                 Kernel::sync(move |ctx| crop::forward(ctx, method, outside, crop::write_crops::<T>))
             })
@@ -31,7 +31,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             "CropAndResizeGradImage",
             &[("T", &[DType::Float, DType::Half, DType::Double])],
             |i| {
-                let (method, dtype) = (Method::of(i)?, i.output_type(0));
+                let (method, dtype) = (CropMethod::of(i)?, i.output_type(0));
                 dispatch!(@arms dtype, T => {
                     let write = crop::write_image_gradient::<T>;
                     Kernel::sync(move |ctx| crop::image_gradient(ctx, method, dtype, write))

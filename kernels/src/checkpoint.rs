@@ -31,7 +31,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
             Ok(SmallVec::new())
         })
     }),
-    KernelDef::of("SetAsideVariable", &[], snapshot::set_aside),
+    KernelDef::of("SetAsideVariable", &[], snapshot::take_snapshot),
     KernelDef::of("KeepSnapshot", &[], snapshot::keep),
     KernelDef::of("SaveSnapshot", &[], snapshot::save),
     KernelDef::of("ShardedFilename", &[], |_| Kernel::sync(|ctx| sharded_name(ctx, Some(1)))),

@@ -4,7 +4,7 @@ use super::slice::{TakeFn, take_fn};
 use crate::numeric::copied::{COPIED, CopiedElement, copied};
 use crate::numeric::dispatch::INDEX;
 use crate::numeric::strided::{InputBox, Layout, copy};
-use crate::plan::concat::{ConcatLayout, SplitPlan, concatenated, split, split_v, stacked, unstacked};
+use crate::plan::concat::{ConcatLayout, SplitPlan, concat_layout, split, split_plan, split_v, stack_layout};
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Error, Result, invalid};
 use graph::shape::resolve_axis;
@@ -36,7 +36,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     }),
     KernelDef::of("Unpack", &[("T", COPIED)], |init| {
         let (axis, take) = (init.attr::<i64>("axis")?, take_fn(init.input_type(0))?);
-        Kernel::sync(move |ctx| cut(ctx, &unstacked(ctx, axis)?, take))
+        Kernel::sync(move |ctx| cut(ctx, &split_plan(ctx, axis)?, take))
     }),
     KernelDef::of("Split", &[("T", COPIED)], |init| {
         let take = take_fn(init.input_type(1))?;
@@ -77,7 +77,7 @@ fn join<E: CopiedElement>(
 }
 
 fn concat(ctx: &mut KernelContext<'_>, values: Range<usize>, axis: usize, join: JoinFn) -> Result<()> {
-    let layout = concatenated(ctx, values.clone(), axis)?;
+    let layout = concat_layout(ctx, values.clone(), axis)?;
     let rows = &layout.rows;
     // An input that alone makes up the result is passed on.
     if let Some(n) = rows.iter().position(|&r| r > 0)
@@ -138,7 +138,7 @@ fn concat_offset(ctx: &mut KernelContext<'_>, dtype: DType) -> Result<()> {
 }
 
 fn stack(ctx: &mut KernelContext<'_>, axis: i64, join: JoinFn) -> Result<()> {
-    let layout = stacked(ctx, axis)?;
+    let layout = stack_layout(ctx, axis)?;
     let out = match ctx.num_inputs() {
         1 => ctx.take_input(0)?.reshaped(layout.shape)?,
         count => join(ctx, 0..count, layout)?,

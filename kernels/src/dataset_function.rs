@@ -3,8 +3,8 @@
 use crate::objects::dataset::argument::{
     boolean, captured, count, dataset, dataset_kernel, function, integer, spec, tensors,
 };
-use crate::objects::dataset::interleave::{Interleaving, PulledAhead, interleave};
-use crate::objects::dataset::parallel_map::{Parallel, map_and_batch, parallel_filter, parallel_map};
+use crate::objects::dataset::interleave::{InterleavePrefetch, Interleaving, interleave};
+use crate::objects::dataset::parallel_map::{Parallelism, map_and_batch, parallel_filter, parallel_map};
 use crate::objects::dataset::{grouped, map};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
@@ -31,14 +31,14 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("ExperimentalParallelInterleaveDataset", &[], |init| interleaved(init, legacy)),
     KernelDef::of("LegacyParallelInterleaveDatasetV2", &[], |init| {
         interleaved(init, |numbers, _| {
-            Some(PulledAhead { datasets: -1, elements: numbers.first().copied().unwrap_or(-1) })
+            Some(InterleavePrefetch { datasets: -1, elements: numbers.first().copied().unwrap_or(-1) })
         })
     }),
     KernelDef::of("ParallelInterleaveDatasetV2", &[], |init| interleaved(init, calls_only)),
     KernelDef::of("ParallelInterleaveDatasetV3", &[], |init| interleaved(init, calls_only)),
     KernelDef::of("ParallelInterleaveDatasetV4", &[], |init| {
         interleaved(init, |numbers, _| match numbers {
-            [elements, _, datasets] => Some(PulledAhead { datasets: *datasets, elements: *elements }),
+            [elements, _, datasets] => Some(InterleavePrefetch { datasets: *datasets, elements: *elements }),
             _ => None,
         })
     }),
@@ -52,7 +52,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         let (predicate, deterministic) = (function(init, "predicate")?, deterministic(init)?);
         dataset_kernel(move |ctx| {
             let last = ctx.num_inputs() - 1;
-            let how = Parallel { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
+            let how = Parallelism { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
             parallel_filter(dataset(ctx, 0)?, captured(ctx, &predicate, 1..last)?, how)
         })
     }),
@@ -96,7 +96,7 @@ fn mapped_in_parallel(init: &KernelInit<'_>, deterministic: Option<bool>) -> Res
     let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
     dataset_kernel(move |ctx| {
         let last = ctx.num_inputs() - 1;
-        let how = Parallel { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
+        let how = Parallelism { calls: integer(ctx, last, "num_parallel_calls")?, deterministic };
         let f = captured(ctx, &f, 1..last)?;
         parallel_map(dataset(ctx, 0)?, f, spec.clone(), preserve_cardinality, how)
     })
@@ -107,7 +107,7 @@ fn mapped_and_batched(init: &KernelInit<'_>) -> Result<Kernel> {
     let preserve_cardinality = init.attr::<bool>("preserve_cardinality")?;
     dataset_kernel(move |ctx| {
         let end = ctx.num_inputs() - 3;
-        let how = Parallel { calls: integer(ctx, end + 1, "num_parallel_calls")?, deterministic: None };
+        let how = Parallelism { calls: integer(ctx, end + 1, "num_parallel_calls")?, deterministic: None };
         let (size, drop_remainder) =
             (integer(ctx, end, "batch_size")?, boolean(ctx, end + 2, "drop_remainder")?);
         let f = captured(ctx, &f, 1..end)?;
@@ -117,20 +117,20 @@ fn mapped_and_batched(init: &KernelInit<'_>) -> Result<Kernel> {
 
 /// A function that returns how far datasets are read ahead, from the number inputs after `block_length` and the
 /// block length itself.
-type AheadFn = fn(&[i64], i64) -> Option<PulledAhead>;
+type PrefetchFn = fn(&[i64], i64) -> Option<InterleavePrefetch>;
 
 /// The later versions have `num_parallel_calls` only.
-fn calls_only(numbers: &[i64], block_length: i64) -> Option<PulledAhead> {
-    numbers.first().map(|datasets| PulledAhead { datasets: *datasets, elements: block_length })
+fn calls_only(numbers: &[i64], block_length: i64) -> Option<InterleavePrefetch> {
+    numbers.first().map(|datasets| InterleavePrefetch { datasets: *datasets, elements: block_length })
 }
 
 /// The first version has `sloppy`, `buffer_output_elements` and `prefetch_input_elements`. The order is
 /// deterministic even if `sloppy` allows any.
-fn legacy(numbers: &[i64], _: i64) -> Option<PulledAhead> {
-    numbers.first().map(|elements| PulledAhead { datasets: -1, elements: *elements })
+fn legacy(numbers: &[i64], _: i64) -> Option<InterleavePrefetch> {
+    numbers.first().map(|elements| InterleavePrefetch { datasets: -1, elements: *elements })
 }
 
-fn interleaved(init: &KernelInit<'_>, ahead: AheadFn) -> Result<Kernel> {
+fn interleaved(init: &KernelInit<'_>, ahead: PrefetchFn) -> Result<Kernel> {
     let (f, spec, arguments) = (function(init, "f")?, spec(init)?, count(init, "Targuments")?);
     dataset_kernel(move |ctx| {
         let end = 1 + arguments;

@@ -4,7 +4,7 @@ use super::dataset_memory::anonymous;
 use super::iterator::dataset_thread_kernel;
 use crate::objects::dataset::argument::{count, dataset, dataset_kernel, function, spec};
 use crate::objects::dataset::function::CapturedFunction;
-use crate::objects::dataset::{DatasetVariant, ElementSpec, MakeContext, Pull};
+use crate::objects::dataset::{DatasetVariant, ElementSpec, IteratorContext, Pull};
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use device::resource::Resource;
 use device::value::Value;
@@ -20,7 +20,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
     KernelDef::of("DatasetToSingleElement", &[], |_| {
         dataset_thread_kernel(|ctx| {
             let dataset = DatasetVariant::of(ctx.input(0)?)?;
-            let mut iterator = dataset.iterator(&MakeContext::root(dataset.deterministic))?;
+            let mut iterator = dataset.iterator(&IteratorContext::root(dataset.deterministic))?;
             let pull = Pull { cancellation: ctx.step.cancellation.clone() };
             let Some(element) = iterator.next(&pull)? else { device::invalid!("Dataset was empty.") };
             if iterator.next(&pull)?.is_some() {
@@ -79,7 +79,7 @@ fn reduce(init: &KernelInit<'_>) -> Result<Kernel> {
             None => device::invalid!("initial_state has {} tensors, not {states}", tensors.len()),
         };
         let dataset = DatasetVariant::of(ctx.input(0)?)?;
-        let root = MakeContext::root(dataset.deterministic);
+        let root = IteratorContext::root(dataset.deterministic);
         let mut iterator = dataset.iterator(&root)?;
         let f = CapturedFunction { function: f.clone(), arguments }.instance(&root.within("Reduce"))?;
         let pull = Pull { cancellation: ctx.step.cancellation.clone() };

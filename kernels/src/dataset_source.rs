@@ -135,7 +135,7 @@ fn csv_dataset(init: &KernelInit<'_>) -> Result<Kernel> {
         let without = if excludes { columns(ctx, end, "exclude_cols")? } else { Vec::new() };
         let columns = match (only.is_empty(), without.is_empty()) {
             (true, true) => Columns::All,
-            (true, false) => Columns::Without(without),
+            (true, false) => Columns::Except(without),
             (false, true) if only.len() == defaults.len() => Columns::Only(only),
             (false, true) => device::invalid!("select_cols should match output size"),
             _ => device::invalid!("Either select_cols or exclude_cols should be empty"),

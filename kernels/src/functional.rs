@@ -1,9 +1,9 @@
 //! Kernels that call functions on one device: calls, and control flow whose branches and bodies are functions.
 
 use device::Device;
-use device::crossing::all_to_host;
 use device::function::Function;
 use device::kernel::{AsyncContext, Done, Kernel, KernelContext, KernelDef, KernelInit, Step};
+use device::transfer::all_to_host;
 use device::value::Value;
 use device::{Error, Result};
 use graph::device::DeviceSpec;

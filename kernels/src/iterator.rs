@@ -7,11 +7,11 @@ pub(super) mod several;
 use self::handle::{Lifetime, anonymously, delete, from_string, iterator_of, named, spec, to_string};
 use super::dataset_memory::handle_input;
 use crate::objects::dataset::iterator::IteratorResource;
-use crate::objects::dataset::placed::{components, spec_of};
+use crate::objects::dataset::on_device::{components, spec_of};
 use crate::objects::dataset::{DatasetVariant, Element, ElementSpec, threads};
-use device::crossing::all_to_device;
 use device::kernel::{AsyncContext, Kernel, KernelContext, KernelDef, KernelInit};
-use device::value::{Held, Value};
+use device::transfer::all_to_device;
+use device::value::{ListElement, Value};
 use device::{Error, Result};
 use graph::{Optional, Tensor};
 use parking_lot::Mutex;
@@ -102,7 +102,7 @@ fn end_of_sequence() -> Error {
 }
 
 /// `IteratorGetNextAsOptional`: like [`get_next`], but the end of the sequence is an empty optional, not an error.
-pub fn get_next_as_optional<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub fn get_next_as_optional<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     next_element_kernel(init, |spec, element, ctx| {
         let AsyncContext { device, done, .. } = ctx;
         let to_output =

@@ -9,7 +9,7 @@ use crate::numeric::widen::{Lane, narrowed};
 use crate::plan::morphology::Sizes;
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use graph::ops::morphology::{Dilation, Reach};
+use graph::ops::morphology::{Dilation, DilationAxis};
 use graph::{DType, Element, Shape, Tensor};
 
 const REAL: &[(&str, &[DType])] = &[("T", REALS)];
@@ -69,7 +69,7 @@ impl Sizes {
         if matches!(operand, Operand::Filter) {
             return Some(0);
         }
-        let inside = |reach: &Reach, output: usize| {
+        let inside = |reach: &DilationAxis, output: usize| {
             usize::try_from(reach.start(output).max(0)).ok().filter(|&at| at < reach.input)
         };
         let (image, row, column) = self.place(pixel);

@@ -1,7 +1,7 @@
-//! Kernels of optionals, which are variants with or without a value: host tensors on the CPU, [`Placed`] values on a
+//! Kernels of optionals, which are variants with or without a value: host tensors on the CPU, [`AnyTensor`] values on a
 //! device with separate memory.
 //!
-//! [`Placed`]: device::value::Placed
+//! [`AnyTensor`]: device::value::AnyTensor
 
 use crate::plan::optional::{from_value, get_value, has_value, none};
 use device::kernel::KernelDef;

@@ -1,25 +1,25 @@
 //! Kernels of queues, for resource handles and for reference handles.
 
-use crate::objects::queue::{Element, Kind, Queue, QueueSpec};
+use crate::objects::queue::{Element, Queue, QueueKind, QueueSpec};
+use device::attempt::Finish;
 use device::handle;
 use device::handle::{HandleInput, ObjectName, Owner};
 use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
-use device::value::{Placed, Value};
-use device::waiting::Finish;
+use device::value::{AnyTensor, Value};
 use device::{Error, Result};
 use graph::{PortType, ResourceHandle, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("FIFOQueue", &[], |init| make(init, Kind::Fifo)),
-    KernelDef::of("FIFOQueueV2", &[], |init| make(init, Kind::Fifo)),
-    KernelDef::of("PaddingFIFOQueue", &[], |init| make(init, Kind::Padding)),
-    KernelDef::of("PaddingFIFOQueueV2", &[], |init| make(init, Kind::Padding)),
+    KernelDef::of("FIFOQueue", &[], |init| make(init, QueueKind::Fifo)),
+    KernelDef::of("FIFOQueueV2", &[], |init| make(init, QueueKind::Fifo)),
+    KernelDef::of("PaddingFIFOQueue", &[], |init| make(init, QueueKind::Padding)),
+    KernelDef::of("PaddingFIFOQueueV2", &[], |init| make(init, QueueKind::Padding)),
     KernelDef::of("RandomShuffleQueue", &[], make_shuffle),
     KernelDef::of("RandomShuffleQueueV2", &[], make_shuffle),
-    KernelDef::of("PriorityQueue", &[], |init| make(init, Kind::Priority)),
-    KernelDef::of("PriorityQueueV2", &[], |init| make(init, Kind::Priority)),
+    KernelDef::of("PriorityQueue", &[], |init| make(init, QueueKind::Priority)),
+    KernelDef::of("PriorityQueueV2", &[], |init| make(init, QueueKind::Priority)),
     KernelDef::of("FakeQueue", &[], |_| Kernel::sync(by_reference)),
     KernelDef::of("QueueEnqueue", &[], enqueue),
     KernelDef::of("QueueEnqueueV2", &[], enqueue),
@@ -41,10 +41,10 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 fn make_shuffle(init: &KernelInit<'_>) -> Result<Kernel> {
     let min_after_dequeue = init.attr("min_after_dequeue")?;
-    make(init, Kind::Shuffle { min_after_dequeue, seeds: (init.attr("seed")?, init.attr("seed2")?) })
+    make(init, QueueKind::Shuffle { min_after_dequeue, seeds: (init.attr("seed")?, init.attr("seed2")?) })
 }
 
-fn make(init: &KernelInit<'_>, kind: Kind) -> Result<Kernel> {
+fn make(init: &KernelInit<'_>, kind: QueueKind) -> Result<Kernel> {
     let spec = QueueSpec::of(init, kind)?;
     let (expected, op) = (spec.clone(), init.node.op.name());
     Owner::new(init, ObjectName::of(init, false)?).kernel(
@@ -55,7 +55,7 @@ fn make(init: &KernelInit<'_>, kind: Kind) -> Result<Kernel> {
 
 /// Converts a resource handle to a reference of strings that name the same object.
 fn by_reference(ctx: &mut device::kernel::KernelContext<'_>) -> Result<()> {
-    let ResourceHandle { container, name, .. } = handle::one_handle(ctx.input(0)?)?;
+    let ResourceHandle { container, name, .. } = handle::single_handle(ctx.input(0)?)?;
     let reference = handle::string_handle(container, name)?;
     ctx.set_output(0, reference);
     Ok(())
@@ -138,7 +138,7 @@ fn finish_without_outputs(done: Done) -> Finish<Vec<Element>> {
 
 fn enqueue(init: &KernelInit<'_>) -> Result<Kernel> {
     transfer(init, true, |_, ctx| {
-        let element = ctx.inputs[1..].iter().map(|input| Placed::kept(input.clone(), &ctx.device));
+        let element = ctx.inputs[1..].iter().map(|input| AnyTensor::persisted(input.clone(), &ctx.device));
         let element = element.collect::<Result<_>>()?;
         Ok(QueueTransfer::Enqueue(element))
     })

@@ -7,7 +7,7 @@ mod scan;
 use crate::numeric::dispatch::{NUMBERS, REALS, dispatch};
 use crate::numeric::scalar::{Arithmetic, Number, Semiring as _};
 use crate::numeric::widen::{Lane, narrowed};
-use crate::plan::reduce::Layout;
+use crate::plan::reduce::ReductionLayout;
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
 use fold::{Fold, Load, Monoid};
@@ -97,7 +97,7 @@ impl Reduction {
         let keep_dims = init.attr::<bool>("keep_dims")?;
         Kernel::sync(move |ctx| {
             let x = ctx.take_input(0)?;
-            let layout = Layout::new(x.shape(), ctx.input(1)?, keep_dims)?;
+            let layout = ReductionLayout::new(x.shape(), ctx.input(1)?, keep_dims)?;
             let out = match layout.reduces() || self.always {
                 true => self.apply(&x, &layout)?,
                 false => x.reshaped(layout.shape)?,
@@ -108,7 +108,7 @@ impl Reduction {
     }
 
     /// Returns `x` reduced along the axes of `layout`.
-    fn apply(&self, x: &Tensor, layout: &Layout) -> Result<Tensor> {
+    fn apply(&self, x: &Tensor, layout: &ReductionLayout) -> Result<Tensor> {
         if x.dtype() != self.dtype {
             return Err(graph::Error::DType { expected: self.dtype, actual: x.dtype() }.into());
         }

@@ -6,7 +6,7 @@ use device::handle::hash_of;
 use device::journal::Replica;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::resource::Resource;
-use device::value::{Held, Placed, Value};
+use device::value::{AnyTensor, ListElement, Value};
 use device::{Error, Result};
 use graph::{Code, DType, ResourceHandle, Tensor};
 use parking_lot::Mutex;
@@ -47,7 +47,7 @@ const CONTAINER: &str = "_session_tensors";
 
 /// A stored tensor.
 #[derive(Debug)]
-struct SessionTensor(Placed);
+struct SessionTensor(AnyTensor);
 
 impl Resource for SessionTensor {
     const KIND: &'static str = "SessionTensor";
@@ -90,7 +90,7 @@ fn store_tensor(init: &KernelInit<'_>) -> Result<Kernel> {
     let (node, device) = (init.node.name.clone(), init.device.name().to_string());
     let by_resource = init.output_type(0) == DType::Resource;
     Kernel::sync(move |ctx| {
-        let value = Placed::kept(ctx.take_value(0), ctx.device())?;
+        let value = AnyTensor::persisted(ctx.take_value(0), ctx.device())?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let name: Arc<str> = format!("{node};{id};{device}").into();
         let dtype = value.dtype();

@@ -2,12 +2,12 @@
 
 use crate::objects::staging::{Bounds, StagingArea, StagingMap, Tuple, TupleIndices};
 use device::Result;
+use device::attempt::Finish;
 use device::cancel::Cancellation;
 use device::handle::{ObjectName, Owner};
 use device::kernel::{AsyncContext, Done, Kernel, KernelDef, KernelInit};
 use device::resource::Resource;
-use device::value::{Placed, Value};
-use device::waiting::Finish;
+use device::value::{AnyTensor, Value};
 use graph::{DType, Tensor};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ fn start<A>(ctx: AsyncContext, arguments: Result<A>, run: impl FnOnce(&Arc<Cance
 
 /// Returns the inputs from `first` on.
 fn tuple(ctx: &AsyncContext, first: usize) -> Result<Tuple> {
-    ctx.inputs[first..].iter().map(|input| Placed::kept(input.clone(), &ctx.device)).collect()
+    ctx.inputs[first..].iter().map(|input| AnyTensor::persisted(input.clone(), &ctx.device)).collect()
 }
 
 fn values(tuple: Tuple) -> SmallVec<[Value; 4]> {

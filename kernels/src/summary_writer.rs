@@ -7,7 +7,7 @@ use super::summary::{floats, is_message, of_audio, of_histogram, of_images, of_v
 use crate::objects::event_file::{EventFile, Settings, event};
 use crate::objects::io::{blocking, path_of};
 use checkpoint::proto::Writer;
-use device::handle::{HandleInput, ObjectName, one_handle};
+use device::handle::{HandleInput, ObjectName, single_handle};
 use device::kernel::{AsyncContext, Kernel, KernelDef, KernelInit};
 use device::{Error, Result};
 use graph::{Code, ResourceHandle, Tensor};
@@ -120,7 +120,7 @@ fn effect(act: impl Fn(&AsyncContext) -> Result<()> + Send + Sync + 'static) -> 
 }
 
 fn create(ctx: &AsyncContext) -> Result<()> {
-    let handle = one_handle(ctx.input(0)?)?;
+    let handle = single_handle(ctx.input(0)?)?;
     let number = |i: usize| ctx.input(i)?.item::<i32>().map_err(Error::from);
     let suffix = scalar_string(ctx.input(4)?, "filename_suffix")?;
     let settings = Settings {
@@ -139,7 +139,7 @@ fn create(ctx: &AsyncContext) -> Result<()> {
 }
 
 fn close(ctx: &AsyncContext) -> Result<()> {
-    let handle = one_handle(ctx.input(0)?)?;
+    let handle = single_handle(ctx.input(0)?)?;
     let store = ctx.device.resources();
     // The lookup fails if the file does not exist.
     let file: Arc<EventFile> = store.lookup(&handle.container, &handle.name)?;

@@ -2,7 +2,7 @@
 
 use crate::objects::queue::types_text;
 use crate::objects::table::text_file::TextFile;
-use crate::objects::table::{Kind, Layout, Table, key_bytes};
+use crate::objects::table::{Layout, Table, TableKind, key_bytes};
 use bytes::Bytes;
 use device::Device;
 use device::handle::{HandleInput, ObjectName, Owner, hash_of};
@@ -21,12 +21,12 @@ const TYPES: &[(&str, &[DType])] = &[
 ];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("HashTable", TYPES, |init| shared(init, plain(Kind::Static))),
-    KernelDef::of("HashTableV2", TYPES, |init| shared(init, plain(Kind::Static))),
-    KernelDef::of("AnonymousHashTable", TYPES, |init| anonymous(init, plain(Kind::Static))),
-    KernelDef::of("MutableHashTable", TYPES, |init| shared(init, plain(Kind::Mutable))),
-    KernelDef::of("MutableHashTableV2", TYPES, |init| shared(init, plain(Kind::Mutable))),
-    KernelDef::of("AnonymousMutableHashTable", TYPES, |init| anonymous(init, plain(Kind::Mutable))),
+    KernelDef::of("HashTable", TYPES, |init| shared(init, plain(TableKind::Static))),
+    KernelDef::of("HashTableV2", TYPES, |init| shared(init, plain(TableKind::Static))),
+    KernelDef::of("AnonymousHashTable", TYPES, |init| anonymous(init, plain(TableKind::Static))),
+    KernelDef::of("MutableHashTable", TYPES, |init| shared(init, plain(TableKind::Mutable))),
+    KernelDef::of("MutableHashTableV2", TYPES, |init| shared(init, plain(TableKind::Mutable))),
+    KernelDef::of("AnonymousMutableHashTable", TYPES, |init| anonymous(init, plain(TableKind::Mutable))),
     KernelDef::of("MutableHashTableOfTensors", TYPES, |init| shared(init, of_tensors(init)?)),
     KernelDef::of("MutableHashTableOfTensorsV2", TYPES, |init| shared(init, of_tensors(init)?)),
     KernelDef::of("AnonymousMutableHashTableOfTensors", TYPES, |init| anonymous(init, of_tensors(init)?)),
@@ -58,7 +58,7 @@ fn types_of(ctx: &KernelContext<'_>) -> Result<(DType, DType)> {
     Ok((node.attr::<DType>("key_dtype")?, node.attr::<DType>("value_dtype")?))
 }
 
-fn plain(kind: Kind) -> MakeTable {
+fn plain(kind: TableKind) -> MakeTable {
     Box::new(move |ctx, name| {
         let (key, value) = types_of(ctx)?;
         let layout = Layout { key, value, key_shape: Shape::scalar(), value_shape: Shape::scalar() };
@@ -81,7 +81,7 @@ fn of_tensors(init: &KernelInit<'_>) -> Result<MakeTable> {
     Ok(Box::new(move |ctx, name| {
         let (key, value) = types_of(ctx)?;
         let layout = Layout { key, value, key_shape: Shape::scalar(), value_shape: value_shape.clone() };
-        Table::new(name, Kind::Mutable, layout)
+        Table::new(name, TableKind::Mutable, layout)
     }))
 }
 
@@ -127,7 +127,7 @@ fn dense(init: &KernelInit<'_>) -> Result<MakeTable> {
             device::invalid!("Empty and deleted keys cannot be equal");
         }
         let layout = Layout { key, value, key_shape: key_shape.clone(), value_shape: value_shape.clone() };
-        Table::new(name, Kind::Dense { empty, deleted }, layout)
+        Table::new(name, TableKind::Dense { empty, deleted }, layout)
     }))
 }
 

@@ -5,7 +5,7 @@ mod heap;
 use super::gather::INDICES;
 use crate::numeric::copied::{CopiedElement, copied};
 use crate::numeric::dispatch::{INDEX, REALS};
-use crate::plan::topk::{classified, top_shape};
+use crate::plan::topk::{prediction_sizes, top_shape};
 use device::kernel::{Kernel, KernelContext, KernelDef};
 use device::{Error, Result, invalid};
 use graph::DType::{self, *};
@@ -185,7 +185,7 @@ fn top(ctx: &mut KernelContext<'_>, k: i64, sorted: bool, index: DType) -> Resul
 }
 
 fn in_top(ctx: &mut KernelContext<'_>, k: i64) -> Result<()> {
-    let [rows, classes] = classified(ctx)?;
+    let [rows, classes] = prediction_sizes(ctx)?;
     let (predictions, targets) = (ctx.input(0)?, ctx.input(1)?);
     let values = predictions.values::<f32>()?;
     let mut out = Vec::with_capacity(rows);

@@ -11,7 +11,7 @@ use proto::link::{
     CreateSession, CreatedSession, ExtendSession, ListedDevices, MakeCallable, MasterLink, PartialRunSetup,
     RunCallable, RunCallableOutcome, RunStep, RunStepOutcome,
 };
-use proto::{SeenIds, Status, pb};
+use proto::{RecentIds, Status, pb};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -60,7 +60,7 @@ pub struct Master {
     /// A random number that distinguishes this master from an earlier one of the same task.
     incarnation: u64,
     sessions: Mutex<FxHashMap<Arc<str>, Arc<Session>>>,
-    requests_seen: Mutex<SeenIds>,
+    requests_seen: Mutex<RecentIds>,
     ignored_options: Arc<IgnoredOptions>,
     /// The tasks needed by the last session that could not reach all of them, and the time when it gave up.
     failed_start: Mutex<Option<(BTreeSet<TaskName>, Instant)>>,
@@ -74,7 +74,7 @@ impl Master {
             incarnation: rand::random::<u64>() | 1,
             config,
             sessions: Mutex::default(),
-            requests_seen: Mutex::new(SeenIds::new(MAX_REQUEST_IDS)),
+            requests_seen: Mutex::new(RecentIds::new(MAX_REQUEST_IDS)),
             ignored_options: Arc::default(),
             failed_start: Mutex::default(),
             stopping: CancellationToken::new(),

@@ -2,7 +2,8 @@
 
 use graph::ops::Evaluate;
 use graph::passes::{
-    FoldOptions, Simplification, SimplifyOptions, fold, merge, prune, simplify, unread, untie,
+    FoldOptions, Simplification, SimplifyOptions, fold, merge, prune, remove_redundant_control_edges,
+    remove_unread_nodes, simplify,
 };
 use graph::{Graph, NodeId, Role};
 use proto::{Rewrite, Rewrites, Status, pb};
@@ -82,9 +83,13 @@ const PASSES: &[Pass] = &[
     Pass {
         name: "removal of unread nodes",
         required_option: Some(Rewrite::Dependencies),
-        kind: PassKind::Other(unread),
+        kind: PassKind::Other(remove_unread_nodes),
     },
-    Pass { name: "dependencies", required_option: Some(Rewrite::Dependencies), kind: PassKind::Other(untie) },
+    Pass {
+        name: "dependencies",
+        required_option: Some(Rewrite::Dependencies),
+        kind: PassKind::Other(remove_redundant_control_edges),
+    },
     Pass { name: "pruning", required_option: Some(Rewrite::Pruning), kind: PassKind::Other(prune) },
 ];
 
@@ -92,7 +97,7 @@ const PASSES: &[Pass] = &[
 /// optimizer that contains it.
 fn simplifications(rewrites: &Rewrites) -> Vec<Simplification> {
     let options = [
-        (Rewrite::Pruning, Simplification::PassingOn),
+        (Rewrite::Pruning, Simplification::Forwarding),
         (Rewrite::ConstantFolding, Simplification::Constants),
         (Rewrite::Arithmetic, Simplification::Arithmetic),
         (Rewrite::Shapes, Simplification::Shapes),

@@ -46,11 +46,11 @@ impl Service for MasterRpc {
         match call.path() {
             RUN_STEP if call.is_plain() => answered(async move {
                 let response = handler.answer_step(call.message().await?, deadline).await?;
-                Ok(Answer::Message(pieces::of_step(response)?))
+                Ok(Answer::Message(pieces::encode_step(response)?))
             }),
             RUN_CALLABLE if call.is_plain() => answered(async move {
                 let response = handler.answer_callable(call.message().await?, deadline).await?;
-                Ok(Answer::Message(pieces::of_callable(response)?))
+                Ok(Answer::Message(pieces::encode_callable(response)?))
             }),
             _ => Service::call(&self.generated, call),
         }

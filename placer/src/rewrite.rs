@@ -4,7 +4,7 @@
 use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
 use crate::transfer::{Key, Transfers};
-use graph::passes::stands_for_lowered;
+use graph::passes::replaces_lowered_node;
 use graph::{Edge, Graph, Node, NodeId, Output, PortType, Producer, Topology, parse_output_name};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -203,7 +203,7 @@ impl<'a> Rewriting<'a> {
         let mut edge = *producer;
         while !edge.is_control()
             && self.feed_of(&edge).is_none()
-            && stands_for_lowered(self.graph.node(edge.node))
+            && replaces_lowered_node(self.graph.node(edge.node))
             && let Some(inner) = self.topology.producers(edge.node).get(edge.output as usize)
         {
             edge = Producer { input: producer.input, ..*inner };

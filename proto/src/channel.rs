@@ -165,18 +165,18 @@ impl Peer {
     /// # Errors
     /// `Unavailable` naming task and address after the connect deadline, or earlier if `repeat` does not wait
     /// for the task; `DeadlineExceeded` if `deadline` is earlier.
-    async fn channel(&self, repeat: Repeat, deadline: Option<Instant>) -> Result<Channel, Status> {
+    async fn channel(&self, retry: RetryPolicy, deadline: Option<Instant>) -> Result<Channel, Status> {
         let index = self.next.fetch_add(1, Ordering::Relaxed) % self.channels.len();
         let cell = self.channels[index].lock().clone();
-        Ok(cell.get_or_try_init(|| self.connect(repeat, deadline)).await?.clone())
+        Ok(cell.get_or_try_init(|| self.connect(retry, deadline)).await?.clone())
     }
 
-    async fn connect(&self, repeat: Repeat, deadline: Option<Instant>) -> Result<Channel, Status> {
+    async fn connect(&self, retry: RetryPolicy, deadline: Option<Instant>) -> Result<Channel, Status> {
         let start = Instant::now();
         let own_end = start + self.connect_deadline;
         let end = deadline.map_or(own_end, |d| d.min(own_end));
-        let refused_until = match repeat {
-            Repeat::UntilThere => None,
+        let refused_until = match retry {
+            RetryPolicy::UntilThere => None,
             _ if self.connected.load(Ordering::Relaxed) => Some(start),
             _ => Some(start + REFUSAL_LIMIT),
         };
@@ -236,7 +236,7 @@ impl Peer {
     pub async fn call<T, F>(
         &self,
         method: &str,
-        repeat: Repeat,
+        retry: RetryPolicy,
         deadline: Option<Instant>,
         send: impl Fn(Channel) -> F,
     ) -> Result<T, Status>
@@ -247,7 +247,7 @@ impl Peer {
         let mut attempt = 1;
         let start = Instant::now();
         loop {
-            let channel = self.channel(repeat, deadline).await?;
+            let channel = self.channel(retry, deadline).await?;
             let outcome = match deadline {
                 Some(deadline) => timeout_at(deadline.into(), send(channel)).await,
                 None => Ok(send(channel).await),
@@ -263,7 +263,7 @@ impl Peer {
                     return Err(self.deadline_exceeded(method));
                 }
             };
-            let again = status.code == Code::Unavailable && (never_sent || repeat != Repeat::Never);
+            let again = status.code == Code::Unavailable && (never_sent || retry != RetryPolicy::Never);
             let delay = pause.next();
             if !again || attempt == MAX_ATTEMPTS || deadline.is_some_and(|d| Instant::now() + delay >= d) {
                 return Err(status);
@@ -322,7 +322,7 @@ async fn connect_and_probe(endpoint: &Endpoint) -> Result<Channel, Box<dyn StdEr
 /// A task that was connected before and refuses connections has exited, and its session state is lost.
 /// Therefore only calls that open a session wait for it to restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeat {
+pub enum RetryPolicy {
     /// The call may be sent again.
     Harmless,
     /// The call may be sent again, and waits until the task runs, up to its deadline.

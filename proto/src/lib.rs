@@ -17,16 +17,16 @@ pub mod fields;
 pub mod grpc;
 pub mod link;
 pub mod pieces;
+mod recent_ids;
 pub mod remote;
 mod rewrites;
-mod seen_ids;
 mod status;
 
 pub use cluster::Cluster;
 pub use epoch::Epoch;
+pub use recent_ids::RecentIds;
 pub use remote::RemoteWorker;
 pub use rewrites::{Rewrite, Rewrites};
-pub use seen_ids::SeenIds;
 pub use status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
 
 /// Messages of the package `tensorflow`, and its services as modules for client and server.

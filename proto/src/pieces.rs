@@ -22,7 +22,7 @@ const CONTENT: u32 = 4;
 ///
 /// # Errors
 /// The errors of [`checked_len`].
-pub fn of_step(mut response: pb::RunStepResponse) -> Result<Pieces, Status> {
+pub fn encode_step(mut response: pb::RunStepResponse) -> Result<Pieces, Status> {
     let mut out = Writer::new(checked_len(&response)?);
     for mut named in std::mem::take(&mut response.tensor) {
         out.begin(1, named.encoded_len());
@@ -40,7 +40,7 @@ pub fn of_step(mut response: pb::RunStepResponse) -> Result<Pieces, Status> {
 ///
 /// # Errors
 /// The errors of [`checked_len`].
-pub fn of_callable(mut response: pb::RunCallableResponse) -> Result<Pieces, Status> {
+pub fn encode_callable(mut response: pb::RunCallableResponse) -> Result<Pieces, Status> {
     let mut out = Writer::new(checked_len(&response)?);
     for tensor in std::mem::take(&mut response.fetch) {
         out.put_tensor(1, tensor)?;
@@ -135,9 +135,9 @@ mod tests {
                 status_error_message: "none".into(),
                 ..Default::default()
             };
-            assert_eq!(read::<pb::RunStepResponse>(&of_step(step.clone())?)?, step);
+            assert_eq!(read::<pb::RunStepResponse>(&encode_step(step.clone())?)?, step);
             let callable = pb::RunCallableResponse { fetch: tensors.clone(), metadata };
-            let pieces = of_callable(callable.clone())?;
+            let pieces = encode_callable(callable.clone())?;
             assert_eq!(read::<pb::RunCallableResponse>(&pieces)?, callable);
             for large in tensors.iter().filter(|tensor| tensor.tensor_content.len() > MAX_COPIED) {
                 let at = large.tensor_content.as_ptr();
@@ -146,7 +146,7 @@ mod tests {
         }
         let nameless =
             pb::RunStepResponse { tensor: vec![pb::NamedTensorProto::default()], ..Default::default() };
-        assert_eq!(read::<pb::RunStepResponse>(&of_step(nameless.clone())?)?, nameless);
+        assert_eq!(read::<pb::RunStepResponse>(&encode_step(nameless.clone())?)?, nameless);
         Ok(())
     }
 }

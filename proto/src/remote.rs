@@ -1,6 +1,6 @@
 //! The client of a worker in another process.
 
-use crate::channel::{Peer, Repeat};
+use crate::channel::{Peer, RetryPolicy};
 use crate::convert::{devices_from_proto, worker as convert};
 use crate::grpc::MAX_MESSAGE_SIZE;
 use crate::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
@@ -52,7 +52,7 @@ impl RemoteWorker {
     async fn call<M, T, F>(
         &self,
         method: &str,
-        repeat: Repeat,
+        retry: RetryPolicy,
         deadline: Option<Instant>,
         message: M,
         send: impl Fn(Client, Request<M>) -> F,
@@ -71,7 +71,7 @@ impl RemoteWorker {
             }
             send(client, request)
         };
-        self.peer.call(method, repeat, deadline, on).await
+        self.peer.call(method, retry, deadline, on).await
     }
 }
 
@@ -85,7 +85,7 @@ impl WorkerLink for RemoteWorker {
     async fn status(&self, deadline: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status> {
         let request = pb::GetStatusRequest {};
         let send = |mut c: Client, r| async move { c.get_status(r).await };
-        let reply = self.call("GetStatus", Repeat::UntilThere, control(deadline), request, send).await?;
+        let reply = self.call("GetStatus", RetryPolicy::UntilThere, control(deadline), request, send).await?;
         Ok(devices_from_proto(reply.into_inner().device_attributes)?)
     }
 
@@ -93,14 +93,14 @@ impl WorkerLink for RemoteWorker {
         let deadline = control(session.deadline);
         let request = convert::create_session_to_proto(session);
         let send = |mut c: Client, r| async move { c.create_worker_session(r).await };
-        self.call("CreateWorkerSession", Repeat::Harmless, deadline, request, send).await?;
+        self.call("CreateWorkerSession", RetryPolicy::Harmless, deadline, request, send).await?;
         Ok(())
     }
 
     async fn delete_session(&self, session: &str, deadline: Option<Instant>) -> Result<(), Status> {
         let request = pb::DeleteWorkerSessionRequest { session_handle: session.to_owned() };
         let send = |mut c: Client, r| async move { c.delete_worker_session(r).await };
-        self.call("DeleteWorkerSession", Repeat::Harmless, control(deadline), request, send).await?;
+        self.call("DeleteWorkerSession", RetryPolicy::Harmless, control(deadline), request, send).await?;
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl WorkerLink for RemoteWorker {
         let request = written
             .unwrap_or_else(|e| Err(Status::new(Code::Internal, format!("writing a graph failed: {e}"))))?;
         let send = |mut c: Client, r| async move { c.register_graph(r).await };
-        let reply = self.call("RegisterGraph", Repeat::Never, deadline, request, send).await?;
+        let reply = self.call("RegisterGraph", RetryPolicy::Never, deadline, request, send).await?;
         Ok(reply.into_inner().graph_handle.into())
     }
 
@@ -123,14 +123,14 @@ impl WorkerLink for RemoteWorker {
             create_worker_session_called: !session.is_empty(),
         };
         let send = |mut c: Client, r| async move { c.deregister_graph(r).await };
-        self.call("DeregisterGraph", Repeat::Never, control(None), request, send).await?;
+        self.call("DeregisterGraph", RetryPolicy::Never, control(None), request, send).await?;
         Ok(())
     }
 
     async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status> {
         let request = convert::run_graph_to_proto(&run, request_id());
         let send = |mut c: Client, r| async move { c.run_graph(r).await };
-        let reply = self.call("RunGraph", Repeat::Never, run.deadline, request, send).await?;
+        let reply = self.call("RunGraph", RetryPolicy::Never, run.deadline, request, send).await?;
         let (metadata, body, _) = reply.into_parts();
         if body.status_code != 0 {
             let status = Status::new(Code::from_number(body.status_code), body.status_error_message);
@@ -142,20 +142,20 @@ impl WorkerLink for RemoteWorker {
     async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status> {
         let request = pb::CleanupGraphRequest { step_id };
         let send = |mut c: Client, r| async move { c.cleanup_graph(r).await };
-        self.call("CleanupGraph", Repeat::Harmless, control(None), request, send).await?;
+        self.call("CleanupGraph", RetryPolicy::Harmless, control(None), request, send).await?;
         Ok(())
     }
 
     async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status> {
         let deadline = Some(Instant::now() + LOGGING_DEADLINE);
         let send = |mut c: Client, r| async move { c.logging(r).await };
-        Ok(self.call("Logging", Repeat::Never, deadline, request, send).await?.into_inner().step)
+        Ok(self.call("Logging", RetryPolicy::Never, deadline, request, send).await?.into_inner().step)
     }
 
     async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
         let request = pb::CleanupAllRequest { container: containers.to_vec() };
         let send = |mut c: Client, r| async move { c.cleanup_all(r).await };
-        self.call("CleanupAll", Repeat::Harmless, control(None), request, send).await?;
+        self.call("CleanupAll", RetryPolicy::Harmless, control(None), request, send).await?;
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! `anabranch doctor`: lists the libraries that GPUs need, and which of them this machine has.
 
 use crate::command::output;
-use device::gpu_options::Visible;
+use device::gpu_options::GpuSelection;
 use std::fmt::Write;
 use std::io;
 use worker::gpus;
@@ -12,7 +12,7 @@ pub(crate) fn run() -> io::Result<()> {
         let found = library.found.unwrap_or_else(|why| format!("not found: {why}"));
         let _ = writeln!(text, "{:<10} {found} ({})", library.name, library.purpose);
     }
-    match gpus::found(&Visible::All) {
+    match gpus::find_gpus(&GpuSelection::All) {
         Ok(found) => found.iter().for_each(|gpu| text.push_str(&format!("{gpu}\n"))),
         Err(error) => {
             let _ = writeln!(text, "no GPU: {error}");

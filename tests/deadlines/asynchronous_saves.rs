@@ -7,7 +7,7 @@ use crate::support::folder::Folder;
 use anabranch::client::{Session, SessionOptions};
 use anabranch::graph::{DType, Graph, Output, Scope};
 use anabranch::train::{
-    Initializer, Keep, Optimizer, Partitioner, Saver, Spread, Strategy, SyncMode, Training,
+    Initializer, Optimizer, PartitionStrategy, Partitioner, Retention, Saver, Strategy, SyncMode, Training,
     VariablePlacement, Variables,
 };
 use std::path::Path;
@@ -95,7 +95,7 @@ fn model(rows: usize, size: usize) -> Fallible<Model> {
     let training = strategy.minimize(&scope, &variables, &optimizer, &[], |scope, variables, _| {
         let (none, all) = (scope.constant(0i64), scope.constant(rows as i64));
         let ids = scope.random_uniform_int(scope.constant_vector(&[BATCH as i64]), none, all, 7);
-        let picked = variables.embedding_lookup(scope, &table.parts, ids, Spread::Mod);
+        let picked = variables.embedding_lookup(scope, &table.parts, ids, PartitionStrategy::Mod);
         // The gradient adds 1 to every number of the rows that are looked up.
         scope.neg(scope.mul(scope.sum(picked, &[0, 1], false), one_after_products(scope, size)))
     })?;
@@ -108,7 +108,7 @@ fn model(rows: usize, size: usize) -> Fallible<Model> {
         })
         .collect();
     let sum = scope.op("AddN").input(sums).output();
-    let saver = Arc::new(Saver::new(&root, &variables.all(), Keep { max_to_keep: 1, every: None }));
+    let saver = Arc::new(Saver::new(&root, &variables.all(), Retention { max_to_keep: 1, every: None }));
     Ok(Model { graph: root.finish()?, saver, training, sum })
 }
 

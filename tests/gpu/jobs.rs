@@ -115,10 +115,10 @@ fn running_step_ends_at_its_deadline_and_the_next_runs() -> Fallible {
 fn running_step_ends_with_its_session_and_another_session_runs() -> Fallible {
     let work = TestGraph::on(device()?)?;
     let server = Arc::new(Server::new(ServerConfig::default())?);
-    let session = Session::on(&server, work.graph.clone(), options())?;
+    let session = Session::on_server(&server, work.graph.clone(), options())?;
     let error = work.cut_short(&session, DEADLINE, || Ok(session.close()?))?;
     assert_eq!(error.code(), Code::Cancelled, "{error}");
-    work.computes(&Session::on(&server, work.graph.clone(), options())?)
+    work.computes(&Session::on_server(&server, work.graph.clone(), options())?)
 }
 
 #[test]

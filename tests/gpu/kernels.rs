@@ -1,9 +1,9 @@
 //! Compares each kernel of the GPU's table with the CPU's.
 
 use super::Fallible;
-use super::compared::{compare, cpu};
-use super::placed;
-use super::walk::{Case, is_whole, walk};
+use super::comparison::{compare, cpu};
+use super::kernel_cases::{Case, for_each_case, is_whole};
+use super::node_runner;
 use device::gpu_options::GpuOptions;
 
 #[test]
@@ -13,7 +13,7 @@ fn every_kernel_agrees_with_the_cpu() -> Fallible {
     let options = GpuOptions { tf32: false, poison, ..GpuOptions::default() };
     let Some(device) = crate::first_gpu(&options)? else { return Ok(()) };
     let cpu = cpu();
-    let count = walk(|case| compare(&device, &cpu, case))?;
+    let count = for_each_case(|case| compare(&device, &cpu, case))?;
     eprintln!("{count} cases");
     Ok(())
 }
@@ -22,9 +22,9 @@ fn every_kernel_agrees_with_the_cpu() -> Fallible {
 #[test]
 fn every_case_runs_on_the_cpu() -> Fallible {
     let (one, other) = (cpu(), cpu());
-    let count = walk(|case| {
+    let count = for_each_case(|case| {
         let Case { def, node, inputs } = case;
-        let refused = placed::run(&one, def, node, inputs)?.err().map(|error| error.to_string());
+        let refused = node_runner::run(&one, def, node, inputs)?.err().map(|error| error.to_string());
         Ok(refused.into_iter().chain(compare(&one, &other, case)?).collect())
     })?;
     assert!(count > 2000 || !is_whole(), "only {count} cases");

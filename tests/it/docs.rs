@@ -60,7 +60,7 @@ fn document() -> Fallible<String> {
                 out,
                 "| {}{} | {} | {} | {} | {} | {} | {} | {} |",
                 def.name,
-                if def.is_own { " (*our own*)" } else { "" },
+                if def.is_extension { " (*our own*)" } else { "" },
                 code(def.inputs),
                 code(def.outputs),
                 code(def.attrs),

@@ -163,7 +163,7 @@ fn check(case: &Case, server: &Arc<Server>, number: usize, folder: &Path) -> Fal
     let given: Vec<Option<Output>> = weights.iter().copied().map(Some).collect();
     let gradients = scope.gradients(&ys, &wrt, &given)?;
     let graph = scope.finish()?;
-    let session = Session::on(server, graph.clone(), SessionOptions::default())?;
+    let session = Session::on_server(server, graph.clone(), SessionOptions::default())?;
     let built = CaseGraph { session, xs, feeds, ys, start };
 
     let values: Vec<Tensor> = built.xs.iter().map(|(_, v)| v.clone()).collect();

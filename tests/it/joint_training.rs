@@ -58,7 +58,7 @@ fn train(chief_is_ours: bool) -> Fallible<(Vec<f32>, i64)> {
         stop_grace: Duration::from_secs(30),
         ..MonitoredConfig::default()
     };
-    let master = Master::At(cluster.target("worker", ours));
+    let master = Master::Remote(cluster.target("worker", ours));
     let stop = Box::new(hooks::StopAtStep { last_step: STEPS });
     let (graph, training) = (replica.graph.clone(), replica.training.clone());
     let mut session = MonitoredSession::new(master, graph, training, None, vec![stop], config)?;

@@ -5,7 +5,7 @@ use crate::support::cluster::{Cluster, free_port};
 use crate::support::{Fallible, environment};
 use anabranch::client::{Session, SessionOptions};
 use anabranch::graph::{Code, DType, Graph, NodeId, Output, Scope, Shape, Tensor};
-use anabranch::train::{self, Initializer, Keep, Saver, Variable, Variables};
+use anabranch::train::{self, Initializer, Retention, Saver, Variable, Variables};
 use checkpoint::bundle::{self, MergeOptions, Reader, Writer};
 use checkpoint::{pattern, store};
 use std::env;
@@ -29,7 +29,7 @@ fn code(result: checkpoint::Result<impl Sized>) -> Option<Code> {
 
 /// Returns the sorted names of the files in a folder.
 fn listed(folder: &Path) -> Fallible<Vec<String>> {
-    let names = store::of(folder)?.list(folder)?;
+    let names = store::store_of(folder)?.list(folder)?;
     let mut names: Vec<String> = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
     names.sort();
     Ok(names)
@@ -39,7 +39,7 @@ fn listed(folder: &Path) -> Fallible<Vec<String>> {
 fn file_appears_complete_when_it_is_committed() -> Fallible {
     let folder = folder("files");
     let name = folder.join("a/file");
-    let files = store::of(&name)?;
+    let files = store::store_of(&name)?;
     assert_eq!(code(files.open(&name)), Some(Code::NotFound));
     assert!(!files.exists(&name)?);
     files.delete(&name)?;
@@ -73,7 +73,7 @@ fn files_are_read_at_any_offset() -> Fallible {
     let name = folder("parts").join("file");
     let bytes: Vec<u8> = (0..(20 << 20) + 3u32).map(|i| (i % 241) as u8).collect();
     store::write(&name, &bytes)?;
-    let mut file = store::of(&name)?.open(&name)?;
+    let mut file = store::store_of(&name)?.open(&name)?;
     assert_eq!(file.size()?, bytes.len() as u64);
     let (end, window) = (bytes.len(), 4 << 20);
     for (start, stop) in [
@@ -180,7 +180,7 @@ fn model(devices: [&str; 2]) -> Fallible<Model> {
     let add = |v: &Variable| scope.assign_add_variable(v.handle, scope.constant([1.0f32; 3]));
     let next = scope.group(&variables.iter().map(add).collect::<Vec<_>>());
     let initialize = scope.group(&on.iter().map(Variables::initializer).collect::<Vec<_>>());
-    let saver = Saver::new(&scope, &variables, Keep { max_to_keep: 2, every: None });
+    let saver = Saver::new(&scope, &variables, Retention { max_to_keep: 2, every: None });
     Ok(Model { graph: scope.finish()?, saver, variables, next, initialize })
 }
 
@@ -263,7 +263,7 @@ struct S3(Child);
 
 impl S3 {
     fn start(address: &str) -> Fallible<S3> {
-        let python = environment::made("s3", &["moto[server]==5.2.5"])?;
+        let python = environment::ensure_environment("s3", &["moto[server]==5.2.5"])?;
         let (host, port) = address.split_once(':').ok_or("no port")?;
         let mut command = Command::new(python);
         command.args(["-m", "moto.server", "-H", host, "-p", port]);

@@ -5,7 +5,7 @@ use crate::support::{Fallible, environment};
 use anabranch::client::{Server, ServerConfig};
 use anabranch::graph::{DType, Scope, Shape, Tensor};
 use anabranch::train::{
-    Events, Every, Hook, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Strategy,
+    Events, Hook, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Period, Strategy,
     Variables, hooks,
 };
 use std::path::Path;
@@ -21,7 +21,7 @@ fn tensorboard_shows_a_training_session() -> Fallible {
     let folder = Folder::new("tensorboard")?;
     train(folder.path())?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tensorboard/shown.py");
-    let mut command = Command::new(environment::made("tensorboard", &[TENSORBOARD])?);
+    let mut command = Command::new(environment::ensure_environment("tensorboard", &[TENSORBOARD])?);
     let output =
         environment::run(command.arg(script).arg(folder.path()).env("PYTHONDONTWRITEBYTECODE", "1"))?;
     let shown = output.lines().filter(|line| line.starts_with("ok ")).count();
@@ -51,8 +51,8 @@ fn train(folder: &Path) -> Fallible {
     let events = Events::create(folder)?;
     let all: Vec<Box<dyn Hook>> = vec![
         Box::new(hooks::StopAtStep { last_step: STEPS }),
-        Box::new(hooks::SummarySaver::new(summary, Every::Steps(1), events.clone())),
-        Box::new(hooks::Profiler::new(Every::Steps(2), events)),
+        Box::new(hooks::SummarySaver::new(summary, Period::Steps(1), events.clone())),
+        Box::new(hooks::Profiler::new(Period::Steps(2), events)),
     ];
     let server = Master::InProcess(Arc::new(Server::new(ServerConfig::default())?));
     let (train, config) = (training.train, MonitoredConfig::default());

@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// Returns the interpreter of the virtual environment `name` below `target/`; creates the environment if it is missing
 /// or has other packages.
-pub fn made(name: &str, packages: &[&str]) -> Fallible<PathBuf> {
+pub fn ensure_environment(name: &str, packages: &[&str]) -> Fallible<PathBuf> {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR"));
     fs::create_dir_all(root)?;
     // Test binaries run concurrently: the first creates the environment, the others wait for the lock.

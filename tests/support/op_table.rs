@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// Returns the definition of every op that TensorFlow has too, by name.
 pub fn json() -> Value {
-    let shared = ops::all().iter().filter(|op| !op.def.is_own);
+    let shared = ops::all().iter().filter(|op| !op.def.is_extension);
     shared.map(|op| (op.name().to_owned(), of_op(op))).collect::<serde_json::Map<_, _>>().into()
 }
 

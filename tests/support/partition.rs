@@ -41,7 +41,7 @@ fn key_attrs(name: &str) -> String {
 
 /// Parses a graph from text whose lines may be indented. `name <- type` stands for a `_Recv`, `node -> type` for a
 /// `_Send`.
-pub fn transferring(text: &str) -> Fallible<Graph> {
+pub fn graph_from_text(text: &str) -> Fallible<Graph> {
     let mut lines = String::new();
     for line in text.trim().lines().map(str::trim) {
         lines += &if let Some((name, dtype)) = line.split_once(" <- ") {
@@ -65,7 +65,7 @@ impl Partition {
 
     /// Creates an executor for a graph in the text format of [`transferring`].
     pub fn of_text(text: &str, device: &Arc<Device>) -> Fallible<Partition> {
-        Partition::new(&transferring(text)?, device)
+        Partition::new(&graph_from_text(text)?, device)
     }
 
     /// Begins a step, which waits for its feeds.
@@ -126,11 +126,11 @@ fn transfer(op: &str, name: &str) -> Fallible<Node> {
 }
 
 /// A graph, the tensors to feed by name, and the names of the tensors that it sends.
-pub type Fed = (Graph, Vec<(String, Tensor)>, Vec<String>);
+pub type FedGraph = (Graph, Vec<(String, Tensor)>, Vec<String>);
 
 /// Builds a graph with four copies of a node on the same inputs. Inputs that the kernel takes in host memory are
 /// constants; the others are fed.
-pub fn four_of(def: &KernelDef, node: &Node, inputs: Vec<Tensor>) -> Fallible<Fed> {
+pub fn four_copies_of(def: &KernelDef, node: &Node, inputs: Vec<Tensor>) -> Fallible<FedGraph> {
     let mut graph = Graph::new();
     let (mut sources, mut feeds, mut names) = (Vec::new(), Vec::new(), Vec::new());
     let mut remaining = inputs.into_iter();

@@ -11,7 +11,7 @@ const TENSORFLOW: &str = "tensorflow-cpu==2.21.*";
 
 /// Returns the interpreter of a virtual environment below `target/` that has TensorFlow.
 pub fn interpreter() -> Fallible<PathBuf> {
-    environment::made("tensorflow", &[TENSORFLOW])
+    environment::ensure_environment("tensorflow", &[TENSORFLOW])
 }
 
 /// Returns the command that runs a script of this repository, given by its path from the root.

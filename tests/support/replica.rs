@@ -7,8 +7,8 @@ use anabranch::graph::{DType, Graph, Output, Scope, Shape, Tensor};
 use anabranch::proto::Cluster;
 use anabranch::serve::log_to_stderr;
 use anabranch::train::{
-    Every, FileStore, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession, Optimizer, Role,
-    Saver, Strategy, SyncMode, Training, Variables, hooks,
+    FileStore, Hook, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Period, Retention,
+    Role, Saver, Strategy, SyncMode, Training, Variables, hooks,
 };
 use anabranch::worker::Transport;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ pub fn replica(worker: u32, sync: SyncMode) -> Fallible<Replica> {
         scope.sum(scope.square(error), &[0], false)
     })?;
     let all = variables.all();
-    let saver = Arc::new(Saver::new(&root, &all, Keep::default()));
+    let saver = Arc::new(Saver::new(&root, &all, Retention::default()));
     let values = all.iter().map(|v| v.value).collect();
     let names = all.into_iter().map(|v| v.name).collect();
     Ok(Replica { graph: root.finish()?, training, saver, values, names })
@@ -77,13 +77,13 @@ pub fn train_through_master(
     let mut all: Vec<Box<dyn Hook>> = vec![Box::new(hooks::StopAtStep { last_step })];
     let step = replica.training.global_step;
     if let Some(folder) = folder.filter(|_| is_chief) {
-        let saver = hooks::CheckpointSaver::new(replica.saver.clone(), folder, step, Every::Steps(10));
+        let saver = hooks::CheckpointSaver::new(replica.saver.clone(), folder, step, Period::Steps(10));
         all.push(Box::new(saver.asynchronous()));
     }
     let (graph, training) = (replica.graph.clone(), replica.training.clone());
     let saver = folder.map(|_| replica.saver.clone());
     let mut session =
-        MonitoredSession::new(Master::At(target.to_owned()), graph, training, saver, all, config)?;
+        MonitoredSession::new(Master::Remote(target.to_owned()), graph, training, saver, all, config)?;
     while session.run(&[], &[], &[replica.training.train])?.is_some() {
         // Slows training down, so that tests can kill tasks in the middle of it.
         thread::park_timeout(Duration::from_millis(5));
@@ -190,10 +190,10 @@ fn train(worker: u32, master: Master, replica_config: &ReplicaConfig) -> Fallibl
         ..long_deadlines()
     };
     let (saver, step) = (replica.saver.clone(), replica.training.global_step);
-    let save = hooks::CheckpointSaver::new(saver.clone(), &replica_config.folder, step, Every::Steps(10));
+    let save = hooks::CheckpointSaver::new(saver.clone(), &replica_config.folder, step, Period::Steps(10));
     let all: Vec<Box<dyn Hook>> = vec![
         Box::new(hooks::StopAtStep { last_step: replica_config.last_step }),
-        Box::new(hooks::OfChief::new(save.asynchronous())),
+        Box::new(hooks::ChiefOnly::new(save.asynchronous())),
     ];
     let (graph, training) = (replica.graph.clone(), replica.training.clone());
     let mut session = MonitoredSession::new(master, graph, training, Some(saver), all, config)?;

@@ -7,7 +7,7 @@ use graph::{DType, Error, Output, Scope};
 
 /// The assignment of rows to the parts of a variable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Spread {
+pub enum PartitionStrategy {
     /// Row `i` is row `i / parts` of part `i % parts`.
     #[default]
     Mod,
@@ -21,14 +21,20 @@ impl Variables {
     /// rows that were looked up.
     ///
     /// A step fails if an id is outside of the variable.
-    pub fn embedding_lookup(&self, scope: &Scope, parts: &[Variable], ids: Output, spread: Spread) -> Output {
+    pub fn embedding_lookup(
+        &self,
+        scope: &Scope,
+        parts: &[Variable],
+        ids: Output,
+        strategy: PartitionStrategy,
+    ) -> Output {
         match parts {
             [] => {
                 scope.fail(Error::invalid("embedding_lookup needs a variable"));
                 ids
             }
             [whole] => self.rows(scope, whole, ids),
-            parts => self.rows_of_parts(scope, parts, ids, spread),
+            parts => self.rows_of_parts(scope, parts, ids, strategy),
         }
     }
 
@@ -42,9 +48,15 @@ impl Variables {
 
     /// Adds a lookup in several parts: distributes the ids to the parts, gathers there, and restores the
     /// order of the ids.
-    fn rows_of_parts(&self, scope: &Scope, parts: &[Variable], ids: Output, spread: Spread) -> Output {
+    fn rows_of_parts(
+        &self,
+        scope: &Scope,
+        parts: &[Variable],
+        ids: Output,
+        strategy: PartitionStrategy,
+    ) -> Output {
         let flat = scope.reshape(ids, &[-1]);
-        let (part, row) = locate_rows(scope, parts, flat, spread);
+        let (part, row) = locate_rows(scope, parts, flat, strategy);
         let part = scope.cast(part, DType::Int32);
         let count = scope.size_of(flat);
         let order = scope.range(scope.constant(0i32), count, scope.constant(1i32));
@@ -61,11 +73,18 @@ impl Variables {
 }
 
 /// Returns, for each id, the part that holds its row and the index of the row in that part.
-fn locate_rows(scope: &Scope, parts: &[Variable], ids: Output, spread: Spread) -> (Output, Output) {
+fn locate_rows(
+    scope: &Scope,
+    parts: &[Variable],
+    ids: Output,
+    strategy: PartitionStrategy,
+) -> (Output, Output) {
     let n = |value: usize| number(scope, scope.dtype(ids), value as f64);
-    match spread {
-        Spread::Mod => (scope.floor_mod(ids, n(parts.len())), scope.floor_div(ids, n(parts.len()))),
-        Spread::Div => {
+    match strategy {
+        PartitionStrategy::Mod => {
+            (scope.floor_mod(ids, n(parts.len())), scope.floor_div(ids, n(parts.len())))
+        }
+        PartitionStrategy::Div => {
             let rows: usize = parts.iter().map(|p| p.shape.dims().first().copied().unwrap_or(0)).sum();
             // The first `longer` parts have one row more than the others.
             let (each, longer) = (rows / parts.len(), rows % parts.len());

@@ -49,7 +49,7 @@ pub enum Error {
 
     /// New sessions have failed until the recovery deadline, and at least a few times.
     #[error("gave up after {retries} retries in {waited:?}: {cause}")]
-    GaveUp { retries: u32, waited: Duration, cause: Box<Error> },
+    RetriesExhausted { retries: u32, waited: Duration, cause: Box<Error> },
 
     /// Threads beside the steps did not end when they were asked to.
     #[error("these threads did not end within {waited:?}: {threads}", threads = names.join(", "))]
@@ -88,7 +88,7 @@ impl Error {
             Error::NotANumber { .. } => Code::InvalidArgument,
             Error::Elected { .. } | Error::Deposed { .. } | Error::StepsLost { .. } => Code::Aborted,
             Error::Panicked { .. } => Code::Internal,
-            Error::GaveUp { cause, .. } => cause.code(),
+            Error::RetriesExhausted { cause, .. } => cause.code(),
             Error::Client(error) => error.code(),
             Error::Graph(error) => error.code(),
             Error::Checkpoint(error) => error.code(),

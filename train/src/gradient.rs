@@ -124,7 +124,7 @@ pub(crate) fn mean_over_towers(
         let parts: Vec<Gradient> = towers.iter().filter_map(|t| t.get(i)).map(|(_, g)| *g).collect();
         let between = match averaging {
             Averaging::Nccl => sum_between(scopes, &beside, variable, &parts),
-            Averaging::BesideVariables => None,
+            Averaging::OnVariableDevice => None,
         };
         let sum = between.or_else(|| sum_of(&beside, variable, &parts))?;
         let mean = sum.map(|sum| if parts.len() > 1 { divide(&beside, sum, parts.len()) } else { sum });

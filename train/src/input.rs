@@ -27,7 +27,7 @@ pub struct Input {
     /// The components of the next element. A step that finds no element fails with `OutOfRange`, which ends
     /// training.
     pub next: Vec<Output>,
-    /// The queue runners that prefetch elements; see [`Input::ahead`].
+    /// The queue runners that prefetch elements; see [`Input::prefetch_to_device`].
     runners: Vec<QueueRunner>,
 }
 
@@ -180,7 +180,7 @@ impl Input {
     /// Returns this pipeline with a queue of `elements` elements, 1 or more, on the device of `scope`, so
     /// that a GPU computes on one element while the next is transferred to it. The threads of [`Input::hook`]
     /// fill the queue.
-    pub fn ahead(&self, scope: &Scope, elements: i64) -> Input {
+    pub fn prefetch_to_device(&self, scope: &Scope, elements: i64) -> Input {
         let components: Vec<(DType, PartialShape)> =
             self.next.iter().map(|&part| (scope.dtype(part), scope.shape(part))).collect();
         let types: Vec<DType> = components.iter().map(|(dtype, _)| *dtype).collect();

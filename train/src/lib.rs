@@ -31,7 +31,7 @@ pub use election::EtcdStore;
 pub use election::{FileStore, LeaderStore};
 #[cfg(feature = "kubernetes")]
 pub use election::{KubernetesStore, kube};
-pub use embedding::Spread;
+pub use embedding::PartitionStrategy;
 pub use error::{Error, Result};
 pub use events::Events;
 pub use gradient::Gradient;
@@ -43,9 +43,9 @@ pub use optimizer::Optimizer;
 pub use placement::{VariableCost, VariablePlacement};
 pub use placer::Partitioner;
 pub use readiness::wait_until_initialized;
-pub use saver::{CheckpointState, Keep, Saver, checkpoint_prefixes, latest_checkpoint, step_of};
+pub use saver::{CheckpointState, Retention, Saver, checkpoint_prefixes, latest_checkpoint, step_of};
 pub use session::{
-    Coordinator, Every, Hook, HookContext, Master, MonitoredConfig, MonitoredSession, QueueRunner, Role,
+    Coordinator, Hook, HookContext, Master, MonitoredConfig, MonitoredSession, Period, QueueRunner, Role,
     RunArgs, RunValues, hooks,
 };
 pub use staleness::BoundedStaleness;

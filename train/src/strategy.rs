@@ -29,7 +29,7 @@ pub enum Averaging {
     /// Summation on the variables' device, which receives the gradients of all towers, in the order of the
     /// towers.
     #[default]
-    BesideVariables,
+    OnVariableDevice,
     /// Summation between the towers by NVIDIA's NCCL; the sum is then sent to the variables' device once. The
     /// towers must be GPUs of one task that has the library. Sparse gradients, and those of types that
     /// `NcclAllReduce` does not support, are summed on the variables' device.

@@ -22,7 +22,7 @@ pub struct Variable {
     /// True if optimizers update the variable.
     pub trainable: bool,
     /// The position in the partitioned variable, if this is a part of one.
-    pub part_of: Option<VariableSlice>,
+    pub slice: Option<VariableSlice>,
 }
 
 /// The position of a part in a partitioned variable.
@@ -254,7 +254,7 @@ impl Variables {
         name: &str,
         spec: &VariableSpec<'_>,
         part: VariablePart<'_>,
-        part_of: Option<VariableSlice>,
+        slice: Option<VariableSlice>,
     ) -> Variable {
         let VariableSpec { dtype, dims, first, trainable } = *spec;
         let shape = self.shape(dims);
@@ -282,7 +282,7 @@ impl Variables {
             .attr("dtype", dtype)
             .output();
         let variable =
-            Variable { name: name.to_owned(), dtype, shape, handle, value, initializer, trainable, part_of };
+            Variable { name: name.to_owned(), dtype, shape, handle, value, initializer, trainable, slice };
         self.registry.borrow_mut().variables.push(variable.clone());
         variable
     }

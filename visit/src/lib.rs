@@ -17,22 +17,22 @@
 //! | deferred work | [`answer`] | [`defer`]: work that runs when the answer has left |
 //! | cork | [`cork`] | [`enqueue_if_corked`]: connections that write at the end; [`release_cork`] writes at once |
 //! | reply | [`with_reply`] | [`reply`]: the connection on which small values return to the process that caused them |
-//! | inline tasks | [`wake_inline`] | [`take_inline_wake`]: a waker that may run its task on this thread |
-//! | short work | [`lend`] | [`run_short`], [`can_run_short`], [`is_lent`]: a pool that may use this thread |
+//! | inline wake | [`wake_inline`] | [`take_inline_wake`]: a waker that may run its task on this thread |
+//! | inline tasks | [`with_inline_tasks`] | [`run_inline`], [`can_run_inline`], [`accepts_inline_tasks`]: a pool that may use this thread |
 //! | queue | [`run_queue`] | itself: a compute thread takes from its pool's queue once on its stack |
 //!
-//! [`serve`] is the visit of a reading thread: it combines answer, short work and cork.
+//! [`serve`] is the visit of a reading thread: it combines answer, inline tasks and cork.
 //!
 //! # The order of the ends
 //!
 //! At the end of [`serve`] the corked connections write first, so that the other end can go on. Then the thread takes no more
-//! short work. Then the deferred work runs, in its order: nobody waits for it. A scope within a scope of the same kind:
+//! inline tasks. Then the deferred work runs, in its order: nobody waits for it. A scope within a scope of the same kind:
 //!
 //! - [`answer`] belongs to the outer one, whose end runs the deferred work of both;
-//! - [`cork`], [`with_reply`], [`lend`] and [`wake_inline`] hide the outer one, which is restored at the end.
+//! - [`cork`], [`with_reply`], [`with_inline_tasks`] and [`wake_inline`] hide the outer one, which is restored at the end.
 //!
-//! A kernel below on the stack takes no short work: [`run_short`] clears the allowance while it runs work, and compute threads
-//! are never lent.
+//! An inline task runs no other inline task, so that no kernel below on the stack is delayed: [`run_inline`] clears the
+//! allowance while it runs work. Compute threads never accept inline tasks.
 
 #![forbid(unsafe_code)]
 
@@ -62,19 +62,19 @@ struct State {
     /// `None` outside of [`with_reply`].
     reply: RefCell<Option<Arc<dyn Any + Send + Sync>>>,
     wakes_inline: Cell<bool>,
-    short_work: Cell<ShortWork>,
+    inline_tasks: Cell<InlineTasks>,
     runs_queue: Cell<bool>,
 }
 
-/// A thread's state with regard to short work of a pool.
+/// A thread's state with regard to inline tasks of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum ShortWork {
-    /// The thread was not lent.
+enum InlineTasks {
+    /// The thread accepts none.
     #[default]
     No,
-    /// The thread runs short work.
+    /// The thread accepts one.
     Allowed,
-    /// The thread was lent, and runs short work at this moment.
+    /// The thread accepts inline tasks, and runs one at this moment.
     Busy,
 }
 
@@ -85,7 +85,7 @@ thread_local! {
             corked: RefCell::new(None),
             reply: RefCell::new(None),
             wakes_inline: Cell::new(false),
-            short_work: Cell::new(ShortWork::No),
+            inline_tasks: Cell::new(InlineTasks::No),
             runs_queue: Cell::new(false),
         }
     };
@@ -101,9 +101,9 @@ impl<F: FnMut()> Drop for AtEnd<F> {
 }
 
 /// Runs the visit of a thread that has read a message: within it work can be [deferred](defer), writes are
-/// [corked](cork), and the thread is [lent](lend) if `is_lent`.
-pub fn serve<T>(is_lent: bool, work: impl FnOnce() -> T) -> T {
-    answer(|| lend(is_lent, || cork(work)))
+/// [corked](cork), and the thread [accepts inline tasks](with_inline_tasks) if `accepts`.
+pub fn serve<T>(accepts: bool, work: impl FnOnce() -> T) -> T {
+    answer(|| with_inline_tasks(accepts, || cork(work)))
 }
 
 /// Runs `work`, which may answer somebody, and then the work that was [deferred](defer) in it.
@@ -194,37 +194,37 @@ pub fn take_inline_wake() -> bool {
     STATE.with(|state| state.wakes_inline.replace(false))
 }
 
-/// Runs `work`; meanwhile the thread runs [short work](run_short) of pools if `is_lent`.
-pub fn lend<T>(is_lent: bool, work: impl FnOnce() -> T) -> T {
-    let allowed = if is_lent { ShortWork::Allowed } else { ShortWork::No };
-    let before = STATE.with(|state| state.short_work.replace(allowed));
-    let _end = AtEnd(move || STATE.with(|state| state.short_work.set(before)));
+/// Runs `work`; meanwhile the thread runs [inline tasks](run_inline) of pools if `accepts`.
+pub fn with_inline_tasks<T>(accepts: bool, work: impl FnOnce() -> T) -> T {
+    let allowed = if accepts { InlineTasks::Allowed } else { InlineTasks::No };
+    let before = STATE.with(|state| state.inline_tasks.replace(allowed));
+    let _end = AtEnd(move || STATE.with(|state| state.inline_tasks.set(before)));
     work()
 }
 
-/// Returns whether the thread was lent, and so has other work to return to, such as reading a link.
-pub fn is_lent() -> bool {
-    STATE.with(|state| state.short_work.get()) != ShortWork::No
+/// Returns whether the thread accepts inline tasks, and so has other work to return to, such as reading a link.
+pub fn accepts_inline_tasks() -> bool {
+    STATE.with(|state| state.inline_tasks.get()) != InlineTasks::No
 }
 
-/// Returns whether [`run_short`] would run work on this thread.
-pub fn can_run_short() -> bool {
-    STATE.with(|state| state.short_work.get()) == ShortWork::Allowed
+/// Returns whether [`run_inline`] would run work on this thread.
+pub fn can_run_inline() -> bool {
+    STATE.with(|state| state.inline_tasks.get()) == InlineTasks::Allowed
 }
 
-/// Runs work that ends sooner than another thread would begin it, on this thread if it is lent and not at such work already. A
-/// panic in the work ends the work alone.
+/// Runs work that ends sooner than another thread would begin it, on this thread if it accepts inline tasks and runs
+/// none already. A panic in the work ends the work alone.
 ///
 /// # Errors
 /// The work, if it must run elsewhere.
-pub fn run_short<W: FnOnce()>(work: W) -> Result<(), W> {
-    if !can_run_short() {
+pub fn run_inline<W: FnOnce()>(work: W) -> Result<(), W> {
+    if !can_run_inline() {
         return Err(work);
     }
-    STATE.with(|state| state.short_work.set(ShortWork::Busy));
+    STATE.with(|state| state.inline_tasks.set(InlineTasks::Busy));
     // The panic hook has reported a panic; the thread must go on.
     let _ = catch_unwind(AssertUnwindSafe(work));
-    STATE.with(|state| state.short_work.set(ShortWork::Allowed));
+    STATE.with(|state| state.inline_tasks.set(InlineTasks::Allowed));
     Ok(())
 }
 

@@ -161,22 +161,22 @@ fn one_wake_is_inline_in_each_scope() {
 }
 
 #[test]
-fn lent_threads_run_short_work_but_not_within_short_work() {
+fn thread_runs_inline_tasks_but_not_within_an_inline_task() {
     let log = Log::default();
-    assert!(!is_lent() && run_short(log.noting("not lent")).is_err());
-    lend(true, || {
+    assert!(!accepts_inline_tasks() && run_inline(log.noting("not accepted")).is_err());
+    with_inline_tasks(true, || {
         let inner = log.clone();
-        let outer = run_short(move || {
+        let outer = run_inline(move || {
             inner.note("outer");
-            assert!(is_lent() && run_short(inner.noting("nested")).is_err());
+            assert!(accepts_inline_tasks() && run_inline(inner.noting("nested")).is_err());
             resume_unwind(Box::new("work that panics"))
         });
-        assert!(outer.is_ok() && run_short(log.noting("after a panic")).is_ok());
-        lend(false, || assert!(!is_lent() && !can_run_short()));
-        panics(|| lend(false, || resume_unwind(Box::new("within"))));
-        assert!(can_run_short());
+        assert!(outer.is_ok() && run_inline(log.noting("after a panic")).is_ok());
+        with_inline_tasks(false, || assert!(!accepts_inline_tasks() && !can_run_inline()));
+        panics(|| with_inline_tasks(false, || resume_unwind(Box::new("within"))));
+        assert!(can_run_inline());
     });
-    assert!(!is_lent());
+    assert!(!accepts_inline_tasks());
     assert_eq!(log.take(), ["outer", "after a panic"]);
 }
 
@@ -188,9 +188,9 @@ fn a_visit_writes_then_returns_its_thread_then_runs_deferred_work() {
         let visit = || {
             serve(true, || {
                 connection.post();
-                assert!(can_run_short());
+                assert!(can_run_inline());
                 defer(move || {
-                    log.note(&format!("{:?} written, lent: {}", written.writes(), is_lent()));
+                    log.note(&format!("{:?} written, accepts: {}", written.writes(), accepts_inline_tasks()));
                 });
                 if panicking {
                     resume_unwind(Box::new("the visit panics"));
@@ -199,5 +199,5 @@ fn a_visit_writes_then_returns_its_thread_then_runs_deferred_work() {
         };
         if panicking { panics(visit) } else { visit() }
     }
-    assert_eq!(log.take(), ["[1] written, lent: false", "[1, 1] written, lent: false"]);
+    assert_eq!(log.take(), ["[1] written, accepts: false", "[1, 1] written, accepts: false"]);
 }

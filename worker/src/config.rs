@@ -15,7 +15,7 @@ pub struct WorkerConfig {
     pub cluster: Cluster,
     /// The address of this process if the task is replicated, that is served by one of two processes. A
     /// replicated task has only CPU devices, and only its variables, queues and accumulators are replicated.
-    pub replica_at: Option<String>,
+    pub replica_address: Option<String>,
     /// Number of devices `CPU:0`, `CPU:1` and so on, which share the process's threads and memory.
     pub cpu_devices: u32,
     /// The GPUs that become devices `GPU:0`, `GPU:1` and so on, and their options.
@@ -39,7 +39,7 @@ pub struct WorkerConfig {
     /// Makes the allocator return the calling thread's freed memory to the operating system. It is called
     /// after the last graph was removed: on the compute threads, on one thread that registers graphs and on
     /// one that serves.
-    pub give_back: fn(),
+    pub trim_memory: fn(),
 }
 
 impl WorkerConfig {
@@ -48,7 +48,7 @@ impl WorkerConfig {
         WorkerConfig {
             task,
             cluster,
-            replica_at: None,
+            replica_address: None,
             cpu_devices: 1,
             gpus: GpuOptions::default(),
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
@@ -59,7 +59,7 @@ impl WorkerConfig {
             start_deadline: Duration::from_secs(300),
             cancel_grace: Duration::from_secs(10),
             retention: Duration::from_secs(600),
-            give_back: || {},
+            trim_memory: || {},
         }
     }
 }

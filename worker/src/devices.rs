@@ -2,7 +2,7 @@
 
 use crate::gpus;
 use device::Device;
-use device::gpu_options::{GpuOptions, Visible};
+use device::gpu_options::{GpuOptions, GpuSelection};
 use graph::{Code, DeviceAttributes, DeviceName, TaskName};
 use proto::Status;
 use std::sync::Arc;
@@ -28,7 +28,9 @@ impl Devices {
             Arc::new(kernels::device(name, incarnation(), memory_limit))
         };
         let gpus = match gpus::devices(task, gpus, incarnation) {
-            Err(error) if error.code() == Code::Unavailable && gpus.visible == Visible::All => Vec::new(),
+            Err(error) if error.code() == Code::Unavailable && gpus.visible == GpuSelection::All => {
+                Vec::new()
+            }
             found => found.map_err(|error| crate::failure(&error))?,
         };
         Ok(Devices((0..cpus.max(1)).map(cpu).chain(gpus).collect()))

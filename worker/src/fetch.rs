@@ -6,7 +6,7 @@ use device::rendezvous::RendezvousKey;
 use http::header::{CONTENT_TYPE, HeaderValue, TE};
 use http_body_util::{BodyExt, Full};
 use prost::Message;
-use proto::channel::{Peer, Repeat};
+use proto::channel::{Peer, RetryPolicy};
 use proto::deadline::{TIMEOUT, to_timeout};
 use proto::grpc::PREFIX;
 use proto::service::WorkerServiceClient;
@@ -41,8 +41,10 @@ pub(crate) async fn fetch(
         ..Default::default()
     };
     let frame = frame(&request);
-    peer.call("RecvTensor", Repeat::Never, deadline, |channel| exchange(channel, frame.clone(), deadline))
-        .await?
+    peer.call("RecvTensor", RetryPolicy::Never, deadline, |channel| {
+        exchange(channel, frame.clone(), deadline)
+    })
+    .await?
 }
 
 /// Tells the sender that a reply has arrived, if the sender retains it until then. Without this, the sender
@@ -51,7 +53,7 @@ pub(crate) async fn acknowledge(peer: &Peer, request_id: i64) {
     let receipt = pb::MarkRecvFinishedRequest { request_id };
     let send = |channel| async move { WorkerServiceClient::new(channel).mark_recv_finished(receipt).await };
     let deadline = Some(Instant::now() + RECEIPT_DEADLINE);
-    let _ = peer.call("MarkRecvFinished", Repeat::Never, deadline, send).await;
+    let _ = peer.call("MarkRecvFinished", RetryPolicy::Never, deadline, send).await;
 }
 
 /// Returns a request with gRPC's message header in front.

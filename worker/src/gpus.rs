@@ -1,9 +1,9 @@
 //! The GPUs of this machine, in a program that is built with CUDA; none in another.
 
 #[cfg(feature = "cuda")]
-pub use cuda::gpus::{devices, found, libraries};
+pub use cuda::gpus::{devices, find_gpus, libraries};
 #[cfg(not(feature = "cuda"))]
-pub use without_cuda::{devices, found, libraries};
+pub use without_cuda::{devices, find_gpus, libraries};
 
 use device::KernelTable;
 
@@ -19,7 +19,7 @@ pub(crate) fn kernel_table() -> Option<&'static KernelTable> {
 #[cfg(not(feature = "cuda"))]
 mod without_cuda {
     use device::Device;
-    use device::gpu_options::{GpuOptions, LibraryReport, Visible};
+    use device::gpu_options::{GpuOptions, GpuSelection, LibraryReport};
     use device::{Error, Result};
     use graph::{Code, TaskName};
     use std::sync::Arc;
@@ -29,16 +29,16 @@ mod without_cuda {
     /// # Errors
     /// `Unavailable` if the options ask for GPUs.
     pub fn devices(_: &TaskName, options: &GpuOptions, _: impl Fn() -> u64) -> Result<Vec<Arc<Device>>> {
-        found(&options.visible).map(|_| Vec::new())
+        find_gpus(&options.visible).map(|_| Vec::new())
     }
 
     /// No descriptions.
     ///
     /// # Errors
     /// `Unavailable` if `visible` asks for GPUs.
-    pub fn found(visible: &Visible) -> Result<Vec<String>> {
+    pub fn find_gpus(visible: &GpuSelection) -> Result<Vec<String>> {
         match visible {
-            Visible::These(numbers) if numbers.is_empty() => Ok(Vec::new()),
+            GpuSelection::Listed(numbers) if numbers.is_empty() => Ok(Vec::new()),
             _ => Err(Error::new(Code::Unavailable, "this program is built without CUDA")),
         }
     }

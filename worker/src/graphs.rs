@@ -4,7 +4,7 @@ use crate::session::Session;
 use crate::transport::Route;
 use device::Pool;
 use executor::{Executor, fuse};
-use graph::{DeviceName, Graph, NodeId, Origin, Role};
+use graph::{DeviceName, Graph, NodeId, RecvOrigin, Role};
 use parking_lot::Mutex;
 use placer::{DeviceSet, PartitionOptions, Split, partition, placed_devices};
 use proto::convert::{DefaultAttrs, graph_to_proto};
@@ -38,7 +38,8 @@ impl GraphPartition {
         pool: &Arc<Pool>,
     ) -> Result<GraphPartition, Status> {
         let on = session.devices.find(&device)?.clone();
-        let executor = Executor::among(&graph, on, session.devices.all(), pool.clone(), &session.kernels);
+        let executor =
+            Executor::with_devices(&graph, on, session.devices.all(), pool.clone(), &session.kernels);
         Ok(GraphPartition { device, executor: Arc::new(executor.map_err(|e| crate::failure(&e))?), graph })
     }
 
@@ -46,13 +47,13 @@ impl GraphPartition {
     /// partitions with feeds differ.
     fn for_partial_run(&self, session: &Session, pool: &Arc<Pool>) -> Result<GraphPartition, Status> {
         let (device, mut graph) = (self.device.clone(), self.graph.clone());
-        let fed = self.graph.nodes().filter_map(|(id, node)| Some((id, Origin::of(node)?)));
-        let fed: Vec<(NodeId, Origin<'_>)> = fed.filter(|(_, origin)| origin.is_fed).collect();
+        let fed = self.graph.nodes().filter_map(|(id, node)| Some((id, RecvOrigin::of(node)?)));
+        let fed: Vec<(NodeId, RecvOrigin<'_>)> = fed.filter(|(_, origin)| origin.is_fed).collect();
         if fed.is_empty() {
             return Ok(GraphPartition { device, executor: self.executor.clone(), graph });
         }
         for (id, origin) in fed {
-            Origin { is_fed: false, ..origin }.note(graph.node_mut(id));
+            RecvOrigin { is_fed: false, ..origin }.note(graph.node_mut(id));
         }
         GraphPartition::compile(device, graph, session, pool)
     }

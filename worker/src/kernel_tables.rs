@@ -20,7 +20,8 @@ pub fn kernel_table(device_type: &str) -> Option<&'static KernelTable> {
 /// The kernels of an op on the device types that this process can offer, one a line, as messages list them: as a TensorFlow
 /// without CUDA, a process that finds no GPU knows of the CPU alone.
 pub fn offered_kernels(op: &str) -> String {
-    let has_gpus = gpus::found(&device::gpu_options::Visible::All).is_ok_and(|found| !found.is_empty());
+    let has_gpus =
+        gpus::find_gpus(&device::gpu_options::GpuSelection::All).is_ok_and(|found| !found.is_empty());
     let tables = kernel_tables().into_iter().filter(|table| table.device_type == "CPU" || has_gpus);
     registered_kernels(&tables.collect::<Vec<_>>(), op)
 }

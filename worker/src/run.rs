@@ -201,7 +201,7 @@ pub(crate) fn start(step_run: StepRun, graph: &RegisteredGraph, trace: bool) -> 
         join.answer();
     }
     // Short runs execute on this thread: waking another thread would take as long.
-    Pool::lend_thread(|| {
+    Pool::with_inline_tasks(|| {
         for (index, part) in graph.partitions.iter().enumerate() {
             let one = PartitionRun { join: join.clone(), step: state.clone(), index, reported: false };
             part.executor.run(step.clone(), trace, Box::new(move |result| one.report(result)));

@@ -6,7 +6,7 @@ use crate::steps::StepWait;
 use crate::worker::Worker;
 use device::Device;
 use device::rendezvous::{RendezvousKey, Sent};
-use device::{Value, crossing};
+use device::{Value, transfer};
 use graph::{Code, DType, DeviceName, Tensor};
 use proto::{Status, pb};
 use std::sync::Arc;
@@ -122,7 +122,7 @@ async fn to_host(device: &Arc<Device>, value: Value) -> Result<Tensor, Status> {
         value => value,
     };
     let (sender, received_value) = oneshot::channel();
-    crossing::to_host(device, value, Box::new(move |result| drop(sender.send(result))));
+    transfer::to_host(device, value, Box::new(move |result| drop(sender.send(result))));
     match received_value.await {
         Ok(result) => result.map_err(|e| crate::failure(&e)),
         Err(_) => Err(Status::new(Code::Internal, "a transfer from a device ended without a result")),

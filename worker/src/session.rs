@@ -194,7 +194,7 @@ impl Sessions {
 mod tests {
     use super::*;
     use crate::transport::{LinkTable, Transport};
-    use device::gpu_options::{GpuOptions, Visible};
+    use device::gpu_options::{GpuOptions, GpuSelection};
     use std::time::Duration;
 
     fn sessions() -> Sessions {
@@ -209,7 +209,7 @@ mod tests {
             Cluster::new(),
         );
         let peers = Peers::new(Cluster::new(), Duration::from_secs(1), 1, link_table);
-        let none = GpuOptions { visible: Visible::These(Vec::new()), ..GpuOptions::default() };
+        let none = GpuOptions { visible: GpuSelection::Listed(Vec::new()), ..GpuOptions::default() };
         let devices = Devices::new(&task, 2, 1 << 20, &none).unwrap_or_else(|e| panic!("{e}"));
         Sessions::new(task.clone(), devices, Arc::new(peers))
     }

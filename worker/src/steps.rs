@@ -9,7 +9,7 @@ use device::Error;
 use device::cancel::Cancellation;
 use graph::{Code, TaskName};
 use parking_lot::Mutex;
-use proto::{SeenIds, Status};
+use proto::{RecentIds, Status};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -109,7 +109,7 @@ struct StepTable {
     steps: FxHashMap<i64, Arc<StepState>>,
     /// Number of receives that wait, over all steps.
     waiting: usize,
-    cleaned: SeenIds,
+    cleaned: RecentIds,
     /// Steps that values have arrived for and that have not started here, with the time of the first value.
     early: FxHashMap<i64, Instant>,
     next_sweep: Instant,
@@ -121,7 +121,7 @@ impl Steps {
         let table = StepTable {
             steps: FxHashMap::default(),
             waiting: 0,
-            cleaned: SeenIds::new(MAX_REMEMBERED),
+            cleaned: RecentIds::new(MAX_REMEMBERED),
             early: FxHashMap::default(),
             next_sweep: Instant::now(),
             closing: false,

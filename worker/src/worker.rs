@@ -15,7 +15,7 @@ use crate::steps::{StepState, Steps};
 use crate::transfers::Transfers;
 use crate::transport::{LinkTable, LinkedWorker};
 use device::Device;
-use device::gpu_options::{GpuOptions, Visible};
+use device::gpu_options::{GpuOptions, GpuSelection};
 use device::journal::Journal;
 use device::resource::ResourceStore;
 use device::{Error, Pool, shared_memory};
@@ -26,7 +26,7 @@ use proto::grpc::MAX_MESSAGE_SIZE;
 use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
 use proto::pb::ConfigProto;
 use proto::replication::replication_service_server::ReplicationServiceServer;
-use proto::{RemoteWorker, Rewrites, SeenIds, Status};
+use proto::{RecentIds, RemoteWorker, Rewrites, Status};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,8 +48,8 @@ pub struct Worker {
     /// The runtime for receives from other tasks, which are started from compute threads.
     pub(crate) runtime: Handle,
     pub(crate) pool: Arc<Pool>,
-    seen_runs: Mutex<SeenIds>,
-    seen_receives: Mutex<SeenIds>,
+    seen_runs: Mutex<RecentIds>,
+    seen_receives: Mutex<RecentIds>,
     pub(crate) transfers: Arc<Transfers>,
     pub(crate) link_table: Arc<LinkTable>,
     /// The replication state, if the task is replicated.
@@ -62,8 +62,8 @@ impl Worker {
     /// # Errors
     /// `FailedPrecondition` outside a runtime; `ResourceExhausted` if threads cannot be started.
     pub fn new(config: WorkerConfig) -> Result<Arc<Worker>, Status> {
-        let no_gpus = GpuOptions { visible: Visible::These(Vec::new()), ..config.gpus.clone() };
-        let gpus = if config.replica_at.is_some() { &no_gpus } else { &config.gpus };
+        let no_gpus = GpuOptions { visible: GpuSelection::Listed(Vec::new()), ..config.gpus.clone() };
+        let gpus = if config.replica_address.is_some() { &no_gpus } else { &config.gpus };
         let devices = Devices::new(&config.task, config.cpu_devices, config.memory_limit, gpus)?;
         Worker::with_device_set(config, devices)
     }
@@ -81,7 +81,7 @@ impl Worker {
         let runtime = Handle::try_current()
             .map_err(|e| Status::new(Code::FailedPrecondition, format!("a worker needs a runtime: {e}")))?;
         let pool = Pool::new(config.threads).map_err(|e| crate::failure(&e))?;
-        let primary = match config.replica_at.is_some() {
+        let primary = match config.replica_address.is_some() {
             true => Some(attach_journal(&config.task, &devices)?),
             false => None,
         };
@@ -91,7 +91,7 @@ impl Worker {
         let incarnations = devices.attributes().iter().map(|d| d.incarnation).collect();
         let (deadline, connections) = (config.connect_deadline, config.data_connections);
         let caller = (&config.task, incarnations);
-        let address = config.replica_at.as_deref().or(config.cluster.address(&config.task));
+        let address = config.replica_address.as_deref().or(config.cluster.address(&config.task));
         let link_table = LinkTable::new(
             config.transport,
             connections,
@@ -108,8 +108,8 @@ impl Worker {
             devices,
             runtime,
             pool,
-            seen_runs: Mutex::new(SeenIds::new(MAX_REMEMBERED)),
-            seen_receives: Mutex::new(SeenIds::new(MAX_REMEMBERED)),
+            seen_runs: Mutex::new(RecentIds::new(MAX_REMEMBERED)),
+            seen_receives: Mutex::new(RecentIds::new(MAX_REMEMBERED)),
             transfers: Arc::default(),
             link_table,
             primary,
@@ -123,7 +123,7 @@ impl Worker {
     ///
     /// # Errors
     /// `InvalidArgument` for a malformed address.
-    pub fn reach(&self, task: &TaskName, address: &str) -> Result<Arc<dyn WorkerLink>, Status> {
+    pub fn connect_to(&self, task: &TaskName, address: &str) -> Result<Arc<dyn WorkerLink>, Status> {
         let deadline = self.config.connect_deadline;
         let remote = RemoteWorker::new(task.clone(), address, deadline)?;
         let peer = Arc::new(Peer::new(task.clone(), address, deadline, 1)?);
@@ -151,7 +151,7 @@ impl Worker {
     }
 
     /// Logs the steps that have run for long, and the values that they wait for.
-    pub fn tell_slow_steps(&self) {
+    pub fn log_slow_steps(&self) {
         self.steps.take_slow_reports(Instant::now()).iter().for_each(|text| tracing::info!("{text}"));
     }
 
@@ -183,7 +183,7 @@ impl Worker {
 
     /// Waits until this process must stop serving, see `Primary::wait_until_superseded`; forever if the task is
     /// not replicated.
-    pub async fn yields(&self) {
+    pub async fn wait_until_superseded(&self) {
         match &self.primary {
             Some(primary) => primary.wait_until_superseded().await,
             None => std::future::pending().await,
@@ -292,15 +292,15 @@ impl Worker {
         self.runtime.spawn(async move {
             tokio::time::sleep(REOPEN_TIME).await;
             let Some(worker) = own.upgrade().filter(|worker| !worker.sessions.have_graphs()) else { return };
-            let give_back = worker.config.give_back;
+            let trim_memory = worker.config.trim_memory;
             let trim = move || {
                 graph::tensor::trim_memory(Duration::ZERO);
-                give_back();
+                trim_memory();
             };
             // An error means that the runtime is shutting down.
             let _ = tokio::task::spawn_blocking(trim).await;
-            worker.pool.on_each_thread(give_back);
-            give_back();
+            worker.pool.on_each_thread(trim_memory);
+            trim_memory();
         });
     }
 

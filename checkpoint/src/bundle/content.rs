@@ -16,7 +16,7 @@ pub trait Content {
     fn shape(&self) -> &Shape;
 
     /// Writes all bytes to the sink, in order.
-    fn give(&self, sink: &mut Sink<'_>) -> Result<()>;
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()>;
 }
 
 /// The writer of the bytes of one tensor to a file.
@@ -79,7 +79,7 @@ impl Content for Tensor {
         self.shape()
     }
 
-    fn give(&self, sink: &mut Sink<'_>) -> Result<()> {
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         if self.dtype() == DType::String {
             sink.add_strings(self.as_strings()?)
         } else {
@@ -97,8 +97,8 @@ impl<C: Content> Content for Arc<C> {
         C::shape(self)
     }
 
-    fn give(&self, sink: &mut Sink<'_>) -> Result<()> {
-        C::give(self, sink)
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        C::write_to(self, sink)
     }
 }
 

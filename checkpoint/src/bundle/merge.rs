@@ -52,7 +52,7 @@ pub fn merge(parts: &[PathBuf], destination: impl AsRef<Path>, options: MergeOpt
         invalid!("At least one prefix checkpoint file must exist, but none existed.");
     }
     let shards = u32::try_from(sources.len()).map_err(|_| Error::invalid("too many data files"))?;
-    let store = store::of(destination)?;
+    let store = store::store_of(destination)?;
     store.prepare(destination)?;
     let index = write_index(&*store, destination, shards, &entries)?;
     for (shard, from) in sources.iter().enumerate() {
@@ -65,14 +65,14 @@ pub fn merge(parts: &[PathBuf], destination: impl AsRef<Path>, options: MergeOpt
     let into: Vec<PathBuf> = (0..shards).map(|shard| data_file(destination, shard, shards)).collect();
     let indexes = found.iter().map(index_file).filter(|index| *index != index_file(destination));
     for left in indexes.chain(sources.into_iter().filter(|from| !into.contains(from))) {
-        let _ = store::of(&left).and_then(|store| store.delete(&left));
+        let _ = store::store_of(&left).and_then(|store| store.delete(&left));
     }
     if options.delete_old_dirs {
         for prefix in &found {
             if prefix.parent() != destination.parent()
                 && let Some(folder) = prefix.parent()
             {
-                let _ = store::of(folder).and_then(|store| store.remove_folder(folder));
+                let _ = store::store_of(folder).and_then(|store| store.remove_folder(folder));
             }
         }
     }

@@ -214,7 +214,7 @@ impl Reader {
             std::collections::btree_map::Entry::Occupied(opened) => Ok(opened.into_mut()),
             std::collections::btree_map::Entry::Vacant(vacant) => {
                 let path = data_file(&self.prefix, shard, self.shards);
-                let file = store::of(&path)?.open(&path)?;
+                let file = store::store_of(&path)?.open(&path)?;
                 Ok(vacant.insert((path, file)))
             }
         }

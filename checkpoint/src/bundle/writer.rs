@@ -36,7 +36,7 @@ impl Writer {
         create: impl FnOnce(&dyn Store, &Path) -> Result<Box<dyn Pending>>,
     ) -> Result<Writer> {
         let prefix = prefix.as_ref().to_owned();
-        let store = store::of(&prefix)?;
+        let store = store::store_of(&prefix)?;
         store.prepare(&prefix)?;
         let data = create(&*store, &data_file(&prefix, 0, 1))?;
         Ok(Writer { prefix, store, data, entries: BTreeMap::new() })
@@ -94,7 +94,7 @@ impl Writer {
         }
         let offset = self.data.written();
         let mut sink = Sink::new(&mut *self.data);
-        tensor.give(&mut sink)?;
+        tensor.write_to(&mut sink)?;
         let (size, checksum) = sink.finish();
         if wanted.is_some_and(|wanted| wanted != size) {
             invalid!("{size} bytes are not a tensor of {} {}", tensor.dtype(), tensor.shape());

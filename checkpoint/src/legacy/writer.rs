@@ -68,7 +68,7 @@ pub fn write(path: impl AsRef<Path>, items: &[Item<'_>]) -> Result<()> {
     meta.message(2, |versions| {
         versions.varint(1, 1);
     });
-    let store = store::of(path)?;
+    let store = store::store_of(path)?;
     let mut table = Builder::new(store.create(path)?);
     let mut header = Proto::new();
     header.bytes(1, &meta.finish());

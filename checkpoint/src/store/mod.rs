@@ -149,7 +149,7 @@ const SCHEMES: &[(&str, &str)] = &[
 /// # Errors
 /// `Unimplemented` for a scheme that is unknown or not built in, `InvalidArgument` if the store cannot be set
 /// up from the environment variables.
-pub fn of(path: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
+pub fn store_of(path: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
     let path = path.as_ref();
     let Some(scheme) = scheme(path) else { return Ok(Arc::new(local::Local)) };
     #[cfg(feature = "store-memory")]
@@ -168,18 +168,18 @@ pub fn of(path: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
 /// # Errors
 /// `NotFound` if the file does not exist.
 pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
-    of(&path)?.read(path.as_ref())
+    store_of(&path)?.read(path.as_ref())
 }
 
 /// Returns whether a file exists.
 pub fn exists(path: impl AsRef<Path>) -> Result<bool> {
-    of(&path)?.exists(path.as_ref())
+    store_of(&path)?.exists(path.as_ref())
 }
 
 /// Writes a file atomically: a reader gets the old contents or the new ones, never a part.
 pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     let path = path.as_ref();
-    let mut file = of(path)?.create(path)?;
+    let mut file = store_of(path)?.create(path)?;
     file.write(bytes)?;
     file.commit()
 }
@@ -206,7 +206,7 @@ pub fn within(folder: &Path, name: &str) -> PathBuf {
 pub(crate) fn relocate(from: &Path, to: &Path) -> Result<()> {
     match () {
         () if from == to => Ok(()),
-        () if root(from) == root(to) => of(from)?.relocate(from, to),
+        () if root(from) == root(to) => store_of(from)?.relocate(from, to),
         () => copy_through(from, to),
     }
 }
@@ -216,9 +216,9 @@ const COPY_CHUNK: usize = 32 << 20;
 
 /// Copies a file to another name by reading and writing it.
 fn copy_through(from: &Path, to: &Path) -> Result<()> {
-    let mut source = of(from)?.open(from)?;
+    let mut source = store_of(from)?.open(from)?;
     let size = source.size()?;
-    let mut file = of(to)?.create(to)?;
+    let mut file = store_of(to)?.create(to)?;
     let mut bytes = vec![0; COPY_CHUNK.min(usize::try_from(size).unwrap_or(COPY_CHUNK))];
     while file.written() < size {
         let rest = usize::try_from(size - file.written()).unwrap_or(COPY_CHUNK).min(bytes.len());

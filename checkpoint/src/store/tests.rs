@@ -6,12 +6,12 @@ use crate::testing::TempDir;
 
 #[test]
 fn schemes_select_the_store() {
-    let of = |name: &'static str| (scheme(Path::new(name)), root(Path::new(name)));
-    assert_eq!(of("s3://bucket/a/b"), (Some("s3"), Some("s3://bucket")));
-    assert_eq!(of("s3://bucket"), (Some("s3"), Some("s3://bucket")));
-    assert_eq!(of("http://host:80/a://b"), (Some("http"), Some("http://host:80")));
+    let parts = |name: &'static str| (scheme(Path::new(name)), root(Path::new(name)));
+    assert_eq!(parts("s3://bucket/a/b"), (Some("s3"), Some("s3://bucket")));
+    assert_eq!(parts("s3://bucket"), (Some("s3"), Some("s3://bucket")));
+    assert_eq!(parts("http://host:80/a://b"), (Some("http"), Some("http://host:80")));
     for local in ["/a/b", "a", "", "://a", "1s://a", "a b://c", "a/b://c", "s3:/a"] {
-        assert_eq!(of(local), (None, None), "{local}");
+        assert_eq!(parts(local), (None, None), "{local}");
         assert!(is_local(Path::new(local)));
     }
     assert_eq!(within(Path::new("gs://a/b"), "c"), Path::new("gs://a/b/c"));
@@ -21,7 +21,7 @@ fn schemes_select_the_store() {
 
 #[test]
 fn the_error_of_a_missing_scheme_names_its_feature() -> Result<()> {
-    let error_text = |name: &str| match of(name) {
+    let error_text = |name: &str| match store_of(name) {
         Err(error) => (error.code() == Code::Unimplemented).then(|| error.to_string()),
         Ok(_) => None,
     };
@@ -44,7 +44,7 @@ fn the_error_of_a_missing_scheme_names_its_feature() -> Result<()> {
 fn local_files_are_replaced_atomically() -> Result<()> {
     let dir = TempDir::new()?;
     let name = dir.path().join("file");
-    let store = of(&name)?;
+    let store = store_of(&name)?;
     assert!(!store.exists(&name)?);
     store.delete(&name)?;
     assert_eq!(store.read(&name).map_err(|e| e.code()), Err(Code::NotFound));

@@ -29,7 +29,7 @@ impl Table {
     /// `DataLoss` for a file that is not a complete table.
     pub(crate) fn open(path: impl AsRef<Path>) -> Result<Table> {
         let path = path.as_ref().to_owned();
-        let file = store::of(&path)?.open(&path)?;
+        let file = store::store_of(&path)?.open(&path)?;
         let size = file.size()?;
         let mut table = Table { path, file, size, blocks: Vec::new() };
         let Some(footer_at) = size.checked_sub(FOOTER as u64) else {
@@ -175,7 +175,7 @@ mod tests {
         let path = dir.path().join("table");
         let entries: Vec<(Vec<u8>, Vec<u8>)> =
             (0..3000u32).map(|i| (format!("key{i:06}").into_bytes(), vec![i as u8; 500])).collect();
-        let mut builder = Builder::new(store::of(&path)?.create(&path)?);
+        let mut builder = Builder::new(store::store_of(&path)?.create(&path)?);
         for (key, value) in &entries {
             builder.add(key, value)?;
         }
@@ -200,7 +200,7 @@ mod tests {
     fn snappy_blocks_are_read() -> Result<()> {
         let dir = TempDir::new()?;
         let path = dir.path().join("table");
-        let mut builder = Builder::new(store::of(&path)?.create(&path)?);
+        let mut builder = Builder::new(store::store_of(&path)?.create(&path)?);
         builder.add(b"key", &[7; 1000])?;
         builder.finish()?.commit()?;
         let plain = std::fs::read(&path).map_err(|e| Error::file(&path, &e))?;

@@ -6,7 +6,7 @@ use super::gpu_engine::{Engine, block, block_of};
 use super::kernel_stream::KernelStream;
 use super::memory::BlockId;
 use super::segment_variables::{LockedValues, SegmentVariables};
-use device::repeat::{Access, Walk};
+use device::segment_runner::{Access, RunKernels};
 use device::value::Value;
 use device::{Device, DeviceMemory, DeviceTensor};
 use device::{Error, Result};
@@ -85,7 +85,7 @@ impl CapturedSegment {
         inputs: &[Value],
         unmoved: &[bool],
         variables: &SegmentVariables,
-        walk: &mut Walk<'_>,
+        walk: &mut RunKernels<'_>,
     ) -> Result<CapturedSegment> {
         let arena = Arena::new(engine.clone(), name.clone());
         let mut locations = Vec::with_capacity(inputs.len());

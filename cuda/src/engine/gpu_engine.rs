@@ -9,7 +9,7 @@ use super::program::{Function, Program, Programs};
 use super::streams::{Mark, Stream, Streams};
 use super::waiter_thread::WaiterThread;
 use device::gpu_options::GpuOptions;
-use device::window::BorrowedMemory;
+use device::peer_buffer::BorrowedMemory;
 use device::{DeviceTensor, Transfer};
 use device::{Error, Result};
 use graph::tensor::Buffer;

@@ -2,7 +2,7 @@
 
 use super::library;
 use super::nvidia;
-use device::gpu_options::Visible;
+use device::gpu_options::GpuSelection;
 use device::{Error, Result};
 use std::sync::OnceLock;
 
@@ -52,11 +52,11 @@ pub fn are_present() -> bool {
 /// # Errors
 /// `InvalidArgument` for a number that the machine does not have; `Unavailable` if the machine has no GPU and
 /// the options name one.
-pub fn pick(visible: &Visible) -> Result<Vec<Gpu>> {
+pub fn pick(visible: &GpuSelection) -> Result<Vec<Gpu>> {
     match visible {
-        Visible::All => Ok(gpus()?.to_vec()),
-        Visible::These(numbers) if numbers.is_empty() => Ok(Vec::new()),
-        Visible::These(numbers) => {
+        GpuSelection::All => Ok(gpus()?.to_vec()),
+        GpuSelection::Listed(numbers) if numbers.is_empty() => Ok(Vec::new()),
+        GpuSelection::Listed(numbers) => {
             let all = gpus()?;
             let find = |number: &u32| {
                 let found = all.iter().find(|gpu| gpu.number == *number).cloned();

@@ -8,9 +8,9 @@ use super::gpu_engine::{Engine, block_of};
 use super::memory::Block;
 use super::pool::Pool;
 use super::streams::{Mark, Stream};
-use device::shared_block::{Place, SharedBlock, Sharing};
+use device::peer_buffer::{BorrowedMemory, PeerBuffer, PeerMapping};
+use device::shared_block::{MemoryKind, SharedBlock, Sharing};
 use device::value::Value;
-use device::window::{BorrowedMemory, PeerWindow, View};
 use device::{DeviceTensor, Transfer};
 use device::{Error, Result};
 use parking_lot::Mutex;
@@ -61,8 +61,8 @@ impl SharedBlock for IpcBuffer {
         self.shared.descriptor.try_clone()
     }
 
-    fn place(&self) -> Place {
-        Place::Device
+    fn memory_kind(&self) -> MemoryKind {
+        MemoryKind::Device
     }
 }
 
@@ -105,7 +105,7 @@ impl IpcBuffers {
 /// not sleep. Threads of the worker's shared pool must not sleep, because they may have to run the very work
 /// that is waited for.
 pub(super) fn try_wait_before(time: Instant) -> bool {
-    let waits = !visit::is_lent() && Instant::now() < time;
+    let waits = !visit::accepts_inline_tasks() && Instant::now() < time;
     if waits {
         std::thread::park_timeout(POLL_INTERVAL);
     }
@@ -184,7 +184,7 @@ impl Pool {
 
     /// Returns an unused buffer to the pool, or closes it if a peer may still read it.
     pub(super) fn recycle(&self, buffer: IpcBuffer) {
-        match buffer.sharing.is_given_up() {
+        match buffer.sharing.is_read_only() {
             true => self.close(buffer),
             false => self.ipc_buffers.0.lock().idle.push_back(buffer),
         }
@@ -204,7 +204,7 @@ impl Pool {
         self.remove_allocation(buffer.shared.address);
         let mut ipc_buffers = self.ipc_buffers.0.lock();
         ipc_buffers.bytes -= buffer.len as u64;
-        if buffer.sharing.is_known() || buffer.sharing.is_given_up() {
+        if buffer.sharing.is_known() || buffer.sharing.is_read_only() {
             ipc_buffers.closed = Some(Instant::now());
         }
         drop(ipc_buffers);
@@ -254,7 +254,7 @@ impl Engine {
     }
 
     /// Returns whether this GPU can map another process's buffer.
-    pub(super) fn can_map(self: &Arc<Engine>, window: &PeerWindow) -> bool {
+    pub(super) fn can_map(self: &Arc<Engine>, window: &PeerBuffer) -> bool {
         let view = self.view(window);
         view.inspect_err(|error| tracing::debug!("tensors of another process come by the host: {error}"))
             .is_ok()
@@ -264,7 +264,7 @@ impl Engine {
     ///
     /// # Errors
     /// The driver's, if the GPU cannot map the buffer.
-    fn view(self: &Arc<Engine>, window: &PeerWindow) -> Result<Address> {
+    fn view(self: &Arc<Engine>, window: &PeerBuffer) -> Result<Address> {
         let find_mapping = |mapping: &Mapping| Arc::ptr_eq(&mapping.engine, self).then_some(mapping.address);
         let map = || {
             let (engine, len) = (self.clone(), window.len());
@@ -279,7 +279,7 @@ impl Engine {
     /// # Errors
     /// The driver's.
     pub(super) fn map_borrowed(self: &Arc<Engine>, borrowed: &BorrowedMemory) -> Result<Address> {
-        self.view(borrowed.window()).inspect_err(|_| borrowed.tell_unseen())
+        self.view(borrowed.window()).inspect_err(|_| borrowed.report_no_access())
     }
 
     /// Copies a borrowed tensor of another process into this GPU's memory; the copy is enqueued, and users of
@@ -321,7 +321,7 @@ struct Mapping {
     len: usize,
 }
 
-impl View for Mapping {}
+impl PeerMapping for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {

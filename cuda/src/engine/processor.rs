@@ -10,9 +10,9 @@ use super::nvidia::Nvidia;
 use super::repeater::GraphRepeater;
 use crate::kernels::table;
 use device::gpu_options::GpuOptions;
-use device::repeat::{Repeater, SegmentInfo};
+use device::peer_buffer::{BorrowedMemory, PeerBuffer};
+use device::segment_runner::{SegmentInfo, SegmentRunner};
 use device::value::Value;
-use device::window::{BorrowedMemory, PeerWindow};
 use device::{Device, DeviceAttributes, DeviceTensor, Processor, Transfer};
 use device::{Error, Result};
 use graph::{DeviceName, Tensor};
@@ -159,7 +159,7 @@ impl Processor for CudaProcessor {
         }
     }
 
-    fn can_access(&self, window: &PeerWindow) -> bool {
+    fn can_access(&self, window: &PeerBuffer) -> bool {
         self.engine().is_ok_and(|engine| engine.can_map(window))
     }
 
@@ -178,7 +178,7 @@ impl Processor for CudaProcessor {
         self.options.graphs
     }
 
-    fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn Repeater>> {
+    fn repeater(&self, segment: SegmentInfo) -> Result<Box<dyn SegmentRunner>> {
         Ok(Box::new(GraphRepeater::new(self.engine()?.clone(), segment)))
     }
 }

@@ -7,7 +7,7 @@ use super::memory::{Block, BlockId};
 use super::segment_variables::SegmentVariables;
 use device::Device;
 use device::handle::HandleInput;
-use device::repeat::{Repeater, SegmentInfo, Walk};
+use device::segment_runner::{RunKernels, SegmentInfo, SegmentRunner};
 use device::value::Value;
 use device::variable::Variable;
 use device::{Error, Result};
@@ -102,7 +102,7 @@ impl GraphRepeater {
         &self,
         device: &Arc<Device>,
         inputs: &[Value],
-        walk: &mut Walk<'_>,
+        walk: &mut RunKernels<'_>,
     ) -> Result<Option<Vec<Value>>> {
         // A concurrent step may be enqueueing the segment; this step then runs its kernels one by one.
         let Some(mut state) = self.state.try_lock() else { return Ok(None) };
@@ -174,8 +174,8 @@ impl GraphRepeater {
     }
 }
 
-impl Repeater for GraphRepeater {
-    fn run(&self, device: &Arc<Device>, inputs: Vec<Value>, walk: &mut Walk<'_>) -> Result<Vec<Value>> {
+impl SegmentRunner for GraphRepeater {
+    fn run(&self, device: &Arc<Device>, inputs: Vec<Value>, walk: &mut RunKernels<'_>) -> Result<Vec<Value>> {
         match self.repeat(device, &inputs, walk)? {
             Some(outputs) => Ok(outputs),
             None => walk(device, inputs),

@@ -1,8 +1,8 @@
 //! The variables that a segment reads and changes.
 
 use device::Result;
-use device::handle::{HandleInput, one_handle};
-use device::repeat::Access;
+use device::handle::{HandleInput, single_handle};
+use device::segment_runner::Access;
 use device::value::Value;
 use device::variable::Variable;
 use device::{Device, DeviceTensor};
@@ -40,7 +40,7 @@ impl SegmentVariables {
                     let find = |store: &device::resource::ResourceStore, handle: &graph::ResourceHandle| {
                         store.lookup(&handle.container, &handle.name)
                     };
-                    Some(handle.get_or(device, one_handle(tensor)?, find)?)
+                    Some(handle.get_or(device, single_handle(tensor)?, find)?)
                 }
                 Value::View(_) => return Ok(None),
                 _ => None,

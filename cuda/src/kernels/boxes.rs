@@ -9,7 +9,7 @@ use crate::engine::{Arguments, Source};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};
 use graph::{DType, Shape, Tensor};
-use kernels::plan::boxes::{Method, crop_size, grad_crop, image_dims, image_size, images_of};
+use kernels::plan::boxes::{CropMethod, crop_size, grad_crop, image_dims, image_size, images_of};
 
 static SOURCE: Source = Source { file: "boxes.cu", text: include_str!("boxes.cu") };
 
@@ -53,7 +53,7 @@ fn table(ctx: &KernelContext<'_>, images: &[usize]) -> Result<DeviceTensor> {
 
 /// Makes the kernel of `CropAndResize`.
 fn crop(init: &KernelInit<'_>) -> Result<Kernel> {
-    let is_nearest = Method::of(init)? == Method::Nearest;
+    let is_nearest = CropMethod::of(init)? == CropMethod::Nearest;
     let outside = f64::from(init.attr::<f32>("extrapolation_value")?);
     let crop = function(init, &SOURCE, format!("crop<{}>", type_name(init.input_type(0))?))?;
     Kernel::sync(move |ctx| {
@@ -75,7 +75,7 @@ fn crop(init: &KernelInit<'_>) -> Result<Kernel> {
 
 /// Makes the kernel of the gradient with respect to the image.
 fn image_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
-    let (is_nearest, dtype) = (Method::of(init)? == Method::Nearest, init.output_type(0));
+    let (is_nearest, dtype) = (CropMethod::of(init)? == CropMethod::Nearest, init.output_type(0));
     let gradient = function(init, &SOURCE, format!("crop_image_gradient<{}>", type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
         let (dy, boxes, shape) = (ctx.device_input(0)?, ctx.device_input(1)?, image_size(ctx)?);

@@ -6,7 +6,9 @@ use crate::engine::{Arguments, Function};
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};
 use graph::DType;
-use kernels::plan::concat::{ConcatLayout, SplitPlan, concatenated, split, split_v, stacked, unstacked};
+use kernels::plan::concat::{
+    ConcatLayout, SplitPlan, concat_layout, split, split_plan, split_v, stack_layout,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,7 +18,7 @@ pub(super) const KERNELS: &[KernelDef] = &[
         ..KernelDef::enqueuing("ConcatV2", &[("T", COPIED)], |init| {
             make_join(init, |ctx| {
                 let count = ctx.num_inputs() - 1;
-                Ok((concatenated(ctx, 0..count, count)?, 0..count))
+                Ok((concat_layout(ctx, 0..count, count)?, 0..count))
             })
         })
     },
@@ -25,17 +27,17 @@ pub(super) const KERNELS: &[KernelDef] = &[
         ..KernelDef::enqueuing("Concat", &[("T", COPIED)], |init| {
             make_join(init, |ctx| {
                 let count = ctx.num_inputs();
-                Ok((concatenated(ctx, 1..count, 0)?, 1..count))
+                Ok((concat_layout(ctx, 1..count, 0)?, 1..count))
             })
         })
     },
     KernelDef::enqueuing("Pack", &[("T", COPIED)], |init| {
         let axis: i64 = init.attr("axis")?;
-        make_join(init, move |ctx| Ok((stacked(ctx, axis)?, 0..ctx.num_inputs())))
+        make_join(init, move |ctx| Ok((stack_layout(ctx, axis)?, 0..ctx.num_inputs())))
     }),
     KernelDef::enqueuing("Unpack", &[("T", COPIED)], |init| {
         let axis: i64 = init.attr("axis")?;
-        make_split(init, move |ctx| unstacked(ctx, axis))
+        make_split(init, move |ctx| split_plan(ctx, axis))
     }),
     KernelDef {
         host_memory: &["split_dim"],

@@ -3,7 +3,7 @@
 //! tensors stay on the host.
 
 use device::kernel::{ALL_ARGUMENTS, Kernel, KernelDef, KernelInit, ON_HOST};
-use device::repeat::Capture;
+use device::segment_runner::CaptureClass;
 use device::{Error, Result};
 use graph::DType;
 
@@ -28,7 +28,7 @@ const fn passing(
     types: &'static [(&'static str, &'static [DType])],
     host_memory: &'static [&'static str],
 ) -> KernelDef {
-    KernelDef { capture: Capture::Passes, ..same_as_cpu(op, types, host_memory) }
+    KernelDef { capture: CaptureClass::Passes, ..same_as_cpu(op, types, host_memory) }
 }
 
 /// Makes the CPU's kernel of the node.

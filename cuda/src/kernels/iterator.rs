@@ -4,7 +4,7 @@
 
 use super::host::{on_demand, same_as_cpu};
 use device::kernel::{ALL_ARGUMENTS, KernelDef};
-use device::value::Placed;
+use device::value::AnyTensor;
 use kernels::plan::iterator::{get_next, get_next_as_optional};
 
 /// Defines a kernel that is the CPU's, with all arguments in host memory.
@@ -33,5 +33,5 @@ pub(super) const KERNELS: &[KernelDef] = &[
     hosted("IteratorFromStringHandleV2"),
     gives("IteratorGetNext"),
     gives("IteratorGetNextSync"),
-    on_demand(KernelDef::of("IteratorGetNextAsOptional", &[], get_next_as_optional::<Placed>)),
+    on_demand(KernelDef::of("IteratorGetNextAsOptional", &[], get_next_as_optional::<AnyTensor>)),
 ];

@@ -6,7 +6,7 @@ use super::support::{allocate, function, launch, read, type_name, wide, write};
 use crate::engine::{Arguments, Source};
 use device::Result;
 use device::kernel::{Kernel, KernelDef, KernelInit};
-use graph::ops::morphology::{Dilation, Reach};
+use graph::ops::morphology::{Dilation, DilationAxis};
 use kernels::numeric::dispatch::FLOATS;
 use kernels::plan::morphology::Sizes;
 
@@ -20,8 +20,8 @@ pub(super) const KERNELS: &[KernelDef] = &[
 
 /// Returns the `Sizes` structure of the `.cu` file.
 fn words(sizes: &Sizes) -> impl Iterator<Item = i64> + use<> {
-    let axis = |reach: Reach| {
-        let Reach { input, filter, output, stride, rate, pad_before } = reach;
+    let axis = |axis: DilationAxis| {
+        let DilationAxis { input, filter, output, stride, rate, pad_before } = axis;
         [input as i64, filter as i64, output as i64, stride, rate.into(), pad_before]
     };
     [sizes.rows, sizes.columns].into_iter().flat_map(axis).chain([sizes.depth as i64])

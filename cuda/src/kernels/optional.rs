@@ -3,22 +3,25 @@
 use super::memory::HOSTED;
 use super::support::COPIED;
 use device::kernel::KernelDef;
-use device::value::Placed;
+use device::value::AnyTensor;
 use kernels::plan::optional::{from_value, get_value, has_value, none};
 
 const COMPONENTS: &[&str] = &["components"];
 
 pub(super) const KERNELS: &[KernelDef] = &[
-    KernelDef::of("OptionalNone", &[], none::<Placed>),
-    KernelDef { host_memory: &["has_value"], ..KernelDef::of("OptionalHasValue", &[], has_value::<Placed>) },
-    KernelDef::of("OptionalFromValue", &[("Toutput_types", COPIED)], from_value::<Placed>),
+    KernelDef::of("OptionalNone", &[], none::<AnyTensor>),
     KernelDef {
-        host_memory: COMPONENTS,
-        ..KernelDef::of("OptionalFromValue", &[("Toutput_types", HOSTED)], from_value::<Placed>)
+        host_memory: &["has_value"],
+        ..KernelDef::of("OptionalHasValue", &[], has_value::<AnyTensor>)
     },
-    KernelDef::of("OptionalGetValue", &[("output_types", COPIED)], get_value::<Placed>),
+    KernelDef::of("OptionalFromValue", &[("Toutput_types", COPIED)], from_value::<AnyTensor>),
     KernelDef {
         host_memory: COMPONENTS,
-        ..KernelDef::of("OptionalGetValue", &[("output_types", HOSTED)], get_value::<Placed>)
+        ..KernelDef::of("OptionalFromValue", &[("Toutput_types", HOSTED)], from_value::<AnyTensor>)
+    },
+    KernelDef::of("OptionalGetValue", &[("output_types", COPIED)], get_value::<AnyTensor>),
+    KernelDef {
+        host_memory: COMPONENTS,
+        ..KernelDef::of("OptionalGetValue", &[("output_types", HOSTED)], get_value::<AnyTensor>)
     },
 ];

@@ -8,7 +8,7 @@ use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::{COMPLEX, FLOATS, INDEX};
-use kernels::plan::reduce::{Direction, Layout, lines};
+use kernels::plan::reduce::{Direction, ReductionLayout, scan_lines};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -231,7 +231,7 @@ fn along_axes(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     // A single element is its own result, except for the norm, which is an absolute value.
     let keeps_one = named != "EuclideanNorm";
     Kernel::sync(move |ctx| {
-        let layout = Layout::new(ctx.shape(0)?, ctx.input(1)?, keep_dims)?;
+        let layout = ReductionLayout::new(ctx.shape(0)?, ctx.input(1)?, keep_dims)?;
         let x = ctx.take_device_input(0)?;
         let out = if layout.reduces() || !keeps_one {
             let y = allocate(ctx, x.dtype, layout.shape)?;
@@ -295,7 +295,7 @@ fn cumulative(init: &KernelInit<'_>, named: &str) -> Result<Kernel> {
     let (dtype, direction) = (init.output_type(0), Direction::of(init)?);
     let scan = function(init, &SOURCE, format!("scan<{named}, {}>", type_name(dtype)?))?;
     Kernel::sync(move |ctx| {
-        let (size, inner) = lines(ctx)?;
+        let (size, inner) = scan_lines(ctx)?;
         let x = ctx.device_input(0)?;
         let out = allocate(ctx, dtype, x.shape.clone())?;
         let lines = x.shape.num_elements().checked_div(size).unwrap_or(0);

@@ -8,7 +8,7 @@ use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use device::{DeviceTensor, Result};
 use graph::{DType, Shape, Tensor};
 use kernels::plan::resize::{
-    CubicTaps, Grid, Sizes, area_shares, back_sizes, covered, cubic_taps, linear_taps, nearest,
+    CubicTaps, Grid, Sizes, area_covered, area_shares, back_sizes, cubic_taps, linear_taps, nearest,
 };
 
 static SOURCE: Source = Source { file: "resize.cu", text: include_str!("resize.cu") };
@@ -171,5 +171,5 @@ fn cubic(grid: Grid, input: usize, output: usize) -> Vec<i64> {
 
 /// Returns the table of the area method.
 fn areas(grid: Grid, input: usize, output: usize) -> Vec<i64> {
-    weighted(covered(grid, input, output), &area_shares(grid, input, output))
+    weighted(area_covered(grid, input, output), &area_shares(grid, input, output))
 }

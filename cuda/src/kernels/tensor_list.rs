@@ -4,7 +4,7 @@
 use super::memory::{HOSTED, OnGpu};
 use super::support::COPIED;
 use device::kernel::{KernelDef, KernelInit};
-use device::value::Placed;
+use device::value::AnyTensor;
 use graph::DType;
 use kernels::objects::memory::Host;
 use kernels::plan::tensor_list::{
@@ -43,49 +43,49 @@ macro_rules! rows {
                     ..KernelDef::of($by, &[("element_dtype", HOSTED)], $on_host)
                 },
             )*
-            KernelDef::of("ZerosLike", &[("T", VARIANT)], |_| zeros_like::<Placed>(OnGpu::default())),
-            KernelDef::of("AddN", &[("T", VARIANT)], |_| add_n::<Placed>()),
+            KernelDef::of("ZerosLike", &[("T", VARIANT)], |_| zeros_like::<AnyTensor>(OnGpu::default())),
+            KernelDef::of("AddN", &[("T", VARIANT)], |_| add_n::<AnyTensor>()),
         ]
     };
 }
 
 pub(super) const KERNELS: &[KernelDef] = rows! {
     made:
-        "EmptyTensorList": empty::<Placed>, &["element_shape", "max_num_elements"];
-        "TensorListReserve": reserve::<Placed>, &["element_shape", "num_elements"];
-        "TensorListConcatLists": concat_lists::<Placed>, &[];
+        "EmptyTensorList": empty::<AnyTensor>, &["element_shape", "max_num_elements"];
+        "TensorListReserve": reserve::<AnyTensor>, &["element_shape", "num_elements"];
+        "TensorListConcatLists": concat_lists::<AnyTensor>, &[];
     whole:
-        "TensorListLength": length::<Placed>, &["length"];
-        "TensorListResize": resize::<Placed>, &["size"];
-        "TensorListElementShape": element_shape::<Placed>, &["element_shape"];
+        "TensorListLength": length::<AnyTensor>, &["length"];
+        "TensorListResize": resize::<AnyTensor>, &["size"];
+        "TensorListElementShape": element_shape::<AnyTensor>, &["element_shape"];
     of_elements:
         "TensorListGetItem": &["index", "element_shape"], &["index", "element_shape", "item"],
-            |init| get_item::<Placed>(init, OnGpu::default()), |init| get_item::<Placed>(init, Host);
-        "TensorListSetItem": &["index"], &["index", "item"], set_item::<Placed>, set_item::<Placed>;
-        "TensorListPushBack": &[], &["tensor"], push_back::<Placed>, push_back::<Placed>;
+            |init| get_item::<AnyTensor>(init, OnGpu::default()), |init| get_item::<AnyTensor>(init, Host);
+        "TensorListSetItem": &["index"], &["index", "item"], set_item::<AnyTensor>, set_item::<AnyTensor>;
+        "TensorListPushBack": &[], &["tensor"], push_back::<AnyTensor>, push_back::<AnyTensor>;
         "TensorListPopBack": &["element_shape"], &["element_shape", "tensor"],
-            |init| pop_back::<Placed>(init, OnGpu::default()), |init| pop_back::<Placed>(init, Host);
+            |init| pop_back::<AnyTensor>(init, OnGpu::default()), |init| pop_back::<AnyTensor>(init, Host);
         "TensorListFromTensor": &["element_shape"], &["element_shape", "tensor"],
-            |init| from_tensor::<Placed>(init, moving(init)?), |init| from_tensor::<Placed>(init, Host);
+            |init| from_tensor::<AnyTensor>(init, moving(init)?), |init| from_tensor::<AnyTensor>(init, Host);
         "TensorListStack": &["element_shape"], &["element_shape", "tensor"],
-            |init| stack::<Placed>(init, moving(init)?), |init| stack::<Placed>(init, Host);
+            |init| stack::<AnyTensor>(init, moving(init)?), |init| stack::<AnyTensor>(init, Host);
         "TensorListGather": &["indices", "element_shape"], &["indices", "element_shape", "values"],
-            |init| gather::<Placed>(init, moving(init)?), |init| gather::<Placed>(init, Host);
+            |init| gather::<AnyTensor>(init, moving(init)?), |init| gather::<AnyTensor>(init, Host);
         "TensorListScatter": &["indices", "element_shape"], &["indices", "element_shape", "tensor"],
-            |init| scatter::<Placed>(init, moving(init)?), |init| scatter::<Placed>(init, Host);
+            |init| scatter::<AnyTensor>(init, moving(init)?), |init| scatter::<AnyTensor>(init, Host);
         "TensorListScatterV2": &["indices", "element_shape", "num_elements"],
             &["indices", "element_shape", "num_elements", "tensor"],
-            |init| scatter_v2::<Placed>(init, moving(init)?), |init| scatter_v2::<Placed>(init, Host);
+            |init| scatter_v2::<AnyTensor>(init, moving(init)?), |init| scatter_v2::<AnyTensor>(init, Host);
         "TensorListScatterIntoExistingList": &["indices"], &["indices", "tensor"],
-            |init| scatter_into::<Placed>(init, moving(init)?), |init| scatter_into::<Placed>(init, Host);
+            |init| scatter_into::<AnyTensor>(init, moving(init)?), |init| scatter_into::<AnyTensor>(init, Host);
         "TensorListSplit": &["element_shape", "lengths"], &["element_shape", "lengths", "tensor"],
-            |init| split::<Placed>(init, moving(init)?), |init| split::<Placed>(init, Host);
+            |init| split::<AnyTensor>(init, moving(init)?), |init| split::<AnyTensor>(init, Host);
         "TensorListConcat": &["lengths"], &["lengths", "tensor"],
-            |init| concat::<Placed>(init, moving(init)?), |init| concat::<Placed>(init, Host);
+            |init| concat::<AnyTensor>(init, moving(init)?), |init| concat::<AnyTensor>(init, Host);
         "TensorListConcatV2": &["element_shape", "leading_dims", "lengths"],
             &["element_shape", "leading_dims", "lengths", "tensor"],
-            |init| concat_v2::<Placed>(init, moving(init)?), |init| concat_v2::<Placed>(init, Host);
+            |init| concat_v2::<AnyTensor>(init, moving(init)?), |init| concat_v2::<AnyTensor>(init, Host);
         "TensorListPushBackBatch": &[], &["tensor"],
-            |init| push_back_batch::<Placed>(init, moving(init)?),
-            |init| push_back_batch::<Placed>(init, Host);
+            |init| push_back_batch::<AnyTensor>(init, moving(init)?),
+            |init| push_back_batch::<AnyTensor>(init, Host);
 };

@@ -6,7 +6,7 @@ use device::Result;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit};
 use graph::{DType, Shape};
 use kernels::numeric::dispatch::INDEX;
-use kernels::plan::topk::{classified, top_shape};
+use kernels::plan::topk::{prediction_sizes, top_shape};
 
 static SOURCE: Source = Source { file: "topk.cu", text: include_str!("topk.cu") };
 
@@ -75,7 +75,7 @@ fn in_top(
 ) -> Result<Kernel> {
     let in_top = function(init, &SOURCE, format!("in_top<{}>", type_name(init.input_type(1))?))?;
     Kernel::sync(move |ctx| {
-        let [rows, classes] = classified(ctx)?;
+        let [rows, classes] = prediction_sizes(ctx)?;
         let k = k(ctx)?;
         let (x, targets) = (ctx.device_input(0)?, ctx.device_input(1)?);
         let out = allocate(ctx, DType::Bool, Shape::new(&[rows])?)?;

@@ -47,7 +47,7 @@ fn invalid_chains_are_errors() -> Fallible {
         let x = gpu.upload(Tensor::try_from([1.0f32])?)?;
         Ok(run_node_on(&gpu.device, &node, vec![x]).err().map(|e| e.code()))
     };
-    let most = graph::passes::MOST_FUSED_OPS;
+    let most = graph::passes::MAX_FUSED_OPS;
     assert_eq!(refused(&["MatMul"], &[0, 0])?, Some(Code::Unimplemented));
     assert_eq!(refused(&["AddV2"], &[0])?, Some(Code::InvalidArgument));
     assert_eq!(refused(&vec!["Neg"; most + 1], &vec![0; most + 1])?, Some(Code::InvalidArgument));

@@ -2,7 +2,7 @@
 
 use super::Fallible;
 use super::cases::Random;
-use super::partition::{Partition, transferring};
+use super::partition::{Partition, graph_from_text};
 use super::software::gpu::Gpu;
 use super::software::recording::RecordingDriver;
 use super::training::run;
@@ -277,8 +277,9 @@ const BLOCK: &str = "
 fn fused_residual_block_is_bitwise_equal_with_fewer_passes() -> Fallible {
     let fetches = ["end", "through", "second_1", "second_2", "back_second_1", "back_x_1", "back_x_2"];
     let run = |dtype: DType, fuses: bool| -> Fallible<(Vec<Tensor>, usize)> {
-        let graph =
-            transferring(&BLOCK.replace("=T", &format!("={dtype}")).replace(" T\n", &format!(" {dtype}\n")))?;
+        let graph = graph_from_text(
+            &BLOCK.replace("=T", &format!("={dtype}")).replace(" T\n", &format!(" {dtype}\n")),
+        )?;
         let options = GpuOptions { graphs: false, memory_fraction: 1.0, ..GpuOptions::default() };
         let gpu = Gpu::with_driver(RecordingDriver::new(1 << 20).executing_ptx(), 0, &options)?;
         let partition = Partition::new(&if fuses { fuse(graph, &gpu.device)? } else { graph }, &gpu.device)?;

@@ -4,13 +4,13 @@
 use super::Fallible;
 use super::cases::{Random, inputs};
 use super::op_nodes::rows;
-use super::partition::{Partition, four_of};
+use super::partition::{Partition, four_copies_of};
 use super::software::gpu::{DEADLINE, Gpu};
 use super::software::recording::RecordingDriver;
 use device::Value;
 use device::gpu_options::GpuOptions;
 use device::kernel::{Kernel, KernelDef};
-use device::repeat::Capture;
+use device::segment_runner::CaptureClass;
 use device::variable::Variable;
 use graph::{DType, Node, PortType, Shape, Tensor};
 use kernels::testing::{make_kernel, run_node};
@@ -745,7 +745,7 @@ fn every_capturable_kernel_agrees_in_a_graph() -> Fallible {
     let mut captured = 0;
     for (def, nodes) in rows(cuda::table())? {
         // A constant does not run.
-        if def.capture != Capture::Work || def.op == "Const" {
+        if def.capture != CaptureClass::Work || def.op == "Const" {
             continue;
         }
         let gpu = gpu(64 << 20)?;
@@ -761,7 +761,7 @@ fn every_capturable_kernel_agrees_in_a_graph() -> Fallible {
         };
         let size = |set: &Vec<Tensor>| set.iter().map(Tensor::num_elements).sum::<usize>();
         let Some(set) = sets.into_iter().filter(is_valid).max_by_key(size) else { continue };
-        let (graph, feeds, names) = four_of(def, node, set)?;
+        let (graph, feeds, names) = four_copies_of(def, node, set)?;
         let partition = Partition::new(&graph, &gpu.device).map_err(|e| format!("{def:?}: {e}"))?;
         let feeds: Vec<(&str, Tensor)> =
             feeds.iter().map(|(name, tensor)| (&**name, tensor.clone())).collect();
@@ -792,7 +792,7 @@ fn every_capturable_kernel_agrees_in_a_graph() -> Fallible {
 fn capturable_kernels_are_synchronous() -> Fallible {
     let gpu = gpu(1 << 20)?;
     for (def, nodes) in rows(cuda::table())? {
-        for node in nodes.iter().take(1).filter(|_| def.capture != Capture::Never) {
+        for node in nodes.iter().take(1).filter(|_| def.capture != CaptureClass::Never) {
             let kernel = make_kernel(&gpu.device, node).map_err(|e| format!("{def:?}: {e}"))?;
             assert!(matches!(kernel, Kernel::Sync(_)), "{def:?}");
         }
@@ -800,7 +800,7 @@ fn capturable_kernels_are_synchronous() -> Fallible {
     // Kernels that draw random numbers, and handles, cannot be captured.
     for op in ["RandomUniform", "StatelessRandomNormal", "VarHandleOp"] {
         let rows = cuda::kernels::table().of_op(op);
-        assert!(!rows.is_empty() && rows.iter().all(|def| def.capture == Capture::Never), "{op}");
+        assert!(!rows.is_empty() && rows.iter().all(|def| def.capture == CaptureClass::Never), "{op}");
     }
     Ok(())
 }

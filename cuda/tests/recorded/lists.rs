@@ -3,9 +3,9 @@
 
 use super::Fallible;
 use super::cases::Random;
-use super::compared::difference;
+use super::comparison::difference;
+use super::node_runner::{self, download, upload};
 use super::partition::Partition;
-use super::placed::{self, download, upload};
 use super::software::gpu::Gpu;
 use super::software::recording::RecordingDriver;
 use device::Value;
@@ -111,7 +111,7 @@ fn loops_over_lists_agree_with_the_cpu_without_copies() -> Fallible {
     assert!(launched >= 3, "{:#?}", graph_logs[4]);
     assert_eq!(alone, in_graphs);
     let text = LOOPS.replace("FORTH", "frame_name=\"forth\"").replace("BACK", "frame_name=\"back\"");
-    let cpu = Partition::of_text(&text, &super::compared::cpu())?;
+    let cpu = Partition::of_text(&text, &super::comparison::cpu())?;
     let mut random = Random(3);
     for given in alone.chunks(2) {
         let feeds = [("x", random.tensor(DType::Float, &[3, 2])?), ("limit", Tensor::from(3i32))];
@@ -225,7 +225,7 @@ fn shared_list_elements_are_copied_once() -> Fallible {
 #[test]
 fn errors_have_the_cpu_messages() -> Fallible {
     let gpu = Gpu::new(1 << 20)?;
-    let cpu = super::compared::cpu();
+    let cpu = super::comparison::cpu();
     let any = || Tensor::scalar(-1i32);
     let list =
         |elements| TensorList::of(DType::Float, PartialShape::from([Some(2)]), elements).map(Tensor::variant);
@@ -249,7 +249,7 @@ fn errors_have_the_cpu_messages() -> Fallible {
         for device in [&gpu.device, &cpu] {
             let def = device.find_kernel(&node).ok_or("no kernel")?;
             let refused =
-                placed::run(device, def, &node, &inputs)?.err().ok_or("it is not refused")?.to_string();
+                node_runner::run(device, def, &node, &inputs)?.err().ok_or("it is not refused")?.to_string();
             assert!(refused.contains(words), "{refused}");
         }
     }

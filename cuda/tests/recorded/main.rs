@@ -5,47 +5,47 @@
 // The name by which test files shared with the root package use this crate.
 extern crate anabranch_cuda as cuda;
 
+mod all_kernels;
 #[path = "../../../tests/gpu/arrays.rs"]
 mod arrays;
-mod aside;
 #[path = "../../../tests/gpu/graphs.rs"]
 mod captured;
 #[path = "../../../tests/gpu/cases.rs"]
 mod cases;
 mod chains;
 mod collectives;
-#[path = "../../../tests/gpu/compared.rs"]
-mod compared;
-mod computed;
+#[path = "../../../tests/gpu/comparison.rs"]
+mod comparison;
+#[path = "../../../tests/gpu/device_state.rs"]
+mod device_state;
 #[path = "../../../tests/support/environment.rs"]
 mod environment;
-mod flows;
 #[allow(dead_code)]
 #[path = "../../../tests/support/folder.rs"]
 mod folder;
 mod fused;
 mod graphs;
-#[path = "../../../tests/gpu/kept.rs"]
-mod kept;
+mod ipc_buffers;
+#[path = "../../../tests/gpu/kernel_cases.rs"]
+mod kernel_cases;
 mod kernel_table;
 mod lists;
 mod loops;
+#[path = "../../../tests/gpu/node_runner.rs"]
+mod node_runner;
 #[path = "../../../tests/support/op_nodes.rs"]
 mod op_nodes;
 #[path = "../../../tests/support/partition.rs"]
 mod partition;
 mod peers;
-#[path = "../../../tests/gpu/placed.rs"]
-mod placed;
 mod programs;
+mod random_programs;
+mod snapshots;
 mod software;
 mod streams;
 mod training;
 #[path = "../../../tests/gpu/variable_cases.rs"]
 mod variable_cases;
-#[path = "../../../tests/gpu/walk.rs"]
-mod walk;
-mod windows;
 
 use device::Device;
 use device::gpu_options::GpuOptions;
@@ -59,7 +59,7 @@ fn first_gpu(options: &GpuOptions) -> Fallible<Option<Arc<Device>>> {
 }
 
 /// Largest number of elements in graph tests: small, because PTX is executed one instruction at a time. Other
-/// sizes are tested by `computed`.
+/// sizes are tested by `all_kernels`.
 const MOST_ELEMENTS: Option<usize> = Some(500);
 
 type Fallible<T = ()> = Result<T, Box<dyn std::error::Error>>;

@@ -57,7 +57,7 @@ pub enum Extent {
 pub struct Journal {
     /// True while changes are noted for [`Journal::take`].
     is_recording: AtomicBool,
-    was_used: AtomicBool,
+    has_changed: AtomicBool,
     /// Held for writing during a collection, and for reading during each change.
     collection_lock: RwLock<()>,
     notes: Mutex<Vec<Note>>,
@@ -175,13 +175,13 @@ impl Journal {
 
     /// Marks the stores as used, because a resource has changed.
     pub(crate) fn mark_used(&self) {
-        self.was_used.store(true, Ordering::Release);
+        self.has_changed.store(true, Ordering::Release);
     }
 
     /// Returns whether any resource of the stores has ever changed. Before that there is nothing to lose: no resource
     /// has a value yet.
-    pub fn was_used(&self) -> bool {
-        self.was_used.load(Ordering::Acquire)
+    pub fn has_changed(&self) -> bool {
+        self.has_changed.load(Ordering::Acquire)
     }
 
     /// Returns whether changes are noted that [`Journal::take`] would return.

@@ -216,9 +216,9 @@ fn changes_under_one_lock_are_collected_together() -> Result<()> {
 fn a_variable_without_a_value_does_not_mark_the_store_used() -> Result<()> {
     let stores = ReplicatedStore::new()?;
     let v = stores.variable("v")?;
-    assert!(!stores.journal.was_used());
+    assert!(!stores.journal.has_changed());
     *v.lock() = Some(floats(&[0.0])?);
-    assert!(stores.journal.was_used());
+    assert!(stores.journal.has_changed());
     Ok(())
 }
 
@@ -228,9 +228,9 @@ fn applying_changes_marks_the_replica_used() -> Result<()> {
     let journal = Arc::new(Journal::default());
     stores.replica.attach(&journal, 0)?;
     *stores.variable("v")?.lock() = Some(floats(&[0.0])?);
-    assert!(!journal.was_used());
+    assert!(!journal.has_changed());
     stores.take()?;
-    assert!(journal.was_used());
+    assert!(journal.has_changed());
     Ok(())
 }
 

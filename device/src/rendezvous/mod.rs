@@ -43,7 +43,12 @@ pub trait Rendezvous: Send + Sync + fmt::Debug {
 
     /// Returns whether a device's tensor is to be sent in a buffer that the receiver's device, in another process, can
     /// map. False until [access](crate::Processor::can_access) has been confirmed.
-    fn lends(&self, _key: &Arc<RendezvousKey>, _device: &Arc<Device>, _tensor: &DeviceTensor) -> bool {
+    fn can_share_with_peer(
+        &self,
+        _key: &Arc<RendezvousKey>,
+        _device: &Arc<Device>,
+        _tensor: &DeviceTensor,
+    ) -> bool {
         false
     }
 

@@ -9,11 +9,11 @@ mod snapshot;
 pub use device_snapshot::DeviceSnapshot;
 pub use in_place_snapshot::InPlaceSnapshot;
 pub use replica::{VariableSlices, VariableState};
-pub use snapshot::{Aside, Snapshot};
+pub use snapshot::{Snapshot, VariableSnapshot};
 
 use crate::device::{Device, DeviceTensor};
 use crate::error::{Error, Result};
-use crate::handle::{HandleInput, one_handle};
+use crate::handle::{HandleInput, single_handle};
 use crate::journal::{Record, Replica};
 use crate::kernel::{KernelContext, KernelInit};
 use crate::resource::{Resource, ResourceStore};
@@ -94,12 +94,12 @@ impl Variable {
     ///
     /// # Errors
     /// Those of [`Variable::value`].
-    pub fn set_aside(self: &Arc<Variable>, device: &Device) -> Result<Aside> {
+    pub fn take_snapshot(self: &Arc<Variable>, device: &Device) -> Result<VariableSnapshot> {
         // The lock is held until the copy is enqueued, so that no change is enqueued before it.
         if let Some(value) = &*self.lock_device() {
-            return Ok(Aside::Device(DeviceSnapshot::start(device, &self.name, value.clone())));
+            return Ok(VariableSnapshot::Device(DeviceSnapshot::start(device, &self.name, value.clone())));
         }
-        self.snapshot_in_place().map(Aside::InPlace)
+        self.snapshot_in_place().map(VariableSnapshot::InPlace)
     }
 
     fn snapshot_in_place(self: &Arc<Variable>) -> Result<Arc<InPlaceSnapshot>> {
@@ -276,7 +276,7 @@ impl VariableInput {
 
     /// Returns the handle in the input.
     pub fn handle<'a>(&self, ctx: &'a KernelContext<'_>) -> Result<&'a ResourceHandle> {
-        one_handle(ctx.input(self.input)?)
+        single_handle(ctx.input(self.input)?)
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The value of one variable as of one moment, read while the variable changes.
 #[derive(Debug)]
-pub enum Aside {
+pub enum VariableSnapshot {
     /// A value in host memory, read from the variable itself.
     InPlace(Arc<InPlaceSnapshot>),
     /// A value in device memory that is copied to the host.
@@ -19,15 +19,15 @@ pub enum Aside {
 }
 
 /// Snapshots travel as variants from the variable's device to the device of the [`Snapshot`], in the same process.
-impl VariantObject for Aside {
+impl VariantObject for VariableSnapshot {
     fn type_name(&self) -> &'static str {
-        "anabranch::Aside"
+        "anabranch::VariableSnapshot"
     }
 }
 
 /// A resource with the latest snapshot of a set of variables, until it is taken.
 #[derive(Debug, Default)]
-pub struct Snapshot(Mutex<Option<Vec<Arc<Aside>>>>);
+pub struct Snapshot(Mutex<Option<Vec<Arc<VariableSnapshot>>>>);
 
 impl Resource for Snapshot {
     const KIND: &'static str = "Snapshot";
@@ -39,38 +39,40 @@ impl Resource for Snapshot {
 
 impl Snapshot {
     /// Stores the values of a snapshot, in place of an earlier one.
-    pub fn put(&self, values: Vec<Arc<Aside>>) {
+    pub fn put(&self, values: Vec<Arc<VariableSnapshot>>) {
         *self.0.lock() = Some(values);
     }
 
     /// Removes and returns the values, in the order in which they were stored; `None` if there is no snapshot.
-    pub fn take(&self) -> Option<Vec<Arc<Aside>>> {
+    pub fn take(&self) -> Option<Vec<Arc<VariableSnapshot>>> {
         self.0.lock().take()
     }
 }
 
-impl Content for Aside {
+impl Content for VariableSnapshot {
     fn dtype(&self) -> DType {
         match self {
-            Aside::InPlace(snapshot) => snapshot.dtype(),
-            Aside::Device(snapshot) => snapshot.dtype(),
+            VariableSnapshot::InPlace(snapshot) => snapshot.dtype(),
+            VariableSnapshot::Device(snapshot) => snapshot.dtype(),
         }
     }
 
     fn shape(&self) -> &Shape {
         match self {
-            Aside::InPlace(snapshot) => snapshot.shape(),
-            Aside::Device(snapshot) => snapshot.shape(),
+            VariableSnapshot::InPlace(snapshot) => snapshot.shape(),
+            VariableSnapshot::Device(snapshot) => snapshot.shape(),
         }
     }
 
-    fn give(&self, sink: &mut Sink<'_>) -> checkpoint::Result<()> {
+    fn write_to(&self, sink: &mut Sink<'_>) -> checkpoint::Result<()> {
         match self {
-            Aside::InPlace(snapshot) => match snapshot.whole() {
-                Some(tensor) => tensor.give(sink),
+            VariableSnapshot::InPlace(snapshot) => match snapshot.whole() {
+                Some(tensor) => tensor.write_to(sink),
                 None => sink.add_from(|space| Ok(snapshot.read(space)?)),
             },
-            Aside::Device(snapshot) => snapshot.wait().map_err(to_checkpoint_error)?.give(sink),
+            VariableSnapshot::Device(snapshot) => {
+                snapshot.wait().map_err(to_checkpoint_error)?.write_to(sink)
+            }
         }
     }
 }

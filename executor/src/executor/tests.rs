@@ -66,7 +66,7 @@ fn a_value_is_delivered_to_many_consumers() -> Result<()> {
 }
 
 #[test]
-fn short_work_after_a_receive_runs_inline_on_a_lent_thread() -> Result<()> {
+fn short_work_after_a_receive_runs_as_an_inline_task() -> Result<()> {
     let mut b = Bench::new();
     let x = b.add("x", recv(), &[], &[])?;
     let y = b.add("y", compute("Add", 2, 1), &[x, x], &[])?;
@@ -85,20 +85,20 @@ fn short_work_after_a_receive_runs_inline_on_a_lent_thread() -> Result<()> {
         Ok(thread == std::thread::current().id())
     };
     for _ in 0..40 {
-        assert!(!ends_here(&executor)?, "on a thread that was not lent");
+        assert!(!ends_here(&executor)?, "on a thread without inline tasks");
     }
-    let lent = std::thread::spawn(move || -> Result<()> {
+    let thread = std::thread::spawn(move || -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
-        while !Pool::lend_thread(|| ends_here(&executor))? {
-            assert!(Instant::now() < deadline, "no step ended on the lent thread");
+        while !Pool::with_inline_tasks(|| ends_here(&executor))? {
+            assert!(Instant::now() < deadline, "no step ended as an inline task");
         }
         Ok(())
     });
-    lent.join().unwrap_or_else(|_| Err(Error::internal("the lent thread panicked")))
+    thread.join().unwrap_or_else(|_| Err(Error::internal("the thread panicked")))
 }
 
 #[test]
-fn a_lent_thread_runs_only_the_beginning_of_a_long_step() -> Result<()> {
+fn inline_task_runs_only_the_beginning_of_a_long_step() -> Result<()> {
     let mut b = Bench::new();
     let x = b.add("x", recv(), &[], &[])?;
     let begins = b.add("begins", compute("Thread", 1, 0), &[x], &[])?;
@@ -109,22 +109,22 @@ fn a_lent_thread_runs_only_the_beginning_of_a_long_step() -> Result<()> {
     b.add("ends", compute("Thread", 1, 0), &[last], &[])?;
     b.add("fetch", send(), &[last], &[])?;
     let executor = b.executor()?;
-    let lent = std::thread::Builder::new().name("lent".into());
-    let run = lent.spawn(move || -> Result<Vec<String>> {
+    let builder = std::thread::Builder::new().name("inline".into());
+    let run = builder.spawn(move || -> Result<Vec<String>> {
         for _ in 0..2 * NUM_FIRST_MEASURED {
             let step = new_step();
             let done = start(&executor, &step, false);
-            Pool::lend_thread(|| feed(&step, "x", 1.0))?;
+            Pool::with_inline_tasks(|| feed(&step, "x", 1.0))?;
             wait(&done)?;
             assert_eq!(fetch(&step, "fetch")?, 5002.0);
         }
         b.events()
     });
     let run = run.map_err(|e| Error::internal(e.to_string()))?;
-    let events = run.join().unwrap_or_else(|_| Err(Error::internal("the lent thread panicked")))?;
+    let events = run.join().unwrap_or_else(|_| Err(Error::internal("the thread panicked")))?;
     assert_eq!(events.len() as u64, 2 * 2 * NUM_FIRST_MEASURED);
     // Later steps may begin on a pool thread, because on a busy machine any node may be measured as slow.
-    assert_eq!(events[0], "lent");
+    assert_eq!(events[0], "inline");
     for step in events.chunks(2) {
         assert!(step[1].starts_with("compute"), "{step:?}");
     }

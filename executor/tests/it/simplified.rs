@@ -2,7 +2,7 @@
 //! node runs before the nodes that it waited for.
 
 use device::{Error, Result, Value};
-use graph::passes::{SimplifyOptions, merge, prune, simplify, untie};
+use graph::passes::{SimplifyOptions, merge, prune, remove_redundant_control_edges, simplify};
 use graph::{AttrValue, DType, Graph, Node, NodeId, Output, Role, Shape, Tensor, Topology};
 use kernels::testing::run_node;
 use rand::rngs::StdRng;
@@ -438,7 +438,7 @@ fn random_graphs_give_the_same_bits() -> Result<()> {
         let all = SimplifyOptions { keep: &outs(&pruned), ..SimplifyOptions::DEFAULT };
         let simple = simplify(&pruned, &all)?;
         let merged = merge(&simple, &outs(&simple))?;
-        let untied = untie(&merged, &outs(&merged))?;
+        let untied = remove_redundant_control_edges(&merged, &outs(&merged))?;
         let last = prune(&untied, &outs(&untied))?;
         (before, after) = (before + pruned.len(), after + last.len());
         let expected = run(&pruned, &fed)?;

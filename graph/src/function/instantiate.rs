@@ -122,7 +122,7 @@ impl FunctionDef {
 impl Body {
     /// Returns the nodes that a call must run: all stateful nodes, among them `_Arg` and `_Retval`, and the control
     /// returns.
-    pub fn wanted(&self) -> Vec<NodeId> {
+    pub fn required_nodes(&self) -> Vec<NodeId> {
         let has_effect = |id: &NodeId| self.graph.node(*id).op.is_stateful();
         self.graph.ids().filter(has_effect).chain(self.control_returns.iter().copied()).collect()
     }

@@ -293,7 +293,7 @@ impl FunctionLibrary {
     }
 
     /// Returns the part of the library that the graph's nodes can call, directly or through other functions.
-    pub fn reached_from(self: &Arc<FunctionLibrary>, graph: &Graph) -> Arc<FunctionLibrary> {
+    pub fn reachable_from(self: &Arc<FunctionLibrary>, graph: &Graph) -> Arc<FunctionLibrary> {
         if self.is_empty() {
             return self.clone();
         }

@@ -33,7 +33,7 @@ pub(super) const OPS: &[OpDef] = &[
         infer: scalar,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        is_own: true,
+        is_extension: true,
         ..OpDef::NEW
     },
     OpDef {
@@ -42,7 +42,7 @@ pub(super) const OPS: &[OpDef] = &[
         attrs: &["N: int >= 1", "container: string = ''", "shared_name: string = ''"],
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        is_own: true,
+        is_extension: true,
         ..OpDef::NEW
     },
     OpDef {
@@ -52,7 +52,7 @@ pub(super) const OPS: &[OpDef] = &[
         infer: save,
         gradient: Gradient::Leaf,
         traits: Traits::STATEFUL,
-        is_own: true,
+        is_extension: true,
         ..OpDef::NEW
     },
     OpDef {

@@ -107,7 +107,7 @@ pub(super) const OPS: &[OpDef] = &[
             "operands: list(int) >= 1",
             "names: list(string) >= 1",
         ],
-        is_own: true,
+        is_extension: true,
         ..OpDef::NEW
     },
 ];

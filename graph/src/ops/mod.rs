@@ -218,7 +218,7 @@ pub struct OpDef {
     pub traits: Traits,
     /// True for an op that TensorFlow does not have: only graphs built with this project use it, and only our servers
     /// run it.
-    pub is_own: bool,
+    pub is_extension: bool,
 }
 
 impl OpDef {
@@ -232,7 +232,7 @@ impl OpDef {
         gradient: Gradient::None,
         role: Role::Compute,
         traits: Traits::NONE,
-        is_own: false,
+        is_extension: false,
     };
 }
 

@@ -65,7 +65,7 @@ fn infer(infer: &mut Infer<'_>) -> Result<()> {
     let dilation = Dilation::of(infer)?;
     let side = |axis: usize| -> Result<Dim> {
         let (Some(i), Some(f)) = (input.dim(axis + 1), filter.dim(axis)) else { return Ok(None) };
-        Ok(Some(dilation.reach(axis, i, f)?.output))
+        Ok(Some(dilation.axis(axis, i, f)?.output))
     };
     let depth = match (input.dim(3), filter.dim(2)) {
         (Some(a), Some(b)) if a != b => crate::invalid!("Dimensions must be equal, but are {a} and {b}"),
@@ -86,7 +86,7 @@ pub struct Dilation {
 
 /// The positions of the filter over the input along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reach {
+pub struct DilationAxis {
     pub input: usize,
     pub filter: usize,
     pub output: usize,
@@ -108,7 +108,7 @@ impl Dilation {
     ///
     /// # Errors
     /// `InvalidArgument` if the stride is not positive, or sizes are out of range.
-    pub fn reach(&self, axis: usize, input: usize, filter: usize) -> Result<Reach> {
+    pub fn axis(&self, axis: usize, input: usize, filter: usize) -> Result<DilationAxis> {
         let (stride, rate) = (self.strides[axis], self.rates[axis]);
         if stride <= 0 {
             crate::invalid!("Stride must be > 0, but got {stride}");
@@ -131,11 +131,11 @@ impl Dilation {
                  {effective}, stride: {stride}]"
             );
         };
-        Ok(Reach { input, filter, output, stride, rate, pad_before })
+        Ok(DilationAxis { input, filter, output, stride, rate, pad_before })
     }
 }
 
-impl Reach {
+impl DilationAxis {
     /// Returns the input position under the first tap of the filter at `output`; a negative position is in the
     /// padding.
     pub fn start(&self, output: usize) -> i64 {

@@ -128,7 +128,7 @@ pub(super) const OPS: &[OpDef] = &[
             FORMAT,
             TRAINING,
         ],
-        is_own: true,
+        is_extension: true,
         ..BATCH_GRAD
     },
     OpDef {

@@ -120,7 +120,7 @@ fn infer_sparse(infer: &mut Infer<'_>) -> Result<()> {
 fn infer_dense(infer: &mut Infer<'_>) -> Result<()> {
     let types =
         row_partition_types(&infer.attr::<Vec<Bytes>>("row_partition_types")?, infer.num_inputs() - 3)?;
-    let levels = types.iter().filter(|kind| **kind != Partition::Size).count();
+    let levels = types.iter().filter(|kind| **kind != RowPartitionType::Size).count();
     let wanted = infer.value_as_shape(0)?;
     let (Some(wanted), Some(values)) = (wanted.dims(), infer.input(1).dims().map(<[_]>::to_vec)) else {
         return Ok(());
@@ -143,7 +143,7 @@ fn infer_dense(infer: &mut Infer<'_>) -> Result<()> {
 
 /// The information that a row partition tensor holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Partition {
+pub enum RowPartitionType {
     /// The number of rows.
     Size,
     /// The row of each value.
@@ -156,7 +156,7 @@ pub enum Partition {
 ///
 /// # Errors
 /// `InvalidArgument` unless there are `count` known names in a valid order.
-pub fn row_partition_types(names: &[Bytes], count: usize) -> Result<Vec<Partition>> {
+pub fn row_partition_types(names: &[Bytes], count: usize) -> Result<Vec<RowPartitionType>> {
     if names.len() != count {
         crate::invalid!(
             "Number of row partition tensors ({count}) does not equal the number of row partition types({}).",
@@ -164,9 +164,9 @@ pub fn row_partition_types(names: &[Bytes], count: usize) -> Result<Vec<Partitio
         );
     }
     let kind = |name: &Bytes| match &name[..] {
-        b"FIRST_DIM_SIZE" => Ok(Partition::Size),
-        b"VALUE_ROWIDS" => Ok(Partition::RowIds),
-        b"ROW_SPLITS" => Ok(Partition::Splits),
+        b"FIRST_DIM_SIZE" => Ok(RowPartitionType::Size),
+        b"VALUE_ROWIDS" => Ok(RowPartitionType::RowIds),
+        b"ROW_SPLITS" => Ok(RowPartitionType::Splits),
         b"ROW_LENGTHS" | b"ROW_LIMITS" | b"ROW_STARTS" => {
             crate::invalid!("Unsupported partition type: {}", String::from_utf8_lossy(name))
         }
@@ -174,11 +174,11 @@ pub fn row_partition_types(names: &[Bytes], count: usize) -> Result<Vec<Partitio
     };
     let types = names.iter().map(kind).collect::<Result<Vec<_>>>()?;
     match types[..] {
-        [Partition::RowIds, ..] => crate::invalid!("VALUE_ROWIDS cannot be first"),
-        [Partition::Size] | [Partition::Size, Partition::Splits, ..] => {
+        [RowPartitionType::RowIds, ..] => crate::invalid!("VALUE_ROWIDS cannot be first"),
+        [RowPartitionType::Size] | [RowPartitionType::Size, RowPartitionType::Splits, ..] => {
             crate::invalid!("FIRST_DIM_SIZE must be followed by VALUE_ROWIDS")
         }
-        _ if types.iter().skip(1).any(|kind| *kind == Partition::Size) => {
+        _ if types.iter().skip(1).any(|kind| *kind == RowPartitionType::Size) => {
             crate::invalid!("FIRST_DIM_SIZE must be first")
         }
         _ => Ok(types),

@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 
 /// The largest number of ops in one fused node. A bound is needed because all inputs of the fused node stay in memory
 /// until it has run.
-pub const MOST_FUSED_OPS: usize = 64;
+pub const MAX_FUSED_OPS: usize = 64;
 
 /// Replaces chains of element-wise nodes by `_FusedElementwise` nodes.
 ///
@@ -100,7 +100,7 @@ fn readers_chain(topology: &Topology, id: NodeId, chain_of: &FxHashMap<NodeId, u
 /// Returns whether the chain has room for the node, and both have the same device and element type.
 fn has_room_for(graph: &Graph, chain: &Chain, node: &Node) -> Result<bool> {
     let Some(last) = chain.first().map(|id| graph.node(*id)) else { return Ok(true) };
-    Ok(chain.len() < MOST_FUSED_OPS
+    Ok(chain.len() < MAX_FUSED_OPS
         && last.device == node.device
         && last.attr::<DType>("T")? == node.attr::<DType>("T")?)
 }

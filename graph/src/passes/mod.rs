@@ -2,6 +2,7 @@
 //! the graph. In debug builds each pass validates the structure of its result.
 
 mod ancestors;
+mod control_edges;
 mod fold;
 mod fuse;
 mod fusion;
@@ -13,19 +14,18 @@ mod prune;
 mod reference_reads;
 mod simplify;
 mod unread;
-mod untie;
 mod validate;
 
+pub use control_edges::remove_redundant_control_edges;
 pub use fold::{FoldOptions, fold};
-pub use fuse::{MOST_FUSED_OPS, fuse};
-pub use lower::{lower, lower_placed, stands_for_lowered};
+pub use fuse::{MAX_FUSED_OPS, fuse};
+pub use lower::{lower, lower_placed, replaces_lowered_node};
 pub use merge::merge;
 pub use norms::fuse_norms;
 pub use products::fuse_products;
 pub use prune::prune;
 pub use simplify::{Simplification, SimplifyOptions, simplify};
-pub use unread::unread;
-pub use untie::untie;
+pub use unread::remove_unread_nodes;
 pub use validate::validate;
 
 use crate::attr::{AttrList, AttrValue};

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 ///
 /// # Errors
 /// `InvalidArgument` naming a node of a cycle that is not a loop.
-pub fn unread(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
+pub fn remove_unread_nodes(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
     let topology = Topology::new(graph);
     let order = topology.order(graph)?;
     let unread_nodes = UnreadNodes::new(graph, &topology, &order, keep)?;

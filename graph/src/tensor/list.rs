@@ -1,6 +1,6 @@
 //! Lists of tensors, which are elements of variant tensors.
 
-use super::object::{Component, Nesting};
+use super::object::{Nesting, VariantComponent};
 use super::{Tensor, VariantObject};
 use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
@@ -19,7 +19,7 @@ pub struct TensorList<T = Tensor> {
     nesting: Nesting,
 }
 
-impl<T: Component> TensorList<T> {
+impl<T: VariantComponent> TensorList<T> {
     /// Returns an empty list.
     pub fn new(element_dtype: DType, element_shape: PartialShape) -> TensorList<T> {
         TensorList {
@@ -67,7 +67,7 @@ impl<T: Component> TensorList<T> {
     ///
     /// # Errors
     /// The first error of `with`, and the errors of [`TensorList::push`] and [`TensorList::resize`].
-    pub fn map<U: Component, E: From<Error>>(
+    pub fn map<U: VariantComponent, E: From<Error>>(
         &self,
         mut with: impl FnMut(&T) -> Result<U, E>,
     ) -> Result<TensorList<U>, E> {
@@ -136,7 +136,7 @@ impl<T: Component> TensorList<T> {
     }
 }
 
-impl<T: Component> VariantObject for TensorList<T> {
+impl<T: VariantComponent> VariantObject for TensorList<T> {
     fn type_name(&self) -> &'static str {
         "tensorflow::TensorList"
     }

@@ -10,7 +10,7 @@ mod region;
 
 pub use buffer::{ALIGNMENT, Buffer, LARGE, available_memory, memory_limit, set_memory_limit, trim_memory};
 pub use list::TensorList;
-pub use object::{Component, MAX_NESTING, MAX_TENSORS, ResourceHandle, Variant, VariantObject};
+pub use object::{MAX_NESTING, MAX_TENSORS, ResourceHandle, Variant, VariantComponent, VariantObject};
 pub use optional::Optional;
 pub use region::{LargeMemorySource, Region, Use, set_large_memory};
 
@@ -286,7 +286,7 @@ impl Tensor {
     /// Returns a copy of a scalar with inline storage, which needs no reference counting and no freeing; `None` for
     /// other tensors.
     #[inline]
-    pub fn as_word(&self) -> Option<Tensor> {
+    pub fn inline_scalar(&self) -> Option<Tensor> {
         match self.storage {
             Storage::Inline(inline) if self.shape.rank() == 0 => {
                 Some(Tensor { dtype: self.dtype, shape: Shape::scalar(), storage: Storage::Inline(inline) })

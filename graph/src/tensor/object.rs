@@ -40,12 +40,12 @@ pub trait VariantObject: Any + Send + Sync + fmt::Debug {
 }
 
 /// A tensor inside a list or an optional value, in host or device memory.
-pub trait Component: Clone + fmt::Debug + Send + Sync + 'static {
+pub trait VariantComponent: Clone + fmt::Debug + Send + Sync + 'static {
     /// Returns the elements of a variant tensor; `None` for other dtypes.
     fn variants(&self) -> Option<&[Variant]>;
 }
 
-impl Component for Tensor {
+impl VariantComponent for Tensor {
     fn variants(&self) -> Option<&[Variant]> {
         self.as_variants().ok()
     }
@@ -70,7 +70,7 @@ impl Nesting {
     pub(super) const NONE: Nesting = Nesting { depth: 0, tensors: 0 };
 
     /// Returns the nesting of one component.
-    fn of(component: &impl Component) -> Nesting {
+    fn of(component: &impl VariantComponent) -> Nesting {
         let objects = component.variants().unwrap_or_default().iter().filter_map(Variant::object);
         objects.fold(Nesting::NONE, |all, object| Nesting {
             depth: all.depth.max(object.nesting()),
@@ -82,7 +82,7 @@ impl Nesting {
     ///
     /// # Errors
     /// `ResourceExhausted` if variants are nested too deep or hold too many tensors.
-    pub(super) fn with(self, component: &impl Component) -> Result<Nesting> {
+    pub(super) fn with(self, component: &impl VariantComponent) -> Result<Nesting> {
         let more = Nesting::of(component);
         let all =
             Nesting { depth: self.depth.max(more.depth), tensors: self.tensors.saturating_add(more.tensors) };
@@ -98,7 +98,7 @@ impl Nesting {
 
     /// Returns the totals without a removed component. The depth stays as an upper bound, because the other
     /// components are not visited.
-    pub(super) fn without(self, component: &impl Component) -> Nesting {
+    pub(super) fn without(self, component: &impl VariantComponent) -> Nesting {
         Nesting { tensors: self.tensors.saturating_sub(Nesting::of(component).tensors), ..self }
     }
 }

@@ -1,6 +1,6 @@
 //! Optional values, which are elements of variant tensors.
 
-use super::object::{Component, Nesting};
+use super::object::{Nesting, VariantComponent};
 use super::{Tensor, VariantObject};
 use crate::error::{Error, Result};
 
@@ -11,7 +11,7 @@ pub struct Optional<T = Tensor> {
     nesting: Nesting,
 }
 
-impl<T: Component> Optional<T> {
+impl<T: VariantComponent> Optional<T> {
     /// No value.
     pub const NONE: Optional<T> = Optional { components: None, nesting: Nesting::NONE };
 
@@ -34,7 +34,7 @@ impl<T: Component> Optional<T> {
     ///
     /// # Errors
     /// The first error of `with`, and the errors of [`Optional::of`].
-    pub fn map<U: Component, E: From<Error>>(
+    pub fn map<U: VariantComponent, E: From<Error>>(
         &self,
         with: impl FnMut(&T) -> Result<U, E>,
     ) -> Result<Optional<U>, E> {
@@ -45,7 +45,7 @@ impl<T: Component> Optional<T> {
     }
 }
 
-impl<T: Component> VariantObject for Optional<T> {
+impl<T: VariantComponent> VariantObject for Optional<T> {
     fn type_name(&self) -> &'static str {
         "tensorflow::data::Optional"
     }

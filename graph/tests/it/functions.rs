@@ -120,7 +120,7 @@ fn a_part_of_a_library_has_the_reachable_functions() -> Result<()> {
          %function e\n%end\n%function da\n%end\n%gradient d da\n%gradient e da\n\
          call = StatefulPartitionedCall[Tin=[], Tout=[], f=@a]",
     )?;
-    let reached = graph.library.reached_from(&graph);
+    let reached = graph.library.reachable_from(&graph);
     let names: Vec<&str> = reached.functions().iter().map(|f| &*f.name).collect();
     assert_eq!(names, ["a", "b", "c", "d", "da"]);
     assert_eq!(reached.gradients().len(), 1);

@@ -1,5 +1,6 @@
 //! The graph, its passes and its gradients, from text to text.
 
+mod control_edges;
 mod dot;
 mod functions;
 mod gradients;
@@ -7,4 +8,3 @@ mod lower;
 mod passes;
 mod simplify;
 mod text;
-mod untie;

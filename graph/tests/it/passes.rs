@@ -2,7 +2,7 @@
 
 use anabranch_graph::ops::Evaluate;
 use anabranch_graph::passes::{
-    FoldOptions, fold, fuse, fuse_norms, fuse_products, merge, prune, unread, validate,
+    FoldOptions, fold, fuse, fuse_norms, fuse_products, merge, prune, remove_unread_nodes, validate,
 };
 use anabranch_graph::{DType, Error, Graph, Node, NodeId, Output, Result, Shape, Tensor, ops};
 use expect_test::{Expect, expect};
@@ -16,7 +16,7 @@ fn check(pass: &str, keep: &str, text: &str, expected: Expect) -> Result<()> {
         "prune" => prune(&graph, &keep),
         "merge" => merge(&graph, &keep),
         "fold" => fold(&graph, &FloatKernels, &FoldOptions { keep: &keep, growth: 64, total: 200 }),
-        "unread" => unread(&graph, &keep),
+        "unread" => remove_unread_nodes(&graph, &keep),
         "fuse" => fuse(graph, &|node| ["AddV2", "Mul", "Neg"].contains(&node.op.name())),
         "fuse_norms" => fuse_norms(graph, &|_| true),
         "fuse_products" => fuse_products(graph, &|_| true),
@@ -276,7 +276,7 @@ fn passes_handle_a_chain_of_a_million_nodes() -> Result<()> {
     // Only the beginning of a chain remains if its end is used by a control edge alone.
     let no_op = ops::lookup("NoOp").ok_or_else(|| Error::invalid("no NoOp"))?;
     let waits = graph.add(Node::new("waits", no_op), &[], &[last])?;
-    assert_eq!(unread(&graph, &[waits])?.len(), 2);
+    assert_eq!(remove_unread_nodes(&graph, &[waits])?.len(), 2);
     Ok(())
 }
 
@@ -361,7 +361,7 @@ fn unread_keeps_stateful_kept_and_conditional_nodes() -> Result<()> {
     "#;
     let graph = Graph::from_text(text)?;
     let keep = ["end", "fetched"].map(|name| graph.find(name));
-    let after = unread(&graph, &keep.into_iter().flatten().collect::<Vec<_>>())?;
+    let after = remove_unread_nodes(&graph, &keep.into_iter().flatten().collect::<Vec<_>>())?;
     assert_eq!(after.to_text(), graph.to_text());
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::numeric::scalar::Real;
 use crate::numeric::threads::for_rows;
 use crate::numeric::widen::Float;
-use crate::plan::boxes::{Method, crop_size, grad_crop, image_dims, image_size, images_of};
+use crate::plan::boxes::{CropMethod, crop_size, grad_crop, image_dims, image_size, images_of};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::{DType, Element, Shape, Tensor};
@@ -18,7 +18,7 @@ pub(super) struct Crops<'a> {
     /// Rows and columns of a crop.
     crop: [usize; 2],
     channels: usize,
-    method: Method,
+    method: CropMethod,
 }
 
 /// A pixel of a crop whose position lies inside the image.
@@ -48,7 +48,7 @@ impl<'a> Crops<'a> {
         index: &Tensor,
         dims @ [_, rows, columns, channels]: [usize; 4],
         crop: [usize; 2],
-        method: Method,
+        method: CropMethod,
     ) -> Result<Crops<'a>> {
         let images = images_of(boxes.shape(), index, dims, crop)?;
         let (boxes, _) = boxes.values::<f32>()?.as_chunks::<4>();
@@ -95,8 +95,8 @@ impl<'a> Crops<'a> {
                 let Some(x) = self.coordinate(number, 1, j) else { continue };
                 let ((top, bottom, down), (left, right, across)) = (around(y), around(x));
                 let corners = match self.method {
-                    Method::Nearest => [self.pixel(image, y.round() as usize, x.round() as usize); 4],
-                    Method::Bilinear => [(top, left), (top, right), (bottom, left), (bottom, right)]
+                    CropMethod::Nearest => [self.pixel(image, y.round() as usize, x.round() as usize); 4],
+                    CropMethod::Bilinear => [(top, left), (top, right), (bottom, left), (bottom, right)]
                         .map(|(y, x)| self.pixel(image, y, x)),
                 };
                 samples.push(Sample { column: j, at: j * self.channels, corners, down, across });
@@ -132,7 +132,7 @@ type WriteCrops = fn(&Crops<'_>, &Tensor, &mut Tensor, f32) -> Result<()>;
 /// `CropAndResize`: pixels outside the image get the value `outside`.
 pub(super) fn forward(
     ctx: &mut KernelContext<'_>,
-    method: Method,
+    method: CropMethod,
     outside: f32,
     write: WriteCrops,
 ) -> Result<()> {
@@ -162,8 +162,8 @@ pub(super) fn write_crops<T: Element + AsPrimitive<f32>>(
             crops.for_each_row(first + i, &mut |row, samples| {
                 let out = &mut out[row * row_len..][..row_len];
                 match crops.method {
-                    Method::Nearest => copy_nearest(crops.channels, values, samples, out),
-                    Method::Bilinear => interpolate(crops.channels, values, samples, out),
+                    CropMethod::Nearest => copy_nearest(crops.channels, values, samples, out),
+                    CropMethod::Bilinear => interpolate(crops.channels, values, samples, out),
                 }
             });
         }
@@ -195,7 +195,7 @@ type WriteImageGradient = fn(&Crops<'_>, &[f32], &mut Tensor) -> Result<()>;
 /// `CropAndResizeGradImage`: adds each crop's gradient to the image pixels that the crop sampled.
 pub(super) fn image_gradient(
     ctx: &mut KernelContext<'_>,
-    method: Method,
+    method: CropMethod,
     dtype: DType,
     write: WriteImageGradient,
 ) -> Result<()> {
@@ -235,8 +235,8 @@ fn add_to_image<W: Real>(crops: &Crops<'_>, grads: &[f32], sums: &mut [W]) {
             for sample in samples {
                 let grads = &grads[row * crops.row_len() + sample.at..][..channels];
                 match crops.method {
-                    Method::Nearest => add(sample.corners[0], grads, 1.0),
-                    Method::Bilinear => {
+                    CropMethod::Nearest => add(sample.corners[0], grads, 1.0),
+                    CropMethod::Bilinear => {
                         let corners = sample.corners.into_iter().zip(sample.weights());
                         corners.for_each(|(corner, weight)| add(corner, grads, weight));
                     }
@@ -254,7 +254,7 @@ pub(super) fn box_gradient(ctx: &mut KernelContext<'_>, add_to_boxes: AddToBoxes
     let (grads, image, boxes, index) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
     let dims = image_dims(image.shape())?;
     let crop = grad_crop(grads.shape(), dims[3], boxes.shape())?;
-    let crops = Crops::new(boxes, index, dims, crop, Method::Bilinear)?;
+    let crops = Crops::new(boxes, index, dims, crop, CropMethod::Bilinear)?;
     let mut out = Tensor::zeros(DType::Float, boxes.shape().clone())?;
     add_to_boxes(&crops, image, grads.values::<f32>()?, out.values_mut::<f32>()?)?;
     ctx.set_output(0, out);

@@ -6,17 +6,17 @@ use checkpoint::bundle;
 use checkpoint::store::Store;
 use device::handle::{ObjectName, Owner};
 use device::kernel::{Kernel, KernelInit};
-use device::variable::{Aside, Snapshot, VariableInput};
+use device::variable::{Snapshot, VariableInput, VariableSnapshot};
 use device::{Error, Result};
 use graph::{Bool8, Code, Tensor};
 use smallvec::SmallVec;
 use std::path::Path;
 
 /// `SetAsideVariable`: outputs a snapshot of a variable's value.
-pub(super) fn set_aside(init: &KernelInit<'_>) -> Result<Kernel> {
+pub(super) fn take_snapshot(init: &KernelInit<'_>) -> Result<Kernel> {
     let variable = VariableInput::new(init, 0);
     Kernel::sync(move |ctx| {
-        let aside = variable.get(ctx)?.set_aside(ctx.device())?;
+        let aside = variable.get(ctx)?.take_snapshot(ctx.device())?;
         ctx.set_output(0, Tensor::variant(aside));
         Ok(())
     })
@@ -27,7 +27,7 @@ pub(super) fn keep(init: &KernelInit<'_>) -> Result<Kernel> {
     let snapshot = Owner::<Snapshot>::new(init, ObjectName::of(init, true)?);
     Kernel::sync(move |ctx| {
         let aside = |tensor: &Tensor| match tensor.as_variants()? {
-            [aside] => Ok(aside.expect::<Aside>("a variable's snapshot")?),
+            [aside] => Ok(aside.expect::<VariableSnapshot>("a variable's snapshot")?),
             many => Err(Error::invalid(format!("expected the snapshot of one variable, got {}", many.len()))),
         };
         let asides = (0..ctx.num_inputs()).map(|i| aside(ctx.input(i)?)).collect::<Result<Vec<_>>>()?;

@@ -3,7 +3,7 @@
 use super::super::dataset_memory::{anonymous, handle, handle_input};
 use super::super::variable::shared_name;
 use crate::objects::dataset::iterator::IteratorResource;
-use crate::objects::dataset::shards::MultiDeviceIterator;
+use crate::objects::dataset::multi_device::MultiDeviceIterator;
 use crate::objects::dataset::{ElementSpec, message};
 use bytes::Bytes;
 use device::Device;

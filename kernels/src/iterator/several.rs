@@ -2,8 +2,8 @@
 
 use super::handle::{Lifetime, anonymously, delete, from_string, iterator_of, named, to_string};
 use super::{dataset_thread_kernel, end_of_sequence};
-use crate::objects::dataset::placed::{components, spec_of};
-use crate::objects::dataset::shards::MultiDeviceIterator;
+use crate::objects::dataset::multi_device::MultiDeviceIterator;
+use crate::objects::dataset::on_device::{components, spec_of};
 use crate::objects::dataset::{DatasetVariant, ElementSpec, Pull};
 use device::Result;
 use device::kernel::{KernelDef, KernelInit};

@@ -1,13 +1,13 @@
 //! Barriers: steps insert the components of a tuple under a key, one at a time; complete tuples are taken in the
 //! order in which their keys first occurred.
 
-use crate::objects::queue::{Element, Kind, Queue, QueueSpec, shapes_text, types_text};
+use crate::objects::queue::{Element, Queue, QueueKind, QueueSpec, shapes_text, types_text};
 use crate::objects::rows;
 use bytes::Bytes;
+use device::attempt::Finish;
 use device::cancel::Cancellation;
 use device::resource::Resource;
-use device::value::Placed;
-use device::waiting::Finish;
+use device::value::AnyTensor;
 use device::{Error, Result};
 use graph::{Code, DType, PartialShape, Tensor};
 use parking_lot::Mutex;
@@ -51,7 +51,7 @@ impl Barrier {
         let components = types.iter().copied().zip(shapes.iter().cloned());
         let (ready_types, ready_shapes) = prefix.into_iter().chain(components).unzip();
         let spec = QueueSpec {
-            kind: Kind::Priority,
+            kind: QueueKind::Priority,
             capacity: i32::MAX.into(),
             types: ready_types,
             shapes: ready_shapes,
@@ -196,7 +196,7 @@ impl Barrier {
                 let mut element = Element::new();
                 element.push(Tensor::from(number).into());
                 element.push(Tensor::string(key.clone()).into());
-                element.extend(components.into_iter().flatten().map(Placed::from));
+                element.extend(components.into_iter().flatten().map(AnyTensor::from));
                 complete.push(element);
             }
         }

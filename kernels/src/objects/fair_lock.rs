@@ -1,8 +1,8 @@
 //! A fair lock: steps get the value in the order of their requests. A waiting request can be cancelled, and occupies
 //! no thread.
 
+use device::attempt::{AttemptQueues, Progress};
 use device::cancel::Cancellation;
-use device::waiting::{Tried, Waiting};
 use device::{Error, Result};
 use parking_lot::Mutex;
 use std::fmt;
@@ -14,12 +14,12 @@ pub struct FairLock<T> {
     shared: Arc<Shared<T>>,
 }
 
-type Shared<T> = Waiting<Option<T>, Option<T>>;
+type Shared<T> = AttemptQueues<Option<T>, Option<T>>;
 
 impl<T: Default + Send + 'static> FairLock<T> {
     /// Returns an unlocked value.
     pub fn new(value: T) -> FairLock<T> {
-        FairLock { shared: Arc::new(Waiting::new(Some(value), 1)) }
+        FairLock { shared: Arc::new(AttemptQueues::new(Some(value), 1)) }
     }
 
     /// Passes a guard of the value to `done` when it is this request's turn. Cancelling `step` withdraws the request.
@@ -29,8 +29,8 @@ impl<T: Default + Send + 'static> FairLock<T> {
         done: impl FnOnce(Result<FairLockGuard<T>>) + Send + 'static,
     ) {
         let attempt = |value_slot: &mut Option<T>| match value_slot.take() {
-            Some(value) => Tried::Over(Ok(Some(value))),
-            None => Tried::Waits,
+            Some(value) => Progress::Done(Ok(Some(value))),
+            None => Progress::Waits,
         };
         let shared = self.shared.clone();
         let give = move |value: Result<Option<T>>| {
@@ -50,11 +50,11 @@ impl<T: Default + Send + 'static> FairLock<T> {
         let acted: Arc<Mutex<Option<R>>> = Arc::default();
         let slot = acted.clone();
         let attempt = move |value_slot: &mut Option<T>| match value_slot {
-            Some(value) => Tried::Over(act(value).map(|answer| {
+            Some(value) => Progress::Done(act(value).map(|answer| {
                 *slot.lock() = Some(answer);
                 None
             })),
-            None => Tried::Waits,
+            None => Progress::Waits,
         };
         let answer = move |over: Result<Option<T>>| {
             let answer = over.and_then(|_| acted.lock().take().ok_or_else(|| Error::internal("no answer")));

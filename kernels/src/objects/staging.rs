@@ -1,17 +1,17 @@
 //! Staging areas: one step puts tensors and another takes them, in order (`Stage`) or by key (`MapStage`). Both may
 //! be bounded in elements and bytes; a put without room waits.
 
+use device::attempt::{AttemptQueues, Finish, Progress};
 use device::cancel::Cancellation;
 use device::resource::Resource;
-use device::value::{Held, Placed};
-use device::waiting::{Finish, Tried, Waiting};
+use device::value::{AnyTensor, ListElement};
 use device::{Error, Result};
 use graph::{Code, DType, Tensor};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The tensors of one element, each in the memory of the area's device or of the host.
-pub type Tuple = Vec<Placed>;
+pub type Tuple = Vec<AnyTensor>;
 
 /// The bounds of an area; 0 means unbounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ impl Bounds {
     }
 }
 
-fn num_bytes(tensors: &[Placed]) -> usize {
-    tensors.iter().map(Placed::num_bytes).sum()
+fn num_bytes(tensors: &[AnyTensor]) -> usize {
+    tensors.iter().map(AnyTensor::num_bytes).sum()
 }
 
 /// Lanes of waiting operations: puts, and takes and peeks.
@@ -57,7 +57,7 @@ const TAKE: usize = 1;
 #[derive(Debug)]
 pub struct StagingArea {
     bounds: Bounds,
-    waiting: Waiting<StagedTuples, Tuple>,
+    waiting: AttemptQueues<StagedTuples, Tuple>,
 }
 
 /// The elements of a staging area, and their total bytes.
@@ -74,7 +74,7 @@ impl Resource for StagingArea {
 impl StagingArea {
     /// Returns an empty area.
     pub fn new(bounds: Bounds) -> StagingArea {
-        StagingArea { bounds, waiting: Waiting::in_any_order(StagedTuples::default(), 2) }
+        StagingArea { bounds, waiting: AttemptQueues::in_any_order(StagedTuples::default(), 2) }
     }
 
     /// Returns the number of elements.
@@ -101,11 +101,11 @@ impl StagingArea {
         let mut tuple = Some(tuple);
         let attempt = move |staged: &mut StagedTuples| {
             if !bounds.has_room(staged.tuples.len(), staged.bytes, bytes) {
-                return Tried::Waits;
+                return Progress::Waits;
             }
             staged.tuples.extend(tuple.take());
             staged.bytes += bytes;
-            Tried::Over(Ok(Tuple::new()))
+            Progress::Done(Ok(Tuple::new()))
         };
         self.waiting.attempt(PUT, step, attempt, done);
     }
@@ -113,10 +113,10 @@ impl StagingArea {
     /// Takes the first element when there is one.
     pub fn get(&self, step: &Arc<Cancellation>, done: Finish<Tuple>) {
         let attempt = |staged: &mut StagedTuples| match staged.tuples.pop_front() {
-            None => Tried::Waits,
+            None => Progress::Waits,
             Some(tuple) => {
                 staged.bytes -= num_bytes(&tuple);
-                Tried::Over(Ok(tuple))
+                Progress::Done(Ok(tuple))
             }
         };
         self.waiting.attempt(TAKE, step, attempt, done);
@@ -125,8 +125,8 @@ impl StagingArea {
     /// Returns a copy of the element at `index` when there is one.
     pub fn peek(&self, step: &Arc<Cancellation>, index: usize, done: Finish<Tuple>) {
         let attempt = move |staged: &mut StagedTuples| match staged.tuples.get(index) {
-            None => Tried::Waits,
-            Some(tuple) => Tried::Over(Ok(tuple.clone())),
+            None => Progress::Waits,
+            Some(tuple) => Progress::Done(Ok(tuple.clone())),
         };
         self.waiting.attempt(TAKE, step, attempt, done);
     }
@@ -139,14 +139,14 @@ pub struct StagingMap {
     bounds: Bounds,
     /// Number of tensors of an element.
     width: usize,
-    waiting: Waiting<MappedTuples, (i64, Tuple)>,
+    waiting: AttemptQueues<MappedTuples, (i64, Tuple)>,
 }
 
 /// The elements of a staging map by key, and their total bytes.
 #[derive(Default)]
 struct MappedTuples {
-    complete: BTreeMap<i64, Vec<Option<Placed>>>,
-    incomplete: BTreeMap<i64, Vec<Option<Placed>>>,
+    complete: BTreeMap<i64, Vec<Option<AnyTensor>>>,
+    incomplete: BTreeMap<i64, Vec<Option<AnyTensor>>>,
     bytes: usize,
 }
 
@@ -191,7 +191,7 @@ impl TupleIndices {
     ///
     /// # Errors
     /// `InvalidArgument` unless there is one tensor per index, with the dtype that `types` has at that index.
-    pub fn check(&self, tensors: &[Placed], types: &[DType]) -> Result<()> {
+    pub fn check(&self, tensors: &[AnyTensor], types: &[DType]) -> Result<()> {
         if tensors.len() != self.len() {
             device::invalid!("{} indices do not say where {} tensors go", self.len(), tensors.len());
         }
@@ -211,7 +211,7 @@ impl TupleIndices {
 impl StagingMap {
     /// Returns an empty map for elements of `width` tensors.
     pub fn new(bounds: Bounds, width: usize) -> StagingMap {
-        StagingMap { bounds, width, waiting: Waiting::in_any_order(MappedTuples::default(), 2) }
+        StagingMap { bounds, width, waiting: AttemptQueues::in_any_order(MappedTuples::default(), 2) }
     }
 
     /// Returns the number of complete elements.
@@ -251,7 +251,7 @@ impl StagingMap {
         let mut tensors = Some(tensors);
         let attempt = move |mapped: &mut MappedTuples| {
             if mapped.complete.contains_key(&key) {
-                return Tried::Over(Ok((key, Tuple::new())));
+                return Progress::Done(Ok((key, Tuple::new())));
             }
             let present = if indices.len() < width { mapped.incomplete.get(&key) } else { None };
             if let Some(index) =
@@ -260,7 +260,7 @@ impl StagingMap {
                 let message = format!(
                     "The tensor for index '{index}' for key '{key}' was already initialized '{width}'."
                 );
-                return Tried::Over(Err(Error::invalid(message)));
+                return Progress::Done(Err(Error::invalid(message)));
             }
             let missing = present.map_or(width, |tuple| tuple.iter().filter(|t| t.is_none()).count());
             let completes = missing == indices.len();
@@ -269,7 +269,7 @@ impl StagingMap {
                 false => bounds.has_memory(mapped.bytes, bytes),
             };
             if !has_room {
-                return Tried::Waits;
+                return Progress::Waits;
             }
             let incomplete = if indices.len() < width { mapped.incomplete.remove(&key) } else { None };
             let mut tuple = incomplete.unwrap_or_else(|| vec![None; width]);
@@ -279,7 +279,7 @@ impl StagingMap {
             mapped.bytes += bytes;
             let to = if completes { &mut mapped.complete } else { &mut mapped.incomplete };
             to.insert(key, tuple);
-            Tried::Over(Ok((key, Tuple::new())))
+            Progress::Done(Ok((key, Tuple::new())))
         };
         self.waiting.attempt(PUT, step, attempt, done);
     }
@@ -293,8 +293,8 @@ impl StagingMap {
         done: Finish<(i64, Tuple)>,
     ) {
         let attempt = move |mapped: &mut MappedTuples| match mapped.complete.get(&key) {
-            None => Tried::Waits,
-            Some(tuple) => Tried::Over(pick(tuple, key, &indices).map(|picked| (key, picked))),
+            None => Progress::Waits,
+            Some(tuple) => Progress::Done(pick(tuple, key, &indices).map(|picked| (key, picked))),
         };
         self.waiting.attempt(TAKE, step, attempt, done);
     }
@@ -312,17 +312,17 @@ impl StagingMap {
                 Some(key) => mapped.complete.get_mut(&key).map(|tuple| (key, tuple)),
                 None => mapped.complete.iter_mut().next().map(|(&key, tuple)| (key, tuple)),
             };
-            let Some((key, tuple)) = found else { return Tried::Waits };
+            let Some((key, tuple)) = found else { return Progress::Waits };
             let picked = match pick(tuple, key, &indices) {
                 Ok(picked) => picked,
-                Err(error) => return Tried::Over(Err(error)),
+                Err(error) => return Progress::Done(Err(error)),
             };
             indices.0.iter().for_each(|&index| tuple[index] = None);
             if tuple.iter().all(Option::is_none) {
                 mapped.complete.remove(&key);
             }
             mapped.bytes -= num_bytes(&picked);
-            Tried::Over(Ok((key, picked)))
+            Progress::Done(Ok((key, picked)))
         };
         self.waiting.attempt(TAKE, step, attempt, done);
     }
@@ -332,7 +332,7 @@ impl StagingMap {
 ///
 /// # Errors
 /// `InvalidArgument` if one has been taken.
-fn pick(tuple: &[Option<Placed>], key: i64, indices: &TupleIndices) -> Result<Tuple> {
+fn pick(tuple: &[Option<AnyTensor>], key: i64, indices: &TupleIndices) -> Result<Tuple> {
     let tensor = |&index: &usize| {
         tuple[index].clone().ok_or_else(|| {
             Error::invalid(format!("Tensor at index '{index}' for key '{key}' has already been removed."))
@@ -356,7 +356,7 @@ mod tests {
     }
 
     fn tuple(tensors: Vec<Tensor>) -> Tuple {
-        tensors.into_iter().map(Placed::from).collect()
+        tensors.into_iter().map(AnyTensor::from).collect()
     }
 
     #[test]

@@ -8,17 +8,17 @@ use half::f16;
 
 /// How a crop samples the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Method {
+pub enum CropMethod {
     Bilinear,
     Nearest,
 }
 
-impl Method {
+impl CropMethod {
     /// Reads the attribute `method`.
-    pub fn of(init: &KernelInit<'_>) -> Result<Method> {
+    pub fn of(init: &KernelInit<'_>) -> Result<CropMethod> {
         match init.attr::<String>("method")?.as_str() {
-            "nearest" => Ok(Method::Nearest),
-            _ => Ok(Method::Bilinear),
+            "nearest" => Ok(CropMethod::Nearest),
+            _ => Ok(CropMethod::Bilinear),
         }
     }
 }

@@ -17,7 +17,7 @@ pub struct ConcatLayout {
 }
 
 /// Returns the layout of `values`, inputs that are concatenated along the axis in input `axis`.
-pub fn concatenated(ctx: &KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<ConcatLayout> {
+pub fn concat_layout(ctx: &KernelContext<'_>, values: Range<usize>, axis: usize) -> Result<ConcatLayout> {
     let axis_input = ctx.input(axis)?;
     // Old clients send the axis as a vector of one element.
     let (&[axis], 0 | 1) = (axis_input.to_i64s()?.as_slice(), axis_input.shape().rank()) else {
@@ -62,7 +62,7 @@ pub fn concatenated(ctx: &KernelContext<'_>, values: Range<usize>, axis: usize) 
 }
 
 /// Returns the layout of all inputs stacked along a new axis.
-pub fn stacked(ctx: &KernelContext<'_>, axis: i64) -> Result<ConcatLayout> {
+pub fn stack_layout(ctx: &KernelContext<'_>, axis: i64) -> Result<ConcatLayout> {
     let first = ctx.shape(0)?;
     let (rank, count) = (first.rank() + 1, ctx.num_inputs());
     let Some(at) = resolve_axis(axis, rank) else {
@@ -106,7 +106,7 @@ impl SplitPlan {
 }
 
 /// Returns the split of `Unpack`.
-pub fn unstacked(ctx: &KernelContext<'_>, axis: i64) -> Result<SplitPlan> {
+pub fn split_plan(ctx: &KernelContext<'_>, axis: i64) -> Result<SplitPlan> {
     let shape = ctx.shape(0)?;
     let (rank, num) = (shape.rank(), ctx.num_outputs());
     let Some(at) = resolve_axis(axis, rank) else {

@@ -3,14 +3,14 @@
 use device::Result;
 use device::kernel::KernelContext;
 use graph::Shape;
-use graph::ops::morphology::{Dilation, Reach};
+use graph::ops::morphology::{Dilation, DilationAxis};
 
 /// The sizes of one kernel invocation.
 #[derive(Debug)]
 pub struct Sizes {
     batch: usize,
-    pub rows: Reach,
-    pub columns: Reach,
+    pub rows: DilationAxis,
+    pub columns: DilationAxis,
     pub depth: usize,
 }
 
@@ -28,7 +28,7 @@ impl Sizes {
             device::invalid!("input and filter must have the same depth: {depth} vs {filter_depth}");
         }
         let (rows, columns) =
-            (dilation.reach(0, rows, filter_rows)?, dilation.reach(1, columns, filter_columns)?);
+            (dilation.axis(0, rows, filter_rows)?, dilation.axis(1, columns, filter_columns)?);
         Ok(Sizes { batch, rows, columns, depth })
     }
 

@@ -1,13 +1,13 @@
 //! Kernels of optionals, generic over the tensors that an optional holds.
 
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use device::value::Held;
+use device::value::ListElement;
 use device::{Error, Result};
 use graph::{DType, Optional, PartialShape, Tensor};
 use std::sync::Arc;
 
 /// Returns the optional in input 0.
-fn optional<T: Held>(ctx: &KernelContext<'_>) -> Result<Arc<Optional<T>>> {
+fn optional<T: ListElement>(ctx: &KernelContext<'_>) -> Result<Arc<Optional<T>>> {
     match ctx.input(0)?.as_variants()? {
         [variant] => Ok(variant.expect("an optional")?),
         all => Err(Error::invalid(format!("an optional is a scalar, not {} variants", all.len()))),
@@ -15,7 +15,7 @@ fn optional<T: Held>(ctx: &KernelContext<'_>) -> Result<Arc<Optional<T>>> {
 }
 
 /// `OptionalFromValue`: makes the kernel that outputs an optional that holds all inputs.
-pub fn from_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
+pub fn from_value<T: ListElement>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let components = (0..ctx.num_inputs()).map(|i| T::of(ctx.take_value(i))).collect::<Result<_>>()?;
         ctx.set_output(0, Tensor::variant(Optional::of(components)?));
@@ -24,7 +24,7 @@ pub fn from_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// `OptionalNone`: makes the kernel that outputs an empty optional.
-pub fn none<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
+pub fn none<T: ListElement>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         ctx.set_output(0, Tensor::variant(Optional::<T>::NONE));
         Ok(())
@@ -32,7 +32,7 @@ pub fn none<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// `OptionalHasValue`: makes the kernel that outputs whether the optional in input 0 holds tensors.
-pub fn has_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
+pub fn has_value<T: ListElement>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let has_value = optional::<T>(ctx)?.components().is_some();
         ctx.set_output(0, Tensor::from(has_value));
@@ -42,7 +42,7 @@ pub fn has_value<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
 
 /// `OptionalGetValue`: makes the kernel that outputs the tensors of the optional in input 0, which must have the
 /// dtypes and shapes of the node's attributes.
-pub fn get_value<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub fn get_value<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     let shapes = init.attr::<Vec<PartialShape>>("output_shapes")?;
     if shapes.len() != init.outputs.len() {
         device::invalid!(

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 /// The axes and the output shape of a reduction.
 #[derive(Debug)]
-pub struct Layout {
+pub struct ReductionLayout {
     /// The axes, outermost first, each with whether it is reduced. Adjacent axes of the same kind are merged, and
     /// axes of size 1 are left out.
     pub axes: SmallVec<[Axis; 4]>,
@@ -17,9 +17,9 @@ pub struct Layout {
     pub(crate) count: usize,
 }
 
-impl Layout {
+impl ReductionLayout {
     /// Plans the reduction of `shape` along `axes`; negative axes count from the end.
-    pub fn new(shape: &Shape, axes: &Tensor, keep_dims: bool) -> Result<Layout> {
+    pub fn new(shape: &Shape, axes: &Tensor, keep_dims: bool) -> Result<ReductionLayout> {
         let rank = shape.rank();
         let mut reduced = SmallVec::<[bool; 8]>::from_elem(false, rank);
         for axis in axes.to_i64s()? {
@@ -52,7 +52,7 @@ impl Layout {
                 _ => merged.push(Axis { size, reduced }),
             }
         }
-        Ok(Layout { axes: merged, shape: Shape::new(&dims)?, count })
+        Ok(ReductionLayout { axes: merged, shape: Shape::new(&dims)?, count })
     }
 
     /// Returns whether the reduction combines elements, and does not only change the shape.
@@ -85,7 +85,7 @@ impl Direction {
 }
 
 /// Returns the length of the axis given by input 1, and the distance between consecutive elements along it.
-pub fn lines(ctx: &KernelContext<'_>) -> Result<(usize, usize)> {
+pub fn scan_lines(ctx: &KernelContext<'_>) -> Result<(usize, usize)> {
     let (x, axis) = (ctx.shape(0)?, ctx.input(1)?);
     if axis.num_elements() != 1 || axis.shape().rank() != 0 {
         device::invalid!("ScanOp: axis must be a scalar, not {}", axis.shape());

@@ -155,7 +155,7 @@ pub fn area_shares(grid: Grid, input: usize, output: usize) -> Vec<Vec<(usize, f
 }
 
 /// Returns the sum of the shares of an output position.
-pub fn covered(grid: Grid, input: usize, output: usize) -> f32 {
+pub fn area_covered(grid: Grid, input: usize, output: usize) -> f32 {
     match grid.scale(input, output) {
         0.0 => 1.0,
         scale => scale,

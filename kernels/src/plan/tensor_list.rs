@@ -1,10 +1,10 @@
 //! Kernels of tensor lists, which are stored in variants. A kernel changes a list in place if no other variant shares
 //! it.
 //!
-//! The kernels are generic over the element: host tensors on the CPU, and [`Placed`] tensors on a device with
+//! The kernels are generic over the element: host tensors on the CPU, and [`AnyTensor`] tensors on a device with
 //! separate memory. A [`Memory`] creates, joins and cuts the elements.
 //!
-//! [`Placed`]: device::value::Placed
+//! [`AnyTensor`]: device::value::AnyTensor
 
 mod batch;
 mod join;
@@ -16,13 +16,13 @@ pub use join::{concat, concat_v2, from_tensor, gather, scatter, scatter_into, sc
 
 use crate::objects::memory::Memory;
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use device::value::Held;
+use device::value::ListElement;
 use device::{Error, Result, invalid};
 use graph::{DType, PartialShape, Shape, Tensor, TensorList};
 use std::sync::Arc;
 
 /// `EmptyTensorList`: makes the kernel that outputs an empty list.
-pub fn empty<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub fn empty<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let max = scalar(ctx, 1, "max_num_elements")?;
@@ -33,7 +33,7 @@ pub fn empty<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// `TensorListReserve`: makes the kernel that outputs a list of uninitialized elements.
-pub fn reserve<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub fn reserve<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let count = scalar(ctx, 1, "num_elements")?;
@@ -47,7 +47,7 @@ pub fn reserve<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// `TensorListLength`: makes the kernel that outputs the number of elements.
-pub fn length<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
+pub fn length<T: ListElement>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let len = i32::try_from(list::<T>(ctx, 0)?.len()).unwrap_or(i32::MAX);
         ctx.set_output(0, Tensor::from(len));
@@ -56,7 +56,7 @@ pub fn length<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// `TensorListResize`: makes the kernel that removes elements from the end or appends uninitialized ones.
-pub fn resize<T: Held>(_: &KernelInit<'_>) -> Result<Kernel> {
+pub fn resize<T: ListElement>(_: &KernelInit<'_>) -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let size = scalar(ctx, 1, "size")?;
         let Ok(size) = usize::try_from(size) else {
@@ -70,13 +70,13 @@ fn element_dtype(init: &KernelInit<'_>) -> Result<DType> {
     init.attr("element_dtype")
 }
 
-fn set_list<T: Held>(ctx: &mut KernelContext<'_>, list: TensorList<T>) -> Result<()> {
+fn set_list<T: ListElement>(ctx: &mut KernelContext<'_>, list: TensorList<T>) -> Result<()> {
     ctx.set_output(0, Tensor::variant(list));
     Ok(())
 }
 
 /// Returns the list in input `i`, a scalar.
-fn list<T: Held>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<TensorList<T>>> {
+fn list<T: ListElement>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<TensorList<T>>> {
     match ctx.input(i)?.as_variants()? {
         [variant] => Ok(variant.expect("a list of tensors")?),
         all => Err(Error::invalid(format!("a list of tensors is a scalar, not {} variants", all.len()))),
@@ -84,7 +84,7 @@ fn list<T: Held>(ctx: &KernelContext<'_>, i: usize) -> Result<Arc<TensorList<T>>
 }
 
 /// Changes the list of input 0, in place if it is not shared, and outputs it.
-fn edit<T: Held>(
+fn edit<T: ListElement>(
     ctx: &mut KernelContext<'_>,
     change: impl FnOnce(&mut KernelContext<'_>, &mut TensorList<T>) -> Result<()>,
 ) -> Result<()> {
@@ -122,14 +122,14 @@ fn shape_of(tensor: &Tensor) -> Result<PartialShape> {
     }
 }
 
-fn check_dtype<T: Held>(list: &TensorList<T>, dtype: DType) -> Result<()> {
+fn check_dtype<T: ListElement>(list: &TensorList<T>, dtype: DType) -> Result<()> {
     if list.element_dtype != dtype {
         invalid!("Invalid data types; op elements {dtype} but list elements {}", list.element_dtype);
     }
     Ok(())
 }
 
-fn check_appended<T: Held>(list: &TensorList<T>, item: &T) -> Result<()> {
+fn check_appended<T: ListElement>(list: &TensorList<T>, item: &T) -> Result<()> {
     if !list.element_shape.accepts(item.shape()) {
         invalid!(
             "Tried to append a tensor with incompatible shape to a list. Op element shape: {} list shape: {}",
@@ -146,7 +146,7 @@ fn merged(a: &PartialShape, b: &PartialShape) -> Result<PartialShape> {
 }
 
 /// Returns the zeros that an uninitialized element reads as; its shape must be known.
-fn zeros<T: Held>(
+fn zeros<T: ListElement>(
     ctx: &KernelContext<'_>,
     memory: &impl Memory,
     dtype: DType,
@@ -161,7 +161,7 @@ fn zeros<T: Held>(
 }
 
 /// `TensorListGetItem`: makes the kernel that outputs an element, or zeros if the element is uninitialized.
-pub fn get_item<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn get_item<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let (list, index) = (list::<T>(ctx, 0)?, scalar(ctx, 1, "index")?);
@@ -190,7 +190,7 @@ pub fn get_item<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<K
 
 /// `TensorListSetItem`: makes the kernel that replaces an element, and resizes the list first if the node's attribute
 /// allows that.
-pub fn set_item<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub fn set_item<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     let resize: bool = init.attr("resize_if_index_out_of_bounds")?;
     Kernel::sync(move |ctx| {
@@ -219,7 +219,7 @@ pub fn set_item<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// `TensorListPushBack`: makes the kernel that appends an element.
-pub fn push_back<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub fn push_back<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let item = T::of(ctx.take_value(1))?;
@@ -244,7 +244,7 @@ pub fn push_back<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// `TensorListPopBack`: makes the kernel that removes the last element and outputs it.
-pub fn pop_back<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn pop_back<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let wanted = shape_of(ctx.input(1)?)?;
@@ -262,7 +262,7 @@ pub fn pop_back<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<K
 }
 
 /// `TensorListElementShape`: makes the kernel that outputs the shape of the elements, with -1 for unknown sizes.
-pub fn element_shape<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub fn element_shape<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     Kernel::sync(move |ctx| {
         let shape = &list::<T>(ctx, 0)?.element_shape;

@@ -21,7 +21,7 @@ pub fn top_shape(input: &Shape, k: i64) -> Result<(usize, Shape)> {
 }
 
 /// Returns the rows and classes of the predictions, and checks that there is one target per row.
-pub fn classified(ctx: &KernelContext<'_>) -> Result<[usize; 2]> {
+pub fn prediction_sizes(ctx: &KernelContext<'_>) -> Result<[usize; 2]> {
     let (predictions, targets) = (ctx.shape(0)?, ctx.shape(1)?);
     let &[rows, classes] = predictions.dims() else {
         invalid!("predictions must be 2-dimensional");

@@ -4,7 +4,7 @@ use crate::numeric::copied::CopiedElement;
 use device::invalid;
 use device::kernel::KernelContext;
 use device::{Error, Result};
-use graph::ops::ragged::Partition;
+use graph::ops::ragged::RowPartitionType;
 use graph::tensor::memory_limit;
 use graph::{Code, Shape, Tensor};
 
@@ -39,7 +39,11 @@ pub(super) fn padded<E: CopiedElement>(values: &Tensor, default: &Tensor, layout
     })
 }
 
-pub(super) fn to_tensor(ctx: &mut KernelContext<'_>, types: &[Partition], build: BuildFn) -> Result<()> {
+pub(super) fn to_tensor(
+    ctx: &mut KernelContext<'_>,
+    types: &[RowPartitionType],
+    build: BuildFn,
+) -> Result<()> {
     let (values, default) = (ctx.input(1)?, ctx.input(2)?);
     let partitions =
         (3..ctx.num_inputs()).map(|i| Ok(ctx.input(i)?.to_i64s()?)).collect::<Result<Vec<_>>>()?;
@@ -50,10 +54,10 @@ pub(super) fn to_tensor(ctx: &mut KernelContext<'_>, types: &[Partition], build:
     let Some(&first) = partitions[0].first() else {
         invalid!("Invalid first partition input. Tensor requires at least one element.");
     };
-    let rows = if types[0] == Partition::Size { first } else { partitions[0].len() as i64 - 1 };
+    let rows = if types[0] == RowPartitionType::Size { first } else { partitions[0].len() as i64 - 1 };
     let Ok(rows) = usize::try_from(rows) else { invalid!("Dimension {rows} must be >= 0") };
     let levels: Vec<_> =
-        types.iter().copied().zip(&partitions).filter(|(kind, _)| *kind != Partition::Size).collect();
+        types.iter().copied().zip(&partitions).filter(|(kind, _)| *kind != RowPartitionType::Size).collect();
     let dims = output_dims(ctx.input(0)?, rows, &levels, inner)?;
     let shape = Shape::new(&dims)?;
     // For each row of a level, and finally for each value, its offset in the output, in units of values.
@@ -63,7 +67,7 @@ pub(super) fn to_tensor(ctx: &mut KernelContext<'_>, types: &[Partition], build:
     for ((kind, partition), &width) in levels.iter().zip(&dims[1..]) {
         stride /= width.max(1);
         places = match kind {
-            Partition::Splits => by_splits(partition, &places, width, stride)?,
+            RowPartitionType::Splits => by_splits(partition, &places, width, stride)?,
             _ => by_row_ids(partition, &places, width, stride)?,
         };
     }
@@ -84,7 +88,7 @@ fn product(dims: &[usize]) -> Result<usize> {
 fn output_dims(
     shape: &Tensor,
     rows: usize,
-    levels: &[(Partition, &Vec<i64>)],
+    levels: &[(RowPartitionType, &Vec<i64>)],
     inner: &[usize],
 ) -> Result<Vec<usize>> {
     let rank = 1 + levels.len() + inner.len();
@@ -116,9 +120,9 @@ fn output_dims(
     Ok(dims)
 }
 
-fn longest(kind: Partition, partition: &[i64]) -> usize {
+fn longest(kind: RowPartitionType, partition: &[i64]) -> usize {
     let length = match kind {
-        Partition::Splits => {
+        RowPartitionType::Splits => {
             partition.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0)
         }
         _ => partition.chunk_by(|a, b| a == b).map(|run| run.len() as i64).max().unwrap_or(0),

@@ -5,7 +5,7 @@ use super::{Modular, Prod, Sum};
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::threads::{Cost, chunk_size, for_chunks};
 use crate::numeric::widen::Lane;
-use crate::plan::reduce::{Direction, lines};
+use crate::plan::reduce::{Direction, scan_lines};
 use device::Result;
 use device::kernel::{Kernel, KernelInit};
 use graph::Tensor;
@@ -28,7 +28,7 @@ pub(super) fn make(init: &KernelInit<'_>, operation: Operation) -> Result<Kernel
         Operation::Product => scan::<<T as Modular>::Bits, Prod>,
     }))?;
     Kernel::sync(move |ctx| {
-        let (size, inner) = lines(ctx)?;
+        let (size, inner) = scan_lines(ctx)?;
         let x = ctx.input(0)?;
         let mut out = Tensor::unspecified(dtype, x.shape().clone())?;
         let count = out.num_elements();

@@ -2,7 +2,7 @@
 
 use super::as_single;
 use crate::numeric::threads::for_rows;
-use crate::plan::resize::{Grid, Sizes, area_shares, covered};
+use crate::plan::resize::{Grid, Sizes, area_covered, area_shares};
 use device::Result;
 use device::kernel::KernelContext;
 use graph::DType;
@@ -14,8 +14,8 @@ pub(super) fn forward(ctx: &mut KernelContext<'_>, grid: Grid) -> Result<()> {
     if out.num_elements() > 0 {
         let rows = area_shares(grid, sizes.input[0], sizes.output[0]);
         let columns = area_shares(grid, sizes.input[1], sizes.output[1]);
-        let covered = |axis: usize| covered(grid, sizes.input[axis], sizes.output[axis]);
-        let area = covered(0) * covered(1);
+        let area_covered = |axis: usize| area_covered(grid, sizes.input[axis], sizes.output[axis]);
+        let area = area_covered(0) * area_covered(1);
         let (values, channels, line_in) = (input.values::<f32>()?, sizes.channels, sizes.input_line());
         for_rows(out.values_mut::<f32>()?, sizes.output_line(), |first, lines| {
             let mut sums = vec![0.0; line_in];

@@ -1,7 +1,7 @@
 //! Tests of queues and accumulators that are replicated to another store, like to a standby's.
 
 use anabranch_kernels::objects::accumulator::{Accumulator, Gradient, Reduction};
-use anabranch_kernels::objects::queue::{Element, Kind, Queue, QueueSpec};
+use anabranch_kernels::objects::queue::{Element, Queue, QueueKind, QueueSpec};
 use device::cancel::Cancellation;
 use device::journal::Journal;
 use device::resource::ResourceStore;
@@ -44,7 +44,7 @@ fn floats(values: &[f32]) -> Result<Tensor> {
 fn queues_and_accumulators_are_replicated() -> Result<()> {
     let pair = Pair::new()?;
     let step = Arc::new(Cancellation::new());
-    for kind in [Kind::Fifo, Kind::Priority] {
+    for kind in [QueueKind::Fifo, QueueKind::Priority] {
         let (types, shapes) = (vec![DType::Int64], vec![PartialShape::scalar()]);
         let spec = QueueSpec { kind, capacity: 100, types, shapes };
         let name = format!("{kind:?}");
@@ -98,7 +98,7 @@ fn elements_of_a_waiting_dequeue_stay_in_the_replica() -> Result<()> {
     let pair = Pair::new()?;
     let step = Arc::new(Cancellation::new());
     let (types, shapes) = (vec![DType::Int64], vec![PartialShape::scalar()]);
-    let spec = QueueSpec { kind: Kind::Fifo, capacity: 100, types, shapes };
+    let spec = QueueSpec { kind: QueueKind::Fifo, capacity: 100, types, shapes };
     let queue = pair.own.lookup_or_create("", "q", || Ok(Queue::new("q".into(), spec)))?;
     for number in [1i64, 2] {
         queue.enqueue(&step, smallvec![Tensor::from(number).into()], Box::new(drop));

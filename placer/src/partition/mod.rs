@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::spec::DeviceTexts;
 use crate::transfer::{Key, Transfers};
 use graph::{
-    CONTROL, DType, DeviceName, Edge, Graph, Node, NodeId, Origin, Output, Producer, Role, TaskName, Topology,
+    CONTROL, DType, DeviceName, Edge, Graph, Node, NodeId, Output, Producer, RecvOrigin, Role, TaskName,
+    Topology,
 };
 use loops::Frames;
 use rustc_hash::FxHashMap;
@@ -160,7 +161,7 @@ fn whole(graph: &Graph, device: u32, options: &PartitionOptions<'_>) -> Partitio
         part.node_mut(id).device = device.text.clone();
     }
     part.opaque.clear();
-    part.library = graph.library.reached_from(&part);
+    part.library = graph.library.reachable_from(&part);
     let of_device = (options.split == Split::Device).then(|| device.name.clone());
     Partition { task: device.name.task_name(), device: of_device, graph: part }
 }
@@ -426,7 +427,7 @@ impl<'a> Splitting<'a> {
         let is_fed = self.transfers.is_feed(node);
         if self.within_task && (is_fed || node.op.role() == Role::Compute) {
             let received = &mut self.parts[part as usize].nodes[received.index()];
-            Origin { node: &node.name, is_fed }.note(received);
+            RecvOrigin { node: &node.name, is_fed }.note(received);
         }
     }
 
@@ -481,7 +482,7 @@ impl<'a> Splitting<'a> {
             }
             let mut part = Graph::assemble(nodes, edges.into_iter())?;
             part.versions = graph.versions.clone();
-            part.library = graph.library.reached_from(&part);
+            part.library = graph.library.reachable_from(&part);
             let name = &options.devices.get(device).name;
             let device = (options.split == Split::Device).then(|| name.clone());
             partitions.push(Partition { task: name.task_name(), device, graph: part });

@@ -5,7 +5,7 @@ use anabranch_placer::{
     DeviceSet, Names, Partition, PartitionOptions, Split, partition, placed_devices, rewrite_for_run,
 };
 use expect_test::{Expect, expect};
-use graph::{AttrValue, CONTROL, Graph, Node, NodeId, Origin, Output, ops};
+use graph::{AttrValue, CONTROL, Graph, Node, NodeId, Output, RecvOrigin, ops};
 use rustc_hash::FxHashMap;
 
 /// Expands the short device names of test graphs to full names.
@@ -247,13 +247,13 @@ fn recvs_within_a_task_record_their_source_node_or_feed() -> Result<()> {
     let of_gpu = parts.iter().filter(|part| part.device.as_ref().is_some_and(|d| &*d.device_type == "GPU"));
     let receives = of_gpu.flat_map(|part| part.graph.nodes()).filter(|(_, node)| node.op.name() == "_Recv");
     let lines: Vec<String> =
-        receives.map(|(_, node)| format!("{}: {:?}\n", node.name, Origin::of(node))).collect();
+        receives.map(|(_, node)| format!("{}: {:?}\n", node.name, RecvOrigin::of(node))).collect();
     expect![[r#"
-        two_G1: Some(Origin { node: "two", is_fed: false })
-        two_G3: Some(Origin { node: "two", is_fed: false })
-        _recv_p_0_G5: Some(Origin { node: "_recv_p_0", is_fed: true })
+        two_G1: Some(RecvOrigin { node: "two", is_fed: false })
+        two_G3: Some(RecvOrigin { node: "two", is_fed: false })
+        _recv_p_0_G5: Some(RecvOrigin { node: "_recv_p_0", is_fed: true })
         chosen_G7: None
-        last_G10: Some(Origin { node: "last", is_fed: false })
+        last_G10: Some(RecvOrigin { node: "last", is_fed: false })
     "#]]
     .assert_eq(&lines.concat());
     Ok(())

@@ -13,7 +13,7 @@ mod training;
 mod wide_and_deep;
 
 use clap::{Args, ValueEnum};
-use device::gpu_options::Visible;
+use device::gpu_options::GpuSelection;
 use mode::{Compute, Mode, REPLICAS};
 use std::error::Error;
 use worker::gpus;
@@ -58,7 +58,7 @@ pub(crate) fn run(flags: &DemoFlags) -> Result<(), Box<dyn Error + Send + Sync>>
         return Err(format!("--batch is {batch}: {wanted}").into());
     }
     if flags.gpu
-        && let Err(why) = gpus::found(&Visible::All)
+        && let Err(why) = gpus::find_gpus(&GpuSelection::All)
     {
         return Err(format!("--gpu: {why}").into());
     }

@@ -38,7 +38,7 @@ pub(super) fn run(
             .zip(cluster.targets())
             .map(|(worker, target)| {
                 let (replica, progress) = (&replica, &progress);
-                scope.spawn(move || replica(worker)?.train(problem, Master::At(target), progress))
+                scope.spawn(move || replica(worker)?.train(problem, Master::Remote(target), progress))
             })
             .collect();
         clients.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()

@@ -46,7 +46,7 @@ pub(super) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Ve
         name if name.starts_with("Dilation2D") => {
             let (input, filter) = (input(node, 3)?, [3, 2, 3]);
             let dilation = Dilation::of(node)?;
-            let [rows, columns] = [0, 1].map(|axis| dilation.reach(axis, input[axis + 1], filter[axis]));
+            let [rows, columns] = [0, 1].map(|axis| dilation.axis(axis, input[axis + 1], filter[axis]));
             let output = [input[0], rows?.output, columns?.output, input[3]];
             let t = node.attr("T")?;
             let mut set = vec![random.tensor(t, &input)?, random.tensor(t, &filter)?];

@@ -10,7 +10,7 @@ mod nodes;
 mod retention;
 mod state;
 
-pub use retention::Keep;
+pub use retention::Retention;
 pub use state::{CheckpointState, checkpoint_prefixes, latest_checkpoint, step_of};
 
 use crate::error::Result;
@@ -29,7 +29,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Saver {
     nodes: SaverNodes,
-    keep: Keep,
+    keep: Retention,
     retention: Mutex<RetentionState>,
     deadline: Duration,
 }
@@ -40,7 +40,7 @@ const DEADLINE: Duration = Duration::from_secs(3600);
 impl Saver {
     /// Adds the nodes that save and restore these variables. The scope must not set a device, because each
     /// node is placed on the task of its variables.
-    pub fn new(scope: &Scope, variables: &[Variable], keep: Keep) -> Saver {
+    pub fn new(scope: &Scope, variables: &[Variable], keep: Retention) -> Saver {
         Saver {
             nodes: SaverNodes::new(scope, variables),
             keep,
@@ -100,7 +100,7 @@ impl Saver {
         behind_steps: bool,
     ) -> Result<PathBuf> {
         let folder = store::absolute(folder)?;
-        store::of(&folder)?.create_folders(&folder)?;
+        store::store_of(&folder)?.create_folders(&folder)?;
         let prefix = folder.join(format!("{name}-{step}"));
         let shards = self.nodes.shards.len();
         let part = |i: usize| format!("{}_temp/part-{i:05}-of-{shards:05}", prefix.display());

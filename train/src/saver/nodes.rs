@@ -105,12 +105,12 @@ impl ShardNodes {
 
 /// Returns the name under which a variable is saved. Parts are saved as slices of the whole variable.
 fn saved_name(variable: &Variable) -> &str {
-    variable.part_of.as_ref().map_or(&variable.name, |whole| &whole.name)
+    variable.slice.as_ref().map_or(&variable.name, |whole| &whole.name)
 }
 
 /// Returns the slice specification of `SaveV2` and `RestoreV2`; empty for a variable that is not a part.
 fn slice_spec(variable: &Variable) -> String {
-    let Some(whole) = &variable.part_of else { return String::new() };
+    let Some(whole) = &variable.slice else { return String::new() };
     let sizes = whole.shape.iter().map(|d| format!("{d} ")).collect::<String>();
     let extents: Vec<String> = whole
         .offset

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 /// The rule for which checkpoints are kept. The defaults are TensorFlow's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
+pub struct Retention {
     /// The number of newest checkpoints to keep; 0 keeps all.
     pub max_to_keep: usize,
     /// The period of permanent checkpoints: the first checkpoint after each period is never removed.
     pub every: Option<Duration>,
 }
 
-impl Default for Keep {
-    fn default() -> Keep {
-        Keep { max_to_keep: 5, every: None }
+impl Default for Retention {
+    fn default() -> Retention {
+        Retention { max_to_keep: 5, every: None }
     }
 }
 
@@ -38,7 +38,7 @@ impl RetentionState {
         &mut self,
         folder: &Path,
         prefix: &Path,
-        keep: Keep,
+        keep: Retention,
         confirm: impl FnOnce() -> client::Result<()>,
     ) -> Result<()> {
         // The oldest checkpoint comes first. Checkpoints of other processes in this folder count too.
@@ -91,7 +91,7 @@ impl RetentionState {
 
 /// Removes the files left by interrupted saves of earlier steps with the same name.
 fn remove_fragments(folder: &Path, prefix: &Path) -> Result<()> {
-    let store = store::of(folder)?;
+    let store = store::store_of(folder)?;
     let series = series_of(prefix);
     for name in store.list(folder)? {
         let fragment = folder.join(name);
@@ -117,7 +117,7 @@ fn series_of(prefix: &Path) -> Option<&str> {
 /// Removes a checkpoint, its index first: the files that remain after an interruption are not taken for a
 /// checkpoint.
 fn remove(prefix: &Path) -> Result<()> {
-    let store = store::of(prefix)?;
+    let store = store::store_of(prefix)?;
     store.delete(&bundle::index_file(prefix))?;
     let (Some(folder), Some(name)) = (prefix.parent(), prefix.file_name().and_then(|n| n.to_str())) else {
         return Ok(());

@@ -100,7 +100,7 @@ fn is_complete(prefix: &Path) -> Result<bool> {
 /// Returns the prefixes of all indexes in a folder, newest first. Checkpoints with the same time of
 /// modification are sorted by step.
 fn newest_first(folder: &Path) -> Result<Vec<PathBuf>> {
-    let store = store::of(folder)?;
+    let store = store::store_of(folder)?;
     let mut found: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
     for prefix in checkpoint_prefixes(folder)? {
         match store.modified(&bundle::index_file(&prefix)) {
@@ -116,7 +116,7 @@ fn newest_first(folder: &Path) -> Result<Vec<PathBuf>> {
 
 /// Returns the prefixes of all indexes in a folder, in no particular order.
 pub fn checkpoint_prefixes(folder: &Path) -> Result<Vec<PathBuf>> {
-    let files = store::of(folder)?.list(folder)?.into_iter().map(PathBuf::from);
+    let files = store::store_of(folder)?.list(folder)?.into_iter().map(PathBuf::from);
     let indexes = files.filter(|file| file.extension().is_some_and(|e| e == "index"));
     Ok(indexes.map(|index| folder.join(index.with_extension(""))).collect())
 }

@@ -39,7 +39,7 @@ pub trait Hook: Send {
     /// Runs when the job has reached its last step: the hook saves its lasting results, while replicas can
     /// still repeat steps that are lost. After an error that a new session fixes, training goes on from the
     /// restored step.
-    fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
+    fn after_last_step(&mut self, context: &HookContext<'_>) -> Result<()> {
         let _ = context;
         Ok(())
     }
@@ -102,7 +102,7 @@ pub struct RunValues<'a> {
 
 /// The period of a repeated action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Every {
+pub enum Period {
     /// A number of global steps.
     Steps(i64),
     /// A duration.
@@ -112,13 +112,13 @@ pub enum Every {
 /// The timer of a repeated action.
 #[derive(Debug)]
 pub(super) struct Timer {
-    every: Every,
+    every: Period,
     last: Option<(i64, Instant)>,
 }
 
 impl Timer {
     /// Returns a timer that is due at once.
-    pub(super) fn new(every: Every) -> Timer {
+    pub(super) fn new(every: Period) -> Timer {
         Timer { every, last: None }
     }
 
@@ -126,8 +126,8 @@ impl Timer {
     pub(super) fn is_due(&self, step: i64) -> bool {
         let Some((last_step, at)) = self.last else { return true };
         match self.every {
-            Every::Steps(steps) => step < last_step || step - last_step >= steps.max(1),
-            Every::Time(time) => at.elapsed() >= time,
+            Period::Steps(steps) => step < last_step || step - last_step >= steps.max(1),
+            Period::Time(time) => at.elapsed() >= time,
         }
     }
 

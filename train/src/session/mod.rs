@@ -12,7 +12,7 @@ mod replica_hooks;
 mod role;
 
 pub use coordinator::Coordinator;
-pub use hook::{Every, Hook, HookContext, RunArgs, RunValues};
+pub use hook::{Hook, HookContext, Period, RunArgs, RunValues};
 pub use queue_runner::QueueRunner;
 pub use role::Role;
 
@@ -39,7 +39,7 @@ pub enum Master {
     /// A server in this process.
     InProcess(Arc<Server>),
     /// A server at `grpc://host:port`.
-    At(String),
+    Remote(String),
 }
 
 /// The configuration of a [`MonitoredSession`].
@@ -275,7 +275,7 @@ impl MonitoredSession {
     /// Ends training after the job's last step, once its results are saved.
     fn finish_job(&mut self) -> Result<()> {
         let context = self.job.context(&self.session);
-        self.hooks.settle(&context)?;
+        self.hooks.after_last_step(&context)?;
         self.job.candidacy.stop_campaigning();
         self.job.coordinator.request_stop();
         Ok(())
@@ -361,14 +361,14 @@ impl MonitoredSession {
         Ok(())
     }
 
-    /// Counts a retry and pauses before it. Returns `GaveUp` if retries have lasted longer than the recovery
+    /// Counts a retry and pauses before it. Returns `RetriesExhausted` if retries have lasted longer than the recovery
     /// deadline.
     fn count_retry(&mut self, cause: &Error) -> Result<()> {
         let now = RetryState { since: Instant::now(), retries: 0 };
         let RetryState { since, retries } = *self.retry_state.get_or_insert(now);
         let waited = since.elapsed();
         if retries >= LEAST_RETRIES && waited >= self.job.config.recovery_deadline {
-            return Err(Error::GaveUp { retries, waited, cause: Box::new(cause.clone()) });
+            return Err(Error::RetriesExhausted { retries, waited, cause: Box::new(cause.clone()) });
         }
         if retries > 0 {
             thread::park_timeout(Duration::from_millis(50 << retries.min(5)));

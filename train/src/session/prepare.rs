@@ -36,7 +36,7 @@ impl Job {
     /// the variables had values in an earlier session of this replica.
     ///
     /// # Errors
-    /// Errors that another session would not fix, or `GaveUp`.
+    /// Errors that another session would not fix, or `RetriesExhausted`.
     pub(super) fn open(&self, hooks: &mut ReplicaHooks, was_ready: bool) -> Result<Arc<Session>> {
         let started = Instant::now();
         let mut retries = 0;
@@ -52,7 +52,7 @@ impl Job {
             }
             let waited = started.elapsed();
             if waited >= self.config.recovery_deadline {
-                return Err(Error::GaveUp { retries, waited, cause: Box::new(error) });
+                return Err(Error::RetriesExhausted { retries, waited, cause: Box::new(error) });
             }
             retries += 1;
             tracing::warn!("retry {retries}: {error}");
@@ -73,8 +73,8 @@ impl Job {
             epoch.write(&mut options.config);
         }
         let session = Arc::new(match &self.master {
-            Master::InProcess(server) => Session::on(server, self.graph.clone(), options)?,
-            Master::At(target) => Session::connect(target, self.graph.clone(), options)?,
+            Master::InProcess(server) => Session::on_server(server, self.graph.clone(), options)?,
+            Master::Remote(target) => Session::connect(target, self.graph.clone(), options)?,
         });
         let context = self.context(&session);
         let started = self

@@ -171,7 +171,7 @@ impl Hook for ReplicaHook {
         }
     }
 
-    fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
+    fn after_last_step(&mut self, context: &HookContext<'_>) -> Result<()> {
         let (Coordination::Sync(sync), Some(last_step)) =
             (&self.coordination, context.coordinator.reached_last_step())
         else {

@@ -40,8 +40,8 @@ impl ReplicaHooks {
 
     /// Runs all hooks at the job's last step. The replica's comes last, because it reports to the others that
     /// everything is saved.
-    pub(super) fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
-        self.all().rev().try_for_each(|hook| hook.settle(context))
+    pub(super) fn after_last_step(&mut self, context: &HookContext<'_>) -> Result<()> {
+        self.all().rev().try_for_each(|hook| hook.after_last_step(context))
     }
 
     /// Runs all hooks at the end. The checkpoint is saved after all replicas have finished, and only a chief

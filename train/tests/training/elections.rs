@@ -3,8 +3,8 @@
 use super::Fallible;
 use super::sessions::Folder;
 use anabranch_train::{
-    Error, Every, FileStore, Hook, HookContext, Initializer, Keep, LeaderStore, Master, MonitoredConfig,
-    MonitoredSession, Optimizer, Role, RunValues, Saver, Strategy, Training, Variables, hooks,
+    Error, FileStore, Hook, HookContext, Initializer, LeaderStore, Master, MonitoredConfig, MonitoredSession,
+    Optimizer, Period, Retention, Role, RunValues, Saver, Strategy, Training, Variables, hooks,
 };
 use client::{Server, ServerConfig};
 use graph::{Code, DType, Graph, Scope};
@@ -128,7 +128,7 @@ fn model() -> Fallible<Model> {
         let w = variables.get("w", DType::Float, &[], &Initializer::Zeros);
         scope.square(scope.sub(w.value, scope.constant(1.0f32)))
     })?;
-    let saver = Arc::new(Saver::new(&scope, &variables.all(), Keep::default()));
+    let saver = Arc::new(Saver::new(&scope, &variables.all(), Retention::default()));
     Ok(Model { graph: scope.finish()?, training, saver })
 }
 
@@ -158,10 +158,10 @@ fn replica(
         ready_deadline: LONG,
         ..MonitoredConfig::default()
     };
-    let save = hooks::CheckpointSaver::new(saver.clone(), folder, training.global_step, Every::Steps(1));
+    let save = hooks::CheckpointSaver::new(saver.clone(), folder, training.global_step, Period::Steps(1));
     let notes = Notes(name, folder.join("notes"));
     let all: Vec<Box<dyn Hook>> =
-        vec![Box::new(hooks::OfChief::new(save)), Box::new(hooks::OfChief::new(notes))];
+        vec![Box::new(hooks::ChiefOnly::new(save)), Box::new(hooks::ChiefOnly::new(notes))];
     let master = Master::InProcess(server.clone());
     let session = MonitoredSession::new(master, graph, training.clone(), Some(saver), all, config)?;
     Ok((session, training))

@@ -87,7 +87,7 @@ fn train(server: &Arc<Server>, model: &Model, last: i64) -> Fallible {
 }
 
 fn open_session(server: &Arc<Server>, model: &Model) -> Fallible<Session> {
-    Ok(Session::on(server, model.graph.clone(), Default::default())?)
+    Ok(Session::on_server(server, model.graph.clone(), Default::default())?)
 }
 
 fn global_step(server: &Arc<Server>, model: &Model) -> Fallible<i64> {
@@ -109,7 +109,7 @@ fn assign(server: &Arc<Server>, model: &Model, name: &str, value: Tensor) -> Fal
     let scope = Scope::new().device(&model.graph.node(variable).device);
     let handle = scope.var_handle(name, value.dtype(), PartialShape::from(value.shape()));
     let assign = scope.assign_variable(handle, scope.constant(value));
-    Session::on(server, scope.finish()?, Default::default())?.run(&[], &[], &[assign])?;
+    Session::on_server(server, scope.finish()?, Default::default())?.run(&[], &[], &[assign])?;
     Ok(())
 }
 

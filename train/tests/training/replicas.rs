@@ -34,7 +34,7 @@ fn replica() -> Fallible<Replica> {
 /// Runs a replica: the chief initialises, the others wait.
 fn run(server: &Arc<Server>, is_chief: bool) -> Fallible {
     let replica = replica()?;
-    let session = Session::on(server, replica.graph.clone(), SessionOptions::default())?;
+    let session = Session::on_server(server, replica.graph.clone(), SessionOptions::default())?;
     if is_chief {
         session.run(&[], &[], &[replica.training.initialize])?;
     } else {
@@ -60,7 +60,7 @@ fn sessions_of_one_server_share_variables() -> Fallible {
         })
     })?;
     let replica = replica()?;
-    let late = Session::on(&server, replica.graph.clone(), SessionOptions::default())?;
+    let late = Session::on_server(&server, replica.graph.clone(), SessionOptions::default())?;
     let values = late.run(&[], &[replica.w, replica.training.global_step], &[])?;
     assert!((values[0].item::<f32>()? - 3.0).abs() < 1e-3, "{values:?}");
     assert_eq!(values[1].item::<i64>()?, 2 * STEPS);

@@ -2,8 +2,8 @@
 
 use super::Fallible;
 use anabranch_train::{
-    CheckpointState, Dataset, Error, Events, Every, Hook, HookContext, Initializer, Input, Keep, Master,
-    MonitoredConfig, MonitoredSession, Optimizer, Partitioner, QueueRunner, Saver, Strategy, Training,
+    CheckpointState, Dataset, Error, Events, Hook, HookContext, Initializer, Input, Master, MonitoredConfig,
+    MonitoredSession, Optimizer, Partitioner, Period, QueueRunner, Retention, Saver, Strategy, Training,
     Variables, hooks, latest_checkpoint, step_of,
 };
 use client::{Server, ServerConfig, Session};
@@ -50,7 +50,7 @@ fn model(parts: usize) -> Fallible<Model> {
     })?;
     let trained: Vec<Output> = variables.trainable().iter().map(|v| v.value).collect();
     let table = if parts == 1 { trained[0] } else { scope.concat(&trained, 0) };
-    let saver = Arc::new(Saver::new(&scope, &variables.all(), Keep { max_to_keep: 2, every: None }));
+    let saver = Arc::new(Saver::new(&scope, &variables.all(), Retention { max_to_keep: 2, every: None }));
     Ok(Model { graph: scope.finish()?, training, saver, table })
 }
 
@@ -60,7 +60,7 @@ fn server() -> Fallible<Master> {
 
 /// Opens a session with this model that saves every second step and stops at `last`.
 fn monitored(model: &Model, folder: &Path, last: i64, asynchronous: bool) -> Fallible<MonitoredSession> {
-    let every = Every::Steps(2);
+    let every = Period::Steps(2);
     let save = hooks::CheckpointSaver::new(model.saver.clone(), folder, model.training.global_step, every);
     let save = if asynchronous { save.asynchronous() } else { save };
     let all: Vec<Box<dyn Hook>> = vec![Box::new(save), Box::new(hooks::StopAtStep { last_step: last })];
@@ -134,7 +134,7 @@ fn variables_are_restored_in_another_partition() -> Fallible {
         let variables = Variables::new(&scope);
         let cut = Partitioner::fixed_size(parts);
         let table = variables.get_partitioned("table", DType::Float, &[7, 3], &Initializer::Zeros, cut);
-        let saver = Saver::new(&scope, &variables.all(), Keep::default());
+        let saver = Saver::new(&scope, &variables.all(), Retention::default());
         let session = Session::local(scope.finish()?)?;
         saver.restore(&session, &prefix)?;
         assert_eq!(session.run(&[], &[table.value], &[])?, whole, "{parts}");
@@ -150,7 +150,7 @@ fn savers_of_one_graph_have_separate_snapshots() -> Fallible {
     let (a, b) = (variable("a", 1.0), variable("b", 2.0));
     let initialize = scope.group(&[a.initializer, b.initializer]);
     let change = scope.assign_add_variable(a.handle, scope.constant_vector(&[5.0f32, 5.0]));
-    let [of_a, of_b] = [a, b].map(|v| Saver::new(&scope, &[v], Keep::default()));
+    let [of_a, of_b] = [a, b].map(|v| Saver::new(&scope, &[v], Retention::default()));
     let session = Session::local(scope.finish()?)?;
     session.run(&[], &[], &[initialize])?;
     of_a.snapshot(&session)?;
@@ -200,14 +200,14 @@ fn damaged_data_is_reported_as_a_checksum_error() -> Fallible {
 fn variables_without_a_checkpoint_are_not_initialised_again() -> Fallible {
     let Master::InProcess(server) = server()? else { return Err("not in this process".into()) };
     let model = model(2)?;
-    let before = Session::on(&server, model.graph.clone(), Default::default())?;
+    let before = Session::on_server(&server, model.graph.clone(), Default::default())?;
     before.run(&[], &[], &[model.training.initialize])?;
     before.run(&[], &[], &[model.training.train])?;
     let lost = model.training.variables.trainable().remove(0);
     let scope = Scope::new();
     let handle = scope.var_handle(&lost.name, DType::Float, PartialShape::from(&lost.shape));
     let destroy = scope.destroy_resource(handle);
-    Session::on(&server, scope.finish()?, Default::default())?.run(&[], &[], &[destroy])?;
+    Session::on_server(&server, scope.finish()?, Default::default())?.run(&[], &[], &[destroy])?;
     let (graph, training) = (model.graph.clone(), model.training.clone());
     let config = MonitoredConfig::default();
     let opened = MonitoredSession::new(Master::InProcess(server), graph, training, None, Vec::new(), config);
@@ -228,7 +228,7 @@ fn variables_missing_in_the_checkpoint_are_named() -> Fallible {
     })?;
     let mut saved = variables.all();
     saved.retain(|variable| variable.name != "b");
-    let saver = Arc::new(Saver::new(&scope, &saved, Keep::default()));
+    let saver = Arc::new(Saver::new(&scope, &saved, Retention::default()));
     let graph = scope.finish()?;
     let before = Session::local(graph.clone())?;
     before.run(&[], &[], &[training.initialize])?;
@@ -266,7 +266,7 @@ impl Hook for FailingThread {
 fn training_recovers_from_a_transient_failure_of_a_thread() -> Fallible {
     let run = |code| -> Fallible<(u32, Option<u64>, anabranch_train::Result<()>)> {
         let (model, folder) = (model(1)?, Folder::new(&format!("failing-{code:?}")));
-        let every = Every::Steps(100);
+        let every = Period::Steps(100);
         let saver =
             hooks::CheckpointSaver::new(model.saver.clone(), &folder.0, model.training.global_step, every);
         let stop = hooks::StopAtStep { last_step: 5 };
@@ -307,8 +307,8 @@ fn diverging() -> Fallible<(Scope, Variables, Training)> {
 fn failed_training_is_not_saved() -> Fallible {
     let folder = Folder::new("not-saved");
     let (scope, variables, training) = diverging()?;
-    let saver = Arc::new(Saver::new(&scope, &variables.all(), Keep::default()));
-    let every = Every::Steps(100);
+    let saver = Arc::new(Saver::new(&scope, &variables.all(), Retention::default()));
+    let every = Period::Steps(100);
     let saves = hooks::CheckpointSaver::new(saver, &folder.0, training.global_step, every);
     let guards = hooks::NanGuard { loss: training.loss, fails: true };
     let all: Vec<Box<dyn Hook>> = vec![Box::new(saves), Box::new(guards)];
@@ -365,13 +365,13 @@ fn standard_hooks_work() -> Fallible {
     let summary = scope.scalar_summary("loss", training.loss);
     let last = hooks::FinalOps { fetches: vec![training.global_step], ..Default::default() };
     let events = Events::create(&folder.0)?;
-    let every = Every::Steps(1);
+    let every = Period::Steps(1);
     let all: Vec<Box<dyn Hook>> = vec![
         Box::new(hooks::NanGuard { loss: training.loss, fails: false }),
         Box::new(hooks::SummarySaver::new(summary, every, events.clone())),
         Box::new(hooks::StepCounter::new(every, Some(events.clone()))),
         Box::new(hooks::LoggingTensors::new(vec![("loss".into(), training.loss)], every)),
-        Box::new(hooks::Profiler::new(Every::Steps(100), events)),
+        Box::new(hooks::Profiler::new(Period::Steps(100), events)),
         Box::new(last.clone()),
     ];
     let config = MonitoredConfig::default();
@@ -404,7 +404,7 @@ fn input_ends_training() -> Fallible {
 
 #[test]
 fn prefetched_input_ends_training_once_all_elements_are_taken() -> Fallible {
-    sums_of_input(|input, scope| input.ahead(&scope.device("/device:CPU:0"), 2))
+    sums_of_input(|input, scope| input.prefetch_to_device(&scope.device("/device:CPU:0"), 2))
 }
 
 fn sums_of_input(prefetch: impl Fn(Input, &Scope) -> Input) -> Fallible {

@@ -3,8 +3,8 @@
 use super::Fallible;
 use super::sessions::Folder;
 use anabranch_train::{
-    Aggregation, Error, Hook, HookContext, Initializer, Keep, Master, MonitoredConfig, MonitoredSession,
-    Optimizer, Role, Saver, Strategy, SyncMode, SyncReport, Training, Variables, hooks,
+    Aggregation, Error, Hook, HookContext, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer,
+    Retention, Role, Saver, Strategy, SyncMode, SyncReport, Training, Variables, hooks,
 };
 use client::{Server, ServerConfig};
 use graph::{DType, Graph, Output, PartialShape, Scope, Shape, Tensor};
@@ -41,7 +41,7 @@ fn replica(strategy: &Strategy, optimizer: &Optimizer) -> Fallible<Replica> {
         scope.mean(scope.square(error), &[0, 1], false)
     })?;
     let w = variables.find("w").ok_or("no variable")?.value;
-    let saver = Arc::new(Saver::new(&root, &variables.all(), Keep::default()));
+    let saver = Arc::new(Saver::new(&root, &variables.all(), Retention::default()));
     Ok(Replica { graph: root.finish()?, training, saver, x, y, w })
 }
 
@@ -94,7 +94,7 @@ fn train(
             session.run(&[(replica.x, x), (replica.y, y)], &[], &[replica.training.train])?;
         }
         let report = session.finish_with_report()?;
-        let after = client::Session::on(server, replica.graph.clone(), Default::default())?;
+        let after = client::Session::on_server(server, replica.graph.clone(), Default::default())?;
         let values = after.run(&[], &[replica.w, replica.training.global_step], &[])?;
         let w = values[0].values::<f32>()?.to_vec();
         Ok(Outcome { w, global_step: values[1].item()?, report })
@@ -296,7 +296,7 @@ fn workers_that_left_early_are_not_waited_for_after_a_restore() -> Fallible {
     let scope = Scope::new();
     let w = scope.var_handle("w", DType::Float, PartialShape::from([COLUMNS, 1]));
     let destroy = scope.destroy_resource(w);
-    client::Session::on(&server, scope.finish()?, Default::default())?.run(&[], &[], &[destroy])?;
+    client::Session::on_server(&server, scope.finish()?, Default::default())?.run(&[], &[], &[destroy])?;
     let mut chief = Worker::start(&server, 0, 2, Vec::new(), saves)?;
     assert!(chief.step()?);
     chief.session.finish()?;
@@ -322,7 +322,8 @@ fn a_chief_that_failed_to_save_does_not_mark_the_step_as_saved() -> Fallible {
     let scope = Scope::new();
     let left = scope.var_handle("sync_rep_left", DType::Int64, PartialShape::from([2usize]));
     let left = scope.read_variable(left, DType::Int64);
-    let marks = client::Session::on(&server, scope.finish()?, Default::default())?.run(&[], &[left], &[])?;
+    let marks =
+        client::Session::on_server(&server, scope.finish()?, Default::default())?.run(&[], &[left], &[])?;
     assert_eq!(marks[0].to_i64s()?[0], -1);
     Ok(())
 }
@@ -367,7 +368,7 @@ fn train_two_until(
     })?;
     let replica =
         replica(&parameter_server(0, synchronous(2, aggregation)), &Optimizer::gradient_descent(0.05))?;
-    let after = client::Session::on(server, replica.graph.clone(), Default::default())?;
+    let after = client::Session::on_server(server, replica.graph.clone(), Default::default())?;
     Ok(after.run(&[], &[replica.w], &[])?[0].values::<f32>()?.to_vec())
 }
 

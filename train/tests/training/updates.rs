@@ -2,8 +2,8 @@
 
 use super::{Fallible, assert_close, session};
 use anabranch_train::{
-    Clip, Initializer, LearningRate, MovingAverage, Optimizer, Partitioner, Spread, Strategy, Training,
-    UpdateOptions, Variables,
+    Clip, Initializer, LearningRate, MovingAverage, Optimizer, PartitionStrategy, Partitioner, Strategy,
+    Training, UpdateOptions, Variables,
 };
 use graph::{DType, Output, Scope, Tensor};
 
@@ -134,7 +134,7 @@ fn scheduled_rates_use_the_current_global_step() -> Fallible {
 }
 
 /// Trains the sum of rows `[1, 5, 1]` of a table of ones for one step. Returns the first column.
-fn train_lookup(optimizer: &Optimizer, spread: Spread, parts: usize) -> Fallible<Vec<f32>> {
+fn train_lookup(optimizer: &Optimizer, strategy: PartitionStrategy, parts: usize) -> Fallible<Vec<f32>> {
     let scope = Scope::new();
     let variables = Variables::new(&scope);
     let training = Strategy::Local.minimize(&scope, &variables, optimizer, &[], |scope, variables, _| {
@@ -142,12 +142,12 @@ fn train_lookup(optimizer: &Optimizer, spread: Spread, parts: usize) -> Fallible
         let table =
             variables.get_partitioned("table", DType::Float, &[8, 2], &ones, Partitioner::fixed_size(parts));
         let ids = scope.constant_vector(&[1i32, 5, 1]);
-        let rows = variables.embedding_lookup(scope, &table.parts, ids, spread);
+        let rows = variables.embedding_lookup(scope, &table.parts, ids, strategy);
         scope.sum(rows, &[0, 1], false)
     })?;
     let ids = scope.constant_vector(&(0..8).collect::<Vec<i64>>());
     let parts: Vec<_> = variables.trainable();
-    let all = variables.embedding_lookup(&scope, &parts, ids, spread);
+    let all = variables.embedding_lookup(&scope, &parts, ids, strategy);
     let session = session(scope.finish()?, 1)?;
     session.run(&[], &[], &[training.initialize])?;
     session.run(&[], &[], &[training.train])?;
@@ -156,10 +156,10 @@ fn train_lookup(optimizer: &Optimizer, spread: Spread, parts: usize) -> Fallible
 
 #[test]
 fn only_looked_up_rows_change() -> Fallible {
-    for spread in [Spread::Mod, Spread::Div] {
+    for strategy in [PartitionStrategy::Mod, PartitionStrategy::Div] {
         for parts in [1, 3, 5] {
-            let trained = train_lookup(&Optimizer::gradient_descent(0.25), spread, parts)?;
-            assert_eq!(trained, [1.0, 0.5, 1.0, 1.0, 1.0, 0.75, 1.0, 1.0], "{spread:?} {parts}");
+            let trained = train_lookup(&Optimizer::gradient_descent(0.25), strategy, parts)?;
+            assert_eq!(trained, [1.0, 0.5, 1.0, 1.0, 1.0, 0.75, 1.0, 1.0], "{strategy:?} {parts}");
         }
     }
     Ok(())
@@ -169,7 +169,7 @@ fn only_looked_up_rows_change() -> Fallible {
 fn optimizers_sum_the_gradients_of_a_repeated_row() -> Fallible {
     // Row 1 has a gradient of 2, and row 5 of 1; Adam's first step does not depend on its size.
     for optimizer in [Optimizer::adam(0.25), Optimizer::momentum(0.25, 0.9), Optimizer::adagrad(0.25)] {
-        let rows = train_lookup(&optimizer, Spread::Mod, 2)?;
+        let rows = train_lookup(&optimizer, PartitionStrategy::Mod, 2)?;
         let untouched = [0, 2, 3, 4, 6, 7].map(|row| rows[row]);
         assert_eq!(untouched, [1.0; 6], "{optimizer:?}");
         let (twice, once) = match optimizer {

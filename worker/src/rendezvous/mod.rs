@@ -13,7 +13,7 @@ use crate::transport::{Inbound, LinkTable, Outbound, Route};
 use arrivals::Arrivals;
 use device::rendezvous::{Receive, Rendezvous, RendezvousKey, Sent};
 use device::{Device, DeviceTensor};
-use device::{Error, LocalRendezvous, window};
+use device::{Error, LocalRendezvous, peer_buffer};
 pub(crate) use fetches::to_error;
 use fetches::{FetchAnswer, Fetches};
 use parking_lot::Mutex;
@@ -317,10 +317,17 @@ impl Rendezvous for StepRendezvous {
         }
     }
 
-    fn lends(&self, key: &Arc<RendezvousKey>, device: &Arc<Device>, tensor: &DeviceTensor) -> bool {
+    fn can_share_with_peer(
+        &self,
+        key: &Arc<RendezvousKey>,
+        device: &Arc<Device>,
+        tensor: &DeviceTensor,
+    ) -> bool {
         // A value that has to wait for the standby waits in host memory.
         let remote = self.remote_for(key).filter(|remote| remote.primary.is_none());
-        let Some(remote) = remote.filter(|_| tensor.memory.len() >= window::LEAST) else { return false };
+        let Some(remote) = remote.filter(|_| tensor.memory.len() >= peer_buffer::MIN_SHARED_BYTES) else {
+            return false;
+        };
         let route = remote.peers.route_to(&key.dst_device);
         let link = route.and_then(|route| route.link_or_connect(&remote.link_table));
         link.is_some_and(|link| link.check_access(key, device, tensor))

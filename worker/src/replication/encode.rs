@@ -1,11 +1,11 @@
 //! Conversion of journal changes to and from protobuf messages.
 
-use device::Placed;
+use device::AnyTensor;
 use device::journal::{Change, ChangeKind, ReplicaState};
 use device::variable::{VariableSlices, VariableState};
 use graph::{DType, PartialShape, Tensor};
 use kernels::objects::accumulator::{AccumulatorState, GradientSum, Reduction};
-use kernels::objects::queue::{Element, Kind, QueueSpec, QueueState};
+use kernels::objects::queue::{Element, QueueKind, QueueSpec, QueueState};
 use proto::Status;
 use proto::convert::{
     dtype_from_proto, partial_shape_from_proto, partial_shape_to_proto, shape_from_proto, tensor_from_proto,
@@ -63,10 +63,10 @@ fn slices_to_proto(slices: &VariableSlices) -> pb::Slices {
 
 fn queue_to_proto(QueueState { spec, elements, is_closed }: &QueueState) -> pb::QueueState {
     let (order, min_after_dequeue, (seed, seed2)) = match spec.kind {
-        Kind::Fifo => (Order::Fifo, 0, (0, 0)),
-        Kind::Padding => (Order::Padding, 0, (0, 0)),
-        Kind::Shuffle { min_after_dequeue, seeds } => (Order::Shuffle, min_after_dequeue, seeds),
-        Kind::Priority => (Order::Priority, 0, (0, 0)),
+        QueueKind::Fifo => (Order::Fifo, 0, (0, 0)),
+        QueueKind::Padding => (Order::Padding, 0, (0, 0)),
+        QueueKind::Shuffle { min_after_dequeue, seeds } => (Order::Shuffle, min_after_dequeue, seeds),
+        QueueKind::Priority => (Order::Priority, 0, (0, 0)),
     };
     pb::QueueState {
         order: order.into(),
@@ -77,7 +77,7 @@ fn queue_to_proto(QueueState { spec, elements, is_closed }: &QueueState) -> pb::
         types: spec.types.iter().map(|dtype| dtype.number()).collect(),
         shapes: spec.shapes.iter().map(partial_shape_to_proto).collect(),
         // A replicated task has only CPU devices, so all tensors are in host memory.
-        components: elements.iter().flatten().flat_map(Placed::tensor).map(tensor_to_proto).collect(),
+        components: elements.iter().flatten().flat_map(AnyTensor::tensor).map(tensor_to_proto).collect(),
         is_closed: *is_closed,
     }
 }
@@ -146,19 +146,20 @@ fn state_from_proto(state: change::What) -> Result<Box<dyn ReplicaState>, Status
 
 fn queue_from_proto(queue: pb::QueueState) -> Result<QueueState, Status> {
     let kind = match queue.order() {
-        Order::Fifo => Kind::Fifo,
-        Order::Padding => Kind::Padding,
+        Order::Fifo => QueueKind::Fifo,
+        Order::Padding => QueueKind::Padding,
         Order::Shuffle => {
             let (min_after_dequeue, seeds) = (queue.min_after_dequeue, (queue.seed, queue.seed2));
-            Kind::Shuffle { min_after_dequeue, seeds }
+            QueueKind::Shuffle { min_after_dequeue, seeds }
         }
-        Order::Priority => Kind::Priority,
+        Order::Priority => QueueKind::Priority,
     };
     let types: Vec<DType> = queue.types.into_iter().map(dtype_from_proto).collect::<Result<_, _>>()?;
     let shapes = queue.shapes.iter().map(partial_shape_from_proto).collect::<Result<_, _>>()?;
     let components: Vec<Tensor> =
         queue.components.into_iter().map(tensor_from_proto).collect::<Result<_, _>>()?;
-    let element = |components: &[Tensor]| components.iter().cloned().map(Placed::from).collect::<Element>();
+    let element =
+        |components: &[Tensor]| components.iter().cloned().map(AnyTensor::from).collect::<Element>();
     let elements = components.chunks(types.len().max(1)).map(element).collect();
     let spec = QueueSpec { kind, capacity: queue.capacity, types, shapes };
     Ok(QueueState { spec, elements, is_closed: queue.is_closed })

@@ -459,7 +459,7 @@ impl Primary {
     /// Stops serving if this process holds nothing and the standby that sent `hello` holds the task's state.
     /// Returns whether it does so.
     pub(super) fn try_yield_to(&self, hello: &FollowRequest) -> bool {
-        let is_blank = !self.journal.was_used() && self.state.lock().links == 0;
+        let is_blank = !self.journal.has_changed() && self.state.lock().links == 0;
         if hello.holds_state && is_blank {
             tracing::warn!(
                 "{} holds no state, and its replica holds the task's: this process ends",

@@ -106,13 +106,13 @@ impl Standby {
     }
 
     /// Returns whether this process holds the complete state of the task.
-    pub fn holds_state(&self) -> bool {
+    pub fn has_state(&self) -> bool {
         self.progress.lock().is_whole
     }
 
     /// Follows the primary until no process serves the task; a primary that does not run yet is waited for
     /// during `patience`. Afterwards this process holds the complete state of the task, or nothing.
-    pub fn until_nobody_serves(&self, patience: Duration) -> BoxFuture<'_, ()> {
+    pub fn wait_until_unserved(&self, patience: Duration) -> BoxFuture<'_, ()> {
         Box::pin(self.follow_while_served(patience))
     }
 
@@ -127,7 +127,7 @@ impl Standby {
             }
             let task = self.worker.task();
             let why = match probe(&self.other).await {
-                ProcessState::Ended if self.holds_state() => return self.announce_takeover(),
+                ProcessState::Ended if self.has_state() => return self.announce_takeover(),
                 ProcessState::Ended if start.elapsed() >= patience => {
                     // The standby may have received a part of a snapshot.
                     return self.worker.stores().for_each(ResourceStore::clear_all);
@@ -158,15 +158,15 @@ impl Standby {
         self.presence_answer.store(!self.token, Ordering::Release);
     }
 
-    /// Returns whether this process, which has the task's port after [`Standby::until_nobody_serves`], is to
+    /// Returns whether this process, which has the task's port after [`Standby::wait_until_unserved`], is to
     /// serve the task; if so, it is marked as serving. Of two processes that both have their port and hold
     /// nothing, the `first` one serves.
-    pub fn may_serve(&self, first: bool) -> BoxFuture<'_, bool> {
+    pub fn try_begin_serving(&self, first: bool) -> BoxFuture<'_, bool> {
         Box::pin(self.begin_serving(first))
     }
 
     async fn begin_serving(&self, first: bool) -> bool {
-        let may = self.holds_state()
+        let may = self.has_state()
             || match probe(&self.other).await {
                 ProcessState::Ended => true,
                 ProcessState::Alive | ProcessState::HasTakenOver => {

@@ -3,7 +3,7 @@
 
 use super::peer_access::DevicePair;
 use bytes::BufMut;
-use device::shared_block::Place;
+use device::shared_block::MemoryKind;
 use graph::{Code, DType, Shape};
 use proto::Status;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub(super) enum Frame {
     /// A value in the hand-off table of a link within one process.
     HandOff { value_id: ValueId, number: u64 },
     /// A new shared block of the sender; its descriptor follows.
-    Block { block: u64, len: u64, place: Place },
+    Block { block: u64, len: u64, kind: MemoryKind },
     /// A shared block that the sender has freed.
     BlockFreed { block: u64 },
     /// The question whether a device of the receiver can access a block of a device of the sender.
@@ -184,10 +184,10 @@ impl Frame {
                 put_value_id(value_id, out);
                 HAND_OFF
             }
-            Frame::Block { block, len, place } => {
+            Frame::Block { block, len, kind } => {
                 out.put_u64_le(*block);
                 out.put_u64_le(*len);
-                out.put_u8(u8::from(*place == Place::Device));
+                out.put_u8(u8::from(*kind == MemoryKind::Device));
                 BLOCK
             }
             Frame::QueryAccess { block, pair } => {
@@ -253,8 +253,8 @@ impl Frame {
             }
             BLOCK => {
                 let (block, len) = (head.number()?, head.number()?);
-                let place = if head.flag()? { Place::Device } else { Place::Host };
-                Frame::Block { block, len, place }
+                let kind = if head.flag()? { MemoryKind::Device } else { MemoryKind::Host };
+                Frame::Block { block, len, kind }
             }
             QUERY_ACCESS => {
                 let block = head.number()?;
@@ -399,8 +399,8 @@ mod tests {
             Frame::Dead(name()),
             Frame::Shared { value_id: name(), spec: form(&[7])?, block: 3, loan: u64::MAX },
             Frame::HandOff { value_id: name(), number: 8 },
-            Frame::Block { block: 1, len: 1 << 40, place: Place::Host },
-            Frame::Block { block: 2, len: 1 << 21, place: Place::Device },
+            Frame::Block { block: 1, len: 1 << 40, kind: MemoryKind::Host },
+            Frame::Block { block: 2, len: 1 << 21, kind: MemoryKind::Device },
             Frame::QueryAccess { block: 2, pair: pair() },
             Frame::AccessAnswer { pair: pair(), has_access: true },
             Frame::BlockFreed { block: 9 },

@@ -15,8 +15,8 @@ use crate::handler::Handler;
 use crate::rendezvous::to_error;
 use crate::worker::Worker;
 use bytes::Bytes;
+use device::peer_buffer::BufferBorrow;
 use device::rendezvous::Sent;
-use device::window::Loan;
 use device::{Error, Value};
 use graph::{Code, DeviceName, RendezvousKey};
 use parking_lot::Mutex;
@@ -164,8 +164,8 @@ impl Inbound {
                 let sent = self.handoff.as_ref().and_then(|handoff| handoff.take(number));
                 self.deliver(worker, value_id, sent.ok_or(Malformed("hand-off: the value is not there"))?);
             }
-            (Frame::Block { block, len, place }, Content::Memory(memory)) => {
-                blocks.add(block, PeerBlock::new(place, len, memory)?)?;
+            (Frame::Block { block, len, kind }, Content::Memory(memory)) => {
+                blocks.add(block, PeerBlock::new(kind, len, memory)?)?;
             }
             (Frame::BlockFreed { block }, _) => blocks.remove(block),
             (Frame::Offer(value_id), _) => match worker.get_or_insert_early(value_id.step_id) {
@@ -315,8 +315,8 @@ struct BorrowGuard {
     key: Arc<str>,
 }
 
-impl Loan for BorrowGuard {
-    fn tell_unseen(&self) {
+impl BufferBorrow for BorrowGuard {
+    fn report_no_access(&self) {
         if let Ok(key) = RendezvousKey::parse(&self.key) {
             self.lender.send(&Frame::AccessAnswer { pair: DevicePair::of(&key), has_access: false }, None);
         }

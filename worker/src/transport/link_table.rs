@@ -14,7 +14,7 @@ use super::socket::Socket;
 use crate::worker::Worker;
 use graph::TaskName;
 use parking_lot::{Mutex, RwLock};
-use proto::channel::{Peer, Repeat};
+use proto::channel::{Peer, RetryPolicy};
 use proto::pb::GetStatusRequest;
 use proto::service::WorkerServiceClient;
 use proto::{Cluster, Status};
@@ -360,7 +360,7 @@ async fn request_invitation(peer: &Peer) -> Result<Option<Invitation>, Status> {
         request.metadata_mut().insert(INVITATION_REQUEST_KEY, MetadataValue::from_static("1"));
         WorkerServiceClient::new(channel).get_status(request).await
     };
-    let answer = peer.call("GetStatus", Repeat::Never, deadline, send).await?;
+    let answer = peer.call("GetStatus", RetryPolicy::Never, deadline, send).await?;
     let text = answer.metadata().get(INVITATION_KEY).and_then(|text| text.to_str().ok());
     Ok(text.and_then(Invitation::parse))
 }

@@ -155,7 +155,7 @@ impl Outbox {
 mod tests {
     use super::*;
     use crate::transport::frame::ValueId;
-    use device::shared_block::Place;
+    use device::shared_block::MemoryKind;
 
     fn offer(key: &str) -> Frame {
         Frame::Offer(ValueId { step_id: 1, key: key.into() })
@@ -209,7 +209,7 @@ mod tests {
         let mut outbox = Outbox::default();
         let (reader, _writer) = std::io::pipe()?;
         outbox.add(&offer("a"), None, 100)?;
-        outbox.add_descriptor(&Frame::Block { block: 1, len: 2, place: Place::Host }, reader.into())?;
+        outbox.add_descriptor(&Frame::Block { block: 1, len: 2, kind: MemoryKind::Host }, reader.into())?;
         outbox.add(&offer("b"), Some(vec![9; MAX_COPIED + 1].into()), MAX_COPIED)?;
         let mut later = Outbox::default();
         later.add(&offer("c"), None, 100)?;

@@ -3,9 +3,9 @@
 use super::content::tensor;
 use super::frame::{Malformed, TensorSpec};
 use device::Value;
-use device::shared_block::Place;
+use device::peer_buffer::{BorrowedMemory, BufferBorrow, PeerBuffer};
+use device::shared_block::MemoryKind;
 use device::shared_memory::PeerMemory;
-use device::window::{BorrowedMemory, Loan, PeerWindow};
 use device::{Device, DeviceTensor};
 use graph::Buffer;
 use graph::tensor::Region;
@@ -47,20 +47,20 @@ impl PeerBlocks {
 #[derive(Clone, Debug)]
 pub(super) enum PeerBlock {
     Host(Arc<PeerMemory>),
-    Device(Arc<PeerWindow>),
+    Device(Arc<PeerBuffer>),
 }
 
 impl PeerBlock {
-    pub(super) fn new(place: Place, len: u64, descriptor: File) -> io::Result<PeerBlock> {
+    pub(super) fn new(kind: MemoryKind, len: u64, descriptor: File) -> io::Result<PeerBlock> {
         let len = usize::try_from(len).map_err(|_| Malformed("block"))?;
-        Ok(match place {
-            Place::Host => PeerBlock::Host(Arc::new(PeerMemory::map(&descriptor, len)?)),
-            Place::Device => PeerBlock::Device(PeerWindow::new(descriptor, len)),
+        Ok(match kind {
+            MemoryKind::Host => PeerBlock::Host(Arc::new(PeerMemory::map(&descriptor, len)?)),
+            MemoryKind::Device => PeerBlock::Device(PeerBuffer::new(descriptor, len)),
         })
     }
 
     /// Returns a tensor at the beginning of the block; it holds the loan.
-    pub(super) fn tensor(&self, spec: TensorSpec, loan: Box<dyn Loan>) -> io::Result<Value> {
+    pub(super) fn tensor(&self, spec: TensorSpec, loan: Box<dyn BufferBorrow>) -> io::Result<Value> {
         let len = spec.len().ok_or(TOO_LONG)?;
         match self {
             PeerBlock::Host(memory) => {
@@ -92,7 +92,7 @@ struct BorrowedRegion {
     memory: Arc<PeerMemory>,
     /// Length of the tensor, bytes.
     len: usize,
-    _loan: Box<dyn Loan>,
+    _loan: Box<dyn BufferBorrow>,
 }
 
 impl Region for BorrowedRegion {

@@ -4,6 +4,6 @@ mod cluster;
 mod exchange;
 mod fusion;
 mod links;
+mod peer_buffers;
 mod steps;
-mod windows;
 mod wire;

@@ -234,7 +234,7 @@ async fn a_partial_run_continues_until_its_last_call() -> Test {
     Ok(())
 }
 
-/// The threads on which `give_back` was called.
+/// The threads on which `trim_memory` was called.
 static TRIMMED_THREADS: Mutex<Option<HashSet<ThreadId>>> = Mutex::new(None);
 
 fn trimmed_threads() -> usize {
@@ -246,7 +246,7 @@ async fn every_thread_returns_its_memory_after_the_last_graph() -> Test {
     const THREADS: usize = 3;
     let tasks = cluster(1, |config| {
         config.threads = THREADS;
-        config.give_back = || {
+        config.trim_memory = || {
             let mut threads = TRIMMED_THREADS.lock().unwrap_or_else(PoisonError::into_inner);
             threads.get_or_insert_default().insert(std::thread::current().id());
         };

@@ -14,7 +14,7 @@ const COMPILER: &str = "nvidia-cuda-nvrtc==13.0.88";
 
 /// Loads the compiler into the process, where the program then finds it by name.
 pub(crate) fn loaded() -> Fallible {
-    let python = environment::made("nvrtc", &[COMPILER])?;
+    let python = environment::ensure_environment("nvrtc", &[COMPILER])?;
     let root = python.parent().and_then(Path::parent).ok_or("an interpreter in no folder")?.join("lib");
     let mut files = Vec::new();
     find(&root, &mut files)?;

@@ -33,11 +33,11 @@ const STANDS_FOR_LOWERED: &str = "_stands_for_lowered";
 /// Returns whether the node replaces a lowered node: feeds and fetches of the lowered node apply to its outputs. The
 /// planner reads each output that is not fed directly from its source, input by input; only a target of the node
 /// itself waits for all side effects of the lowered node.
-pub fn stands_for_lowered(node: &Node) -> bool {
+pub fn replaces_lowered_node(node: &Node) -> bool {
     matches!(node.attrs.get(STANDS_FOR_LOWERED), Some(AttrValue::Bool(true)))
 }
 
-/// Returns the graph with all nodes lowered that can be. The replacement of a lowered node ([`stands_for_lowered`])
+/// Returns the graph with all nodes lowered that can be. The replacement of a lowered node ([`replaces_lowered_node`])
 /// has its name and outputs.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! Rules for nodes that forward their input.
 
-use super::Simplification::{Arithmetic, PassingOn};
+use super::Simplification::{Arithmetic, Forwarding};
 use super::rule::{Rewrite, Rule};
 use super::site::Site;
 use crate::dtype::DType;
@@ -8,10 +8,10 @@ use crate::dtype::DType;
 pub(super) const RULES: &[Rule] = &[
     Rule {
         ops: &["Identity", "PreventGradient", "Snapshot", "StopGradient"],
-        kind: PassingOn,
+        kind: Forwarding,
         apply: |site| Rewrite::same(site.input(0)?),
     },
-    Rule { ops: &["AddN"], kind: PassingOn, apply: sum_of_one },
+    Rule { ops: &["AddN"], kind: Forwarding, apply: sum_of_one },
     Rule { ops: &["Cast"], kind: Arithmetic, apply: cast_to_the_same },
     Rule { ops: &["Cast"], kind: Arithmetic, apply: cast_of_cast },
     Rule { ops: &["Conj", "Invert", "LogicalNot", "Neg"], kind: Arithmetic, apply: self_inverse_twice },

@@ -23,7 +23,7 @@ use draft::Draft;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Simplification {
     /// Removal of nodes that forward their input (`Identity` and similar ops).
-    PassingOn,
+    Forwarding,
     /// Simplifications that a constant or a shape allows: `x * 1`, a reshape to the shape that the input already has,
     /// the shape itself.
     Constants,
@@ -36,7 +36,7 @@ pub enum Simplification {
 impl Simplification {
     /// All kinds of rules.
     pub const ALL: &'static [Simplification] = &[
-        Simplification::PassingOn,
+        Simplification::Forwarding,
         Simplification::Constants,
         Simplification::Arithmetic,
         Simplification::Shapes,

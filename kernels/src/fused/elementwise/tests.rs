@@ -3,7 +3,7 @@
 use super::*;
 use crate::testing::{run_node, run_op};
 use device::Value;
-use graph::passes::MOST_FUSED_OPS;
+use graph::passes::MAX_FUSED_OPS;
 use graph::{AttrList, AttrValue, Code, DType, Node, Shape};
 use half::{bf16, f16};
 use rand::rngs::StdRng;
@@ -299,8 +299,8 @@ fn invalid_chains_are_refused() -> Result<()> {
     let refused = |ops: Texts<'_>, operands: &[i64]| fused(ops, operands, &x).err().map(|e| e.code());
     assert_eq!(refused(&["MatMul"], &[0, 0]), Some(Code::Unimplemented));
     assert_eq!(refused(&["AddV2"], &[0]), Some(Code::InvalidArgument));
-    assert_eq!(refused(&["Neg"; MOST_FUSED_OPS + 1], &[0; MOST_FUSED_OPS + 1]), Some(Code::InvalidArgument));
-    assert_eq!(refused(&["Neg"; MOST_FUSED_OPS], &[0; MOST_FUSED_OPS]), None);
+    assert_eq!(refused(&["Neg"; MAX_FUSED_OPS + 1], &[0; MAX_FUSED_OPS + 1]), Some(Code::InvalidArgument));
+    assert_eq!(refused(&["Neg"; MAX_FUSED_OPS], &[0; MAX_FUSED_OPS]), None);
     for operand in [1, 2, -1, i64::MAX] {
         assert_eq!(refused(&["Neg"], &[operand]), Some(Code::InvalidArgument), "{operand}");
     }

@@ -9,10 +9,10 @@ pub use sparse::SparseGradient;
 
 use crate::numeric::dispatch::dispatch;
 use crate::numeric::scalar::{Arithmetic as _, Stored};
+use device::attempt::{AttemptQueues, Finish, Progress};
 use device::cancel::Cancellation;
 use device::journal::Replica;
 use device::resource::Resource;
-use device::waiting::{Finish, Tried, Waiting};
 use device::{Error, Result};
 use graph::{DType, PartialShape, Tensor};
 use sparse::SparseSum;
@@ -51,7 +51,7 @@ pub struct Accumulator {
     shape: PartialShape,
     reduction: Reduction,
     is_sparse: bool,
-    waiting: Waiting<AccumulatorContents, Gradient>,
+    waiting: AttemptQueues<AccumulatorContents, Gradient>,
 }
 
 /// The state of an accumulator between two takes.
@@ -95,7 +95,7 @@ impl Accumulator {
             shape,
             reduction,
             is_sparse,
-            waiting: Waiting::new(AccumulatorContents::default(), 1),
+            waiting: AttemptQueues::new(AccumulatorContents::default(), 1),
         }
     }
 
@@ -188,11 +188,11 @@ impl Accumulator {
         let (reduction, shape) = (self.reduction, self.shape.clone());
         let attempt = move |state: &mut AccumulatorContents| {
             if state.count < required {
-                return Tried::Waits;
+                return Progress::Waits;
             }
             let count = std::mem::take(&mut state.count);
             state.step += 1;
-            Tried::Over(match state.sum.take() {
+            Progress::Done(match state.sum.take() {
                 Some(Sum::Dense(sum)) => match reduction {
                     Reduction::Mean => mean(sum, count).map(Gradient::Dense),
                     Reduction::Sum => Ok(Gradient::Dense(sum)),

@@ -72,7 +72,7 @@ pub(crate) type DatasetPath = Arc<[usize]>;
 
 /// The context in which an iterator is made: its pipeline and the chain of iterators that contain it.
 #[derive(Clone, Debug)]
-pub(crate) struct MakeContext {
+pub(crate) struct IteratorContext {
     pipeline: Arc<Pipeline>,
     /// Names of the containing iterators, joined by `::`, for messages.
     prefix: String,
@@ -87,10 +87,10 @@ pub(crate) struct MakeContext {
     pub(crate) deterministic: bool,
 }
 
-impl MakeContext {
+impl IteratorContext {
     /// Returns the context of a root iterator in a new pipeline.
-    pub(crate) fn root(deterministic: Option<bool>) -> MakeContext {
-        MakeContext {
+    pub(crate) fn root(deterministic: Option<bool>) -> IteratorContext {
+        IteratorContext {
             pipeline: Arc::default(),
             prefix: "Iterator::Root".to_owned(),
             path: Arc::default(),
@@ -101,21 +101,21 @@ impl MakeContext {
     }
 
     /// Returns the context of the inputs of an iterator over a dataset with this name.
-    pub(crate) fn within(&self, name: &str) -> MakeContext {
-        MakeContext { prefix: format!("{}::{name}", self.prefix), depth: self.depth + 1, ..self.clone() }
+    pub(crate) fn within(&self, name: &str) -> IteratorContext {
+        IteratorContext { prefix: format!("{}::{name}", self.prefix), depth: self.depth + 1, ..self.clone() }
     }
 
     /// Returns the context of input `i` of a dataset with several inputs.
-    pub(crate) fn input(&self, i: usize) -> MakeContext {
+    pub(crate) fn input(&self, i: usize) -> IteratorContext {
         if self.is_in_element {
             return self.clone();
         }
-        MakeContext { path: self.path.iter().copied().chain([i]).collect(), ..self.clone() }
+        IteratorContext { path: self.path.iter().copied().chain([i]).collect(), ..self.clone() }
     }
 
     /// Returns the context of the dataset that a function returned for element `at`.
-    pub(crate) fn element(&self, at: impl fmt::Display) -> MakeContext {
-        MakeContext { is_in_element: true, ..self.within(&format!("[{at}]")) }
+    pub(crate) fn element(&self, at: impl fmt::Display) -> IteratorContext {
+        IteratorContext { is_in_element: true, ..self.within(&format!("[{at}]")) }
     }
 
     /// Returns the path of the dataset in its pipeline.

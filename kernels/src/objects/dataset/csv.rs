@@ -29,7 +29,7 @@ pub(crate) struct Csv {
 pub(crate) enum Columns {
     All,
     Only(Vec<usize>),
-    Without(Vec<usize>),
+    Except(Vec<usize>),
 }
 
 /// Returns the dataset of the records of `files`. An invalid record is an error of the pull, and the next pull
@@ -142,7 +142,7 @@ impl Csv {
             let is_selected = match &self.columns {
                 Columns::All => true,
                 Columns::Only(selected) => selected.binary_search(&number).is_ok(),
-                Columns::Without(left) => left.binary_search(&number).is_err(),
+                Columns::Except(left) => left.binary_search(&number).is_err(),
             };
             if is_selected {
                 record.push(field);

@@ -1,7 +1,7 @@
 //! Functions that datasets apply to elements, with their captured arguments.
 
 use super::prefetch_iterator::Monitor;
-use super::{Element, MakeContext, Pull, placed};
+use super::{Element, IteratorContext, Pull, on_device};
 use device::cancel::Cancellation;
 use device::function::Function;
 use device::kernel::Step;
@@ -38,8 +38,8 @@ impl ElementFunction for GraphFunction {
         };
         self.0.call(
             &Arc::new(step),
-            placed::arguments(arguments).collect(),
-            Box::new(move |result| done(result.and_then(|values| placed::element(&device, values)))),
+            on_device::arguments(arguments).collect(),
+            Box::new(move |result| done(result.and_then(|values| on_device::element(&device, values)))),
         );
     }
 
@@ -57,7 +57,7 @@ pub(crate) struct CapturedFunction {
 
 impl CapturedFunction {
     /// Returns the function's instance in the pipeline of `ctx`.
-    pub(crate) fn instance(&self, ctx: &MakeContext) -> Result<FunctionInstance> {
+    pub(crate) fn instance(&self, ctx: &IteratorContext) -> Result<FunctionInstance> {
         Ok(FunctionInstance {
             function: ctx.pipeline().instance(&self.function)?,
             captured: self.arguments.clone(),

@@ -1,8 +1,8 @@
 //! The generator dataset: elements come from a function until it reports the end.
 
 use super::function::{CapturedFunction, FunctionInstance, end_or_error};
-use super::placed::spec_of;
-use super::{Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, MakeContext, Pull, UNKNOWN};
+use super::on_device::spec_of;
+use super::{Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, IteratorContext, Pull, UNKNOWN};
 use device::Result;
 use device::cancel::Cancellation;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl DatasetKind for Generator {
         "Generator"
     }
 
-    fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
+    fn iterate(&self, ctx: &IteratorContext) -> Result<Box<dyn DatasetIterator>> {
         Ok(Box::new(GeneratorIterator {
             init: self.init.instance(ctx)?,
             next: self.next.instance(ctx)?,

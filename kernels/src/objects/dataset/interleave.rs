@@ -5,7 +5,7 @@ use super::function::{CapturedFunction, FunctionInstance};
 use super::map::iterate_result;
 use super::prefetch_iterator::{BufferLimit, PrefetchIterator};
 use super::transform::dataset;
-use super::{Dataset, DatasetIterator, Element, ElementSpec, MakeContext, Pull, UNKNOWN};
+use super::{Dataset, DatasetIterator, Element, ElementSpec, IteratorContext, Pull, UNKNOWN};
 use device::Result;
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ pub(crate) struct Interleaving {
     /// Number of consecutive elements taken from a dataset.
     pub(crate) block_length: i64,
     /// The prefetching of the datasets; `None` for the sequential form.
-    pub(crate) ahead: Option<PulledAhead>,
+    pub(crate) ahead: Option<InterleavePrefetch>,
 }
 
 /// The prefetching of a parallel interleaving.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PulledAhead {
+pub(crate) struct InterleavePrefetch {
     /// Number of datasets that are prefetched; -1 means the whole cycle.
     pub(crate) datasets: i64,
     /// Number of elements prefetched of each dataset.
@@ -86,7 +86,7 @@ struct InterleaveIterator {
     cycle_length: usize,
     input: Option<Box<dyn DatasetIterator>>,
     f: FunctionInstance,
-    ctx: MakeContext,
+    ctx: IteratorContext,
     /// Open datasets by position in the cycle; positions beyond its end have not been filled.
     current: Vec<Option<OpenDataset>>,
     /// Number of open datasets.

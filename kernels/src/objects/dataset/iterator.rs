@@ -1,6 +1,6 @@
 //! Iterator resources. A request for an element waits without occupying a thread, and is answered by a callback.
 
-use super::{Dataset, DatasetIterator, Element, ElementSpec, MakeContext, Pull, threads};
+use super::{Dataset, DatasetIterator, Element, ElementSpec, IteratorContext, Pull, threads};
 use device::cancel::{Cancellation, Registration};
 use device::resource::Resource;
 use device::{Error, Result};
@@ -67,7 +67,7 @@ impl IteratorResource {
     /// `InvalidArgument` if the dataset's elements are of other dtypes or shapes.
     pub(crate) fn set(&self, dataset: &Dataset) -> Result<()> {
         self.spec.check(&dataset.spec)?;
-        let iterator = dataset.iterator(&MakeContext::root(dataset.deterministic))?;
+        let iterator = dataset.iterator(&IteratorContext::root(dataset.deterministic))?;
         let old = {
             let mut state = self.state.lock();
             state.generation += 1;

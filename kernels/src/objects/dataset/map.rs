@@ -2,7 +2,7 @@
 
 use super::function::{CapturedFunction, end_or_error, predicate_value};
 use super::transform::{dataset, from_fn};
-use super::{Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, MakeContext, UNKNOWN};
+use super::{Dataset, DatasetIterator, DatasetVariant, Element, ElementSpec, IteratorContext, UNKNOWN};
 use device::Result;
 use graph::Tensor;
 use std::sync::Arc;
@@ -142,7 +142,7 @@ pub(crate) fn scan(
 /// Returns an iterator over the dataset that a function returned for element `at`.
 pub(super) fn iterate_result(
     results: &[Tensor],
-    ctx: &MakeContext,
+    ctx: &IteratorContext,
     at: usize,
 ) -> Result<Box<dyn DatasetIterator>> {
     let [dataset] = results else {

@@ -15,20 +15,20 @@ pub(crate) mod interleave;
 pub(crate) mod iterator;
 pub(crate) mod map;
 pub(crate) mod message;
+pub(crate) mod multi_device;
+pub(crate) mod on_device;
 pub(crate) mod padded_batch;
 pub(crate) mod parallel_map;
-pub(crate) mod placed;
 pub(crate) mod prefetch;
 mod prefetch_iterator;
 pub(crate) mod rebatch;
-pub(crate) mod shards;
 pub(crate) mod shuffle;
 pub(crate) mod source;
 pub(crate) mod threads;
 pub(crate) mod transform;
 pub(crate) mod window;
 
-pub(crate) use context::{DatasetPath, MakeContext, PerPipeline, Pipeline, Pull};
+pub(crate) use context::{DatasetPath, IteratorContext, PerPipeline, Pipeline, Pull};
 
 use device::Result;
 use graph::{DType, PartialShape, Tensor, VariantObject};
@@ -132,7 +132,7 @@ pub(crate) trait DatasetKind: Send + Sync + fmt::Debug {
 
     /// Returns a new iterator before the first element. The iterator reads its inputs only when an element is
     /// requested.
-    fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>>;
+    fn iterate(&self, ctx: &IteratorContext) -> Result<Box<dyn DatasetIterator>>;
 }
 
 /// An iterator over the elements of a dataset.
@@ -206,7 +206,7 @@ impl Dataset {
     ///
     /// # Errors
     /// `InvalidArgument` if datasets that functions returned are nested too deep.
-    pub(crate) fn iterator(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
+    pub(crate) fn iterator(&self, ctx: &IteratorContext) -> Result<Box<dyn DatasetIterator>> {
         if ctx.depth() + self.depth > 2 * MAX_DEPTH {
             device::invalid!("datasets of elements of datasets are nested more than {MAX_DEPTH} deep");
         }

@@ -17,14 +17,14 @@ use std::sync::Arc;
 
 /// The parallelism of a transformation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parallel {
+pub(crate) struct Parallelism {
     /// Maximum number of concurrent calls; -1 means the number of CPUs.
     pub(crate) calls: i64,
     /// True to keep the order of elements; `None` uses the option of the whole pipeline.
     pub(crate) deterministic: Option<bool>,
 }
 
-impl Parallel {
+impl Parallelism {
     fn check(&self) -> Result<()> {
         if self.calls < 1 && self.calls != -1 {
             device::invalid!("num_parallel_calls must be greater than zero.");
@@ -46,7 +46,7 @@ pub(crate) fn parallel_map(
     f: CapturedFunction,
     spec: ElementSpec,
     preserve_cardinality: bool,
-    how: Parallel,
+    how: Parallelism,
 ) -> Result<Arc<Dataset>> {
     how.check()?;
     let inner = input.clone();
@@ -73,7 +73,7 @@ pub(crate) fn map_and_batch(
     size: i64,
     drop_remainder: bool,
     preserve_cardinality: bool,
-    how: Parallel,
+    how: Parallelism,
 ) -> Result<Arc<Dataset>> {
     let count = match batch_size(size) {
         Ok(count) => count,
@@ -118,7 +118,7 @@ pub(crate) fn map_and_batch(
 pub(crate) fn parallel_filter(
     input: Arc<Dataset>,
     predicate: CapturedFunction,
-    how: Parallel,
+    how: Parallelism,
 ) -> Result<Arc<Dataset>> {
     how.check()?;
     let inner = input.clone();

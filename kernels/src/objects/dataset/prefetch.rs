@@ -1,7 +1,7 @@
 //! Prefetching: a thread produces elements while the consumer works.
 
 use super::prefetch_iterator::{BufferLimit, PrefetchIterator};
-use super::{Dataset, DatasetIterator, DatasetKind, MakeContext};
+use super::{Dataset, DatasetIterator, DatasetKind, IteratorContext};
 use device::Result;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl DatasetKind for Prefetch {
         "Prefetch"
     }
 
-    fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
+    fn iterate(&self, ctx: &IteratorContext) -> Result<Box<dyn DatasetIterator>> {
         let input = self.input.iterator(ctx)?;
         Ok(match self.size {
             Some(0) => input,

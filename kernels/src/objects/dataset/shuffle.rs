@@ -2,7 +2,7 @@
 //! Shuffle with repetition shares the buffer between epochs.
 
 use super::{Dataset, DatasetIterator, DatasetKind, Element, UNKNOWN};
-use super::{DatasetPath, MakeContext, Pull};
+use super::{DatasetPath, IteratorContext, Pull};
 use crate::numeric::philox::{Philox, PhiloxWords};
 use device::Result;
 use parking_lot::Mutex;
@@ -83,7 +83,7 @@ impl SeedSource {
     }
 
     /// Returns the generator for the position of `ctx`.
-    pub(crate) fn of(&self, ctx: &MakeContext) -> Arc<SeedGenerator> {
+    pub(crate) fn of(&self, ctx: &IteratorContext) -> Arc<SeedGenerator> {
         match self {
             SeedSource::Own { seeds, is_new_each_time, generators } => {
                 let make = || Arc::new(SeedGenerator::new(*seeds, *is_new_each_time));
@@ -148,7 +148,7 @@ impl DatasetKind for Shuffle {
         if self.count == Some(1) { "Shuffle" } else { "ShuffleAndRepeat" }
     }
 
-    fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
+    fn iterate(&self, ctx: &IteratorContext) -> Result<Box<dyn DatasetIterator>> {
         let generator = self.seeds.of(ctx);
         let numbers = PhiloxWords::new(generator.next().stream());
         Ok(Box::new(ShuffleIterator {
@@ -170,7 +170,7 @@ struct ShuffleIterator {
     dataset: Arc<Dataset>,
     size: Option<usize>,
     epochs_left: Option<u64>,
-    ctx: MakeContext,
+    ctx: IteratorContext,
     generator: Arc<SeedGenerator>,
     numbers: PhiloxWords,
     input: Option<Box<dyn DatasetIterator>>,

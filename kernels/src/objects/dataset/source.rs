@@ -3,7 +3,7 @@
 use super::element::{part, row};
 use super::shuffle::SeedSource;
 use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE};
-use super::{MakeContext, Pull};
+use super::{IteratorContext, Pull};
 use crate::numeric::philox::PhiloxWords;
 use device::{Error, Result};
 use graph::{DType, PartialShape, Shape, Tensor};
@@ -64,7 +64,7 @@ impl DatasetKind for Elements {
         self.name
     }
 
-    fn iterate(&self, _: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
+    fn iterate(&self, _: &IteratorContext) -> Result<Box<dyn DatasetIterator>> {
         let elements = self.elements.clone();
         indexed(elements.len() as u64, move |i| Ok(elements[i as usize].clone()))
     }
@@ -103,7 +103,7 @@ impl DatasetKind for Slices {
         "TensorSlice"
     }
 
-    fn iterate(&self, _: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
+    fn iterate(&self, _: &IteratorContext) -> Result<Box<dyn DatasetIterator>> {
         let components = self.components.clone();
         indexed(self.count as u64, move |i| components.iter().map(|c| row(c, i as usize)).collect())
     }
@@ -182,7 +182,7 @@ impl DatasetKind for SparseSlices {
         "SparseTensorSlice"
     }
 
-    fn iterate(&self, _: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
+    fn iterate(&self, _: &IteratorContext) -> Result<Box<dyn DatasetIterator>> {
         let (indices, values, shape) = (self.indices.clone(), self.values.clone(), self.shape.clone());
         let starts = self.starts.clone();
         indexed(self.starts.len() as u64 - 1, move |i| {
@@ -232,7 +232,7 @@ impl DatasetKind for Range {
         "Range"
     }
 
-    fn iterate(&self, _: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
+    fn iterate(&self, _: &IteratorContext) -> Result<Box<dyn DatasetIterator>> {
         let (start, step, dtype) = (self.start, self.step, self.dtype);
         // Wrapping arithmetic gives the right values even if the product overflows, because each value of the range
         // is an `i64`.
@@ -279,7 +279,7 @@ impl DatasetKind for Random {
         "Random"
     }
 
-    fn iterate(&self, ctx: &MakeContext) -> Result<Box<dyn DatasetIterator>> {
+    fn iterate(&self, ctx: &IteratorContext) -> Result<Box<dyn DatasetIterator>> {
         let numbers = PhiloxWords::new(self.seeds.of(ctx).next().stream());
         Ok(Box::new(RandomNumbers(numbers)))
     }

@@ -2,9 +2,9 @@
 
 use super::function::{CapturedFunction, ElementFunction, FunctionDone};
 use super::generator::Generator;
-use super::interleave::{Interleaving, PulledAhead, interleave};
+use super::interleave::{InterleavePrefetch, Interleaving, interleave};
 use super::iterator::IteratorResource;
-use super::parallel_map::{Parallel, map_and_batch, parallel_filter, parallel_map};
+use super::parallel_map::{Parallelism, map_and_batch, parallel_filter, parallel_map};
 use super::prefetch::Prefetch;
 use super::shuffle::{SeedSource, Seeds, Shuffle};
 use super::source::{Elements, Range, Slices};
@@ -62,7 +62,7 @@ fn integers() -> ElementSpec {
 }
 
 fn iterate(dataset: &Arc<Dataset>) -> Result<Box<dyn DatasetIterator>> {
-    dataset.iterator(&MakeContext::root(None))
+    dataset.iterator(&IteratorContext::root(None))
 }
 
 fn all(dataset: &Arc<Dataset>) -> Result<Vec<Element>> {
@@ -224,7 +224,7 @@ fn parallel_interleaving_keeps_the_sequential_order() -> Result<()> {
     let sequential = numbers(&interleave(input()?, times(), integers(), how)?)?;
     assert_eq!(sequential, [1, 2, 2, 3, 3, 3, 4, 4, 5, 5, 4, 4, 5, 5, 5]);
     for datasets in [-1, 1, 2] {
-        let ahead = Some(PulledAhead { datasets, elements: 1 });
+        let ahead = Some(InterleavePrefetch { datasets, elements: 1 });
         let parallel = interleave(input()?, times(), integers(), Interleaving { ahead, ..how })?;
         assert_eq!(numbers(&parallel)?, sequential);
     }
@@ -250,7 +250,7 @@ fn failing(at: &'static [i64]) -> CapturedFunction {
 
 #[test]
 fn errors_keep_the_position_of_their_elements() -> Result<()> {
-    let parallel = Parallel { calls: 3, deterministic: Some(true) };
+    let parallel = Parallelism { calls: 3, deterministic: Some(true) };
     for dataset in [
         map::map(range(6)?, failing(&[1, 4]), integers(), true)?,
         parallel_map(range(6)?, failing(&[1, 4]), integers(), true, parallel)?,
@@ -296,7 +296,7 @@ fn out_of_range_ends_the_dataset_unless_cardinality_is_preserved() -> Result<()>
 #[test]
 fn parallel_transformations_give_the_sequential_results() -> Result<()> {
     for deterministic in [true, false] {
-        let how = Parallel { calls: 4, deterministic: Some(deterministic) };
+        let how = Parallelism { calls: 4, deterministic: Some(deterministic) };
         let square = of_number(|i| Ok(Tensor::scalar(i * i)));
         let mut squares = numbers(&parallel_map(range(50)?, square, integers(), true, how)?)?;
         if !deterministic {
@@ -304,7 +304,7 @@ fn parallel_transformations_give_the_sequential_results() -> Result<()> {
         }
         assert_eq!(squares, (0..50).map(|i| i * i).collect::<Vec<_>>());
     }
-    let how = Parallel { calls: 3, deterministic: None };
+    let how = Parallelism { calls: 3, deterministic: None };
     let odd = of_number(|i| Ok((i % 2 == 1).into()));
     assert_eq!(numbers(&parallel_filter(range(7)?, odd, how)?)?, [1, 3, 5]);
     let batches = ElementSpec::new(vec![DType::Int64], vec![PartialShape::vector(None)])?;
@@ -404,7 +404,7 @@ fn prefetching_stops_when_the_buffer_is_full() -> Result<()> {
 #[test]
 fn function_calls_run_concurrently_up_to_the_limit() -> Result<()> {
     let gate = Arc::new(Gate::default());
-    let how = Parallel { calls: 3, deterministic: Some(true) };
+    let how = Parallelism { calls: 3, deterministic: Some(true) };
     let dataset = parallel_map(range(10)?, gate.function(), integers(), true, how)?;
     let (sender, receiver) = mpsc::channel();
     let mut iterator = iterate(&dataset)?;

@@ -1,7 +1,7 @@
 //! Transformations that select, repeat and combine elements without changing them.
 
 use super::{Cardinality, Dataset, DatasetIterator, DatasetKind, Element, ElementSpec, INFINITE, UNKNOWN};
-use super::{MakeContext, Pull, relaxed};
+use super::{IteratorContext, Pull, relaxed};
 use device::{Error, Result};
 use graph::{Code, DType, PartialShape, Tensor};
 use rustc_hash::FxHashSet;
@@ -29,12 +29,12 @@ struct FnDataset<F> {
     make: F,
 }
 
-impl<F: Fn(&MakeContext) -> Result<Boxed> + Send + Sync> DatasetKind for FnDataset<F> {
+impl<F: Fn(&IteratorContext) -> Result<Boxed> + Send + Sync> DatasetKind for FnDataset<F> {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn iterate(&self, ctx: &MakeContext) -> Result<Boxed> {
+    fn iterate(&self, ctx: &IteratorContext) -> Result<Boxed> {
         (self.make)(ctx)
     }
 }
@@ -51,7 +51,7 @@ pub(super) fn dataset(
     spec: ElementSpec,
     cardinality: Cardinality,
     inputs: &[&Arc<Dataset>],
-    make: impl Fn(&MakeContext) -> Result<Boxed> + Send + Sync + 'static,
+    make: impl Fn(&IteratorContext) -> Result<Boxed> + Send + Sync + 'static,
 ) -> Result<Arc<Dataset>> {
     Dataset::new(spec, cardinality, inputs, FnDataset { name, make })
 }
@@ -61,7 +61,7 @@ pub(crate) fn options(input: Arc<Dataset>, deterministic: Option<bool>) -> Resul
     let (spec, cardinality) = (input.spec.clone(), input.cardinality);
     let deterministic = deterministic.or(input.deterministic);
     let inner = input.clone();
-    let kind = FnDataset { name: "Options", make: move |ctx: &MakeContext| inner.iterator(ctx) };
+    let kind = FnDataset { name: "Options", make: move |ctx: &IteratorContext| inner.iterator(ctx) };
     Dataset::with_options(spec, cardinality, deterministic, &[&input], Box::new(kind))
 }
 

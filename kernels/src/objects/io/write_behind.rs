@@ -3,7 +3,7 @@
 
 use checkpoint::store::{Chunk, Pending};
 use checkpoint::{Error, Result};
-use device::priority::run_when_idle;
+use device::priority::set_idle_priority;
 use graph::Code;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -73,7 +73,7 @@ impl WriteShared {
     fn run(&self) {
         let _end = EndOnDrop(self);
         // On a system without idle priority the thread writes at normal priority.
-        let _ = run_when_idle();
+        let _ = set_idle_priority();
         let mut state = self.state.lock();
         while !state.is_dropped {
             let start = Instant::now();

@@ -2,7 +2,7 @@
 
 use super::{Element, QueueContents};
 use device::Error;
-use device::waiting::{Attempt, Tried};
+use device::attempt::{Attempt, Progress};
 use graph::Code;
 
 /// A dequeue that is waiting or under way.
@@ -28,7 +28,7 @@ impl DequeueAttempt {
 }
 
 impl Attempt<QueueContents, Vec<Element>> for DequeueAttempt {
-    fn advance(&mut self, state: &mut QueueContents) -> Tried<Vec<Element>> {
+    fn advance(&mut self, state: &mut QueueContents) -> Progress<Vec<Element>> {
         let missing = self.requested - self.taken;
         let mut available = state.order.len();
         if state.is_closed && available < missing {
@@ -40,24 +40,24 @@ impl Attempt<QueueContents, Vec<Element>> for DequeueAttempt {
                     "{} is closed and has insufficient elements (requested {missing}, current size {size})",
                     self.queue,
                 );
-                return Tried::Over(Err(Error::new(Code::OutOfRange, message)));
+                return Progress::Done(Err(Error::new(Code::OutOfRange, message)));
             }
             self.requested = available;
         }
         if state.order.is_ranked() && available < self.requested {
-            return Tried::Waits;
+            return Progress::Waits;
         }
         if !state.is_closed {
             available = available.saturating_sub(state.order.min_remaining());
         }
-        let mut tried = Tried::Waits;
+        let mut tried = Progress::Waits;
         for _ in 0..available.min(self.requested - self.taken) {
             state.taken_elements.extend(state.order.pop());
             self.taken = state.taken_elements.len();
-            tried = Tried::Advanced;
+            tried = Progress::Advanced;
         }
         if self.taken == self.requested {
-            Tried::Over(Ok(std::mem::take(&mut state.taken_elements)))
+            Progress::Done(Ok(std::mem::take(&mut state.taken_elements)))
         } else {
             tried
         }

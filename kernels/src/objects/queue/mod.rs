@@ -8,16 +8,16 @@ mod spec;
 
 pub use order::Element;
 pub use replica::QueueState;
-pub use spec::{Kind, QueueSpec};
+pub use spec::{QueueKind, QueueSpec};
 pub(crate) use spec::{shapes_text, types_text};
 
 use crate::objects::rows;
 use dequeue::DequeueAttempt;
+use device::attempt::{AttemptQueues, Finish, Progress};
 use device::cancel::Cancellation;
 use device::journal::Replica;
 use device::resource::Resource;
-use device::value::{Held, Placed};
-use device::waiting::{Finish, Tried, Waiting};
+use device::value::{AnyTensor, ListElement};
 use device::{Error, Result};
 use graph::{Code, PartialShape, PortType, Shape, Tensor};
 use order::Order;
@@ -34,7 +34,7 @@ const DEQUEUE: usize = 1;
 pub struct Queue {
     name: Arc<str>,
     spec: QueueSpec,
-    waiting: Waiting<QueueContents, Vec<Element>>,
+    waiting: AttemptQueues<QueueContents, Vec<Element>>,
 }
 
 /// The elements of a queue.
@@ -66,7 +66,7 @@ impl Queue {
     /// Returns an open, empty queue.
     pub fn new(name: Arc<str>, spec: QueueSpec) -> Queue {
         let state = QueueContents { order: spec.new_order(), taken_elements: Vec::new(), is_closed: false };
-        Queue { name, spec, waiting: Waiting::new(state, 2) }
+        Queue { name, spec, waiting: AttemptQueues::new(state, 2) }
     }
 
     /// Returns the spec of the queue.
@@ -150,16 +150,16 @@ impl Queue {
         let closed = self.closed_error();
         let attempt = move |state: &mut QueueContents| {
             if state.is_closed {
-                return Tried::Over(Err(closed.clone()));
+                return Progress::Done(Err(closed.clone()));
             }
-            let mut tried = Tried::Waits;
+            let mut tried = Progress::Waits;
             while state.order.len() < capacity {
-                tried = Tried::Advanced;
+                tried = Progress::Advanced;
                 if let Some(element) = elements.pop_front() {
                     state.order.push(element);
                 }
                 if elements.is_empty() {
-                    return Tried::Over(Ok(Vec::new()));
+                    return Progress::Done(Ok(Vec::new()));
                 }
             }
             tried
@@ -212,10 +212,10 @@ impl Queue {
         let attempt = move |state: &mut QueueContents| {
             if state.is_closed {
                 let message = format!("Queue '{name}' is already closed.");
-                return Tried::Over(Err(Error::new(Code::Cancelled, message)));
+                return Progress::Done(Err(Error::new(Code::Cancelled, message)));
             }
             state.is_closed = true;
-            Tried::Over(Ok(Vec::new()))
+            Progress::Done(Ok(Vec::new()))
         };
         self.waiting.attempt(ENQUEUE, step, attempt, done);
     }
@@ -230,7 +230,7 @@ impl Queue {
         components
             .map(|(i, (&dtype, declared))| {
                 let rows = elements.iter().filter_map(|element| element.get(i));
-                let rows: Vec<&Tensor> = rows.map(Placed::tensor).collect::<Result<_>>()?;
+                let rows: Vec<&Tensor> = rows.map(AnyTensor::tensor).collect::<Result<_>>()?;
                 let shape = match declared.as_shape() {
                     Some(shape) => shape,
                     None if rows.is_empty() => {
@@ -258,7 +258,7 @@ impl Queue {
         Ok(())
     }
 
-    fn check_element(&self, element: &[Placed]) -> Result<()> {
+    fn check_element(&self, element: &[AnyTensor]) -> Result<()> {
         for (i, (tensor, declared)) in element.iter().zip(&self.spec.shapes).enumerate() {
             if !declared.accepts(tensor.shape()) {
                 device::invalid!(

@@ -1,14 +1,14 @@
 //! The orders in which queues return their elements.
 
 use crate::numeric::philox::{Philox, PhiloxWords};
-use device::value::{Held, Placed};
+use device::value::{AnyTensor, ListElement};
 use device::{Error, Result};
 use graph::DType;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// A queue element: one tensor per component, in the memory of the queue's device or of the host.
-pub type Element = SmallVec<[Placed; 2]>;
+pub type Element = SmallVec<[AnyTensor; 2]>;
 
 /// The elements of a queue in the order of its kind.
 pub(super) trait Order: Send {
@@ -187,7 +187,7 @@ mod tests {
     use graph::Tensor;
 
     fn element(priority: i64, value: i32) -> Element {
-        [Tensor::from(priority), Tensor::from(value)].map(Placed::from).into_iter().collect()
+        [Tensor::from(priority), Tensor::from(value)].map(AnyTensor::from).into_iter().collect()
     }
 
     fn drain(mut order: impl Order) -> Result<Vec<i32>> {

@@ -7,7 +7,7 @@ use graph::{DType, PartialShape};
 
 /// The kind of a queue, which determines the order of its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum QueueKind {
     /// First in, first out.
     Fifo,
     /// First in, first out; dequeued batches pad components to one shape.
@@ -21,27 +21,27 @@ pub enum Kind {
 /// The parameters of a queue, which nodes that share it must agree on.
 #[derive(Clone, Debug)]
 pub struct QueueSpec {
-    pub kind: Kind,
+    pub kind: QueueKind,
     pub capacity: i64,
     pub types: Vec<DType>,
     /// Shapes of the components; empty if they are not declared.
     pub shapes: Vec<PartialShape>,
 }
 
-impl Kind {
+impl QueueKind {
     /// Returns the name of TensorFlow's queue class.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Fifo => "FIFOQueue",
-            Kind::Padding => "PaddingFIFOQueue",
-            Kind::Shuffle { .. } => "RandomShuffleQueue",
-            Kind::Priority => "PriorityQueue",
+            QueueKind::Fifo => "FIFOQueue",
+            QueueKind::Padding => "PaddingFIFOQueue",
+            QueueKind::Shuffle { .. } => "RandomShuffleQueue",
+            QueueKind::Priority => "PriorityQueue",
         }
     }
 
     /// Returns the name in messages about elements, where a padding queue has the name of its base class.
     pub(super) fn name_of_base(self) -> &'static str {
-        if self == Kind::Padding { "FIFOQueue" } else { self.name() }
+        if self == QueueKind::Padding { "FIFOQueue" } else { self.name() }
     }
 }
 
@@ -53,7 +53,7 @@ impl QueueSpec {
     ///
     /// # Errors
     /// `InvalidArgument` for attributes that contradict each other.
-    pub fn of(init: &KernelInit<'_>, kind: Kind) -> Result<QueueSpec> {
+    pub fn of(init: &KernelInit<'_>, kind: QueueKind) -> Result<QueueSpec> {
         let capacity = init.attr::<i64>("capacity")?;
         let mut spec = QueueSpec {
             kind,
@@ -63,12 +63,12 @@ impl QueueSpec {
         };
         let is_defined = PartialShape::is_fully_defined;
         match kind {
-            Kind::Padding if spec.shapes.len() != spec.types.len() => device::invalid!(
+            QueueKind::Padding if spec.shapes.len() != spec.types.len() => device::invalid!(
                 "Shapes must be provided for all components, but received {} dtypes and {} shapes.",
                 spec.types.len(),
                 spec.shapes.len()
             ),
-            Kind::Padding => {
+            QueueKind::Padding => {
                 if let Some(shape) = spec.shapes.iter().find(|shape| shape.rank().is_none()) {
                     device::invalid!("shape {shape} must have known rank.");
                 }
@@ -79,7 +79,7 @@ impl QueueSpec {
                 }
             }
         }
-        if let Kind::Shuffle { min_after_dequeue, .. } = kind {
+        if let QueueKind::Shuffle { min_after_dequeue, .. } = kind {
             if min_after_dequeue < 0 {
                 device::invalid!("min_after_dequeue {min_after_dequeue} must be >= 0");
             }
@@ -90,7 +90,7 @@ impl QueueSpec {
                 );
             }
         }
-        if kind == Kind::Priority {
+        if kind == QueueKind::Priority {
             if spec.shapes.is_empty() && !spec.types.is_empty() {
                 device::invalid!("a PriorityQueue needs the shapes of its components");
             }
@@ -122,8 +122,8 @@ impl QueueSpec {
             );
         }
         if let (
-            Kind::Shuffle { min_after_dequeue, seeds },
-            Kind::Shuffle { min_after_dequeue: requested_min, seeds: requested_seeds },
+            QueueKind::Shuffle { min_after_dequeue, seeds },
+            QueueKind::Shuffle { min_after_dequeue: requested_min, seeds: requested_seeds },
         ) = (mine.kind, requested.kind)
         {
             if min_after_dequeue != requested_min {
@@ -150,7 +150,7 @@ impl QueueSpec {
             );
         }
         let fits = match mine.kind {
-            Kind::Padding => {
+            QueueKind::Padding => {
                 mine.shapes.len() == requested.shapes.len()
                     && mine.shapes.iter().zip(&requested.shapes).all(|(a, b)| a.is_compatible(b))
             }
@@ -169,11 +169,11 @@ impl QueueSpec {
     /// Returns an empty order of the kind.
     pub(super) fn new_order(&self) -> Box<dyn Order> {
         match self.kind {
-            Kind::Fifo | Kind::Padding => Box::<Fifo>::default(),
-            Kind::Shuffle { min_after_dequeue, seeds } => {
+            QueueKind::Fifo | QueueKind::Padding => Box::<Fifo>::default(),
+            QueueKind::Shuffle { min_after_dequeue, seeds } => {
                 Box::new(Shuffle::new(usize::try_from(min_after_dequeue).unwrap_or(0), seeds))
             }
-            Kind::Priority => Box::<Priority>::default(),
+            QueueKind::Priority => Box::<Priority>::default(),
         }
     }
 }

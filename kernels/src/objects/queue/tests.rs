@@ -13,7 +13,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn new(capacity: i64, kind: Kind) -> Fixture {
+    fn new(capacity: i64, kind: QueueKind) -> Fixture {
         let spec =
             QueueSpec { kind, capacity, types: vec![DType::Int32], shapes: vec![PartialShape::scalar()] };
         Fixture { queue: Queue::new("q".into(), spec), log: Log::default(), step: Arc::default() }
@@ -46,7 +46,7 @@ impl Fixture {
 
 #[test]
 fn a_cancelled_dequeue_returns_its_elements_in_order() -> Result<()> {
-    let fixture = Fixture::new(10, Kind::Fifo);
+    let fixture = Fixture::new(10, QueueKind::Fifo);
     let step = Arc::new(Cancellation::new());
     fixture.dequeue("three", &step, 3);
     fixture.enqueue("in", &[1, 2])?;
@@ -61,7 +61,7 @@ fn a_cancelled_dequeue_returns_its_elements_in_order() -> Result<()> {
 
 #[test]
 fn a_close_waits_for_earlier_enqueues() -> Result<()> {
-    let fixture = Fixture::new(1, Kind::Fifo);
+    let fixture = Fixture::new(1, QueueKind::Fifo);
     fixture.enqueue("one", &[1])?;
     fixture.enqueue("more", &[2, 3])?;
     fixture.queue.close(&fixture.step, false, fixture.record("close"));
@@ -86,7 +86,7 @@ fn a_close_waits_for_earlier_enqueues() -> Result<()> {
 
 #[test]
 fn a_shuffling_queue_keeps_min_after_dequeue_until_closed() -> Result<()> {
-    let fixture = Fixture::new(10, Kind::Shuffle { min_after_dequeue: 2, seeds: (1, 2) });
+    let fixture = Fixture::new(10, QueueKind::Shuffle { min_after_dequeue: 2, seeds: (1, 2) });
     fixture.enqueue("in", &[1, 2, 3])?;
     fixture.dequeue("two", &fixture.step, 2);
     assert_eq!(fixture.queue.len(), 2);
@@ -100,7 +100,7 @@ fn a_shuffling_queue_keeps_min_after_dequeue_until_closed() -> Result<()> {
 
 #[test]
 fn batches_of_scalars_are_refused() -> Result<()> {
-    let fixture = Fixture::new(10, Kind::Fifo);
+    let fixture = Fixture::new(10, QueueKind::Fifo);
     fixture.queue.enqueue_many(&fixture.step, &[Tensor::from(1i32)], fixture.record("in"));
     let answers = fixture.take_log();
     assert!(
@@ -112,7 +112,7 @@ fn batches_of_scalars_are_refused() -> Result<()> {
 
 #[test]
 fn concurrent_threads_neither_lose_nor_repeat_elements() -> Result<()> {
-    let fixture = Fixture::new(7, Kind::Fifo);
+    let fixture = Fixture::new(7, QueueKind::Fifo);
     std::thread::scope(|scope| {
         for start in 0..4 {
             let fixture = &fixture;

@@ -2,7 +2,7 @@
 //! TensorFlow's.
 
 use super::*;
-use crate::objects::queue::{Kind, QueueSpec};
+use crate::objects::queue::{QueueKind, QueueSpec};
 use crate::testing::TempDir;
 use graph::{PartialShape, Tensor};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -12,7 +12,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 fn queue() -> Arc<Queue> {
     let (types, shapes) = (vec![DType::String], vec![PartialShape::scalar()]);
-    let spec = QueueSpec { kind: Kind::Fifo, capacity: 10, types, shapes };
+    let spec = QueueSpec { kind: QueueKind::Fifo, capacity: 10, types, shapes };
     Arc::new(Queue::new("q".into(), spec))
 }
 

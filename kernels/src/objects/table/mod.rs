@@ -20,7 +20,7 @@ pub type Key<'a> = Cow<'a, [u8]>;
 
 /// The way in which a table gets its rows.
 #[derive(Clone, Debug)]
-pub enum Kind {
+pub enum TableKind {
     /// Initialised with all rows at once, then immutable.
     Static,
     /// Rows can be inserted and removed.
@@ -41,7 +41,7 @@ pub struct Layout {
 /// A lookup table resource.
 pub struct Table {
     name: Arc<str>,
-    kind: Kind,
+    kind: TableKind,
     layout: Layout,
     rows: RwLock<Rows>,
 }
@@ -92,8 +92,8 @@ impl Resource for Table {
 
 impl Table {
     /// Returns an empty table.
-    pub fn new(name: Arc<str>, kind: Kind, layout: Layout) -> Result<Table> {
-        let rows = RwLock::new(Rows::new(&layout, !matches!(kind, Kind::Static))?);
+    pub fn new(name: Arc<str>, kind: TableKind, layout: Layout) -> Result<Table> {
+        let rows = RwLock::new(Rows::new(&layout, !matches!(kind, TableKind::Static))?);
         Ok(Table { name, kind, layout, rows })
     }
 
@@ -145,7 +145,7 @@ impl Table {
 
     /// Checks that no key is a reserved key of a dense table.
     fn check_keys(&self, keys: &[Key<'_>]) -> Result<()> {
-        if let Kind::Dense { empty, deleted } = &self.kind {
+        if let TableKind::Dense { empty, deleted } = &self.kind {
             for key in keys {
                 if **key == **empty {
                     device::invalid!("Using the empty_key as a table key is not allowed");
@@ -206,7 +206,7 @@ impl Table {
 
     fn check_mutable(&self, action: &str) -> Result<()> {
         match self.kind {
-            Kind::Static => Err(Error::unimplemented(format!(
+            TableKind::Static => Err(Error::unimplemented(format!(
                 "{action} not supported by InitializableLookupTable implementations"
             ))),
             _ => Ok(()),
@@ -215,7 +215,7 @@ impl Table {
 
     /// Replaces all rows.
     pub fn import(&self, keys: &Tensor, values: &Tensor) -> Result<()> {
-        if let Kind::Static = self.kind {
+        if let TableKind::Static = self.kind {
             return self.initialize(keys, values);
         }
         // TensorFlow's dense tables export scalar keys as rows of one element.
@@ -259,7 +259,7 @@ impl Table {
                 values.num_elements()
             );
         }
-        if !matches!(self.kind, Kind::Static) {
+        if !matches!(self.kind, TableKind::Static) {
             device::invalid!("Table {} is not initializable", self.name);
         }
         let mut rows = self.rows.write();

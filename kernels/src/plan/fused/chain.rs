@@ -7,7 +7,7 @@ use device::function::no_functions;
 use device::kernel::{Kernel, KernelContext, KernelDef, KernelInit, SyncKernel};
 use device::value::Value;
 use device::{Error, Result};
-use graph::passes::MOST_FUSED_OPS;
+use graph::passes::MAX_FUSED_OPS;
 use graph::{AttrValue, Node, Shape};
 use smallvec::SmallVec;
 use std::fmt;
@@ -71,9 +71,9 @@ impl<F> Chain<F> {
     pub fn new(init: &KernelInit<'_>, function: impl Fn(&str) -> Option<(Arity, F)>) -> Result<Chain<F>> {
         let (names, inputs) = (texts(init, "names")?, init.inputs.len());
         let (operands, op_names) = (init.attr::<Vec<i64>>("operands")?, texts(init, "ops")?);
-        if op_names.len() > MOST_FUSED_OPS || inputs > 2 * MOST_FUSED_OPS {
+        if op_names.len() > MAX_FUSED_OPS || inputs > 2 * MAX_FUSED_OPS {
             device::invalid!(
-                "a fused op has {} ops and {inputs} inputs; at most {MOST_FUSED_OPS} ops are supported",
+                "a fused op has {} ops and {inputs} inputs; at most {MAX_FUSED_OPS} ops are supported",
                 op_names.len()
             );
         }

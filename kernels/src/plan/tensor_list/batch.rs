@@ -3,7 +3,7 @@
 use crate::objects::memory::Memory;
 use crate::plan::tensor_list::{check_appended, check_dtype, element_dtype, join};
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use device::value::Held;
+use device::value::ListElement;
 use device::{Device, Error, Result, invalid, single_node};
 use graph::{DType, Node, Optional, Tensor, TensorList, Variant};
 use smallvec::SmallVec;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// `TensorListConcatLists`: makes the kernel that appends the elements of each list in input 1 to those of the list at
 /// the same position in input 0.
-pub fn concat_lists<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
+pub fn concat_lists<T: ListElement>(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
@@ -42,7 +42,7 @@ pub fn concat_lists<T: Held>(init: &KernelInit<'_>) -> Result<Kernel> {
 }
 
 /// Makes the kernel that appends to each list the corresponding row of input 1.
-pub fn push_back_batch<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn push_back_batch<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let mut lists = ctx.take_input(0)?;
@@ -70,7 +70,7 @@ pub fn push_back_batch<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> R
 
 /// Makes the kernel of ZerosLike for variants: replaces every tensor in them by zeros, and keeps empty variants.
 /// `memory` creates the zeros of tensors outside host memory.
-pub fn zeros_like<T: Held>(memory: impl Memory) -> Result<Kernel> {
+pub fn zeros_like<T: ListElement>(memory: impl Memory) -> Result<Kernel> {
     Kernel::sync(move |ctx| {
         let out = zeros_of_all::<T>(ctx, &memory, ctx.input(0)?)?;
         ctx.set_output(0, out);
@@ -79,13 +79,21 @@ pub fn zeros_like<T: Held>(memory: impl Memory) -> Result<Kernel> {
 }
 
 /// Returns the zeros of a tensor of variants. The recursion is as deep as variants may nest, which is limited.
-fn zeros_of_all<T: Held>(ctx: &KernelContext<'_>, memory: &impl Memory, tensor: &Tensor) -> Result<Tensor> {
+fn zeros_of_all<T: ListElement>(
+    ctx: &KernelContext<'_>,
+    memory: &impl Memory,
+    tensor: &Tensor,
+) -> Result<Tensor> {
     let zeros = |variant| zeros_of::<T>(ctx, memory, variant);
     let all = tensor.as_variants()?.iter().map(zeros).collect::<Result<Vec<_>>>()?;
     Ok(Tensor::variants(all, tensor.shape().clone())?)
 }
 
-fn zeros_of<T: Held>(ctx: &KernelContext<'_>, memory: &impl Memory, variant: &Variant) -> Result<Variant> {
+fn zeros_of<T: ListElement>(
+    ctx: &KernelContext<'_>,
+    memory: &impl Memory,
+    variant: &Variant,
+) -> Result<Variant> {
     let zeros = |item: &T| {
         let (dtype, shape) = (item.dtype(), item.shape().clone());
         T::of(match item.on_host() {
@@ -112,7 +120,7 @@ fn zeros_of<T: Held>(ctx: &KernelContext<'_>, memory: &impl Memory, variant: &Va
 }
 
 /// Makes the kernel of AddN for variants.
-pub fn add_n<T: Held>() -> Result<Kernel> {
+pub fn add_n<T: ListElement>() -> Result<Kernel> {
     Kernel::sync(|ctx| {
         let mut adder = VariantAdder { device: ctx.device(), kernels: SmallVec::new() };
         let mut sum = ctx.take_input(0)?;
@@ -132,7 +140,7 @@ struct VariantAdder<'a> {
 }
 
 impl VariantAdder<'_> {
-    fn tensors<T: Held>(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    fn tensors<T: ListElement>(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         let pairs = a.as_variants()?.iter().zip(b.as_variants()?);
         if a.shape() != b.shape() {
             return Err(mismatch_error(a, b));
@@ -142,7 +150,7 @@ impl VariantAdder<'_> {
     }
 
     /// Adds two variants; an element that is missing on one side counts as zero.
-    fn variants<T: Held>(&mut self, a: &Variant, b: &Variant) -> Result<Variant> {
+    fn variants<T: ListElement>(&mut self, a: &Variant, b: &Variant) -> Result<Variant> {
         if let (Some(x), Some(y)) = (a.get::<TensorList<T>>(), b.get::<TensorList<T>>()) {
             check_dtype(y, x.element_dtype)?;
             if x.len() != y.len() {
@@ -177,7 +185,7 @@ impl VariantAdder<'_> {
         Err(Error::unimplemented(format!("adding {} and {}", a.type_name(), b.type_name())))
     }
 
-    fn items<T: Held>(&mut self, a: &T, b: &T) -> Result<T> {
+    fn items<T: ListElement>(&mut self, a: &T, b: &T) -> Result<T> {
         let dtype = a.dtype();
         if a.shape() != b.shape() || dtype != b.dtype() {
             return Err(mismatch_error(a, b));
@@ -202,7 +210,7 @@ impl VariantAdder<'_> {
     }
 }
 
-fn mismatch_error<T: Held>(a: &T, b: &T) -> Error {
+fn mismatch_error<T: ListElement>(a: &T, b: &T) -> Error {
     let (a, b) = ((a.dtype(), a.shape()), (b.dtype(), b.shape()));
     Error::invalid(format!("Inputs of an addition must be alike, are {} {} and {} {}", a.0, a.1, b.0, b.1))
 }

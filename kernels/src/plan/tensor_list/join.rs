@@ -5,12 +5,16 @@ use crate::plan::tensor_list::{
     check_dtype, edit, element_dtype, list, merged, scalar, set_list, shape_of, zeros,
 };
 use device::kernel::{Kernel, KernelContext, KernelInit};
-use device::value::Held;
+use device::value::ListElement;
 use device::{Error, Result, invalid};
 use graph::{Code, DType, PartialShape, Shape, Tensor, TensorList};
 
 /// Returns the rows of input `i`.
-pub(super) fn rows<T: Held>(ctx: &mut KernelContext<'_>, memory: &impl Memory, i: usize) -> Result<Vec<T>> {
+pub(super) fn rows<T: ListElement>(
+    ctx: &mut KernelContext<'_>,
+    memory: &impl Memory,
+    i: usize,
+) -> Result<Vec<T>> {
     let (count, dims) = first_and_rest(ctx, i)?;
     let row = Shape::new(dims)?;
     let (bytes, mut rows) = (count as u128 * size_of::<T>() as u128, Vec::new());
@@ -40,7 +44,7 @@ fn row_shape(tensor: &Shape) -> PartialShape {
 }
 
 /// `TensorListFromTensor`: makes the kernel that outputs a list of the rows of a tensor.
-pub fn from_tensor<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn from_tensor<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let (row, wanted) = (row_shape(ctx.shape(0)?), shape_of(ctx.input(1)?)?);
@@ -56,7 +60,7 @@ pub fn from_tensor<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Resul
 }
 
 /// Returns the common shape of the elements: `wanted`, the list's shape and the elements' shapes merged.
-fn common_shape<T: Held>(list: &TensorList<T>, wanted: PartialShape) -> Result<PartialShape> {
+fn common_shape<T: ListElement>(list: &TensorList<T>, wanted: PartialShape) -> Result<PartialShape> {
     let mut shape = merged(&wanted, &list.element_shape)?;
     for element in list.elements().iter().flatten() {
         if !shape.accepts(element.shape()) {
@@ -70,7 +74,7 @@ fn common_shape<T: Held>(list: &TensorList<T>, wanted: PartialShape) -> Result<P
 }
 
 /// Stacks the chosen elements to one tensor; uninitialized elements are zeros.
-fn stack_elements<T: Held>(
+fn stack_elements<T: ListElement>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
     list: &TensorList<T>,
@@ -102,7 +106,7 @@ fn stack_elements<T: Held>(
 }
 
 /// Describes, for error messages, a list whose elements do not determine a shape.
-fn describe_shapeless_list<T: Held>(list: &TensorList<T>) -> &'static str {
+fn describe_shapeless_list<T: ListElement>(list: &TensorList<T>) -> &'static str {
     match list.is_empty() {
         true => "elements of an empty list",
         false => "list which only contains uninitialized tensors",
@@ -110,7 +114,7 @@ fn describe_shapeless_list<T: Held>(list: &TensorList<T>) -> &'static str {
 }
 
 /// `TensorListStack`: makes the kernel that stacks all elements along a new first axis.
-pub fn stack<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn stack<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let (dtype, wanted) = (element_dtype(init)?, init.attr::<i64>("num_elements")?);
     Kernel::sync(move |ctx| {
         let list = list::<T>(ctx, 0)?;
@@ -128,7 +132,7 @@ pub fn stack<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kern
 }
 
 /// `TensorListGather`: makes the kernel that stacks the elements at the indices in input 1.
-pub fn gather<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn gather<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let list = list::<T>(ctx, 0)?;
@@ -146,7 +150,7 @@ pub fn gather<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Ker
 }
 
 /// Returns the rows of input `tensor`, each with its index in the list.
-fn indexed<T: Held>(
+fn indexed<T: ListElement>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
     tensor: usize,
@@ -172,14 +176,14 @@ fn indexed<T: Held>(
 
 /// `TensorListScatter`: makes the kernel that outputs a list with the rows of a tensor at the given indices. The
 /// list is as long as the greatest index requires.
-pub fn scatter<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn scatter<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| scattered::<T>(ctx, &memory, dtype, None))
 }
 
 /// `TensorListScatterV2`: makes a kernel like that of [`scatter`], with the length of the list in input 3; -1 for the
 /// length that the indices require.
-pub fn scatter_v2<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn scatter_v2<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let count = scalar(ctx, 3, "num_elements")?;
@@ -187,7 +191,7 @@ pub fn scatter_v2<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result
     })
 }
 
-fn scattered<T: Held>(
+fn scattered<T: ListElement>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
     dtype: DType,
@@ -225,7 +229,7 @@ fn scattered<T: Held>(
 
 /// `TensorListScatterIntoExistingList`: makes the kernel that sets the elements at the given indices of a list to the
 /// rows of a tensor.
-pub fn scatter_into<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn scatter_into<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let row = row_shape(ctx.shape(1)?);
@@ -248,7 +252,7 @@ pub fn scatter_into<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Resu
 }
 
 /// `TensorListSplit`: makes the kernel that cuts a tensor along its first axis into elements of the lengths in input 2.
-pub fn split<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn split<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let (wanted, lengths) = (shape_of(ctx.input(1)?)?, ctx.input(2)?);
@@ -285,14 +289,14 @@ pub fn split<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kern
 
 /// `TensorListConcat`: makes the kernel that concatenates the elements along their first axis, and outputs their
 /// lengths.
-pub fn concat<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn concat<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let (dtype, shape) = (element_dtype(init)?, init.attr::<PartialShape>("element_shape")?);
     Kernel::sync(move |ctx| concat_elements::<T>(ctx, &memory, dtype, &shape, &[]))
 }
 
 /// `TensorListConcatV2`: makes a kernel like that of [`concat()`], with the shape of the elements in input 1, and the
 /// lengths of uninitialized elements in input 2.
-pub fn concat_v2<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
+pub fn concat_v2<T: ListElement>(init: &KernelInit<'_>, memory: impl Memory) -> Result<Kernel> {
     let dtype = element_dtype(init)?;
     Kernel::sync(move |ctx| {
         let shape = shape_of(ctx.input(1)?)?;
@@ -302,7 +306,7 @@ pub fn concat_v2<T: Held>(init: &KernelInit<'_>, memory: impl Memory) -> Result<
 }
 
 /// Concatenates the elements; `leading` has the first dimension of uninitialized elements.
-fn concat_elements<T: Held>(
+fn concat_elements<T: ListElement>(
     ctx: &mut KernelContext<'_>,
     memory: &impl Memory,
     dtype: DType,

@@ -10,7 +10,7 @@ use super::problem::Problem;
 use clicks::{COLUMNS, HOUR, NUMBERS, PLACE};
 use graph::{DType, Output, Scope};
 use std::error::Error;
-use train::{Initializer, LearningRate, Optimizer, Partitioner, Spread, Variables};
+use train::{Initializer, LearningRate, Optimizer, PartitionStrategy, Partitioner, Variables};
 
 /// Number of shards of each table.
 const PARTS: usize = 2;
@@ -97,7 +97,7 @@ fn embedding_rows(
 ) -> Output {
     let cut = Partitioner::fixed_size(PARTS);
     let table = variables.get_partitioned(name, DType::Float, &shape, first, cut);
-    variables.embedding_lookup(scope, &table.parts, ids, Spread::Mod)
+    variables.embedding_lookup(scope, &table.parts, ids, PartitionStrategy::Mod)
 }
 
 #[cfg(test)]
@@ -144,7 +144,7 @@ mod tests {
             let replica = Replica::build(&problem, mode, Compute::Anywhere, 1, problem.steps, problem.batch)?;
             let step = graph::passes::prune(&replica.graph, &[replica.training.train])?;
             let tables: Vec<_> =
-                replica.training.variables.trainable().into_iter().filter(|v| v.part_of.is_some()).collect();
+                replica.training.variables.trainable().into_iter().filter(|v| v.slice.is_some()).collect();
             assert_eq!(tables.len(), PARTS * (2 * COLUMNS.len() + 1));
             for table in tables {
                 let handle = step.find(&table.name).ok_or("a table is not in the step")?;

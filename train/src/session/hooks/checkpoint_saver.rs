@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::saver::{Saver, latest_checkpoint};
 use crate::session::hook::Timer;
-use crate::session::{Every, Hook, HookContext, RunValues};
+use crate::session::{Hook, HookContext, Period, RunValues};
 use graph::{Output, Tensor};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl CheckpointSaver {
         saver: Arc<Saver>,
         folder: impl Into<PathBuf>,
         global_step: Output,
-        every: Every,
+        every: Period,
     ) -> CheckpointSaver {
         CheckpointSaver {
             saver,
@@ -121,7 +121,7 @@ impl Hook for CheckpointSaver {
         let _ = self.collect_written(true);
     }
 
-    fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
+    fn after_last_step(&mut self, context: &HookContext<'_>) -> Result<()> {
         self.save_last(context)
     }
 

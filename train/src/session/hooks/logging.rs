@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::session::hook::Timer;
-use crate::session::{Every, Hook, HookContext, RunArgs, RunValues};
+use crate::session::{Hook, HookContext, Period, RunArgs, RunValues};
 use graph::{Output, Tensor};
 
 /// Logs named tensors, with the global step.
@@ -18,7 +18,7 @@ const MAX_ELEMENTS: i64 = 8;
 
 impl LoggingTensors {
     /// Returns a hook that logs the tensors at the given period.
-    pub fn new(tensors: Vec<(String, Output)>, every: Every) -> LoggingTensors {
+    pub fn new(tensors: Vec<(String, Output)>, every: Period) -> LoggingTensors {
         LoggingTensors { tensors, timer: Timer::new(every), step: 0 }
     }
 }

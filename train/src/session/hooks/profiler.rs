@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::events::Events;
 use crate::session::hook::Timer;
-use crate::session::{Every, Hook, HookContext, RunArgs, RunValues};
+use crate::session::{Hook, HookContext, Period, RunArgs, RunValues};
 use proto::pb;
 
 /// Runs a step with a full trace periodically, and writes the trace as the run metadata `step_<n>`.
@@ -16,7 +16,7 @@ pub struct Profiler {
 
 impl Profiler {
     /// Returns a hook that traces at the given period and writes to `events`.
-    pub fn new(every: Every, events: Events) -> Profiler {
+    pub fn new(every: Period, events: Events) -> Profiler {
         Profiler { timer: Timer::new(every), events, step: 0 }
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::events::Events;
 use crate::session::hook::Timer;
-use crate::session::{Every, Hook, HookContext, RunValues};
+use crate::session::{Hook, HookContext, Period, RunValues};
 
 /// Logs the number of global steps per second of all replicas together, and writes it as the summary
 /// `global_step/sec`.
@@ -15,7 +15,7 @@ pub struct StepCounter {
 
 impl StepCounter {
     /// Returns a hook that measures at the given period, and writes to `events` if there are any.
-    pub fn new(every: Every, events: Option<Events>) -> StepCounter {
+    pub fn new(every: Period, events: Option<Events>) -> StepCounter {
         StepCounter { timer: Timer::new(every), events }
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::events::Events;
 use crate::session::hook::Timer;
-use crate::session::{Every, Hook, HookContext, RunArgs, RunValues};
+use crate::session::{Hook, HookContext, Period, RunArgs, RunValues};
 use graph::Output;
 
 /// Fetches a summary (a scalar `string` from a summary op or a merge of several) periodically and writes it.
@@ -18,7 +18,7 @@ pub struct SummarySaver {
 
 impl SummarySaver {
     /// Returns a hook that writes `summary` to `events` at the given period.
-    pub fn new(summary: Output, every: Every, events: Events) -> SummarySaver {
+    pub fn new(summary: Output, every: Period, events: Events) -> SummarySaver {
         SummarySaver { summary, timer: Timer::new(every), events, step: 0, has_graph: false }
     }
 }

@@ -1,6 +1,6 @@
 //! Tensors in device memory: pushed by reference once the receiving device has reported that it can access them.
 
-use super::loans::Loan;
+use super::loans::BufferBorrow;
 use super::{Locality, Outbound, PushReason};
 use crate::transport::frame::{Frame, TensorSpec, ValueId};
 use crate::transport::peer_access::{DevicePair, PeerAccess};
@@ -18,7 +18,7 @@ impl Outbound {
         reason: PushReason,
     ) -> device::Result<bool> {
         let spec = TensorSpec { dtype: tensor.dtype, shape: tensor.shape.clone() };
-        let loan = Loan::Device(tensor.memory.clone());
+        let loan = BufferBorrow::Device(tensor.memory.clone());
         let inaccessible = |why: &str| {
             let text = format!("{} cannot access {tensor:?}, which is for {}{why}", self.peer, value_id.key);
             Error::new(Code::Unavailable, text)
@@ -62,8 +62,9 @@ impl Outbound {
     /// Asks the other end whether its device can access a shared tensor, if `shared` is in a block that can be
     /// mapped.
     fn query_access(&self, pair: DevicePair, shared: device::Result<Value>) {
-        let share =
-            |tensor: &DeviceTensor| self.share_block(&Loan::Device(tensor.memory.clone())).ok().flatten();
+        let share = |tensor: &DeviceTensor| {
+            self.share_block(&BufferBorrow::Device(tensor.memory.clone())).ok().flatten()
+        };
         let shared = match shared {
             Ok(Value::Device(tensor)) => share(&tensor).map(|block| (block, tensor)),
             _ => None,

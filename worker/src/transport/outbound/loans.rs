@@ -8,28 +8,28 @@ use std::sync::Arc;
 
 /// The memory of a borrowed tensor.
 #[derive(Clone, Debug)]
-pub(super) enum Loan {
+pub(super) enum BufferBorrow {
     Host(Arc<Buffer>),
     Device(Arc<dyn DeviceMemory>),
 }
 
-impl Loan {
+impl BufferBorrow {
     /// Returns the shared block at whose beginning the tensor is, if other processes can map it.
     pub(super) fn block(&self) -> Option<&dyn SharedBlock> {
         match self {
-            Loan::Host(buffer) => {
+            BufferBorrow::Host(buffer) => {
                 let memory = buffer.region().and_then(SharedMemory::of)?;
                 Some(memory)
             }
-            Loan::Device(memory) => memory.shared_block(),
+            BufferBorrow::Device(memory) => memory.shared_block(),
         }
     }
 
     /// Returns the size of the tensor, bytes.
     pub(super) fn len(&self) -> usize {
         match self {
-            Loan::Host(buffer) => buffer.len(),
-            Loan::Device(memory) => memory.len(),
+            BufferBorrow::Host(buffer) => buffer.len(),
+            BufferBorrow::Device(memory) => memory.len(),
         }
     }
 }

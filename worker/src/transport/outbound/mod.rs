@@ -6,7 +6,7 @@ mod loans;
 mod remote_run;
 mod shared;
 
-use self::loans::Loan;
+use self::loans::BufferBorrow;
 use self::shared::SharedState;
 use crate::transport::adaptive_spin::AdaptiveSpin;
 use crate::transport::budget::Budget;
@@ -154,7 +154,7 @@ impl Outbound {
         if let Some(way) = piggyback::take(self.worker, step_id, buffer.len()) {
             return post_piggybacked(&way, &Frame::Elements(value_id, spec_of(tensor)), payload());
         }
-        let loan = Loan::Host(buffer.clone());
+        let loan = BufferBorrow::Host(buffer.clone());
         let shared_block = self.share_block(&loan).unwrap_or_else(|error| {
             tracing::debug!("no memory is shared with {}: {error}", self.peer);
             None

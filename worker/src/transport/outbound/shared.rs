@@ -1,11 +1,11 @@
 //! Shared memory of a link: tensors that the peer borrows by reference to a shared block.
 
-use super::loans::Loan;
+use super::loans::BufferBorrow;
 use super::{Locality, Outbound, PushReason, unsendable};
 use crate::transport::budget::Budget;
 use crate::transport::frame::{Frame, TensorSpec, ValueId};
 use device::Error;
-use device::shared_block::{Freed, Place};
+use device::shared_block::{FreeListener, MemoryKind};
 use graph::Code;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -21,7 +21,7 @@ const MAX_HOST_BLOCKS: usize = 2048;
 #[derive(Debug)]
 pub(super) struct SharedState {
     pub(super) budget: Budget,
-    loans: FxHashMap<u64, Loan>,
+    loans: FxHashMap<u64, BufferBorrow>,
     next_loan: u64,
     /// The blocks that the peer has descriptors of.
     blocks: FxHashSet<u64>,
@@ -38,7 +38,7 @@ impl SharedState {
     }
 
     /// Ends the borrowing of a tensor, and returns its memory.
-    pub(super) fn end_loan(&mut self, loan: u64) -> Option<Loan> {
+    pub(super) fn end_loan(&mut self, loan: u64) -> Option<BufferBorrow> {
         let loan = self.loans.remove(&loan)?;
         self.budget.release(loan.len() as u64);
         Some(loan)
@@ -51,14 +51,14 @@ impl Outbound {
     ///
     /// # Errors
     /// `ResourceExhausted` if no descriptor can be created.
-    pub(super) fn share_block(&self, loan: &Loan) -> device::Result<Option<u64>> {
+    pub(super) fn share_block(&self, loan: &BufferBorrow) -> device::Result<Option<u64>> {
         let (Locality::SameHost, Some(block)) = (&self.locality, loan.block()) else { return Ok(None) };
         let id = block.sharing().id();
         {
             let blocks = &self.state.lock().shared.blocks;
             if blocks.contains(&id) {
                 return Ok(Some(id));
-            } else if block.place() == Place::Host && blocks.len() >= MAX_HOST_BLOCKS {
+            } else if block.memory_kind() == MemoryKind::Host && blocks.len() >= MAX_HOST_BLOCKS {
                 return Ok(None);
             }
         }
@@ -68,7 +68,7 @@ impl Outbound {
             descriptor.map_err(|error| Error::new(Code::ResourceExhausted, error.to_string()))?;
         let mut state = self.state.lock();
         if !state.shared.blocks.contains(&id) {
-            let frame = Frame::Block { block: id, len: block.len() as u64, place: block.place() };
+            let frame = Frame::Block { block: id, len: block.len() as u64, kind: block.memory_kind() };
             self.connection.post_descriptor(&frame, descriptor).map_err(unsendable)?;
             state.shared.blocks.insert(id);
             block.sharing().tell(self.own.clone());
@@ -81,7 +81,7 @@ impl Outbound {
         &self,
         value_id: ValueId,
         spec: TensorSpec,
-        (block, memory): (u64, Loan),
+        (block, memory): (u64, BufferBorrow),
         reason: PushReason,
     ) -> device::Result<bool> {
         let mut state = self.state.lock();
@@ -104,14 +104,14 @@ impl Outbound {
         let loans = std::mem::take(&mut self.state.lock().shared.loans);
         for loan in loans.into_values() {
             if let Some(block) = loan.block() {
-                block.sharing().give_up();
+                block.sharing().set_read_only();
             }
         }
         self.peer_access.clear();
     }
 }
 
-impl Freed for Outbound {
+impl FreeListener for Outbound {
     fn freed(&self, block: u64) {
         let mut state = self.state.lock();
         if state.shared.blocks.remove(&block) && self.post(&Frame::BlockFreed { block }, None).is_ok() {

@@ -6,19 +6,19 @@ use std::fmt;
 
 /// Runs a hook while this replica is the chief. In a job with elections, every replica gets the chief's hooks
 /// in this wrapper. For the hook, becoming the chief looks like a recovery in a new session.
-pub struct OfChief {
+pub struct ChiefOnly {
     hook: Box<dyn Hook>,
     is_active: bool,
 }
 
-impl OfChief {
+impl ChiefOnly {
     /// Wraps a hook.
-    pub fn new(hook: impl Hook + 'static) -> OfChief {
-        OfChief { hook: Box::new(hook), is_active: false }
+    pub fn new(hook: impl Hook + 'static) -> ChiefOnly {
+        ChiefOnly { hook: Box::new(hook), is_active: false }
     }
 }
 
-impl Hook for OfChief {
+impl Hook for ChiefOnly {
     fn after_create_session(&mut self, context: &HookContext<'_>) -> Result<()> {
         self.is_active = context.is_chief;
         if self.is_active { self.hook.after_create_session(context) } else { Ok(()) }
@@ -38,8 +38,8 @@ impl Hook for OfChief {
         }
     }
 
-    fn settle(&mut self, context: &HookContext<'_>) -> Result<()> {
-        if self.is_active { self.hook.settle(context) } else { Ok(()) }
+    fn after_last_step(&mut self, context: &HookContext<'_>) -> Result<()> {
+        if self.is_active { self.hook.after_last_step(context) } else { Ok(()) }
     }
 
     fn end(&mut self, context: &HookContext<'_>) -> Result<()> {
@@ -47,8 +47,8 @@ impl Hook for OfChief {
     }
 }
 
-impl fmt::Debug for OfChief {
+impl fmt::Debug for ChiefOnly {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OfChief(on: {})", self.is_active)
+        write!(f, "ChiefOnly(on: {})", self.is_active)
     }
 }

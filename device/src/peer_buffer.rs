@@ -9,25 +9,25 @@ use std::sync::Arc;
 
 /// The size in bytes from which tensors are sent through exported device buffers. Smaller tensors are sent through host
 /// memory, because copying them to a shared buffer takes as long.
-pub const LEAST: usize = 1 << 18;
+pub const MIN_SHARED_BYTES: usize = 1 << 18;
 
 /// A buffer in the memory of another process's device.
 #[derive(Debug)]
-pub struct PeerWindow {
+pub struct PeerBuffer {
     /// The descriptor, kept open because other devices may map the buffer later.
     descriptor: File,
     len: usize,
     /// The mappings: one for each device that has mapped the buffer or tried to.
-    views: Mutex<Vec<Box<dyn View>>>,
+    views: Mutex<Vec<Box<dyn PeerMapping>>>,
 }
 
 /// A device's mapping of a buffer, unmapped when dropped. Only the device that made it knows its concrete type.
-pub trait View: Any + Send + Sync + fmt::Debug {}
+pub trait PeerMapping: Any + Send + Sync + fmt::Debug {}
 
-impl PeerWindow {
+impl PeerBuffer {
     /// Creates a buffer of `len` bytes from its descriptor. No device maps it yet.
-    pub fn new(descriptor: File, len: usize) -> Arc<PeerWindow> {
-        Arc::new(PeerWindow { descriptor, len, views: Mutex::default() })
+    pub fn new(descriptor: File, len: usize) -> Arc<PeerBuffer> {
+        Arc::new(PeerBuffer { descriptor, len, views: Mutex::default() })
     }
 
     /// Returns the descriptor by which devices map the buffer.
@@ -50,7 +50,7 @@ impl PeerWindow {
     ///
     /// # Errors
     /// Errors of `make`.
-    pub fn view<V: View, R, E>(
+    pub fn view<V: PeerMapping, R, E>(
         &self,
         find: impl Fn(&V) -> Option<R>,
         make: impl FnOnce() -> Result<V, E>,
@@ -68,21 +68,21 @@ impl PeerWindow {
 }
 
 /// A borrowed buffer's link to its lender; dropping it returns the buffer.
-pub trait Loan: Send + Sync {
+pub trait BufferBorrow: Send + Sync {
     /// Reports that the device has no access to the buffer, so that the lender shares no further buffers with it.
-    fn tell_unseen(&self);
+    fn report_no_access(&self);
 }
 
 /// The memory of a tensor at the start of another process's buffer, borrowed until dropped.
 pub struct BorrowedMemory {
-    window: Arc<PeerWindow>,
+    window: Arc<PeerBuffer>,
     len: usize,
-    loan: Box<dyn Loan>,
+    loan: Box<dyn BufferBorrow>,
 }
 
 impl BorrowedMemory {
     /// Creates the memory of a tensor of `len` bytes; `None` if the buffer is shorter.
-    pub fn new(window: Arc<PeerWindow>, len: usize, loan: Box<dyn Loan>) -> Option<BorrowedMemory> {
+    pub fn new(window: Arc<PeerBuffer>, len: usize, loan: Box<dyn BufferBorrow>) -> Option<BorrowedMemory> {
         (len <= window.len).then_some(BorrowedMemory { window, len, loan })
     }
 
@@ -92,13 +92,13 @@ impl BorrowedMemory {
     }
 
     /// Returns the buffer that the memory is in.
-    pub fn window(&self) -> &Arc<PeerWindow> {
+    pub fn window(&self) -> &Arc<PeerBuffer> {
         &self.window
     }
 
     /// Reports to the lender that the device has no access to the buffer.
-    pub fn tell_unseen(&self) {
-        self.loan.tell_unseen();
+    pub fn report_no_access(&self) {
+        self.loan.report_no_access();
     }
 }
 

@@ -10,14 +10,14 @@ use std::sync::Arc;
 /// The extent to which a device may capture the work that a kernel enqueues, and replay it while shapes and host values
 /// are the same. The variants are ordered by increasing effect on variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Capture {
+pub enum CaptureClass {
     /// The kernel may not be captured: it waits, depends on host state, replaces a variable's memory, or has not been
     /// examined.
     #[default]
     Never,
     /// The kernel enqueues nothing: its outputs are its inputs, or follow from shapes and host values.
     Passes,
-    /// The kernel only enqueues work. Its outputs are new, or as for [`Capture::Passes`].
+    /// The kernel only enqueues work. Its outputs are new, or as for [`CaptureClass::Passes`].
     Work,
     /// The kernel enqueues work that changes variables in place.
     Updates,
@@ -25,15 +25,15 @@ pub enum Capture {
     Assigns,
 }
 
-impl Capture {
+impl CaptureClass {
     /// Returns whether the kernel enqueues work that can be replayed.
     pub fn works(self) -> bool {
-        self >= Capture::Work
+        self >= CaptureClass::Work
     }
 
     /// Returns whether the kernel changes variables.
     pub fn changes(self) -> bool {
-        self >= Capture::Updates
+        self >= CaptureClass::Updates
     }
 }
 
@@ -61,15 +61,15 @@ pub enum Access {
 
 /// A function that runs a segment's kernels one by one on a device, from the values of the inputs to those of the
 /// outputs.
-pub type Walk<'a> = dyn FnMut(&Arc<Device>, Vec<Value>) -> Result<Vec<Value>> + 'a;
+pub type RunKernels<'a> = dyn FnMut(&Arc<Device>, Vec<Value>) -> Result<Vec<Value>> + 'a;
 
 /// A segment's runner, used by all its steps. It decides when to run the kernels, to capture them or to replay the
 /// graph.
-pub trait Repeater: Send + Sync + fmt::Debug {
+pub trait SegmentRunner: Send + Sync + fmt::Debug {
     /// Computes the segment's outputs, by calling `walk` or by replaying a captured graph. Several steps may call at
     /// once.
     ///
     /// # Errors
     /// Errors of `walk` and of the device.
-    fn run(&self, device: &Arc<Device>, inputs: Vec<Value>, walk: &mut Walk<'_>) -> Result<Vec<Value>>;
+    fn run(&self, device: &Arc<Device>, inputs: Vec<Value>, walk: &mut RunKernels<'_>) -> Result<Vec<Value>>;
 }

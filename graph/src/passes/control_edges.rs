@@ -1,7 +1,7 @@
 //! Removal of redundant control edges, and of nodes whose only effect is to order others.
 
 use super::ancestors::{AncestorForest, needs_all_inputs};
-use super::{checked, colocation_anchors, references, stands_for_lowered};
+use super::{checked, colocation_anchors, references, replaces_lowered_node};
 use crate::error::{Error, Result};
 use crate::graph::{Graph, NodeId, Output};
 use crate::node::Node;
@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 ///
 /// # Errors
 /// `InvalidArgument` naming a node of a cycle that is not a loop.
-pub fn untie(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
+pub fn remove_redundant_control_edges(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
     let topology = Topology::new(graph);
     let order = topology.order(graph)?;
     let mut fixed: FxHashSet<NodeId> = keep.iter().copied().collect();
@@ -204,5 +204,5 @@ fn only_orders(node: &Node) -> bool {
         "Snapshot",
         "StopGradient",
     ];
-    OPS.contains(&node.op.name()) && !stands_for_lowered(node)
+    OPS.contains(&node.op.name()) && !replaces_lowered_node(node)
 }

@@ -1,7 +1,7 @@
 //! Behaviour when memory does not suffice.
 
 use super::Fallible;
-use super::placed::{download, upload};
+use super::node_runner::{download, upload};
 use client::{ServerConfig, Session, SessionOptions};
 use device::gpu_options::GpuOptions;
 use graph::{Code, DType, Node, Scope, Shape, Tensor};

@@ -7,19 +7,19 @@ use rustc_hash::{FxBuildHasher, FxHashSet};
 /// The most recent request ids: at least `capacity` and at most twice as many. The memory is allocated at
 /// creation and does not grow.
 #[derive(Debug)]
-pub struct SeenIds {
+pub struct RecentIds {
     recent: FxHashSet<i64>,
     /// The ids before those in `recent`; they are dropped together when `recent` is full.
     before: FxHashSet<i64>,
     capacity: usize,
 }
 
-impl SeenIds {
+impl RecentIds {
     /// Creates a set that holds at least `capacity` ids.
-    pub fn new(capacity: usize) -> SeenIds {
+    pub fn new(capacity: usize) -> RecentIds {
         let capacity = capacity.max(1);
         let set = || FxHashSet::with_capacity_and_hasher(capacity, FxBuildHasher);
-        SeenIds { recent: set(), before: set(), capacity }
+        RecentIds { recent: set(), before: set(), capacity }
     }
 
     /// Adds an id. Returns whether it is new.
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn at_least_capacity_ids_are_kept_and_the_oldest_are_dropped() {
-        let mut ids = SeenIds::new(2);
+        let mut ids = RecentIds::new(2);
         for id in 0..100 {
             assert!(ids.insert(id) && !ids.insert(id));
             assert!(id == 0 || !ids.insert(id - 1));
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_repeated_request_is_refused_until_its_id_is_dropped() {
-        let mut ids = SeenIds::new(2);
+        let mut ids = RecentIds::new(2);
         assert_eq!(ids.accept("RunStep (Master)", None, 7), Ok(()));
         let text = "The same RunStep (Master) request was received twice. request_id: 7";
         assert_eq!(ids.accept("RunStep (Master)", None, 7), Err(Status::new(Code::Aborted, text)));

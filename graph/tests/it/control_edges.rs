@@ -1,6 +1,6 @@
 //! Tests of the removal of control edges, on graphs in the text format.
 
-use anabranch_graph::passes::{untie, validate};
+use anabranch_graph::passes::{remove_redundant_control_edges, validate};
 use anabranch_graph::{DType, Error, Graph, Node, NodeId, Result, ops};
 use expect_test::{Expect, expect};
 
@@ -15,7 +15,7 @@ fn check(keep: &str, text: &str, expected: Expect) -> Result<()> {
 fn untied(graph: &Graph, keep: &str) -> Result<Graph> {
     let find = |name: &str| graph.find(name).ok_or_else(|| Error::invalid(format!("no node {name}")));
     let keep = keep.split_whitespace().map(find).collect::<Result<Vec<NodeId>>>()?;
-    let after = untie(graph, &keep)?;
+    let after = remove_redundant_control_edges(graph, &keep)?;
     validate(&after)?;
     Ok(after)
 }
@@ -179,7 +179,7 @@ fn a_million_nodes_are_handled() -> Result<()> {
         last = vec![graph.add(link, &[], &last)?];
     }
     let sources = graph.len() / 2;
-    let after = untie(&graph, &last)?;
+    let after = remove_redundant_control_edges(&graph, &last)?;
     assert_eq!((after.len(), after.num_edges()), (sources + 1, sources));
     Ok(())
 }

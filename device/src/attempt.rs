@@ -11,26 +11,26 @@ use std::sync::{Arc, OnceLock};
 
 /// The result of advancing an attempt once.
 #[derive(Debug)]
-pub enum Tried<R> {
+pub enum Progress<R> {
     /// The attempt waits and has changed nothing.
     Waits,
     /// The attempt has changed the state, but still waits.
     Advanced,
     /// The attempt has ended.
-    Over(Result<R>),
+    Done(Result<R>),
 }
 
 /// An operation on state `S` with a result of type `R`.
 pub trait Attempt<S, R>: Send {
     /// Proceeds as far as the state allows.
-    fn advance(&mut self, state: &mut S) -> Tried<R>;
+    fn advance(&mut self, state: &mut S) -> Progress<R>;
 
     /// Returns to the state everything that the attempt has taken, because it ends unfinished.
     fn undo(&mut self, _state: &mut S) {}
 }
 
-impl<S, R, F: FnMut(&mut S) -> Tried<R> + Send> Attempt<S, R> for F {
-    fn advance(&mut self, state: &mut S) -> Tried<R> {
+impl<S, R, F: FnMut(&mut S) -> Progress<R> + Send> Attempt<S, R> for F {
+    fn advance(&mut self, state: &mut S) -> Progress<R> {
         self(state)
     }
 }
@@ -40,7 +40,7 @@ pub type Finish<R> = Box<dyn FnOnce(Result<R>) + Send>;
 
 /// State with queues of attempts that wait for it. Attempts of one queue are served in order, the first before the
 /// next, unless the object allows any order; the queues do not wait for each other.
-pub struct Waiting<S, R> {
+pub struct AttemptQueues<S, R> {
     shared: Arc<Shared<S, R>>,
 }
 
@@ -68,22 +68,22 @@ struct Waiter<S, R> {
 /// Attempts that have ended, whose callbacks are called after the lock is released.
 type Ended<S, R> = Vec<(Waiter<S, R>, Result<R>)>;
 
-impl<S: Send + 'static, R: Send + 'static> Waiting<S, R> {
+impl<S: Send + 'static, R: Send + 'static> AttemptQueues<S, R> {
     /// Creates the state with a number of queues, each served in order.
-    pub fn new(state: S, queues: usize) -> Waiting<S, R> {
-        Waiting::with_queues(state, queues, true)
+    pub fn new(state: S, queues: usize) -> AttemptQueues<S, R> {
+        AttemptQueues::with_queues(state, queues, true)
     }
 
     /// Creates the state with queues in which an attempt ends as soon as the state allows, even before earlier
     /// attempts.
-    pub fn in_any_order(state: S, queues: usize) -> Waiting<S, R> {
-        Waiting::with_queues(state, queues, false)
+    pub fn in_any_order(state: S, queues: usize) -> AttemptQueues<S, R> {
+        AttemptQueues::with_queues(state, queues, false)
     }
 
-    fn with_queues(state: S, queues: usize, in_order: bool) -> Waiting<S, R> {
+    fn with_queues(state: S, queues: usize, in_order: bool) -> AttemptQueues<S, R> {
         let queues = (0..queues).map(|_| VecDeque::new()).collect();
         let inner = Mutex::new(Guarded { state, queues, in_order, next: 0 });
-        Waiting { shared: Arc::new(Shared { inner, record: OnceLock::new() }) }
+        AttemptQueues { shared: Arc::new(Shared { inner, record: OnceLock::new() }) }
     }
 
     /// Makes the journal of `record` note all changes of the object from now on.
@@ -212,13 +212,13 @@ impl<S, R> Guarded<S, R> {
                 let mut place = 0;
                 while let Some(waiter) = queue.get_mut(place) {
                     match waiter.attempt.advance(state) {
-                        Tried::Over(result) => {
+                        Progress::Done(result) => {
                             has_advanced = true;
                             ended.extend(queue.remove(place).map(|waiter| (waiter, result)));
                             continue;
                         }
-                        Tried::Advanced => has_advanced = true,
-                        Tried::Waits => {}
+                        Progress::Advanced => has_advanced = true,
+                        Progress::Waits => {}
                     }
                     if *in_order {
                         break;
@@ -242,10 +242,10 @@ fn call_back<S, R>(ended: Ended<S, R>) {
     }
 }
 
-impl<S, R> fmt::Debug for Waiting<S, R> {
+impl<S, R> fmt::Debug for AttemptQueues<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waiting: usize = self.shared.inner.lock().queues.iter().map(VecDeque::len).sum();
-        write!(f, "Waiting({waiting} attempts)")
+        write!(f, "AttemptQueues({waiting} attempts)")
     }
 }
 
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use graph::Code;
 
-    type Counter = Waiting<i64, i64>;
+    type Counter = AttemptQueues<i64, i64>;
     type Log = Arc<Mutex<Vec<Result<i64>>>>;
 
     /// An attempt that takes units as they become available until it has `wanted`.
@@ -264,14 +264,14 @@ mod tests {
     }
 
     impl Attempt<i64, i64> for Take {
-        fn advance(&mut self, state: &mut i64) -> Tried<i64> {
+        fn advance(&mut self, state: &mut i64) -> Progress<i64> {
             let got = (*state).min(self.wanted - self.taken);
             *state -= got;
             self.taken += got;
             match got {
-                _ if self.taken == self.wanted => Tried::Over(Ok(self.taken)),
-                0 => Tried::Waits,
-                _ => Tried::Advanced,
+                _ if self.taken == self.wanted => Progress::Done(Ok(self.taken)),
+                0 => Progress::Waits,
+                _ => Progress::Advanced,
             }
         }
 
@@ -318,7 +318,8 @@ mod tests {
             (Counter::in_any_order(0, 1), Arc::new(Cancellation::new()), Log::default());
         let at_least = |limit: i64| {
             let log = log.clone();
-            let attempt = move |n: &mut i64| if *n < limit { Tried::Waits } else { Tried::Over(Ok(limit)) };
+            let attempt =
+                move |n: &mut i64| if *n < limit { Progress::Waits } else { Progress::Done(Ok(limit)) };
             counter.attempt(0, &step, attempt, Box::new(move |r| log.lock().push(r)));
         };
         [5, 1, 3].into_iter().for_each(at_least);

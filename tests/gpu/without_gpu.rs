@@ -17,7 +17,7 @@ fn doctor_reports_libraries_and_gpus() -> Fallible {
         assert_eq!(text.lines().filter(|line| line.starts_with(library)).count(), 1, "{library}: {text}");
     }
     let last = text.lines().last().unwrap_or_default();
-    match gpus::found(&gpu_options::Visible::All) {
+    match gpus::find_gpus(&gpu_options::GpuSelection::All) {
         Ok(_) => assert!(last.starts_with("device: "), "{text}"),
         Err(error) => assert_eq!(last, format!("no GPU: {error}")),
     }
@@ -27,7 +27,7 @@ fn doctor_reports_libraries_and_gpus() -> Fallible {
 /// Checks TensorFlow's error message.
 #[test]
 fn missing_gpu_is_a_placement_error() -> Fallible {
-    if gpus::found(&gpu_options::Visible::All).is_ok() {
+    if gpus::find_gpus(&gpu_options::GpuSelection::All).is_ok() {
         return Ok(());
     }
     let scope = Scope::new();
@@ -51,7 +51,7 @@ fn missing_gpu_is_a_placement_error() -> Fallible {
 /// Checks that messages without a GPU are those of a TensorFlow built without CUDA.
 #[test]
 fn registered_kernels_list_only_the_cpu() -> Fallible {
-    if gpus::found(&gpu_options::Visible::All).is_ok() {
+    if gpus::find_gpus(&gpu_options::GpuSelection::All).is_ok() {
         return Ok(());
     }
     let text = worker::offered_kernels("AddV2");
@@ -71,7 +71,7 @@ fn worker_starts_and_logs_its_gpus() -> Fallible {
     assert!(output.status.success(), "{log}");
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("GPU")).collect();
     let [line] = lines[..] else { panic!("{log}") };
-    match gpus::found(&gpu_options::Visible::All) {
+    match gpus::find_gpus(&gpu_options::GpuSelection::All) {
         Ok(found) => assert!(line.ends_with(&format!("GPUs: {}", found.join("; "))), "{line}"),
         Err(error) => assert!(line.ends_with(&format!("no GPU is offered: {error}")), "{line}"),
     }
@@ -90,7 +90,7 @@ fn worker_does_not_start_with_a_missing_gpu_number() -> Fallible {
     let why = gpus::devices(
         &graph::TaskName::new("worker", 0),
         &gpu_options::GpuOptions {
-            visible: gpu_options::Visible::These(vec![4096]),
+            visible: gpu_options::GpuSelection::Listed(vec![4096]),
             ..gpu_options::GpuOptions::default()
         },
         || 1,

@@ -3,7 +3,7 @@
 
 use super::Fallible;
 use super::folder::Folder;
-use super::placed::{download, upload};
+use super::node_runner::{download, upload};
 use device::Device;
 use device::Value;
 use device::gpu_options::GpuOptions;

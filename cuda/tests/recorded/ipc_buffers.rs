@@ -7,10 +7,10 @@ use super::software::recording::RecordingDriver;
 use super::streams::node;
 use device::DeviceTensor;
 use device::gpu_options::GpuOptions;
-use device::shared_block::{Freed, Place, SharedBlock};
+use device::peer_buffer::{BorrowedMemory, BufferBorrow, MIN_SHARED_BYTES, PeerBuffer};
+use device::shared_block::{FreeListener, MemoryKind, SharedBlock};
 use device::shared_memory;
 use device::shared_memory::{PeerMemory, SharedMemory};
-use device::window::{BorrowedMemory, LEAST, Loan, PeerWindow};
 use device::{Pool, Value};
 use graph::{DType, Tensor};
 use kernels::testing::run_node_on;
@@ -49,7 +49,7 @@ impl ProcessPair {
 /// A lent tensor as the other process sees it, by its block's descriptor.
 struct Borrowed {
     tensor: DeviceTensor,
-    window: Arc<PeerWindow>,
+    window: Arc<PeerBuffer>,
     is_returned: Arc<AtomicBool>,
     is_unseen: Arc<AtomicBool>,
 }
@@ -60,8 +60,8 @@ struct TestLoan {
     unseen: Arc<AtomicBool>,
 }
 
-impl Loan for TestLoan {
-    fn tell_unseen(&self) {
+impl BufferBorrow for TestLoan {
+    fn report_no_access(&self) {
         self.unseen.store(true, Ordering::Release);
     }
 }
@@ -81,13 +81,13 @@ fn block(lent: &Value) -> Fallible<&dyn SharedBlock> {
 /// Returns a lent tensor as the other process sees it.
 fn borrowed(lent: &Value) -> Fallible<Borrowed> {
     let block = block(lent)?;
-    assert_eq!(block.place(), Place::Device);
-    let window = PeerWindow::new(block.descriptor()?.into(), block.len());
+    assert_eq!(block.memory_kind(), MemoryKind::Device);
+    let window = PeerBuffer::new(block.descriptor()?.into(), block.len());
     borrowed_from(&window, lent)
 }
 
 /// Returns a tensor in an IPC buffer that the other process has mapped already.
-fn borrowed_from(window: &Arc<PeerWindow>, lent: &Value) -> Fallible<Borrowed> {
+fn borrowed_from(window: &Arc<PeerBuffer>, lent: &Value) -> Fallible<Borrowed> {
     let Value::Device(DeviceTensor { dtype, shape, memory }) = lent else { return Err("not a GPU's".into()) };
     let (is_returned, is_unseen) = <(Arc<AtomicBool>, Arc<AtomicBool>)>::default();
     let loan = Box::new(TestLoan { returned: is_returned.clone(), unseen: is_unseen.clone() });
@@ -97,7 +97,7 @@ fn borrowed_from(window: &Arc<PeerWindow>, lent: &Value) -> Fallible<Borrowed> {
 }
 
 fn numbers(from: f32) -> Fallible<Tensor> {
-    let numbers: Vec<f32> = (0..LEAST / 4).map(|i| from + i as f32).collect();
+    let numbers: Vec<f32> = (0..MIN_SHARED_BYTES / 4).map(|i| from + i as f32).collect();
     Ok(Tensor::vector(&numbers)?)
 }
 
@@ -148,7 +148,7 @@ fn other_process_copies_a_lent_tensor_into_its_memory() -> Fallible {
 #[test]
 fn returned_ipc_buffer_is_reused_and_mapped_once() -> Fallible {
     let pair = ProcessPair::new(true)?;
-    let mut known: Option<(u64, Arc<PeerWindow>)> = None;
+    let mut known: Option<(u64, Arc<PeerBuffer>)> = None;
     for turn in 0..20u8 {
         let tensor = numbers(f32::from(turn))?;
         let lent = pair.lender.lend(&pair.lender.upload(tensor.clone())?)?;
@@ -205,7 +205,7 @@ fn unmappable_ipc_buffer_is_reported() -> Fallible {
     // A buffer that is shorter than announced cannot be mapped.
     let pair = ProcessPair::new(true)?;
     let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
-    let window = PeerWindow::new(block(&lent)?.descriptor()?.into(), 2 * WINDOW as usize);
+    let window = PeerBuffer::new(block(&lent)?.descriptor()?.into(), 2 * WINDOW as usize);
     assert!(!pair.borrower.device.processor().can_access(&window));
     let Value::Device(DeviceTensor { memory, .. }) = &lent else { return Err("not a GPU's".into()) };
     let loan = TestLoan { returned: Arc::default(), unseen: Arc::default() };
@@ -236,7 +236,7 @@ fn idle_ipc_buffers_are_freed_for_tensors_and_full_memory_uses_the_host() -> Fal
 /// A reader that has a descriptor of the block.
 struct DescriptorReader;
 
-impl Freed for DescriptorReader {
+impl FreeListener for DescriptorReader {
     fn freed(&self, _: u64) {}
 }
 
@@ -244,8 +244,8 @@ impl Freed for DescriptorReader {
 fn allocation_waits_briefly_for_a_closed_ipc_buffer() -> Fallible {
     let pair = ProcessPair::new(true)?;
     let all = Tensor::zeros(DType::UInt8, [usize::try_from(MEMORY)?].try_into()?)?;
-    let reader: Arc<dyn Freed> = Arc::new(DescriptorReader);
-    let look = || -> Fallible<Arc<PeerWindow>> {
+    let reader: Arc<dyn FreeListener> = Arc::new(DescriptorReader);
+    let look = || -> Fallible<Arc<PeerBuffer>> {
         let lent = pair.lender.lend(&pair.lender.upload(numbers(1.0)?)?)?;
         block(&lent)?.sharing().tell(Arc::downgrade(&reader));
         let window = borrowed(&lent)?.window;
@@ -263,7 +263,7 @@ fn allocation_waits_briefly_for_a_closed_ipc_buffer() -> Fallible {
     })?;
     // A thread of the worker's shared pool does not wait.
     let window = look()?;
-    let refused = Pool::lend_thread(|| pair.lender.upload(all.clone()).is_err());
+    let refused = Pool::with_inline_tasks(|| pair.lender.upload(all.clone()).is_err());
     let log = pair.lender.driver.log();
     assert_eq!((refused, log.iter().filter(|line| line.starts_with("no room for")).count()), (true, 2));
     drop(window);
@@ -310,7 +310,7 @@ fn ipc_buffers_are_limited_to_a_share_of_the_memory() -> Fallible {
     let here = gpu.upload(numbers(1.0)?)?;
     let lent: Vec<Value> = (0..room + 2).map(|_| gpu.lend(&here)).collect::<Fallible<_>>()?;
     let on_device = lent.iter().filter(|value| matches!(value, Value::Device(_))).count();
-    assert_eq!((on_device as u64, gpu.driver.used()), (room, room * WINDOW + LEAST as u64));
+    assert_eq!((on_device as u64, gpu.driver.used()), (room, room * WINDOW + MIN_SHARED_BYTES as u64));
     drop(lent);
     // A larger buffer takes the memory of idle ones.
     let large = gpu.upload(Tensor::zeros(DType::UInt8, [2 * WINDOW as usize].try_into()?)?)?;
@@ -329,7 +329,7 @@ fn abandoned_ipc_buffer_is_not_reused_and_stays_readable() -> Fallible {
     let borrowed = borrowed(&lent)?;
     assert!(pair.borrower.device.processor().can_access(&borrowed.window));
     let first = block(&lent)?.sharing().id();
-    block(&lent)?.sharing().give_up();
+    block(&lent)?.sharing().set_read_only();
     drop(lent);
     let again = pair.lender.lend(&pair.lender.upload(numbers(9.0)?)?)?;
     assert_ne!(block(&again)?.sharing().id(), first);
@@ -370,7 +370,7 @@ fn downloads_are_readable_by_other_processes_in_place() -> Fallible {
     };
     // A reader that has vanished may still read, so the next download uses other memory.
     let buffer = on_host.buffer().ok_or("no buffer")?;
-    buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?.sharing().give_up();
+    buffer.region().and_then(SharedMemory::of).ok_or("nobody else reads it")?.sharing().set_read_only();
     drop((buffer, on_host));
     for _ in 0..4 {
         assert_ne!(region(&gpu.download(gpu.upload(numbers(6.0)?)?)?)?.0, id);

@@ -4,8 +4,8 @@
 mod factors;
 
 use super::Fallible;
-use super::placed::{self, Outcome};
-use super::walk::Case;
+use super::kernel_cases::Case;
+use super::node_runner::{self, Outcome};
 use device::Device;
 use graph::{DType, Optional, Tensor, TensorList, Variant};
 use kernels::testing::lone_device;
@@ -113,8 +113,8 @@ fn differences(actual: &Outcome, expected: &Outcome) -> Fallible<Vec<String>> {
 /// Compares the results of a case on a device with the CPU's.
 pub(crate) fn compare(device: &Arc<Device>, cpu: &Arc<Device>, case: &Case) -> Fallible<Vec<String>> {
     let Case { def, node, inputs } = case;
-    let actual = placed::run(device, def, node, inputs)?;
-    Ok(match (actual, placed::run(cpu, def, node, inputs)?) {
+    let actual = node_runner::run(device, def, node, inputs)?;
+    Ok(match (actual, node_runner::run(cpu, def, node, inputs)?) {
         (Ok(actual), Ok(expected)) => {
             let of = |outcome: &Outcome| outcome.values.iter().flatten().cloned().collect::<Vec<_>>();
             let (a, e) = (of(&actual), of(&expected));

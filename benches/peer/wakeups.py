@@ -1,6 +1,6 @@
 """Measure the servers' threads during short steps over two tasks: how often each slept and was woken, and its CPU time.
 
-    python turns.py --server 'path/to/worker-binary' [pull | push | many | sparse] [--steps 2000]
+    python wakeups.py --server 'path/to/worker-binary' [pull | push | many | sparse] [--steps 2000]
 
 Unlike the wall time, the number of turns (voluntary context switches) does not depend on the machine's other load.
 """

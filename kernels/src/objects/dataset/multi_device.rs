@@ -1,7 +1,7 @@
 //! The multi-device iterator: deals the elements of one dataset to several devices (shards) in round-robin order.
 
 use super::prefetch_iterator::{BufferLimit, Monitor, PrefetchIterator};
-use super::{Dataset, DatasetIterator, Element, ElementSpec, MakeContext, Pull};
+use super::{Dataset, DatasetIterator, Element, ElementSpec, IteratorContext, Pull};
 use device::resource::Resource;
 use device::{Error, Result};
 use graph::Code;
@@ -64,7 +64,7 @@ impl MultiDeviceIterator {
     pub(crate) fn set(&self, dataset: &Dataset, max: i64) -> Result<i64> {
         self.spec.check(&dataset.spec)?;
         let max = usize::try_from(max).unwrap_or(0).max(1);
-        let elements = dataset.iterator(&MakeContext::root(dataset.deterministic))?;
+        let elements = dataset.iterator(&IteratorContext::root(dataset.deterministic))?;
         let rest = PrefetchIterator::new(elements, BufferLimit::Fixed(self.shards.saturating_mul(max)));
         let untaken = (0..self.shards).map(|_| VecDeque::new()).collect();
         let deal = DealState { untaken, max, next: 0, rest: Some(Box::new(rest)), is_over: false };

@@ -5,7 +5,7 @@ use super::Fallible;
 use device::Device;
 use device::kernel::KernelDef;
 use device::variable::Variable;
-use device::{Value, crossing};
+use device::{Value, transfer};
 use graph::{DType, Node, PartialShape, ResourceHandle, Tensor};
 use kernels::testing::run_node_on;
 use std::sync::Arc;
@@ -27,14 +27,14 @@ pub(crate) struct Outcome {
 /// Copies a tensor to a device.
 pub(crate) fn upload(device: &Arc<Device>, tensor: Tensor) -> Fallible<Value> {
     let (sender, receiver) = channel();
-    crossing::to_device(device, tensor.into(), Box::new(move |value| drop(sender.send(value))));
+    transfer::to_device(device, tensor.into(), Box::new(move |value| drop(sender.send(value))));
     Ok(receiver.recv_timeout(DEADLINE)??)
 }
 
 /// Copies a value to the host.
 pub(crate) fn download(device: &Arc<Device>, value: Value) -> Fallible<Tensor> {
     let (sender, receiver) = channel();
-    crossing::to_host(device, value, Box::new(move |tensor| drop(sender.send(tensor))));
+    transfer::to_host(device, value, Box::new(move |tensor| drop(sender.send(tensor))));
     Ok(receiver.recv_timeout(DEADLINE)??)
 }
 

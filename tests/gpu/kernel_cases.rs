@@ -83,7 +83,7 @@ pub(crate) fn is_whole() -> bool {
 ///
 /// # Errors
 /// All errors found.
-pub(crate) fn walk(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<usize> {
+pub(crate) fn for_each_case(check: impl Fn(&Case) -> Fallible<Vec<String>>) -> Fallible<usize> {
     let (mut count, mut wrong) = (0, Vec::new());
     for (def, nodes) in shared_rows()? {
         // The seed depends on the op only, so that other ops do not change its inputs.

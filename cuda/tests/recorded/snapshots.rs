@@ -2,7 +2,7 @@
 //! after it.
 
 use super::Fallible;
-use super::placed::{download, upload};
+use super::node_runner::{download, upload};
 use super::software::gpu::{Gpu, launching};
 use super::software::recording::RecordingDriver;
 use device::Value;

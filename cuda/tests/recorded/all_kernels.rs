@@ -2,10 +2,10 @@
 //! computes the CPU kernel's result, its work is ordered and within allocated memory, and all memory is freed.
 
 use super::Fallible;
-use super::compared::{compare, cpu};
+use super::comparison::{compare, cpu};
+use super::kernel_cases::{for_each_case, is_whole};
 use super::software::gpu::Gpu;
 use super::software::recording::RecordingDriver;
-use super::walk::{is_whole, walk};
 use device::gpu_options::GpuOptions;
 
 #[test]
@@ -17,7 +17,7 @@ fn every_kernel_agrees_with_the_cpu() -> Fallible {
     let wide = gpu(RecordingDriver::new(1 << 30).executing_ptx())?;
     let narrow = gpu(RecordingDriver::new(1 << 22).executing_ptx().with_one_block())?;
     let cpu = cpu();
-    let count = walk(|case| {
+    let count = for_each_case(|case| {
         let mut wrong = Vec::new();
         for gpu in [&wide, &narrow] {
             wrong.extend(compare(&gpu.device, &cpu, case)?);

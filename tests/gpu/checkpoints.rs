@@ -7,8 +7,8 @@ use graph::{DType, Output, Scope, Tensor};
 use std::path::Path;
 use std::sync::Arc;
 use train::{
-    Dataset, Every, Hook, Initializer, Keep, Master, MonitoredConfig, MonitoredSession, Optimizer, Saver,
-    Strategy, Variables, hooks,
+    Dataset, Hook, Initializer, Master, MonitoredConfig, MonitoredSession, Optimizer, Period, Retention,
+    Saver, Strategy, Variables, hooks,
 };
 
 const ROWS: usize = 24;
@@ -33,12 +33,12 @@ pub(crate) fn train(master: &Master, device: &str, folder: &Path, last_step: i64
     let scope = Scope::new();
     let (host, device) = (scope.device("/device:CPU:0"), scope.device(device));
     let rows = Dataset::from_tensors(&host, &[rows(ROWS)?]).repeat(None).batch(BATCH as i64, true);
-    let input = rows.input("rows").ahead(&device, 2);
+    let input = rows.input("rows").prefetch_to_device(&device, 2);
     let (variables, optimizer) = (Variables::new(&scope), Optimizer::adam(0.1));
     let training = Strategy::Local.minimize(&scope, &variables, &optimizer, &input.next, loss)?;
     let weights = variables.find("w").ok_or("no weights")?.value;
-    let saver = Arc::new(Saver::new(&scope, &variables.all(), Keep::default()));
-    let save = hooks::CheckpointSaver::new(saver.clone(), folder, training.global_step, Every::Steps(2));
+    let saver = Arc::new(Saver::new(&scope, &variables.all(), Retention::default()));
+    let save = hooks::CheckpointSaver::new(saver.clone(), folder, training.global_step, Period::Steps(2));
     let hooks: Vec<Box<dyn Hook>> =
         vec![input.hook(), Box::new(save.asynchronous()), Box::new(hooks::StopAtStep { last_step })];
     let config = MonitoredConfig { checkpoint_folder: Some(folder.to_owned()), ..MonitoredConfig::default() };

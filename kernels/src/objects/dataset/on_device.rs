@@ -4,13 +4,13 @@
 use super::{Element, ElementSpec};
 use device::Device;
 use device::Result;
-use device::value::{Held, Item, Placed, Value};
+use device::value::{AnyTensor, Item, ListElement, Value};
 use graph::{DType, Tensor, VariantObject};
 use smallvec::{SmallVec, smallvec};
 
 /// The components of one element, at least one of which is in device memory.
 #[derive(Debug)]
-struct Components(Vec<Placed>);
+struct Components(Vec<AnyTensor>);
 
 impl VariantObject for Components {
     fn type_name(&self) -> &'static str {
@@ -26,7 +26,8 @@ pub(super) fn element(device: &Device, values: SmallVec<[Value; 4]>) -> Result<E
     if values.iter().all(|value| value.on_host().is_some()) {
         return values.into_iter().map(Tensor::of).collect();
     }
-    let placed = values.into_iter().map(|value| Placed::kept(value, device)).collect::<Result<_>>()?;
+    let placed =
+        values.into_iter().map(|value| AnyTensor::persisted(value, device)).collect::<Result<_>>()?;
     Ok(vec![Tensor::variant(Components(placed))])
 }
 
@@ -51,7 +52,7 @@ pub(super) fn arguments(elements: Element) -> impl Iterator<Item = Value> {
 pub(crate) fn spec_of(element: &[Tensor]) -> ElementSpec {
     let Some(held) = device_components(element) else { return ElementSpec::of(element) };
     ElementSpec {
-        dtypes: held.0.iter().map(Held::dtype).collect(),
+        dtypes: held.0.iter().map(ListElement::dtype).collect(),
         shapes: held.0.iter().map(|component| component.shape().into()).collect(),
     }
 }

@@ -4,9 +4,9 @@
 use crate::cluster::*;
 use anabranch_worker::{Transport, Worker, WorkerConfig};
 use device::Value;
-use device::shared_block::{Place, SharedBlock, Sharing};
+use device::peer_buffer::{BorrowedMemory, MIN_SHARED_BYTES, PeerBuffer};
+use device::shared_block::{MemoryKind, SharedBlock, Sharing};
 use device::shared_memory::{PeerMemory, SharedMemory};
-use device::window::{BorrowedMemory, LEAST, PeerWindow};
 use device::{Device, DeviceAttributes, DeviceMemory, DeviceTensor, Processor, Transfer};
 use graph::tensor::Region;
 use graph::{DeviceName, Graph, TaskName, Tensor};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Least number of steps of a crossing.
+/// Least number of steps of a transfer.
 const MIN_ROUNDS: usize = 5;
 
 /// The number of operations of a device.
@@ -94,8 +94,8 @@ impl SharedBlock for Block {
         self.0.descriptor()
     }
 
-    fn place(&self) -> Place {
-        Place::Device
+    fn memory_kind(&self) -> MemoryKind {
+        MemoryKind::Device
     }
 }
 
@@ -125,7 +125,7 @@ impl TestProcessor {
         let borrowed = borrowed.ok_or_else(|| device::Error::internal("it is no memory of this device"))?;
         let window = borrowed.window();
         if !self.can_access(window) {
-            borrowed.tell_unseen();
+            borrowed.report_no_access();
             return Err(device::Error::internal("the block is not accessible"));
         }
         let mapped = PeerMemory::map(window.descriptor(), window.len());
@@ -180,7 +180,7 @@ impl Processor for TestProcessor {
         done(shared);
     }
 
-    fn can_access(&self, window: &PeerWindow) -> bool {
+    fn can_access(&self, window: &PeerBuffer) -> bool {
         self.can_access.load(Ordering::Acquire) && PeerMemory::map(window.descriptor(), window.len()).is_ok()
     }
 
@@ -262,12 +262,14 @@ async fn device_tensors_are_shared_once_access_is_known() -> Test {
     let cluster = TestCluster::new(Transport::Shm, true).await?;
     let several = |counts: Vec<usize>| counts.iter().all(|count| *count >= 3);
     cluster
-        .run_round_trips(&numbers(LEAST / 4)?, || several(cluster.counts(|counts| &counts.borrowed)))
+        .run_round_trips(&numbers(MIN_SHARED_BYTES / 4)?, || {
+            several(cluster.counts(|counts| &counts.borrowed))
+        })
         .await?;
     // Both devices are known to have access: only the fetched value is copied to the host.
     let before = cluster.counts(|counts| &counts.downloaded);
     let shared = cluster.counts(|counts| &counts.shared);
-    cluster.run_round_trips(&numbers(LEAST / 4 + 1)?, || true).await?;
+    cluster.run_round_trips(&numbers(MIN_SHARED_BYTES / 4 + 1)?, || true).await?;
     assert_eq!(cluster.counts(|counts| &counts.downloaded), [before[0] + MIN_ROUNDS, before[1]]);
     assert_eq!(cluster.counts(|counts| &counts.shared), [shared[0] + MIN_ROUNDS, shared[1] + MIN_ROUNDS]);
     // All shared memory is returned.
@@ -287,21 +289,25 @@ async fn device_tensors_are_shared_once_access_is_known() -> Test {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_or_inaccessible_tensors_are_sent_by_the_host() -> Test {
     let cluster = TestCluster::new(Transport::Shm, true).await?;
-    cluster.run_round_trips(&numbers(LEAST / 4 - 1)?, || true).await?;
+    cluster.run_round_trips(&numbers(MIN_SHARED_BYTES / 4 - 1)?, || true).await?;
     cluster.run_round_trips(&Tensor::scalar(1.0f32), || true).await?;
     assert_eq!(cluster.counts(|counts| &counts.shared), [0, 0]);
     // A device without access is asked once.
     let cluster = TestCluster::new(Transport::Shm, false).await?;
-    cluster.run_round_trips(&numbers(LEAST)?, || cluster.counts(|counts| &counts.shared) == [1, 1]).await?;
     cluster
-        .run_round_trips(&numbers(LEAST)?, || cluster.counts(|counts| &counts.outstanding) == [0, 0])
+        .run_round_trips(&numbers(MIN_SHARED_BYTES)?, || cluster.counts(|counts| &counts.shared) == [1, 1])
+        .await?;
+    cluster
+        .run_round_trips(&numbers(MIN_SHARED_BYTES)?, || {
+            cluster.counts(|counts| &counts.outstanding) == [0, 0]
+        })
         .await?;
     assert_eq!(cluster.counts(|counts| &counts.shared), [1, 1]);
     assert_eq!(cluster.counts(|counts| &counts.borrowed), [0, 0]);
     // No query is sent if the links share no memory or there are no links.
     for transport in [Transport::Tcp, Transport::Grpc] {
         let cluster = TestCluster::new(transport, true).await?;
-        cluster.run_round_trips(&numbers(LEAST)?, || true).await?;
+        cluster.run_round_trips(&numbers(MIN_SHARED_BYTES)?, || true).await?;
         assert_eq!(cluster.counts(|counts| &counts.shared), [0, 0], "{transport}");
     }
     Ok(())
@@ -315,21 +321,21 @@ async fn a_device_without_memory_for_copies_shares_once_it_has_some() -> Test {
         .iter()
         .for_each(|test_device| test_device.has_memory.store(false, Ordering::Release));
     let start = Instant::now();
-    cluster.run_round_trips(&numbers(LEAST / 4)?, || true).await?;
+    cluster.run_round_trips(&numbers(MIN_SHARED_BYTES / 4)?, || true).await?;
     let downloads: usize = cluster.counts(|counts| &counts.downloaded).into_iter().sum();
     // Each device tries once per second.
     let tries = 2 * (1 + usize::try_from(start.elapsed().as_secs())?);
     assert!(downloads <= 3 * MIN_ROUNDS + tries, "{downloads} copies to the host");
     cluster.test_devices.iter().for_each(|test_device| test_device.has_memory.store(true, Ordering::Release));
     let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
-    cluster.run_round_trips(&numbers(LEAST / 4)?, borrowed).await
+    cluster.run_round_trips(&numbers(MIN_SHARED_BYTES / 4)?, borrowed).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn shared_memory_is_abandoned_with_the_link_and_steps_continue_by_the_host() -> Test {
     let cluster = TestCluster::new(Transport::Shm, true).await?;
     let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
-    cluster.run_round_trips(&numbers(LEAST)?, borrowed).await?;
+    cluster.run_round_trips(&numbers(MIN_SHARED_BYTES)?, borrowed).await?;
     cluster.tasks[1].worker.close_links();
     let shared = |cluster: &TestCluster| cluster.counts(|counts| &counts.shared);
     let end = Instant::now() + LONG;
@@ -339,7 +345,7 @@ async fn shared_memory_is_abandoned_with_the_link_and_steps_continue_by_the_host
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let before = shared(&cluster);
-    cluster.run_round_trips(&numbers(LEAST)?, || true).await?;
+    cluster.run_round_trips(&numbers(MIN_SHARED_BYTES)?, || true).await?;
     assert_eq!(shared(&cluster), before);
     Ok(())
 }
@@ -348,17 +354,17 @@ async fn shared_memory_is_abandoned_with_the_link_and_steps_continue_by_the_host
 async fn losing_access_fails_one_step_and_later_tensors_go_by_the_host() -> Test {
     let cluster = TestCluster::new(Transport::Shm, true).await?;
     let borrowed = || cluster.counts(|counts| &counts.borrowed).iter().all(|count| *count >= 1);
-    cluster.run_round_trips(&numbers(LEAST)?, borrowed).await?;
+    cluster.run_round_trips(&numbers(MIN_SHARED_BYTES)?, borrowed).await?;
     cluster.test_devices[1].can_access.store(false, Ordering::Release);
     let failed = cluster
-        .run_round_trips(&numbers(LEAST)?, || true)
+        .run_round_trips(&numbers(MIN_SHARED_BYTES)?, || true)
         .await
         .err()
         .ok_or("the step succeeded")?
         .to_string();
     assert!(failed.contains("the block is not accessible"), "{failed}");
     let before = cluster.counts(|counts| &counts.shared);
-    cluster.run_round_trips(&numbers(LEAST)?, || true).await?;
+    cluster.run_round_trips(&numbers(MIN_SHARED_BYTES)?, || true).await?;
     assert_eq!(
         cluster.counts(|counts| &counts.shared),
         [before[0], before[1] + MIN_ROUNDS],

@@ -4,7 +4,7 @@
 
 use crate::device::{Device, Transfer};
 use crate::error::{Error, Result};
-use crate::value::{Held, Item, Placed, Value};
+use crate::value::{AnyTensor, Item, ListElement, Value};
 use graph::{DType, Optional, Tensor, TensorList, Variant};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -102,20 +102,20 @@ fn into_memory(device: &Arc<Device>, value: Value, done: Transfer<Value>) {
 }
 
 /// Copies a tensor of a variant into the device's memory; 32-bit integers stay on the host.
-fn to_variant(device: &Arc<Device>, value: Value, done: Transfer<Placed>) {
+fn to_variant(device: &Arc<Device>, value: Value, done: Transfer<AnyTensor>) {
     if matches!(&value, Value::Host(tensor) if tensor.dtype() == DType::Int32) {
-        return done(Placed::of(value));
+        return done(AnyTensor::of(value));
     }
-    let placed = move |arrived: Result<Value>| done(arrived.and_then(Placed::of));
+    let placed = move |arrived: Result<Value>| done(arrived.and_then(AnyTensor::of));
     into_memory(device, value, Box::new(placed));
 }
 
 /// Returns whether the tensor has variants that were made by a device with its own memory.
 pub fn holds_device_elements(tensor: &Tensor) -> bool {
-    holds_elements::<Placed>(tensor)
+    holds_elements::<AnyTensor>(tensor)
 }
 
-fn holds_elements<H: Held>(tensor: &Tensor) -> bool {
+fn holds_elements<H: ListElement>(tensor: &Tensor) -> bool {
     let is_of = |variant: &Variant| {
         variant.get::<TensorList<H>>().is_some() || variant.get::<Optional<H>>().is_some()
     };
@@ -123,11 +123,15 @@ fn holds_elements<H: Held>(tensor: &Tensor) -> bool {
 }
 
 /// Transfers all tensors inside the variants of `tensor` at once.
-fn transfer_contents<T: Held>(tensor: Tensor, transfer: impl Fn(Value, Transfer<T>), done: Transfer<Tensor>) {
+fn transfer_contents<T: ListElement>(
+    tensor: Tensor,
+    transfer: impl Fn(Value, Transfer<T>),
+    done: Transfer<Tensor>,
+) {
     let mut held = Vec::new();
     let seen = replaced(&tensor, &mut |value| {
         held.push(value.clone());
-        Placed::of(value)
+        AnyTensor::of(value)
     });
     if let Err(error) = seen {
         return done(Err(error));
@@ -146,7 +150,7 @@ fn transfer_contents<T: Held>(tensor: Tensor, transfer: impl Fn(Value, Transfer<
 }
 
 /// Returns the same variants with every tensor inside them, at any depth, replaced by `with`.
-fn replaced<T: Held>(tensor: &Tensor, with: &mut dyn FnMut(Value) -> Result<T>) -> Result<Tensor> {
+fn replaced<T: ListElement>(tensor: &Tensor, with: &mut dyn FnMut(Value) -> Result<T>) -> Result<Tensor> {
     VariantReplacer { with, cache: FxHashMap::default() }.tensor(tensor)
 }
 
@@ -156,7 +160,7 @@ struct VariantReplacer<'a, T> {
     cache: FxHashMap<*const (), Variant>,
 }
 
-impl<T: Held> VariantReplacer<'_, T> {
+impl<T: ListElement> VariantReplacer<'_, T> {
     fn tensor(&mut self, tensor: &Tensor) -> Result<Tensor> {
         let variants = tensor.as_variants()?.iter().map(|variant| self.variant(variant));
         Ok(Tensor::variants(variants.collect::<Result<_>>()?, tensor.shape().clone())?)
@@ -170,13 +174,13 @@ impl<T: Held> VariantReplacer<'_, T> {
         }
         let replaced = match self.contents_of::<Tensor>(variant)? {
             Some(replaced) => replaced,
-            None => self.contents_of::<Placed>(variant)?.unwrap_or_else(|| variant.clone()),
+            None => self.contents_of::<AnyTensor>(variant)?.unwrap_or_else(|| variant.clone()),
         };
         self.cache.insert(address, replaced.clone());
         Ok(replaced)
     }
 
-    fn contents_of<H: Held>(&mut self, variant: &Variant) -> Result<Option<Variant>> {
+    fn contents_of<H: ListElement>(&mut self, variant: &Variant) -> Result<Option<Variant>> {
         if let Some(list) = variant.get::<TensorList<H>>() {
             return Ok(Some(Variant::new(list.map(|item| self.item(item))?)));
         }
@@ -186,7 +190,7 @@ impl<T: Held> VariantReplacer<'_, T> {
         }
     }
 
-    fn item(&mut self, item: &impl Held) -> Result<T> {
+    fn item(&mut self, item: &impl ListElement) -> Result<T> {
         match item.on_host() {
             Some(inner) if inner.dtype() == DType::Variant => T::of(self.tensor(inner)?.into()),
             _ => (self.with)(item.clone().into()),
