@@ -1,5 +1,5 @@
-//! Runs a task of a cluster as a process: listens, answers calls until it is stopped, and ends its steps in
-//! order.
+//! Runs a task of a cluster as a process: listens, answers calls until it is stopped, and lets running steps end before
+//! it exits.
 
 use crate::adaptive_spin::AdaptiveSpin;
 use crate::gpu_flags::{self, GpuFlags};

@@ -166,7 +166,7 @@ pub(super) enum RequiredMemory {
     Host,
     /// The device's own memory.
     Device,
-    /// Either memory: the reader moves the tensor if necessary.
+    /// Host memory or the device's own: the reader of the tensor copies it if necessary.
     Any,
 }
 

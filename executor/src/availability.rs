@@ -29,8 +29,8 @@ pub(super) enum AvailableAt {
     Received,
     /// In each iteration of a loop, when the previous iteration has computed it.
     NextIteration,
-    /// Together with the other nodes of the same role and loop: its Enters, the Switches that start an iteration, or
-    /// its Exits.
+    /// At the same time as the other nodes of the same role in a loop: the loop's Enters, the Switches that start an
+    /// iteration, or the loop's Exits.
     LoopBoundary,
 }
 
@@ -94,7 +94,7 @@ impl Availabilities {
 }
 
 impl Availability {
-    /// Returns the availability that follows from the node alone.
+    /// Returns the availability of the node's outputs as far as its own op and frame determine it.
     fn of(node: &Node, id: NodeId, frames: Option<&FrameAssignment>) -> Availability {
         let is_fed = || RecvOrigin::of(node).is_some_and(|origin| origin.is_fed);
         let at = match node.op.role() {

@@ -16,8 +16,8 @@ enum Operation<T> {
     Completed(Result<T>),
     /// The start has returned without a result, which is to be passed to the callback.
     Detached(Box<dyn FnOnce(Result<T>) + Send>),
-    /// The result has been passed on.
-    PassedOn,
+    /// The callback has received the result.
+    Delivered,
 }
 
 impl<F: Flow> Run<F> {
@@ -35,7 +35,7 @@ impl<F: Flow> Run<F> {
         let reply = Reply { operation: Some(operation.clone()) };
         start(Box::new(move |result| reply.deliver(result)));
         let mut state = operation.lock();
-        let completed = match std::mem::replace(&mut *state, Operation::PassedOn) {
+        let completed = match std::mem::replace(&mut *state, Operation::Delivered) {
             Operation::Completed(result) => Some(result),
             _ => None,
         };
@@ -103,12 +103,12 @@ impl<T> Drop for Reply<T> {
 
 fn complete<T>(operation: &Mutex<Operation<T>>, result: Result<T>) {
     let mut state = operation.lock();
-    match std::mem::replace(&mut *state, Operation::PassedOn) {
+    match std::mem::replace(&mut *state, Operation::Delivered) {
         Operation::Starting => *state = Operation::Completed(result),
         Operation::Detached(pass_on) => {
             drop(state);
             pass_on(result);
         }
-        Operation::Completed(_) | Operation::PassedOn => {}
+        Operation::Completed(_) | Operation::Delivered => {}
     }
 }

@@ -46,7 +46,8 @@ pub(super) enum DeliveryTarget {
 }
 
 impl Delivery {
-    /// Returns the number of the segment's output, if this delivers the kernel's `output` there.
+    /// Returns the number of the segment's output that the kernel's output `output` becomes by this delivery; `None` if
+    /// the delivery goes to another kernel of the segment.
     pub(super) fn leaves_as(&self, output: u32) -> Option<u32> {
         match self.to {
             DeliveryTarget::Outside(number) if self.output == output => Some(number),

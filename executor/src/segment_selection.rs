@@ -119,8 +119,9 @@ fn placements(order: &[u32], waits: &[SmallVec<[u32; 4]>], properties: &[NodePro
     placements
 }
 
-/// Returns for each node the numbers of three sets: the nodes outside of segments that it waits for, the nodes whose
-/// death implies its own, and the sends to other tasks that wait for it. `None` if there are too many sets.
+/// Returns a key for each node: the ids of three sets, which are the nodes outside of segments that it waits for, the
+/// nodes whose death implies its own, and the sends to other tasks that wait for it. Nodes of one segment have equal
+/// keys. Returns `None` if there are more sets than ids.
 fn keys(
     order: &[u32],
     waits: &[SmallVec<[u32; 4]>],

@@ -199,7 +199,7 @@ impl SessionCluster {
         Ok(SessionCluster { links, devices, attributes, client_device, client_index, names })
     }
 
-    /// Returns the cluster with more tasks.
+    /// Returns a copy of the cluster to which the tasks in `more` are added.
     pub(crate) fn with_tasks(
         &self,
         members: &Members,

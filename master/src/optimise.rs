@@ -56,7 +56,7 @@ pub(crate) fn optimise(
 /// One rewrite in the sequence.
 struct Pass {
     name: &'static str,
-    /// The rewrite that the options must allow.
+    /// The pass runs only if the session's options allow this rewrite; `None` if it always runs.
     required_option: Option<Rewrite>,
     kind: PassKind,
 }

@@ -136,7 +136,7 @@ pub struct ReplicaDeviceSetter {
     pub ps_tasks: u32,
     /// The device of `ps_ops`; if empty, they are placed like all other ops.
     pub ps_device: DeviceSpec,
-    /// The device of all other ops.
+    /// The device of all ops that are not in `ps_ops`.
     pub worker_device: DeviceSpec,
     /// True if an op that requests some fields of a device gets the remaining fields from the setter.
     pub merge_devices: bool,

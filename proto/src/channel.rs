@@ -209,8 +209,8 @@ impl Peer {
         }
     }
 
-    /// Connects to the task's process; if several may serve the task, to the first that connect_and_probe. The error is
-    /// that of the last attempt.
+    /// Connects to the task's process; if several may serve the task, to the first that answers. The error is that of
+    /// the last attempt.
     async fn connect_any(&self) -> Result<Channel, Box<dyn StdError + Send + Sync>> {
         if let [only] = &*self.endpoints {
             return Ok(connect(only).await?);

@@ -1,5 +1,5 @@
-//! Limits of gRPC messages, and the metadata that carries the flags of a failure whose code and text are in a
-//! response's body.
+//! Limits of gRPC messages, and the metadata that carries the payloads of an error (derived, restarted) if the body of
+//! a response holds only the error's code and text.
 
 use crate::pb::distributed_runtime::GrpcPayloadContainer;
 use crate::status::{DERIVED_STATUS, Status, WORKER_POSSIBLY_RESTARTED};
@@ -7,8 +7,8 @@ use graph::Code;
 use prost::Message;
 use tonic::metadata::{BinaryMetadataValue, MetadataMap};
 
-/// The metadata key of the flags of a failure in a body, in the format of the trailer
-/// `grpc-status-details-bin`. The messages have no fields for them.
+/// The metadata key of the payloads of an error whose code and text are in a response's body. The value has the format
+/// of the trailer `grpc-status-details-bin`. TensorFlow's response messages have no field for payloads.
 const BODY_PAYLOADS: &str = "anabranch-status-bin";
 
 /// Maximum message size in both directions, in bytes; the limit of the protobuf format.

@@ -159,8 +159,8 @@ fn is_kept(op: &str) -> bool {
         || of_families.any(|def| def.name == op)
 }
 
-/// Returns sets of inputs for a node; for a variable, its value before. Returns `None` for ops without a result
-/// to compare.
+/// Returns sets of inputs for a node; an input that is a variable is given as the variable's value before the node
+/// runs. Returns `None` for ops without a result to compare.
 pub(crate) fn inputs(node: &Node, random: &mut Random) -> Fallible<Option<Vec<Vec<Tensor>>>> {
     let types: Vec<DType> = node.input_types()?.iter().map(|port| port.dtype).collect();
     // Collectives need several GPUs and have no CPU kernels.

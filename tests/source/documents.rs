@@ -59,7 +59,7 @@ fn expanded(path: &str) -> Vec<String> {
     choices.split(',').flat_map(|choice| expanded(&format!("{before}{choice}{after}"))).collect()
 }
 
-/// Texts between pairs of code marks.
+/// The texts between pairs of backticks.
 fn marked(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
@@ -72,7 +72,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
         .filter(|target| !target.is_empty() && !target.contains("://") && target.contains(['.', '/']))
 }
 
-/// Returns whether a text in code marks is a path of the repository: it begins with one of the repository's folders.
+/// Returns whether a text in backticks is a path of the repository: it begins with one of the repository's folders.
 fn is_path(text: &str) -> bool {
     let is_plain = text.chars().all(|c| c.is_alphanumeric() || "/._-{},".contains(c));
     is_plain && text.split_once('/').is_some_and(|(top, _)| TOP.contains(&top))

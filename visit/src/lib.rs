@@ -1,11 +1,13 @@
-//! The additional work of a thread that serves messages from a connection.
+//! Thread-local state of a thread that has read a message from a connection: which work it runs itself, and when it
+//! writes.
 //!
 //! # Why
 //!
-//! A small step is shorter than a thread switch. So the thread that reads a request, or a tensor, from a connection does as
-//! much of the consequences itself as ends soon, and sends everything that results in one write, before it reads on. Functions
-//! far below the reader take part in this: a pool that would start another thread, a waker, a link that would write to a
-//! socket. They cannot be told by a parameter, because futures, callbacks and kernels are between. They ask this module.
+//! A small step is shorter than a thread switch. So the thread that reads a request or a tensor from a connection also
+//! runs the short work that follows from it, and sends all resulting messages in one write, before it reads on. The
+//! processing of one message is called a *visit*. Functions deep in the call stack must know that they run within a
+//! visit: a pool that would start another thread, a waker, a link that would write to a socket. A parameter cannot tell
+//! them, because futures, callbacks and kernels are in between. They ask this module.
 //!
 //! # The state of a visit
 //!
@@ -41,7 +43,7 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Work that is deferred until the answer has left.
+/// Work that is deferred until the answer to the message has been written.
 type Work = Box<dyn FnOnce()>;
 
 /// A connection whose writes can be delayed until the end of a [`cork`].
@@ -55,11 +57,11 @@ pub trait Flush: Send + Sync {
 
 /// One thread's visit.
 struct State {
-    /// `None` outside of [`answer`].
+    /// The deferred work; `None` outside of [`answer`].
     deferred: RefCell<Option<Vec<Work>>>,
-    /// `None` outside of [`cork`].
+    /// The connections that write at the end of the innermost [`cork`]; `None` outside of one.
     corked: RefCell<Option<Vec<Arc<dyn Flush>>>>,
-    /// `None` outside of [`with_reply`].
+    /// The value that the innermost [`with_reply`] set; `None` outside of one.
     reply: RefCell<Option<Arc<dyn Any + Send + Sync>>>,
     wakes_inline: Cell<bool>,
     inline_tasks: Cell<InlineTasks>,
@@ -100,8 +102,8 @@ impl<F: FnMut()> Drop for AtEnd<F> {
     }
 }
 
-/// Runs the visit of a thread that has read a message: within it work can be [deferred](defer), writes are
-/// [corked](cork), and the thread [accepts inline tasks](with_inline_tasks) if `accepts`.
+/// Runs `work`, the processing of a message that this thread has read. Within it, work can be [deferred](defer),
+/// writes are [corked](cork), and the thread [accepts inline tasks](with_inline_tasks) if `accepts`.
 pub fn serve<T>(accepts: bool, work: impl FnOnce() -> T) -> T {
     answer(|| with_inline_tasks(accepts, || cork(work)))
 }

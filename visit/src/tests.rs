@@ -1,4 +1,4 @@
-//! The order of ends and panics.
+//! Tests of the order in which deferred work and writes happen at the end of nested scopes, also after a panic.
 
 use super::*;
 use std::panic::resume_unwind;

@@ -175,7 +175,7 @@ impl Sessions {
         if handle.is_empty() { Ok(self.shared.clone()) } else { self.get_created(handle) }
     }
 
-    /// Returns a created session, see [`Sessions::get`].
+    /// Like [`Sessions::get`], for a session that a master created: an empty handle is unknown.
     pub(crate) fn get_created(&self, handle: &str) -> Result<Arc<Session>, Status> {
         let found = self.by_handle.lock().get(handle).cloned();
         let session = found.ok_or_else(|| {

@@ -182,7 +182,7 @@ fn check_ranges<T: Element + PartialOrd>(min: &Tensor, max: &Tensor) -> Result<(
     min.values::<T>()?.iter().zip(max.values::<T>()?).try_for_each(|(low, high)| check_range(low, high))
 }
 
-/// Makes the kernel of the gradient, which is zero for the bounds.
+/// Makes the kernel of `QuantizeAndDequantizeV4Grad`. The gradients of `input_min` and `input_max` are zero.
 fn round_trip_gradient(init: &KernelInit<'_>) -> Result<Kernel> {
     let (axis, dtype) = (init.attr::<i64>("axis")?, init.output_type(0));
     let gradient = function(init, &SOURCE, format!("round_trip_gradient<{}>", type_name(dtype)?))?;

@@ -40,7 +40,7 @@ fn rows(init: &KernelInit<'_>, logarithm: bool) -> Result<Kernel> {
     })
 }
 
-/// Makes the kernel of a cross entropy with distributions.
+/// Makes the kernel of `SoftmaxCrossEntropyWithLogits`, whose labels are probability distributions.
 fn dense(init: &KernelInit<'_>) -> Result<Kernel> {
     let dtype = init.output_type(0);
     let entropy = function(init, &SOURCE, format!("cross_entropy<{}>", type_name(dtype)?))?;

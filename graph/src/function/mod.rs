@@ -16,7 +16,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A function definition as its author wrote it.
+/// A function definition, in the form of TensorFlow's `FunctionDef`: the attributes of its nodes may refer to the
+/// attributes that a caller sets.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct FunctionDef {
     pub name: Arc<str>,

@@ -84,7 +84,7 @@ pub struct Dilation {
     padding: Padding,
 }
 
-/// The positions of the filter over the input along one axis.
+/// The sizes, in elements, that say where the filter lies over the input along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DilationAxis {
     pub input: usize,
@@ -103,8 +103,9 @@ impl Dilation {
         Ok(Dilation { strides, rates: across_space(node, "rates")?, padding })
     }
 
-    /// Returns the positions along rows (axis 0) or columns (axis 1), for `input` and `filter` rows or columns. Any
-    /// rate and an empty filter are allowed, because TensorFlow evaluates its formulas for them without a check.
+    /// Returns the sizes and the padding of the dilation along rows (axis 0) or columns (axis 1), where the input has
+    /// `input` and the filter `filter` rows or columns. Any rate and an empty filter are allowed, because TensorFlow
+    /// computes the output's size for them without a check.
     ///
     /// # Errors
     /// `InvalidArgument` if the stride is not positive, or sizes are out of range.

@@ -12,7 +12,7 @@ use crate::topology::Topology;
 /// well.
 #[derive(Debug)]
 pub(super) struct AncestorForest {
-    /// Position of each node in a pre-order walk of the forest.
+    /// Position of each node in a pre-order walk of this forest of ancestors.
     first: Vec<u32>,
     /// Position of the last descendant of each node in that walk.
     last: Vec<u32>,

@@ -54,7 +54,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns the stream of the attributes `seed` and `seed2` of the node.
+    /// Returns the source of random numbers that the attributes `seed` and `seed2` of the node select.
     pub fn of_node(init: &KernelInit<'_>) -> Result<Source> {
         Ok(Source::Node(Stream::of(init)?))
     }

@@ -78,7 +78,7 @@ impl Sampler {
         }
     }
 
-    /// Returns the span of each output position.
+    /// Returns, for each output position, the input positions that contribute to it and their weights.
     fn spans(self, input: usize, output: usize, scale: f32, translation: f32) -> Vec<Span> {
         let inverse = 1.0 / scale;
         let moved = -inverse * translation;

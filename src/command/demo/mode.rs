@@ -16,9 +16,9 @@ pub(super) enum Mode {
     BetweenGraph,
     /// The same with synchronous workers: one update with the mean of their gradients
     Synchronous,
-    /// Synchronous with TensorFlow's accumulators and token queue
+    /// The same, by TensorFlow's accumulators and token queue
     Accumulators,
-    /// Synchronous with three workers, where each step waits for the first two
+    /// Three synchronous workers, where each step waits for the first two
     Backup,
     /// Asynchronous, but no worker more than three steps ahead of the slowest
     BoundedStaleness,

@@ -9,7 +9,7 @@ use crate::watched::value_of;
 /// The reason why a thread stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopReason {
-    /// It is at the barrier instruction of this index.
+    /// The thread waits at the barrier instruction with this index.
     Barrier(usize),
     End,
 }

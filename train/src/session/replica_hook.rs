@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The hook of a replica: it reports pushes and the end of this worker, waits under bounded staleness, and
-/// runs the chief's thread.
+/// The hook by which a replica takes part in its job: it reports each gradient that this worker has pushed, and the
+/// worker's end; under bounded staleness it waits for slower workers; on the chief it runs the thread that applies the
+/// gradients.
 pub(super) struct ReplicaHook {
     coordination: Coordination,
     probes: Vec<(String, Output)>,

@@ -4,8 +4,8 @@ use super::replica_hook::ReplicaHook;
 use super::{Hook, HookContext};
 use crate::error::Result;
 
-/// The hooks of a session: the replica's coordination hook, whose thread starts before others run steps, and
-/// the hooks of the user.
+/// The hooks of a session: the replica's coordination hook, whose thread starts before any hook runs a step, and the
+/// hooks of the user.
 pub(super) struct ReplicaHooks {
     replica_hook: ReplicaHook,
     user_hooks: Vec<Box<dyn Hook>>,

@@ -23,7 +23,8 @@ pub(super) struct TwoPhaseUpdate {
     pub(super) prepared: Output,
     /// The last attempt that each device has committed, a vector of `int64`.
     pub(super) committed: Output,
-    /// The last attempt that began to take gradients from accumulators, which can be taken only once: a scalar `int64`.
+    /// The number of the last attempt that began to take gradients from the accumulators, a scalar `int64`. It is stored
+    /// because each gradient can be taken only once.
     pub(super) taking: Output,
     /// Resets `taking`.
     pub(super) forget_taking: NodeId,

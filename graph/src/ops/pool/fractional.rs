@@ -82,7 +82,7 @@ pub(super) const MEAN_GRAD: OpDef = OpDef {
 /// because TensorFlow's op table does not declare it so.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fractional {
-    /// The ratios for rows and columns.
+    /// The input's size divided by the output's, for rows and columns: the attribute `pooling_ratio`.
     pub ratios: [f32; 2],
     pub pseudo_random: bool,
     pub overlapping: bool,

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// A reader resource. A fair lock serves one step at a time: a read that waits for a work unit blocks later
 /// operations until it completes or is cancelled.
 pub struct Reader {
-    /// Kind and node name for messages.
+    /// The reader's kind and the name of its node, for error messages.
     name: String,
     format: Format,
     progress: FairLock<Progress>,

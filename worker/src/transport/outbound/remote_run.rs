@@ -44,7 +44,7 @@ impl Outbound {
     pub(super) fn end_run(&self, id: u64, response: Result<pb::RunGraphResponse, Status>) {
         let sender = self.runs.lock().remove(&id);
         if let Some(sender) = sender {
-            // The caller of the run continues on this thread, and may have much to write.
+            // The caller of the run continues on this thread: writes that are pending must not wait for its work.
             visit::release_cork();
             // An error means that the caller has cancelled.
             visit::wake_inline(|| drop(sender.send(response)));
