@@ -1,13 +1,12 @@
 //! Tests that callers that stop waiting leave no state on the workers.
 
 use anabranch_master::{Master, MasterConfig};
-use async_trait::async_trait;
 use futures::FutureExt;
 use graph::{Code, DeviceAttributes, DeviceName, Node, Scope, TaskName, Tensor};
 use parking_lot::Mutex;
 use proto::Status;
 use proto::link::{
-    CreateSession, CreateWorkerSession, MasterLink, RegisterGraph, RunGraph, RunGraphOutcome, RunStep,
+    Call, CreateSession, CreateWorkerSession, MasterLink, RegisterGraph, RunGraph, RunGraphOutcome, RunStep,
     WorkerLink,
 };
 use std::collections::BTreeMap;
@@ -50,52 +49,54 @@ impl Worker {
     }
 }
 
-#[async_trait]
 impl WorkerLink for Worker {
-    async fn status(&self, _: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status> {
-        Ok(vec![DeviceAttributes {
-            name: DeviceName::new(&self.task, "CPU", 0),
-            memory_limit: 1 << 20,
-            incarnation: 7,
-            physical_description: Default::default(),
-        }])
+    fn status(&self, _: Option<Instant>) -> Call<'_, Vec<DeviceAttributes>> {
+        Box::pin(async move {
+            Ok(vec![DeviceAttributes {
+                name: DeviceName::new(&self.task, "CPU", 0),
+                memory_limit: 1 << 20,
+                incarnation: 7,
+                physical_description: Default::default(),
+            }])
+        })
     }
 
-    async fn create_session(&self, _: CreateWorkerSession) -> Result<(), Status> {
-        self.report_call("create").await
+    fn create_session(&self, _: CreateWorkerSession) -> Call<'_, ()> {
+        Box::pin(async move { self.report_call("create").await })
     }
 
-    async fn delete_session(&self, _: &str, _: Option<Instant>) -> Result<(), Status> {
-        self.report_call("delete").await
+    fn delete_session<'a>(&'a self, _: &'a str, _: Option<Instant>) -> Call<'a, ()> {
+        Box::pin(async move { self.report_call("delete").await })
     }
 
-    async fn register_graph(&self, _: RegisterGraph) -> Result<Arc<str>, Status> {
-        self.report_call("register").await?;
-        Ok("g".into())
+    fn register_graph(&self, _: RegisterGraph) -> Call<'_, Arc<str>> {
+        Box::pin(async move {
+            self.report_call("register").await?;
+            Ok("g".into())
+        })
     }
 
-    async fn deregister_graph(&self, _: &str, _: &str) -> Result<(), Status> {
-        self.report_call("deregister").await
+    fn deregister_graph<'a>(&'a self, _: &'a str, _: &'a str) -> Call<'a, ()> {
+        Box::pin(async move { self.report_call("deregister").await })
     }
 
-    async fn run_graph(&self, _: RunGraph) -> Result<RunGraphOutcome, Status> {
-        self.report_call("run").await?;
-        Ok(RunGraphOutcome::default())
+    fn run_graph(&self, _: RunGraph) -> Call<'_, RunGraphOutcome> {
+        Box::pin(async move {
+            self.report_call("run").await?;
+            Ok(RunGraphOutcome::default())
+        })
     }
 
-    async fn cleanup_graph(&self, _: i64) -> Result<(), Status> {
-        self.report_call("cleanup").await
+    fn cleanup_graph(&self, _: i64) -> Call<'_, ()> {
+        Box::pin(async move { self.report_call("cleanup").await })
     }
 
-    async fn logging(
-        &self,
-        _: proto::pb::LoggingRequest,
-    ) -> Result<Vec<proto::pb::LabeledStepStats>, Status> {
-        Ok(Vec::new())
+    fn logging(&self, _: proto::pb::LoggingRequest) -> Call<'_, Vec<proto::pb::LabeledStepStats>> {
+        Box::pin(async move { Ok(Vec::new()) })
     }
 
-    async fn cleanup_all(&self, _: &[String]) -> Result<(), Status> {
-        self.report_call("cleanup all").await
+    fn cleanup_all<'a>(&'a self, _: &'a [String]) -> Call<'a, ()> {
+        Box::pin(async move { self.report_call("cleanup all").await })
     }
 }
 

@@ -5,33 +5,37 @@ use crate::pb;
 use crate::status::Status;
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use graph::{DeviceAttributes, Graph, Tensor};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// The future of a call's result. It is boxed by the callee: its code is compiled once, and no caller makes the compiler
+/// prove again that it is `Send`.
+pub type Call<'a, T> = BoxFuture<'a, Result<T, Status>>;
+
 /// The interface of a worker for its master. Every call with a `deadline` ends by it with `DeadlineExceeded`
 /// naming the task. Dropping the future of a call cancels the call on the worker.
-#[async_trait]
 pub trait WorkerLink: Send + Sync + fmt::Debug {
     /// Returns the worker's own devices.
-    async fn status(&self, deadline: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status>;
+    fn status(&self, deadline: Option<Instant>) -> Call<'_, Vec<DeviceAttributes>>;
 
-    async fn create_session(&self, session: CreateWorkerSession) -> Result<(), Status>;
+    fn create_session(&self, session: CreateWorkerSession) -> Call<'_, ()>;
 
-    async fn delete_session(&self, session: &str, deadline: Option<Instant>) -> Result<(), Status>;
+    fn delete_session<'a>(&'a self, session: &'a str, deadline: Option<Instant>) -> Call<'a, ()>;
 
     /// Registers the worker's partition of a graph, in which every node has a full device name; returns the
     /// handle to run it.
-    async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status>;
+    fn register_graph(&self, part: RegisterGraph) -> Call<'_, Arc<str>>;
 
-    async fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status>;
+    fn deregister_graph<'a>(&'a self, session: &'a str, graph: &'a str) -> Call<'a, ()>;
 
     /// Runs a registered partition once.
-    async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status>;
+    fn run_graph(&self, run: RunGraph) -> Call<'_, RunGraphOutcome>;
 
     /// Removes the state that a step left on the worker.
-    async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status>;
+    fn cleanup_graph(&self, step_id: i64) -> Call<'_, ()>;
 
     /// Does the same as [`WorkerLink::cleanup_graph`] without waiting. Returns `false` if the worker was not
     /// notified.
@@ -41,10 +45,10 @@ pub trait WorkerLink: Send + Sync + fmt::Debug {
 
     /// Switches the logging of transfers between tasks on or off, and returns the logged transfers of the
     /// requested steps.
-    async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status>;
+    fn logging(&self, request: pb::LoggingRequest) -> Call<'_, Vec<pb::LabeledStepStats>>;
 
     /// Clears resource containers; an empty name is the default container.
-    async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status>;
+    fn cleanup_all<'a>(&'a self, containers: &'a [String]) -> Call<'a, ()>;
 }
 
 /// Parameters of a master's session on a worker.

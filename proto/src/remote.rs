@@ -3,11 +3,10 @@
 use crate::channel::{Peer, RetryPolicy};
 use crate::convert::{devices_from_proto, worker as convert};
 use crate::grpc::MAX_MESSAGE_SIZE;
-use crate::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
+use crate::link::{Call, CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
 use crate::pb;
 use crate::service::WorkerServiceClient;
 use crate::status::Status;
-use async_trait::async_trait;
 use graph::{Code, DeviceAttributes, TaskName};
 use std::future::Future;
 use std::sync::Arc;
@@ -80,83 +79,102 @@ fn control(deadline: Option<Instant>) -> Option<Instant> {
     Some(deadline.unwrap_or_else(|| Instant::now() + CONTROL_DEADLINE))
 }
 
-#[async_trait]
 impl WorkerLink for RemoteWorker {
-    async fn status(&self, deadline: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status> {
-        let request = pb::GetStatusRequest {};
-        let send = |mut c: Client, r| async move { c.get_status(r).await };
-        let reply = self.call("GetStatus", RetryPolicy::UntilThere, control(deadline), request, send).await?;
-        Ok(devices_from_proto(reply.into_inner().device_attributes)?)
+    fn status(&self, deadline: Option<Instant>) -> Call<'_, Vec<DeviceAttributes>> {
+        Box::pin(async move {
+            let request = pb::GetStatusRequest {};
+            let send = |mut c: Client, r| async move { c.get_status(r).await };
+            let reply =
+                self.call("GetStatus", RetryPolicy::UntilThere, control(deadline), request, send).await?;
+            Ok(devices_from_proto(reply.into_inner().device_attributes)?)
+        })
     }
 
-    async fn create_session(&self, session: CreateWorkerSession) -> Result<(), Status> {
-        let deadline = control(session.deadline);
-        let request = convert::create_session_to_proto(session);
-        let send = |mut c: Client, r| async move { c.create_worker_session(r).await };
-        self.call("CreateWorkerSession", RetryPolicy::Harmless, deadline, request, send).await?;
-        Ok(())
+    fn create_session(&self, session: CreateWorkerSession) -> Call<'_, ()> {
+        Box::pin(async move {
+            let deadline = control(session.deadline);
+            let request = convert::create_session_to_proto(session);
+            let send = |mut c: Client, r| async move { c.create_worker_session(r).await };
+            self.call("CreateWorkerSession", RetryPolicy::Harmless, deadline, request, send).await?;
+            Ok(())
+        })
     }
 
-    async fn delete_session(&self, session: &str, deadline: Option<Instant>) -> Result<(), Status> {
-        let request = pb::DeleteWorkerSessionRequest { session_handle: session.to_owned() };
-        let send = |mut c: Client, r| async move { c.delete_worker_session(r).await };
-        self.call("DeleteWorkerSession", RetryPolicy::Harmless, control(deadline), request, send).await?;
-        Ok(())
+    fn delete_session<'a>(&'a self, session: &'a str, deadline: Option<Instant>) -> Call<'a, ()> {
+        Box::pin(async move {
+            let request = pb::DeleteWorkerSessionRequest { session_handle: session.to_owned() };
+            let send = |mut c: Client, r| async move { c.delete_worker_session(r).await };
+            self.call("DeleteWorkerSession", RetryPolicy::Harmless, control(deadline), request, send).await?;
+            Ok(())
+        })
     }
 
-    async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
-        let deadline = control(part.deadline);
-        // The graph may be large, so it is encoded off the runtime's threads, which serve other workers
-        // meanwhile.
-        let written = tokio::task::spawn_blocking(move || convert::register_graph_to_proto(&part)).await;
-        let request = written
-            .unwrap_or_else(|e| Err(Status::new(Code::Internal, format!("writing a graph failed: {e}"))))?;
-        let send = |mut c: Client, r| async move { c.register_graph(r).await };
-        let reply = self.call("RegisterGraph", RetryPolicy::Never, deadline, request, send).await?;
-        Ok(reply.into_inner().graph_handle.into())
+    fn register_graph(&self, part: RegisterGraph) -> Call<'_, Arc<str>> {
+        Box::pin(async move {
+            let deadline = control(part.deadline);
+            // The graph may be large, so it is encoded off the runtime's threads, which serve other workers
+            // meanwhile.
+            let written = tokio::task::spawn_blocking(move || convert::register_graph_to_proto(&part)).await;
+            let request = written.unwrap_or_else(|e| {
+                Err(Status::new(Code::Internal, format!("writing a graph failed: {e}")))
+            })?;
+            let send = |mut c: Client, r| async move { c.register_graph(r).await };
+            let reply = self.call("RegisterGraph", RetryPolicy::Never, deadline, request, send).await?;
+            Ok(reply.into_inner().graph_handle.into())
+        })
     }
 
-    async fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status> {
-        let request = pb::DeregisterGraphRequest {
-            graph_handle: graph.to_owned(),
-            session_handle: session.to_owned(),
-            create_worker_session_called: !session.is_empty(),
-        };
-        let send = |mut c: Client, r| async move { c.deregister_graph(r).await };
-        self.call("DeregisterGraph", RetryPolicy::Never, control(None), request, send).await?;
-        Ok(())
+    fn deregister_graph<'a>(&'a self, session: &'a str, graph: &'a str) -> Call<'a, ()> {
+        Box::pin(async move {
+            let request = pb::DeregisterGraphRequest {
+                graph_handle: graph.to_owned(),
+                session_handle: session.to_owned(),
+                create_worker_session_called: !session.is_empty(),
+            };
+            let send = |mut c: Client, r| async move { c.deregister_graph(r).await };
+            self.call("DeregisterGraph", RetryPolicy::Never, control(None), request, send).await?;
+            Ok(())
+        })
     }
 
-    async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status> {
-        let request = convert::run_graph_to_proto(&run, request_id());
-        let send = |mut c: Client, r| async move { c.run_graph(r).await };
-        let reply = self.call("RunGraph", RetryPolicy::Never, run.deadline, request, send).await?;
-        let (metadata, body, _) = reply.into_parts();
-        if body.status_code != 0 {
-            let status = Status::new(Code::from_number(body.status_code), body.status_error_message);
-            return Err(status.read_metadata(&metadata));
-        }
-        convert::outcome_from_proto(body, &run.recv)
+    fn run_graph(&self, run: RunGraph) -> Call<'_, RunGraphOutcome> {
+        Box::pin(async move {
+            let request = convert::run_graph_to_proto(&run, request_id());
+            let send = |mut c: Client, r| async move { c.run_graph(r).await };
+            let reply = self.call("RunGraph", RetryPolicy::Never, run.deadline, request, send).await?;
+            let (metadata, body, _) = reply.into_parts();
+            if body.status_code != 0 {
+                let status = Status::new(Code::from_number(body.status_code), body.status_error_message);
+                return Err(status.read_metadata(&metadata));
+            }
+            convert::outcome_from_proto(body, &run.recv)
+        })
     }
 
-    async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status> {
-        let request = pb::CleanupGraphRequest { step_id };
-        let send = |mut c: Client, r| async move { c.cleanup_graph(r).await };
-        self.call("CleanupGraph", RetryPolicy::Harmless, control(None), request, send).await?;
-        Ok(())
+    fn cleanup_graph(&self, step_id: i64) -> Call<'_, ()> {
+        Box::pin(async move {
+            let request = pb::CleanupGraphRequest { step_id };
+            let send = |mut c: Client, r| async move { c.cleanup_graph(r).await };
+            self.call("CleanupGraph", RetryPolicy::Harmless, control(None), request, send).await?;
+            Ok(())
+        })
     }
 
-    async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status> {
-        let deadline = Some(Instant::now() + LOGGING_DEADLINE);
-        let send = |mut c: Client, r| async move { c.logging(r).await };
-        Ok(self.call("Logging", RetryPolicy::Never, deadline, request, send).await?.into_inner().step)
+    fn logging(&self, request: pb::LoggingRequest) -> Call<'_, Vec<pb::LabeledStepStats>> {
+        Box::pin(async move {
+            let deadline = Some(Instant::now() + LOGGING_DEADLINE);
+            let send = |mut c: Client, r| async move { c.logging(r).await };
+            Ok(self.call("Logging", RetryPolicy::Never, deadline, request, send).await?.into_inner().step)
+        })
     }
 
-    async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
-        let request = pb::CleanupAllRequest { container: containers.to_vec() };
-        let send = |mut c: Client, r| async move { c.cleanup_all(r).await };
-        self.call("CleanupAll", RetryPolicy::Harmless, control(None), request, send).await?;
-        Ok(())
+    fn cleanup_all<'a>(&'a self, containers: &'a [String]) -> Call<'a, ()> {
+        Box::pin(async move {
+            let request = pb::CleanupAllRequest { container: containers.to_vec() };
+            let send = |mut c: Client, r| async move { c.cleanup_all(r).await };
+            self.call("CleanupAll", RetryPolicy::Harmless, control(None), request, send).await?;
+            Ok(())
+        })
     }
 }
 

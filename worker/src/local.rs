@@ -2,10 +2,10 @@
 
 use crate::run::within;
 use crate::worker::Worker;
-use async_trait::async_trait;
 use graph::DeviceAttributes;
-use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
-use proto::{Status, pb};
+use proto::link::{Call, CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
+use proto::pb;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,37 +21,38 @@ impl LocalWorker {
     }
 }
 
-#[async_trait]
 impl WorkerLink for LocalWorker {
-    async fn status(&self, _: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status> {
-        Ok(self.worker.devices())
+    fn status(&self, _: Option<Instant>) -> Call<'_, Vec<DeviceAttributes>> {
+        Box::pin(ready(Ok(self.worker.devices())))
     }
 
-    async fn create_session(&self, session: CreateWorkerSession) -> Result<(), Status> {
-        self.worker.create_session(&session).await
+    fn create_session(&self, session: CreateWorkerSession) -> Call<'_, ()> {
+        Box::pin(async move { self.worker.create_session(&session).await })
     }
 
-    async fn delete_session(&self, session: &str, _: Option<Instant>) -> Result<(), Status> {
+    fn delete_session<'a>(&'a self, session: &'a str, _: Option<Instant>) -> Call<'a, ()> {
         self.worker.delete_session(session);
-        Ok(())
+        Box::pin(ready(Ok(())))
     }
 
-    async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
-        let deadline = part.deadline;
-        within(&self.worker, "RegisterGraph", deadline, self.worker.register_graph(part)).await
+    fn register_graph(&self, part: RegisterGraph) -> Call<'_, Arc<str>> {
+        Box::pin(async move {
+            let deadline = part.deadline;
+            within(&self.worker, "RegisterGraph", deadline, self.worker.register_graph(part)).await
+        })
     }
 
-    async fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status> {
-        self.worker.deregister_graph(session, graph)
+    fn deregister_graph<'a>(&'a self, session: &'a str, graph: &'a str) -> Call<'a, ()> {
+        Box::pin(ready(self.worker.deregister_graph(session, graph)))
     }
 
-    async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status> {
-        self.worker.run_graph(run).await
+    fn run_graph(&self, run: RunGraph) -> Call<'_, RunGraphOutcome> {
+        Box::pin(async move { self.worker.run_graph(run).await })
     }
 
-    async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status> {
+    fn cleanup_graph(&self, step_id: i64) -> Call<'_, ()> {
         self.forget_step(step_id);
-        Ok(())
+        Box::pin(ready(Ok(())))
     }
 
     fn forget_step(&self, step_id: i64) -> bool {
@@ -59,12 +60,14 @@ impl WorkerLink for LocalWorker {
         true
     }
 
-    async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status> {
-        Ok(self.worker.transfers.control(&request))
+    fn logging(&self, request: pb::LoggingRequest) -> Call<'_, Vec<pb::LabeledStepStats>> {
+        Box::pin(ready(Ok(self.worker.transfers.control(&request))))
     }
 
-    async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
-        self.worker.cleanup_all(containers).await?;
-        Ok(())
+    fn cleanup_all<'a>(&'a self, containers: &'a [String]) -> Call<'a, ()> {
+        Box::pin(async move {
+            self.worker.cleanup_all(containers).await?;
+            Ok(())
+        })
     }
 }

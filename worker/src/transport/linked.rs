@@ -3,13 +3,13 @@
 
 use super::link_table::LinkTable;
 use super::route::Route;
-use async_trait::async_trait;
 use graph::{Code, DeviceAttributes};
 use proto::channel::Peer;
 use proto::convert::worker as convert;
-use proto::link::{CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
+use proto::link::{Call, CreateWorkerSession, RegisterGraph, RunGraph, RunGraphOutcome, WorkerLink};
 use proto::remote::request_id;
 use proto::{RemoteWorker, Status, pb};
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::time::timeout_at;
@@ -31,52 +31,53 @@ impl LinkedWorker {
     }
 }
 
-#[async_trait]
 impl WorkerLink for LinkedWorker {
-    async fn status(&self, deadline: Option<Instant>) -> Result<Vec<DeviceAttributes>, Status> {
-        self.remote.status(deadline).await
+    fn status(&self, deadline: Option<Instant>) -> Call<'_, Vec<DeviceAttributes>> {
+        self.remote.status(deadline)
     }
 
-    async fn create_session(&self, session: CreateWorkerSession) -> Result<(), Status> {
-        self.remote.create_session(session).await
+    fn create_session(&self, session: CreateWorkerSession) -> Call<'_, ()> {
+        self.remote.create_session(session)
     }
 
-    async fn delete_session(&self, session: &str, deadline: Option<Instant>) -> Result<(), Status> {
-        self.remote.delete_session(session, deadline).await
+    fn delete_session<'a>(&'a self, session: &'a str, deadline: Option<Instant>) -> Call<'a, ()> {
+        self.remote.delete_session(session, deadline)
     }
 
-    async fn register_graph(&self, part: RegisterGraph) -> Result<Arc<str>, Status> {
+    fn register_graph(&self, part: RegisterGraph) -> Call<'_, Arc<str>> {
         // The link is opened now, so that the first step finds it.
         self.route.link_or_connect(&self.link_table);
-        self.remote.register_graph(part).await
+        self.remote.register_graph(part)
     }
 
-    async fn deregister_graph(&self, session: &str, graph: &str) -> Result<(), Status> {
-        self.remote.deregister_graph(session, graph).await
+    fn deregister_graph<'a>(&'a self, session: &'a str, graph: &'a str) -> Call<'a, ()> {
+        self.remote.deregister_graph(session, graph)
     }
 
-    async fn run_graph(&self, run: RunGraph) -> Result<RunGraphOutcome, Status> {
-        let fed: usize = run.send.iter().map(|(_, tensor)| tensor.num_bytes()).sum();
-        let link = match self.route.link_or_connect(&self.link_table) {
-            Some(link) if fed <= MAX_FEED_BYTES => link,
-            _ => return self.remote.run_graph(run).await,
-        };
-        let request = convert::run_graph_to_proto(&run, request_id());
-        let timeout = run.deadline.map(|d| d.saturating_duration_since(Instant::now()));
-        let answer = link.run(&request, timeout);
-        let response = match run.deadline {
-            None => answer.await?,
-            Some(deadline) => {
-                timeout_at(deadline.into(), answer).await.map_err(|_| self.deadline_error())??
-            }
-        };
-        convert::outcome_from_proto(response, &run.recv)
+    fn run_graph(&self, run: RunGraph) -> Call<'_, RunGraphOutcome> {
+        Box::pin(async move {
+            let fed: usize = run.send.iter().map(|(_, tensor)| tensor.num_bytes()).sum();
+            let link = match self.route.link_or_connect(&self.link_table) {
+                Some(link) if fed <= MAX_FEED_BYTES => link,
+                _ => return self.remote.run_graph(run).await,
+            };
+            let request = convert::run_graph_to_proto(&run, request_id());
+            let timeout = run.deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            let answer = link.run(&request, timeout);
+            let response = match run.deadline {
+                None => answer.await?,
+                Some(deadline) => {
+                    timeout_at(deadline.into(), answer).await.map_err(|_| self.deadline_error())??
+                }
+            };
+            convert::outcome_from_proto(response, &run.recv)
+        })
     }
 
-    async fn cleanup_graph(&self, step_id: i64) -> Result<(), Status> {
+    fn cleanup_graph(&self, step_id: i64) -> Call<'_, ()> {
         match self.forget_step(step_id) {
-            true => Ok(()),
-            false => self.remote.cleanup_graph(step_id).await,
+            true => Box::pin(ready(Ok(()))),
+            false => self.remote.cleanup_graph(step_id),
         }
     }
 
@@ -84,12 +85,12 @@ impl WorkerLink for LinkedWorker {
         self.route.link().map(|link| link.send_cleanup(step_id)).is_some()
     }
 
-    async fn logging(&self, request: pb::LoggingRequest) -> Result<Vec<pb::LabeledStepStats>, Status> {
-        self.remote.logging(request).await
+    fn logging(&self, request: pb::LoggingRequest) -> Call<'_, Vec<pb::LabeledStepStats>> {
+        self.remote.logging(request)
     }
 
-    async fn cleanup_all(&self, containers: &[String]) -> Result<(), Status> {
-        self.remote.cleanup_all(containers).await
+    fn cleanup_all<'a>(&'a self, containers: &'a [String]) -> Call<'a, ()> {
+        self.remote.cleanup_all(containers)
     }
 }
 
