@@ -4,11 +4,11 @@ use crate::error::Result;
 use crate::graph::{CONTROL, Graph, NodeId, Output};
 use crate::node::Node;
 
-/// An edge between two nodes of a list; edges may refer to nodes that come later in the list.
+/// An edge between two nodes of the node list that [`Graph::assemble`] takes; either node may come first in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
     pub from: NodeId,
-    /// The output of the source; [`CONTROL`], like `input`, for a control edge.
+    /// The output index at the node `from`; [`CONTROL`] for a control edge, like `input`.
     pub output: u32,
     pub to: NodeId,
     pub input: u32,
@@ -28,8 +28,8 @@ impl Edge {
 
 impl Graph {
     /// Builds a graph in which the n-th node of the list has id n. The edges into each node must come in the order of
-    /// its inputs, data before control. Node signatures are checked in debug builds only, because passes build from
-    /// validated graphs.
+    /// the node's inputs, data before control. Node signatures are checked in debug builds only, because passes build
+    /// from validated graphs.
     ///
     /// # Errors
     /// `InvalidArgument` if two nodes have the same name.

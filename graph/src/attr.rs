@@ -25,15 +25,15 @@ pub enum AttrValue {
     List(AttrList),
 }
 
-/// A function's name and the attributes to call it with.
+/// A function's name and the attribute values to call the function with.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct FuncAttr {
     pub name: Arc<str>,
     pub attrs: Attrs,
 }
 
-/// A list of values of one kind. The wire format does not tell of which kind an empty list is, so all empty lists are
-/// equal.
+/// A list of attribute values of one kind. The wire format does not record the kind of an empty list, so all empty
+/// lists are equal.
 #[derive(Clone, Debug)]
 pub enum AttrList {
     Empty,
@@ -48,7 +48,7 @@ pub enum AttrList {
 }
 
 impl AttrList {
-    /// Returns the number of values.
+    /// Returns the number of values in the list.
     pub fn len(&self) -> usize {
         match self {
             AttrList::Empty => 0,
@@ -112,7 +112,7 @@ pub struct Attrs(Arc<SharedAttrs>);
 #[derive(Default)]
 struct SharedAttrs {
     values: Vec<(Arc<str>, AttrValue)>,
-    /// Cached port types of the first op that asked for its types under these values.
+    /// Cached port types of the first op whose port types were derived from these attributes.
     ports: OnceLock<CachedPorts>,
 }
 
@@ -208,7 +208,7 @@ impl Attrs {
         }
     }
 
-    /// Like [`Attrs::input_types`], for the outputs.
+    /// Returns the types of an op's outputs under these attributes, cached like those of [`Attrs::input_types`].
     pub(crate) fn output_types(&self, op: &'static Op) -> Result<PortTypes> {
         match self.cached_ports(op) {
             Some(ports) => Ok(ports.outputs.clone()),
@@ -216,7 +216,8 @@ impl Attrs {
         }
     }
 
-    /// Returns the cached port types; `None` if another op has asked before, or if the attributes do not fit the op.
+    /// Returns the cached port types of `op`; `None` if the cache holds those of another op, or if the attributes do
+    /// not fit `op`.
     fn cached_ports(&self, op: &'static Op) -> Option<&CachedPorts> {
         let ports = match self.0.ports.get() {
             Some(cached) => cached,
@@ -228,14 +229,14 @@ impl Attrs {
         Some(ports).filter(|ports| std::ptr::eq(ports.op, op))
     }
 
-    /// Returns whether both share their values: a cheap test before a comparison.
+    /// Returns whether two attribute sets share one allocation: a cheap test before a comparison of the values.
     pub fn is_same(&self, other: &Attrs) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 impl FromIterator<(Arc<str>, AttrValue)> for Attrs {
-    /// Collects attributes; the last value of a name wins.
+    /// Collects attributes from pairs of name and value; the last value of a name wins.
     fn from_iter<I: IntoIterator<Item = (Arc<str>, AttrValue)>>(values: I) -> Attrs {
         let mut all: Vec<_> = values.into_iter().collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
@@ -274,9 +275,9 @@ conversions! {
 
 /// A Rust type that an attribute value can be converted to.
 pub trait FromAttr: Sized {
-    /// The kind's name in op definitions, such as `list(int)`.
+    /// The name of the attribute kind in op definitions, such as `list(int)`.
     const KIND: &'static str;
-    /// Converts the value; `None` if it is of another kind.
+    /// Converts an attribute value; `None` if the value is of another kind.
     fn from_attr(value: &AttrValue) -> Option<Self>;
 }
 
@@ -345,7 +346,7 @@ impl FromAttr for AttrValue {
     }
 }
 
-/// Converts `value` to a `T`; the error names the attribute and both kinds.
+/// Converts `value` to a `T`; the error names the attribute, the expected kind and the actual kind.
 pub(crate) fn read<T: FromAttr>(name: &str, value: &AttrValue) -> Result<T> {
     T::from_attr(value)
         .ok_or_else(|| Error::invalid(format!("AttrValue of '{name}' should be a {}, is {value:?}", T::KIND)))

@@ -63,7 +63,7 @@ impl DeviceSpec {
             && self.id.is_none_or(|i| i == device.id)
     }
 
-    /// Returns `self` with its open parts filled from `other`.
+    /// Returns `self` with its unset parts filled from `other`.
     pub fn or(&self, other: &DeviceSpec) -> DeviceSpec {
         DeviceSpec {
             job: self.job.clone().or_else(|| other.job.clone()),
@@ -86,7 +86,7 @@ impl DeviceSpec {
             && agree(&self.id, &other.id)
     }
 
-    /// Returns whether every part is open.
+    /// Returns whether no part is set.
     pub fn is_empty(&self) -> bool {
         *self == DeviceSpec::default()
     }
@@ -127,7 +127,7 @@ fn name(text: &str) -> Option<Option<Arc<str>>> {
     }
 }
 
-/// Parses a number: `Some(None)` for a wildcard, `None` for an invalid number.
+/// Parses a replica, task or device number: `Some(None)` for a wildcard, `None` for an invalid number.
 fn number(text: &str) -> Option<Option<u32>> {
     if text == "*" {
         return Some(None);

@@ -57,7 +57,7 @@ impl Code {
     }
 }
 
-/// An error in a graph, or in a value that is added to one.
+/// An error in a graph, or in an attribute, a shape or a tensor of a graph.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// An error at a node; the message ends with the `{{node …}}` marker that clients parse.
@@ -98,7 +98,7 @@ pub enum Error {
     Text { line: usize, message: String },
 }
 
-/// Returns the suffix that names the node, if it is known.
+/// Returns the suffix of an error message that names the node; empty if the node is unknown.
 fn in_node(node: &Option<String>) -> String {
     node.as_ref().map(|n| format!(" in node: {{{{node {n}}}}}")).unwrap_or_default()
 }

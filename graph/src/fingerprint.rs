@@ -1,5 +1,5 @@
-//! The hash of names that TensorFlow peers compute too: a variant of MurmurHash64A. It also gives the ids of loop
-//! frames.
+//! The 64-bit hash of names that TensorFlow computes as well, a variant of MurmurHash64A. Loop frame ids are such
+//! hashes.
 
 const M: u64 = 0xc6a4_a793_5bd1_e995;
 const R: u32 = 47;
@@ -24,7 +24,7 @@ pub fn hash64(text: &[u8]) -> u64 {
     hash ^ (hash >> R)
 }
 
-/// Returns the hash of two hashes; the order matters.
+/// Combines two hashes into one; `combine(a, b)` differs from `combine(b, a)`.
 pub fn combine(a: u64, b: u64) -> u64 {
     let mixed = b.wrapping_add(0x9e37_79b9_7f4a_7800).wrapping_add(a << 10).wrapping_add(a >> 4);
     a ^ mixed
@@ -34,7 +34,7 @@ pub fn combine(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The expected value was observed in the rendezvous keys of a loop of a TensorFlow peer.
+    /// The expected value is from a rendezvous key that a TensorFlow process sent for a tensor inside a loop.
     #[test]
     fn loop_frame_ids_match_tensorflow() {
         let of_child =

@@ -1,6 +1,6 @@
-//! Gradients by reverse accumulation. The nodes between `xs` and `ys` are visited consumers first; each op's rule
-//! adds the nodes that compute the gradients of its inputs from the gradients of its outputs. Existing nodes are
-//! never changed.
+//! Gradients by reverse accumulation. The nodes between `xs` and `ys` are visited in reverse topological order; each
+//! op's rule adds the nodes that compute the gradients of its inputs from the gradients of its outputs. Existing nodes
+//! are never changed.
 
 use crate::builder::{Forward, Scope};
 use crate::dtype::DType;
@@ -51,7 +51,7 @@ pub fn gradients(
     gradients_with(scope, ys, xs, grad_ys, &GradientOptions::default())
 }
 
-/// Like [`gradients`], with options.
+/// Adds the same gradients as [`gradients`], under the given options.
 pub fn gradients_with(
     scope: &Scope,
     ys: &[Output],
@@ -91,7 +91,7 @@ fn carries_gradient(dtype: DType) -> bool {
     dtype.is_differentiable() || dtype == DType::Resource
 }
 
-/// The nodes between `xs` and `ys`, in the graph before gradients are added.
+/// The nodes on the paths from `xs` to `ys`, in the graph before gradients are added.
 struct GradientPath {
     topology: Topology,
     /// For each node, the number of its outgoing edges to nodes on the path that have not been visited yet.
@@ -103,7 +103,7 @@ struct GradientPath {
 }
 
 impl GradientPath {
-    /// Finds the path, or reports a control-flow op that has no gradient.
+    /// Finds the nodes on the paths from `xs` to `ys`; fails if one is a control-flow op that has no gradient.
     fn new(graph: &Graph, ys: &[Output], xs: &[Output], stop: &[Output]) -> Result<GradientPath> {
         for output in ys.iter().chain(xs).chain(stop) {
             if output.node.index() >= graph.len() {
@@ -195,7 +195,7 @@ struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// Records the gradient that arrives at `ys[i]` from outside.
+    /// Records the initial gradient of `ys[i]`: `given`, or ones if the caller gave none.
     fn start(&mut self, i: usize, y: Output, given: Option<Output>) -> Result<()> {
         if !self.path.on_path[y.node.index()] {
             return Ok(());
@@ -324,7 +324,7 @@ impl Backward<'_> {
         let forward = Forward { id, node: node.clone(), inputs };
         let scope = self.scope_of(id)?.name_scope(&format!("{}_grad", node.name));
         let flowing = rule(&scope, &forward, &gradients).map_err(|e| e.at_node(&node.name))?;
-        // A rule cannot report nodes that it failed to add; the scope holds that error.
+        // A gradient rule does not return the error of a node that it failed to add; the scope holds that error.
         with_graph(self.scope, |_, _| ())?;
         if flowing.len() != forward.inputs.len() {
             return Err(Error::Node {
@@ -348,7 +348,7 @@ impl Backward<'_> {
         Ok(())
     }
 
-    /// Adds the sum of the gradients of an output of the node.
+    /// Returns the sum of the gradients `parts`, which arrived at one output of the node `id`.
     fn sum(&self, id: NodeId, parts: SmallVec<[Output; 2]>) -> Result<Output> {
         if let [only] = parts[..] {
             return Ok(only);

@@ -57,8 +57,8 @@ impl From<NodeId> for Output {
 /// The port number at both ends of a control edge.
 pub const CONTROL: u32 = u32::MAX;
 
-/// The ports of an edge: the output of the source and the input of the destination; both are [`CONTROL`] for a
-/// control edge.
+/// The two ends of an edge: the output index at its source and the input index at its destination; both are [`CONTROL`]
+/// for a control edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ports {
     pub(crate) output: u32,
@@ -69,9 +69,9 @@ pub(crate) struct Ports {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Consumer {
     pub node: NodeId,
-    /// The output that is read; [`CONTROL`] for a control edge.
+    /// The index of the producer's output that the edge starts at; [`CONTROL`] for a control edge.
     pub output: u32,
-    /// The input that reads it; [`CONTROL`] for a control edge.
+    /// The index of the consumer's input that the edge leads to; [`CONTROL`] for a control edge.
     pub input: u32,
 }
 
@@ -82,7 +82,7 @@ impl Consumer {
     }
 }
 
-/// The versions of a GraphDef, as its writer stated them.
+/// The version numbers of a GraphDef, as the program that wrote it set them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
     pub producer: i32,
@@ -108,7 +108,7 @@ impl Graph {
         Graph::default()
     }
 
-    /// Returns an empty graph with room for so many nodes and edges.
+    /// Returns an empty graph with capacity for `nodes` nodes and `edges` edges.
     pub fn with_capacity(nodes: usize, edges: usize) -> Graph {
         Graph {
             inner: DiGraph::with_capacity(nodes, edges),
@@ -182,8 +182,8 @@ impl Graph {
         Ok(id)
     }
 
-    /// Adds a node without edges; the caller adds them by [`Graph::connect`]. Imports and loops need that, because
-    /// inputs may be added later than their readers.
+    /// Adds a node without edges; the caller adds its edges by [`Graph::connect`]. Imports and loops need this
+    /// function, because they add some nodes before the nodes that they read.
     pub(crate) fn add_unconnected(&mut self, node: Node) -> Result<NodeId> {
         let id = NodeId::new(self.inner.node_count());
         match self.names.entry(node.name.clone()) {
@@ -244,7 +244,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Returns the sources of the node's data inputs, in order.
+    /// Returns the outputs that the node's data inputs read, in the order of the inputs.
     pub fn inputs(&self, id: NodeId) -> SmallVec<[Output; 4]> {
         let mut slots: SmallVec<[(u32, Output); 4]> = self
             .inner
@@ -263,7 +263,7 @@ impl Graph {
         slots.into_iter().map(|s| s.1).collect()
     }
 
-    /// Returns the source of data input `slot`.
+    /// Returns the output that data input `slot` reads.
     pub fn input(&self, id: NodeId, slot: usize) -> Option<Output> {
         self.inner
             .edges_directed(id.petgraph(), Incoming)

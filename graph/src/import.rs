@@ -10,7 +10,7 @@ use crate::topology::Topology;
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// Collects nodes by name, then connects and checks them.
+/// An import in progress: nodes are added with inputs given by name, and [`Importer::finish`] connects and checks them.
 #[derive(Debug)]
 pub struct Importer {
     graph: Graph,
@@ -24,9 +24,9 @@ pub struct Importer {
 #[derive(Debug, Default)]
 struct InputNames {
     text: String,
-    /// The end of each name in `text`.
+    /// The byte offset in `text` at which each name ends.
     ends: Vec<usize>,
-    /// For each node, the number of names up to its last one.
+    /// For each node, the index in `ends` after its last name.
     nodes: Vec<usize>,
 }
 
@@ -51,7 +51,7 @@ impl InputNames {
 }
 
 impl Importer {
-    /// Starts an import into `graph`; the new nodes may refer to its nodes.
+    /// Starts an import into `graph`; inputs of the imported nodes may name nodes of `graph`.
     pub fn new(graph: Graph) -> Importer {
         Importer {
             first_new: graph.len(),
@@ -104,7 +104,7 @@ impl Importer {
         self.graph.node_mut(id)
     }
 
-    /// Returns the graph for changes of its settings.
+    /// Returns the graph, for changes of its versions, function library and uninterpreted fields.
     pub fn graph_mut(&mut self) -> &mut Graph {
         &mut self.graph
     }

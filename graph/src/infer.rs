@@ -63,7 +63,7 @@ impl Shapes {
         Ok(())
     }
 
-    /// Replaces the inferred shape of an output by a more precise one.
+    /// Replaces the inferred shape of an output; the new shape is more precise.
     pub(crate) fn set(&mut self, output: Output, shape: PartialShape) {
         let of_node = self.outputs.get_mut(output.node.index());
         if let Some(known) = of_node.and_then(|o| o.get_mut(output.index as usize)) {

@@ -12,7 +12,7 @@ pub struct Node {
     pub op: &'static Op,
     /// The device that the client asked for, in its own spelling; empty for no request.
     pub device: Arc<str>,
-    /// The attributes that are set; others have their defaults.
+    /// The attributes that are set explicitly; all other attributes have their defaults.
     pub attrs: Attrs,
     /// Serialized NodeDef fields that this crate does not interpret and writes back unchanged; mostly absent.
     pub opaque: Option<Arc<[u8]>>,

@@ -1,5 +1,5 @@
-//! The source of the value that a `_Recv` receives within a task. The partitioner writes it into the node's
-//! attributes, and the executor of the receiving partition reads it.
+//! The node that produces the value a `_Recv` receives from another device of its task. The partitioner writes its name
+//! into the attributes of the `_Recv`, and the executor of the receiving partition reads it.
 
 use crate::attr::AttrValue;
 use crate::node::Node;
@@ -18,7 +18,7 @@ const NODE: &str = "_origin";
 const IS_FED: &str = "_fed";
 
 impl<'a> RecvOrigin<'a> {
-    /// Reads the origin from a node's attributes; `None` if it has none.
+    /// Reads the origin from a node's attributes; `None` if the attributes hold none.
     pub fn of(node: &'a Node) -> Option<RecvOrigin<'a>> {
         let origin = match node.attrs.get(NODE) {
             Some(AttrValue::Str(origin)) => std::str::from_utf8(origin).ok()?,

@@ -14,7 +14,7 @@ pub const MAX_RANK: usize = 254;
 pub struct Shape(SmallVec<[usize; 4]>);
 
 /// Clone and comparison are written by hand for speed: steps copy and compare shapes at every node. Most shapes have
-/// rank 0 or 1, for which copying memory of unknown length costs more than the copy itself.
+/// rank 0 or 1, for which calling a general memory copy costs more than copying the sizes.
 impl Clone for Shape {
     #[inline]
     fn clone(&self) -> Shape {
@@ -242,12 +242,12 @@ impl PartialShape {
         }
     }
 
-    /// Returns whether a value can fit both partial shapes.
+    /// Returns whether some shape fits both partial shapes.
     pub fn is_compatible(&self, other: &PartialShape) -> bool {
         self.merge(other).is_ok()
     }
 
-    /// Combines the knowledge of both partial shapes.
+    /// Returns the partial shape with the rank and sizes that are known in either of the two.
     ///
     /// # Errors
     /// `InvalidArgument` if they contradict each other.

@@ -17,7 +17,7 @@ pub struct Topology {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Producer {
     pub node: NodeId,
-    /// The output that is read; [`CONTROL`] for a control edge.
+    /// The index of the source node's output; [`CONTROL`] for a control edge.
     pub output: u32,
     pub input: u32,
 }
@@ -63,7 +63,7 @@ impl Topology {
         }
         for i in 0..nodes {
             let edges = &mut in_edges[in_start[i] as usize..in_start[i + 1] as usize];
-            // Control edges have the largest slot number, so they come last, in the order of their addition.
+            // Control edges have the largest input number, so the sort puts them last, in the order of their addition.
             if !edges.is_sorted_by_key(|e| e.input) {
                 edges.sort_by_key(|e| e.input);
             }

@@ -20,13 +20,13 @@ activations! {
     relu6 = "Relu6";
     /// Returns `x`, or `exp(x) - 1` where `x` is negative.
     elu = "Elu";
-    /// Returns the self-normalizing variant of [`Scope::elu`].
+    /// Returns the scaled exponential linear unit, the self-normalizing variant of [`Scope::elu`].
     selu = "Selu";
     /// Returns `ln(1 + exp(x))`.
     softplus = "Softplus";
     /// Returns `x / (1 + |x|)`.
     softsign = "Softsign";
-    /// Returns half the sum of the squares, a scalar.
+    /// Returns half the sum of the squares of all elements, a scalar.
     l2_loss = "L2Loss";
 }
 

@@ -1,10 +1,10 @@
-//! Builders of biases.
+//! Builders of bias additions.
 
 use super::Scope;
 use crate::graph::Output;
 
 impl Scope {
-    /// Adds a bias vector along the last axis.
+    /// Adds the vector `bias` to `value` along the last axis.
     pub fn bias_add(&self, value: Output, bias: Output) -> Output {
         self.op("BiasAdd").input(value).input(bias).output()
     }

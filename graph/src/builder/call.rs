@@ -61,7 +61,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Sets the next argument.
+    /// Sets the next input argument, in the order of the op's signature.
     pub fn input(mut self, argument: impl Into<Argument>) -> Self {
         self.arguments.push(argument.into());
         self
@@ -84,7 +84,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Sets the node's device; parts that it leaves open come from the device scopes.
+    /// Sets the node's device; the device scopes fill the parts that `spec` leaves open.
     pub fn device(mut self, spec: &str) -> Self {
         self.device = Some(spec.to_owned());
         self
@@ -96,7 +96,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Adds the node. An error is recorded in the scope.
+    /// Adds the node to the graph and returns its id. An error is recorded in the scope.
     pub fn node(self) -> NodeId {
         let scope = self.scope;
         if scope.read(|_, _| ()).is_none() {

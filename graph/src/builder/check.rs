@@ -10,7 +10,7 @@ impl Scope {
         self.op("Assert").input(cond).input(data).attr("summarize", summarize).node()
     }
 
-    /// Returns `x`; when it runs, the node writes `message` and `data` to the standard error of its task.
+    /// Returns `x`. When the node runs, it writes `message` and the values of `data` to the standard error of its task.
     pub fn print(&self, x: Output, data: &[Output], message: &str) -> Output {
         self.op("Print").input(x).input(data).attr("message", message).output()
     }

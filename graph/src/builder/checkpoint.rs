@@ -7,7 +7,7 @@ use crate::tensor::Tensor;
 use bytes::Bytes;
 
 impl Scope {
-    /// Writes the tensors, each under its name, to a checkpoint with this prefix.
+    /// Writes the tensors, each under the name paired with it, to a checkpoint whose file names begin with `prefix`.
     pub fn save(&self, prefix: Output, tensors: &[(&str, Output)]) -> NodeId {
         let names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
         let all: Vec<Output> = tensors.iter().map(|(_, tensor)| *tensor).collect();
@@ -15,7 +15,7 @@ impl Scope {
         self.op("SaveV2").input(prefix).input(self.names(&names)).input(self.names(&whole)).input(all).node()
     }
 
-    /// Reads tensors from a checkpoint by name.
+    /// Returns the tensors with these names and types, read from the checkpoint with this prefix.
     pub fn restore(&self, prefix: Output, tensors: &[(&str, DType)]) -> Vec<Output> {
         let names: Vec<&str> = tensors.iter().map(|(name, _)| *name).collect();
         let types: Vec<DType> = tensors.iter().map(|(_, dtype)| *dtype).collect();

@@ -1,4 +1,4 @@
-//! Builders of sources of values.
+//! Builders of constants, placeholders and generated values.
 
 use super::Scope;
 use crate::dtype::{DType, Element};
@@ -83,7 +83,7 @@ impl Scope {
         self.op("LinSpace").input(start).input(stop).input(num).output()
     }
 
-    /// Adds an axis of size `depth` (last if `axis` is -1), with `on` at the index given by `indices` and `off`
+    /// Adds an axis of size `depth` at `axis` (last if -1), with `on` at the positions that `indices` holds and `off`
     /// elsewhere.
     pub fn one_hot(&self, indices: Output, depth: i32, on: Output, off: Output, axis: i64) -> Output {
         let depth = self.constant(depth);

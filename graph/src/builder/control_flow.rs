@@ -28,20 +28,20 @@ impl Default for WhileOptions {
     }
 }
 
-/// One side of a branch, or a loop.
+/// A control-flow context: one side of a branch, or a loop.
 pub(super) struct FlowContext {
     id: u32,
     parent: Option<Rc<FlowContext>>,
     kind: ContextKind,
-    /// The control input of nodes without inputs in this context.
+    /// The control input of nodes that have no inputs in this context.
     pivot: Cell<NodeId>,
-    /// Captured values: maps the value outside to its value in this context.
-    /// The kind of a context.
+    /// Captured values: maps each value from outside the context to the value that stands for it inside.
     captured: RefCell<FxHashMap<Output, Output>>,
 }
 
+/// The kind of a control-flow context.
 enum ContextKind {
-    /// A side of a branch, where this output of a Switch is alive.
+    /// A side of a branch: its nodes are alive if output `side` of a Switch on `pred` is alive.
     Branch {
         pred: Output,
         side: u32,
@@ -53,7 +53,7 @@ enum ContextKind {
 }
 
 impl FlowContext {
-    /// Returns the number of the context.
+    /// Returns the number that identifies the context.
     pub(super) fn id(&self) -> u32 {
         self.id
     }
@@ -64,7 +64,7 @@ impl FlowContext {
 }
 
 impl Build {
-    /// Records the context of a node.
+    /// Records the context that a node belongs to.
     pub(super) fn set_context(&mut self, id: NodeId, context: u32) {
         if self.contexts.len() <= id.index() {
             self.contexts.resize(id.index() + 1, 0);
@@ -219,7 +219,7 @@ impl Scope {
             graph.connect(next, merge.node, 1);
             graph.check_inputs(merge.node)?;
         }
-        // The exits belong to the context that contains the loop.
+        // The Exit nodes belong to the context around the loop, not to the loop.
         let outside = scope.wiring();
         let exits = sides.iter().map(|side| outside.op("Exit").input(side[0]).output()).collect();
         self.check_error()?;
@@ -282,9 +282,9 @@ impl Scope {
         values.iter().map(|value| self.capture(*value)).collect()
     }
 
-    /// Returns a node's inputs captured in the current context, and completes its control inputs `after`. In a loop,
-    /// control inputs from outside the loop are dropped, and a node that depends on nothing inside the current
-    /// iteration waits for the pivot.
+    /// Returns the values that stand for a node's inputs in the current context, and completes the node's control
+    /// inputs `after`. In a loop, control inputs from outside the loop are dropped, and a node that depends on nothing
+    /// inside the current iteration gets the pivot as a control input.
     pub(super) fn capture_inputs(
         &self,
         inputs: &[Output],
@@ -311,7 +311,8 @@ impl Scope {
         Ok(own)
     }
 
-    /// Captures one value for the branch or loop of this scope, through all contexts in between.
+    /// Returns the value that stands for `value` in the branch or loop of this scope; it is captured by each context on
+    /// the way in.
     fn capture(&self, value: Output) -> Result<Output> {
         let (home, is_ref) = {
             let build = self.build.borrow();
@@ -370,12 +371,14 @@ impl FlowContext {
         self.frame_contexts().any(|(_, is_loop)| is_loop)
     }
 
-    /// Returns whether a context is this one or encloses it inside the same innermost loop.
+    /// Returns whether nodes of the context `context` run in the loop frame of this context: it is this context, or
+    /// encloses it within the same innermost loop.
     fn is_in_frame(&self, context: u32) -> bool {
         self.frame_contexts().any(|(id, _)| id == context)
     }
 
-    /// Returns this context and those around it, up to the innermost loop: their numbers, and whether each is a loop.
+    /// Returns the number of this context and of each enclosing context up to the innermost loop, with whether the
+    /// context is a loop.
     fn frame_contexts(&self) -> impl Iterator<Item = (u32, bool)> {
         let mut next = Some(self);
         std::iter::from_fn(move || {
@@ -386,7 +389,8 @@ impl FlowContext {
     }
 }
 
-/// Returns whether the known part of a variable's shape still holds after an iteration.
+/// Returns whether every size in `known`, the declared shape of a loop variable, is also the size in `after`, its shape
+/// after an iteration.
 fn still_holds(known: &PartialShape, after: &PartialShape) -> bool {
     match (known.dims(), after.dims()) {
         (None, _) => true,

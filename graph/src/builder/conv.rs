@@ -5,8 +5,8 @@ use super::Scope;
 use crate::graph::Output;
 
 impl Scope {
-    /// Convolves images with `filter`, `[rows, columns, input channels, output channels]`. `strides` are those of
-    /// rows and columns; `padding` is `SAME` or `VALID`.
+    /// Convolves images with `filter`, `[rows, columns, input channels, output channels]`. `strides` holds one value
+    /// for rows and one for columns; `padding` is `SAME` or `VALID`.
     pub fn conv2d(&self, images: Output, filter: Output, strides: [i64; 2], padding: &str) -> Output {
         let strides = vec![1, strides[0], strides[1], 1];
         self.op("Conv2D")

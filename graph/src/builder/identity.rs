@@ -1,15 +1,15 @@
-//! Builders of ops that forward their inputs, and of nodes that only order others.
+//! Builders of ops that forward their inputs, and of nodes that only impose an order.
 
 use super::Scope;
 use crate::graph::{NodeId, Output};
 
 impl Scope {
-    /// Returns the value unchanged; for a reference, a snapshot of its value.
+    /// Returns the value unchanged; for a reference, a snapshot of the variable's value.
     pub fn identity(&self, x: Output) -> Output {
         self.op("Identity").input(x).output()
     }
 
-    /// Returns the values unchanged; each becomes available only when all are.
+    /// Returns the values unchanged; each becomes available only when all of `values` are.
     pub fn identity_n(&self, values: &[Output]) -> Vec<Output> {
         self.op("IdentityN").input(values).outputs()
     }
@@ -34,7 +34,7 @@ impl Scope {
         self.op("NoOp").node()
     }
 
-    /// Adds a node that has run when all of these nodes have.
+    /// Adds a `NoOp` that runs after all of `nodes`.
     pub fn group(&self, nodes: &[NodeId]) -> NodeId {
         self.control(nodes).op("NoOp").name("group").node()
     }

@@ -1,5 +1,5 @@
-//! The graph builder: a [`Scope`] adds nodes under a name prefix, a device, control inputs and a colocation. The
-//! builders for each family of ops are in one file.
+//! The graph builder: a [`Scope`] adds nodes under a name prefix, a device, control inputs and a colocation. Each
+//! family of ops has a file with its builders.
 
 mod activation;
 mod bias;
@@ -84,7 +84,7 @@ struct Build {
     graph: Graph,
     shapes: Shapes,
     error: Option<Error>,
-    /// The context (branch or loop) of each node by number; 0 is the top level.
+    /// For each node, the number of the branch or loop that contains the node; 0 for none.
     contexts: Vec<u32>,
     num_contexts: u32,
     used_names: FxHashMap<String, usize>,
@@ -109,7 +109,7 @@ enum DeviceRule {
     Function(Rc<DeviceFunction>),
 }
 
-/// The node whose gradient is being built.
+/// The node of the forward pass whose gradient is being built.
 #[derive(Clone, Debug)]
 pub struct Forward {
     pub id: NodeId,
@@ -178,7 +178,7 @@ impl Scope {
         self.with(|c| c.prefix = prefix)
     }
 
-    /// Returns a scope whose nodes get the parts of this device that inner scopes leave open.
+    /// Returns a scope whose nodes are on the device `spec`, except for the parts that inner device scopes set.
     pub fn device(&self, spec: &str) -> Scope {
         match DeviceSpec::parse(spec) {
             Ok(spec) => self.with(|c| c.devices.push(DeviceRule::Spec(spec))),
@@ -189,7 +189,7 @@ impl Scope {
         }
     }
 
-    /// Returns a scope whose nodes get the device that the function returns.
+    /// Returns a scope whose nodes are on the device that `function` returns for them.
     pub fn device_fn(&self, function: impl Fn(&Node) -> DeviceSpec + 'static) -> Scope {
         self.with(|c| c.devices.push(DeviceRule::Function(Rc::new(function))))
     }
@@ -205,7 +205,8 @@ impl Scope {
         })
     }
 
-    /// Returns a scope whose nodes are colocated with `node`; device scopes around it do not apply.
+    /// Returns a scope whose nodes are colocated with `node`; the device scopes outside the returned scope do not
+    /// apply.
     pub fn colocate_with(&self, node: NodeId) -> Scope {
         let Some((name, device)) = self.read(|g, _| (g.node(node).name.clone(), g.node(node).device.clone()))
         else {
@@ -218,11 +219,12 @@ impl Scope {
         if device.is_empty() { beside } else { beside.device(&device) }
     }
 
-    /// Returns a scope on the CPU of the task that `node` asks for; device scopes around it do not apply. It is for
-    /// ops that belong to a node but need not share its device, such as reading files.
+    /// Returns a scope on the CPU of the task that the device of `node` names; the device scopes outside the returned
+    /// scope do not apply. The scope is for ops that belong to a node but need not share its device, such as reading
+    /// files.
     pub fn host_of(&self, node: NodeId) -> Scope {
         let device = self.read(|g, _| g.node(node).device.clone()).unwrap_or_default();
-        // An invalid device is reported as an error of that node.
+        // An invalid device is ignored here, because it is reported as an error of `node`.
         let task = DeviceSpec::parse(&device).unwrap_or_default();
         let cpu = DeviceSpec { device_type: Some("CPU".into()), id: Some(0), ..task };
         let anywhere = self.with(|c| {

@@ -5,7 +5,7 @@ use crate::graph::Output;
 
 impl Scope {
     /// Returns the sum of the values that `count` GPUs contribute under `shared_name` in a step. The scope's device
-    /// is one of them, and all nodes of the group must run.
+    /// must be one of these GPUs, and all nodes with this `shared_name` must run.
     pub fn nccl_all_sum(&self, x: Output, count: usize, shared_name: &str) -> Output {
         self.op("NcclAllReduce")
             .input(x)

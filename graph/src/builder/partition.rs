@@ -4,7 +4,7 @@ use super::Scope;
 use crate::graph::Output;
 
 impl Scope {
-    /// Distributes the rows of `data` over `num` tensors, by the row's number in `partitions`.
+    /// Splits the rows of `data` into `num` tensors: row `i` goes to tensor `partitions[i]`.
     pub fn dynamic_partition(&self, data: Output, partitions: Output, num: usize) -> Vec<Output> {
         let call = self.op("DynamicPartition").input(data).input(partitions);
         call.attr("num_partitions", num as i64).outputs()

@@ -4,8 +4,8 @@ use super::Scope;
 use crate::graph::Output;
 
 impl Scope {
-    /// Returns the maximum of each window. `ksize` and `strides` are those of rows and columns; `padding` is `SAME`
-    /// or `VALID`.
+    /// Returns the maximum of each window. `ksize` (the window's size) and `strides` are `[rows, columns]`; `padding`
+    /// is `SAME` or `VALID`.
     pub fn max_pool(&self, images: Output, ksize: [i64; 2], strides: [i64; 2], padding: &str) -> Output {
         self.pool("MaxPool", images, ksize, strides, padding)
     }

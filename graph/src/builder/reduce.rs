@@ -75,7 +75,7 @@ impl Scope {
         }
     }
 
-    /// Adds a constant of `int32`, or of `int64` if a value does not fit.
+    /// Adds an integer constant: of type `int32`, or of type `int64` if a value does not fit `int32`.
     fn indices(&self, values: &[i64], shape: Shape) -> Output {
         let narrow: Option<Vec<i32>> = values.iter().map(|&v| v.try_into().ok()).collect();
         let (tensor, dtype) = match narrow {

@@ -12,7 +12,7 @@ macro_rules! scatter {
                 }
 
                 $(#[$doc])*
-                /// The variable is given by its resource handle.
+                /// Takes the variable by its resource handle.
                 pub fn $resource(&self, handle: Output, indices: Output, updates: Output) -> NodeId {
                     self.op($resource_op).input(handle).input(indices).input(updates).node()
                 }

@@ -6,14 +6,14 @@ use crate::graph::Output;
 /// One index of a strided slice, like an index between the brackets of `x[...]` in Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SliceIndex {
-    /// One element; its axis is removed.
+    /// One element; the indexed axis is removed from the result.
     At(i64),
     /// A range `(begin, end, step)`, excluding the end; `None` is the first or last element in the direction of the
     /// step.
     Range(Option<i64>, Option<i64>, i64),
     /// A new axis of size 1.
     NewAxis,
-    /// All axes that no other index covers.
+    /// All axes that no other index of the slice covers.
     Ellipsis,
 }
 

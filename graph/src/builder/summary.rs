@@ -7,7 +7,7 @@ use crate::graph::Output;
 const OF_TEXT: &str = "\n\u{6}\n\u{4}text";
 
 impl Scope {
-    /// Returns a summary of a number under a tag.
+    /// Returns a summary of the scalar `value` under a tag.
     pub fn scalar_summary(&self, tag: &str, value: Output) -> Output {
         self.op("ScalarSummary").input(self.constant(tag)).input(value).output()
     }

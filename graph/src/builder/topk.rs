@@ -1,4 +1,4 @@
-//! Builders of the largest elements.
+//! Builders of ops that find the largest elements.
 
 use super::Scope;
 use crate::graph::Output;

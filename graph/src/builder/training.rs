@@ -1,10 +1,11 @@
-//! Builders of optimizer updates. The slots and hyperparameters of an optimizer are a struct, which all forms of its
-//! op share: on references or handles, with a dense or a sparse gradient.
+//! Builders of optimizer updates. The slots and hyperparameters of an optimizer are a struct, which all variants of its
+//! op share: for reference or resource variables, with a dense or a sparse gradient.
 
 use super::Scope;
 use crate::graph::{NodeId, Output};
 
-/// Defines one method. For a variable by reference it returns the reference, for a handle the node.
+/// Defines one optimizer method. It returns the reference for a reference variable, and the node for a resource
+/// variable.
 macro_rules! method {
     (dense $method:ident $op:literal $config:ident) => {
         #[doc = concat!("Applies one step of [`", stringify!($config), "`].")]
@@ -22,21 +23,22 @@ macro_rules! method {
     };
     (resource_dense $method:ident $op:literal $config:ident) => {
         #[doc = concat!("Applies one step of [`", stringify!($config), "`].")]
-        /// The variable and its slots are given by their resource handles.
+        /// Takes the variable and its slots by their resource handles.
         pub fn $method(&self, handle: Output, step: &$config, grad: Output) -> NodeId {
             step.call(self, $op, handle, grad, None)
         }
     };
     (resource_sparse $method:ident $op:literal $config:ident) => {
         #[doc = concat!("Applies one step of [`", stringify!($config), "`] to the rows at `indices`.")]
-        /// The variable and its slots are given by their resource handles.
+        /// Takes the variable and its slots by their resource handles.
         pub fn $method(&self, handle: Output, step: &$config, grad: Output, indices: Output) -> NodeId {
             step.call(self, $op, handle, grad, Some(indices))
         }
     };
 }
 
-/// Defines optimizers with their fields in the op's order: those before the gradient, those after it, and the flags.
+/// Defines optimizer structs. The fields are in the order of the op's inputs: the inputs before the gradient, the
+/// inputs after it, and then the boolean attributes.
 macro_rules! optimizers {
     ($(
         $(#[$doc:meta])*
@@ -66,7 +68,7 @@ macro_rules! optimizers {
 }
 
 impl Scope {
-    /// Sets `var -= lr * grad` and returns the reference.
+    /// Sets `var -= lr * grad` and returns the reference to the variable.
     pub fn apply_gradient_descent(&self, variable: Output, lr: Output, grad: Output) -> Output {
         self.op("ApplyGradientDescent").input(variable).input(lr).input(grad).output()
     }

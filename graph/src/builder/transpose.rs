@@ -1,4 +1,4 @@
-//! Builders of reordering and repetition.
+//! Builders of ops that reorder or repeat elements.
 
 use super::Scope;
 use crate::graph::Output;

@@ -28,8 +28,7 @@ pub struct Body {
     pub return_types: Vec<DType>,
 }
 
-/// The depth to which functions may be nested in attributes of functions: the depth to which protobuf messages may be
-/// nested.
+/// The largest nesting depth of functions in the attributes of functions, equal to protobuf's limit on nested messages.
 const MAX_NESTING: usize = 100;
 
 impl FunctionDef {
@@ -76,7 +75,7 @@ impl FunctionDef {
             let types = self.types_of(output, attrs)?;
             let source = self.returns.get(&output.name).ok_or_else(|| {
                 Error::invalid(format!(
-                    "function {} says nothing of what its output '{}' is",
+                    "function {} does not say which node makes its output '{}'",
                     self.name, output.name
                 ))
             })?;
@@ -132,7 +131,7 @@ fn lookup(node: &str, op: &str) -> Result<&'static Op> {
     ops::lookup(op).ok_or_else(|| Error::UnknownOp { node: node.to_owned(), op: op.to_owned() })
 }
 
-/// Adds the node under the first name of the sequence that is free.
+/// Adds the node under the first of the names `name(0)`, `name(1)`, … that no other node has.
 fn add_unique(graph: &mut Graph, mut node: Node, name: impl Fn(usize) -> String) -> Result<NodeId> {
     let mut n = 0;
     loop {
@@ -190,13 +189,13 @@ fn add_node<'a>(
 /// The names of a node's outputs, each with its range of ports.
 type NodeOutputs<'a> = SmallVec<[(&'a str, Range<usize>); 1]>;
 
-/// The resolution of the input names in a body.
+/// The tables that resolve the input names of a function body.
 #[derive(Default)]
 struct Names<'a> {
-    /// The range of each argument in the flat list of arguments.
+    /// For each argument, the range of its tensors in the list of all argument tensors.
     args: FxHashMap<&'a str, Range<usize>>,
     nodes: FxHashMap<&'a str, NodeId>,
-    /// The output names and ports of each node.
+    /// For each node, the names and port ranges of its outputs.
     outputs: FxHashMap<&'a str, NodeOutputs<'a>>,
 }
 
@@ -205,7 +204,7 @@ impl<'a> Names<'a> {
         self.outputs.entry(node).or_default().push((output, ports));
     }
 
-    /// Resolves an input name: an argument, `argument:index`, `node:output` or `node:output:index`.
+    /// Resolves an input name of one of the forms `argument`, `argument:index`, `node:output` and `node:output:index`.
     fn outputs(&self, text: &str, args: &[NodeId]) -> Option<SmallVec<[Output; 1]>> {
         let of_args = |range: Range<usize>| range.map(|i| Output::new(args[i], 0)).collect();
         if let Some(range) = self.args.get(text) {

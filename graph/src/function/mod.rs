@@ -29,9 +29,9 @@ pub struct FunctionDef {
     /// The names of the control outputs, in order.
     pub control_outputs: Vec<Arc<str>>,
     pub nodes: Vec<FunctionNode>,
-    /// For each output, its source: an argument, or `node:output:index`.
+    /// For each output, the name of the value that the function returns: an argument, or `node:output:index`.
     pub returns: BTreeMap<Arc<str>, Arc<str>>,
-    /// For each control output, the node that it waits for.
+    /// For each control output, the name of the node that must have run.
     pub control_returns: BTreeMap<Arc<str>, Arc<str>>,
     /// The attributes of the function definition itself.
     pub attrs: Attrs,
@@ -46,7 +46,7 @@ pub struct FunctionDef {
 pub struct ArgDef {
     pub name: Arc<str>,
     pub ty: ArgDefType,
-    /// The attribute that holds the number of tensors of this type.
+    /// The attribute that holds the number of tensors of type `ty`.
     pub number_attr: Option<Arc<str>>,
     pub is_ref: bool,
     pub opaque: Option<Arc<[u8]>>,
@@ -66,7 +66,7 @@ pub enum ArgDefType {
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttrDef {
     pub name: Arc<str>,
-    /// The kind in the notation of op definitions: `type`, `list(int)`.
+    /// The attribute's kind in the notation of op definitions: `type`, `list(int)`.
     pub kind: Arc<str>,
     pub default: Option<AttrValue>,
     pub opaque: Option<Arc<[u8]>>,
@@ -142,7 +142,7 @@ impl FunctionDef {
         crate::attr::read(name, self.attr_value(attrs, name)?)
     }
 
-    /// Returns the value that the caller set, or the default.
+    /// Returns the value that the caller set for an attribute, or the attribute's default.
     pub(crate) fn attr_value<'a>(&'a self, attrs: &'a Attrs, name: &str) -> Result<&'a AttrValue> {
         let default = || self.attr_defs.iter().find(|a| *a.name == *name)?.default.as_ref();
         attrs.get(name).or_else(default).ok_or_else(|| {
@@ -343,7 +343,7 @@ impl FunctionLibrary {
     }
 }
 
-/// Calls `found` with the name of each function in the attributes, including functions nested in attributes of
+/// Calls `found` with the name of each function that `attrs` hold, including functions nested in attributes of
 /// functions.
 fn each_function(attrs: &Attrs, found: &mut impl FnMut(&str)) {
     let mut open: Vec<&Attrs> = vec![attrs];

@@ -9,10 +9,10 @@ use crate::ops::slice::StridedSliceAttrs;
 use crate::shape::{Dim, MAX_RANK, PartialShape};
 use crate::tensor::Tensor;
 
-/// The depth to which the inputs of a value are followed.
+/// The largest number of nodes on the path from an output to a node that its value is derived from.
 const MAX_DEPTH: usize = 8;
 
-/// The number of nodes that one query may visit.
+/// The largest number of nodes visited to derive one value.
 const MAX_NODES: usize = 512;
 
 /// The longest vector that is treated as a shape or a list of indices.
@@ -131,7 +131,7 @@ impl Search<'_> {
         }
     }
 
-    /// Derives the known elements from the inputs of the node.
+    /// Derives the known elements of an output from the inputs of its node.
     fn follow(&mut self, output: Output, depth: usize) -> Option<PartialInts> {
         if let Some(known) = self.shapes.known_values.get(&output) {
             return PartialInts::of(known.as_ref()?);

@@ -146,7 +146,7 @@ const OF_FEATURES: OpDef = OpDef {
 
 const OF_OUTPUTS: OpDef = OpDef { inputs: &["gradients: T", "outputs: T"], ..OF_FEATURES };
 
-/// Sets the output's shape to the common shape of both inputs.
+/// Sets the output's shape to the merged shapes of both inputs, which must be compatible.
 fn merge_inputs(infer: &mut Infer<'_>) -> Result<()> {
     let shape = infer.input(0).merge(&infer.input(1))?;
     infer.set(0, shape);
@@ -158,7 +158,7 @@ fn through_output(s: &Scope, f: &Forward, dy: &[Option<Output>], op: &str) -> Re
     Ok(vec![dy[0].map(|dy| s.op(op).input(dy).input(f.output(0)).output())])
 }
 
-/// Returns the gradient of a gradient op whose slope is piecewise constant.
+/// Returns the gradient of an activation's gradient op, for an activation whose slope is piecewise constant.
 fn step_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let Some(d) = d[0] else { return Ok(vec![None, None]) };
     let x = f.input(1);
@@ -166,8 +166,8 @@ fn step_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Result<V
     Ok(vec![Some(dg), Some(s.op("ZerosLike").input(x).output())])
 }
 
-/// Returns the gradient of a gradient op that is `gradients * (outputs + c)` where `outputs < 0`, and linear
-/// elsewhere.
+/// Returns the gradient of an activation's gradient op that computes `gradients * (outputs + c)` where `outputs < 0`,
+/// and is linear elsewhere.
 fn curved_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let Some(d) = d[0] else { return Ok(vec![None, None]) };
     let (g, y) = (f.input(0), f.input(1));
@@ -179,7 +179,7 @@ fn curved_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Result
     Ok(vec![Some(dg), Some(dy)])
 }
 
-/// Returns the gradient of `g / (1 + exp(-x))`.
+/// Returns the gradient of SoftplusGrad, which computes `g / (1 + exp(-x))`.
 fn softplus_grad_grad(s: &Scope, f: &Forward, d: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(d) = d[0] else { return Ok(vec![None, None]) };
     let (g, x) = (f.input(0), f.input(1));

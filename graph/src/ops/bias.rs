@@ -1,4 +1,4 @@
-//! Bias vectors that are added along a channel axis.
+//! Addition of a bias vector along the channel axis.
 
 use super::window::{DataFormat, ReadAttr};
 use super::{Gradient, OpDef};

@@ -8,7 +8,7 @@ use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
-/// Builds the row of an op with two operands `x` and `y`.
+/// Builds the op table row of an op with two operands `x` and `y`.
 macro_rules! row {
     ($name:literal, $types:literal, $gradient:expr, $traits:expr) => {
         OpDef {
@@ -125,7 +125,7 @@ pub(super) const OPS: &[OpDef] = &[
         gradient!(|s, x, y, z, dz| {
             let one = number(s, s.dtype(x), 1.0)?;
             let dx = s.mul(s.mul(dz, y), s.pow(x, s.sub(y, one)));
-            // The logarithm is taken only where it is defined; elsewhere the gradient of `y` is 0.
+            // The logarithm of `x` is taken only where it is defined; elsewhere the gradient of `y` is 0.
             let zeros = s.op("ZerosLike").input(x).output();
             let positive = match s.dtype(x).is_complex() {
                 true => s.not_equal(x, zeros),
@@ -142,7 +142,8 @@ pub(super) const OPS: &[OpDef] = &[
         "SquaredDifference",
         "bfloat16, half, float, double, int32, int64, complex64, complex128",
         gradient!(|s, x, y, z, dz| {
-            // The function is not analytic: it is the difference times the conjugate of the difference.
+            // For complex numbers the op is not analytic: it multiplies the difference by the conjugate of the
+            // difference.
             let dx = s.mul(s.mul(number(s, s.dtype(x), 2.0)?, dz), s.conj(s.sub(x, y)));
             (dx, s.neg(dx))
         }),
@@ -247,8 +248,8 @@ pub(super) fn merged(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Splits a gradient in two: the first is `dz` where `first` holds, the second `dz` elsewhere; both are 0 in other
-/// places.
+/// Returns two parts of the gradient `dz`: one has the elements of `dz` where `first` is true, the other has those
+/// where `first` is false; both are 0 elsewhere.
 fn choose(scope: &Scope, first: Output, dz: Output) -> (Output, Output) {
     let zeros = scope.op("ZerosLike").input(dz).output();
     let select = |then, otherwise| scope.op("SelectV2").input(first).input(then).input(otherwise).output();

@@ -47,13 +47,13 @@ pub(super) fn number(scope: &Scope, dtype: DType, value: f64) -> Result<Output> 
     Ok(constant(scope, tensor))
 }
 
-/// Adds a constant.
+/// Adds a `Const` node with this value.
 pub(super) fn constant(scope: &Scope, value: Tensor) -> Output {
     let dtype = value.dtype();
     scope.op("Const").attr("value", value).attr("dtype", dtype).output()
 }
 
-/// Adds a vector of sizes or axes for use as an input of other ops: of type `int32` if the values fit.
+/// Adds a constant vector of sizes or axes for use as an input of other ops; its type is `int32` if the values fit.
 pub(super) fn sizes(scope: &Scope, values: impl IntoIterator<Item = usize>) -> Result<Output> {
     let values: Vec<i64> = values.into_iter().map(|v| v as i64).collect();
     let narrow: Option<Vec<i32>> = values.iter().map(|&v| v.try_into().ok()).collect();
@@ -110,7 +110,7 @@ pub(super) fn reduce_leading_gradients(
     Ok(out)
 }
 
-/// Adds the sizes of all axes except the last `trailing`.
+/// Adds nodes that compute the sizes of all axes of `operand` except the last `trailing` axes.
 fn leading_sizes(scope: &Scope, operand: Output, trailing: usize) -> Result<Output> {
     let sizes = scope.op("Shape").input(operand).output();
     if trailing == 0 {
@@ -126,7 +126,7 @@ fn leading_sizes(scope: &Scope, operand: Output, trailing: usize) -> Result<Outp
 struct Repeats {
     /// The number of leading axes that the operand lacks.
     missing: usize,
-    /// Axes of the result along which the operand has size 1.
+    /// Axes of the broadcast result along which the operand has size 1.
     single: Vec<usize>,
 }
 

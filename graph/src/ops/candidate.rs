@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
-/// The common part of all samplers.
+/// The fields that the op table rows of all candidate samplers share.
 const SAMPLER: OpDef = OpDef {
     inputs: &["true_classes: int64"],
     outputs: &["sampled_candidates: int64", "true_expected_count: float", "sampled_expected_count: float"],
@@ -79,7 +79,7 @@ fn sampler(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the shapes of the hits, whose number is unknown.
+/// Sets the shapes of the outputs of ComputeAccidentalHits: vectors with one element per hit, whose number is unknown.
 fn hits(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(0, 2)?;
     infer.input_of_rank(1, 1)?;

@@ -120,7 +120,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Checks the inputs prefix, tensor names, and slice specifications; the last two have one element per tensor.
+/// Checks the shapes of the inputs: the prefix, the tensor names and the slice specifications, where names and
+/// specifications have one element per tensor.
 fn save(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(0, 0)?;
     infer.input_of_rank(1, 1)?.merge(&infer.input_of_rank(2, 1)?)?;

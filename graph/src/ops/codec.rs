@@ -126,7 +126,8 @@ fn encoded_one(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of channels that the attribute asks for; 0 means as many as the file has.
+/// Returns the number of channels that the attribute `channels` sets; unknown for 0, which means the number in the
+/// file.
 fn channels(infer: &Infer<'_>) -> Result<Dim> {
     infer.input_of_rank(0, 0)?;
     let channels: i64 = infer.attr("channels")?;

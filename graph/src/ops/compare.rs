@@ -76,8 +76,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Infers the shape of Equal and NotEqual. If incompatible shapes are allowed, they give a scalar, so the result is
-/// known only for known shapes.
+/// Infers the shape of Equal and NotEqual. If the node accepts incompatible shapes, it returns a scalar for them, so
+/// the output's shape is known only if both input shapes are.
 fn equality_shape(infer: &mut Infer<'_>) -> Result<()> {
     if infer.attr::<bool>("incompatible_shape_error")? {
         return broadcast(infer);

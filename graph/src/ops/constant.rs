@@ -1,4 +1,4 @@
-//! Sources of values: constants, placeholders, fills, ranges, diagonals.
+//! Ops without tensor inputs or with generated results: constants, placeholders, fills, ranges, diagonals.
 
 use super::{Gradient, OpDef, Traits};
 use crate::dtype::DType;

@@ -142,7 +142,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Gives each output the shape of the value, and the same variable behind a handle.
+/// Gives each output the shape of input 0 and, if it is a resource handle, the dtype and shape of its variable.
 fn switch(infer: &mut Infer<'_>) -> Result<()> {
     infer.input_of_rank(1, 0)?;
     let shape = infer.input(0);
@@ -180,8 +180,8 @@ fn agreed(shapes: &[PartialShape]) -> PartialShape {
     PartialShape::of_dims(dims.iter().enumerate().map(|(i, d)| if agrees(i) { *d } else { None }))
 }
 
-/// Sets the shape of a loop constant. A loop variable may change its shape between iterations, so its shape is
-/// unknown.
+/// Sets the output's shape to the input's for a loop constant. A loop variable may change its shape between iterations,
+/// so its shape is unknown.
 fn enter(infer: &mut Infer<'_>) -> Result<()> {
     if infer.attr::<bool>("is_constant")? {
         let shape = infer.input(0);

@@ -123,11 +123,11 @@ pub struct Conv {
     pub dilations: [usize; 3],
     pub padding: Padding,
     pub format: DataFormat,
-    /// True if the data are volumes, which have planes.
+    /// True if the data are volumes, which have a plane axis in addition to rows and columns.
     pub volumes: bool,
 }
 
-/// The sizes of a convolution.
+/// The sizes of a convolution's input, filter and output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvSizes {
     pub batch: usize,
@@ -249,7 +249,8 @@ impl Conv {
         }
     }
 
-    /// Returns the window along a spatial axis. Explicit padding applies to rows and columns only.
+    /// Returns the positions of the filter along a spatial axis (0 planes, 1 rows, 2 columns). Explicit padding applies
+    /// to rows and columns only.
     fn window(&self, input: usize, filter: usize, axis: usize) -> Result<Window> {
         let (stride, dilation) = (self.strides[axis], self.dilations[axis]);
         match axis {
@@ -342,7 +343,7 @@ pub(super) fn infer_images(infer: &mut Infer<'_>) -> Result<()> {
 }
 
 /// Infers the output shape of a convolution with these attributes. The number of output channels of a depthwise
-/// convolution is the product of the input's and the filter's.
+/// convolution is the product of the input's channels and the filter's channel multiplier.
 fn infer_forward(infer: &mut Infer<'_>, conv: &Conv, depthwise: bool) -> Result<()> {
     let input = infer.input_of_rank(0, conv.rank())?;
     let filter = infer.input_of_rank(1, conv.rank())?;
@@ -375,8 +376,8 @@ fn infer_forward(infer: &mut Infer<'_>, conv: &Conv, depthwise: bool) -> Result<
     Ok(())
 }
 
-/// Infers the output shape from the value of input 0, which holds the whole shape, or for images the rows and columns
-/// only.
+/// Infers the output shape of a gradient op with respect to the input, from the value of input 0: the whole shape, or
+/// for images the rows and columns only.
 fn infer_input(infer: &mut Infer<'_>, conv: &Conv) -> Result<()> {
     let mut shape = infer.value_as_shape(0)?;
     if shape.rank() == Some(2) && !conv.volumes {

@@ -3,11 +3,11 @@
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
 
-/// The common part of all dataset ops: their output is a variant that holds the dataset.
+/// The fields that the op table rows of all dataset ops share: the output is a variant that holds the dataset.
 pub(super) const DATASET: OpDef =
     OpDef { outputs: &["handle: variant"], infer: scalar, gradient: Gradient::Leaf, ..OpDef::NEW };
 
-/// The attributes that describe a dataset's elements.
+/// The attributes that hold the types and shapes of a dataset's elements.
 pub(super) const ELEMENTS: &[&str] = &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"];
 pub(super) const ELEMENTS_AND_METADATA: &[&str] =
     &["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1", "metadata: string = ''"];

@@ -109,7 +109,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Infers the shape of a diagonal matrix built from its main diagonal, or of the main diagonal of a matrix.
+/// Infers the shape of a diagonal matrix built from its main diagonal (if `make` is true), or of the main diagonal of a
+/// matrix.
 fn diagonal_shape(infer: &mut Infer<'_>, make: bool) -> Result<()> {
     let shape = infer.input(0);
     let Some(dims) = shape.dims() else { return Ok(()) };
@@ -138,7 +139,7 @@ fn opposite_op_gradient(
     Ok(first_only(forward, Some(scope.op(op).input(dz).output())))
 }
 
-/// Gradient of MatrixDiagPart: zeros off the diagonal; also for matrices that are not square.
+/// Gradient of MatrixDiagPart: `dz` on the main diagonal and zeros elsewhere, also for matrices that are not square.
 fn part_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let zeros = scope.zeros_like(forward.input(0));
     let call = scope.op("MatrixSetDiag").input(zeros).input(arrived(forward, dz)?);

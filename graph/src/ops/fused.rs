@@ -1,6 +1,6 @@
-//! Fused ops. Most are TensorFlow's: its graph optimizer writes them into the graphs that a TensorFlow master sends,
-//! each for a product, convolution or normalization and the ops after it, in the order of `fused_ops`.
-//! `_FusedElementwise` is our own ([`fuse`](crate::passes::fuse)).
+//! Fused ops. Most are TensorFlow's: a TensorFlow master's graph optimizer replaces a product, convolution or
+//! normalization and the ops after it, which `fused_ops` lists in order, by one of them. `_FusedElementwise` is our own
+//! ([`fuse`](crate::passes::fuse)).
 
 use super::OpDef;
 use super::conv::{self, DILATIONS, EXPLICIT, PADDING, STRIDES};

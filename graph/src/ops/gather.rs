@@ -72,7 +72,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Returns dimensions `from..to` of a shape, or up to the end if `to` is `None`; `None` if the rank is unknown.
+/// Returns dimensions `from..to` of a shape, or all from `from` on if `to` is `None`. Returns `None` if the rank is
+/// unknown.
 fn dims_between(shape: &PartialShape, from: usize, to: Option<usize>) -> Option<Vec<Dim>> {
     let dims = shape.dims()?;
     Some(dims.get(from..to.unwrap_or(dims.len())).unwrap_or_default().to_vec())
@@ -193,7 +194,8 @@ fn scatter_back(scope: &Scope, forward: &Forward, dz: Output, axis: usize, batch
         return Err(Error::unimplemented("the gradient of GatherV2 needs known ranks"));
     };
     let gathered = dz_rank + 1 - params_rank;
-    // The order is: batch axes, gathered axes, axes of `params` before the gather axis, axes after it.
+    // The permutation puts the axes of `dz` in the order: batch axes, gathered axes, `params` axes before `axis`,
+    // `params` axes after `axis`.
     let perm = (0..batch).chain(axis..axis + gathered).chain(batch..axis).chain(axis + gathered..dz_rank);
     let front = scope.transpose(dz, &perm.collect::<Vec<_>>());
     let (outer, inner) = (between(batch, Some(axis)), between(axis + 1, None));
@@ -202,7 +204,8 @@ fn scatter_back(scope: &Scope, forward: &Forward, dz: Output, axis: usize, batch
     let (dtype, mut ids) = wide_indices(scope, indices);
     let mut segments = size(axis);
     if batch > 0 {
-        // Each batch element has its own range of segment ids.
+        // Each batch element has its own range of segment ids, so that the sums of different batch elements stay
+        // separate.
         let (zero, one, axes) = (scope.constant(0i32), scope.constant(1i32), scope.constant([0i32]));
         let batches = scope.op("Prod").input(between(0, Some(batch))).input(axes).output();
         let first = scope.mul(scope.range(zero, batches, one), segments);

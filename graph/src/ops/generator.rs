@@ -69,7 +69,7 @@ const OF_STATE: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// Checks that the handle, the algorithm and one more input are scalars.
+/// Checks that the first three inputs (the handle, the algorithm and one parameter) are scalars.
 fn scalars(infer: &mut Infer<'_>) -> Result<()> {
     (0..3).try_for_each(|i| infer.input_of_rank(i, 0).map(|_| ()))
 }
@@ -79,7 +79,7 @@ fn after_algorithm(infer: &mut Infer<'_>) -> Result<()> {
     numbers(infer, 2)
 }
 
-/// Sets the output's shape to the value of input `at`.
+/// Sets the output's shape to the shape that input `at` describes.
 fn numbers(infer: &mut Infer<'_>, at: usize) -> Result<()> {
     infer.input_of_rank(0, 0)?;
     let shape = infer.value_as_shape(at)?;

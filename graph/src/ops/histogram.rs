@@ -1,4 +1,4 @@
-//! Counting of values in bins, and search for their positions among bounds.
+//! Counting of values in bins, and search for the insertion positions of values in sorted bounds.
 
 use super::constant::scalar;
 use super::unary::same_shape;

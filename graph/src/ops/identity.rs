@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::graph::Output;
 use crate::infer::Infer;
 
-/// The traits of ops that return their input itself, even if it is a reference. `Snapshot` is not one of them,
-/// because it returns a value.
+/// The traits of ops that return their input itself, even if the input is a reference. The op `Snapshot` does not have
+/// these traits, because it returns a copy of the variable's value.
 pub(super) const FORWARDS_REFERENCE: Traits = Traits { passes_reference: true, ..Traits::NONE };
 
 pub(super) const OPS: &[OpDef] = &[
@@ -83,7 +83,8 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Gives each output the shape of the corresponding input, and the same variable behind a handle.
+/// Gives each output the shape of the corresponding input and, if it is a resource handle, the dtype and shape of its
+/// variable.
 pub(super) fn same(infer: &mut Infer<'_>) -> Result<()> {
     for i in 0..infer.num_outputs() {
         let shape = infer.input(i);
@@ -95,7 +96,7 @@ pub(super) fn same(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Forwards all gradients.
+/// Forwards the gradient of each output to the corresponding input.
 pub(super) fn pass(_: &Scope, _: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     Ok(dy.to_vec())
 }
@@ -105,7 +106,7 @@ fn prevented(_: &Scope, forward: &Forward, _: &[Option<Output>]) -> Result<Vec<O
     Err(Error::invalid(format!("Gradient explicitly disabled. Reason: {reason}")).at_node(&forward.node.name))
 }
 
-/// Gradient of CheckNumerics: checks the gradient like the value.
+/// Gradient of CheckNumerics: another CheckNumerics, which checks the gradient.
 fn check_numerics(s: &Scope, forward: &Forward, dy: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let message = format!("the gradient that reached {} is not finite", forward.node.name);
     let checked =

@@ -153,7 +153,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// Returns the sizes of the batch axes, and the rows and columns of its matrices.
+/// Returns the sizes of the batch axes of input `input`, and the numbers of rows and columns of its matrices.
 fn matrices(infer: &Infer<'_>, input: usize) -> Result<Option<(Vec<Dim>, [Dim; 2])>> {
     match infer.input(input).dims() {
         None => Ok(None),
@@ -166,7 +166,7 @@ fn shaped(batch: &[Dim], inner: &[Dim]) -> PartialShape {
     PartialShape::of_dims(batch.iter().chain(inner).copied())
 }
 
-/// Returns the sizes of the batch axes, and the size of its square matrices.
+/// Returns the sizes of the batch axes of input 0, and the number of rows of its square matrices.
 fn squares(infer: &Infer<'_>) -> Result<Option<(Vec<Dim>, Dim)>> {
     let Some((batch, [rows, columns])) = matrices(infer, 0)? else { return Ok(None) };
     let size = PartialShape::vector(rows).merge(&PartialShape::vector(columns))?.dim(0);
@@ -213,7 +213,7 @@ fn broadcast_solution(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the smaller of two sizes; `None` if one is unknown.
+/// Returns the smaller of two sizes; `None` if either size is unknown.
 fn least(a: Dim, b: Dim) -> Dim {
     a.zip(b).map(|(a, b)| a.min(b))
 }
@@ -255,7 +255,7 @@ fn lu(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Adds a batched matrix product, with factors adjoint where requested.
+/// Adds a batched matrix product, in which `adjoint_x` and `adjoint_y` replace a factor by its adjoint.
 fn product(scope: &Scope, x: Output, y: Output, adjoint_x: bool, adjoint_y: bool) -> Output {
     scope.op("BatchMatMulV2").input(x).input(y).attr("adj_x", adjoint_x).attr("adj_y", adjoint_y).output()
 }
@@ -263,7 +263,8 @@ fn product(scope: &Scope, x: Output, y: Output, adjoint_x: bool, adjoint_y: bool
 fn inverse_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let (inverse, dz) = (forward.output(0), arrived(forward, dz)?);
     let adjoint = forward.attr::<bool>("adjoint")?;
-    // With `adjoint`, the gradient is transposed as well.
+    // With the attribute `adjoint`, the op's output is the adjoint of the inverse, so the gradient is the adjoint as
+    // well.
     let gradient = match adjoint {
         false => product(scope, inverse, product(scope, dz, inverse, false, true), true, false),
         true => product(scope, inverse, product(scope, dz, inverse, true, false), false, false),

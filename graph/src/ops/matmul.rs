@@ -77,7 +77,7 @@ pub(super) fn infer(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the rows and columns of the product of the operands' last two axes.
+/// Returns the numbers of rows and columns of the product of the matrices in the operands' last two axes.
 fn matrix_shape(infer: &Infer<'_>, operands: [&PartialShape; 2], flips: [&str; 2]) -> Result<[Dim; 2]> {
     let mut sizes = [[None; 2]; 2];
     for i in 0..2 {

@@ -222,7 +222,7 @@ pub struct OpDef {
 }
 
 impl OpDef {
-    /// The defaults for fields that a row leaves out: `OpDef { name: "NoOp", ..OpDef::NEW }`.
+    /// The default values of the fields that an op table row leaves out: `OpDef { name: "NoOp", ..OpDef::NEW }`.
     pub const NEW: OpDef = OpDef {
         name: "",
         inputs: &[],
@@ -243,14 +243,14 @@ pub type InferFn = fn(&mut Infer<'_>) -> Result<()>;
 /// for an output without one) and returns one gradient per input (`None` if no gradient flows to the input).
 pub type GradientFn = fn(&Scope, &Forward, &[Option<Output>]) -> Result<Vec<Option<Output>>>;
 
-/// The behaviour of gradients at an op.
+/// The rule by which gradients flow back through an op.
 #[derive(Clone, Copy)]
 pub enum Gradient {
-    /// The rule that builds the gradient.
+    /// Gradients are built by this function.
     Defined(GradientFn),
-    /// By nature no gradient flows through: constants, variables, comparisons, shapes.
+    /// No gradient flows back through the op by its nature: a constant, a variable, a comparison, a shape.
     Leaf,
-    /// No rule exists; building a gradient through the op is an error that names it.
+    /// No gradient rule exists; building a gradient through the op is an error that names the op.
     None,
 }
 
@@ -298,13 +298,13 @@ impl Traits {
         passes_reference: false,
         metadata: false,
     };
-    /// State or side effects.
+    /// The traits of an op with state or side effects.
     pub const STATEFUL: Traits = Traits { stateful: true, ..Traits::NONE };
-    /// A commutative op.
+    /// The traits of a commutative op.
     pub const COMMUTATIVE: Traits = Traits { commutative: true, ..Traits::NONE };
-    /// A sum of inputs in any order.
+    /// The traits of an op that sums its inputs, in any order.
     pub const AGGREGATE: Traits = Traits { commutative: true, aggregate: true, ..Traits::NONE };
-    /// An op that reads only metadata of its first input.
+    /// The traits of an op that reads only metadata of its first input.
     pub const METADATA: Traits = Traits { metadata: true, ..Traits::NONE };
 }
 
@@ -319,12 +319,12 @@ pub struct Op {
     pub inputs: Vec<Arg>,
     pub outputs: Vec<Arg>,
     pub attrs: Vec<AttrSpec>,
-    /// The index in the op table, for dense tables indexed by op.
+    /// The op's index in the op table, which also indexes tables with one entry per op.
     pub index: usize,
 }
 
 impl Op {
-    /// Parses the signature of a row; the error text says which part is malformed.
+    /// Parses the signature of an op table row; the error says which part of the row is malformed.
     fn parse(def: &'static OpDef, index: usize) -> Result<Op, String> {
         let attrs = def.attrs.iter().map(|a| spec::parse_attr(a)).collect::<Result<Vec<_>, _>>()?;
         let resolve = |text: &&'static str| -> Result<Arg, String> {

@@ -9,7 +9,7 @@ use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 
-/// The common part of the dilation op and its gradients.
+/// The fields that the op table rows of the dilation op and its gradients share.
 const DILATION: OpDef = OpDef {
     inputs: &["input: T", "filter: T"],
     outputs: &["output: T"],
@@ -76,7 +76,7 @@ fn infer(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The movement of the filter over rows and columns.
+/// The strides, dilation rates and padding of a dilation, each for rows and columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dilation {
     strides: [i64; 2],
@@ -84,7 +84,7 @@ pub struct Dilation {
     padding: Padding,
 }
 
-/// The sizes, in elements, that say where the filter lies over the input along one axis.
+/// The sizes in elements along one axis that determine the input positions under the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DilationAxis {
     pub input: usize,
@@ -154,7 +154,7 @@ impl DilationAxis {
     }
 }
 
-/// Returns the values for rows and columns of an attribute that must be 1 for batch and channels.
+/// Returns the values for rows and columns of an attribute `[1, rows, columns, 1]`.
 fn across_space(node: &impl ReadAttr, name: &str) -> Result<[i32; 2]> {
     let values: Vec<i64> = node.read_attr(name)?;
     let values = values.into_iter().map(i32::try_from).collect::<Result<Vec<i32>, _>>();

@@ -196,10 +196,10 @@ pub(super) const OPS: &[OpDef] = &[
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNorm {
     pub epsilon: f32,
-    /// The weight of the batch in the running averages; 1 if there are no running averages.
+    /// The weight of the current batch in the running averages; 1 if the op computes no running averages.
     pub average: f32,
     pub format: DataFormat,
-    /// True if the data may be volumes, which have planes.
+    /// True if the data may be volumes, which have a plane axis in addition to rows and columns.
     pub volumes: bool,
     pub training: bool,
 }
@@ -211,7 +211,7 @@ impl BatchNorm {
         let volumes = format.len() == 5;
         Ok(BatchNorm {
             epsilon: node.read_attr("epsilon")?,
-            // The gradient ops do not have this attribute.
+            // The gradient ops do not have the attribute `exponential_avg_factor`.
             average: node.read_attr("exponential_avg_factor").unwrap_or(1.0),
             format: if volumes { DataFormat::parse_volumes(&format)? } else { DataFormat::parse(&format)? },
             volumes,
@@ -228,7 +228,8 @@ impl BatchNorm {
     }
 }
 
-/// Returns the shape and the number of channels on `axis`, combined with the shapes of the per-channel vectors.
+/// Returns `shape` with the size of its channel axis `axis` merged with the lengths of the per-channel inputs
+/// `vectors`, and that size.
 fn with_channels(
     infer: &Infer<'_>,
     shape: PartialShape,
@@ -248,7 +249,8 @@ fn with_channels(
     Ok((dims.map_or_else(PartialShape::unknown, PartialShape::of_dims), channels))
 }
 
-/// Returns the shape and channel axis of the data, which has rank 4, or with volume formats also 5.
+/// Returns the shape of data input `input` and the index of its channel axis. The rank is 4, or also 5 for volume
+/// formats.
 fn data(infer: &Infer<'_>, input: usize, attrs: &BatchNorm) -> Result<(PartialShape, usize)> {
     let x = infer.input(input);
     let rank = if attrs.volumes && x.rank() != Some(4) { 5 } else { 4 };

@@ -1,4 +1,4 @@
-//! Partitioning of rows by number, stitching them together again, and positions of true elements.
+//! Partitioning of rows by number, stitching of partitions into one tensor, and indices of true elements.
 
 use super::shape::first_only;
 use super::{Gradient, OpDef};
@@ -91,8 +91,8 @@ fn stitch(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Gradient of DynamicPartition: the row numbers are partitioned in the same way, and the gradients are stitched
-/// together by them.
+/// Gradient of DynamicPartition: the row numbers are partitioned in the same way, and by them DynamicStitch puts the
+/// gradients back in order.
 fn partition_gradient(
     scope: &Scope,
     forward: &Forward,

@@ -29,7 +29,7 @@ const MAX_T: &str =
 const MEAN_T: &str = "T: {half, bfloat16, float, double}";
 const BATCH_IN_INDEX: &str = "include_batch_in_index: bool = false";
 
-/// The row of a pooling op. Its gradient ops take the image, the pooled image and a gradient.
+/// The op table row of a pooling op. Its gradient ops take the image, the pooled image and a gradient.
 const FORWARD: OpDef = OpDef { inputs: &["input: T"], outputs: &["output: T"], ..OpDef::NEW };
 const OF_MAXIMA: OpDef =
     OpDef { inputs: &["orig_input: T", "orig_output: T", "grad: T"], outputs: &["output: T"], ..OpDef::NEW };
@@ -206,11 +206,11 @@ pub struct Pool {
     pub strides: [usize; 5],
     pub padding: Padding,
     pub format: DataFormat,
-    /// True if the data are volumes, which have planes.
+    /// True if the data are volumes, which have a plane axis in addition to rows and columns.
     pub volumes: bool,
 }
 
-/// The sizes of a pooling over planes, rows and columns.
+/// The batch size, the window positions along planes, rows and columns, and the number of channels of a pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSizes {
     pub batch: usize,
@@ -236,7 +236,7 @@ impl Pool {
 
     /// Like [`Pool::of`], for window sizes and strides that are inputs instead of attributes.
     pub fn with(node: &impl ReadAttr, ksize: &[i64], strides: &[i64]) -> Result<Pool> {
-        // Only some of the pooling ops have this attribute.
+        // Only some of the pooling ops have the attribute `data_format`.
         let format = match node.read_attr::<String>("data_format") {
             Ok(format) => DataFormat::parse(&format)?,
             Err(_) => DataFormat::Nhwc,
@@ -325,7 +325,7 @@ impl Pool {
         }
     }
 
-    /// Returns the window along spatial axis `axis`: 0 planes, 1 rows, 2 columns.
+    /// Returns the positions of the window along a spatial axis: 0 planes, 1 rows, 2 columns.
     fn window(&self, input: usize, axis: usize) -> Result<Window> {
         let (ksize, stride) = (self.ksize[axis + 1], self.strides[axis + 1]);
         match axis {
@@ -334,7 +334,7 @@ impl Pool {
         }
     }
 
-    /// Returns the sizes for an input of this shape in the data format.
+    /// Returns the sizes of the pooling of an input whose shape is given in the data format.
     pub fn sizes(&self, input: &[usize]) -> Result<PoolSizes> {
         let Some([batch, d, h, w, channels]) = self.data(input, 1) else {
             crate::invalid!("tensor_in must be {}-dimensional: {}", self.rank(), Shape::new(input)?);
@@ -411,8 +411,8 @@ fn mean_grad_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Res
     Ok(vec![None, Some(with_attrs(f, s.op(op).input(d))?.output())])
 }
 
-/// Gradient of MaxPoolGrad: the positions of the maxima do not change, so only the third input has a non-zero
-/// gradient.
+/// Gradient of MaxPoolGrad: a small change of the images does not move the maxima, so only the third input has a
+/// non-zero gradient.
 fn max_grad_grad(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> Result<Vec<Option<Output>>> {
     let Some(d) = d[0] else { return Ok(vec![None; 3]) };
     let zeros = |i: usize| s.op("ZerosLike").input(f.input(i)).output();
@@ -428,7 +428,7 @@ fn max_grad_grad_v2(s: &Scope, f: &Forward, d: &[Option<Output>], op: &str) -> R
     Ok(vec![Some(zeros(0)), Some(zeros(1)), Some(with_attrs(f, call)?.output()), None, None])
 }
 
-/// Copies the pooling's attributes to a call of one of its gradient ops, as far as that op has them.
+/// Copies the pooling's attributes that the gradient op has as well to a call of that op.
 fn with_attrs<'a>(f: &Forward, mut call: Call<'a>) -> Result<Call<'a>> {
     for name in ["ksize", "strides", "padding", "data_format", "explicit_paddings", "include_batch_in_index"]
     {

@@ -149,7 +149,7 @@ fn of_bounds(s: &Scope, f: &Forward, dy: &[Option<Output>], op: &str) -> Result<
     Ok(call.outputs().into_iter().map(Some).collect())
 }
 
-/// Straight-through gradient, which ignores the rounding.
+/// The straight-through gradient: the gradient of the output is passed to the input as if nothing had been rounded.
 fn straight_through(f: &Forward, dy: &[Option<Output>]) -> Vec<Option<Output>> {
     let mut out = vec![None; f.inputs.len()];
     out[0] = dy[0];

@@ -6,12 +6,12 @@ use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::PartialShape;
 
-/// The row of an op that returns a handle.
+/// The op table row of an op that returns a handle.
 pub(super) const HANDLE: OpDef =
     OpDef { infer: handle, gradient: Gradient::Leaf, traits: Traits::STATEFUL, ..OpDef::NEW };
 
-/// The row of an op on the object behind a handle. Like in TensorFlow, ops on resource handles are stateful and ops
-/// on reference handles are not.
+/// The op table row of an op that takes a resource handle. Like in TensorFlow, such ops are stateful, and ops on
+/// reference handles are not.
 pub(super) const BY_RESOURCE: OpDef =
     OpDef { gradient: Gradient::Leaf, traits: Traits::STATEFUL, ..OpDef::NEW };
 pub(super) const BY_REFERENCE: OpDef = OpDef { gradient: Gradient::Leaf, ..OpDef::NEW };

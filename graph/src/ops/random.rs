@@ -95,7 +95,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// The row of an op that draws a number of samples for each parameter.
+/// The op table row of an op that draws a number of samples for each distribution parameter.
 const PER_PARAMETER: OpDef = OpDef {
     infer: |infer| {
         let (shape, each) = (infer.value_as_shape(0)?, infer.input(1));

@@ -1,4 +1,4 @@
-//! Reductions over axes, scans, and positions of minima and maxima.
+//! Reductions over axes, cumulative sums and products, and indices of minima and maxima.
 
 mod gradient;
 

@@ -160,7 +160,8 @@ fn variable_shape(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Infers the shape `params[:batch] + indices[batch:] + params[batch + 1:]`.
+/// Infers the output shape of ResourceGather: the concatenation of `params[:batch]`, `indices[batch:]` and
+/// `params[batch + 1:]`.
 fn gather(infer: &mut Infer<'_>) -> Result<()> {
     let params = value_shape(infer, 0, "dtype")?;
     let indices = infer.input(1);

@@ -10,7 +10,7 @@ use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 use smallvec::SmallVec;
 
-/// Builds the row of an op on a variable by reference.
+/// Builds the op table row of an op on a reference variable.
 macro_rules! by_reference {
     ($name:literal, $types:literal, $infer:ident, $($attr:literal),*) => {
         OpDef {
@@ -25,7 +25,7 @@ macro_rules! by_reference {
     };
 }
 
-/// Builds the row of an op on rows of the variable behind a handle.
+/// Builds the op table row of an op on rows of a resource variable.
 macro_rules! rows_by_handle {
     ($name:literal, $types:literal) => {
         OpDef {
@@ -40,7 +40,7 @@ macro_rules! rows_by_handle {
     };
 }
 
-/// Builds the row of an op on slices of the variable behind a handle.
+/// Builds the op table row of an op on slices of a resource variable.
 macro_rules! slices_by_handle {
     ($name:literal) => {
         OpDef {
@@ -155,7 +155,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// The row of an op on slices of a tensor.
+/// The op table row of an op on slices of a tensor.
 const OF_TENSOR: OpDef = OpDef {
     inputs: &["tensor: T", "indices: Tindices", "updates: T"],
     outputs: &["output: T"],
@@ -268,8 +268,8 @@ fn check_slices(infer: &Infer<'_>, params: &PartialShape) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Returns whether both forms of an op (by reference and by handle) accept these shapes of value, indices and
-    /// updates.
+    /// Returns whether the reference op and the resource op both accept these shapes of the variable, the indices and
+    /// the updates.
     fn fits(rows: bool, params: &[usize], indices: &[usize], updates: &[usize]) -> bool {
         let shape = |dims: &[usize]| PartialShape::of_dims(dims.iter().map(|&d| Some(d)));
         let run = |by_handle: bool| {

@@ -132,7 +132,7 @@ fn gather_or_zero(scope: &Scope, x: Output, ids: Output) -> Output {
     scope.select(named, rows, scope.zeros_like(rows))
 }
 
-/// Returns the number of segments, in the type of the op's own count input if there is one.
+/// Returns the number of segments: the op's count input if it has one, otherwise the number of rows of its output.
 fn segments(scope: &Scope, forward: &Forward) -> Output {
     match forward.inputs.get(2) {
         Some(&count) => count,
@@ -140,7 +140,7 @@ fn segments(scope: &Scope, forward: &Forward) -> Output {
     }
 }
 
-/// Gradient of a segment minimum or maximum: divided equally among the elements that equal the result.
+/// Gradient of a segment minimum or maximum: `dz` divided equally among the elements that equal the result.
 fn extreme_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let (data, ids) = (forward.input(0), forward.input(1));
@@ -157,8 +157,9 @@ fn extreme_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> 
     Ok(first_only(forward, Some(scope.select(chosen, share, scope.zeros_like(share)))))
 }
 
-/// Gradient of a segment product: the product of the other elements, computed by division. For a single zero it is
-/// the product of the non-zero elements; with several zeros the gradient is 0.
+/// Gradient of a segment product: `dz` times the product of the segment's other elements. This product is the result
+/// divided by the element; for an only zero it is the product of the non-zero elements, and with several zeros the
+/// gradient is 0.
 fn product_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz[0] else { return Ok(first_only(forward, None)) };
     let (data, ids, count) = (forward.input(0), forward.input(1), segments(scope, forward));

@@ -59,7 +59,7 @@ fn select(infer: &mut Infer<'_>) -> Result<()> {
     let (Some(chosen), Some(dims)) = (condition.dims(), values.dims()) else { return Ok(()) };
     match chosen.len() {
         0 => Ok(()),
-        // A vector condition selects rows.
+        // A condition that is a vector selects whole rows.
         1 if dims.len() != 1 => {
             if dims.is_empty() {
                 crate::invalid!("'then' must be at least a vector, but saw shape: {values}");

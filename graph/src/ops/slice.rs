@@ -82,7 +82,7 @@ pub(super) const OPS: &[OpDef] = &[
     },
 ];
 
-/// The row of an op that writes into a strided slice.
+/// The op table row of an op that writes to a strided slice.
 const SLICE_ASSIGNMENT: OpDef = OpDef {
     attrs: &[
         "T: type",
@@ -138,10 +138,10 @@ pub struct SlicePlan {
 /// The largest number of indices, because the masks are 32-bit integers.
 const MAX_INDICES: usize = 32;
 
-/// One axis of the result.
+/// One axis of a slice's result.
 #[derive(Clone, Copy)]
 enum OutputAxis {
-    /// The elements that the slice selects on this input axis.
+    /// The elements that the slice selects on the input axis with this index.
     Input(usize),
     New,
 }
@@ -214,7 +214,8 @@ impl StridedSliceAttrs {
         })))
     }
 
-    /// Assigns the indices to the axes of the input. The ellipsis (by default at the end) covers the remaining axes.
+    /// Assigns the indices of a slice to the axes of its input. The ellipsis (by default after the last index) covers
+    /// the axes that no index names.
     fn assign_indices(
         &self,
         rank: usize,
@@ -230,7 +231,7 @@ impl StridedSliceAttrs {
         }
         let bit = |mask: i64, i: usize| mask >> i & 1 != 0;
         let mut ellipses = (0..count).filter(|&i| bit(self.ellipsis_mask, i));
-        // Bits beyond the last index count too, like in TensorFlow.
+        // Mask bits beyond the last index count too, like in TensorFlow.
         if self.ellipsis_mask.count_ones() > 1 {
             crate::invalid!("Multiple ellipses in slice spec not allowed");
         }
@@ -375,7 +376,8 @@ fn slice_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Re
     Ok(first_only(forward, Some(scope.op("Pad").input(dz).input(paddings).output())))
 }
 
-/// Returns the index type and indices of a strided slice, cast to a type that all ops on slices accept.
+/// Returns an index type that all ops on slices accept, and the index inputs of a strided slice from input `from` on,
+/// cast to that type.
 fn indices(scope: &Scope, forward: &Forward, from: usize) -> Result<(DType, Vec<Output>)> {
     let given = forward.attr::<DType>("Index")?;
     let wanted = if given == DType::Int64 { DType::Int64 } else { DType::Int32 };

@@ -91,8 +91,8 @@ fn same_of_rank_one_up(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the gradient of the logits of a cross entropy. Through the loss it is the op's second output; through that
-/// second output it is the derivative of softmax.
+/// Returns the gradient of the logits of a cross entropy op. The part from the loss (output 0) is the incoming gradient
+/// times output 1; the part from output 1 is the derivative of softmax.
 fn logits_gradient(s: &Scope, f: &Forward, d: &[Option<Output>]) -> Option<Output> {
     let through_loss = d[0].map(|loss| scale_rows(s, loss, f.output(1)));
     let Some(dd) = d[1] else { return through_loss };

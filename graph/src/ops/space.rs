@@ -234,7 +234,7 @@ fn squares_back(s: &Scope, f: &Forward, dy: &[Option<Output>], op: &str) -> Resu
     Ok(vec![Some(call.output()), None])
 }
 
-/// The patches to extract from data with `N` spatial axes.
+/// The patches that an op extracts from data with `N` spatial axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patches<const N: usize> {
     pub ksizes: [usize; N],
@@ -299,7 +299,7 @@ impl<const N: usize> Patches<N> {
     }
 }
 
-/// Returns the values of an attribute for the spatial axes; those for batch and channels must be 1.
+/// Returns the values of an attribute for the spatial axes; its values for batch and channels must be 1.
 fn spatial<const N: usize>(node: &impl ReadAttr, name: &str) -> Result<[usize; N]> {
     let values: Vec<i64> = node.read_attr(name)?;
     if values.len() != N + 2 {

@@ -358,7 +358,7 @@ fn pass(infer: &mut Infer<'_>, input: usize) -> Result<()> {
     Ok(())
 }
 
-/// Gives output `output` one value per row of the indices in input `input`.
+/// Gives output `output` the shape of a vector with one value per row of input `input`, which holds indices.
 fn values_of(infer: &mut Infer<'_>, output: usize, input: usize) -> Result<()> {
     let indices = infer.input_of_rank(input, 2)?;
     infer.set(output, PartialShape::vector(indices.dim(0)));
@@ -505,7 +505,7 @@ fn unknown_triple(infer: &mut Infer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the gradients of all inputs: those listed, `None` for the others.
+/// Returns one gradient per input of the node: those of `gradients` by input index, `None` for all other inputs.
 fn only(forward: &Forward, gradients: &[(usize, Output)]) -> Vec<Option<Output>> {
     let mut out = vec![None; forward.inputs.len()];
     for &(input, gradient) in gradients {
@@ -530,7 +530,8 @@ fn to_dense_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) ->
     Ok(only(forward, &[(2, values), (3, default)]))
 }
 
-/// Gradient of SparseReorder: the permutation is found by reordering the numbers of the values.
+/// Gradient of SparseReorder: reordering the numbers 0, 1, … in place of the values gives the permutation, which is
+/// inverted.
 fn reorder_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Result<Vec<Option<Output>>> {
     let Some(dz) = dz.get(1).copied().flatten() else { return Ok(vec![None; 3]) };
     let (indices, shape) = (forward.input(0), forward.input(2));
@@ -577,7 +578,8 @@ fn dense_add_gradient(
     Ok(only(forward, &[(1, at_indices(scope, dz, forward.input(0))), (3, dz)]))
 }
 
-/// Gradient with respect to the sparse operand's values; like in TensorFlow, the dense operand has none.
+/// Gradient of a product with respect to the sparse operand's values; like in TensorFlow, the dense operand has no
+/// gradient.
 fn dense_product_gradient(
     scope: &Scope,
     forward: &Forward,

@@ -10,7 +10,7 @@ use crate::graph::Output;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 
-/// The row of an op that gathers rows and reduces them by segment.
+/// The op table row of an op that gathers rows and reduces them by segment.
 const SEGMENT_REDUCTION: OpDef = OpDef {
     inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids"],
     outputs: &["output: T"],
@@ -18,7 +18,7 @@ const SEGMENT_REDUCTION: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// The row of an op that does the same for a given number of segments.
+/// The op table row of an op that gathers rows and reduces them to `num_segments` segments.
 const SEGMENT_REDUCTION_WITH_COUNT: OpDef = OpDef {
     inputs: &["data: T", "indices: Tidx", "segment_ids: Tsegmentids", "num_segments: Tnumsegments"],
     outputs: &["output: T"],
@@ -34,7 +34,7 @@ const GRAD: OpDef = OpDef {
     ..OpDef::NEW
 };
 
-/// The row of a gradient op that returns only the gathered rows.
+/// The op table row of a gradient op that returns gradients only for the rows that were gathered.
 const GRAD_V2: OpDef = OpDef {
     inputs: &["grad: T", "indices: Tidx", "segment_ids: Tsegmentids", "dense_output_dim0: int32"],
     outputs: &["output: T", "sorted_unique_indices: Tidx"],

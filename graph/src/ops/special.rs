@@ -81,7 +81,7 @@ fn zeta_gradient(scope: &Scope, forward: &Forward, dz: &[Option<Output>]) -> Res
     reduce_gradients(scope, [x, q], [None, Some(scope.mul(dz, slope))])
 }
 
-/// Gradient of Igamma: a separate op for `a`; for `x` it is the probability density.
+/// Gradient of Igamma: for `a` by the op IgammaGradA; for `x` the density of the gamma distribution.
 fn lower_gamma_gradient(
     scope: &Scope,
     forward: &Forward,
@@ -96,7 +96,7 @@ fn lower_gamma_gradient(
     reduce_gradients(scope, [a, x], [Some(scope.mul(dz, of_a)), Some(scope.mul(dz, of_x))])
 }
 
-/// Gradient of Polygamma with respect to the second operand; the order has none.
+/// Gradient of Polygamma with respect to the second operand; the first operand, the order, has no gradient.
 fn polygamma_gradient(
     scope: &Scope,
     forward: &Forward,

@@ -3,7 +3,7 @@
 use super::check::scalar;
 use super::{Gradient, OpDef, Traits};
 
-/// The common part of all rows of this file.
+/// The fields that the op table rows of all staging ops share.
 const STAGING: OpDef = OpDef { gradient: Gradient::Leaf, traits: Traits::STATEFUL, ..OpDef::NEW };
 
 const VALUES: &[&str] = &[

@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::infer::Infer;
 use crate::shape::{Dim, PartialShape};
 
-/// Builds one op of an optimizer: its form, its name, and `(slots) [arguments before] gradient [and after] (attrs)`.
+/// Builds the op table row of one op of an optimizer from its variant (such as `dense`), its name, its slots, its
+/// inputs before the gradient, its gradient, its inputs after the gradient, and its attributes.
 macro_rules! op {
     (dense $name:literal
      { ($($slot:literal)*) [$($before:literal)*] $grad:literal [$($after:literal)*] ($($attr:literal)*) }) => {
@@ -120,8 +121,8 @@ pub(super) const OPS: &[OpDef] = optimizers! {
         { ("m") ["lr: T" "logbase: T" "sign_decay: T" "beta: T"] "grad" [] () }
 };
 
-/// Checks that the variable and its slots have the same shape, that the gradient has it too or has some of its rows,
-/// and that all other inputs are scalars.
+/// Checks that the variable and its slots have the same shape, that the gradient has this shape or (if sparse) some of
+/// its rows, and that all other inputs are scalars.
 fn apply(infer: &mut Infer<'_>) -> Result<()> {
     let args = &infer.op().inputs;
     let sparse = args.iter().position(|a| a.name == "indices");

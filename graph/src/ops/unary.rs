@@ -23,7 +23,7 @@ macro_rules! gradient {
 
 pub(super) use gradient;
 
-/// Like `gradient!`, for a gradient op that conjugates by itself, so `y` is the output unchanged.
+/// Like `gradient!`, for a gradient op that conjugates its input itself, so `y` is the node's output unchanged.
 macro_rules! gradient_op {
     (|$s:ident, $y:ident, $dy:ident| $value:expr) => {{
         const GRADIENT: GradientFn = |$s: &Scope, forward: &Forward, gradients: &[Option<Output>]| {
@@ -57,7 +57,7 @@ const SIGNED_COMPLEX: &[&str] =
     &["T: {bfloat16, half, float, double, int8, int16, int32, int64, complex64, complex128}"];
 const INTEGERS: &[&str] = &["T: {int8, int16, int32, int64, uint8, uint16, uint32, uint64}"];
 
-/// Returns the row of an op with one operand.
+/// Returns the op table row of an op with one operand.
 pub(super) const fn row(name: &'static str, attrs: &'static [&'static str], gradient: Gradient) -> OpDef {
     OpDef { name, inputs: &["x: T"], outputs: &["y: T"], attrs, infer: same_shape, gradient, ..OpDef::NEW }
 }
@@ -66,8 +66,8 @@ const fn test(name: &'static str) -> OpDef {
     OpDef { outputs: &["y: bool"], ..row(name, FLOAT, Gradient::Leaf) }
 }
 
-/// Returns the row of an op that computes a gradient from the output `y` of another op and the gradient `dy` of that
-/// output.
+/// Returns the op table row of an op that computes a gradient from the output `y` of another op and the gradient `dy`
+/// of that output.
 const fn gradient_row(name: &'static str, gradient: Gradient) -> OpDef {
     OpDef { inputs: &["y: T", "dy: T"], outputs: &["z: T"], ..row(name, FLOAT_COMPLEX, gradient) }
 }

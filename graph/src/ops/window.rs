@@ -84,19 +84,20 @@ impl fmt::Display for DataFormat {
 /// The padding around an image over which a window slides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padding {
-    /// Padding for `ceil(input / stride)` outputs; an odd element is added after the data.
+    /// Padding that gives `ceil(input / stride)` outputs; if its size is odd, the extra element is added after the
+    /// data.
     Same,
     Valid,
-    /// `[before, after]` for rows and for columns.
+    /// Padding `[before, after]` in elements, for rows and for columns.
     Explicit([[usize; 2]; 2]),
 }
 
 impl Padding {
-    /// Parses the attributes `padding` and, for the kind `EXPLICIT`, `explicit_paddings`: two numbers per dimension,
-    /// in the order of the data format.
+    /// Parses the attributes `padding` and, for the value `EXPLICIT`, `explicit_paddings`: two numbers per axis, in the
+    /// order of the data format.
     ///
     /// # Errors
-    /// `InvalidArgument` for other kinds and malformed paddings.
+    /// `InvalidArgument` for other values of `padding` and malformed paddings.
     pub fn parse(kind: &str, explicit: &[i64], format: DataFormat) -> Result<Padding> {
         if kind != "EXPLICIT" && !explicit.is_empty() {
             crate::invalid!(
@@ -131,7 +132,7 @@ impl Padding {
     }
 }
 
-/// The positions of a window along one spatial axis.
+/// The positions of a sliding window along one spatial axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub input: usize,
@@ -140,7 +141,7 @@ pub struct Window {
     pub dilation: usize,
     pub output: usize,
     pub pad_before: usize,
-    /// The number of elements before the first window, if they are not covered; there is no padding then.
+    /// The number of input elements before the first window that no window covers; if not 0, there is no padding.
     pub skip_before: usize,
 }
 
@@ -261,7 +262,7 @@ pub(super) fn positive<const N: usize>(
     Ok(format.to_nhwc(sizes))
 }
 
-/// A source of attributes: a node, or a node during shape inference.
+/// A node whose attributes can be read: a node of a graph, or a node during shape inference.
 pub trait ReadAttr {
     /// Reads an attribute, or its default.
     fn read_attr<T: FromAttr>(&self, name: &str) -> Result<T>;

@@ -1,4 +1,4 @@
-//! An index of nodes that certainly run before others. It stores one path of ancestors per node, so that a query
+//! An index of nodes that certainly run before other nodes. It stores one path of ancestors per node, so that a query
 //! needs no walk over the graph.
 
 use crate::error::Result;
@@ -7,14 +7,14 @@ use crate::ops::Role;
 use crate::topology::Topology;
 
 /// A forest in which the parent of each node is its producer with the longest path of ancestors. Each ancestor of a
-/// node in the forest has run before the node, is alive whenever the node is alive, and belongs to the same loop
-/// frame and iteration. The index is incomplete: nodes that are not ancestors in the forest may have run before as
-/// well.
+/// node in the forest has run before the node, is alive whenever the node is alive, and belongs to the same loop frame
+/// and iteration. The index is incomplete: nodes that are not ancestors of a node in the forest may have run before it
+/// as well.
 #[derive(Debug)]
 pub(super) struct AncestorForest {
-    /// Position of each node in a pre-order walk of this forest of ancestors.
+    /// Position of each node in a pre-order walk of the forest.
     first: Vec<u32>,
-    /// Position of the last descendant of each node in that walk.
+    /// Position of each node's last descendant in the pre-order walk of the forest.
     last: Vec<u32>,
 }
 
@@ -32,8 +32,8 @@ impl AncestorForest {
                 }
             }
         }
-        // Size of each subtree including its root; with it, positions are assigned after the parent and the elder
-        // siblings.
+        // Size of each subtree including its root. A node's position in the walk is its parent's position plus 1 and
+        // the sizes of the subtrees of its elder siblings.
         let mut size = vec![1u32; graph.len()];
         for &id in order.iter().rev() {
             if let Some(parent) = parent[id.index()] {
@@ -56,12 +56,13 @@ impl AncestorForest {
         Ok(AncestorForest { first, last })
     }
 
-    /// Returns the node's position in the walk, for [`AncestorForest::is_before_any`].
+    /// Returns the node's position in the pre-order walk, for [`AncestorForest::is_before_any`].
     pub(super) fn position(&self, id: NodeId) -> u32 {
         self.first[id.index()]
     }
 
-    /// Returns whether a node is an ancestor of a node at one of these positions, which must be sorted.
+    /// Returns whether the node `one` is an ancestor of a node whose walk position is in `places`, which must be
+    /// sorted.
     pub(super) fn is_before_any(&self, one: NodeId, places: &[u32]) -> bool {
         let next = places.partition_point(|place| *place <= self.first[one.index()]);
         places.get(next).is_some_and(|place| *place <= self.last[one.index()])

@@ -1,4 +1,4 @@
-//! Removal of redundant control edges, and of nodes whose only effect is to order others.
+//! Removal of redundant control edges, and of nodes whose only effect is to order other nodes.
 
 use super::ancestors::{AncestorForest, needs_all_inputs};
 use super::{checked, colocation_anchors, references, replaces_lowered_node};
@@ -14,9 +14,9 @@ use smallvec::SmallVec;
 /// same cases.
 ///
 /// The pass removes an edge that is a duplicate, that starts at a constant, or whose source runs before another input
-/// of the same reader. It removes a node that does nothing, or that forwards a value without readers, if its control
-/// edges can be replaced by as many or fewer edges on one device; its readers then wait for its inputs. Nodes of
-/// `keep` stay, and so do nodes that others are colocated with.
+/// of the same reader. The pass removes a node that does nothing, or that forwards a value without readers, if its
+/// control edges can be replaced by as many or fewer edges on one device; the readers of the node then wait for the
+/// node's inputs. Nodes of `keep` stay, and so do nodes that other nodes are colocated with.
 ///
 /// # Errors
 /// `InvalidArgument` naming a node of a cycle that is not a loop.
@@ -59,24 +59,25 @@ struct ControlEdges<'a> {
     references: Vec<bool>,
     /// The control inputs of each node in the resulting graph.
     control: Vec<Vec<NodeId>>,
-    /// The replacement of each node as a control input; `None` if other nodes wait for the node itself.
+    /// The replacement of each removed node as a control input; `None` if the node itself stays a control input of its
+    /// readers.
     stand_ins: Vec<Option<StandIn>>,
 }
 
-/// The replacement of a removed node where other nodes wait for it.
+/// The nodes that readers of a removed node wait for in its place.
 #[derive(Clone)]
 enum StandIn {
-    /// No edge is needed.
+    /// No node, because the removed node has no inputs to wait for.
     Nothing,
-    /// One other node.
+    /// One node, on the same device as the removed node.
     One(NodeId),
-    /// All inputs of the node; its only reader takes the list over.
+    /// All inputs of the removed node; its only reader takes the list over.
     All(Vec<NodeId>),
 }
 
 impl ControlEdges<'_> {
     /// Replaces the node's control inputs by their stand-ins, then computes the stand-in of the node itself. All
-    /// producers have been visited, except those at the back edge of a loop.
+    /// producers of the node have been visited, except those at the back edge of a loop.
     fn bypass(&mut self, id: NodeId) {
         let mut before = Vec::new();
         for from in std::mem::take(&mut self.control[id.index()]) {
@@ -86,7 +87,8 @@ impl ControlEdges<'_> {
                 Some(StandIn::One(stand)) => before.push(*stand),
                 Some(StandIn::All(all)) => {
                     let mut all = std::mem::take(all);
-                    // The shorter list is moved, so that a chain of nodes does not move its whole list at every node.
+                    // The shorter list is appended to the longer one, so that a chain of nodes does not copy its whole
+                    // list at every node.
                     if all.len() > before.len() {
                         std::mem::swap(&mut all, &mut before);
                     }
@@ -109,8 +111,8 @@ impl ControlEdges<'_> {
             return None;
         }
         let values = || self.topology.producers(id).iter().filter(|p| !p.is_control()).map(|p| p.node);
-        // A node that reads a Switch is alive on one side only, and the time at which a reference is read matters;
-        // neither node can be removed.
+        // A node that reads a Switch is alive only if that output of the Switch is, and the time at which a node reads
+        // a reference matters; neither node can be removed.
         let shows = |id: NodeId| self.graph.node(id).op.role() == Role::Switch || self.references[id.index()];
         if values().any(shows) {
             return None;
@@ -138,7 +140,7 @@ impl ControlEdges<'_> {
         }
     }
 
-    /// Removes control edges that other edges imply.
+    /// Removes the control edges into the node that are duplicates or that its other edges imply.
     fn reduce(&mut self, id: NodeId, ancestors: &AncestorForest) {
         let before = &mut self.control[id.index()];
         if before.is_empty() {
@@ -189,7 +191,8 @@ impl ControlEdges<'_> {
     }
 }
 
-/// Returns whether a node does no work worth waiting for, and cannot fail.
+/// Returns whether a node does no work worth waiting for and cannot fail, so that its only effect is to order other
+/// nodes.
 fn only_orders(node: &Node) -> bool {
     const OPS: &[&str] = &[
         "Const",

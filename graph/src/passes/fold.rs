@@ -11,12 +11,12 @@ use crate::tensor::Tensor;
 use crate::topology::{Producer, Topology};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Limits of constant folding, and the nodes it must leave alone.
+/// Limits of constant folding, and the nodes that the pass must not change.
 #[derive(Clone, Debug)]
 pub struct FoldOptions<'a> {
     /// Nodes that are fed, fetched or otherwise named from outside the graph; the pass does not change them.
     pub keep: &'a [NodeId],
-    /// The number of bytes by which the outputs of a node may exceed its inputs.
+    /// The number of bytes by which the outputs of a folded node may exceed its inputs.
     pub growth: usize,
     /// The limit on the total size of all folded values, in bytes.
     pub total: usize,
@@ -68,14 +68,14 @@ struct Folding<'a> {
 /// The values of a constant node.
 struct Folded {
     outputs: Vec<Tensor>,
-    /// Control inputs of the node and of the constants folded into it.
+    /// Control inputs of the constant: those of the node and of all constants folded into it.
     control: Vec<NodeId>,
-    /// Set when the node is to be replaced; a node that is a `Const` already is not.
+    /// True if the constant was computed and is to replace the node; false for a node that is a `Const` already.
     computed: bool,
 }
 
-/// The longest list of control inputs that folding carries on; a bound is needed because the lists of all inputs are
-/// merged at each node.
+/// The largest number of control inputs of a folded constant; a bound is needed because the control inputs of all
+/// inputs are merged at each node.
 const MAX_CONTROL: usize = 64;
 
 impl Folding<'_> {
@@ -168,7 +168,7 @@ impl Folding<'_> {
         let graph = self.graph;
         let mut out = Graph::with_capacity(graph.len(), graph.num_edges()).with_settings_of(graph);
         let mut new_ids = Vec::with_capacity(graph.len());
-        // Maps outputs beyond the first to the constants that replace them.
+        // Maps each output of a folded node beyond the first to the constant that replaces the output.
         let mut further: FxHashMap<Output, NodeId> = FxHashMap::default();
         let mut folded_ids = Vec::new();
         for (id, node) in graph.nodes() {

@@ -18,11 +18,11 @@ pub const MAX_FUSED_OPS: usize = 64;
 
 /// Replaces chains of element-wise nodes by `_FusedElementwise` nodes.
 ///
-/// A chain is a node together with the nodes whose values are read only inside the chain. All nodes of a chain
-/// satisfy `fusible`, are on one device and have one element type. The fused node has the name of the chain's last
-/// node, whose value is the only one visible outside, and all control inputs of the chain's nodes. Nodes outside
-/// chains keep their consumers: feeds, fetches and transfers are never `fusible` ops. A node that may read a
-/// reference fusions a chain only if it does not read the reference later than before.
+/// A chain is a node together with the nodes whose values are read only inside the chain. All nodes of a chain satisfy
+/// `fusible`, are on one device and have one element type. The fused node has the name of the chain's last node, whose
+/// value is the only one visible outside, and all control inputs of the chain's nodes. Feeds, fetches and transfers are
+/// never `fusible`, so they keep reading the same values. A node that may read a reference becomes part of a chain only
+/// if fusion does not delay the read.
 ///
 /// # Errors
 /// `InvalidArgument` naming a node of a cycle that is not a loop; `Unimplemented` if the op table has no
@@ -51,11 +51,11 @@ pub fn fuse(graph: Graph, fusible: &dyn Fn(&Node) -> bool) -> Result<Graph> {
     apply_fusions(&graph, &topology, &fusions)
 }
 
-/// The nodes of one fused node, in topological order; only the last is read from outside.
+/// The nodes that one fused node replaces, in topological order; only the value of the last node is read from outside.
 type Chain = Vec<NodeId>;
 
-/// Returns the chains of two or more nodes. The search runs from the graph's end: a node fusions a chain if all its
-/// readers are in that chain.
+/// Returns the chains of two or more nodes. The search visits consumers before producers: a node becomes part of a
+/// chain if all its readers are in that chain.
 fn chains(graph: &Graph, topology: &Topology, fusible: &dyn Fn(&Node) -> bool) -> Result<Vec<Chain>> {
     let mut chains: Vec<Chain> = Vec::new();
     let mut chain_of: FxHashMap<NodeId, usize> = FxHashMap::default();
@@ -97,7 +97,8 @@ fn readers_chain(topology: &Topology, id: NodeId, chain_of: &FxHashMap<NodeId, u
     (reads(first) && others.iter().all(reads)).then_some(chain)
 }
 
-/// Returns whether the chain has room for the node, and both have the same device and element type.
+/// Returns whether the chain has fewer than [`MAX_FUSED_OPS`] nodes, and the node has the device and element type of
+/// the chain.
 fn has_room_for(graph: &Graph, chain: &Chain, node: &Node) -> Result<bool> {
     let Some(last) = chain.first().map(|id| graph.node(*id)) else { return Ok(true) };
     Ok(chain.len() < MAX_FUSED_OPS
@@ -105,7 +106,7 @@ fn has_room_for(graph: &Graph, chain: &Chain, node: &Node) -> Result<bool> {
         && last.attr::<DType>("T")? == node.attr::<DType>("T")?)
 }
 
-/// Returns whether the node computes one tensor from tensors of the same type.
+/// Returns whether the node has one output, of the same element type as all its inputs.
 fn is_of_one_type(node: &Node) -> Result<bool> {
     if node.op.role() != Role::Compute || node.op.is_stateful() {
         return Ok(false);
@@ -151,7 +152,7 @@ impl Program {
         program
     }
 
-    /// Returns the fused node, with the name and device of `last`, the chain's last node.
+    /// Returns the fused node of the chain, with the name and device of `last`, the chain's last node.
     fn joined(self, last: &Node, fused: &'static Op, control: Vec<NodeId>) -> Result<FusedNode> {
         let texts = |texts: &[bytes::Bytes]| AttrValue::List(AttrList::Str(texts.to_vec()));
         let node = Node::new(last.name.clone(), fused)

@@ -7,28 +7,29 @@ use crate::node::Node;
 use crate::topology::Topology;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The role of each node that takes part in a fusion.
+/// The nodes that take part in a fusion, each with its role.
 pub(super) type Fusions = FxHashMap<NodeId, Fusion>;
 
 /// The role of a node in a fusion.
 pub(super) enum Fusion {
     /// The node is replaced by this fused node.
     Node(FusedNode),
-    /// The node is absorbed by the fused node that replaces this one; readers of an output of the absorbed node read
-    /// the output with the same index of the fused node.
+    /// The node is absorbed by the fused node that replaces the node with this id; readers of an output of the absorbed
+    /// node read the output with the same index of the fused node.
     PartOf(NodeId),
 }
 
 /// The node that replaces a fused group, at the position of one of the group's nodes.
 pub(super) struct FusedNode {
     pub(super) node: Node,
-    /// The outputs that the node reads, by input slot.
+    /// The outputs that the fused node reads, by input slot.
     pub(super) inputs: Vec<Output>,
     /// The node's control inputs.
     pub(super) control: Vec<NodeId>,
 }
 
-/// Returns the control inputs of the nodes without duplicates, except edges between the nodes themselves.
+/// Returns the control inputs of the nodes `joined` without duplicates; control edges between nodes of `joined` are
+/// left out.
 pub(super) fn control_inputs_of(topology: &Topology, joined: &[NodeId]) -> Vec<NodeId> {
     let mut before = FxHashSet::default();
     let producers = joined.iter().flat_map(|id| topology.producers(*id));

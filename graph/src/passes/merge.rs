@@ -58,7 +58,7 @@ fn compute_the_same(node: &Node, other: &Node) -> bool {
             && DeviceName::parse(&node.device).is_ok()
 }
 
-/// Returns the attributes except `_class`, which asks for the device of another node.
+/// Returns the attributes except `_class`, which requests colocation with another node.
 fn attrs_without_colocation(attrs: &Attrs) -> impl Iterator<Item = (&Arc<str>, &AttrValue)> {
     attrs.iter().filter(|(name, _)| &***name != "_class")
 }
@@ -102,7 +102,7 @@ impl Sources {
     }
 }
 
-/// Hashes the parts of a node by which it is merged.
+/// Hashes the properties on which two nodes must agree to be merged.
 fn hash(node: &Node, sources: &Sources) -> u64 {
     let mut hasher = FxHasher::default();
     node.op.index.hash(&mut hasher);
@@ -131,7 +131,7 @@ fn hash_attrs(attrs: &Attrs, hasher: &mut FxHasher) {
                 AttrList::Bool(v) => v.hash(hasher),
                 AttrList::Type(v) => v.hash(hasher),
                 AttrList::Shape(v) => v.hash(hasher),
-                // Empty lists of all kinds are equal, so only the lengths of these lists are hashed.
+                // Empty lists of all kinds are equal, so lists of these kinds are hashed by their lengths only.
                 AttrList::Float(v) => (v.len() as u64).hash(hasher),
                 AttrList::Tensor(v) => (v.len() as u64).hash(hasher),
                 AttrList::Func(v) => (v.len() as u64).hash(hasher),

@@ -92,7 +92,7 @@ fn references(graph: &Graph, topology: &Topology, order: &[NodeId]) -> Result<Ve
     Ok(references)
 }
 
-/// Returns the nodes that other nodes name in their `_class` attributes.
+/// Returns the nodes that `_class` attributes of other nodes request colocation with.
 fn colocation_anchors(graph: &Graph) -> impl Iterator<Item = NodeId> {
     let classes = graph.nodes().filter_map(|(_, node)| match node.attrs.get("_class") {
         Some(AttrValue::List(AttrList::Str(names))) => Some((&node.name, names)),

@@ -1,7 +1,7 @@
 //! Fusion of batch normalization. A normalization, an optional sum and the activation after it become one node. The
-//! gradient of an activation and the gradient of the normalization before it become one node, which recomputes from
-//! the normalization's inputs where the activation passes no gradient. Both halve the number of times that images are
-//! read and written.
+//! gradient of an activation and the gradient of the normalization before it become one node, which recomputes from the
+//! normalization's inputs where the activation passes no gradient. Both fusions halve the number of times that images
+//! are read and written.
 
 use super::ancestors::{AncestorForest, needs_all_inputs};
 use super::fusion::{FusedNode, Fusion, Fusions, apply_fusions, control_inputs_of};
@@ -34,11 +34,11 @@ const MAX_VISITED: usize = 64;
 /// Fuses batch normalizations with the activations around them.
 ///
 /// A normalization, the sum that is the only reader of its first output (if there is one), and the activation that is
-/// the only reader of that become one `_FusedBatchNormEx`. The gradient of an activation and the normalization
-/// gradient that is its only reader become one `_FusedBatchNormActivationGrad`. All nodes of a group are on one
-/// device and have one element type, and `takes` must accept the fused node. `_FusedBatchNormEx` has the name of the
-/// activation; its first output is the activation's output and the others are those of the normalization. A node that
-/// may read a reference is fused only if it does not read the reference later than before.
+/// the only reader of the sum or normalization become one `_FusedBatchNormEx`. The gradient of an activation and the
+/// normalization gradient that is its only reader become one `_FusedBatchNormActivationGrad`. All nodes of a group are
+/// on one device and have one element type, and `takes` must accept the fused node. `_FusedBatchNormEx` has the name of
+/// the activation; its first output is the activation's output, and its other outputs are those of the normalization. A
+/// node that may read a reference is fused only if fusion does not delay the read.
 ///
 /// # Errors
 /// `InvalidArgument` naming a node of a cycle that is not a loop; `Unimplemented` if the op table lacks a fused op.
@@ -61,7 +61,7 @@ pub fn fuse_norms(graph: Graph, takes: &dyn Fn(&Node) -> bool) -> Result<Graph> 
             name if NORMS.iter().any(|(_, gradient)| *gradient == name) => pass.backward(id, backward)?,
             _ => continue,
         };
-        // Two normalizations may feed the same sum; the first one found is fused with it.
+        // Two normalizations may feed the same sum; the sum is fused with the first one that is found.
         if let Some((others, joined)) = found
             && !others.iter().any(|other| fusions.contains_key(other))
             && takes(&joined.node)
@@ -163,7 +163,8 @@ impl<'a> NormFusion<'a> {
             false => old.to_vec(),
         };
         // The fused gradient reads the normalization's inputs a second time. The values are the same only if the
-        // gradient has the same inputs, and if none of them is a reference that may have been written in between.
+        // gradient has the same inputs, and if no input is a reference to a variable that may have been written in
+        // between.
         let is_read_again = given == [&[*x, *scale][..], &statistics].concat()
             && !used.iter().any(|input| self.reads.may_be_reference(input.node))
             && (is_training || !self.has_control(norm));
@@ -177,8 +178,8 @@ impl<'a> NormFusion<'a> {
         self.joined(Node::new(of.name.clone(), op), of, activation, whole, inputs)
     }
 
-    /// Completes the fused node with the shared attributes and the control inputs; `whole[0]` is the node that it
-    /// replaces.
+    /// Completes the fused node with the shared attributes of the normalization `of` and with control inputs. `whole`
+    /// lists the nodes of the group; the fused node replaces the first.
     fn joined(
         &self,
         node: Node,
@@ -201,7 +202,8 @@ impl<'a> NormFusion<'a> {
         Ok(Some((whole[1..].to_vec(), FusedNode { node, inputs, control })))
     }
 
-    /// Returns whether `other` has a matching op, the same device and type as `first`, and no control inputs.
+    /// Returns whether the op of `other` satisfies `is_such`, and `other` has the device and element type of `first`
+    /// and no control inputs.
     fn follows(&self, first: NodeId, other: NodeId, is_such: impl Fn(&str) -> bool) -> Result<bool> {
         let is_one = is_such(self.graph.node(other).op.name()) && !self.has_control(other);
         Ok(is_one && self.is_beside(first, other)?)
@@ -249,8 +251,8 @@ impl<'a> NormFusion<'a> {
         self.topology.consumers(norm).iter().any(|consumer| consumer.is_control() || consumer.output != 0)
     }
 
-    /// Returns whether a value does not depend on the normalization and is alive whenever the normalization is. The
-    /// fused node then waits for the value without delaying or killing other readers of the normalization.
+    /// Returns whether `value` does not depend on the normalization `norm`, and is alive whenever `norm` is. The fused
+    /// node can then wait for `value` without delaying or killing other readers of the normalization.
     fn is_there_before(&self, value: NodeId, norm: NodeId) -> bool {
         if self.place[value.index()] >= self.place[norm.index()] {
             return false;
@@ -259,7 +261,8 @@ impl<'a> NormFusion<'a> {
         let mut open = vec![value];
         while let Some(id) = open.pop() {
             let role = self.graph.node(id).op.role();
-            // The search ends at a Switch, because an ancestor relation does not say which of its outputs is alive.
+            // The search ends at a Switch, because being an ancestor does not say which of the Switch's outputs is
+            // alive.
             if role == Role::Switch || known.len() > MAX_VISITED {
                 return false;
             }

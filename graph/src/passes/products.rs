@@ -16,13 +16,13 @@ use crate::topology::Topology;
 /// The activation ops that may follow a bias.
 const ACTIVATIONS: &[&str] = &["Relu", "Relu6", "Elu", "Selu", "Tanh", "Sigmoid", "LeakyRelu"];
 
-/// Replaces a `MatMul`, the `BiasAdd` that is its only reader, and the activation that is the only reader of that (if
-/// there is one) by one `_FusedMatMul`.
+/// Replaces a `MatMul`, the `BiasAdd` that is its only reader, and the activation that is the only reader of the
+/// `BiasAdd` (if there is one) by one `_FusedMatMul`.
 ///
-/// All nodes of a group are on one device and have one element type, and `takes` must accept the fused node; if
-/// `takes` accepts only the node without the activation, the activation stays separate. The fused node has the name
-/// of the group's last node, whose value is the only one visible outside, and all control inputs of the group. A node
-/// that may read a reference is fused only if it does not read the reference later than before.
+/// All nodes of a group are on one device and have one element type, and `takes` must accept the fused node; if `takes`
+/// accepts only the node without the activation, the activation stays separate. The fused node has the name of the
+/// group's last node, whose value is the only one visible outside, and all control inputs of the group. A node that may
+/// read a reference is fused only if fusion does not delay the read.
 ///
 /// # Errors
 /// `InvalidArgument` naming a node of a cycle that is not a loop; `Unimplemented` if the op table has no
@@ -39,7 +39,7 @@ pub fn fuse_products(graph: Graph, takes: &dyn Fn(&Node) -> bool) -> Result<Grap
     let mut fusions = Fusions::default();
     for (product, _) in graph.nodes().filter(|(_, node)| is_product(node)) {
         let members = group_of(&graph, &topology, product)?;
-        // The longest accepted group is fused.
+        // The longest group whose fused node is accepted is fused.
         for len in (2..=members.len()).rev() {
             let members = &members[..len];
             let node = fused_node(&graph, members, fused)?;
@@ -64,7 +64,7 @@ fn is_product(node: &Node) -> bool {
     node.op.name() == "MatMul"
 }
 
-/// Returns the product, followed by the bias and the activation if they are present.
+/// Returns the nodes of a group: the product, followed by the bias and the activation if they are present.
 fn group_of(graph: &Graph, topology: &Topology, product: NodeId) -> Result<Vec<NodeId>> {
     let mut members = vec![product];
     if let Some(bias) = follower(graph, topology, product, &["BiasAdd"])?
@@ -76,8 +76,8 @@ fn group_of(graph: &Graph, topology: &Topology, product: NodeId) -> Result<Vec<N
     Ok(members)
 }
 
-/// Returns the only consumer of the node, if it reads the node as its first input, has one of these ops, and has the
-/// same device and type.
+/// Returns the only consumer of the node, if it reads the node as its first input, has one of the ops `ops`, and has
+/// the node's device and element type.
 fn follower(graph: &Graph, topology: &Topology, id: NodeId, ops: &[&str]) -> Result<Option<NodeId>> {
     let [only] = topology.consumers(id) else { return Ok(None) };
     let (node, reader) = (graph.node(id), graph.node(only.node));
@@ -86,13 +86,13 @@ fn follower(graph: &Graph, topology: &Topology, id: NodeId, ops: &[&str]) -> Res
     Ok((fits && reader.attr::<DType>("T")? == node.attr::<DType>("T")?).then_some(only.node))
 }
 
-/// Returns the data inputs of the group: both factors and the bias.
+/// Returns the outputs that the group reads: the product's two factors and the bias.
 fn inputs(topology: &Topology, members: &[NodeId]) -> Vec<crate::graph::Output> {
     let read = members.iter().flat_map(|id| topology.producers(*id)).filter(|p| !p.is_control());
     read.filter(|p| !members.contains(&p.node)).map(|p| p.source()).collect()
 }
 
-/// Returns whether the op accepts the node's element type.
+/// Returns whether the fused op accepts the element type of `node`.
 fn has_type(fused: &Op, node: &Node) -> bool {
     let spec = fused.attrs.iter().find(|spec| spec.name == "T");
     spec.zip(node.attrs.get("T")).is_some_and(|(spec, dtype)| spec.check(dtype).is_ok())

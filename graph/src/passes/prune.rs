@@ -1,11 +1,12 @@
-//! Dead-code elimination: nodes that the wanted nodes do not depend on are removed.
+//! Dead-code elimination: removal of the nodes that no wanted node depends on.
 
 use super::retain;
 use crate::error::Result;
 use crate::graph::{Graph, NodeId};
 use crate::topology::Topology;
 
-/// Returns the graph of the wanted nodes and their ancestors over data and control edges, in their order.
+/// Returns the graph of the wanted nodes and their ancestors over data and control edges, in the order of the original
+/// graph.
 pub fn prune(graph: &Graph, wanted: &[NodeId]) -> Result<Graph> {
     let topology = Topology::new(graph);
     let mut becomes = vec![None; graph.len()];

@@ -12,12 +12,13 @@ pub(super) struct ReferenceReads<'a> {
     topology: &'a Topology,
     /// Set for nodes that may return a reference, by the op's signature or by forwarding an input.
     references: Vec<bool>,
-    /// Set for nodes that are ready when the step starts: constants, variables, and nodes that forward only those.
+    /// Set for nodes that are ready when the step starts: constants, variables, and nodes that only forward constants
+    /// or variables.
     is_ready_at_start: Vec<bool>,
 }
 
 impl<'a> ReferenceReads<'a> {
-    /// Collects the facts. `order` lists every node after its producers.
+    /// Collects the facts about all nodes of `graph`. `order` lists every node after its producers.
     pub(super) fn new(graph: &Graph, topology: &'a Topology, order: &[NodeId]) -> Result<ReferenceReads<'a>> {
         let references = references(graph, topology, order)?;
         let mut is_ready_at_start = vec![false; graph.len()];
@@ -39,14 +40,14 @@ impl<'a> ReferenceReads<'a> {
         self.references[id.index()]
     }
 
-    /// Returns whether the node may read a reference and would read it later when fused with `others`, because the
-    /// others wait for a node that it does not wait for.
+    /// Returns whether the node may read a reference and would read it later when fused with `others`, because one of
+    /// `others` waits for a node that the node `id` does not wait for.
     pub(super) fn would_read_later(&self, id: NodeId, others: &[NodeId]) -> bool {
         let producers = self.topology.producers(id);
         if !producers.iter().any(|p| self.references[p.node.index()]) {
             return false;
         }
-        // The node waits for the members that it reads, and so for the producers of those members.
+        // The node waits for the nodes of `others` that it reads, and so for the producers of those nodes.
         let mut known = FxHashSet::from_iter([id]);
         let mut open = vec![id];
         while let Some(member) = open.pop() {

@@ -28,7 +28,8 @@ pub fn remove_unread_nodes(graph: &Graph, keep: &[NodeId]) -> Result<Graph> {
     }
 }
 
-/// The number of edges that may be visited, per edge of the graph, to find control inputs that others imply.
+/// The number of edges that may be visited, per edge of the graph, to find control inputs that other control inputs
+/// imply.
 const VISITS_PER_EDGE: usize = 4;
 
 type ControlInputs = SmallVec<[NodeId; 4]>;
@@ -37,7 +38,7 @@ type ControlInputs = SmallVec<[NodeId; 4]>;
 struct UnreadNodes {
     is_unread: Vec<bool>,
     count: usize,
-    /// The nodes that each unread node runs after, without those that others of the list imply.
+    /// The nodes that each unread node runs after, except those that other nodes of the list already wait for.
     waits: Vec<ControlInputs>,
     /// Set for unread nodes that need no `NoOp`, because their readers can wait for the node's inputs directly.
     is_bypassed: Vec<bool>,
@@ -89,7 +90,7 @@ impl UnreadNodes {
             };
             let implied: ControlInputs = waits.iter().copied().filter(implied).collect();
             waits.retain(|from| !implied.contains(from));
-            // A `NoOp` is kept where it replaces several edges to another device by one.
+            // A `NoOp` is kept if it replaces several edges from another device by one.
             let here = |from: &NodeId| graph.node(*from).device == graph.node(id).device;
             self.is_bypassed[id.index()] =
                 waits.len() <= 1 && (waits.iter().all(here) || topology.consumers(id).len() == 1);
@@ -136,8 +137,7 @@ impl UnreadNodes {
     }
 }
 
-/// Returns whether running the node has no effect except its outputs, and the node is alive whenever its producers
-/// have run.
+/// Returns whether the node has no effect except its outputs, and is alive whenever its producers have run.
 fn is_without_effect(graph: &Graph, topology: &Topology, id: NodeId) -> Result<bool> {
     let node = graph.node(id);
     if node.op.role() != Role::Compute || node.op.is_stateful() || is_placeholder(node.op) {
@@ -157,7 +157,7 @@ fn is_ready_at_start(graph: &Graph, topology: &Topology, id: NodeId) -> bool {
     topology.producers(id).is_empty() && graph.node(id).op.name() == "Const"
 }
 
-/// Answers whether a node runs after another, within a bounded number of visited edges.
+/// A search for whether one node runs after another, within a limit on the number of visited edges.
 struct Ancestry<'a> {
     graph: &'a Graph,
     topology: &'a Topology,
@@ -180,7 +180,7 @@ impl<'a> Ancestry<'a> {
         self.round += 1;
         let mut open = vec![late];
         while let Some(id) = open.pop() {
-            // These nodes run even if one of their inputs is dead.
+            // Merge and ControlTrigger run even if one of their inputs is dead.
             if matches!(self.graph.node(id).op.role(), Role::Merge | Role::ControlTrigger) {
                 continue;
             }
@@ -191,7 +191,7 @@ impl<'a> Ancestry<'a> {
                 }
                 let Some(left) = self.left.checked_sub(1) else { return false };
                 self.left = left;
-                // Edges that close loops lead to later positions and are skipped.
+                // Back edges of loops come from nodes later in the topological order and are skipped.
                 let is_between = (self.position[early.index()]..self.position[id.index()])
                     .contains(&self.position[from.index()]);
                 if is_between && self.visited_in[from.index()] != self.round {

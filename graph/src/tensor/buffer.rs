@@ -1,5 +1,5 @@
-//! Aligned memory for tensors. Large buffers are counted against a limit and cached for reuse, because the page
-//! faults of fresh memory cost more than the work done on it.
+//! Aligned memory for tensors. Large buffers are counted against a limit and cached for reuse, because the page faults
+//! of new memory cost more time than the computation on its elements.
 
 use super::region::{Region, Use, large_memory};
 use crate::error::{Error, Result};
@@ -20,14 +20,14 @@ pub const ALIGNMENT: usize = 64;
 /// zero pages when they are touched, independently of the process's allocator.
 pub const LARGE: usize = 1 << 18;
 
-/// The size in bytes from which huge pages are requested: they cause fewer faults, and at this size at most a third
-/// of the memory is wasted.
+/// The size in bytes from which huge pages are requested: huge pages cause fewer page faults, and from this size on
+/// waste at most a third of the memory.
 const HUGE: usize = 4 << 20;
 
-/// The divisor of the memory limit that bounds the cached memory.
+/// The divisor that gives the limit on cached memory from the memory limit.
 const FREE_LIST_SHARE: u64 = 8;
 
-/// The unit of small allocations, which gives them their alignment.
+/// The unit of small allocations; its alignment is the alignment of small buffers.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; ALIGNMENT]);
@@ -44,11 +44,11 @@ pub struct Buffer {
 enum Memory {
     Heap(Vec<Line>),
     Large(Block),
-    /// Read-only memory of another owner; it is not counted against the limit.
+    /// Read-only memory that another object owns; it is not counted against the memory limit.
     Borrowed(Box<dyn Region>),
 }
 
-/// Memory of one large buffer, from the operating system or from the source set by
+/// The memory of one large buffer, from the operating system or from the function set by
 /// [`set_large_memory`](super::set_large_memory).
 enum Block {
     Anonymous(MmapMut),
@@ -130,7 +130,7 @@ impl Buffer {
         Ok(Buffer { memory: Memory::Large(block), len, contents: next_contents_number() })
     }
 
-    /// Returns a read-only buffer over memory of another owner.
+    /// Returns a read-only buffer over memory that `region` owns.
     pub fn borrowed(region: Box<dyn Region>) -> Buffer {
         let len = region.bytes().len();
         Buffer { memory: Memory::Borrowed(region), len, contents: next_contents_number() }
@@ -144,7 +144,7 @@ impl Buffer {
         }
     }
 
-    /// Returns whether the buffer owns its memory and no other reader of the memory exists.
+    /// Returns whether the buffer owns its memory and nothing else reads that memory.
     pub fn is_writable(&self) -> bool {
         match &self.memory {
             Memory::Heap(_) => true,
@@ -221,9 +221,9 @@ fn next_contents_number() -> u64 {
     number
 }
 
-/// Bytes of all large buffers that exist, including cached ones.
+/// The total size in bytes of all large buffers that exist, including cached ones.
 static LIVE: AtomicU64 = AtomicU64::new(0);
-/// The limit of `LIVE`; 0 if none is set.
+/// The limit on `LIVE` in bytes; 0 if no limit is set.
 static LIMIT: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the limit in bytes for all large tensors together; an allocation beyond the limit fails. The default limit is
@@ -288,7 +288,7 @@ pub(crate) fn out_of_memory(bytes: u128) -> Error {
 }
 
 /// Cached large blocks by size in bytes. Methods return blocks to be freed, and the caller drops them without holding
-/// the lock, because a source of memory may have to communicate to free one.
+/// the lock, because freeing a block may need communication.
 #[derive(Default)]
 struct FreeList {
     by_len: BTreeMap<usize, Vec<(Instant, Block)>>,

@@ -9,8 +9,9 @@ pub(super) struct Inline {
     word: u64,
 }
 
-/// A number of bytes. The compiler uses its invalid values to distinguish this storage from others without a separate
-/// tag. It fills a machine word for the same reason as [`crate::DType`].
+/// The length of inline storage in bytes. The compiler uses the invalid values of this type to distinguish inline
+/// storage from other storage without a separate tag. The type fills a machine word for the same reason as
+/// [`crate::DType`].
 #[derive(Clone, Copy)]
 #[repr(usize)]
 #[rustfmt::skip]

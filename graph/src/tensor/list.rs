@@ -6,8 +6,8 @@ use crate::dtype::DType;
 use crate::error::{Code, Error, Result};
 use crate::shape::PartialShape;
 
-/// A list of tensors of one type, some of which may be unset. Type `T` tells the memory that the tensors are in, by
-/// default host memory.
+/// A list of tensors of one type, some of which may be unset. Type `T` is the type of the tensors, which determines the
+/// memory they are in, by default host memory.
 #[derive(Clone, Debug)]
 pub struct TensorList<T = Tensor> {
     pub element_dtype: DType,
@@ -63,7 +63,7 @@ impl<T: VariantComponent> TensorList<T> {
         &self.elements
     }
 
-    /// Returns the list of the results of `with` for each element.
+    /// Returns the list of the results of applying `with` to each element.
     ///
     /// # Errors
     /// The first error of `with`, and the errors of [`TensorList::push`] and [`TensorList::resize`].

@@ -337,7 +337,7 @@ impl Tensor {
         }
     }
 
-    /// Returns whether no other reader shares the storage, so that a write needs no copy.
+    /// Returns whether no other tensor or reader shares the storage, so that a write needs no copy.
     #[inline]
     pub fn is_unique(&self) -> bool {
         match &self.storage {

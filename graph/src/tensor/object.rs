@@ -69,7 +69,7 @@ pub(super) struct Nesting {
 impl Nesting {
     pub(super) const NONE: Nesting = Nesting { depth: 0, tensors: 0 };
 
-    /// Returns the nesting of one component.
+    /// Returns the depth and the number of tensors that one component adds.
     fn of(component: &impl VariantComponent) -> Nesting {
         let objects = component.variants().unwrap_or_default().iter().filter_map(Variant::object);
         objects.fold(Nesting::NONE, |all, object| Nesting {
@@ -78,7 +78,7 @@ impl Nesting {
         })
     }
 
-    /// Returns the totals with one more component.
+    /// Returns the depth and number of tensors after a component is added.
     ///
     /// # Errors
     /// `ResourceExhausted` if variants are nested too deep or hold too many tensors.
@@ -96,8 +96,8 @@ impl Nesting {
         Ok(all)
     }
 
-    /// Returns the totals without a removed component. The depth stays as an upper bound, because the other
-    /// components are not visited.
+    /// Returns the depth and number of tensors after a component is removed. The depth stays as an upper bound, because
+    /// the remaining components are not visited.
     pub(super) fn without(self, component: &impl VariantComponent) -> Nesting {
         Nesting { tensors: self.tensors.saturating_sub(Nesting::of(component).tensors), ..self }
     }

@@ -4,7 +4,8 @@ use super::object::{Nesting, VariantComponent};
 use super::{Tensor, VariantObject};
 use crate::error::{Error, Result};
 
-/// A list of tensors, or no value. Type `T` tells the memory that the tensors are in, by default host memory.
+/// A list of tensors, or no value. Type `T` is the type of the tensors, which determines the memory they are in, by
+/// default host memory.
 #[derive(Clone, Debug)]
 pub struct Optional<T = Tensor> {
     components: Option<Vec<T>>,
@@ -30,7 +31,7 @@ impl<T: VariantComponent> Optional<T> {
         self.components.as_deref()
     }
 
-    /// Returns the optional of the results of `with` for each tensor.
+    /// Returns the optional that holds the results of applying `with` to each tensor.
     ///
     /// # Errors
     /// The first error of `with`, and the errors of [`Optional::of`].

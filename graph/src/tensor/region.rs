@@ -1,5 +1,5 @@
-//! Regions: memory for buffers that does not come from the allocator, but from a source of the process or from
-//! another process.
+//! Regions: memory for buffers that comes from another process or from a function set by the process, and not from the
+//! allocator.
 
 use std::any::Any;
 use std::sync::OnceLock;
@@ -15,20 +15,20 @@ pub trait Region: Any + Send + Sync {
     /// Returns whether the region can be written.
     fn is_writable(&self) -> bool;
 
-    /// Returns the larger region of which this one is the beginning, if there is one.
+    /// Returns the larger region that begins with this region, if there is one.
     fn block(&self) -> Option<&dyn Region> {
         None
     }
 }
 
-/// A source of large memory: returns a region of so many zero bytes, or `None` if the buffer is to use ordinary
-/// memory.
+/// A function that supplies memory for large buffers: it returns a region of that many zero bytes, or `None` if the
+/// buffer is to use ordinary memory.
 pub type LargeMemorySource = fn(usize, Use) -> Option<Box<dyn Region>>;
 
 /// The purpose of newly allocated memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// All bytes are going to be written.
+    /// All bytes are going to be written, so their initial values do not matter.
     Writing,
     /// The bytes represent zeros and may never be written; untouched pages should not occupy memory.
     Zeros,
@@ -36,12 +36,12 @@ pub enum Use {
 
 static SOURCE: OnceLock<LargeMemorySource> = OnceLock::new();
 
-/// Sets the source of memory for large buffers. Only the first call has an effect.
+/// Sets the function that supplies memory for large buffers. Only the first call has an effect.
 pub fn set_large_memory(source: LargeMemorySource) {
     let _ = SOURCE.set(source);
 }
 
-/// Asks the source for a region of exactly `len` bytes.
+/// Returns a region of exactly `len` bytes from the function set by [`set_large_memory`], if it supplies one.
 pub(super) fn large_memory(len: usize, purpose: Use) -> Option<Box<dyn Region>> {
     SOURCE.get().and_then(|source| source(len, purpose)).filter(|region| region.bytes().len() == len)
 }

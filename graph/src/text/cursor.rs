@@ -3,7 +3,7 @@
 use super::is_name_byte;
 use crate::error::{Error, Result};
 
-/// A line and the position of the next token.
+/// One line of the text, and the position of its next token.
 pub(super) struct Cursor<'a> {
     line: usize,
     whole: &'a str,
@@ -15,7 +15,7 @@ impl<'a> Cursor<'a> {
         Cursor { line, whole, at: 0 }
     }
 
-    /// Returns an error at this line.
+    /// Returns an error that names the line.
     pub(super) fn error(&self, message: impl Into<String>) -> Error {
         Error::Text { line: self.line, message: message.into() }
     }
@@ -85,7 +85,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Consumes a word of letters, digits and underscores; the word is empty if there is none.
+    /// Consumes and returns a possibly empty word of letters, digits and underscores.
     pub(super) fn word(&mut self) -> &'a str {
         self.skip_space();
         self.take_while(|b| b.is_ascii_alphanumeric() || b == b'_')

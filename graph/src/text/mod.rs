@@ -7,9 +7,10 @@
 //! y = MatMul[T=float, transpose_b=true](x, w:0, ^init) @"/job:worker"
 //! ```
 //!
-//! A line is `name = Op[attributes](inputs) @"device" %opaque`; all parts after the op are optional. Names with other
-//! characters are quoted strings. Nodes may be in any order; `#` starts a comment. Lines that begin with `%` are
-//! directives that hold the settings of the whole graph. The forms of attributes are
+//! A line is `name = Op[attributes](inputs) @"device" %opaque`; all parts after the op are optional. Names with
+//! characters other than letters, digits and `_./\->` are quoted strings. Nodes may be in any order; `#` starts a
+//! comment. Lines that begin with `%` are directives that hold the settings of the whole graph.
+//! The forms of attributes are
 //!
 //! | kind | form |
 //! |---|---|
@@ -17,8 +18,8 @@
 //! | int, float, bool | `3`, `3.0` (or `1e-5`, `inf`, `nan`), `true` |
 //! | type | `float` |
 //! | shape | `<2,?>`, of unknown rank `<*>`, of a scalar `<>` |
-//! | tensor | `float<3>{1.0, 2.0, ...}`, where `...` repeats the last element; bits in hex where a type has no text |
-//! | function | `@name[T=float]`; a placeholder for one's attribute is `$T` |
+//! | tensor | `float<3>{1.0, 2.0, ...}`, where `...` repeats the last element; hex bits for types without text |
+//! | function | `@name[T=float]`; `$T` stands for attribute `T` of the enclosing function |
 //! | list | `[1, 2]` |
 
 mod cursor;

@@ -175,7 +175,7 @@ fn float(out: &mut String, v: f32) {
     floating(out, v.is_nan(), v.to_bits() == 0x7fc0_0000, v.to_bits(), format_args!("{v:?}"));
 }
 
-/// Prints a number; a NaN with unusual bits is printed with its bits.
+/// Prints a number; a NaN whose bits differ from the standard NaN is printed with its bits.
 fn floating(
     out: &mut String,
     is_nan: bool,

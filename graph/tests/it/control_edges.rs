@@ -93,7 +93,7 @@ fn nodes_with_other_uses_stay() -> Result<()> {
 
 #[test]
 fn edges_through_a_merge_imply_no_order() -> Result<()> {
-    // The input that Merge forwards may have arrived without the other.
+    // The forwarded input of the Merge may have arrived before the other input, so the Merge does not wait for both.
     let text = r#"
         %versions producer=21 min_consumer=0
         p = Placeholder[dtype=bool]
@@ -169,7 +169,7 @@ fn a_million_nodes_are_handled() -> Result<()> {
     let mut graph = Graph::with_capacity(LENGTH, 2 * LENGTH);
     let source = Node::new("", op("Placeholder")?).with_attr("dtype", DType::Float);
     let nothing = Node::new("", op("NoOp")?);
-    // The list of awaited nodes is handed down a chain in which each node adds one node to it.
+    // Each node of the chain adds one node to the list of awaited nodes that it takes over from the node before it.
     let mut last: Vec<NodeId> = Vec::new();
     while graph.len() < LENGTH {
         let name = |what: &str| format!("{what}{}", graph.len()).into();

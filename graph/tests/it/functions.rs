@@ -4,7 +4,7 @@
 use anabranch_graph::{Attrs, DType, Error, Graph, Result};
 use expect_test::{Expect, expect};
 
-/// Checks the graph that `main` of the library is instantiated to under these attributes.
+/// Checks the graph that results from instantiating the function `main` of the library under these attributes.
 fn check(library: &str, attrs: Attrs, expected: Expect) -> Result<()> {
     let library = Graph::from_text(library)?.library;
     let body = library.lookup("main").and_then(|f| f.instantiate(&attrs, &library));
@@ -114,7 +114,7 @@ fn errors_name_the_node_that_does_not_fit() -> Result<()> {
 }
 
 #[test]
-fn a_part_of_a_library_has_the_reachable_functions() -> Result<()> {
+fn a_library_is_reduced_to_the_functions_that_a_graph_reaches() -> Result<()> {
     let graph = Graph::from_text(
         "%function a\nn = b\n%end\n%function b\nn = NoOp[f=@c[g=[@d]]]\n%end\n%function c\n%end\n%function d\n%end\n\
          %function e\n%end\n%function da\n%end\n%gradient d da\n%gradient e da\n\

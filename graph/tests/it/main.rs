@@ -1,4 +1,4 @@
-//! The graph, its passes and its gradients, from text to text.
+//! Tests of the graph, its passes and its gradients, on graphs in the text format.
 
 mod control_edges;
 mod dot;

@@ -7,7 +7,7 @@ use anabranch_graph::passes::{
 use anabranch_graph::{DType, Error, Graph, Node, NodeId, Output, Result, Shape, Tensor, ops};
 use expect_test::{Expect, expect};
 
-/// Checks the result of the pass on the text; `keep` names nodes, separated by spaces.
+/// Checks the graph that the pass returns for the graph `text`; `keep` names nodes, separated by spaces.
 fn check(pass: &str, keep: &str, text: &str, expected: Expect) -> Result<()> {
     let graph = Graph::from_text(text)?;
     let find = |name: &str| graph.find(name).ok_or_else(|| Error::invalid(format!("no node {name}")));
@@ -273,7 +273,7 @@ fn passes_handle_a_chain_of_a_million_nodes() -> Result<()> {
     assert_eq!(merge(&graph, &[])?.len(), LENGTH);
     let options = FoldOptions { growth: 64, ..FoldOptions::DEFAULT };
     assert_eq!(fold(&graph, &FloatKernels, &options)?.len(), LENGTH);
-    // Only the beginning of a chain remains if its end is used by a control edge alone.
+    // If the end of the chain is read only by a control edge, only the beginning of the chain remains.
     let no_op = ops::lookup("NoOp").ok_or_else(|| Error::invalid("no NoOp"))?;
     let waits = graph.add(Node::new("waits", no_op), &[], &[last])?;
     assert_eq!(remove_unread_nodes(&graph, &[waits])?.len(), 2);
@@ -399,7 +399,7 @@ fn unread_keeps_control_edges_that_decide_aliveness() -> Result<()> {
 
 #[test]
 fn passes_accept_loops_and_refuse_other_cycles() -> Result<()> {
-    // Constants in the loop are folded, and the result still waits for each iteration.
+    // The constants in the loop are folded, and the folded constant still waits for each iteration.
     let text = r#"
         start = Const[dtype=float, value=float<>{1.0}]
         enter = Enter[T=float, frame_name="loop"](start)
@@ -573,7 +573,7 @@ fn fuse_reads_references_no_later_than_before() -> Result<()> {
     )
 }
 
-/// The reads of the variables are available from the start of the step, so the fused node may wait for all of them.
+/// Both variables can be read from the start of the step, so the fused node may wait for all of its inputs.
 #[test]
 fn fuse_fuses_reads_of_references_ready_at_start() -> Result<()> {
     check(

@@ -598,7 +598,7 @@ fn gradients_of_operands_behind_equal_windows_are_not_summed() -> Result<()> {
         assert!(after.inputs(both).iter().all(|input| input.node == dz), "{}", after.to_text());
         assert!(after.find("args").is_none(), "{}", after.to_text());
     }
-    // Windows with another stride, another width, or another start.
+    // The two paths differ in the stride, the width or the start of their windows.
     for (from, to) in [
         ("[1, 2, 2, 1], padding=\"PADDING\"", "[1, 3, 3, 1], padding=\"SAME\""),
         ("PADDING\"](x, point)", "VALID\"](x, whole)"),
@@ -766,7 +766,7 @@ fn iterations_and_aliveness_are_preserved() -> Result<()> {
             out = Neg[T=float](exit)
         "#]],
     )?;
-    // A value that does not depend on the branch is dead where its operand was dead.
+    // `a` no longer reads `one`, but must still be dead when `one` is dead, although `x` does not depend on the branch.
     check(
         "out",
         r#"

@@ -47,7 +47,7 @@ fn nodes_print_and_parse() -> Result<()> {
 }
 
 #[test]
-fn attributes_of_every_kind() -> Result<()> {
+fn attributes_of_every_kind_print_and_parse() -> Result<()> {
     check(
         r#"n = NoOp[s="a\"\\\n\t\x00\xffü", i=-3, f=1e-7, g=inf, h=nan, q=nan:0x7fc00001, b=true, t=half, r=<*>, u=<>, p=$T, fn=@"my f"[T=float, g=@h], e=[], l=[1.5, nan], z=[<1>, <?,2>], w=[@a, @b], "odd=key"=1]"#,
         expect![[r#"
@@ -57,7 +57,7 @@ fn attributes_of_every_kind() -> Result<()> {
 }
 
 #[test]
-fn tensors_of_every_kind() -> Result<()> {
+fn tensors_of_every_kind_print_and_parse() -> Result<()> {
     check(
         r#"
         a = NoOp[v=float<2,3>{1.0, -0.0, 1e30, 2.5, ...}]
@@ -242,7 +242,7 @@ fn damaged_texts_parse_or_are_refused() -> Result<()> {
 }
 
 #[test]
-fn functions() -> Result<()> {
+fn functions_print_and_parse() -> Result<()> {
     check(
         r#"
         %function f[_noinline=true] stateful %0x2800

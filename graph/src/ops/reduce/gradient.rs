@@ -48,7 +48,7 @@ impl Axes {
         }))
     }
 
-    /// Like `restore`, for axes that are known only at run time.
+    /// Like `Axes::restore`, for axes that are known only at run time.
     fn restore_at_run_time(&self, scope: &Scope, x: Output, y: Output) -> Output {
         let scalar = |v: i32| constant(scope, Tensor::scalar(v));
         let shape = scope.op("Shape").input(x).output();
@@ -129,8 +129,8 @@ pub(super) fn euclidean_norm(scope: &Scope, forward: &Forward, gradients: &[Opti
     Ok(vec![Some(scope.div(x, scope.div(y, dy))), None])
 }
 
-/// Gradient of Prod: `dy` times the product of all other elements. The products are computed without division, so
-/// that zeros are handled: along one axis after the other, from the exclusive products before and after each element.
+/// Gradient of Prod: `dy` times the product of all other elements. To allow zeros, the products are computed without
+/// division: axis by axis, as the product of all elements before times the product of all elements after each element.
 pub(super) fn prod(scope: &Scope, forward: &Forward, gradients: &[Option<Output>]) -> Gradients {
     let x = forward.input(0);
     let axes = Axes::of(scope, forward)?;

@@ -1,4 +1,5 @@
-//! Inlining of function calls: a call node is replaced by the nodes of the body, named under the call's name.
+//! Inlining of function calls: a call node is replaced by the nodes of the called function's body, whose names are
+//! prefixed with the call's name.
 
 use super::{Draft, EnclosingFunction};
 use crate::attr::{AttrList, AttrValue, FuncAttr};
@@ -114,10 +115,10 @@ impl Draft<'_> {
         Ok(body)
     }
 
-    /// Returns the node that all nodes of the body without inputs inside the body must wait for: it stands for the
-    /// control inputs of the call. In graphs with Switch or Enter nodes it also stands for the arguments, so that the
-    /// whole body is dead when the arguments are dead and runs once per iteration. Returns `None` if no such node is
-    /// needed.
+    /// Returns the node that all nodes of the body without inputs must wait for, or `None` if no such node is needed.
+    /// The returned node runs after the control inputs of the call. In graphs with Switch or Enter nodes it runs after
+    /// the arguments if there are no control inputs, so that the whole body is dead when the arguments are dead and
+    /// runs once per iteration.
     fn entry(&mut self, id: NodeId, args: &[Output], body: &Body) -> Result<Option<NodeId>> {
         let mut waits = self.controls[id.index()].clone();
         let steers = |role| matches!(role, Role::Switch | Role::Enter);
@@ -132,8 +133,8 @@ impl Draft<'_> {
                 return Ok(None);
             }
             for arg in args {
-                // An Identity waits for the one value, which may be fed, and not for all side effects of the other
-                // call.
+                // The argument is an output of another call. An Identity waits for this one value, which may be fed,
+                // and not for all side effects of the other call.
                 waits.push(if self.is_call(arg.node) {
                     let attrs = [("T", self.type_of(*arg)?.dtype.into())];
                     self.add(id, "input", "Identity", &attrs, vec![*arg], Vec::new())?
@@ -182,7 +183,7 @@ impl Draft<'_> {
     }
 }
 
-/// Returns the device that a node of a body asks for; parts that it leaves open are taken from the call's device.
+/// Returns the device that a node of a body asks for; the call's device fills the parts that the node leaves open.
 fn device_within(own: &Arc<str>, call: &Arc<str>) -> Arc<str> {
     if own.is_empty() || call.is_empty() || own == call {
         return if own.is_empty() { call.clone() } else { own.clone() };

@@ -6,7 +6,7 @@ use crate::node::Node;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// The kinds of node that can be lowered.
+/// The kind of lowering: of a call, a conditional, a loop or a gradient.
 #[derive(Clone, Copy)]
 pub(super) enum LoweredKind {
     Call,
@@ -18,7 +18,7 @@ pub(super) enum LoweredKind {
 
 /// The choice of nodes to lower, for one graph.
 pub(super) struct LoweringChoice {
-    /// Set when only those nodes are lowered that must be.
+    /// True if only the nodes that must be lowered are lowered, and all other calls stay calls.
     keeps_calls: bool,
     /// Functions in whose bodies, directly or through calls, a node asks for a device. A kernel that executes a call
     /// runs the whole body on one device, so calls of these functions are always lowered.
@@ -30,7 +30,7 @@ impl LoweringChoice {
         LoweringChoice { keeps_calls, placed: placed(library) }
     }
 
-    /// Returns the node's kind if the node is to be lowered.
+    /// Returns the kind of lowering for the node; `None` if the node is not lowered.
     pub(super) fn of(&self, node: &Node) -> Option<LoweredKind> {
         let kind = match node.op.name() {
             "PartitionedCall" | "StatefulPartitionedCall" => LoweredKind::Call,

@@ -119,7 +119,7 @@ impl Draft<'_> {
                 merges.push(None);
                 state.push(enter.into());
             } else {
-                // The NextIteration input of the Merge is added when the node exists.
+                // The second input of the Merge is added when its NextIteration node exists.
                 let attrs = [("T", AttrValue::Type(*dtype)), ("N", AttrValue::Int(2))];
                 let merge = self.add(id, "merge", "Merge", &attrs, vec![enter.into()], Vec::new())?;
                 merges.push(Some(merge));
@@ -157,7 +157,7 @@ impl Draft<'_> {
         }
         let body_call =
             self.call(id, "body", &body, (&types, &types), inputs, pivot.into_iter().collect())?;
-        // The next iteration starts only after the side effects of this one.
+        // The NextIteration nodes wait for the side effects of the current iteration.
         let after = self.effects_of(&body, body_call)?;
         for (i, merge) in merges.iter().enumerate() {
             let Some(merge) = merge else { continue };
@@ -173,9 +173,10 @@ impl Draft<'_> {
         self.replace(id, exits, ended)
     }
 
-    /// Returns the control inputs of the condition, for its nodes without inputs: they must run once per iteration.
-    /// All loop variables of an iteration are alive or dead together, so one Merge is enough. The first one that the
-    /// condition reads is taken, because constants then wait for the node that their readers wait for.
+    /// Returns the control inputs for the nodes of the condition that have no inputs, because these nodes must run once
+    /// per iteration. One Merge of a loop variable is enough, because all loop variables of an iteration are alive or
+    /// dead together. The Merge of the first variable that the condition reads is taken, so that constants wait for a
+    /// node that their readers wait for as well.
     fn condition_controls(&mut self, cond: &FuncAttr, merges: &[Option<NodeId>]) -> Result<Vec<NodeId>> {
         let body = self.body(cond)?;
         let topology = Topology::new(&body.graph);
@@ -184,7 +185,8 @@ impl Draft<'_> {
         Ok(of_read.or_else(|| merges.iter().flatten().next().copied()).into_iter().collect())
     }
 
-    /// Returns the nodes to wait for until all side effects of a call are done; empty if the function has none.
+    /// Returns the nodes that run after all side effects of the call `call` of `func`; empty if the function has no
+    /// side effects.
     fn effects_of(&mut self, func: &FuncAttr, call: NodeId) -> Result<Vec<NodeId>> {
         let body = self.body(func)?;
         let is_port = |inner: NodeId| body.args.contains(&inner) || body.returns.contains(&inner);
@@ -193,7 +195,7 @@ impl Draft<'_> {
         Ok(if has_effects { vec![call] } else { Vec::new() })
     }
 
-    /// Makes the loop constants available to readers only after the loop has ended.
+    /// Replaces the exits of loop constants by Identity nodes that wait until the loop has ended.
     fn order_constants(
         &mut self,
         id: NodeId,
@@ -226,7 +228,7 @@ impl Draft<'_> {
         Ok(same.collect())
     }
 
-    /// Adds a call of a branch, condition or body.
+    /// Adds a call of a loop's condition or body, or of a branch.
     fn call(
         &mut self,
         id: NodeId,

@@ -34,7 +34,7 @@ impl Draft<'_> {
     }
 }
 
-/// Returns the body of the gradient. Arguments that no output depends on get zeros.
+/// Returns the body of the gradient function. The gradient of an argument that no output depends on is zeros.
 fn gradient_of(of: &Body) -> Result<Body> {
     let scope = Scope::over(of.graph.clone())?;
     let argument =

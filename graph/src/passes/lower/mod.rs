@@ -1,9 +1,9 @@
-//! Lowering: calls become the nodes of the called bodies, gradients of functions become backward passes, and
-//! functional control flow becomes Switch, Merge and loop frames. The nodes of bodies can then be placed, partitioned
-//! and optimised like all others.
+//! Lowering: calls become the nodes of the called bodies, gradients of functions become backward passes, and functional
+//! control flow becomes Switch, Merge and loop frames. The nodes of bodies can then be placed, partitioned and
+//! optimised like all other nodes.
 //!
-//! Recursive calls are left to kernels that execute calls. Functions that forbid inlining (`_noinline`) are too,
-//! unless their nodes ask for devices ([`choice`]).
+//! Recursive calls are left to kernels that execute calls. Calls of functions that forbid inlining (`_noinline`) are
+//! left to kernels too, unless their nodes ask for devices ([`choice`]).
 
 mod call;
 mod choice;
@@ -24,21 +24,21 @@ use choice::{LoweredKind, LoweringChoice};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// The size above which the graph is not grown any further; the remaining calls are left to kernels.
+/// The number of graph nodes from which on no more nodes are lowered; the remaining calls are left to kernels.
 const MAX_NODES: usize = 2_000_000;
 
-/// Attribute of a node that replaces a lowered one.
+/// The boolean attribute that marks a node as the replacement of a lowered node.
 const STANDS_FOR_LOWERED: &str = "_stands_for_lowered";
 
-/// Returns whether the node replaces a lowered node: feeds and fetches of the lowered node apply to its outputs. The
-/// planner reads each output that is not fed directly from its source, input by input; only a target of the node
+/// Returns whether the node replaces a lowered node: feeds and fetches of the lowered node apply to its outputs. For
+/// each of its outputs that is not fed, the planner reads the corresponding input directly. Only a target of the node
 /// itself waits for all side effects of the lowered node.
 pub fn replaces_lowered_node(node: &Node) -> bool {
     matches!(node.attrs.get(STANDS_FOR_LOWERED), Some(AttrValue::Bool(true)))
 }
 
-/// Returns the graph with all nodes lowered that can be. The replacement of a lowered node ([`replaces_lowered_node`])
-/// has its name and outputs.
+/// Returns the graph in which all nodes that can be lowered are lowered. The replacement of a lowered node
+/// ([`replaces_lowered_node`]) has its name and outputs.
 ///
 /// # Errors
 /// The errors of instantiating a body, with the name of the calling node.
@@ -54,7 +54,7 @@ pub fn lower_placed(graph: &Graph) -> Result<Graph> {
     lower_chosen(graph, LoweringChoice::new(&graph.library, true))
 }
 
-/// Lowers the chosen nodes one after the other, including those that lowering adds.
+/// Lowers the chosen nodes one after the other, including nodes that lowering itself adds.
 fn lower_chosen(graph: &Graph, choice: LoweringChoice) -> Result<Graph> {
     if !graph.nodes().any(|(_, node)| choice.of(node).is_some()) {
         return Ok(graph.clone());
@@ -86,20 +86,20 @@ struct Draft<'a> {
     nodes: Vec<Node>,
     inputs: Vec<Vec<Output>>,
     controls: Vec<Vec<NodeId>>,
-    /// The functions that each added node comes from, innermost first.
+    /// For each node, the innermost function that it comes from; `None` for nodes of the original graph.
     within: Vec<Option<Arc<EnclosingFunction>>>,
     names: FxHashSet<Arc<str>>,
     /// The replacements of the outputs of lowered nodes.
     outputs: FxHashMap<Output, Output>,
-    /// The node that has run when all side effects of a lowered node are done.
+    /// For each lowered node, the node that runs after all its side effects.
     ends: FxHashMap<NodeId, NodeId>,
     bodies: FxHashMap<Arc<str>, Vec<(FuncAttr, Arc<Body>)>>,
-    /// Set when the graph has Switch or Enter nodes: a node without inputs may then not run in the loop frame and
-    /// iteration of its body.
+    /// True if the graph has Switch or Enter nodes; an inlined node without inputs might then not run in the loop frame
+    /// and iteration of its body.
     has_flow: bool,
 }
 
-/// A function whose body contains a node, and the function that contains the call.
+/// A function whose body contains inlined nodes, and the function whose body contains the call.
 struct EnclosingFunction {
     function: FuncAttr,
     outer: Option<Arc<EnclosingFunction>>,
@@ -130,7 +130,7 @@ impl<'a> Draft<'a> {
         draft
     }
 
-    /// Appends a node with its edges.
+    /// Appends a node with its data inputs and control inputs.
     fn push_node(
         &mut self,
         node: Node,
@@ -146,7 +146,7 @@ impl<'a> Draft<'a> {
         NodeId::new(self.nodes.len() - 1)
     }
 
-    /// Adds a helper node for the node `of`: on its device, named after it with the suffix `part`.
+    /// Adds a helper node for the node `of`: on the same device, and named `part` under the name of `of`.
     fn add(
         &mut self,
         of: NodeId,
@@ -178,8 +178,8 @@ impl<'a> Draft<'a> {
         name
     }
 
-    /// Returns the replacement of an output of a lowered node. Outputs that the client can name and feed stay as they
-    /// are.
+    /// Returns the output that replaces an output of a lowered node. Outputs of nodes of the original graph are
+    /// returned unchanged, because the client can feed them by name, except for resource handles.
     fn resolve(&self, mut output: Output) -> Output {
         while let Some(&other) = self.outputs.get(&output) {
             let is_fed = |port: PortType| port.dtype != DType::Resource;
@@ -191,7 +191,7 @@ impl<'a> Draft<'a> {
         output
     }
 
-    /// Returns whether the node has been lowered or is going to be.
+    /// Returns whether the node is a call that has been lowered or is going to be lowered.
     fn is_call(&self, id: NodeId) -> bool {
         self.ends.contains_key(&id) || self.choice.of(&self.nodes[id.index()]).is_some()
     }
@@ -224,8 +224,8 @@ impl<'a> Draft<'a> {
         Ok(values)
     }
 
-    /// Replaces a lowered node by an IdentityN of `outputs` with the same name. `ran` lists the nodes that must have
-    /// run before the node counts as run.
+    /// Replaces a lowered node by an IdentityN of `outputs` with the same name. `ran` lists the nodes after which the
+    /// lowered node counts as run.
     fn replace(&mut self, id: NodeId, outputs: Vec<Output>, mut ran: Vec<NodeId>) -> Result<()> {
         ran.extend(outputs.iter().map(|o| o.node));
         ran.sort_unstable();

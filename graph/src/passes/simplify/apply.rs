@@ -11,8 +11,8 @@ use crate::tensor::Tensor;
 use smallvec::{SmallVec, smallvec};
 
 impl Draft<'_> {
-    /// Applies a rewrite, if control edges can preserve the node's ordering and aliveness. Returns whether anything
-    /// changed.
+    /// Applies a rewrite to a node, if control edges can preserve the node's ordering and aliveness. Returns whether
+    /// the node changed.
     pub(super) fn apply(&mut self, id: NodeId, rewrite: Rewrite) -> Result<bool> {
         match rewrite.form {
             Form::Same(source) => self.replace_by(id, source, &rewrite.bypassed),
@@ -21,7 +21,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Replaces a node by the output that it equals, or by an Identity of it where the node has to stay.
+    /// Replaces a node by the output that has the same value, or by an Identity of that output if the node must stay in
+    /// the graph.
     fn replace_by(&mut self, id: NodeId, source: Output, bypassed: &[NodeId]) -> Result<bool> {
         if source.node.index() < self.graph.len() && self.references[source.node.index()] {
             return Ok(false);
@@ -70,7 +71,7 @@ impl Draft<'_> {
             return Ok(false);
         }
         let Some(control) = self.remaining_control(id, bypassed, &taken) else { return Ok(false) };
-        // In a loop, a constant belongs to an iteration through its control input.
+        // In a loop, a constant needs a control input, which decides the iteration that the constant belongs to.
         let is_plain =
             |output: &&Output| self.role(output.node) != Role::Switch && !self.is_constant(output.node);
         let beside = match taken.iter().find(is_plain) {
@@ -88,7 +89,7 @@ impl Draft<'_> {
         Ok(true)
     }
 
-    /// Records values of the node's outputs, which become constants.
+    /// Replaces the node's outputs whose values are known by constants.
     fn set_values(&mut self, id: NodeId, values: Vec<Option<Tensor>>) -> Result<bool> {
         let Some(control) = self.remaining_control(id, &[], &[]) else { return Ok(false) };
         let mut is_read = vec![false; values.len()];
@@ -116,7 +117,7 @@ impl Draft<'_> {
         Ok(is_new)
     }
 
-    /// Adds a constant that is inserted before the node `id`.
+    /// Adds a constant named after the node `id`, before which it is inserted.
     fn add_constant(&mut self, id: NodeId, what: &str, value: Tensor, control: Control) -> Output {
         let of = self.graph.node(id);
         let mut node = Node::new(format!("{}/{what}", of.name), self.constant);

@@ -7,12 +7,12 @@ use crate::ops::Role;
 use crate::shape::{Dim, PartialShape};
 use rustc_hash::FxHashMap;
 
-/// The relations between unknown shapes that have been derived so far.
+/// The equalities of unknown shapes and sizes that have been derived so far.
 #[derive(Debug, Default)]
 pub(super) struct ShapeClasses {
-    /// Maps an output to the output that it has its shape from, through ops that preserve the shape.
+    /// Maps each output to the output from which its shape is copied by ops that preserve the shape.
     roots: FxHashMap<Output, Output>,
-    /// The sizes of outputs that share single axes with other outputs.
+    /// The sizes of outputs that have equal sizes with other outputs on single axes only.
     sizes: FxHashMap<Output, Sizes>,
     windows: Windows,
 }
@@ -50,8 +50,8 @@ impl ShapeClasses {
         self.root(one) == self.root(other) || sizes(one).is_some_and(|one| Some(one) == sizes(other))
     }
 
-    /// Records the relations between a node's output shapes and its input shapes; its producers have been visited.
-    /// For each input that is the shape vector of an output, `described` holds that output.
+    /// Records the equalities between a node's output shapes and its input shapes; its producers have been visited. For
+    /// each input that is the shape vector of an output, `described` holds that output.
     pub(super) fn learn(&mut self, facts: &NodeFacts<'_>, described: &[Option<Output>]) {
         if facts.node.op.role() != Role::Compute {
             return;
@@ -74,7 +74,7 @@ impl ShapeClasses {
         }
     }
 
-    /// Returns an output that has the same shape as the node's first output.
+    /// Returns an output whose shape certainly is the shape of the node's first output.
     fn like(&self, facts: &NodeFacts<'_>, described: &[Option<Output>]) -> Option<Output> {
         let (op, inputs) = (facts.node.op.name(), facts.inputs);
         if FIRST.contains(&op) {

@@ -1,10 +1,10 @@
-//! The control inputs of a rewritten node: they make its readers wait for the same nodes as before.
+//! The control inputs of a rewritten node, which make its readers wait for the same nodes as before the rewrite.
 
 use super::draft::{Control, Draft};
 use crate::graph::{NodeId, Output};
 use crate::ops::Role;
 
-/// The depth to which the inputs of a node are followed, and the number of nodes visited in one search.
+/// The largest depth to which a search follows the inputs of a node, and the largest number of nodes it visits.
 const MAX_DEPTH: u32 = 4;
 const MAX_VISITED: usize = 64;
 
@@ -12,9 +12,9 @@ const MAX_VISITED: usize = 64;
 const MAX_CONTROL: usize = 64;
 
 impl Draft<'_> {
-    /// Returns the control inputs that the node needs when it reads the outputs `taken`: it must still run after all
-    /// inputs of itself and of the bypassed nodes `bypassed`, and be alive only in the same cases. Returns `None` if
-    /// control edges cannot express that.
+    /// Returns the control inputs that the node needs when its new inputs are the outputs `taken`: it must still run
+    /// after all its old inputs and those of the bypassed nodes `bypassed`, and be alive in the same cases. Returns
+    /// `None` if control edges cannot express that.
     pub(super) fn remaining_control(
         &self,
         id: NodeId,
@@ -51,7 +51,8 @@ impl ControlSearch<'_, '_> {
             return Some(());
         }
         let id = value.node;
-        // A control edge from a Switch does not depend on which of its outputs is alive.
+        // A control edge cannot replace a data edge from a Switch, because it does not depend on which output of the
+        // Switch is alive.
         if self.draft.role(id) == Role::Switch {
             return None;
         }

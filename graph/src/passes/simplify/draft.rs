@@ -29,18 +29,19 @@ pub(super) struct Draft<'a> {
     order: Vec<NodeId>,
     /// Nodes of the option `keep`, which are not changed.
     fixed: FxHashSet<NodeId>,
-    /// Nodes that others are colocated with.
+    /// Nodes that other nodes are colocated with.
     pub(super) anchors: FxHashSet<NodeId>,
     /// Set for nodes that may return a reference.
     pub(super) references: Vec<bool>,
     pub(super) has_loops: bool,
-    /// Nodes whose op, attributes or inputs were rewritten.
+    /// The new forms of the nodes whose op, attributes or inputs were rewritten.
     pub(super) changed: FxHashMap<NodeId, RewrittenNode>,
     /// Removed nodes, each with the output that its readers read instead.
     pub(super) removed: FxHashMap<NodeId, Output>,
     /// Outputs of nodes that stay, each with the output that its readers read instead.
     pub(super) replaced: FxHashMap<Output, Output>,
-    /// New constants, windows_over after the graph's nodes; each is inserted before the node that reads it.
+    /// New constants, whose ids follow those of the graph's nodes; each constant is inserted before the node that reads
+    /// it.
     pub(super) added: Vec<AddedConstant>,
     pub(super) identity: &'static Op,
     pub(super) constant: &'static Op,
@@ -94,7 +95,8 @@ impl<'a> Draft<'a> {
         std::mem::take(&mut self.order)
     }
 
-    /// Infers the node's shapes and applies rules to it until none matches. All producers have been visited.
+    /// Infers the node's shapes and applies rules to it until none matches. All producers of the node have been
+    /// visited.
     pub(super) fn visit(&mut self, id: NodeId, rules: &[Vec<&'static Rule>]) -> Result<()> {
         let outputs = self.graph.node(id).output_types()?.len();
         if self.fixed.contains(&id) {
@@ -127,7 +129,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Returns the output whose shape vector `value` is.
+    /// Returns the output whose shape vector is `value`; `None` if `value` is not computed by Shape or ShapeN.
     fn described(&self, value: Output) -> Option<Output> {
         let is_shape = |op: &str| op == "Shape" || op == "ShapeN";
         let is_known = value.node.index() < self.graph.len() && !self.fixed.contains(&value.node);
@@ -138,8 +140,8 @@ impl<'a> Draft<'a> {
         (!self.may_be_reshaped(of)).then_some(of)
     }
 
-    /// Returns whether a later read of the output may find another shape, which is so for a reference whose variable
-    /// has no fixed shape.
+    /// Returns whether the output may have another shape when it is read later: it is a reference to a variable without
+    /// a fixed shape.
     fn may_be_reshaped(&self, output: Output) -> bool {
         let is_reference = self.references.get(output.node.index()).is_some_and(|is_one| *is_one);
         is_reference && !self.shapes.get(output).is_fully_defined()
@@ -213,7 +215,7 @@ impl<'a> Draft<'a> {
         self.removed.get(&id).map_or(id, |source| source.node)
     }
 
-    /// Returns whether rules may rewrite the node: its outputs depend on its inputs alone, and none of them is a
+    /// Returns whether rules may rewrite the node: its outputs depend on its inputs alone, and no input or output is a
     /// reference.
     fn can_rewrite(&self, id: NodeId) -> Result<bool> {
         let node = self.graph.node(id);
@@ -231,13 +233,13 @@ impl<'a> Draft<'a> {
                 .any(|p| !p.is_control() && self.references[p.node.index()]))
     }
 
-    /// Returns whether a reader of the node may read the node's inputs instead.
+    /// Returns whether rules may make a reader of the node read the node's inputs instead.
     pub(super) fn may_be_looked_through(&self, id: NodeId) -> bool {
         id.index() < self.graph.len() && !self.fixed.contains(&id) && self.can_rewrite(id).unwrap_or(false)
     }
 
-    /// Returns whether the time at which the node runs cannot be observed, so that waiting for its inputs is as good
-    /// as waiting for it.
+    /// Returns whether the time at which the node runs cannot be observed, so that a control edge from the node can be
+    /// replaced by control edges from its inputs.
     pub(super) fn is_pure(&self, id: NodeId) -> bool {
         let reads_state = || {
             let types = self.node(id).input_types();
@@ -296,8 +298,8 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Returns whether `from` is not among the eight nodes seen last. Duplicate edges are rare and next to each other, so
-/// a full search is not worth its time.
+/// Returns whether `from` is not among the last eight nodes of `seen`, the sources of the node's previous control
+/// edges. Duplicate edges are rare and next to each other, so a full search is not worth its time.
 fn is_first(seen: &mut Control, from: NodeId) -> bool {
     let is_first = !seen.iter().rev().take(8).any(|known| *known == from);
     if is_first {

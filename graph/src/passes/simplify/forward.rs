@@ -29,7 +29,8 @@ fn cast_to_the_same(site: &Site<'_>) -> Option<Rewrite> {
     Rewrite::same(site.input(0)?)
 }
 
-/// Combines two casts, if all types are of one kind and the type in between holds every value of the first.
+/// Combines two casts, if the middle type holds every value of the first, and all three are integers, all three are
+/// floating-point, or the first and last are equal.
 fn cast_of_cast(site: &Site<'_>) -> Option<Rewrite> {
     let inner = site.producer_of(site.input(0)?, &["Cast"])?;
     let (from, by, to) = (inner.attr("SrcT")?, inner.attr("DstT")?, site.attr::<DType>("DstT")?);
@@ -67,7 +68,7 @@ fn holds(by: DType, from: DType) -> bool {
     }
 }
 
-/// Removes two applications of an op that is its own inverse.
+/// Removes two applications in a row of an op that is its own inverse.
 fn self_inverse_twice(site: &Site<'_>) -> Option<Rewrite> {
     let inner = site.producer_of(site.input(0)?, &[site.op()])?;
     Some(Rewrite::same(inner.input(0)?)?.bypassing(&inner))

@@ -1,5 +1,5 @@
-//! Simplification: nodes whose values follow from other nodes, or from shapes, with less work are replaced. The rules
-//! are tables of data in the other files of this folder; this file holds the walk that applies them.
+//! Simplification: nodes are replaced if their values can be computed with less work from other nodes or from shapes.
+//! The rules are tables in the other files of this folder; this file holds the pass that applies them.
 
 mod apply;
 mod classes;
@@ -43,7 +43,7 @@ impl Simplification {
     ];
 }
 
-/// The nodes that simplification must leave alone, and the rules that it may apply.
+/// The nodes that simplification must not change, and the rules that it may apply.
 #[derive(Clone, Debug)]
 pub struct SimplifyOptions<'a> {
     /// Nodes that are fed, fetched or otherwise named from outside the graph; the pass does not change them and does
@@ -60,10 +60,10 @@ impl SimplifyOptions<'_> {
 
 /// Rewrites nodes into cheaper forms that have the same values, bit for bit.
 ///
-/// A node keeps its name, device and colocation, or is removed; then its readers read the output that it equals,
-/// which is on the same device. In both cases the readers still wait for the same nodes, are dead in the same cases,
-/// and belong to the same loop frame. Reads of references are not changed, because the time of a read can be
-/// observed. Nodes without readers stay; [`prune`](super::prune) removes them.
+/// A node keeps its name, device and colocation, or is removed; its readers then read an output with the same value on
+/// the same device. In both cases the readers still wait for the same nodes, are dead in the same cases, and belong to
+/// the same loop frame. Reads of references are not changed, because the time of a read can be observed. Nodes without
+/// readers stay; [`prune`](super::prune) removes them.
 ///
 /// # Errors
 /// `InvalidArgument` naming a node of a cycle that is not a loop; `Unimplemented` if the op table lacks `Identity` or

@@ -125,7 +125,8 @@ fn pow_to_square(site: &Site<'_>) -> Option<Rewrite> {
     Rewrite::other("Square", [("T", dtype.into())], [Input::From(x)])
 }
 
-/// Rewrites a selection to one side, if the condition is constant and uniform, and that side is not broadcast.
+/// Rewrites a selection to one of its two operands, if all elements of the constant condition are equal, and that
+/// operand is not broadcast.
 fn selected_side(site: &Site<'_>) -> Option<Rewrite> {
     let condition = site.value(site.input(0)?)?;
     let side = match () {
@@ -139,13 +140,13 @@ fn selected_side(site: &Site<'_>) -> Option<Rewrite> {
     if is_sure { Rewrite::same(side) } else { None }
 }
 
-/// A number as a float and as an integer, for comparison with constants of any type.
+/// A small number as a float and as an integer, to be compared with constants of any numeric type.
 struct Number {
     float: f32,
     whole: u8,
 }
 
-/// The numbers that rules compare constants with.
+/// The numbers that constants are compared with.
 struct Numbers {
     zero: Number,
     minus_zero: Number,

@@ -11,7 +11,7 @@ pub(super) const RULES: &[Rule] = &[Rule {
     apply: reduces_nothing,
 }];
 
-/// Rewrites a reduction in which each group has one element to its input, or to a `Squeeze` of the reduced axes.
+/// Rewrites a reduction whose results each come from one element to its input, or to a `Squeeze` of the reduced axes.
 fn reduces_nothing(site: &Site<'_>) -> Option<Rewrite> {
     let x = site.input(0)?;
     let axes = site.integers(site.input(1)?)?;

@@ -1,4 +1,4 @@
-//! Rules for ops that move or repeat elements, where they have no effect.
+//! Rules for ops that move or repeat elements, for cases in which they have no effect.
 
 use super::Simplification::{Arithmetic, Constants};
 use super::rule::{Input, Rewrite, Rule};
@@ -28,13 +28,13 @@ pub(super) const RULES: &[Rule] = &[
     Rule { ops: &["Pack"], kind: Constants, apply: pack_of_one },
 ];
 
-/// Rewrites to the first input, if all numbers in another input are neutral.
+/// Rewrites the node to its first input, if `is_neutral` holds for every number in the input `input`.
 fn if_all(site: &Site<'_>, input: usize, is_neutral: fn(i64) -> bool) -> Option<Rewrite> {
     let numbers = site.integers(site.input(input)?)?;
     if numbers.into_iter().all(is_neutral) { Rewrite::same(site.input(0)?) } else { None }
 }
 
-/// Rewrites to the input, if its shape is fully known and equals the output's.
+/// Rewrites the node to its input, if the input's shape is fully known and equals the output's.
 fn keeps_known_shape(site: &Site<'_>) -> Option<Rewrite> {
     let x = site.input(0)?;
     let shape = site.shape(x);
@@ -42,8 +42,8 @@ fn keeps_known_shape(site: &Site<'_>) -> Option<Rewrite> {
     if is_kept { Rewrite::same(x) } else { None }
 }
 
-/// Rewrites a reshape to the same shape. One size may be unknown, because the equal number of elements determines it
-/// if all other sizes are equal.
+/// Rewrites a reshape to the same shape. One size may be unknown: a reshape preserves the number of elements, so the
+/// unknown size is equal if all other sizes are.
 fn reshape_to_same_shape(site: &Site<'_>) -> Option<Rewrite> {
     let x = site.input(0)?;
     let (from, to) = (site.shape(x), site.shape(site.output()));
@@ -62,7 +62,7 @@ fn reshape_to_equal_shape(site: &Site<'_>) -> Option<Rewrite> {
     if site.have_same_shape(x, like) { Rewrite::same(x) } else { None }
 }
 
-/// Combines two reshapes, if the one in between certainly cannot fail.
+/// Combines two reshapes in a row, if the first certainly cannot fail.
 fn reshape_of_reshape(site: &Site<'_>) -> Option<Rewrite> {
     let inner = site.producer_of(site.input(0)?, &["ExpandDims", "Reshape"])?;
     let x = inner.input(0)?;
@@ -91,8 +91,7 @@ fn surely_fits(from: &PartialShape, to: &PartialShape) -> bool {
     }
 }
 
-/// Removes the sum and the reshape that bring a gradient back to the shape of an operand, if that operand was not
-/// broadcast.
+/// Removes the sum and the reshape that reduce a gradient to the shape of an operand, if the operand was not broadcast.
 fn gradient_reshape_of_operand(site: &Site<'_>) -> Option<Rewrite> {
     let sum = site.producer_of(site.input(0)?, &["Sum"])?;
     let (gradient, axes) = (sum.input(0)?, sum.input(1)?);
@@ -127,7 +126,7 @@ fn slice_of_all(site: &Site<'_>) -> Option<Rewrite> {
     if_all(site, 2, |size| size == -1).or_else(|| keeps_known_shape(site))
 }
 
-/// Rewrites a slice with all strides 1 and as many elements as its input to the input.
+/// Rewrites a slice to its input, if all strides are 1 and the slice has as many elements as the input.
 fn strided_slice_of_all(site: &Site<'_>) -> Option<Rewrite> {
     let strides = site.integers(site.input(3)?)?;
     if strides.into_iter().any(|stride| stride != 1) { None } else { keeps_known_shape(site) }
@@ -151,7 +150,7 @@ fn reverses_nothing(site: &Site<'_>) -> Option<Rewrite> {
     Rewrite::same(x)
 }
 
-/// Rewrites a pack of one tensor to ExpandDims, which does not copy.
+/// Rewrites a Pack of one tensor to ExpandDims, which does not copy the elements.
 fn pack_of_one(site: &Site<'_>) -> Option<Rewrite> {
     let &[x]: &[Output] = site.inputs.as_slice() else { return None };
     let axis = i32::try_from(site.attr::<i64>("axis")?).ok()?;

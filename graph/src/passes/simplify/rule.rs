@@ -1,4 +1,4 @@
-//! The format of rules: the ops a rule applies to, its kind, and the rewrite that it makes of a node.
+//! The format of simplification rules: the ops a rule applies to, its kind, and the rewrite that it makes of a node.
 
 use super::site::Site;
 use super::{Simplification, forward, operand, reduce, reshape, shape_values, transpose};
@@ -13,25 +13,26 @@ use smallvec::SmallVec;
 pub(super) struct Rule {
     pub(super) ops: &'static [&'static str],
     pub(super) kind: Simplification,
-    /// The rule's function; it visits a bounded number of nodes.
+    /// The function that returns the rewrite of a node, or `None` if the rule does not match; it visits a bounded
+    /// number of nodes.
     pub(super) apply: fn(&Site<'_>) -> Option<Rewrite>,
 }
 
 /// The rewrite that a rule makes of a node.
 pub(super) struct Rewrite {
     pub(super) form: Form,
-    /// Bypassed nodes between the node and the outputs that it reads after the rewrite; the inputs and control inputs
-    /// of these nodes must still be waited for.
+    /// The nodes on the paths from the new inputs to the node that the rewrite skips; the rewritten node must still
+    /// wait for their inputs and control inputs.
     pub(super) bypassed: SmallVec<[NodeId; 2]>,
 }
 
 /// The new form of a node.
 pub(super) enum Form {
-    /// The node's only output equals this output.
+    /// The output that has the same value as the node's only output.
     Same(Output),
     /// The node has another op, other attributes or other inputs.
     Other { op: &'static Op, attrs: Vec<(&'static str, AttrValue)>, inputs: Vec<Input> },
-    /// The values of the node's outputs; `None` for values that are unknown.
+    /// The values of the node's outputs; `None` for outputs whose values are unknown.
     Values(Vec<Option<Tensor>>),
 }
 
@@ -41,8 +42,8 @@ pub(super) enum Input {
     Constant(Tensor),
 }
 
-/// Returns a rewrite to an existing output.
 impl Rewrite {
+    /// Returns a rewrite to an existing output.
     pub(super) fn same(output: Output) -> Option<Rewrite> {
         Some(Rewrite { form: Form::Same(output), bypassed: SmallVec::new() })
     }

@@ -40,9 +40,9 @@ fn known_outputs(site: &Site<'_>) -> Option<Vec<Option<Tensor>>> {
     values.iter().any(Option::is_some).then_some(values)
 }
 
-/// Rewrites the axes over which the gradients of two broadcast operands are summed, as far as they are known. If the
-/// shapes are certainly equal, there are no axes. If they certainly differ, the axes of one operand are known as soon
-/// as its own sizes are.
+/// Rewrites a BroadcastGradientArgs node to the axes over which the gradients of two broadcast operands are summed, as
+/// far as these axes are known. If the operands' shapes are certainly equal, no axes are summed. If the shapes
+/// certainly differ, the axes of one operand are known as soon as the operand's own sizes are.
 fn axes_of_gradients(site: &Site<'_>) -> Option<Rewrite> {
     let (x, y) = (site.input(0)?, site.input(1)?);
     let axes = |values: &[i64]| integers(site.dtype()?, values.iter().copied());
@@ -62,7 +62,7 @@ fn axes_of_gradients(site: &Site<'_>) -> Option<Rewrite> {
     if values.iter().all(Option::is_none) { None } else { Rewrite::values(values.to_vec()) }
 }
 
-/// Returns the axes along which a shape, padded to `rank` with ones, is 1; `None` if a size is unknown.
+/// Returns the axes on which a shape, extended to `rank` by leading ones, has size 1; `None` if a size is unknown.
 fn single(own: &PartialShape, rank: usize) -> Option<Vec<i64>> {
     let dims = own.dims()?;
     let missing = rank - dims.len();
@@ -71,13 +71,14 @@ fn single(own: &PartialShape, rank: usize) -> Option<Vec<i64>> {
     Some((0..).zip(added.chain(sizes)).filter(|(_, size)| *size == 1).map(|(axis, _)| axis).collect())
 }
 
-/// Returns whether both are shape vectors of the same tensor, or of two tensors that certainly have the same shape.
+/// Returns whether `x` and `y` are shape vectors of the same tensor, or of two tensors that certainly have the same
+/// shape.
 fn is_one_shape(site: &Site<'_>, x: Output, y: Output) -> bool {
     let shaped = |output| site.any_producer_of(output, &["Shape"])?.input(0);
     x == y || shaped(x).zip(shaped(y)).is_some_and(|(x, y)| site.have_same_shape(x, y))
 }
 
-/// Rewrites the product of all sizes to the number of elements, `Size`.
+/// Rewrites the product of all elements of a shape vector to `Size`, the number of elements.
 fn product_of_sizes(site: &Site<'_>) -> Option<Rewrite> {
     let shape = site.producer_of(site.input(0)?, &["Shape"])?;
     let axes = site.integers(site.input(1)?)?;
@@ -89,8 +90,9 @@ fn product_of_sizes(site: &Site<'_>) -> Option<Rewrite> {
     Some(Rewrite::other("Size", attrs, [Input::From(shape.input(0)?)])?.bypassing(&shape))
 }
 
-/// Returns whether summing `summed` over the axes for one of two broadcast operands, and reshaping it to that
-/// operand's shape, changes nothing. `axes` and `shape` are the outputs that hold the axes and the shape.
+/// Returns whether a gradient reduction changes nothing: summing `summed` over the axes for one of two broadcast
+/// operands, and reshaping the sum to that operand's shape. `axes` and `shape` are the outputs that hold the axes and
+/// the shape.
 pub(super) fn sums_nothing(site: &Site<'_>, summed: Output, axes: Output, shape: Output) -> bool {
     let Some(args) = site.any_producer_of(axes, &["BroadcastGradientArgs"]) else { return false };
     let (own, other) = (axes.index as usize, 1 - (axes.index as usize).min(1));

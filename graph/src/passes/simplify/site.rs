@@ -9,7 +9,7 @@ use crate::shape::PartialShape;
 use crate::tensor::Tensor;
 use smallvec::SmallVec;
 
-/// A node in its current form.
+/// A node in its current form, after the rewrites applied so far.
 pub(super) struct Site<'a> {
     draft: &'a Draft<'a>,
     pub(super) id: NodeId,
@@ -66,8 +66,8 @@ impl<'a> Site<'a> {
         self.draft.classes.have_same_shape(one, other, &|output| self.shape(output))
     }
 
-    /// Returns the node that computes the output, if it has one of these ops, is on the same device, and a reader may
-    /// read its inputs instead.
+    /// Returns the node that computes the output, if it has one of the ops `ops`, is on the same device, and a reader
+    /// may read the node's inputs instead.
     pub(super) fn producer_of(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
         let id = output.node;
         let is_open = output.index == 0 && self.draft.may_be_looked_through(id);
@@ -78,7 +78,7 @@ impl<'a> Site<'a> {
         (site.node.device == self.node.device).then_some(site)
     }
 
-    /// Like [`Site::producer_of`], for any output index and any device: only to learn how the output is computed, not to
+    /// Like [`Site::producer_of`], for any output index and any device: the caller may inspect the node, but must not
     /// read its inputs.
     pub(super) fn any_producer_of(&self, output: Output, ops: &[&str]) -> Option<Site<'a>> {
         let id = output.node;

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 pub(super) enum Size {
     /// A known size.
     Known(usize),
-    /// The unknown size of an axis of this output.
+    /// The unknown size of the axis with this index, of this output.
     OfAxis(Output, usize),
     /// The number of windows over an axis: `(size - reach) / stride + 1`, rounded down, where `size` is an index into
     /// [`Windows`].
@@ -37,7 +37,7 @@ impl Windows {
         if stride == 1 && reach == 1 {
             return Some(size);
         }
-        // Windows over adjacent windows (stride 1) are equal to wider windows.
+        // Windows over windows of stride 1 are equal to wider windows over the original axis.
         if let Size::Windows { size, stride: 1, reach: inner } = size {
             return Some(self.windows_over(size, stride, reach.checked_add(inner)?.checked_sub(1)?));
         }
@@ -67,7 +67,8 @@ pub(super) struct NodeFacts<'a> {
 }
 
 impl NodeFacts<'_> {
-    /// Returns the sizes of each output (all outputs have the same), for ops that carry over sizes of their inputs.
+    /// Returns the sizes that all outputs of the node have, for ops whose outputs have the sizes of certain axes of
+    /// their inputs.
     pub(super) fn sizes(&self, classes: &ShapeClasses, windows: &mut Windows) -> Option<Sizes> {
         match self.node.op.name() {
             "Conv2D" | "DepthwiseConv2dNative" => {
@@ -176,7 +177,7 @@ impl NodeFacts<'_> {
         Some(classes.sizes_of(output, (self.shape)(output).dims()?))
     }
 
-    /// Returns the sizes of an input that must have this rank (otherwise the node fails in its step).
+    /// Returns the sizes of an input; `None` if its rank is not `rank`, because the node then fails in its step.
     fn of_rank(&self, classes: &ShapeClasses, input: usize, rank: usize) -> Option<Sizes> {
         let output = *self.inputs.get(input)?;
         let shape = (self.shape)(output).with_rank(rank).ok()?;
@@ -187,7 +188,7 @@ impl NodeFacts<'_> {
         (self.integers)(*self.inputs.get(input)?)
     }
 
-    /// Returns the axis that a scalar input names.
+    /// Returns the axis that a constant scalar input names.
     fn axis(&self, input: usize, rank: usize) -> Option<usize> {
         let [axis] = self.integers_of(input)?[..] else { return None };
         resolve_axis(axis, rank)
@@ -204,7 +205,8 @@ impl NodeFacts<'_> {
         Some(if self.node.attr::<String>("data_format").ok()? == "NCHW" { [2, 3] } else { [1, 2] })
     }
 
-    /// Returns the sizes after windows over the rows and columns of images; `reach` is the window's size.
+    /// Returns the output sizes of windows that slide over the rows and columns of images; `reach` is the size of the
+    /// window.
     fn images(
         &self,
         classes: &ShapeClasses,
@@ -267,7 +269,7 @@ impl NodeFacts<'_> {
         Some(sizes.into_iter().enumerate().filter_map(of).collect())
     }
 
-    /// Returns the sizes of rows gathered from a table.
+    /// Returns the output sizes of an op that gathers rows of a table.
     fn gathered(&self, classes: &ShapeClasses) -> Option<Sizes> {
         let (table, mut sizes) = (self.of_input(classes, 0)?, self.of_input(classes, 1)?);
         let is_plain = self.axis(2, table.len())? == 0 && self.node.attr::<i64>("batch_dims").ok()? == 0;
